@@ -1,0 +1,1 @@
+"""rq-core: a Redis-backed distributed job queue whose whole history is in SQL."""

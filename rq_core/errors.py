@@ -1,0 +1,177 @@
+"""Every error that rq-core raises on purpose.
+
+    RqCoreError
+    ├── UsageError                  the call is wrong; nothing was sent
+    │   ├── InvalidName
+    │   ├── InvalidOption
+    │   ├── InvalidTask
+    │   ├── ArgumentsInvalid
+    │   ├── PayloadTooLarge
+    │   ├── UnknownTask
+    │   ├── UnknownQueue
+    │   └── AuditNotConfigured
+    ├── Refused                     a script refused the whole call; nothing was changed
+    │   ├── QueueFull
+    │   ├── AuditBacklogFull
+    │   ├── AuditElsewhere
+    │   ├── LayoutMismatch
+    │   ├── StaleCall
+    │   └── BadArguments
+    ├── ServerError                 Redis or its configuration
+    │   ├── ServerUnavailable
+    │   ├── ServerUnsuitable
+    │   ├── QueueDamaged
+    │   └── OutcomeUnknown
+    └── HandlerSignal               raised by handlers or into them
+        ├── RetryLater
+        ├── GiveUp
+        ├── HandlerTimeout
+        ├── JobCancelled
+        └── LeaseLost
+
+A class's docstring is its default message: ``{fields}`` are filled from the keyword arguments, which stay
+on the error as attributes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+
+class RqCoreError(Exception):
+    """Something in rq-core went wrong."""
+
+    def __init__(self, message: str | None = None, **facts: Any) -> None:
+        self.facts = facts
+        for name, value in facts.items():
+            setattr(self, name, value)
+        if message is None:
+            message = " ".join((inspect.getdoc(type(self)) or "").split()).format(**facts)
+        super().__init__(message)
+
+
+class UsageError(RqCoreError):
+    """The call is wrong; nothing was sent."""
+
+
+class InvalidName(UsageError):
+    """{kind} name {name!r} is not valid: use 1 to 128 of the characters A-Z a-z 0-9 _ . : -"""
+
+
+class InvalidOption(UsageError):
+    """{option}={value!r} is not valid: {must}."""
+
+
+class InvalidTask(UsageError):
+    """{task} cannot be a task: {why}."""
+
+
+class ArgumentsInvalid(UsageError):
+    """arguments of task {task!r} are not valid: {problems}"""
+
+
+class PayloadTooLarge(UsageError):
+    """the arguments of task {task!r} take {size} bytes, max_payload is {limit}: store the data
+    elsewhere and pass a reference, or raise max_payload."""
+
+
+class UnknownTask(UsageError):
+    """no task {task!r} here: known are {known}."""
+
+
+class UnknownQueue(UsageError):
+    """there is no queue {queue!r} at this server: known are {known}."""
+
+
+class AuditNotConfigured(UsageError):
+    """history is kept in SQL, and no audit database is set: pass App(audit_url=…) or set
+    RQ_CORE_AUDIT_URL."""
+
+
+class Refused(RqCoreError):
+    """the queue refused the call, and changed nothing."""
+
+
+class QueueFull(Refused):
+    """queue {queue!r} takes no new jobs: Redis has reached maxmemory. Running jobs go on; let the
+    workers drain, or raise maxmemory."""
+
+
+class AuditBacklogFull(Refused):
+    """queue {queue!r} takes no new jobs: {backlog} events wait to be mirrored to SQL, the bound is
+    {bound}. Start `rq-core audit run`, or give up the audit trail with `rq-core audit off`."""
+
+
+class AuditElsewhere(Refused):
+    """queue {queue!r} is mirrored to another audit database ({attached}): use that one, or detach it
+    with `rq-core audit off` first."""
+
+
+class LayoutMismatch(Refused):
+    """queue {queue!r} has layout {found}, this release knows layout {known}: use the release that
+    made it, or drain the queue first."""
+
+
+class StaleCall(Refused):
+    """a later call of the same slot was already carried out; this one came too late and did nothing."""
+
+
+class BadArguments(Refused):
+    """the script refused its arguments ({what}): this is a bug in rq-core, please report it."""
+
+
+class ServerError(RqCoreError):
+    """Redis, or its configuration, stands in the way."""
+
+
+class ServerUnavailable(ServerError):
+    """no answer from Redis at {url}: {why}. Is it running? To use the server that comes with rq-core,
+    install rq-core[embedded] and use the URL embedded://"""
+
+
+class ServerUnsuitable(ServerError):
+    """the server at {url} cannot be used: {why}."""
+
+
+class QueueDamaged(ServerError):
+    """queue {queue!r} is damaged: {why}. Run `rq-core doctor {queue} --repair`."""
+
+
+class OutcomeUnknown(ServerError):
+    """no answer for {seconds:.0f} s: the call may or may not have been carried out. It will not be
+    carried out later. The jobs concerned are in .ids"""
+
+    ids: tuple[str, ...] = ()
+
+
+class HandlerSignal(RqCoreError):
+    """Raised by a handler to say what should happen to its job, or into it."""
+
+
+class RetryLater(HandlerSignal):
+    """the handler asked to be run again later."""
+
+    def __init__(self, reason: str = "retry later", *, after: float | None = None) -> None:
+        """``after`` is in seconds; None leaves the delay to the task's retry policy."""
+        super().__init__(reason, after=after)
+        self.after = after
+
+
+class GiveUp(HandlerSignal):
+    """the handler gave up: no retry, whatever attempts are left."""
+
+    def __init__(self, reason: str = "gave up") -> None:
+        super().__init__(reason)
+
+
+class HandlerTimeout(HandlerSignal):
+    """the handler ran longer than its timeout of {seconds:g} s."""
+
+
+class JobCancelled(HandlerSignal):
+    """the job was cancelled."""
+
+
+class LeaseLost(HandlerSignal):
+    """the claim is no longer in force; whatever the handler still does, it can settle nothing."""

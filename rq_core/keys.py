@@ -1,0 +1,85 @@
+"""The names and types of a queue's keys, and the rules for names. No key name is built anywhere else.
+
+All keys of a queue share one hash tag, so that a queue lives in one Cluster slot.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from rq_core.errors import InvalidName
+
+DEFAULT_PREFIX: Final = "rqc"
+
+NAME_PATTERN: Final = r"[A-Za-z0-9_.:-]{1,128}"
+_NAME = re.compile(NAME_PATTERN)
+
+
+class Key(NamedTuple):
+    """One key of a queue: its Redis type and what it holds."""
+
+    name: str
+    type: str
+    holds: str
+
+
+KEYS: Final[tuple[Key, ...]] = (
+    Key("meta", "hash", "layout, epoch, replid, sequence, paused, audit mode, bounds, settings"),
+    Key("jobs", "hash", "id → immutable JSON (task and arguments); never parsed in Lua"),
+    Key("state", "hash", "id → one readable line: where the job stands"),
+    Key("ready:0", "list", "ids that may be claimed, priority critical"),
+    Key("ready:1", "list", "priority high"),
+    Key("ready:2", "list", "priority normal"),
+    Key("ready:3", "list", "priority low"),
+    Key("scheduled", "zset", "job|id → due time (Unix ms)"),
+    Key("leases", "zset", "id → until when its claim is in force (Unix ms)"),
+    Key("dead", "zset", "id → when it died (Unix ms)"),
+    Key("expiring", "zset", "slot|name, dead|id → when to forget it (Unix ms)"),
+    Key("slots", "hash", "call slot → its last number and answer"),
+    Key("wake", "list", "at most one token; wakes one idle worker"),
+    Key("outbox", "stream", "events, entry ids <epoch>-<n>"),
+)
+"""Every key that a queue may have. ``ready`` in a script's header means the four lists."""
+
+KEY_TYPES: Final = {key.name: key.type for key in KEYS}
+
+
+def check_name(kind: str, name: str) -> str:
+    """Return ``name`` if it may name a ``kind`` (queue, task, worker, job); else raise InvalidName."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidName(kind=kind, name=name)
+    return name
+
+
+class QueueKeys:
+    """The key names of one queue under one prefix."""
+
+    __slots__ = ("_tag", "prefix", "queue")
+
+    def __init__(self, queue: str, prefix: str = DEFAULT_PREFIX) -> None:
+        self.queue = check_name("queue", queue)
+        self.prefix = check_name("prefix", prefix)
+        self._tag = f"{prefix}:{{{queue}}}:"
+
+    def __call__(self, name: str) -> str:
+        """The full name of the key ``name``, which must be one of KEYS."""
+        if name not in KEY_TYPES:
+            raise KeyError(name)
+        return self._tag + name
+
+    def all(self) -> tuple[str, ...]:
+        """Every key of the queue, whether it exists or not."""
+        return tuple(self._tag + key.name for key in KEYS)
+
+
+@lru_cache(maxsize=4096)
+def queue_keys(queue: str, prefix: str = DEFAULT_PREFIX) -> QueueKeys:
+    """The (cached) key names of a queue. Raises InvalidName for a bad queue name or prefix."""
+    return QueueKeys(queue, prefix)
+
+
+def queues_key(prefix: str = DEFAULT_PREFIX) -> str:
+    """The SET that lists the queues of a prefix."""
+    return f"{check_name('prefix', prefix)}:queues"
