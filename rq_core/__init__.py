@@ -1,0 +1,1 @@
+"""A Redis-backed distributed job queue whose whole history is in SQL."""
