@@ -139,7 +139,7 @@ def run(
                 f"a server for {place} is already running; end it with `rq-core server stop`"
             )
         keeper = _start(place, lock_fd, idle_s=idle_s, foreground=True)
-    # A terminal's Ctrl-C reaches the keeper too, which ends the server; here it must not end the wait.
+    # Ctrl-C at a terminal reaches the keeper too, which ends the server; here we only wait on.
     before = {
         signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),
         signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: keeper.terminate()),
