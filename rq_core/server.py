@@ -39,6 +39,7 @@ DEFAULT_DIRECTORY = Path(".rq-core")
 IDLE_S_DEFAULT = 3600.0
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
+ANSWER_TIMEOUT_S = 5.0
 POLL_S = 0.02
 LOCK = "server.lock"
 CLIENT_NAME = "rq-core-server"
@@ -105,7 +106,7 @@ def ensure(
     started = False
     while True:
         path = _socket_path(place)
-        state = _ask(path) if path else "no socket"
+        state = _ask(path, timeout_s=min(ANSWER_TIMEOUT_S, timeout_s)) if path else "no socket"
         if path and state == "ready":
             return _url(path)
         if state == "loading":
@@ -186,7 +187,7 @@ def stop(
     if not _is_held(place):
         return False
     for end in (
-        _shut_down,
+        lambda place: _shut_down(place, timeout_s / 3),
         lambda place: _signal(place, signal.SIGTERM),
         lambda place: _signal(place, signal.SIGKILL),
     ):
@@ -253,7 +254,7 @@ def _start(
     place: Path, lock_fd: int, *, idle_s: float, foreground: bool
 ) -> subprocess.Popen[bytes]:
     """Start the keeper; one in the background has left us when this returns."""
-    if idle_s <= 0:
+    if not 0 < idle_s < float("inf"):
         raise ValueError(f"idle must be a positive number of seconds, not {idle_s:g}")
     command = [
         sys.executable,
@@ -325,21 +326,21 @@ def _url(path: str) -> str:
     return f"unix://{quote(path)}"
 
 
-def _client(path: str) -> redis.Redis:
+def _client(path: str, *, timeout_s: float = ANSWER_TIMEOUT_S) -> redis.Redis:
     return redis.Redis(
         unix_socket_path=path,
         client_name=CLIENT_NAME,
         decode_responses=True,
-        socket_timeout=5,
-        socket_connect_timeout=5,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
         retry=Retry(NoBackoff(), 0),
     )
 
 
-def _ask(path: str) -> str:
+def _ask(path: str, *, timeout_s: float) -> str:
     """Return "ready", "loading", or why the server does not answer."""
     try:
-        with _client(path) as client:
+        with _client(path, timeout_s=timeout_s) as client:
             client.ping()
     except redis.BusyLoadingError:
         return "loading"
@@ -348,12 +349,15 @@ def _ask(path: str) -> str:
     return "ready"
 
 
-def _shut_down(place: Path) -> None:
+def _shut_down(place: Path, timeout_s: float) -> None:
     path = _socket_path(place)
     if path is None:
         return
     # An AOF is flushed at shutdown whatever SHUTDOWN says of the snapshot, which we have none of.
-    with contextlib.suppress(redis.RedisError), _client(path) as client:
+    with (
+        contextlib.suppress(redis.RedisError),
+        _client(path, timeout_s=timeout_s) as client,
+    ):
         client.shutdown(nosave=True)
 
 

@@ -1,7 +1,7 @@
 """Real servers for tests: Valkey, Redis and PostgreSQL, on loopback ports of their own.
 
-Tests use the fixtures of `tests/conftest.py`; a crash test starts a `RedisServer` of its own through
-the fixture `start_redis`. A server that cannot start raises, so that the test is an error.
+Tests use the fixtures of `tests/conftest.py`; a crash test starts a `RedisServer` of its own
+through the fixture `start_redis`. A server that cannot start raises, so that the test is an error.
 """
 
 import importlib.util

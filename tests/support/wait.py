@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 
@@ -29,12 +29,23 @@ def wait_until(
     return value
 
 
+@overload
 async def wait_until_async(
-    predicate: Callable[[], T | Awaitable[T]],
+    predicate: Callable[[], Awaitable[T]],
+    describe: str | Callable[[], str],
+    *,
+    timeout: float = ...,
+) -> T: ...
+@overload
+async def wait_until_async(
+    predicate: Callable[[], T], describe: str | Callable[[], str], *, timeout: float = ...
+) -> T: ...
+async def wait_until_async(
+    predicate: Callable[[], Any],
     describe: str | Callable[[], str],
     *,
     timeout: float = TIMEOUT_S,  # noqa: ASYNC109 - the same signature as wait_until
-) -> T:
+) -> Any:
     """Do as `wait_until` without blocking the loop; `predicate` may be async."""
     deadline = time.monotonic() + timeout
     pause = POLL_S
