@@ -1,0 +1,52 @@
+--[[ attach: a mirror takes a queue's outbox into its audit database, or gives it up (`mode` on or off).
+
+Until then the outbox is a ring of recent events. If the ring still has the whole epoch, the history simply
+begins there; otherwise a new epoch starts, and the mirror asks for a baseline of the jobs that are alive.
+Sending it twice is harmless, so it takes no call slot.
+
+Keys: meta outbox
+Meta: layout epoch replid audit audit_id baseline
+Args: by audit_id mode
+Uses: clock meta epoch emit
+Returns: ok on|baseline|off | refused elsewhere AUDIT_ID | epoch. BASELINE asks for baseline calls
+Invariants: I5, I7
+]]
+
+read_facts()
+if not same_history(facts) then
+  return {'epoch'}
+end
+if facts.audit == 'on' and facts.audit_id ~= audit_id then
+  return {'refused', 'elsewhere', facts.audit_id}
+end
+local now = clock_ms()
+local answer = mode
+if mode == 'off' then
+  if facts.audit == 'on' then
+    emit_queue('policy_changed', now, by, '["audit","on","off"]')
+    set_fact('audit', 'off')
+    set_fact('baseline', 'none')
+    set_fact('backlog_jobs', 0)
+    set_fact('backlog_bytes', 0)
+  end
+elseif facts.audit ~= 'on' then
+  local first = redis.call('XRANGE', outbox, '-', '+', 'COUNT', 1)[1][1]
+  set_fact('audit', 'on')
+  set_fact('audit_id', audit_id)
+  set_fact('trimmed', '0-0')
+  if first == facts.epoch .. '-0' then
+    set_fact('baseline', 'done')
+  else
+    local old = facts.epoch
+    local last = redis.call('XREVRANGE', outbox, '+', '-', 'COUNT', 1)[1][1]
+    set_fact('epoch', string.format('%.0f', math.max(tonumber(old) + 1, now)))
+    set_fact('baseline', 'pending')
+    emit_queue('epoch_started', now, by, '["attached",' .. old .. ',' .. quoted(facts.replid) .. ',' ..
+      quoted(facts.replid) .. ',' .. quoted(last) .. ']')
+  end
+end
+if facts.audit == 'on' and facts.baseline == 'pending' then
+  answer = 'baseline'
+end
+write_facts()
+return {'ok', answer}

@@ -1,0 +1,35 @@
+--[[ baseline: the log begins in the middle of a queue's life. Each call writes down some of the jobs that are
+alive, as they stand at that moment; the last one marks the baseline complete. Sending it twice is harmless.
+
+Flags: allow-oom
+Keys: meta state outbox
+Meta: layout epoch replid baseline
+Args: by last:int
+Each: id
+Uses: clock meta epoch emit state batch baseline
+Returns: ok | epoch
+Invariants: I5, I7
+]]
+
+read_facts()
+if not same_history(facts) then
+  return {'epoch'}
+end
+local ids = {}
+for i = 1, each_count do
+  ids[i] = each(i)
+end
+local lines = read_many(state, ids)
+local jobs = {}
+for i, id in ipairs(ids) do
+  if lines[i] then
+    jobs[#jobs + 1] = baseline_of(id, read_line(lines[i]))
+  end
+end
+
+emit('baseline', clock_ms(), by, jobs)
+if last == 1 then
+  set_fact('baseline', 'done')
+end
+write_facts()
+return {'ok'}

@@ -1,0 +1,64 @@
+--[[ cancel: somebody no longer wants jobs. One that waits is gone at once; one that runs is flagged, and its
+worker learns of it when it next extends its leases. A plain list keeps the entry of a cancelled job, as a
+tombstone that claim passes over, so that a cancel costs the same at any depth.
+
+Transitions: ready -cancelled-> none, scheduled -cancelled-> none, running -cancel_requested-> cancelling
+Flags: allow-oom
+Keys: meta state jobs scheduled outbox slots expiring
+Meta: tombstones
+Args: slot number:int by why
+Each: id
+Uses: call emit state batch
+Returns: ok {ID cancelled|cancelling|dead|gone}… | epoch
+Invariants: I6
+]]
+
+local refusal = open_call()
+if refusal then
+  return refusal
+end
+local ids = {}
+for i = 1, each_count do
+  ids[i] = each(i)
+end
+local lines = read_many(state, ids)
+redis.call('HLEN', jobs)
+redis.call('ZCARD', scheduled)
+
+local cancelled, requested = {}, {}
+local gone, undue, flagged, answer, seen = {}, {}, {}, {}, {}
+local tombstones = 0
+for i, id in ipairs(ids) do
+  local job = seen[id] or read_line(lines[i])
+  local outcome
+  if not job or job.state == 'gone' then
+    outcome = 'gone'
+  elseif job.state == 'ready' or job.state == 'scheduled' then
+    outcome = 'cancelled'
+    cancelled[#cancelled + 1] = '["' .. id .. '"]'
+    gone[#gone + 1] = id
+    undue[#undue + 1] = 'job|' .. id
+    tombstones = tombstones + (job.state == 'ready' and 1 or 0)
+    job.state = 'gone'
+  elseif job.state == 'running' then
+    outcome = 'cancelling'
+    requested[#requested + 1] = '["' .. id .. '",' .. quoted(job.fence) .. ']'
+    job.state, job.since = 'cancelling', now
+    flagged[#flagged + 1], flagged[#flagged + 2] = id, write_line(job)
+  else
+    outcome = job.state
+  end
+  seen[id] = job
+  answer[#answer + 1], answer[#answer + 2] = id, outcome
+end
+
+emit('cancelled', now, by, cancelled, why)
+emit('cancel_requested', now, by, requested, why)
+call_many('HDEL', state, gone)
+call_many('HDEL', jobs, gone)
+call_many('HSET', state, flagged)
+call_many('ZREM', scheduled, undue)
+if tombstones > 0 then
+  set_fact('tombstones', fact('tombstones') + tombstones)
+end
+return close_call(answer)

@@ -1,0 +1,37 @@
+--[[ complete: the holder of a claim reports success. The job leaves Redis; its history is in the outbox.
+
+Transitions: running -succeeded-> none, cancelling -succeeded-> none
+Flags: allow-oom
+Keys: meta state jobs leases outbox slots expiring
+Args: slot number:int worker
+Each: id fence
+Uses: call emit settle batch
+Returns: ok {REFUSED_ID gone|stale}… | epoch
+Invariants: I2, I6, I9 (a fence that is not in force settles nothing)
+]]
+
+local refusal = open_call()
+if refusal then
+  return refusal
+end
+local held, refusals = read_held()
+redis.call('HLEN', jobs)
+redis.call('ZCARD', leases)
+
+local events, done, answer = {}, {}, {}
+for i = 1, each_count do
+  local id, fence = each(i)
+  if held[i] then
+    done[#done + 1] = id
+    events[#events + 1] = '["' .. id .. '","' .. fence .. '"]'
+  else
+    answer[#answer + 1], answer[#answer + 2] = id, refusals[i]
+  end
+end
+
+emit('succeeded', now, worker, events)
+emit_refused(refusals, 'complete', now, worker)
+call_many('HDEL', state, done)
+call_many('HDEL', jobs, done)
+call_many('ZREM', leases, done)
+return close_call(answer)

@@ -1,0 +1,42 @@
+--[[ configure: somebody pauses or resumes a queue, or changes one of its settings.
+
+Keys: meta outbox slots expiring wake
+Meta: paused lease_ms dead_retention_ms backlog_max_jobs backlog_max_bytes
+Args: slot number:int by why
+Each: field value:int
+Uses: call emit wake
+Returns: ok {FIELD changed|same}… | refused field FIELD | epoch
+Invariants: I5
+]]
+
+local refusal = open_call()
+if refusal then
+  return refusal
+end
+for i = 1, each_count do
+  local field, value = each(i)
+  if not (SETTINGS[field] or field == 'paused') or not value or value < 0 then
+    return {'refused', 'field', field}
+  end
+end
+local sleeping = wake_is_empty()
+
+local answer, resumed = {}, false
+for i = 1, each_count do
+  local field, value = each(i)
+  local old = fact(field)
+  answer[#answer + 1], answer[#answer + 2] = field, old == value and 'same' or 'changed'
+  if old ~= value then
+    if field == 'paused' then
+      resumed = value == 0
+      emit_queue(resumed and 'resumed' or 'paused', now, by, '[]', why)
+    else
+      emit_queue('policy_changed', now, by, '["' .. field .. '","' .. old .. '","' .. value .. '"]', why)
+    end
+    set_fact(field, value)
+  end
+end
+if resumed and sleeping then
+  push_token()
+end
+return close_call(answer)

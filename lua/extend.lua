@@ -1,0 +1,43 @@
+--[[ extend: a worker is alive and keeps its leases. It also learns here which of its claims are lost, and which
+jobs somebody wants cancelled. Sending it twice is harmless, so it takes no call slot; it is never audited.
+
+Flags: allow-oom
+Keys: meta state leases outbox
+Meta: layout epoch replid lease_ms
+Args: worker
+Each: id fence
+Uses: clock meta epoch state batch activity
+Returns: ok NOW {ID lost|cancelling}… | epoch
+Invariants: I9
+]]
+
+read_facts()
+if not same_history(facts) then
+  return {'epoch'}
+end
+local now = clock_ms()
+redis.call('ZCARD', leases)
+local ids = {}
+for i = 1, each_count do
+  ids[i] = each(i)
+end
+local lines = read_many(state, ids)
+local reply = {'ok', now}
+local deadlines = {}
+for i = 1, each_count do
+  local id, fence = each(i)
+  local job = read_line(lines[i])
+  if job and job.fence == fence and is_claimed(job) then
+    deadlines[#deadlines + 1], deadlines[#deadlines + 2] = now + fact('lease_ms'), id
+    if job.state == 'cancelling' then
+      reply[#reply + 1], reply[#reply + 2] = id, 'cancelling'
+    end
+  else
+    reply[#reply + 1], reply[#reply + 2] = id, 'lost'
+  end
+end
+
+note_activity(now)
+call_many('ZADD', leases, deadlines)
+write_facts()
+return reply

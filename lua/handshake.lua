@@ -1,0 +1,53 @@
+--[[ handshake: a client meets a queue. It makes the queue if there is none, and starts a new epoch when Redis'
+history is not the one that the queue remembers. Sending it twice is harmless, so it takes no call slot.
+
+The new epoch is greater than any that could have been used: the one before, the stream's last entry, the
+caller's floor, and the clock in case all of those were lost.
+
+Keys: meta state outbox
+Meta: layout epoch replid sequence no_reap_before paused audit audit_id
+    lease_ms dead_retention_ms backlog_max_jobs backlog_max_bytes
+Args: by floor:int
+Uses: clock meta epoch emit
+Returns: ok EPOCH NOW LEASE_MS PAUSED AUDIT AUDIT_ID STARTED | refused layout FOUND. STARTED is the reason of the
+    epoch that this call started, or -
+Invariants: I5
+]]
+
+read_facts()
+if facts.layout and facts.layout ~= LAYOUT then
+  return {'refused', 'layout', facts.layout}
+end
+local now = clock_ms()
+local started = '-'
+if not same_history(facts) then
+  local replid = server_replid()
+  local info = redis.call('XLEN', outbox) > 0 and redis.call('XREVRANGE', outbox, '+', '-', 'COUNT', 1)[1]
+  local last = info and info[1]
+  if not facts.epoch then
+    started = 'created'
+  elseif facts.replid ~= replid then
+    started = 'replid_changed'
+  else
+    started = 'outbox_lost'
+  end
+  -- A lost meta loses the count of places in line; the clock is ahead of any that could have been given.
+  local sequence = facts.sequence or (redis.call('HLEN', state) > 0 and now or 0)
+  local old_epoch, old_replid = facts.epoch, facts.replid
+  local epoch = math.max(
+    (tonumber(old_epoch) or 0) + 1, now, (tonumber(last and last:match('^%d+')) or 0) + 1, floor)
+  set_fact('layout', LAYOUT)
+  set_fact('epoch', string.format('%.0f', epoch))
+  set_fact('replid', replid)
+  set_fact('sequence', sequence)
+  set_fact('no_reap_before', now + fact('lease_ms'))
+  for name, default in pairs(SETTINGS) do
+    if not facts[name] then
+      set_fact(name, default)
+    end
+  end
+  emit_queue('epoch_started', now, by, '["' .. started .. '",' .. (old_epoch or 'null') .. ',' ..
+    quoted(old_replid) .. ',' .. quoted(replid) .. ',' .. quoted(last) .. ']')
+  write_facts()
+end
+return {'ok', facts.epoch, now, fact('lease_ms'), fact('paused'), facts.audit or 'off', facts.audit_id or '-', started}

@@ -1,0 +1,56 @@
+--[[ call: how a mutating call begins and ends, so that sending it twice is the same as once.
+
+A client numbers the calls of a slot 1, 2, 3… and has one of them in flight. The slot keeps the last number
+and its answer: a greater number is a new call, an equal one is answered again, a lower one came too late.
+(The client table of viewstamped replication; Kafka's idempotent producer and RIFL are the same idea.)
+
+Keys: meta slots expiring outbox
+Meta: layout epoch replid
+Uses: clock meta epoch
+]]
+
+local now
+local slot_deadline = 0
+
+--- Begin. Returns a reply that ends the script at once, or nil. `replay(words)` may rebuild a stored answer.
+local function open_call(replay)
+  read_facts()
+  if not same_history(facts) then
+    return {'epoch'}
+  elseif facts.layout ~= LAYOUT then
+    return {'refused', 'layout', facts.layout}
+  end
+  now = clock_ms()
+  redis.call('ZCARD', expiring)
+  local held = redis.call('HGET', slots, slot)
+  if not held then
+    return nil
+  end
+  local last, deadline, answer = held:match('^(%d+) (%d+) ?(.*)$')
+  last, slot_deadline = tonumber(last), tonumber(deadline)
+  if number > last then
+    return nil
+  elseif number < last then
+    return {'refused', 'stale_call'}
+  end
+  local words = {}
+  for word in answer:gmatch('%S+') do
+    words[#words + 1] = word
+  end
+  if replay then
+    return replay(words)
+  end
+  return {'ok', unpack(words)}
+end
+
+--- End: keep the answer (words without spaces) in the slot and return it. The slot lives on for an hour; its
+--- deadline is moved only now and then, to spare most calls a write.
+local function close_call(words)
+  if slot_deadline < now + SLOT_LIFE_MS - SLOT_LIFE_MS / 6 then
+    slot_deadline = now + SLOT_LIFE_MS
+    redis.call('ZADD', expiring, slot_deadline, 'slot|' .. slot)
+  end
+  redis.call('HSET', slots, slot, number .. ' ' .. slot_deadline .. ' ' .. table.concat(words, ' '))
+  write_facts()
+  return {'ok', unpack(words)}
+end

@@ -1,0 +1,25 @@
+--[[ ready: the plain lists of jobs that may be claimed, one per priority. New jobs join at the tail, returning
+ones at the head, so a job that comes back keeps its place.
+
+Keys: ready
+Uses: batch
+]]
+
+--- Put returning jobs at the head. `entries` is a list of {id, seq}; the oldest comes first.
+local function return_ready(priority, entries)
+  table.sort(entries, function(a, b) return a[2] > b[2] end)
+  local ids = {}
+  for i = 1, #entries do
+    ids[i] = entries[i][1]
+  end
+  call_many('LPUSH', ready[priority], ids)
+end
+
+--- How many entries the four lists have. Also the type check of all four.
+local function count_ready()
+  local total = 0
+  for priority = 0, 3 do
+    total = total + redis.call('LLEN', ready[priority])
+  end
+  return total
+end

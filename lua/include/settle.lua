@@ -1,0 +1,40 @@
+--[[ settle: who may end a claim, and the refusals that are audited.
+
+Keys: state
+Uses: state emit batch
+]]
+
+--- Read the jobs of this call's records (id, fence, …). Returns one job or false per record, and why each
+--- false one is refused: `gone`, or `stale` if that claim is not in force. A record that names a job a second
+--- time finds it gone.
+local function read_held()
+  local ids, held, refusals, seen = {}, {}, {}, {}
+  for i = 1, each_count do
+    ids[i] = each(i)
+  end
+  local lines = read_many(state, ids)
+  for i = 1, each_count do
+    local id, fence = each(i)
+    local job = not seen[id] and read_line(lines[i])
+    if not job then
+      held[i], refusals[i] = false, 'gone'
+    elseif job.fence ~= fence or not is_claimed(job) then
+      held[i], refusals[i] = false, 'stale'
+    else
+      held[i], seen[id] = job, true
+    end
+  end
+  return held, refusals
+end
+
+--- Append one event for all refused records. `outcome` is what the worker presented.
+local function emit_refused(refusals, outcome, at, by)
+  local jobs = {}
+  for i = 1, each_count do
+    if refusals[i] then
+      local id, fence = each(i)
+      jobs[#jobs + 1] = '["' .. id .. '","' .. fence .. '","' .. outcome .. '","' .. refusals[i] .. '"]'
+    end
+  end
+  emit('settlement_refused', at, by, jobs)
+end

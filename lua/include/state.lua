@@ -1,0 +1,48 @@
+--[[ state: the one reader and the one writer of state lines.
+
+A line is the state, then name=value fields in a fixed order; fields at the layout's default are left out.
+]]
+
+--- The fields of a line by name, `state` among them; nil for no line.
+local function read_line(line)
+  if not line then
+    return nil
+  end
+  local job = {state = line:match('^%l+')}
+  for name, value in line:gmatch('(%l+)=(%S+)') do
+    job[name] = value
+  end
+  return job
+end
+
+--- The line of a job.
+local function write_line(job)
+  local parts = {job.state}
+  for i = 1, #STATE_FIELDS do
+    local value = job[STATE_FIELDS[i]]
+    if value then
+      parts[#parts + 1] = STATE_FIELDS[i] .. '=' .. value
+    end
+  end
+  return table.concat(parts, ' ')
+end
+
+--- A counter of a job; absent means none yet, or the layout's default.
+local function count(job, name)
+  return tonumber(job[name]) or DEFAULTS[name] or 0
+end
+
+--- 0 (critical) to 3 (low); the default for a job that does not say.
+local function rank(job)
+  return PRIORITY_RANK[job.priority] or PRIORITY_RANK[DEFAULT_PRIORITY]
+end
+
+--- True if a claim is in force.
+local function is_claimed(job)
+  return job.state == 'running' or job.state == 'cancelling'
+end
+
+--- End a claim in the record: what only a claimed job has.
+local function drop_claim(job)
+  job.fence, job.by = nil, nil
+end

@@ -1,0 +1,61 @@
+--[[ requeue: somebody gives dead jobs another life: their failures and losses are forgotten, their claims are
+counted on, and they join the tail of the line.
+
+Transitions: dead -requeued-> ready
+Keys: meta state ready dead outbox slots expiring wake
+Meta: sequence
+Args: slot number:int by why
+Each: id
+Uses: call emit state ready dead wake batch
+Returns: ok {ID requeued|STATE|gone}… | epoch
+Invariants: I6
+]]
+
+local refusal = open_call()
+if refusal then
+  return refusal
+end
+local ids = {}
+for i = 1, each_count do
+  ids[i] = each(i)
+end
+local held = read_many(state, ids)
+redis.call('ZCARD', dead)
+count_ready()
+local sleeping = wake_is_empty()
+
+local seq = fact('sequence')
+local events, revived, lines, answer, seen = {}, {}, {}, {}, {}
+local joining = {[0] = {}, {}, {}, {}}
+for i, id in ipairs(ids) do
+  local job = read_line(held[i])
+  local outcome = job and job.state or 'gone'
+  if seen[id] then
+    outcome = 'ready'
+  elseif outcome == 'dead' then
+    seq = seq + 1
+    outcome, seen[id] = 'requeued', true
+    job.state, job.seq, job.since = 'ready', seq, now
+    job.failed, job.lost, job.unknown, job.reason = nil, nil, nil, nil
+    events[#events + 1] = '["' .. id .. '",' .. seq .. ']'
+    revived[#revived + 1] = id
+    lines[#lines + 1], lines[#lines + 2] = id, write_line(job)
+    local list = joining[rank(job)]
+    list[#list + 1] = id
+  end
+  answer[#answer + 1], answer[#answer + 2] = id, outcome
+end
+
+emit('requeued', now, by, events, why)
+call_many('HSET', state, lines)
+exhume(revived)
+for priority = 0, 3 do
+  call_many('RPUSH', ready[priority], joining[priority])
+end
+if #revived > 0 then
+  set_fact('sequence', seq)
+  if sleeping then
+    push_token()
+  end
+end
+return close_call(answer)

@@ -1,0 +1,37 @@
+--[[ trim: the mirror has committed the outbox up to an entry, which stays as the anchor of its next read.
+Sending it twice is harmless.
+
+Flags: allow-oom
+Keys: meta outbox
+Meta: layout epoch replid audit audit_id trimmed backlog_jobs backlog_bytes
+Args: audit_id upto jobs:int size:int
+Uses: meta epoch
+Returns: ok trimmed|already | refused elsewhere AUDIT_ID | refused off | epoch
+Invariants: I7 (only the audit database that the queue is attached to may trim)
+]]
+
+--- True if outbox id `a` comes after `b`.
+local function after(a, b)
+  local a_epoch, a_n = a:match('^(%d+)-(%d+)$')
+  local b_epoch, b_n = b:match('^(%d+)-(%d+)$')
+  a_epoch, b_epoch = tonumber(a_epoch), tonumber(b_epoch)
+  return a_epoch > b_epoch or a_epoch == b_epoch and tonumber(a_n) > tonumber(b_n)
+end
+
+read_facts()
+if not same_history(facts) then
+  return {'epoch'}
+elseif facts.audit ~= 'on' then
+  return {'refused', 'off'}
+elseif facts.audit_id ~= audit_id then
+  return {'refused', 'elsewhere', facts.audit_id}
+elseif not after(upto, facts.trimmed or '0-0') then
+  return {'ok', 'already'}
+end
+
+redis.call('XTRIM', outbox, 'MINID', upto)
+set_fact('trimmed', upto)
+set_fact('backlog_jobs', math.max(0, fact('backlog_jobs') - jobs))
+set_fact('backlog_bytes', math.max(0, fact('backlog_bytes') - size))
+write_facts()
+return {'ok', 'trimmed'}

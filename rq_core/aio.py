@@ -1,0 +1,185 @@
+"""The asyncio client: the same plans as :class:`rq_core.client.Client`, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from rq_core import operations as ops
+from rq_core.errors import RqCoreError
+from rq_core.job import NewJob
+from rq_core.keys import DEFAULT_PREFIX, queue_keys
+from rq_core.wire import DEFAULT_URL, AsyncPoolWire
+
+T = TypeVar("T")
+
+ENQUEUES_IN_FLIGHT: Final = 8
+"""Enqueue calls of one client under way at once; jobs that come meanwhile join the next call."""
+
+
+class AsyncClient:
+    """A connection to a server's queues, for one event loop. See rq_core.client.Client for the methods."""
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        name: str | None = None,
+        patience: ops.Patience | None = None,
+        wire: AsyncPoolWire | None = None,
+        operations: ops.Operations | None = None,
+    ) -> None:
+        self.url = url
+        self.operations = operations or ops.Operations(
+            prefix=prefix, url=url, name=name, patience=patience
+        )
+        self._wire = wire or AsyncPoolWire(url)
+        self._in_flight = 0
+        self._waiting: list[tuple[NewJob, asyncio.Future[bool]]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self, plan: ops.Plan[T]) -> T:
+        """Drive a plan to its end."""
+        reply: Any = None
+        while True:
+            try:
+                step = plan.send(reply)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            try:
+                if isinstance(step, ops.Send):
+                    reply = await self._wire.exchange(step.commands)
+                else:
+                    await asyncio.sleep(step.seconds)
+                    reply = None
+            except BaseException:
+                plan.close()
+                raise
+
+    async def close(self) -> None:
+        """Wait for enqueues under way, then close all connections."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._wire.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def handshake(self, queue: str) -> ops.Handshake:
+        """See Operations.handshake."""
+        return await self.run(self.operations.handshake(queue))
+
+    async def enqueue(self, jobs: Iterable[NewJob]) -> ops.Accepted:
+        """See Operations.enqueue."""
+        return await self.run(self.operations.enqueue(jobs))
+
+    async def enqueue_one(self, job: NewJob) -> bool:
+        """Enqueue one job, together with others that are enqueued at the same time. False: its id is live already.
+
+        A few calls are under way at once; jobs that come meanwhile share the next. An error of a shared call is
+        raised to each of its callers.
+        """
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((job, future))
+        if self._in_flight < ENQUEUES_IN_FLIGHT:
+            self._in_flight += 1
+            task = asyncio.create_task(self._flush())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return await future
+
+    async def _flush(self) -> None:
+        try:
+            while self._waiting:
+                queue = self._waiting[0][0].queue
+                batch = [w for w in self._waiting if w[0].queue == queue][: ops.ENQUEUE_CHUNK]
+                taken = {id(future) for _, future in batch}
+                self._waiting = [w for w in self._waiting if id(w[1]) not in taken]
+                try:
+                    accepted = await self.enqueue([job for job, _ in batch])
+                except RqCoreError as error:
+                    for _, future in batch:
+                        if not future.done():
+                            future.set_exception(error)
+                else:
+                    fresh = set(accepted.ids)
+                    for job, future in batch:
+                        if not future.done():
+                            future.set_result(job.id in fresh)
+        finally:
+            self._in_flight -= 1
+
+    async def carry_out(self, calls: Sequence[ops.Call[Any]]) -> list[Any]:
+        """See Operations.carry_out."""
+        return await self.run(self.operations.carry_out(calls))
+
+    async def one(self, call: ops.Call[T]) -> T:
+        """See Operations.one."""
+        return await self.run(self.operations.one(call))
+
+    async def cancel(
+        self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
+    ) -> dict[str, str]:
+        """See Operations.cancel."""
+        return await self.run(self.operations.cancel(queue, ids, by=by, why=why))
+
+    async def requeue(
+        self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
+    ) -> dict[str, str]:
+        """See Operations.requeue."""
+        return await self.run(self.operations.requeue(queue, ids, by=by, why=why))
+
+    async def prune(
+        self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
+    ) -> dict[str, str]:
+        """See Operations.prune."""
+        return await self.run(self.operations.prune(queue, ids, by=by, why=why))
+
+    async def configure(
+        self, queue: str, values: Mapping[str, int], *, by: str | None = None, why: str = ""
+    ) -> dict[str, str]:
+        """See Operations.configure."""
+        return await self.run(self.operations.configure(queue, values, by=by, why=why))
+
+    async def queues(self) -> list[str]:
+        """See Operations.queues."""
+        return await self.run(self.operations.queues())
+
+    async def counts(self, queue: str) -> ops.QueueCounts:
+        """See Operations.counts."""
+        return await self.run(self.operations.counts(queue))
+
+    async def job(self, job_id: str, queues: Sequence[str] | None = None) -> ops.JobState | None:
+        """See Operations.job. Without ``queues``, all are searched."""
+        return await self.run(
+            self.operations.job(job_id, await self.queues() if queues is None else queues)
+        )
+
+    async def dead(self, queue: str, limit: int = 100) -> list[ops.JobState]:
+        """See Operations.dead."""
+        return await self.run(self.operations.dead(queue, limit))
+
+    async def wait_wake(self, queues: Sequence[str], seconds: float) -> str | None:
+        """Take a wake token: the queue that had one, or None after ``seconds``. Raises Unsent, Lost or ReplyError
+        of rq_core.operations."""
+        names = {queue_keys(queue, self.operations.prefix)("wake"): queue for queue in queues}
+        found = await self._wire.block(["BLPOP", *names, max(seconds, 0.001)], seconds)
+        return names[found[0]] if found else None
+
+    async def return_token(self, queue: str) -> None:
+        """Put a wake token back that will not be used, unless there is one."""
+        key = queue_keys(queue, self.operations.prefix)("wake")
+        (tokens,) = await self.run(self.operations.ask([["LLEN", key]]))
+        if not tokens:
+            await self.run(self.operations.ask([["RPUSH", key, "1"]]))

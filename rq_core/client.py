@@ -1,0 +1,159 @@
+"""The synchronous client: drives the plans of :mod:`rq_core.operations` over a :class:`rq_core.wire.Wire`.
+
+    client = Client("redis://localhost:6379/0")
+    client.enqueue([NewJob(...)])
+
+Most programs use :class:`rq_core.App`, which holds one. Threads may share a client.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from rq_core import operations as ops
+from rq_core.job import NewJob
+from rq_core.keys import DEFAULT_PREFIX, queue_keys
+from rq_core.wire import DEFAULT_URL, PoolWire, Wire
+
+T = TypeVar("T")
+
+
+class Client:
+    """A connection to a server's queues. Every method may raise ServerUnavailable and ServerUnsuitable."""
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        name: str | None = None,
+        patience: ops.Patience | None = None,
+        wire: Wire | None = None,
+        operations: ops.Operations | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.url = url
+        self.operations = operations or ops.Operations(
+            prefix=prefix, url=url, name=name, patience=patience
+        )
+        self._wire = wire or PoolWire(url)
+        self._sleep = sleep
+
+    def run(self, plan: ops.Plan[T]) -> T:
+        """Drive a plan to its end."""
+        reply: Any = None
+        while True:
+            try:
+                step = plan.send(reply)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            if isinstance(step, ops.Send):
+                reply = self._wire.exchange(step.commands)
+            else:
+                self._sleep(step.seconds)
+                reply = None
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._wire.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def handshake(self, queue: str) -> ops.Handshake:
+        """See Operations.handshake."""
+        return self.run(self.operations.handshake(queue))
+
+    def enqueue(self, jobs: Iterable[NewJob]) -> ops.Accepted:
+        """See Operations.enqueue."""
+        return self.run(self.operations.enqueue(jobs))
+
+    def carry_out(self, calls: Sequence[ops.Call[Any]]) -> list[Any]:
+        """See Operations.carry_out."""
+        return self.run(self.operations.carry_out(calls))
+
+    def one(self, call: ops.Call[T]) -> T:
+        """See Operations.one."""
+        return self.run(self.operations.one(call))
+
+    def cancel(
+        self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
+    ) -> dict[str, str]:
+        """See Operations.cancel."""
+        return self.run(self.operations.cancel(queue, ids, by=by, why=why))
+
+    def requeue(
+        self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
+    ) -> dict[str, str]:
+        """See Operations.requeue."""
+        return self.run(self.operations.requeue(queue, ids, by=by, why=why))
+
+    def prune(
+        self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
+    ) -> dict[str, str]:
+        """See Operations.prune."""
+        return self.run(self.operations.prune(queue, ids, by=by, why=why))
+
+    def configure(
+        self, queue: str, values: Mapping[str, int], *, by: str | None = None, why: str = ""
+    ) -> dict[str, str]:
+        """See Operations.configure."""
+        return self.run(self.operations.configure(queue, values, by=by, why=why))
+
+    def queues(self) -> list[str]:
+        """See Operations.queues."""
+        return self.run(self.operations.queues())
+
+    def counts(self, queue: str) -> ops.QueueCounts:
+        """See Operations.counts."""
+        return self.run(self.operations.counts(queue))
+
+    def job(self, job_id: str, queues: Sequence[str] | None = None) -> ops.JobState | None:
+        """See Operations.job. Without ``queues``, all are searched."""
+        return self.run(self.operations.job(job_id, self.queues() if queues is None else queues))
+
+    def dead(self, queue: str, limit: int = 100) -> list[ops.JobState]:
+        """See Operations.dead."""
+        return self.run(self.operations.dead(queue, limit))
+
+    def attach(self, queue: str, audit_id: str) -> None:
+        """See Operations.attach."""
+        self.run(self.operations.attach(queue, audit_id))
+
+    def detach(self, queue: str, audit_id: str) -> None:
+        """See Operations.detach."""
+        self.run(self.operations.detach(queue, audit_id))
+
+    def read_outbox(self, queue: str, start: str, count: int) -> list[tuple[str, dict[str, str]]]:
+        """See Operations.read_outbox."""
+        return self.run(self.operations.read_outbox(queue, start, count))
+
+    def trim(self, queue: str, audit_id: str, upto: str, jobs: int, size: int) -> None:
+        """See Operations.trim."""
+        self.run(self.operations.trim(queue, audit_id, upto, jobs, size))
+
+    def wait_outbox(self, last: Mapping[str, str], seconds: float) -> set[str]:
+        """The queues whose outbox has an entry after ``last`` (queue → outbox id), as soon as one has or after
+        ``seconds``. Raises Unsent, Lost or ReplyError of rq_core.operations."""
+        prefix = self.operations.prefix
+        names = {queue_keys(queue, prefix)("outbox"): queue for queue in last}
+        command = [
+            "XREAD", "COUNT", 1, "BLOCK", max(1, int(seconds * 1000)), "STREAMS", *names, *last.values(),
+        ]  # fmt: skip
+        found = self._wire.block(command, seconds)
+        return {names[name] for name, _ in found or ()}
+
+    def snapshot(self, queue: str) -> dict[str, Any]:
+        """See Operations.snapshot."""
+        return self.run(self.operations.snapshot(queue))

@@ -1,0 +1,776 @@
+"""Every call to a queue, as a plan without I/O.
+
+Each method of :class:`Operations` is a generator: it yields :class:`Send` (commands for one round trip; it is sent
+their replies, an exception in the place of one that failed) or :class:`Pause`, and returns a typed value.
+:class:`rq_core.client.Client` and :class:`rq_core.aio.AsyncClient` are small loops that drive it.
+
+What is decided here, once for both: call slots and their numbers, re-sending with the same number after a lost
+reply, loading scripts that the server forgot, the handshake that a new epoch asks for, and what each answer means.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from rq_core import errors
+from rq_core.history import OutboxId
+from rq_core.ids import boot_id
+from rq_core.job import Claim, NewJob
+from rq_core.keys import DEFAULT_PREFIX, KEYS, check_name, queue_keys, queues_key
+from rq_core.machine import LAYOUT, PRIORITIES, State
+from rq_core.scripts import Script, script
+from rq_core.settings import SETTINGS
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+ENQUEUE_CHUNK: Final = 1_000
+"""Most jobs in one enqueue call: about 2 ms of Redis' time."""
+ENQUEUE_CHUNK_BYTES: Final = 4 * 1024 * 1024
+CLAIM_BYTES: Final = 1024 * 1024
+SWEEP_MAX: Final = 250
+"""Most expired, due or forgotten things that one claim takes care of, of each kind."""
+
+
+class Send(NamedTuple):
+    """Commands for one round trip. The reply to each comes back in order."""
+
+    commands: list[list[Any]]
+
+
+class Pause(NamedTuple):
+    """Wait before going on."""
+
+    seconds: float
+
+
+Plan = Generator[Send | Pause, Any, T]
+
+
+class Unsent(Exception):
+    """The place of a reply: the command was never sent, since no connection could be made."""
+
+
+class Lost(Exception):
+    """The place of a reply: the command may have been carried out, its reply did not come."""
+
+
+class ReplyError(Exception):
+    """The place of a reply: Redis answered with an error."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long calls wait for a server that does not answer, in seconds.
+
+    ``unsent``: for a call that could not be sent at all (then ServerUnavailable is raised).
+    ``unknown``: for the answer to one that was sent (then OutcomeUnknown is raised).
+    """
+
+    unsent: float = 3.0
+    unknown: float = 600.0
+
+
+@dataclass(slots=True)
+class Call(Generic[T_co]):
+    """One script call: to which queue, with what, and how to read its answer."""
+
+    script: str
+    queue: str
+    args: dict[str, Any]
+    parse: Callable[[Sequence[Any]], T_co]
+    each: Sequence[tuple[Any, ...]] = ()
+    ids: tuple[str, ...] = ()
+    """For the error message when its outcome stays unknown."""
+
+
+class Slot:
+    """A call slot: its calls are numbered, and one is in flight."""
+
+    __slots__ = ("name", "number")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.number = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Handshake:
+    """What a queue says of itself."""
+
+    epoch: int
+    now_ms: int
+    lease_ms: int
+    paused: bool
+    audit: bool
+    audit_id: str | None
+    started: str | None
+    """Why this handshake started an epoch, if it did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What became of an enqueue."""
+
+    ids: tuple[str, ...]
+    """The jobs that are now in their queues, in the order given."""
+    duplicates: tuple[str, ...] = ()
+    """Ids that were live already; their jobs were not touched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What a claim brought."""
+
+    jobs: tuple[Claim, ...]
+    now_ms: int
+    next_due_ms: int | None
+    """When the next scheduled job is due, if one is."""
+    more: bool
+    """Whether claimable jobs are left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extended:
+    """What a worker learns when it extends its leases."""
+
+    lost: tuple[str, ...]
+    cancelling: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """Where a live job stands, read off its state line."""
+
+    id: str
+    queue: str
+    state: State
+    fields: Mapping[str, str]
+    """The other fields of the line, as text: task, claim, fence, seq, due, since, by…"""
+    spec: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounts:
+    """How many jobs a queue has, by where they stand, and its main facts."""
+
+    queue: str
+    ready: dict[str, int]
+    """By priority. Includes the entries of cancelled jobs until claim passes over them."""
+    scheduled: int
+    running: int
+    dead: int
+    paused: bool
+    audit: bool
+    backlog: int
+    """Events that wait to be mirrored."""
+    epoch: int
+    settings: dict[str, int] = field(default_factory=dict)
+
+
+class Operations:
+    """The plans of all calls. ``name`` is who makes them; it is unique per boot."""
+
+    def __init__(
+        self,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        url: str = "",
+        name: str | None = None,
+        patience: Patience | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        scripts: Callable[[str], Script] = script,
+    ) -> None:
+        self.prefix = check_name("prefix", prefix)
+        self.url = url
+        self.name = check_name("client", name or boot_id("c"))
+        self.patience = patience or Patience()
+        self._clock = clock
+        self._script = scripts
+        self._floors: dict[str, int] = {}
+        self._begin_process()
+
+    def _begin_process(self) -> None:
+        self._pid = os.getpid()
+        self._free: defaultdict[tuple[str, str], list[Slot]] = defaultdict(list)
+        self._serial = itertools.count(1)
+        self._met: set[str] = set()
+
+    # Slots. list.pop, list.append and next are atomic, so threads may share an Operations.
+
+    def _take_slot(self, queue: str, name: str) -> Slot:
+        if os.getpid() != self._pid:
+            # A forked child must not go on with its parent's slots: both would use the same numbers.
+            self.name = boot_id(self.name.partition("-")[0])
+            self._begin_process()
+        try:
+            return self._free[queue, name].pop()
+        except IndexError:
+            return Slot(f"{self.name}.{name}.{next(self._serial)}")
+
+    # How calls are carried out.
+
+    def carry_out(self, calls: Sequence[Call[Any]]) -> Plan[list[Any]]:
+        """Carry out calls in one pipelined round trip, and again what got no answer, until each has one.
+
+        Returns a value or an RqCoreError per call. Raises ServerUnavailable or OutcomeUnknown when patience ends.
+        """
+        slots: list[Slot | None] = []
+        commands = []
+        for call in calls:
+            made = self._script(call.script)
+            args = call.args
+            slot = None
+            if "slot" in made.args:
+                slot = self._take_slot(call.queue, call.script)
+                slot.number += 1
+                args = {**args, "slot": slot.name, "number": slot.number}
+            slots.append(slot)
+            commands.append(
+                made.command(queue_keys(call.queue, self.prefix), call.each, **args)
+            )
+        try:
+            return (yield from self._settle(calls, commands))
+        finally:
+            for call, slot in zip(calls, slots, strict=True):
+                if slot is not None:
+                    self._free[call.queue, call.script].append(slot)
+
+    def _settle(self, calls: Sequence[Call[Any]], commands: list[list[Any]]) -> Plan[list[Any]]:
+        results: list[Any] = [None] * len(calls)
+        waiting = list(range(len(calls)))
+        first = self._clock()
+        sent, attempt = False, 0
+        while True:
+            replies = yield Send([commands[i] for i in waiting])
+            again: list[int] = []
+            forgotten: set[str] = set()
+            strangers: set[str] = set()
+            trouble: Exception | None = None
+            for i, reply in zip(waiting, replies, strict=True):
+                if isinstance(reply, Exception):
+                    kind = _kind_of(reply)
+                    sent = sent or kind == "lost"
+                    if kind == "fatal":
+                        results[i] = self._explain(calls[i], reply)
+                        continue
+                    if kind == "forgotten":
+                        forgotten.add(calls[i].script)
+                    else:
+                        trouble = reply
+                    again.append(i)
+                elif reply[0] == "epoch":
+                    strangers.add(calls[i].queue)
+                    again.append(i)
+                else:
+                    results[i] = self._read(calls[i], reply)
+            if not again:
+                return results
+            waiting = again
+            if forgotten:
+                yield Send([["SCRIPT", "LOAD", self._script(name).text] for name in sorted(forgotten)])
+            for queue in sorted(strangers):
+                yield from self.handshake(queue)
+            if trouble is not None:
+                self._check_patience(first, sent, trouble, [calls[i] for i in waiting])
+                yield Pause(min(0.05 * 2**attempt, 1.0))
+                attempt += 1
+
+    def _check_patience(
+        self, first: float, sent: bool, trouble: Exception, calls: Sequence[Call[Any]]
+    ) -> None:
+        waited = self._clock() - first
+        if sent and waited > self.patience.unknown:
+            error = errors.OutcomeUnknown(seconds=waited)
+            error.ids = tuple(job_id for call in calls for job_id in call.ids)
+            raise error from trouble
+        if not sent and waited > self.patience.unsent:
+            raise errors.ServerUnavailable(url=self.url, why=str(trouble)) from trouble
+
+    def _explain(self, call: Call[Any], reply: Exception) -> errors.RqCoreError:
+        """What an error reply of Redis means to the caller."""
+        text = str(reply)
+        if text.startswith("OOM"):
+            return errors.QueueFull(queue=call.queue)
+        if "WRONGTYPE" in text:
+            return errors.QueueDamaged(queue=call.queue, why=f"a key has the wrong type ({text})")
+        if text.startswith(("NOAUTH", "WRONGPASS", "NOPERM")):
+            return errors.ServerUnsuitable(url=self.url, why=text)
+        return errors.QueueDamaged(queue=call.queue, why=f"{call.script} stopped: {text}")
+
+    def _read(self, call: Call[Any], reply: Sequence[Any]) -> Any:
+        if reply[0] == "ok":
+            return call.parse(reply[1:])
+        match list(reply[1:]):
+            case ["audit_backlog", backlog, bound]:
+                return errors.AuditBacklogFull(queue=call.queue, backlog=backlog, bound=bound)
+            case ["elsewhere", attached]:
+                return errors.AuditElsewhere(queue=call.queue, attached=attached)
+            case ["layout", found]:
+                return errors.LayoutMismatch(queue=call.queue, found=found, known=LAYOUT)
+            case ["stale_call"]:
+                return errors.StaleCall()
+            case other:
+                return errors.BadArguments(what=" ".join(map(str, other)))
+
+    def one(self, call: Call[T]) -> Plan[T]:
+        """Carry out one call. Raises what it was refused with."""
+        if call.queue not in self._met:
+            yield from self.handshake(call.queue)
+        (result,) = yield from self.carry_out([call])
+        if isinstance(result, errors.RqCoreError):
+            raise result
+        return result  # type: ignore[no-any-return]
+
+    def ask(self, commands: list[list[Any]]) -> Plan[list[Any]]:
+        """Plain reads, in one round trip. Raises ServerUnavailable, ServerUnsuitable or QueueDamaged."""
+        first, attempt = self._clock(), 0
+        while True:
+            replies = yield Send(commands)
+            failed = [r for r in replies if isinstance(r, Exception)]
+            if not failed:
+                return replies  # type: ignore[no-any-return]
+            if any(_kind_of(r) == "fatal" for r in failed):
+                raise errors.ServerUnsuitable(url=self.url, why=str(failed[0])) from failed[0]
+            if self._clock() - first > self.patience.unsent:
+                raise errors.ServerUnavailable(url=self.url, why=str(failed[0])) from failed[0]
+            yield Pause(min(0.05 * 2**attempt, 1.0))
+            attempt += 1
+
+    # Meeting a queue.
+
+    def set_floor(self, queue: str, epoch: int) -> None:
+        """New epochs of the queue must be greater than this one (a mirror knows the last that SQL has)."""
+        self._floors[queue] = epoch + 1
+
+    def inspect(self) -> Plan[None]:
+        """Look at the server, once per client. Raises ServerUnsuitable for a Redis before 7.0; warns of a policy
+        that evicts, since then Redis may delete jobs."""
+        (info,) = yield from self.ask([["INFO"]])
+        facts = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+        version = facts.get("redis_version", "7.0.0")
+        if int(version.split(".", maxsplit=1)[0]) < 7:
+            raise errors.ServerUnsuitable(
+                url=self.url, why=f"it is Redis {version}, rq-core needs Redis 7.0 or Valkey 7.2"
+            )
+        policy = facts.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
+            log.warning(
+                "maxmemory-policy is %s: Redis may delete jobs when it is full;"
+                " set it to noeviction",
+                policy,
+                extra={"url": self.url, "policy": policy},
+            )
+
+    def handshake(self, queue: str) -> Plan[Handshake]:
+        """Meet a queue: make it if there is none, start a new epoch if Redis' history has changed."""
+        if not self._met:
+            yield from self.inspect()
+        call = Call(
+            "handshake",
+            queue,
+            {"by": self.name, "floor": self._floors.get(queue, 0)},
+            _parse_handshake,
+        )
+        (result,) = yield from self.carry_out([call])
+        if isinstance(result, errors.RqCoreError):
+            raise result
+        # Outside the queue's Cluster slot, so it cannot be part of the script.
+        yield from self.ask([["SADD", queues_key(self.prefix), queue]])
+        self._met.add(queue)
+        return result  # type: ignore[no-any-return]
+
+    # Producers.
+
+    def enqueue_call(self, queue: str, jobs: Sequence[NewJob]) -> Call[Accepted]:
+        """One chunk of jobs of one queue."""
+        return Call(
+            "enqueue",
+            queue,
+            {"by": self.name},
+            lambda refused: _parse_accepted(jobs, refused),
+            [job.record() for job in jobs],
+            tuple(job.id for job in jobs),
+        )
+
+    def enqueue(self, jobs: Iterable[NewJob]) -> Plan[Accepted]:
+        """Hand over jobs, of one queue or several, in chunks that are each accepted whole or not at all.
+
+        An error that stops it half-way carries what was accepted before in ``accepted``.
+        """
+        ids: list[str] = []
+        duplicates: list[str] = []
+        for queue, chunk in _chunks(jobs):
+            try:
+                accepted = yield from self.one(self.enqueue_call(queue, chunk))
+            except errors.RqCoreError as error:
+                error.accepted = Accepted(tuple(ids), tuple(duplicates))  # type: ignore[attr-defined]
+                raise
+            ids += accepted.ids
+            duplicates += accepted.duplicates
+        return Accepted(tuple(ids), tuple(duplicates))
+
+    # Workers.
+
+    def claim_call(
+        self,
+        queue: str,
+        worker: str,
+        limit: int,
+        *,
+        bytes_max: int = CLAIM_BYTES,
+        sweep_max: int = SWEEP_MAX,
+    ) -> Call[Claimed]:
+        """Take up to ``limit`` jobs, and do what is due for everybody."""
+        return Call(
+            "claim",
+            queue,
+            {"worker": worker, "limit": limit, "bytes_max": bytes_max, "sweep_max": sweep_max},
+            lambda reply: _parse_claimed(queue, reply),
+        )
+
+    def complete_call(
+        self, queue: str, worker: str, held: Sequence[tuple[str, str]]
+    ) -> Call[dict[str, str]]:
+        """Report success of (id, fence) pairs; the answer is why some were refused, by id."""
+        return Call(
+            "complete", queue, {"worker": worker}, _pairs, held, tuple(h[0] for h in held)
+        )
+
+    def fail_call(
+        self, queue: str, worker: str, held: Sequence[tuple[str, str, str, int, str, str]]
+    ) -> Call[dict[str, str]]:
+        """Report failure of (id, fence, retry|final, delay_ms, reason, error JSON); the answer is the outcomes."""
+        return Call("fail", queue, {"worker": worker}, _pairs, held, tuple(h[0] for h in held))
+
+    def rollback_call(
+        self,
+        queue: str,
+        worker: str,
+        held: Sequence[tuple[str, str, str, str]],
+        *,
+        backoff_ms: int = 1_000,
+        backoff_max_ms: int = 60_000,
+        unknown_max: int = 100,
+    ) -> Call[dict[str, str]]:
+        """Give back (id, fence, reason, error JSON); the answer is the outcomes by id."""
+        args = {
+            "worker": worker,
+            "backoff_ms": backoff_ms,
+            "backoff_max_ms": backoff_max_ms,
+            "unknown_max": unknown_max,
+        }
+        return Call("rollback", queue, args, _pairs, held, tuple(h[0] for h in held))
+
+    def extend_call(
+        self, queue: str, worker: str, held: Sequence[tuple[str, str]]
+    ) -> Call[Extended]:
+        """Keep the leases of (id, fence) pairs."""
+        return Call("extend", queue, {"worker": worker}, _parse_extended, held)
+
+    # People.
+
+    def cancel(
+        self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
+    ) -> Plan[dict[str, str]]:
+        """Cancel jobs. The outcome by id: cancelled, cancelling (it runs), dead, or gone."""
+        return (yield from self._for_ids("cancel", queue, ids, by, why))
+
+    def requeue(
+        self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
+    ) -> Plan[dict[str, str]]:
+        """Give dead jobs another life. The outcome by id: requeued, gone, or the state that it is in."""
+        return (yield from self._for_ids("requeue", queue, ids, by, why))
+
+    def prune(
+        self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
+    ) -> Plan[dict[str, str]]:
+        """Remove dead jobs. The outcome by id: pruned, gone, or the state that it is in."""
+        return (yield from self._for_ids("prune", queue, ids, by, why))
+
+    def _for_ids(
+        self, name: str, queue: str, ids: Sequence[str], by: str | None, why: str
+    ) -> Plan[dict[str, str]]:
+        outcomes: dict[str, str] = {}
+        args = {"by": check_name("actor", by or self.name), "why": why}
+        for start in range(0, len(ids), ENQUEUE_CHUNK):
+            chunk = tuple(check_name("job", i) for i in ids[start : start + ENQUEUE_CHUNK])
+            outcomes |= yield from self.one(
+                Call(name, queue, args, _pairs, [(i,) for i in chunk], chunk)
+            )
+        return outcomes
+
+    def configure(
+        self, queue: str, values: Mapping[str, int], *, by: str | None = None, why: str = ""
+    ) -> Plan[dict[str, str]]:
+        """Change settings of a queue, or ``paused`` (0 or 1). The outcome by field: changed or same."""
+        for name, value in values.items():
+            minimum = SETTINGS[name].minimum if name in SETTINGS else 0
+            if name not in SETTINGS and name != "paused":
+                known = ", ".join((*SETTINGS, "paused"))
+                raise errors.InvalidOption(option=name, value=value, must=f"must be one of {known}")
+            if not isinstance(value, int) or value < minimum:
+                raise errors.InvalidOption(
+                    option=name, value=value, must=f"must be a whole number, {minimum} or more"
+                )
+        args = {"by": check_name("actor", by or self.name), "why": why}
+        call = Call("configure", queue, args, _pairs, tuple(values.items()))
+        return (yield from self.one(call))
+
+    def queues(self) -> Plan[list[str]]:
+        """The queues of this prefix, by name."""
+        (names,) = yield from self.ask([["SMEMBERS", queues_key(self.prefix)]])
+        return sorted(names)
+
+    def counts(self, queue: str) -> Plan[QueueCounts]:
+        """How many jobs a queue has."""
+        keys = queue_keys(queue, self.prefix)
+        ready = [["LLEN", keys(f"ready:{n}")] for n in range(len(PRIORITIES))]
+        rest = [["ZCARD", keys(name)] for name in ("scheduled", "leases", "dead")]
+        *numbers, meta = yield from self.ask([*ready, *rest, ["HGETALL", keys("meta")]])
+        facts = _as_dict(meta)
+        return QueueCounts(
+            queue=queue,
+            ready=dict(zip((str(p) for p in PRIORITIES), numbers, strict=False)),
+            scheduled=numbers[-3],
+            running=numbers[-2],
+            dead=numbers[-1],
+            paused=facts.get("paused") == "1",
+            audit=facts.get("audit") == "on",
+            backlog=int(facts.get("backlog_jobs", 0)),
+            epoch=int(facts.get("epoch", 0)),
+            settings={name: int(facts.get(name, s.default)) for name, s in SETTINGS.items()},
+        )
+
+    def job(self, job_id: str, queues: Sequence[str]) -> Plan[JobState | None]:
+        """Where a job stands, in the first of ``queues`` that has it; None if none does."""
+        check_name("job", job_id)
+        commands = []
+        for queue in queues:
+            keys = queue_keys(queue, self.prefix)
+            commands += [["HGET", keys("state"), job_id], ["HGET", keys("jobs"), job_id]]
+        replies = (yield from self.ask(commands)) if commands else []
+        for at, queue in enumerate(queues):
+            if replies[2 * at] is not None:
+                return read_state_line(queue, job_id, replies[2 * at], replies[2 * at + 1])
+        return None
+
+    def dead(self, queue: str, limit: int) -> Plan[list[JobState]]:
+        """The jobs that died last, newest first."""
+        keys = queue_keys(queue, self.prefix)
+        (ids,) = yield from self.ask([["ZRANGE", keys("dead"), 0, max(limit, 1) - 1, "REV"]])
+        if not ids:
+            return []
+        (lines,) = yield from self.ask([["HMGET", keys("state"), *ids]])
+        return [
+            read_state_line(queue, i, line) for i, line in zip(ids, lines, strict=True) if line
+        ]
+
+    # The mirror.
+
+    def attach(self, queue: str, audit_id: str) -> Plan[None]:
+        """Switch the audit trail on, for this audit database. Writes a baseline of the jobs that are alive, unless
+        the outbox still has the whole history. Raises AuditElsewhere if another database has the queue."""
+        answer = yield from self._attach(queue, audit_id, "on")
+        if answer != "baseline":
+            return
+        keys = queue_keys(queue, self.prefix)
+        cursor = "0"
+        while True:
+            (reply,) = yield from self.ask([["HSCAN", keys("state"), cursor, "COUNT", 1000]])
+            cursor, flat = reply
+            ids = list(_as_dict(flat))
+            chunks = [ids[at : at + ENQUEUE_CHUNK] for at in range(0, len(ids), ENQUEUE_CHUNK)]
+            for chunk in chunks:
+                yield from self._baseline(queue, chunk, last=0)
+            if str(cursor) == "0":
+                yield from self._baseline(queue, [], last=1)
+                return
+
+    def detach(self, queue: str, audit_id: str) -> Plan[None]:
+        """Switch the audit trail off: the outbox becomes a ring of recent events."""
+        yield from self._attach(queue, audit_id, "off")
+
+    def _attach(self, queue: str, audit_id: str, mode: str) -> Plan[str]:
+        args = {"by": self.name, "audit_id": check_name("audit", audit_id), "mode": mode}
+        return (yield from self.one(Call("attach", queue, args, lambda reply: str(reply[0]))))
+
+    def _baseline(self, queue: str, ids: Sequence[str], *, last: int) -> Plan[None]:
+        args = {"by": self.name, "last": last}
+        yield from self.one(Call("baseline", queue, args, _nothing, [(i,) for i in ids]))
+
+    def read_outbox(
+        self, queue: str, start: str, count: int
+    ) -> Plan[list[tuple[str, dict[str, str]]]]:
+        """Entries from ``start`` on (inclusive; "-" for the first), raw."""
+        keys = queue_keys(queue, self.prefix)
+        (entries,) = yield from self.ask([["XRANGE", keys("outbox"), start, "+", "COUNT", count]])
+        return [(entry_id, _as_dict(flat)) for entry_id, flat in entries]
+
+    def trim(self, queue: str, audit_id: str, upto: str, jobs: int, size: int) -> Plan[None]:
+        """Forget the outbox below ``upto``, which is committed in SQL and stays as an anchor.
+
+        ``jobs`` and ``size`` are what was mirrored since the last trim: job events (one for an event about the queue),
+        and the bytes of their type, jobs or data, and why fields.
+        """
+        OutboxId.parse(upto)
+        args = {"audit_id": audit_id, "upto": upto, "jobs": jobs, "size": size}
+        yield from self.one(Call("trim", queue, args, _nothing))
+
+    # The doctor.
+
+    def repair(
+        self,
+        queue: str,
+        records: Sequence[tuple[str, int, int]],
+        *,
+        by: str,
+        sequence_min: int,
+        tombstones: int,
+    ) -> Plan[int]:
+        """Mend (id, relog, relist) records; see repair.lua. Returns how many."""
+        args = {"by": by, "sequence_min": sequence_min, "tombstones_now": tombstones}
+        return (yield from self.one(Call("repair", queue, args, lambda r: int(r[0]), records)))
+
+    def snapshot(self, queue: str) -> Plan[dict[str, Any]]:
+        """Everything a queue has in Redis, read in one transaction: key name → value in Python's types.
+
+        For the doctor and for tests. It is as large as the queue.
+        """
+        keys = queue_keys(queue, self.prefix)
+        read = {
+            "hash": lambda key: ["HGETALL", key],
+            "list": lambda key: ["LRANGE", key, 0, -1],
+            "zset": lambda key: ["ZRANGE", key, 0, -1, "WITHSCORES"],
+            "stream": lambda key: ["XRANGE", key, "-", "+"],
+        }
+        commands = [read[key.type](keys(key.name)) for key in KEYS]
+        *_, values = yield from self.ask([["MULTI"], *commands, ["EXEC"]])
+        shaped: dict[str, Any] = {}
+        for key, value in zip(KEYS, values, strict=True):
+            if key.type == "hash":
+                shaped[key.name] = _as_dict(value)
+            elif key.type == "zset":
+                shaped[key.name] = {m: float(s) for m, s in _as_dict(value).items()}
+            elif key.type == "stream":
+                shaped[key.name] = [(i, _as_dict(flat)) for i, flat in value]
+            else:
+                shaped[key.name] = list(value)
+        return shaped
+
+
+def read_state_line(queue: str, job_id: str, line: str, spec: str | None = None) -> JobState:
+    """Read a state line as state.lua writes it. Raises QueueDamaged if it is not one."""
+    word, _, rest = line.partition(" ")
+    try:
+        state = State(word)
+    except ValueError:
+        raise errors.QueueDamaged(
+            queue=queue, why=f"the state of job {job_id} reads {line!r}"
+        ) from None
+    fields = dict(part.split("=", 1) for part in rest.split(" ") if "=" in part)
+    return JobState(job_id, queue, state, fields, spec)
+
+
+def _chunks(jobs: Iterable[NewJob]) -> Iterable[tuple[str, list[NewJob]]]:
+    """Jobs by queue, in chunks bounded in number and bytes; order within a queue is kept."""
+    waiting: dict[str, list[NewJob]] = {}
+    sizes: dict[str, int] = {}
+    for job in jobs:
+        chunk = waiting.setdefault(job.queue, [])
+        chunk.append(job)
+        sizes[job.queue] = sizes.get(job.queue, 0) + len(job.args_json)
+        if len(chunk) >= ENQUEUE_CHUNK or sizes[job.queue] >= ENQUEUE_CHUNK_BYTES:
+            yield job.queue, waiting.pop(job.queue)
+            sizes[job.queue] = 0
+    yield from waiting.items()
+
+
+_OUTAGE: Final = (
+    "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "MISCONF",
+    "NOREPLICAS", "UNBLOCKED",
+)  # fmt: skip
+"""Error replies that say: not now. Nothing was carried out."""
+
+
+def _kind_of(reply: Exception) -> str:
+    if isinstance(reply, Unsent):
+        return "unsent"
+    if isinstance(reply, Lost):
+        return "lost"
+    text = str(reply)
+    if text.startswith("NOSCRIPT"):
+        return "forgotten"
+    return "unsent" if text.startswith(_OUTAGE) else "fatal"
+
+
+def _as_dict(value: Any) -> dict[str, Any]:
+    """A reply of pairs, as RESP2 (flat list) or RESP3 (map, or list of pairs) gives it."""
+    if isinstance(value, dict):
+        return value
+    if value and isinstance(value[0], list):
+        return {k: v for k, v in value}
+    return dict(zip(value[::2], value[1::2], strict=True))
+
+
+def _nothing(_reply: Sequence[Any]) -> None:
+    return None
+
+
+def _pairs(reply: Sequence[Any]) -> dict[str, str]:
+    return dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def _parse_handshake(reply: Sequence[Any]) -> Handshake:
+    epoch, now_ms, lease_ms, paused, audit, audit_id, started = reply
+    return Handshake(
+        epoch=int(epoch),
+        now_ms=int(now_ms),
+        lease_ms=int(lease_ms),
+        paused=int(paused) == 1,
+        audit=audit == "on",
+        audit_id=None if audit_id == "-" else audit_id,
+        started=None if started == "-" else started,
+    )
+
+
+def _parse_accepted(jobs: Sequence[NewJob], refused: Sequence[Any]) -> Accepted:
+    if not refused:
+        return Accepted(tuple(job.id for job in jobs))
+    # An id that stands several times in a chunk is refused each time, or accepted the first time.
+    refusals, ids, duplicates = Counter(refused), [], []
+    for job in reversed(jobs):
+        if refusals[job.id] > 0:
+            refusals[job.id] -= 1
+            duplicates.append(job.id)
+        else:
+            ids.append(job.id)
+    return Accepted(tuple(reversed(ids)), tuple(reversed(duplicates)))
+
+
+def _parse_claimed(queue: str, reply: Sequence[Any]) -> Claimed:
+    now_ms, next_due, more, fence = reply[:4]
+    flat = reply[4:]
+    jobs = tuple(
+        Claim(queue, flat[at], fence, int(flat[at + 1]), int(flat[at + 2]), int(flat[at + 3]), flat[at + 4])
+        for at in range(0, len(flat), 5)
+    )  # fmt: skip
+    due = None if next_due == "-" else int(float(next_due))
+    return Claimed(jobs, int(now_ms), due, int(more) == 1)
+
+
+def _parse_extended(reply: Sequence[Any]) -> Extended:
+    outcomes = _pairs(reply[1:])
+    return Extended(
+        lost=tuple(i for i, o in outcomes.items() if o == "lost"),
+        cancelling=tuple(i for i, o in outcomes.items() if o == "cancelling"),
+    )

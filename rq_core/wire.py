@@ -1,0 +1,222 @@
+"""Connections: commands out, replies back, errors in the place of replies. Nothing is sent twice here.
+
+:mod:`rq_core.operations` decides what to re-send; redis-py's own retries are off. It must know whether a command
+was sent at all, so exchanges are made on connections taken from the pool, not through redis-py's commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from rq_core.errors import InvalidOption
+from rq_core.operations import Lost, ReplyError, Unsent
+
+DEFAULT_URL: Final = "redis://localhost:6379/0"
+SOCKET_TIMEOUT: Final = 10.0
+"""Seconds without a reply after which a connection is given up."""
+CONNECT_TIMEOUT: Final = 5.0
+
+_BROKEN = (redis.ConnectionError, redis.TimeoutError, OSError, EOFError)
+
+
+class Wire(Protocol):
+    """What a Client needs of a connection."""
+
+    def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """One round trip. An exception stands in the place of a reply that is an error, or did not come."""
+
+    def block(self, command: Sequence[Any], seconds: float) -> Any:
+        """One blocking command that answers within ``seconds``, on a connection of its own."""
+
+    def close(self) -> None:
+        """Close all connections."""
+
+
+def resolve(url: str) -> str:
+    """The URL that redis-py understands; ``embedded://`` starts or finds the server that comes with rq-core.
+
+    Raises InvalidOption for a URL that is neither.
+    """
+    if url.startswith("embedded:"):
+        # Imported only here: most processes talk to a server of their own.
+        from rq_core import server
+
+        return server.resolve(url)
+    if not url.startswith(("redis://", "rediss://", "unix://")):
+        raise InvalidOption(
+            option="redis", value=url, must="must begin with redis://, rediss://, unix:// or embedded://"
+        )
+    return url
+
+
+def _options(retry: Any) -> dict[str, Any]:
+    return {
+        "decode_responses": True,
+        # A reply with bytes that are not UTF-8 must reach whoever can say which job it is.
+        "encoding_errors": "surrogateescape",
+        "retry": retry,
+        "socket_connect_timeout": CONNECT_TIMEOUT,
+        "socket_timeout": SOCKET_TIMEOUT,
+        "socket_keepalive": True,
+        "protocol": 2,
+    }
+
+
+def _for_unix(url: str, options: dict[str, Any]) -> dict[str, Any]:
+    if url.startswith("unix:"):
+        del options["socket_keepalive"]
+    return options
+
+
+class PoolWire:
+    """A Wire over redis-py's connection pool."""
+
+    def __init__(self, url: str) -> None:
+        real = resolve(url)
+        try:
+            self._pool = redis.ConnectionPool.from_url(
+                real, **_for_unix(real, _options(Retry(NoBackoff(), 0)))
+            )
+        except ValueError as error:
+            raise InvalidOption(option="redis", value=url, must=f"must be a URL ({error})") from None
+
+    def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        try:
+            connection = self._pool.get_connection()
+        except _BROKEN as error:
+            return [Unsent(_words(error))] * len(commands)
+        except redis.RedisError as error:
+            return [ReplyError(_words(error))] * len(commands)
+        replies: list[Any] = []
+        try:
+            connection.send_packed_command(connection.pack_commands(commands))
+            for _ in commands:
+                try:
+                    replies.append(connection.read_response())
+                except redis.ResponseError as error:
+                    replies.append(ReplyError(_words(error)))
+        except _BROKEN as error:
+            connection.disconnect()
+            replies += [Lost(_words(error))] * (len(commands) - len(replies))
+        except BaseException:
+            # Replies may still be under way: this connection cannot be used again.
+            connection.disconnect()
+            raise
+        finally:
+            self._pool.release(connection)
+        return replies
+
+    def block(self, command: Sequence[Any], seconds: float) -> Any:
+        try:
+            connection = self._pool.get_connection()
+        except redis.RedisError as error:
+            raise Unsent(_words(error)) from error
+        try:
+            connection.send_command(*command)
+            return connection.read_response(timeout=seconds + SOCKET_TIMEOUT)
+        except redis.ResponseError as error:
+            raise ReplyError(_words(error)) from error
+        except _BROKEN as error:
+            connection.disconnect()
+            raise Lost(_words(error)) from error
+        except BaseException:
+            connection.disconnect()
+            raise
+        finally:
+            self._pool.release(connection)
+
+    def close(self) -> None:
+        self._pool.disconnect()
+
+
+class AsyncPoolWire:
+    """The same for asyncio."""
+
+    def __init__(self, url: str) -> None:
+        real = resolve(url)
+        try:
+            self._pool = redis.asyncio.ConnectionPool.from_url(
+                real, **_for_unix(real, _options(AsyncRetry(NoBackoff(), 0)))
+            )
+        except ValueError as error:
+            raise InvalidOption(option="redis", value=url, must=f"must be a URL ({error})") from None
+
+    async def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """See Wire.exchange."""
+        try:
+            connection = await self._pool.get_connection()
+        except (*_BROKEN, asyncio.TimeoutError) as error:
+            return [Unsent(_words(error))] * len(commands)
+        except redis.RedisError as error:
+            return [ReplyError(_words(error))] * len(commands)
+        replies: list[Any] = []
+        try:
+            await connection.send_packed_command(
+                connection.pack_commands(commands), check_health=False
+            )
+            for _ in commands:
+                try:
+                    replies.append(await connection.read_response())
+                except redis.ResponseError as error:
+                    replies.append(ReplyError(_words(error)))
+        except (*_BROKEN, asyncio.TimeoutError) as error:
+            await connection.disconnect(nowait=True)
+            replies += [Lost(_words(error))] * (len(commands) - len(replies))
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        finally:
+            await self._pool.release(connection)
+        return replies
+
+    async def block(self, command: Sequence[Any], seconds: float) -> Any:
+        """See Wire.block."""
+        try:
+            connection = await self._pool.get_connection()
+        except (*_BROKEN, redis.RedisError, asyncio.TimeoutError) as error:
+            raise Unsent(_words(error)) from error
+        try:
+            await connection.send_command(*command)
+            return await connection.read_response(timeout=seconds + SOCKET_TIMEOUT)
+        except redis.ResponseError as error:
+            raise ReplyError(_words(error)) from error
+        except (*_BROKEN, asyncio.TimeoutError) as error:
+            await connection.disconnect(nowait=True)
+            raise Lost(_words(error)) from error
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        finally:
+            await self._pool.release(connection)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._pool.disconnect()
+
+
+def _words(error: BaseException) -> str:
+    """The error's own words, with the prefix (NOSCRIPT, OOM…) that redis-py turns into a class."""
+    text = str(error) or type(error).__name__
+    prefix = _PREFIXES.get(type(error))
+    return text if prefix is None or text.startswith(prefix) else f"{prefix} {text}"
+
+
+_PREFIXES: Final[dict[type, str]] = {
+    redis.exceptions.NoScriptError: "NOSCRIPT",
+    redis.exceptions.OutOfMemoryError: "OOM",
+    redis.exceptions.ReadOnlyError: "READONLY",
+    redis.exceptions.BusyLoadingError: "LOADING",
+    redis.exceptions.NoPermissionError: "NOPERM",
+    redis.exceptions.AuthenticationError: "NOAUTH",
+    redis.exceptions.TryAgainError: "TRYAGAIN",
+    redis.exceptions.ClusterDownError: "CLUSTERDOWN",
+    redis.exceptions.MasterDownError: "MASTERDOWN",
+}

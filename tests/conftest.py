@@ -1,0 +1,157 @@
+"""Fixtures: real servers, started when a test first asks for one, and checks for what tests leave.
+
+`redis_url` and `audit_url` run a test once per engine: Valkey (and Redis where `redis-server` is on
+PATH; with CI=true it must be), SQLite and PostgreSQL.
+"""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from tests.support import leaks, servers
+from tests.support.reaper import close_reaper
+from tests.support.servers import Engine, PostgresServer, RedisServer
+
+# Real servers take their time now and then; a failure prints how to repeat it.
+settings.register_profile("rq-core", deadline=None, print_blob=True)
+settings.load_profile("rq-core")
+
+ENGINES = servers.engines()
+
+
+def pytest_report_header() -> list[str]:
+    found = ", ".join(f"{each.name} {each.version()}" for each in ENGINES)
+    missing = "" if len(ENGINES) > 1 else " only (no redis-server on PATH)"
+    return [f"redis engines: {found}{missing}"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.function):
+            item.fixturenames.insert(0, "_no_leaked_tasks")
+
+
+def pytest_unconfigure() -> None:
+    close_reaper()
+
+
+# --- Redis and Valkey ---------------------------------------------------------------------------
+
+
+@pytest.fixture(params=ENGINES, ids=lambda each: each.name)
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """The server program of this run of the test."""
+    found: Engine = request.param
+    return found
+
+
+@pytest.fixture(scope="session")
+def _shared_redis() -> Iterator[Callable[[Engine], RedisServer]]:
+    started: dict[str, RedisServer] = {}
+
+    def get(engine: Engine) -> RedisServer:
+        if engine.name not in started:
+            directory = servers.private_directory(engine.name)
+            started[engine.name] = RedisServer(engine, directory).start()
+        server = started[engine.name]
+        server.reset()
+        return server
+
+    yield get
+    for server in started.values():
+        server.stop()
+
+
+@pytest.fixture
+def redis_server(engine: Engine, _shared_redis: Callable[[Engine], RedisServer]) -> RedisServer:
+    """The run's shared server of this engine, emptied. Do not end it: see `start_redis`."""
+    return _shared_redis(engine)
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    """The URL of an empty server, once per engine."""
+    return redis_server.url
+
+
+@pytest.fixture
+def valkey(_shared_redis: Callable[[Engine], RedisServer]) -> RedisServer:
+    """The shared Valkey alone, emptied: for tests to which the engine makes no difference."""
+    return _shared_redis(ENGINES[0])
+
+
+@pytest.fixture
+def valkey_url(valkey: RedisServer) -> str:
+    return valkey.url
+
+
+@pytest.fixture
+def start_redis(engine: Engine, tmp_path: Path) -> Iterator[Callable[..., RedisServer]]:
+    """Start private servers, once per engine, with options such as `appendfsync="always"`."""
+    started: list[RedisServer] = []
+
+    def start(**options: str) -> RedisServer:
+        directory = tmp_path / f"redis-{len(started)}"
+        directory.mkdir()
+        named = {name.replace("_", "-"): value for name, value in options.items()}
+        server = RedisServer(engine, directory, named)
+        started.append(server)
+        return server.start()
+
+    yield start
+    for server in started:
+        server.kill()
+
+
+# --- SQL ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    server = PostgresServer().start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """The SQLAlchemy URL of a new, empty PostgreSQL database."""
+    name = postgres_server.create_database()
+    yield postgres_server.url(name)
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """The SQLAlchemy URL of an SQLite file that does not exist yet."""
+    return f"sqlite:///{tmp_path / 'audit.db'}"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def audit_url(request: pytest.FixtureRequest) -> str:
+    """The URL of an empty audit database, once per kind."""
+    name = {"sqlite": "sqlite_url", "postgresql": "postgres_url"}[request.param]
+    url: str = request.getfixturevalue(name)
+    return url
+
+
+# --- Leaks --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _no_leaks() -> Iterator[None]:
+    threads, children = leaks.threads(), leaks.children()
+    yield
+    leaks.assert_no_new_threads(threads)
+    leaks.assert_no_new_children(children)
+
+
+@pytest.fixture
+async def _no_leaked_tasks() -> AsyncIterator[None]:
+    before = asyncio.all_tasks()
+    yield
+    await leaks.assert_no_other_tasks(before)

@@ -1,0 +1,87 @@
+"""The last one out: ends what a test run started, whatever ended the run itself.
+
+A process that reads its standard input, a pipe held open by the test run. When the run is killed
+the pipe closes, and what is still registered is ended by its id. Fixtures end their servers
+themselves; this is for Ctrl-C twice, SIGTERM and SIGKILL.
+"""
+
+import contextlib
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+
+class Reaper:
+    """The test run's end of the pipe."""
+
+    def __init__(self) -> None:
+        self.watched: set[int] = set()
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", __file__],
+            stdin=subprocess.PIPE,
+            start_new_session=True,  # a terminal's Ctrl-C must not end it first
+        )
+        self.pid = self._process.pid
+
+    def watch(self, pid: int, number: int = signal.SIGKILL) -> None:
+        self.watched.add(pid)
+        self._say(f"watch {pid} {int(number)}")
+
+    def release(self, pid: int) -> None:
+        self.watched.discard(pid)
+        self._say(f"release {pid} 0")
+
+    def remove_later(self, directory: Path) -> None:
+        """Remove a directory at the end of the run."""
+        self._say(f"remove {directory}")
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
+
+    def _say(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n".encode())
+        self._process.stdin.flush()
+
+
+@functools.cache
+def reaper() -> Reaper:
+    """Return the run's one reaper, started when first asked for."""
+    return Reaper()
+
+
+def close_reaper() -> None:
+    if reaper.cache_info().currsize:
+        reaper().close()
+        reaper.cache_clear()
+
+
+def main() -> None:
+    watched: dict[int, int] = {}
+    directories: list[str] = []
+    for line in sys.stdin:
+        verb, _, rest = line.rstrip("\n").partition(" ")
+        if verb == "remove":
+            directories.append(rest)
+            continue
+        pid, number = map(int, rest.split())
+        if verb == "watch":
+            watched[pid] = number
+        else:
+            watched.pop(pid, None)
+    for pid, number in watched.items():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+    for directory in directories:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

