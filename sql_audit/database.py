@@ -182,7 +182,7 @@ class Database:
     def jobs(self, connection: Connection, queue: str, ids: list[str]) -> Sequence[Sequence[Any]]:
         """The rows of ``job`` for ``ids``, in one statement."""
         if self.dialect == "sqlite":
-            from sql_audit.entries import to_json  # noqa: PLC0415 - entries does not need databases
+            from sql_audit.entries import to_json
 
             return connection.exec_driver_sql(SQLITE.JOBS, (queue, to_json(ids))).fetchall()
         return connection.exec_driver_sql(POSTGRESQL.JOBS, (queue, ids)).fetchall()

@@ -11,8 +11,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple, NoReturn
 
 from rq_core.history import OutboxId
@@ -29,7 +30,7 @@ INTEGER_MAX: Final = 2**63 - 1
 NAME_LENGTH_MAX: Final = 512
 """Characters in a name or word. Longer ones would not fit into an index of PostgreSQL."""
 
-COUNTED_FIELDS: Final = (b"type", b"jobs", b"data", b"why")
+COUNTED_FIELDS: Final = ("type", "jobs", "data", "why")
 """The fields whose values count as bytes of the backlog."""
 
 
@@ -77,34 +78,40 @@ class Intake:
         return [q.ordinal for q in self.quarantined if q.ordinal is not None]
 
 
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _size(raw: RawFields) -> int:
+    """Bytes that an entry adds to the backlog, as Redis counts them."""
+    size = 0
+    for name in COUNTED_FIELDS:
+        if (value := raw.get(name)) is not None:
+            size += len(value) if value.isascii() else len(_bytes(value))
+    return size
+
+
 def fingerprint(raw: RawFields) -> str:
     """SHA-256 of an entry's fields, in hex: the same for the same content, however it was read."""
     sha = hashlib.sha256()
-    for name, value in sorted(_byte_names(raw).items()):
+    for name, value in sorted((_bytes(name), _bytes(value)) for name, value in raw.items()):
         sha.update(b"%d:%b%d:%b" % (len(name), name, len(value), value))
     return sha.hexdigest()
 
 
 def pack(raw: RawFields) -> bytes:
-    """An entry's fields as one JSON object of base64 strings, byte for byte."""
-    fields = _byte_names(raw).items()
-    packed = {
-        name.decode("utf-8", "backslashreplace"): base64.b64encode(value).decode()
-        for name, value in fields
-    }
-    return json.dumps(packed).encode()
+    """An entry's fields, byte for byte: a JSON array of pairs of base64 strings."""
+    pairs = [[base64.b64encode(_bytes(part)).decode() for part in pair] for pair in raw.items()]
+    return json.dumps(pairs).encode()
 
 
-def unpack(packed: bytes) -> dict[str, bytes]:
+def unpack(packed: bytes) -> dict[str, str]:
     """What :func:`pack` packed."""
-    return {name: base64.b64decode(value) for name, value in json.loads(packed).items()}
-
-
-def _byte_names(raw: RawFields) -> dict[bytes, bytes]:
-    return {
-        name if isinstance(name, bytes) else name.encode("utf-8", "surrogatepass"): value
-        for name, value in raw.items()
-    }
+    pairs = json.loads(packed)
+    text = [
+        [base64.b64decode(p).decode("utf-8", "surrogateescape") for p in pair] for pair in pairs
+    ]
+    return dict(text)
 
 
 def clean(text: str) -> str:
@@ -147,7 +154,7 @@ def _words(column: Sequence[Any]) -> bool:
 def _names(column: Sequence[Any]) -> bool:
     return (
         set(map(type, column)) == {_STR}
-        and 0 < min(map(len, column))
+        and min(map(len, column)) > 0
         and max(map(len, column)) <= NAME_LENGTH_MAX
     )
 
@@ -199,7 +206,7 @@ class _FieldsOf(NamedTuple):
 
 
 _JOB_FIELDS: Final = {
-    str(event).encode(): (
+    str(event): (
         event,
         _FieldsOf(
             tuple(f.name for f in fields), tuple(KINDS.get(f.name, _anything) for f in fields)
@@ -208,17 +215,17 @@ _JOB_FIELDS: Final = {
     for event, fields in JOB_EVENT_FIELDS.items()
 }
 _QUEUE_FIELDS: Final = {
-    str(event).encode(): (event, tuple(f.name for f in fields))
+    str(event): (event, tuple(f.name for f in fields))
     for event, fields in QUEUE_EVENT_FIELDS.items()
 }
 
 
-class _NotDecoded(ValueError):
+class _NotDecodedError(ValueError):
     """Why an entry is not one that this release can read."""
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise _NotDecoded(f"{name} is not JSON")
+    raise _NotDecodedError(f"{name} is not JSON")
 
 
 _decode_json = json.JSONDecoder(parse_constant=_refuse_constant).decode
@@ -229,79 +236,67 @@ _decode_json = json.JSONDecoder(parse_constant=_refuse_constant).decode
 
 def take(entry_id: OutboxId, raw: RawFields) -> Intake:
     """Check one raw entry. Never raises for what is in it."""
-    fields: Mapping[bytes, bytes] = raw if b"type" in raw else _byte_names(raw)  # type: ignore[assignment,comparison-overlap]
-    size = sum([len(fields.get(name, b"")) for name in COUNTED_FIELDS])
     try:
-        return _take(entry_id, fields, size, raw)
+        return _take(entry_id, raw)
     except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
         return hold(entry_id, raw, "undecodable", f"{type(error).__name__}: {error}")
 
 
 def hold(entry_id: OutboxId, raw: RawFields, kind: str, reason: str) -> Intake:
     """An intake of nothing but the entry's place and its raw bytes."""
-    fields = _byte_names(raw)
     try:
-        jobs = len(_decode_json(fields[b"jobs"].decode("utf-8", "replace")))
-    except (ValueError, TypeError, KeyError, RecursionError):
+        jobs = len(_decode_json(raw["jobs"])) if "jobs" in raw else 1
+    except (ValueError, TypeError, RecursionError):
         jobs = 0
     return Intake(
         id=entry_id,
         event=None,
-        at_ms=_time(fields.get(b"at", b"")),
-        by=clean(fields.get(b"by", b"").decode("utf-8", "replace"))[:NAME_LENGTH_MAX],
+        at_ms=_time(raw.get("at", "")),
+        by=clean(raw.get("by", ""))[:NAME_LENGTH_MAX],
         why=None,
-        size=sum(len(fields.get(name, b"")) for name in COUNTED_FIELDS),
+        size=_size(raw),
         jobs=jobs,
         quarantined=[Quarantined(entry_id, None, kind, clean(reason)[:1000], pack(raw))],
     )
 
 
-def _time(raw: bytes) -> int | None:
-    return int(raw) if raw.isdigit() and len(raw) < 19 else None
+def _time(raw: str) -> int | None:
+    return int(raw) if raw.isascii() and raw.isdigit() and len(raw) < 19 else None
 
 
-def _take(entry_id: OutboxId, fields: Mapping[bytes, bytes], size: int, raw: RawFields) -> Intake:
-    kind = fields[b"type"]
-    at_ms = _time(fields[b"at"])
+def _take(entry_id: OutboxId, raw: RawFields) -> Intake:
+    kind, by, why = raw["type"], raw["by"], raw.get("why")
+    at_ms = _time(raw["at"])
     if at_ms is None:
-        raise _NotDecoded(f"at is {fields[b'at']!r}")
-    altered = False
-
-    def text(value: bytes) -> str:
-        nonlocal altered
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            altered = True
-            return value.decode("utf-8", "replace")
-
-    by = text(fields[b"by"])
+        raise _NotDecodedError(f"at is {raw['at']!r}")
     if len(by) > NAME_LENGTH_MAX:
-        raise _NotDecoded(f"by has {len(by)} characters")
-    why = text(fields[b"why"]) if b"why" in fields else None
-    if "\0" in by or (why is not None and "\0" in why):
-        # Text from bytes has no lone surrogates, so NUL is all there is to look for.
-        by, why, altered = clean(by), None if why is None else clean(why), True
+        raise _NotDecodedError(f"by has {len(by)} characters")
+    body = raw.get("jobs") or raw.get("data") or ""
+    altered = False
+    if not (body.isascii() and by.isalnum() and why is None):
+        # Bytes that are not UTF-8 stand in the text as surrogates without a partner.
+        plain = clean(body), clean(by), None if why is None else clean(why)
+        altered = plain != (body, by, why)
+        body, by, why = plain
 
     if kind in _QUEUE_FIELDS:
         event, names = _QUEUE_FIELDS[kind]
-        values = _decode_json(text(fields.get(b"data", b"[]")))
+        values = _decode_json(body) if body else []
         if type(values) is not list or len(values) > len(names):
-            raise _NotDecoded(f"{kind.decode()} has {len(names)} fields")
-        values += [None] * (len(names) - len(values))
-        intake = Intake(
-            entry_id, event, at_ms, by, why, size, data=dict(zip(names, values, strict=True))
-        )
+            raise _NotDecodedError(f"{kind} has {len(names)} fields")
+        data = dict(zip_longest(names, values))
+        intake = Intake(entry_id, event, at_ms, by, why, _size(raw), jobs=1, data=data)
     elif kind in _JOB_FIELDS:
         event, spec = _JOB_FIELDS[kind]
-        jobs = fields[b"jobs"]
-        arrays = _decode_json(text(jobs))
-        intake = Intake(entry_id, event, at_ms, by, why, size, jobs=len(arrays))
-        if b"\\u" in jobs and _clean_names(arrays, spec.names):
+        arrays = _decode_json(body)
+        if type(arrays) is not list or not arrays:
+            raise _NotDecodedError("no jobs")
+        intake = Intake(entry_id, event, at_ms, by, why, _size(raw), jobs=len(arrays))
+        if "\\u" in body and _clean_names(arrays, spec.names):
             altered = True
         _take_columns(intake, arrays, spec, raw)
     else:
-        raise _NotDecoded(f"{kind!r} is not an event that this release knows")
+        raise _NotDecodedError(f"{kind!r} is not an event that this release knows")
     if altered:
         reason = "text that SQL cannot keep was replaced by U+FFFD"
         intake.quarantined.append(Quarantined(entry_id, None, "sanitised", reason, pack(raw)))
@@ -326,9 +321,7 @@ def _clean_names(arrays: list[Any], names: tuple[str, ...]) -> bool:
     return changed
 
 
-def _take_columns(intake: Intake, arrays: Any, spec: _FieldsOf, raw: RawFields) -> None:
-    if type(arrays) is not list or not arrays:
-        raise _NotDecoded("no jobs")
+def _take_columns(intake: Intake, arrays: list[Any], spec: _FieldsOf, raw: RawFields) -> None:
     count = len(spec.names)
     columns: list[Sequence[Any]] | None = None
     if set(map(type, arrays)) == {list}:

@@ -19,7 +19,8 @@ from rq_core.errors import RqCoreError, UsageError
 
 class AuditUrlInvalid(UsageError):
     """{url!r} is not an audit database: {why}. Use a path, sqlite:///path or
-    postgresql://user@host/database."""
+    postgresql://user@host/database.
+    """
 
 
 class HistoryUnknown(UsageError):
@@ -36,19 +37,23 @@ class AuditUnavailable(AuditError):
 
 class AuditEmpty(AuditError):
     """there is no audit log at {url} yet: start `rq-core audit run --audit {url}`, or create it with
-    `rq-core audit migrate --audit {url}`."""
+    `rq-core audit migrate --audit {url}`.
+    """
 
 
 class SchemaBehind(AuditError):
     """the audit database {url} has schema {found}, this release needs {needed}: run
-    `rq-core audit migrate --audit {url}`."""
+    `rq-core audit migrate --audit {url}`.
+    """
 
 
 class SchemaAhead(AuditError):
     """the audit database {url} has schema {found}, which this release does not know (it knows
-    {needed}): use the release that made it."""
+    {needed}): use the release that made it.
+    """
 
 
 class SchemaForeign(AuditError):
     """the database {url} has tables of other origin named as ours ({tables}): use another database
-    or schema for the audit log."""
+    or schema for the audit log.
+    """

@@ -486,11 +486,7 @@ class Mirror:
             at, at_ms = intake.id, intake.at_ms or batch.cursor.at_ms or 0
             if intake.event is Event.EPOCH_STARTED:
                 batch.breaks.append(_beginning(intake, before, at_ms))
-                told = _told_last(intake)
-                if before is not None and told is not None and told > before:
-                    missing = told.seq - before.seq if told.epoch == before.epoch else None
-                    reason = f"Redis had events up to {told}"
-                    batch.breaks.append(_Break(at, "gap", at_ms, reason, before, missing))
+                batch.breaks += _break_at_beginning(intake, before, at_ms)
             elif before is None:
                 reason = "the stream began in the middle of an epoch"
                 batch.breaks.append(_Break(at, "joined", at_ms, reason))
@@ -551,8 +547,8 @@ class Mirror:
 
 def _about_jobs(raw: RawFields) -> int:
     """About how many events an entry has, without reading it: every job begins a bracket."""
-    jobs = raw.get(b"jobs") if b"type" in raw else raw.get("jobs")  # type: ignore[call-overload,comparison-overlap]
-    return max(1, jobs.count(b"[") - 1) if jobs else 1
+    jobs = raw.get("jobs")
+    return max(1, jobs.count("[") - 1) if jobs else 1
 
 
 def _follows(before: OutboxId, after: OutboxId) -> bool:
@@ -574,6 +570,18 @@ def _told_last(intake: Intake) -> OutboxId | None:
     except ValueError:
         return None
     return told if told is None or max(told) <= INTEGER_MAX else None
+
+
+def _break_at_beginning(intake: Intake, before: OutboxId | None, at_ms: int) -> list[_Break]:
+    """What an epoch's beginning reveals, if Redis' last entry was not the one mirrored last."""
+    told = _told_last(intake)
+    if before is None or told == before:
+        return []
+    if told is None or told < before:
+        knew = "nothing" if told is None else f"events up to {told}"
+        return [_Break(intake.id, "lost", at_ms, f"Redis remembered {knew}", before)]
+    missing = told.seq - before.seq if told.epoch == before.epoch else None
+    return [_Break(intake.id, "gap", at_ms, f"Redis had events up to {told}", before, missing)]
 
 
 def _beginning(intake: Intake, before: OutboxId | None, at_ms: int) -> _Break:

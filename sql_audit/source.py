@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
-from typing import Protocol, cast
+from typing import Protocol
 
-RawFields = Mapping[bytes, bytes] | Mapping[str, bytes]
-"""The fields of one outbox entry as they came: names as bytes or text, values as bytes."""
+RawFields = Mapping[str, str]
+"""The fields of one outbox entry as they came. Bytes that are not UTF-8 stand in them as lone surrogates
+(Python's ``surrogateescape``), so that nothing is lost."""
 
 
 class OutboxSource(Protocol):
@@ -28,15 +28,21 @@ class OutboxSource(Protocol):
     def trim(self, queue: str, audit_id: str, upto: str, jobs: int, size: int) -> None:
         """Drop the entries before ``upto`` and take ``jobs`` events and ``size`` bytes off the backlog.
 
+        An event about the queue counts as one; bytes are those of type, jobs, data and why.
+
         Does nothing if ``upto`` is not beyond the last trim.
         """
 
-    def wait_outbox(self, last: Mapping[str, str], timeout_s: float) -> set[str]:
-        """Wait up to ``timeout_s`` seconds for entries after ``last`` (queue → entry id, or "0-0")."""
+    def wait_outbox(self, last: Mapping[str, str], seconds: float) -> set[str]:
+        """Wait up to ``seconds`` for entries after ``last`` (queue → entry id, or "0-0"), which is not empty."""
+
+    def close(self) -> None:
+        """Close all connections."""
 
 
 def open_source(url: str, prefix: str) -> OutboxSource:
-    """The source at a Redis URL. Raises rq_core.errors.ServerError if there is none."""
-    # By name, so that the mirror can be imported and tested without a client.
-    client = importlib.import_module("rq_core.client").Client
-    return cast(OutboxSource, client(url, prefix=prefix))
+    """The source at a Redis URL. It connects when it is first used."""
+    # Not needed to ask SQL a question, and slow to import.
+    from rq_core.client import Client
+
+    return Client(url, prefix=prefix, name="audit")

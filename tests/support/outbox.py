@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,7 +29,9 @@ class StreamSource:
     """The OutboxSource protocol over plain commands."""
 
     def __init__(self, url: str, prefix: str = "rqc") -> None:
-        self.redis = redis.Redis.from_url(url)
+        self.redis = redis.Redis.from_url(
+            url, decode_responses=True, encoding_errors="surrogateescape"
+        )
         self.prefix = prefix
         self.trims: list[tuple[str, str, int, int]] = []
 
@@ -38,21 +39,21 @@ class StreamSource:
         self.redis.close()
 
     def queues(self) -> list[str]:
-        return sorted(name.decode() for name in self.redis.smembers(queues_key(self.prefix)))
+        return sorted(self.redis.smembers(queues_key(self.prefix)))
 
     def attach(self, queue: str, audit_id: str) -> None:
         meta = queue_keys(queue, self.prefix)("meta")
         if not self.redis.hsetnx(meta, "audit", audit_id):
-            attached = (self.redis.hget(meta, "audit") or b"").decode()
+            attached = self.redis.hget(meta, "audit")
             if attached != audit_id:
                 raise AuditElsewhere(queue=queue, attached=attached)
 
     def read_outbox(
         self, queue: str, start: str, count: int
-    ) -> Sequence[tuple[str, Mapping[bytes, bytes]]]:
+    ) -> Sequence[tuple[str, Mapping[str, str]]]:
         key = queue_keys(queue, self.prefix)("outbox")
-        found = self.redis.xrange(key, min=start, count=count)
-        return [(entry_id.decode(), fields) for entry_id, fields in found]
+        found: list[tuple[str, dict[str, str]]] = self.redis.xrange(key, min=start, count=count)
+        return found
 
     def trim(self, queue: str, audit_id: str, upto: str, jobs: int, size: int) -> None:
         self.attach(queue, audit_id)
@@ -60,13 +61,10 @@ class StreamSource:
         self.trims.append((queue, upto, jobs, size))
         self.redis.eval(_TRIM, 2, keys("outbox"), keys("meta"), upto, jobs, size)
 
-    def wait_outbox(self, last: Mapping[str, str], timeout_s: float) -> set[str]:
-        if not last:
-            time.sleep(timeout_s)
-            return set()
+    def wait_outbox(self, last: Mapping[str, str], seconds: float) -> set[str]:
         streams = {queue_keys(q, self.prefix)("outbox"): entry for q, entry in last.items()}
-        names = {key.encode(): q for q, key in zip(last, streams, strict=True)}
-        found = self.redis.xread(streams, count=1, block=max(1, int(timeout_s * 1000)))
+        names = dict(zip(streams, last, strict=True))
+        found = self.redis.xread(streams, count=1, block=max(1, int(seconds * 1000)))
         pairs = found.items() if isinstance(found, dict) else found
         return {names[key] for key, _ in pairs}
 
@@ -130,14 +128,19 @@ def enqueue(writer: StreamWriter, *ids: str, task: str = "send", due_ms: int | N
     digest = "0123456789abcdef0123456789abcdef"
     return writer.jobs(
         "enqueued",
-        *([i, None if due_ms else n, due_ms, task, "normal", 3, 3, digest] for n, i in enumerate(ids)),
+        *(
+            [i, None if due_ms else n, due_ms, task, "normal", 3, 3, digest]
+            for n, i in enumerate(ids)
+        ),
         by="producer",
     )
 
 
 def counted_jobs(values: Mapping[str, bytes]) -> int:
+    if "jobs" not in values:
+        return 1
     try:
-        return len(json.loads(values.get("jobs", b"[]")))
+        return len(json.loads(values["jobs"]))
     except ValueError:
         return 0
 
