@@ -22,7 +22,7 @@ local held, refusals = read_held()
 redis.call('HLEN', jobs)
 redis.call('ZCARD', leases)
 redis.call('ZCARD', dead)
-count_ready()
+lengths()
 local next_due = earliest_due(0)
 local sleeping = wake_is_empty()
 

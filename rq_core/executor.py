@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextvars
 import logging
 import random
 import time
@@ -16,8 +15,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rq_core.context import JobContext, running_job
-from rq_core.errors import ArgumentsInvalid, HandlerTimeout, JobCancelled, LeaseLost
+from rq_core import context as job_context
+from rq_core.context import JobContext
+from rq_core.errors import (
+    ArgumentsInvalid,
+    HandlerSignal,
+    HandlerTimeout,
+    JobCancelled,
+    LeaseLost,
+    WorkerStopping,
+)
 from rq_core.job import Claim, Spec, read_spec
 from rq_core.settlement import Settlement, describe
 from rq_core.task import Task
@@ -36,7 +43,7 @@ class Running:
     """Seconds, from the start."""
     handler: asyncio.Task[None] | None = None
     """Of an async handler."""
-    ending: BaseException | None = None
+    ending: HandlerSignal | None = None
     """Why it was asked to stop, if it was."""
     settled: bool = False
     timer: asyncio.TimerHandle | None = field(default=None)
@@ -96,10 +103,10 @@ class Executor:
             running.timer = loop.call_later(running.timeout, self._timed_out, running)
         return running
 
-    def end(self, running: Running, why: BaseException) -> None:
+    def end(self, running: Running, why: HandlerSignal) -> None:
         """Ask a handler to stop: an async one is cancelled, a sync one sees ``current_job().cancelled``."""
         running.ending = running.ending or why
-        running.context.cancel()
+        running.context.tell(why)
         if running.handler is not None:
             running.handler.cancel()
 
@@ -137,9 +144,9 @@ class Executor:
     async def _run_async(
         self, running: Running, task: Task[Any, Any], arguments: dict[str, Any]
     ) -> None:
-        running_job.set(running.context)
         try:
-            await task.function(**arguments)
+            with job_context.running(running.context):
+                await task.function(**arguments)
         except asyncio.CancelledError as error:
             self._ended(running, task, running.ending or error)
         except Exception as error:  # noqa: BLE001 - a handler may raise anything; it is reported
@@ -156,13 +163,11 @@ class Executor:
         arguments: dict[str, Any],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        context = contextvars.copy_context()
-        context.run(running_job.set, running.context)
-
         def handler() -> None:
             error: BaseException | None = None
             try:
-                context.run(task.function, **arguments)
+                with job_context.running(running.context):
+                    task.function(**arguments)
             except BaseException as raised:  # noqa: BLE001 - also SystemExit: the thread must report
                 error = raised
             loop.call_soon_threadsafe(finish, error)
@@ -208,11 +213,11 @@ class Executor:
             "job failed: %s: %s",
             type(error).__name__,
             error,
-            extra=_facts(running) | {"verdict": verdict.verdict},
+            extra=_facts(running) | {"verdict": verdict.outcome},
         )
         delay_ms = round(verdict.delay * 1000)
         self._on_settlement(
-            Settlement(claim, verdict.verdict, delay_ms, verdict.reason, describe(error))
+            Settlement(claim, verdict.outcome, delay_ms, verdict.reason, describe(error))
         )
 
     def _free(self, running: Running) -> None:
@@ -220,10 +225,6 @@ class Executor:
             running.timer.cancel()
         self.running.pop((running.claim.queue, running.claim.id), None)
         self._on_free(running)
-
-
-class WorkerStopping(Exception):
-    """Ends a handler because its worker stops: the job is given back, no attempt spent."""
 
 
 def _facts(running: Running) -> dict[str, Any]:

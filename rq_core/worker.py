@@ -15,8 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rq_core.aio import AsyncClient
 from rq_core.client import Client
-from rq_core.errors import InvalidOption, JobCancelled, LeaseLost, RqCoreError
-from rq_core.executor import Executor, Running, WorkerStopping
+from rq_core.errors import (
+    HandlerSignal,
+    InvalidOption,
+    JobCancelled,
+    LeaseLost,
+    RqCoreError,
+    WorkerStopping,
+)
+from rq_core.executor import Executor, Running
 from rq_core.ids import boot_id
 from rq_core.job import Claim
 from rq_core.keys import check_name
@@ -394,7 +401,7 @@ class Worker:
 
     # Called by the lease keeper, on its thread.
 
-    def _from_keeper(self, queue: str, job_id: str, why: Callable[[], RqCoreError]) -> None:
+    def _from_keeper(self, queue: str, job_id: str, why: Callable[[], HandlerSignal]) -> None:
         assert self._loop is not None
 
         def tell() -> None:
