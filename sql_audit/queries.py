@@ -311,3 +311,12 @@ def audit_id(database: Database) -> str:
     """The random name of an audit database, under which queues are attached to it."""
     with database.readers.connect() as connection:
         return str(connection.execute(AUDIT_ID).scalar_one())
+
+
+def history_of(url: str, job_id: str) -> list[LoggedEvent]:
+    """A job's events, oldest first, from the audit database at ``url``: what ``JobHandle.history`` calls."""
+    database = Database(url)
+    try:
+        return history(database.readers, job_id)
+    finally:
+        database.close()

@@ -8,6 +8,7 @@ import json
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -20,8 +21,8 @@ from tasks import app, noop_async, noop_thread
 from rq_core import server
 from rq_core.client import Client
 from rq_core.worker import Worker, WorkerOptions
-from sql_audit import database
-from sql_audit.run import drain
+from sql_audit import queries, run
+from sql_audit.database import Database
 
 TEXT = "0123456789012345678901234567890123456789"
 
@@ -58,7 +59,7 @@ def main() -> None:
 def measure(url: str, place: Path, jobs: int, repeats: int) -> dict[str, list[float]]:
     """All figures, repeat by repeat so that a slow moment of the machine hits all alike."""
     figures: dict[str, list[float]] = defaultdict(list)
-    app.redis_url = url
+    app.connect_to(url)
     client = Client(url)
     for repeat in range(repeats):
         for kind, task in (("async", noop_async), ("threads", noop_thread)):
@@ -71,19 +72,23 @@ def measure(url: str, place: Path, jobs: int, repeats: int) -> dict[str, list[fl
         )
         drain_queue()
         audit = f"sqlite:///{place / f'audit-{repeat}.db'}"
-        engine = database.open_engine(audit)
-        database.prepare(engine)
-        drain(client, engine, ["bench"])
+        mirror(client, audit)
         app.enqueue_many(noop_async.job(number=n, text=TEXT) for n in range(jobs))
         drain_queue()
         figures["mirror_sqlite_events_per_s"].append(
-            timed(3 * jobs, lambda e=engine: drain(client, e, ["bench"]))
+            timed(3 * jobs, lambda a=audit: mirror(client, a))
         )
-        client.detach("bench", database.audit_id(engine))
-        engine.dispose()
+        database = Database(audit)
+        client.detach("bench", queries.audit_id(database))
+        database.close()
     client.close()
     app.close()
     return figures
+
+
+def mirror(client: Client, audit: str) -> None:
+    """Mirror until nothing is left."""
+    run.run(client, audit, stop=threading.Event(), queues=["bench"], once=True)
 
 
 def drain_queue() -> None:

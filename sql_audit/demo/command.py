@@ -17,7 +17,9 @@ import click
 from rq_core.client import Client
 from rq_core.errors import RqCoreError
 from rq_core.operations import Patience
-from sql_audit import database, queries
+from sql_audit import migrate, queries
+from sql_audit.cli import print_report
+from sql_audit.database import Database
 from sql_audit.demo.stage import DemoFailed, Outcome, Stage, find_files, judge
 
 FILES_MIN: Final = 50
@@ -102,8 +104,9 @@ def _perform(
     if len(files) < FILES_MIN:
         raise DemoFailed(f"{root} has {len(files)} files; the demo wants at least {FILES_MIN}")
     audit = audit_url or f"sqlite:///{place / 'audit.db'}"
-    engine = database.open_engine(audit)
-    database.prepare(engine)
+    database = Database(audit)
+    migrate.ensure(database)
+    engine = database.readers
     with _server(place, redis_url, keep=keep) as url, Client(
         url, patience=Patience(unsent=2.0)
     ) as client:
@@ -122,13 +125,13 @@ def _perform(
         except BaseException:
             _show_log(stage.log)
             raise
-        _show_report(engine, stage.queue)
+        print_report(queries.report(engine, stage.queue))
         outcome = judge(engine, stage.queue, files, ids, stage.witness, seconds)
         if keep:
             _show_keys(place, url, audit, stage.queue)
         else:
             stage.forget()
-    engine.dispose()
+    database.close()
     return outcome
 
 
@@ -168,14 +171,6 @@ def _progress(
             lambda done: progress.update(running, completed=done),
             lambda text: console.print(text, highlight=False),
         )
-
-
-def _show_report(engine: Any, queue: str) -> None:
-    from rich.console import Console
-
-    from sql_audit.report import render
-
-    render(queries.report(engine, queue=queue), Console())
 
 
 def _show_log(log: Path) -> None:

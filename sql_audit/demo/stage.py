@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, func, select
 
 from rq_core.client import Client
 from rq_core.keys import queue_keys, queues_key
 from rq_core.machine import CLAIMED_STATES
 from rq_core.operations import read_state_line
-from sql_audit import queries
 from sql_audit.demo import tasks
+from sql_audit.schema import job_event
 
 LEASE_S: Final = 2.0
 PATIENCE_S: Final = 300.0
@@ -87,7 +87,7 @@ class Stage:
     def enqueue(self, files: list[Path], told: Callable[[int], None]) -> list[str]:
         """One job per file; the ids in the order of the files."""
         app = tasks.app
-        app.redis_url = self.redis_url
+        app.connect_to(self.redis_url)
         app.queue(self.queue, lease=LEASE_S)
         app.apply_settings()
         send = tasks.digest.with_options(queue=self.queue)
@@ -200,8 +200,26 @@ def judge(
             mismatches += 1
     duplicates = sum(len(entries) - 1 for entries in seen.values())
 
-    events = queries.event_counts(engine, queue)
-    succeeded = queries.succeeded_per_job(engine, queue)
+    with engine.connect() as connection:
+        about = job_event.c.queue == queue
+        events = Counter(
+            dict(
+                connection.execute(
+                    select(job_event.c.type, func.count()).where(about).group_by(job_event.c.type)
+                )
+                .tuples()
+                .all()
+            )
+        )
+        succeeded = dict(
+            connection.execute(
+                select(job_event.c.job_id, func.count())
+                .where(about, job_event.c.type == "succeeded")
+                .group_by(job_event.c.job_id)
+            )
+            .tuples()
+            .all()
+        )
     problems = []
     if mismatches:
         problems.append(f"{mismatches} files have another digest than the jobs saw, or none")
