@@ -20,7 +20,7 @@ from rq_core.operations import Patience
 from sql_audit import migrate, queries
 from sql_audit.cli import print_report
 from sql_audit.database import Database
-from sql_audit.demo.stage import DemoFailed, Outcome, Stage, find_files, judge
+from sql_audit.demo.stage import Deed, DemoFailed, Outcome, Stage, find_files, judge
 
 FILES_MIN: Final = 50
 
@@ -121,12 +121,18 @@ def _perform(
         )
         click.echo(f"{len(files)} files below {root}; {workers} worker processes, a lease of 2 s")
         try:
-            ids, seconds = _work(stage, files, workers)
+            deed = _work(stage, files, workers)
         except BaseException:
             _show_log(stage.log)
             raise
-        print_report(queries.report(engine, stage.queue))
-        outcome = judge(engine, stage.queue, files, ids, stage.witness, seconds)
+        report = queries.report(engine, stage.queue)
+        print_report(report)
+        outcome = judge(engine, stage.queue, deed, stage.witness)
+        _show_files(report, deed, root)
+        click.echo(
+            f"{outcome.lease_expired} leases of the killed worker expired; the last of these jobs was claimed again"
+            f" {outcome.again_ms / 1000:.1f} s after the kill."
+        )
         if keep:
             _show_keys(place, url, audit, stage.queue)
         else:
@@ -135,17 +141,27 @@ def _perform(
     return outcome
 
 
-def _work(stage: Stage, files: list[Path], workers: int) -> tuple[list[str], float]:
+def _work(stage: Stage, files: list[Path], workers: int) -> Deed:
     with _progress(len(files)) as (enqueued, done, say):
         started = time.monotonic()
         ids = stage.enqueue(files, enqueued)
         with stage.processes(workers) as crew:
             stage.wait_until_done(len(files), done, len(files) // 2)
             pid, held = stage.kill_one(crew)
+            killed_at_ms = stage.now_ms()
             say(f"killed worker process {pid} (SIGKILL) while it held {held} claims")
             stage.wait_until_done(len(files), done, len(files))
             seconds = time.monotonic() - started
-    return ids, seconds
+    return Deed(files, ids, seconds, killed_at_ms)
+
+
+def _show_files(report: queries.Report, deed: Deed, root: Path) -> None:
+    """Which files the slowest jobs were about: the log has a digest of the arguments, not the arguments."""
+    names = dict(zip(deed.ids, deed.files, strict=True))
+    click.echo("slowest files")
+    for job in report.slowest:
+        if job.job_id in names:
+            click.echo(f"  {job.ran_ms or 0:>6} ms  {names[job.job_id].relative_to(root)}")
 
 
 @contextlib.contextmanager

@@ -25,8 +25,13 @@ from sql_audit.demo import tasks
 from sql_audit.schema import job_event
 
 LEASE_S: Final = 2.0
+WAKE_S: Final = 5.0
+"""The longest that an idle worker sleeps."""
 PATIENCE_S: Final = 300.0
 """How long the demo waits for anything before it says that it failed."""
+
+
+_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 
 class DemoFailed(Exception):
@@ -46,6 +51,8 @@ class Outcome:
     duplicates: int
     """Files that were hashed twice, because the worker that had done them was killed before it could say so."""
     seconds: float
+    again_ms: int
+    """The longest time from the kill until a job of the killed worker was claimed again."""
     problems: tuple[str, ...]
 
     def line(self) -> str:
@@ -65,11 +72,15 @@ class Outcome:
 
 
 def find_files(root: Path) -> list[Path]:
-    """The regular, readable files below a directory; caches that a running Python may rewrite are left out."""
+    """The regular, readable files below a directory. Left out is what a running Python or pip may rewrite meanwhile:
+    byte code, and packages that were installed below the standard library."""
     return sorted(
         path
         for path in root.rglob("*")
-        if path.suffix != ".pyc" and path.is_file() and os.access(path, os.R_OK)
+        if path.suffix != ".pyc"
+        and not _INSTALLED.intersection(path.relative_to(root).parts)
+        and path.is_file()
+        and os.access(path, os.R_OK)
     )
 
 
@@ -129,6 +140,11 @@ class Stage:
                 start_new_session=True,
             )
 
+    def now_ms(self) -> int:
+        """The server's time (Unix ms), the only clock that counts."""
+        ((seconds, micros),) = self.client.run(self.client.operations.ask([["TIME"]]))
+        return int(seconds) * 1000 + int(micros) // 1000
+
     def left(self) -> int:
         """Jobs that are not finished."""
         counts = self.client.counts(self.queue)
@@ -184,10 +200,19 @@ class Stage:
         )
 
 
-def judge(
-    engine: Engine, queue: str, files: list[Path], ids: list[str], witness: Path, seconds: float
-) -> Outcome:
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """What was done: which files as which jobs, how long it took, and when a worker was killed (Unix ms)."""
+
+    files: list[Path]
+    ids: list[str]
+    seconds: float
+    killed_at_ms: int
+
+
+def judge(engine: Engine, queue: str, deed: Deed, witness: Path) -> Outcome:
     """Compare three records: the files themselves, what the jobs witnessed, and SQL."""
+    files, ids = deed.files, deed.ids
     seen: dict[str, list[dict[str, str]]] = {}
     for line in witness.read_text().splitlines() if witness.exists() else []:
         entry = json.loads(line)
@@ -220,7 +245,16 @@ def judge(
             .tuples()
             .all()
         )
+        lost = select(job_event.c.job_id).where(about, job_event.c.type == "lease_expired")
+        again_at = connection.execute(
+            select(func.max(job_event.c.at_ms)).where(
+                about, job_event.c.type == "claimed", job_event.c.job_id.in_(lost)
+            )
+        ).scalar()
+    again_ms = (again_at or deed.killed_at_ms) - deed.killed_at_ms
     problems = []
+    if again_ms > (LEASE_S + WAKE_S) * 1000:
+        problems.append(f"a job of the killed worker waited {again_ms} ms, longer than a lease and a wake")
     if mismatches:
         problems.append(f"{mismatches} files have another digest than the jobs saw, or none")
     if missing := [i for i in ids if succeeded.get(i, 0) != 1]:
@@ -239,7 +273,8 @@ def judge(
         events=sum(events.values()),
         digest_mismatches=mismatches,
         duplicates=duplicates,
-        seconds=seconds,
+        seconds=deed.seconds,
+        again_ms=again_ms,
         problems=tuple(problems),
     )
 
