@@ -27,7 +27,7 @@ for i = 1, each_count do
 end
 local live = read_many(state, ids)
 redis.call('HLEN', jobs)
-count_ready()
+lengths()
 local next_due = earliest_due(0)
 local sleeping = wake_is_empty()
 

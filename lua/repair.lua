@@ -29,7 +29,7 @@ redis.call('ZCARD', dead)
 redis.call('ZCARD', expiring)
 redis.call('ZCARD', scheduled)
 redis.call('ZCARD', leases)
-count_ready()
+lengths()
 local sleeping = wake_is_empty()
 
 local events = {}

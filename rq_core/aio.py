@@ -177,10 +177,9 @@ class AsyncClient:
         found = await self._wire.block(["BLPOP", *names, max(seconds, 0.001)], seconds)
         return names[found[0]] if found else None
 
-    async def push_wake(self, queue: str) -> None:
-        """Put a token back that will not be used."""
-        await self.run(
-            self.operations.ask(
-                [["RPUSH", queue_keys(queue, self.operations.prefix)("wake"), "1"]]
-            )
-        )
+    async def return_token(self, queue: str) -> None:
+        """Put a wake token back that will not be used, unless there is one."""
+        key = queue_keys(queue, self.operations.prefix)("wake")
+        (tokens,) = await self.run(self.operations.ask([["LLEN", key]]))
+        if not tokens:
+            await self.run(self.operations.ask([["RPUSH", key, "1"]]))

@@ -379,6 +379,15 @@ class App:
 
     # Connections.
 
+    def connect_to(self, redis: str | None = None, *, prefix: str | None = None) -> None:
+        """Use another server or prefix from now on, as the command line does; call it before anything is sent."""
+        self.connections.close()
+        self.redis_url = redis or self.redis_url
+        self.prefix = check_name("prefix", prefix or self.prefix)
+        self.connections = Connections(
+            self.redis_url, prefix=self.prefix, patience=self.connections.patience
+        )
+
     @property
     def client(self) -> Client:
         """The synchronous client, made on first use."""

@@ -28,6 +28,7 @@
         ├── GiveUp
         ├── HandlerTimeout
         ├── JobCancelled
+        ├── WorkerStopping
         └── LeaseLost
 
 A class's docstring is its default message: ``{fields}`` are filled from the keyword arguments, which stay
@@ -177,6 +178,10 @@ class HandlerTimeout(HandlerSignal):
 
 class JobCancelled(HandlerSignal):
     """the job was cancelled."""
+
+
+class WorkerStopping(HandlerSignal):
+    """the worker stops; the job is given back, and no attempt is spent."""
 
 
 class LeaseLost(HandlerSignal):

@@ -49,7 +49,7 @@ def resolve(url: str) -> str:
         # Imported only here: most processes talk to a server of their own.
         from rq_core import server
 
-        return server.ensure(server.directory_of(url))
+        return server.resolve(url)
     if not url.startswith(("redis://", "rediss://", "unix://")):
         raise InvalidOption(
             option="redis", value=url, must="must begin with redis://, rediss://, unix:// or embedded://"
