@@ -145,7 +145,7 @@ def readable(at_ms: int) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S}.{at_ms % 1000:03d}Z"
 
 
-# ---- statements ----------------------------------------------------------------------------------------------
+# Statements.
 
 _QUEUE: Final = "(CAST(:queue AS TEXT) IS NULL OR queue = :queue)"
 
@@ -168,7 +168,7 @@ _TAIL = text(
 
 _AFTER = text(
     f"SELECT {_EVENT_COLUMNS} FROM job_event WHERE queue = :queue "
-    "AND (epoch > :epoch OR (epoch = :epoch AND (seq > :seq OR (seq = :seq AND ordinal > :ordinal)))) "
+    "AND (epoch, seq, ordinal) > (:epoch, :seq, :ordinal) "
     "ORDER BY epoch, seq, ordinal LIMIT :limit"
 )
 
@@ -191,7 +191,8 @@ _CLAIMS = text(
 
 
 def _percentiles(column: str) -> Any:
-    """The nearest-rank percentiles of a column, per queue and task: SQL that both databases know."""
+    """The nearest-rank percentiles of a column, per queue and task: SQL that both databases
+    know."""
     return text(
         f"SELECT queue, task, MIN(CASE WHEN place >= (n * 50 + 99) / 100 THEN {column} END), "
         f"MIN(CASE WHEN place >= (n * 95 + 99) / 100 THEN {column} END) FROM ("
@@ -212,7 +213,7 @@ _SLOWEST = text(
 )
 
 
-# ---- questions -----------------------------------------------------------------------------------------------
+# Questions.
 
 
 def watermarks(engine: Engine, queue: str | None = None) -> list[Watermark]:
@@ -226,8 +227,8 @@ def _watermarks(connection: Connection, queue: str | None) -> list[Watermark]:
 
 
 def _event(row: Row[Any]) -> LoggedEvent:
-    *columns, detail = row
-    return LoggedEvent(*columns, detail=json.loads(detail) if detail is not None else {})
+    columns = tuple(row)
+    return LoggedEvent(*columns[:-1], {} if columns[-1] is None else json.loads(columns[-1]))
 
 
 def history(engine: Engine, job_id: str, queue: str | None = None) -> list[LoggedEvent]:
@@ -278,7 +279,7 @@ _ByTask = dict[tuple[str, str | None], tuple[Any, ...]]
 
 
 def _by_task(rows: Sequence[Row[Any]]) -> _ByTask:
-    return {(row[0], row[1]): tuple(row[2:]) for row in rows}
+    return {(columns[0], columns[1]): columns[2:] for columns in map(tuple, rows)}
 
 
 def _task_report(row: Row[Any], claims: _ByTask, waited: _ByTask, ran: _ByTask) -> TaskReport:

@@ -154,7 +154,9 @@ class Stage:
             if not self.left():
                 break
             time.sleep(0.005)
-        raise DemoFailed("the work was done before a worker could be killed; give --path more files")
+        raise DemoFailed(
+            "the work was done before a worker could be killed; give --path more files"
+        )
 
     def _held_by(self, pid: int) -> int:
         lines = self.client.snapshot(self.queue)["state"]
@@ -170,7 +172,9 @@ class Stage:
         while (done := self.finished(total)) < until:
             told(done)
             if time.monotonic() > deadline:
-                raise DemoFailed(f"only {done} of {total} jobs finished in {PATIENCE_S:g} s; see {self.log}")
+                raise DemoFailed(
+                    f"only {done} of {total} jobs finished in {PATIENCE_S:g} s; see {self.log}"
+                )
             time.sleep(0.05)
         told(done)
 
@@ -178,9 +182,7 @@ class Stage:
         """Remove the demo's queue from Redis; its history stays in SQL."""
         keys = queue_keys(self.queue).all()
         self.client.run(
-            self.client.operations.ask(
-                [["DEL", *keys], ["SREM", queues_key(), self.queue]]
-            )
+            self.client.operations.ask([["DEL", *keys], ["SREM", queues_key(), self.queue]])
         )
 
 
@@ -234,5 +236,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-

@@ -1,4 +1,5 @@
-"""A small stand-in for the queue's scripts: real outbox entries in a real stream, and the mirror's side of it."""
+"""A small stand-in for the queue's scripts: real outbox entries in a real stream, and the mirror's
+side of it."""
 
 from __future__ import annotations
 

@@ -36,7 +36,9 @@ def upgrade() -> None:
     dialect = op.get_bind().dialect.name
     if dialect == "postgresql":
         _ddl(
-            "CREATE OR REPLACE FUNCTION audit_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION '% is append-only', TG_TABLE_NAME USING ERRCODE = 'restrict_violation'; END $$"
+            "CREATE OR REPLACE FUNCTION audit_refuse() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN RAISE EXCEPTION '% is append-only', TG_TABLE_NAME "
+            "USING ERRCODE = 'restrict_violation'; END $$"
         )
     for table in APPEND_ONLY:
         for statement in _triggers(dialect, table):
@@ -58,7 +60,7 @@ def downgrade() -> None:
 
 def _ddl(statement: str) -> None:
     # DDL() fills % itself, so every one is doubled; text() would take colons for parameters.
-    op.execute(sa.DDL(statement.replace("%", "%%")))
+    op.execute(sa.DDL(statement.replace("%", "%%")))  # type: ignore[no-untyped-call]
 
 
 def _triggers(dialect: str, table: str) -> list[str]:
@@ -143,7 +145,8 @@ def _create_tables() -> None:
             "priority IN ('critical', 'high', 'normal', 'low')", name="job_priority"
         ),
         sa.CheckConstraint(
-            "state IN ('scheduled', 'ready', 'running', 'cancelling', 'dead', 'cancelled', 'pruned', 'succeeded', 'gone')",
+            "state IN ('scheduled', 'ready', 'running', 'cancelling', 'dead', 'cancelled', "
+            "'pruned', 'succeeded', 'gone')",
             name="job_state",
         ),
         sa.CheckConstraint("complete IN (0, 1)", name="job_complete"),
@@ -167,7 +170,8 @@ def _create_tables() -> None:
         sa.Column("error_type", sa.Text(), nullable=True),
         sa.Column("error_message", sa.Text(), nullable=True),
         sa.CheckConstraint(
-            "outcome IN ('lease_expired', 'cancelled', 'succeeded', 'retried', 'died', 'rolled_back')",
+            "outcome IN ('lease_expired', 'cancelled', 'succeeded', 'retried', 'died', "
+            "'rolled_back')",
             name="job_attempt_outcome",
         ),
         sa.PrimaryKeyConstraint("job_id", "queue", "fence", name="job_attempt_pkey"),
@@ -187,7 +191,10 @@ def _create_tables() -> None:
         sa.Column("task", sa.Text(), nullable=True),
         sa.Column("detail", sa.Text(), nullable=True),
         sa.CheckConstraint(
-            "type IN ('enqueued', 'promoted', 'claimed', 'succeeded', 'retried', 'died', 'rolled_back', 'lease_expired', 'cancel_requested', 'cancelled', 'requeued', 'pruned', 'baseline', 'settlement_refused', 'paused', 'resumed', 'policy_changed', 'epoch_started', 'quarantined')",
+            "type IN ('enqueued', 'promoted', 'claimed', 'succeeded', 'retried', 'died', "
+            "'rolled_back', 'lease_expired', 'cancel_requested', 'cancelled', 'requeued', "
+            "'pruned', 'baseline', 'settlement_refused', 'paused', 'resumed', "
+            "'policy_changed', 'epoch_started', 'quarantined')",
             name="job_event_type",
         ),
         sa.PrimaryKeyConstraint("queue", "epoch", "seq", "ordinal", name="job_event_pkey"),
