@@ -67,10 +67,8 @@ def load(options: ServeOptions) -> App:
     from rq_core.target import load_app
 
     app = load_app(options.target)
-    if options.redis_url is not None:
-        app.redis_url = options.redis_url
-    if options.prefix is not None:
-        app.prefix = options.prefix
+    app.connect_to(options.redis_url, prefix=options.prefix)
+    app.check()
     return app
 
 

@@ -182,7 +182,8 @@ class Worker:
     # Beginning and end.
 
     async def _meet(self) -> None:
-        await self._client.run(self.app.settings_plan(self._client.operations))
+        for name, values in self.app.settings.items():
+            await self._client.configure(name, values, why="declared by the app")
         for queue in self._queues.values():
             met = await self._client.handshake(queue.name)
             queue.lease = met.lease_ms / 1000

@@ -235,7 +235,7 @@ def report(url: str | None, queue: str | None, slowest: int, as_json: bool) -> N
         del document["watermarks"]
         _print_json(document, answer.watermarks)
         return
-    _print_report(answer)
+    print_report(answer)
 
 
 @audit.command()
@@ -369,7 +369,7 @@ def _ms(value: int | None) -> str:
     return f"{value} ms" if value < 10_000 else f"{value / 1000:.1f} s"
 
 
-def _print_report(answer: Report) -> None:
+def print_report(answer: Report) -> None:
     from rich.table import Table
     from rich.text import Text
 

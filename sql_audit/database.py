@@ -186,9 +186,8 @@ class Database:
     def jobs(self, connection: Connection, queue: str, ids: list[str]) -> Sequence[Sequence[Any]]:
         """The rows of ``job`` for ``ids``, in one statement."""
         if self.dialect == "sqlite":
-            from sql_audit.entries import to_json
-
-            return connection.exec_driver_sql(SQLITE.JOBS, (queue, to_json(ids))).fetchall()
+            bound = queue, json.dumps(ids)
+            return connection.exec_driver_sql(SQLITE.JOBS, bound).fetchall()
         return connection.exec_driver_sql(POSTGRESQL.JOBS, (queue, ids)).fetchall()
 
     def insert_events(self, connection: Connection, rows: list[Row]) -> None:

@@ -332,7 +332,7 @@ def _take_columns(intake: Intake, arrays: list[Any], spec: _FieldsOf, raw: RawFi
             if lengths != {count}:
                 arrays = [array + [None] * (count - len(array)) for array in arrays]
             columns = list(zip(*arrays, strict=True))
-            if all([check(column) for check, column in zip(spec.checks, columns, strict=True)]):
+            if all(check(column) for check, column in zip(spec.checks, columns, strict=True)):
                 intake.columns = dict(zip(spec.names, columns, strict=True))
                 intake.ordinals = range(len(arrays))
                 return

@@ -122,7 +122,8 @@ class Folder:
 
     def __init__(self, queue: str, known: Iterable[Sequence[Any]], *, at_ms: int = 0) -> None:
         """``known``: the rows of ``job`` for the ids of the batch. ``at_ms``: the last event's time
-        before."""
+        before.
+        """
         self.queue = queue
         self.at_ms = at_ms
         self.jobs: dict[str, Job] = {job.job_id: job for job in map(Job.of_row, known)}

@@ -1,5 +1,6 @@
 """Schema versions: what a database has, what this release needs, and the way from one to the
-other."""
+other.
+"""
 
 from __future__ import annotations
 

@@ -165,7 +165,8 @@ def genesis(audit_id: str, queue: str) -> str:
 
 def rows_digest(rows: Sequence[EventRow]) -> str:
     """SHA-256 in hex of rows of job_event: of their compact JSON, in ASCII, in the order of the
-    columns."""
+    columns.
+    """
     return hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -295,7 +296,8 @@ class Mirror:
 
     def compare(self, connection: Connection, batch: _Batch) -> bool:  # noqa: ARG002 - under its lock
         """Find what follows the cursor, and note every break. False if the cursor moved since the
-        read."""
+        read.
+        """
         cursor = batch.cursor
         if batch.moved:
             # The trim that the cursor owes now was not sent by this mirror: begin with that again.

@@ -4,6 +4,8 @@ engine = Database("audit.db").readers
 print(report(engine, queue="mail").tasks)
 """
 
+# ruff: noqa: S608 - statements are joined from constants of this module; values are bound
+
 from __future__ import annotations
 
 import json
@@ -192,7 +194,8 @@ _CLAIMS = text(
 
 def _percentiles(column: str) -> Any:
     """The nearest-rank percentiles of a column, per queue and task: SQL that both databases
-    know."""
+    know.
+    """
     return text(
         f"SELECT queue, task, MIN(CASE WHEN place >= (n * 50 + 99) / 100 THEN {column} END), "
         f"MIN(CASE WHEN place >= (n * 95 + 99) / 100 THEN {column} END) FROM ("
@@ -227,8 +230,9 @@ def _watermarks(connection: Connection, queue: str | None) -> list[Watermark]:
 
 
 def _event(row: Row[Any]) -> LoggedEvent:
-    columns = tuple(row)
-    return LoggedEvent(*columns[:-1], {} if columns[-1] is None else json.loads(columns[-1]))
+    columns = row._asdict()
+    detail = columns.pop("detail")
+    return LoggedEvent(**columns, detail={} if detail is None else json.loads(detail))
 
 
 def history(engine: Engine, job_id: str, queue: str | None = None) -> list[LoggedEvent]:
@@ -312,3 +316,12 @@ def audit_id(database: Database) -> str:
     """The random name of an audit database, under which queues are attached to it."""
     with database.readers.connect() as connection:
         return str(connection.execute(AUDIT_ID).scalar_one())
+
+
+def history_of(url: str, job_id: str) -> list[LoggedEvent]:
+    """A job's events, oldest first, from the database at ``url``, as handles ask for them."""
+    database = Database(url)
+    try:
+        return history(database.readers, job_id)
+    finally:
+        database.close()

@@ -172,7 +172,7 @@ class Service:
             return
         try:
             self.source.wait_outbox(waiting, seconds)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - waiting may fail in any way and be tried again
             self._note_redis(describe(error))
             stop.wait(self._redis_backoff_s)
             self._redis_backoff_s = min(self._redis_backoff_s * 2, BACKOFF_S_MAX)

@@ -10,6 +10,8 @@ gives the table a unique index on (queue, epoch, seq, ordinal, at_ms) and attach
 partition of a new parent.
 """
 
+# ruff: noqa: S608 - views and triggers are joined from names of this module
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -274,10 +276,14 @@ def triggers(dialect: str, table: str) -> tuple[str, ...]:
             for verb in ("UPDATE", "DELETE")
         )
     return (
-        f"CREATE TRIGGER {table}_append_only BEFORE UPDATE OR DELETE ON {table} "
-        "FOR EACH ROW EXECUTE FUNCTION audit_refuse()",
-        f"CREATE TRIGGER {table}_no_truncate BEFORE TRUNCATE ON {table} "
-        "FOR EACH STATEMENT EXECUTE FUNCTION audit_refuse()",
+        (
+            f"CREATE TRIGGER {table}_append_only BEFORE UPDATE OR DELETE ON {table} "
+            "FOR EACH ROW EXECUTE FUNCTION audit_refuse()"
+        ),
+        (
+            f"CREATE TRIGGER {table}_no_truncate BEFORE TRUNCATE ON {table} "
+            "FOR EACH STATEMENT EXECUTE FUNCTION audit_refuse()"
+        ),
     )
 
 

@@ -1,5 +1,6 @@
 """What the mirror needs of Redis. :class:`rq_core.client.Client` offers it; tests bring a small
-one."""
+one.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class OutboxSource(Protocol):
 
     def wait_outbox(self, last: Mapping[str, str], seconds: float) -> set[str]:
         """Wait up to ``seconds`` for entries after ``last`` (queue → entry id, or "0-0"), which is
-        not empty."""
+        not empty.
+        """
 
     def close(self) -> None:
         """Close all connections."""
