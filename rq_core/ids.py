@@ -49,7 +49,8 @@ class JobIds:
             raw = self._random(8 * 256).hex()
             # The variant is the two top bits of this half: 8, 9, a or b.
             pool = self._pool = [
-                "89ab"[int(raw[at], 16) & 3] + raw[at + 1 : at + 16] for at in range(0, len(raw), 16)
+                "89ab"[int(raw[at], 16) & 3] + raw[at + 1 : at + 16]
+                for at in range(0, len(raw), 16)
             ]
         return f"{self._last:012x}7{self._counter:03x}{pool.pop()}"
 

@@ -38,7 +38,9 @@ class Profile:
             object.__setattr__(self, "priority", Priority(self.priority))
         except ValueError:
             raise InvalidOption(
-                option="priority", value=self.priority, must=f"must be one of {', '.join(PRIORITIES)}"
+                option="priority",
+                value=self.priority,
+                must=f"must be one of {', '.join(PRIORITIES)}",
             ) from None
         for option in ("max_attempts", "max_losses"):
             value = getattr(self, option)

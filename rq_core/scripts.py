@@ -215,9 +215,7 @@ def _bind_args(header: Header) -> str:
             f"if not {name} then return {{'refused', 'arguments', '{name}'}} end"
         )
     if not each:
-        lines.append(
-            f"if #ARGV ~= {len(args)} then return {{'refused', 'arguments', 'count'}} end"
-        )
+        lines.append(f"if #ARGV ~= {len(args)} then return {{'refused', 'arguments', 'count'}} end")
         return "\n".join(lines)
     values = ", ".join(
         f"tonumber(ARGV[at + {n}])" if word.endswith(":int") else f"ARGV[at + {n}]"

@@ -52,7 +52,9 @@ def resolve(url: str) -> str:
         return server.resolve(url)
     if not url.startswith(("redis://", "rediss://", "unix://")):
         raise InvalidOption(
-            option="redis", value=url, must="must begin with redis://, rediss://, unix:// or embedded://"
+            option="redis",
+            value=url,
+            must="must begin with redis://, rediss://, unix:// or embedded://",
         )
     return url
 
@@ -86,7 +88,9 @@ class PoolWire:
                 real, **_for_unix(real, _options(Retry(NoBackoff(), 0)))
             )
         except ValueError as error:
-            raise InvalidOption(option="redis", value=url, must=f"must be a URL ({error})") from None
+            raise InvalidOption(
+                option="redis", value=url, must=f"must be a URL ({error})"
+            ) from None
 
     def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         try:
@@ -147,7 +151,9 @@ class AsyncPoolWire:
                 real, **_for_unix(real, _options(AsyncRetry(NoBackoff(), 0)))
             )
         except ValueError as error:
-            raise InvalidOption(option="redis", value=url, must=f"must be a URL ({error})") from None
+            raise InvalidOption(
+                option="redis", value=url, must=f"must be a URL ({error})"
+            ) from None
 
     async def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """See Wire.exchange."""

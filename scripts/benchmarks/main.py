@@ -50,7 +50,9 @@ def main() -> None:
             if options.redis is None:
                 server.stop(place / "server")
     for figure, values in figures.items():
-        print(f"{figure:32} {statistics.median(values):>10,.0f}  ({min(values):,.0f} to {max(values):,.0f})")
+        print(
+            f"{figure:32} {statistics.median(values):>10,.0f}  ({min(values):,.0f} to {max(values):,.0f})"
+        )
     if options.json:
         medians = {figure: round(statistics.median(v), 1) for figure, v in figures.items()}
         options.json.write_text(json.dumps(medians, indent=2) + "\n")

@@ -170,7 +170,9 @@ class Stage:
             if not self.left():
                 break
             time.sleep(0.005)
-        raise DemoFailed("the work was done before a worker could be killed; give --path more files")
+        raise DemoFailed(
+            "the work was done before a worker could be killed; give --path more files"
+        )
 
     def _held_by(self, pid: int) -> int:
         lines = self.client.snapshot(self.queue)["state"]
@@ -186,7 +188,9 @@ class Stage:
         while (done := self.finished(total)) < until:
             told(done)
             if time.monotonic() > deadline:
-                raise DemoFailed(f"only {done} of {total} jobs finished in {PATIENCE_S:g} s; see {self.log}")
+                raise DemoFailed(
+                    f"only {done} of {total} jobs finished in {PATIENCE_S:g} s; see {self.log}"
+                )
             time.sleep(0.05)
         told(done)
 
@@ -194,9 +198,7 @@ class Stage:
         """Remove the demo's queue from Redis; its history stays in SQL."""
         keys = queue_keys(self.queue).all()
         self.client.run(
-            self.client.operations.ask(
-                [["DEL", *keys], ["SREM", queues_key(), self.queue]]
-            )
+            self.client.operations.ask([["DEL", *keys], ["SREM", queues_key(), self.queue]])
         )
 
 
@@ -254,7 +256,9 @@ def judge(engine: Engine, queue: str, deed: Deed, witness: Path) -> Outcome:
     again_ms = (again_at or deed.killed_at_ms) - deed.killed_at_ms
     problems = []
     if again_ms > (LEASE_S + WAKE_S) * 1000:
-        problems.append(f"a job of the killed worker waited {again_ms} ms, longer than a lease and a wake")
+        problems.append(
+            f"a job of the killed worker waited {again_ms} ms, longer than a lease and a wake"
+        )
     if mismatches:
         problems.append(f"{mismatches} files have another digest than the jobs saw, or none")
     if missing := [i for i in ids if succeeded.get(i, 0) != 1]:
@@ -287,5 +291,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-

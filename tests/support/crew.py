@@ -30,7 +30,9 @@ quick = RetryPolicy(max_attempts=3, backoff="fixed", base=0.01, jitter=False)
 def witness(what: str, **facts: Any) -> None:
     """Append one line to the witness file."""
     job = current_job()
-    line = json.dumps({"what": what, "job": job.id, "claim": job.claim, "pid": os.getpid(), **facts})
+    line = json.dumps(
+        {"what": what, "job": job.id, "claim": job.claim, "pid": os.getpid(), **facts}
+    )
     handle = os.open(os.environ[WITNESS], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.write(handle, line.encode() + b"\n")
@@ -121,9 +123,7 @@ class Witness:
 
 
 @contextmanager
-def worker_process(
-    url: str, seen: Witness, *options: str
-) -> Iterator[subprocess.Popen[bytes]]:
+def worker_process(url: str, seen: Witness, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     """A ``rq-core worker`` process of these tasks, ended by SIGKILL if it still runs after the block."""
     command = [sys.executable, "-m", "rq_core.cli", "worker", "tests.support.crew:app"]
     command += ["--queues", "crew", "--redis", url, *options]

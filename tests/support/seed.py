@@ -157,9 +157,7 @@ class Seed:
             )
         )
 
-    def extend(
-        self, held: Iterable[Claim | tuple[str, str]], *, worker: str = WORKER
-    ) -> Extended:
+    def extend(self, held: Iterable[Claim | tuple[str, str]], *, worker: str = WORKER) -> Extended:
         records = [(h[1], h[2]) if isinstance(h, Claim) else h for h in held]
         return self.client.one(self.operations.extend_call(self.queue, worker, records))
 

@@ -38,7 +38,9 @@ def without_slot(changes: Diff, now_ms: int) -> tuple[Diff, str | None]:
 
     The answer is None if the call kept none.
     """
-    rest = {key: dict(value) if isinstance(value, dict) else value for key, value in changes.items()}
+    rest = {
+        key: dict(value) if isinstance(value, dict) else value for key, value in changes.items()
+    }
     moved = rest.pop("slots", {})
     for name, (_, kept) in list(moved.items()):
         if kept is None:
@@ -74,7 +76,10 @@ def raw(control: redis.Redis) -> dict[str, Any]:
                 "list": lambda key: control.lrange(key, 0, -1),
                 "set": lambda key: sorted(control.smembers(key)),
                 "zset": lambda key: control.zrange(key, 0, -1, withscores=True),
-                "stream": lambda key: (control.xrange(key), control.xinfo_stream(key)["last-generated-id"]),
+                "stream": lambda key: (
+                    control.xrange(key),
+                    control.xinfo_stream(key)["last-generated-id"],
+                ),
             }[kind](key),
         )
     return found

@@ -20,7 +20,9 @@ def test_a_killed_workers_job_runs_again_within_a_lease(
     with worker_process(app.redis_url, witness) as first:
         wait_until(lambda: witness.lines("begin"), "the job runs", timeout=20)
         with worker_process(app.redis_url, witness):
-            wait_until(lambda: client.run(_workers(client)) >= 2, "the second worker waits", timeout=20)
+            wait_until(
+                lambda: client.run(_workers(client)) >= 2, "the second worker waits", timeout=20
+            )
             os.kill(first.pid, signal.SIGKILL)
             wait_until(lambda: len(witness.lines("begin")) == 2, "it runs again", timeout=10)
 
@@ -97,9 +99,7 @@ def test_what_is_not_finished_after_the_grace_is_given_back_unspent(
         assert events(client, handle.id)[-1][1]["reason"] == "shutdown"
 
 
-def test_a_second_signal_ends_the_grace(
-    client: Client, witness: crew.Witness, app: App
-) -> None:
+def test_a_second_signal_ends_the_grace(client: Client, witness: crew.Witness, app: App) -> None:
     handle = crew.sleeping.enqueue(60)
     with worker_process(app.redis_url, witness, "--grace", "60") as process:
         wait_until(lambda: witness.lines("begin"), "the job runs", timeout=20)

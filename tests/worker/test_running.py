@@ -114,8 +114,10 @@ async def test_arguments_that_the_task_does_not_take_go_back_too(
 
     async with run_worker():
         await wait_until_async(
-            lambda: client.job(handle.id, ["crew"]) is not None
-            and client.job(handle.id, ["crew"]).state == "scheduled",  # type: ignore[union-attr]
+            lambda: (
+                client.job(handle.id, ["crew"]) is not None
+                and client.job(handle.id, ["crew"]).state == "scheduled"
+            ),  # type: ignore[union-attr]
             "the job was given back",
         )
 
