@@ -516,7 +516,7 @@ class Operations:
             if name not in SETTINGS and name != "paused":
                 known = ", ".join((*SETTINGS, "paused"))
                 raise errors.InvalidOption(option=name, value=value, must=f"must be one of {known}")
-            if not isinstance(value, int) or value < minimum:
+            if type(value) is not int or value < minimum:
                 raise errors.InvalidOption(
                     option=name, value=value, must=f"must be a whole number, {minimum} or more"
                 )
@@ -714,7 +714,7 @@ def _as_dict(value: Any) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
     if value and isinstance(value[0], list):
-        return {k: v for k, v in value}
+        return dict(value)
     return dict(zip(value[::2], value[1::2], strict=True))
 
 

@@ -70,7 +70,7 @@ def measure(url: str, place: Path, jobs: int, repeats: int) -> dict[str, list[fl
             figures[f"drain_{kind}_per_s"].append(timed(jobs, drain_queue))
         one = max(jobs // 20, 100)
         figures["enqueue_one_per_s"].append(
-            timed(one, lambda: [noop_async.enqueue(number=n, text=TEXT) for n in range(one)])
+            timed(one, lambda n=one: [noop_async.enqueue(number=i, text=TEXT) for i in range(n)])
         )
         drain_queue()
         audit = f"sqlite:///{place / f'audit-{repeat}.db'}"

@@ -39,7 +39,7 @@ FILES_MIN: Final = 50
 @click.option("--workers", type=click.IntRange(2, 32), default=2, show_default=True)
 @click.option("--keep", is_flag=True, help="Keep the server and the database to look inside.")
 @click.option("--json", "as_json", is_flag=True, help="End with one line of JSON.")
-def demo(  # noqa: D103 - click shows the docstring below
+def demo(
     path: Path | None,
     redis_url: str | None,
     audit_url: str | None,

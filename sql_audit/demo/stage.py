@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Engine, func, select
 
@@ -215,7 +215,7 @@ class Deed:
 def judge(engine: Engine, queue: str, deed: Deed, witness: Path) -> Outcome:
     """Compare three records: the files themselves, what the jobs witnessed, and SQL."""
     files, ids = deed.files, deed.ids
-    seen: dict[str, list[dict[str, str]]] = {}
+    seen: dict[str, list[dict[str, Any]]] = {}
     for line in witness.read_text().splitlines() if witness.exists() else []:
         entry = json.loads(line)
         seen.setdefault(entry["path"], []).append(entry)
@@ -229,24 +229,16 @@ def judge(engine: Engine, queue: str, deed: Deed, witness: Path) -> Outcome:
 
     with engine.connect() as connection:
         about = job_event.c.queue == queue
-        events = Counter(
-            dict(
-                connection.execute(
-                    select(job_event.c.type, func.count()).where(about).group_by(job_event.c.type)
-                )
-                .tuples()
-                .all()
-            )
+        per_type = connection.execute(
+            select(job_event.c.type, func.count()).where(about).group_by(job_event.c.type)
         )
-        succeeded = dict(
-            connection.execute(
-                select(job_event.c.job_id, func.count())
-                .where(about, job_event.c.type == "succeeded")
-                .group_by(job_event.c.job_id)
-            )
-            .tuples()
-            .all()
+        events: Counter[str] = Counter({row[0]: row[1] for row in per_type})
+        per_job = connection.execute(
+            select(job_event.c.job_id, func.count())
+            .where(about, job_event.c.type == "succeeded")
+            .group_by(job_event.c.job_id)
         )
+        succeeded: dict[str, int] = {row[0]: row[1] for row in per_job}
         lost = select(job_event.c.job_id).where(about, job_event.c.type == "lease_expired")
         again_at = connection.execute(
             select(func.max(job_event.c.at_ms)).where(

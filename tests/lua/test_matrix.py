@@ -1,4 +1,4 @@
-"""Every state × every script that moves jobs: a legal pair gives exactly its events, an illegal one changes no byte.
+"""Every state against every script: a legal pair gives exactly its events, an illegal one changes no byte.
 
 What is expected is walked through machine.TRANSITIONS. Only *when* an arrow may be drawn is said here, once per
 arrow (GUARDS), so that a new transition fails this module until somebody has said when it happens.

@@ -28,7 +28,7 @@ def _change(old: Any, new: Any) -> Any:
             for member in sorted({*old, *new})
             if old.get(member) != new.get(member)
         }
-    if old and isinstance(old[0], tuple) or new and isinstance(new[0], tuple):
+    if (old and isinstance(old[0], tuple)) or (new and isinstance(new[0], tuple)):
         return new[len(old) :] if new[: len(old)] == old else (old, new)
     return old, new
 
@@ -66,19 +66,21 @@ def without_slot(changes: Diff, now_ms: int) -> tuple[Diff, str | None]:
 def raw(control: redis.Redis) -> dict[str, Any]:
     """Everything in the server's database by the type that each key has, whatever type it should have."""
     found: dict[str, Any] = {}
-    for key in sorted(control.keys("*")):
-        kind = control.type(key)
+    # redis-py's types allow bytes too; this client decodes.
+    server: Any = control
+    for key in sorted(server.keys("*")):
+        kind = server.type(key)
         found[key] = (
             kind,
             {
-                "string": lambda key: control.get(key),
-                "hash": lambda key: control.hgetall(key),
-                "list": lambda key: control.lrange(key, 0, -1),
-                "set": lambda key: sorted(control.smembers(key)),
-                "zset": lambda key: control.zrange(key, 0, -1, withscores=True),
+                "string": server.get,
+                "hash": server.hgetall,
+                "list": lambda key: server.lrange(key, 0, -1),
+                "set": lambda key: sorted(server.smembers(key)),
+                "zset": lambda key: server.zrange(key, 0, -1, withscores=True),
                 "stream": lambda key: (
-                    control.xrange(key),
-                    control.xinfo_stream(key)["last-generated-id"],
+                    server.xrange(key),
+                    server.xinfo_stream(key)["last-generated-id"],
                 ),
             }[kind](key),
         )

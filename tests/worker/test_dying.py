@@ -33,7 +33,7 @@ def test_a_killed_workers_job_runs_again_within_a_lease(
     assert expired[1]["losses"] == 1
 
 
-def _workers(client: Client):  # noqa: ANN202 - a plan
+def _workers(client: Client):
     """How many connections wait for a token."""
     (text,) = yield from client.operations.ask([["CLIENT", "LIST"]])
     return sum("cmd=blpop" in line for line in text.splitlines())

@@ -12,7 +12,7 @@ from tests.support.wait import wait_until_async
 from tests.worker.conftest import RunWorker, event_types, events
 
 
-def gone(client: Client, *ids: str):  # noqa: ANN201 - a predicate
+def gone(client: Client, *ids: str):
     return lambda: all(client.job(i, ["crew"]) is None for i in ids)
 
 
