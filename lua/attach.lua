@@ -5,7 +5,7 @@ begins there; otherwise a new epoch starts, and the mirror asks for a baseline o
 Sending it twice is harmless, so it takes no call slot.
 
 Keys: meta outbox
-Meta: layout epoch replid audit audit_id baseline
+Meta: epoch replid audit audit_id baseline
 Args: by audit_id mode
 Uses: clock meta epoch emit
 Returns: ok on|baseline|off | refused elsewhere AUDIT_ID | epoch. BASELINE asks for baseline calls

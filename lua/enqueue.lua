@@ -5,7 +5,7 @@ Keys: meta state jobs ready scheduled outbox slots expiring wake
 Meta: sequence backlog_max_jobs backlog_max_bytes
 Args: slot number:int by
 Each: id delay_ms:int priority:int head detail spec
-Uses: call emit state ready due wake batch
+Uses: call emit ready due wake batch
 Returns: ok {DUPLICATE_ID}… | refused audit_backlog BACKLOG BOUND | epoch
 Invariants: I1 (the outbox entry and the jobs are one write), I6
 ]]

@@ -6,7 +6,7 @@ many is harmless, since claim passes over it.
 
 Flags: allow-oom
 Keys: meta state jobs ready scheduled leases dead expiring outbox wake
-Meta: layout epoch replid sequence lease_ms tombstones dead_retention_ms
+Meta: epoch replid sequence lease_ms tombstones dead_retention_ms
 Args: by sequence_min:int tombstones_now:int
 Each: id relog:int relist:int
 Uses: clock meta epoch emit state ready dead wake batch baseline

@@ -1,4 +1,5 @@
-"""``rq-core audit …``: run the mirror, and ask the log. Plugged into ``rq-core`` as ``rq_core.plugins``.
+"""``rq-core audit …``: run the mirror, and ask the log. Plugged into ``rq-core`` as
+``rq_core.plugins``.
 
 What is slow to import (SQLAlchemy, rich) is imported by the command that needs it.
 """
@@ -293,7 +294,7 @@ def _unknown_queue(engine: Engine, queue: str | None) -> NoReturn:
     _fail(f"the audit database knows no queue {queue!r}: known are {known}")
 
 
-# ---- printing ------------------------------------------------------------------------------------------------
+# Printing.
 
 
 def _console() -> Console:

@@ -1,9 +1,10 @@
-"""The audit database: its address, its connections, its transactions, and writing many rows at once.
+"""The audit database: its address, its connections, its transactions, and writing many rows at
+once.
 
-One writer at a time. On PostgreSQL that is the lock on a queue's cursor. On SQLite it is BEGIN IMMEDIATE, and
-a lock file besides: SQLite before 3.51.3 can damage its write-ahead log when one connection checkpoints while
-another writes, so whoever writes or checkpoints holds that file, and every other connection is told never to
-checkpoint.
+One writer at a time. On PostgreSQL that is the lock on a queue's cursor. On SQLite it is BEGIN
+IMMEDIATE, and a lock file besides: SQLite before 3.51.3 can damage its write-ahead log when one
+connection checkpoints while another writes, so whoever writes or checkpoints holds that file, and
+every other connection is told never to checkpoint.
 
     database = Database("audit.db")
     with database.writing() as connection:      # None if another process is writing
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +32,8 @@ BUSY_TIMEOUT_MS: Final = 5_000
 """How long a connection to SQLite waits for another's lock."""
 
 IDLE_TIMEOUT_MS: Final = 30_000
-"""After how long PostgreSQL ends a transaction whose mirror has stopped, so that another may take over."""
+"""After how long PostgreSQL ends a transaction whose mirror has stopped, so that another may take
+over."""
 
 CHECKPOINT_PAGES: Final = 4_000
 """Pages in SQLite's write-ahead log at which the writer checkpoints (16 MB)."""
@@ -39,7 +42,8 @@ Row = tuple[Any, ...]
 
 
 def normalise(text: str) -> URL:
-    """The URL of an audit database from what people write: a path, ``sqlite:///path``, ``postgresql://…``.
+    """The URL of an audit database from what people write: a path, ``sqlite:///path``,
+    ``postgresql://…``.
 
     Raises AuditUrlInvalid.
     """
@@ -106,7 +110,7 @@ class Database:
         if self._readers is not None:
             self._readers.dispose()
 
-    # ---- connections -----------------------------------------------------------------------------------------
+    # Connections.
 
     def _make_engine(self, *, writer: bool) -> Engine:
         if self.dialect == "sqlite":
@@ -149,8 +153,8 @@ class Database:
     def writing(self, *, wait: bool = False) -> Iterator[Connection | None]:
         """A transaction to write in, committed by :meth:`commit` or else rolled back.
 
-        None if another process is writing (SQLite only; with ``wait``, waits for it instead). Raises
-        sqlalchemy.exc.DBAPIError.
+        None if another process is writing (SQLite only; with ``wait``, waits for it instead).
+        Raises sqlalchemy.exc.DBAPIError.
         """
         with contextlib.ExitStack() as stack:
             if self.dialect == "sqlite" and not stack.enter_context(self._lock_file(wait=wait)):
@@ -177,14 +181,13 @@ class Database:
         finally:
             os.close(handle)
 
-    # ---- many rows -------------------------------------------------------------------------------------------
+    # Many rows.
 
     def jobs(self, connection: Connection, queue: str, ids: list[str]) -> Sequence[Sequence[Any]]:
         """The rows of ``job`` for ``ids``, in one statement."""
         if self.dialect == "sqlite":
-            from sql_audit.entries import to_json
-
-            return connection.exec_driver_sql(SQLITE.JOBS, (queue, to_json(ids))).fetchall()
+            bound = queue, json.dumps(ids)
+            return connection.exec_driver_sql(SQLITE.JOBS, bound).fetchall()
         return connection.exec_driver_sql(POSTGRESQL.JOBS, (queue, ids)).fetchall()
 
     def insert_events(self, connection: Connection, rows: list[Row]) -> None:
@@ -220,7 +223,7 @@ class Database:
         if not rows:
             return
         if self.dialect == "sqlite":
-            connection.exec_driver_sql(insert, rows)  # type: ignore[arg-type] # a list of tuples is fine
+            connection.exec_driver_sql(insert, rows)
         else:
             self._copy(connection, copy, rows)
 
@@ -277,7 +280,8 @@ def data_refused(error: BaseException) -> bool:
         ) or (isinstance(error, sqlite3.ProgrammingError) and "type" in str(error))
     state = getattr(error, "sqlstate", None)
     if state is not None:
-        # Data exceptions, constraint violations, limits of the program (a key too long for its index).
+        # Data exceptions, constraint violations, limits of the program (a key too long for its
+        # index).
         return str(state)[:2] in {"22", "23", "54"}
     if type(error).__module__.startswith("psycopg"):
         return type(error).__name__ in {"DataError", "IntegrityError"}

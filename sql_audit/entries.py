@@ -1,9 +1,11 @@
-"""Intake: raw outbox entries, checked and turned into columns, or into something that SQL can always keep.
+"""Intake: raw outbox entries, checked and turned into columns, or into something that SQL can
+always keep.
 
-:func:`rq_core.history.decode` says what an entry means; this is the same reading for many thousands a second.
-The jobs of an entry are turned into columns by the names in ``machine.JOB_EVENT_FIELDS``, and a whole column is
-checked at once. What does not pass is never dropped: the entry, or the job's part of it, is kept raw in
-quarantine and a row of type ``quarantined`` holds its place in the sequence.
+:func:`rq_core.history.decode` says what an entry means; this is the same reading for many thousands
+a second. The jobs of an entry are turned into columns by the names in ``machine.JOB_EVENT_FIELDS``,
+and a whole column is checked at once. What does not pass is never dropped: the entry, or the job's
+part of it, is kept raw in quarantine and a row of type ``quarantined`` holds its place in the
+sequence.
 """
 
 from __future__ import annotations
@@ -121,7 +123,7 @@ def clean(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-# ---- the kinds of values -------------------------------------------------------------------------------------
+# The kinds of values.
 
 Check = Callable[[Sequence[Any]], bool]
 _INT, _STR, _NONE = int, str, type(None)
@@ -133,7 +135,7 @@ def _integers(column: Sequence[Any]) -> bool:
         return True
     if not types <= {_INT, _NONE}:
         return False
-    numbers = column if len(types) == 1 else [n for n in column if n is not None]
+    numbers: Sequence[int] = column if len(types) == 1 else [n for n in column if n is not None]
     return min(numbers) >= 0 and max(numbers) <= INTEGER_MAX
 
 
@@ -231,7 +233,7 @@ def _refuse_constant(name: str) -> NoReturn:
 _decode_json = json.JSONDecoder(parse_constant=_refuse_constant).decode
 
 
-# ---- taking an entry in --------------------------------------------------------------------------------------
+# Taking an entry in.
 
 
 def take(entry_id: OutboxId, raw: RawFields) -> Intake:
@@ -330,7 +332,7 @@ def _take_columns(intake: Intake, arrays: list[Any], spec: _FieldsOf, raw: RawFi
             if lengths != {count}:
                 arrays = [array + [None] * (count - len(array)) for array in arrays]
             columns = list(zip(*arrays, strict=True))
-            if all([check(column) for check, column in zip(spec.checks, columns, strict=True)]):
+            if all(check(column) for check, column in zip(spec.checks, columns, strict=True)):
                 intake.columns = dict(zip(spec.names, columns, strict=True))
                 intake.ordinals = range(len(arrays))
                 return

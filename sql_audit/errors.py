@@ -36,8 +36,8 @@ class AuditUnavailable(AuditError):
 
 
 class AuditEmpty(AuditError):
-    """there is no audit log at {url} yet: start `rq-core audit run --audit {url}`, or create it with
-    `rq-core audit migrate --audit {url}`.
+    """there is no audit log at {url} yet: start `rq-core audit run --audit {url}`, or create it
+    with `rq-core audit migrate --audit {url}`.
     """
 
 

@@ -1,11 +1,13 @@
-"""From entries to rows: the events as they are stored, and where they leave each job and each claim.
+"""From entries to rows: the events as they are stored, and where they leave each job and each
+claim.
 
-:func:`rq_core.history.fold` says what an event does to a job. This is the same step for many thousands a second,
-with the times, outcomes and errors that SQL keeps besides; a test folds random histories through both and
-compares. Like history's, it applies an event that is out of place all the same: what Redis did is what happened.
+:func:`rq_core.history.fold` says what an event does to a job. This is the same step for many
+thousands a second, with the times, outcomes and errors that SQL keeps besides; a test folds random
+histories through both and compares. Like history's, it applies an event that is out of place all
+the same: what Redis did is what happened.
 
-A :class:`Folder` lives for one batch. It does no I/O: give it the rows of the jobs concerned, feed it the
-entries in order, and take the rows to write.
+A :class:`Folder` lives for one batch. It does no I/O: give it the rows of the jobs concerned, feed
+it the entries in order, and take the rows to write.
 """
 
 from __future__ import annotations
@@ -119,7 +121,9 @@ class Folder:
     """One batch: entries in, rows out."""
 
     def __init__(self, queue: str, known: Iterable[Sequence[Any]], *, at_ms: int = 0) -> None:
-        """``known``: the rows of ``job`` for the ids of the batch. ``at_ms``: the last event's time before."""
+        """``known``: the rows of ``job`` for the ids of the batch. ``at_ms``: the last event's time
+        before.
+        """
         self.queue = queue
         self.at_ms = at_ms
         self.jobs: dict[str, Job] = {job.job_id: job for job in map(Job.of_row, known)}
@@ -148,11 +152,12 @@ class Folder:
             Event.SETTLEMENT_REFUSED: self._settlement_refused,
         }
 
-    # ---- what to write ---------------------------------------------------------------------------------------
+    # What to write.
 
     def job_rows(self) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
         """Rows of ``job``: the new ones, and those that replace a row."""
-        new, old = [], []
+        new: list[tuple[Any, ...]] = []
+        old: list[tuple[Any, ...]] = []
         for job_id, job in self.touched.items():
             (old if job_id in self.known else new).append(job_row(job))
         return new, old
@@ -163,7 +168,7 @@ class Folder:
             map(attempt_row, self.resumed.values())
         )
 
-    # ---- reading an entry ------------------------------------------------------------------------------------
+    # Reading an entry.
 
     def add(self, intake: Intake) -> None:
         """Apply one entry."""
@@ -276,7 +281,7 @@ class Folder:
             self.resumed[key] = attempt
         return attempt
 
-    # ---- one step per event ----------------------------------------------------------------------------------
+    # One step per event.
 
     def _enqueued(self, intake: Intake) -> None:
         columns = intake.columns

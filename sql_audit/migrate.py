@@ -1,4 +1,6 @@
-"""Schema versions: what a database has, what this release needs, and the way from one to the other."""
+"""Schema versions: what a database has, what this release needs, and the way from one to the
+other.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,8 @@ def found(connection: Connection) -> str | None:
 
 
 def upgrade(url: str | Database, revision: str = "head") -> str:
-    """Bring a database to this release's schema, creating it if need be. Returns the version it has now.
+    """Bring a database to this release's schema, creating it if need be. Returns the version it has
+    now.
 
     Raises AuditUnavailable, SchemaAhead or SchemaForeign.
     """
@@ -104,7 +107,8 @@ def _refuse_ahead(database: Database, current: str | None) -> None:
 def check_current(url: str | Database) -> None:
     """Make sure that a database has this release's schema.
 
-    Raises AuditEmpty, SchemaBehind (which says what to run), SchemaAhead, SchemaForeign or AuditUnavailable.
+    Raises AuditEmpty, SchemaBehind (which says what to run), SchemaAhead, SchemaForeign or
+    AuditUnavailable.
     """
     database = url if isinstance(url, Database) else Database(url)
     try:

@@ -1,12 +1,14 @@
 """The mirror of one queue: outbox entries into SQL, exactly once, one batch per transaction.
 
-Exactly once, because a batch's rows and the cursor that counts them commit together. Only then is Redis trimmed,
-and the last mirrored entry stays in the stream as the *anchor*, which the next read must find unchanged. A batch
-is never committed before the trim of the one before was answered, so that each trim takes exactly one batch off
-the backlog, however often it is sent and by whichever mirror.
+Exactly once, because a batch's rows and the cursor that counts them commit together. Only then is
+Redis trimmed, and the last mirrored entry stays in the stream as the *anchor*, which the next read
+must find unchanged. A batch is never committed before the trim of the one before was answered, so
+that each trim takes exactly one batch off the backlog, however often it is sent and by whichever
+mirror.
 
-No threads and no loops: :meth:`Mirror.turn` makes one batch, in steps that a test may interrupt. Several mirrors
-may work on a queue; whoever has the cursor's lock moves it, and the others see that it moved.
+No threads and no loops: :meth:`Mirror.turn` makes one batch, in steps that a test may interrupt.
+Several mirrors may work on a queue; whoever has the cursor's lock moves it, and the others see that
+it moved.
 
     >>> mirror = Mirror(source, Database("audit.db"), "mail")        # doctest: +SKIP
     >>> mirror.turn().events                                         # doctest: +SKIP
@@ -21,6 +23,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection
@@ -161,7 +164,9 @@ def genesis(audit_id: str, queue: str) -> str:
 
 
 def rows_digest(rows: Sequence[EventRow]) -> str:
-    """SHA-256 in hex of rows of job_event: of their compact JSON, in ASCII, in the order of the columns."""
+    """SHA-256 in hex of rows of job_event: of their compact JSON, in ASCII, in the order of the
+    columns.
+    """
     return hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -201,12 +206,13 @@ class Mirror:
         self._refusals: dict[OutboxId, list[str]] = {}
         """Entries that SQL refused alone, and what it said, each time."""
 
-    # ---- one turn --------------------------------------------------------------------------------------------
+    # One turn.
 
     def turn(self) -> Turn:
         """Mirror one batch, if there is one.
 
-        Raises what Redis or SQL raise when they fail; nothing is lost then, and the next turn goes on.
+        Raises what Redis or SQL raise when they fail; nothing is lost then, and the next turn goes
+        on.
         """
         if self._audit_id is None:
             self.attach()
@@ -244,10 +250,11 @@ class Mirror:
             self._done("committed")
         return Outcome.MIRRORED
 
-    # ---- the steps -------------------------------------------------------------------------------------------
+    # The steps.
 
     def attach(self) -> None:
-        """Make the queue's cursor if there is none, and tell Redis that this database mirrors the queue.
+        """Make the queue's cursor if there is none, and tell Redis that this database mirrors the
+        queue.
 
         Raises rq_core.errors.AuditElsewhere if another one does.
         """
@@ -288,7 +295,9 @@ class Mirror:
         return True
 
     def compare(self, connection: Connection, batch: _Batch) -> bool:  # noqa: ARG002 - under its lock
-        """Find what follows the cursor, and note every break. False if the cursor moved since the read."""
+        """Find what follows the cursor, and note every break. False if the cursor moved since the
+        read.
+        """
         cursor = batch.cursor
         if batch.moved:
             # The trim that the cursor owes now was not sent by this mirror: begin with that again.
@@ -401,7 +410,7 @@ class Mirror:
         )
         self._done("trimmed")
 
-    # ---- reading ---------------------------------------------------------------------------------------------
+    # Reading.
 
     def _read_from(self, position: OutboxId | None) -> list[RawEntry]:
         """Entries from ``position`` on (the anchor, if it is still there), up to about a batch."""
@@ -455,7 +464,7 @@ class Mirror:
         intake.in_place = False
         return intake
 
-    # ---- comparing -------------------------------------------------------------------------------------------
+    # Comparing.
 
     @staticmethod
     def _anchored(cursor: Cursor, entries: list[RawEntry]) -> bool:
@@ -469,7 +478,7 @@ class Mirror:
         if cursor.position is not None and not self._anchored(cursor, entries):
             return False
         ids = [entry_id for entry_id, _ in entries]
-        return all(_follows(a, b) for a, b in zip(ids, ids[1:], strict=False))
+        return all(_follows(a, b) for a, b in pairwise(ids))
 
     def _note_changed(self, batch: _Batch, at: OutboxId, raw: RawFields) -> None:
         reason = "Redis has another entry under a number that is mirrored already"
@@ -518,7 +527,7 @@ class Mirror:
             if self._entries_max >= self.limits.events:
                 self._entries_max = None
 
-    # ---- what SQL refuses ------------------------------------------------------------------------------------
+    # What SQL refuses.
 
     def _look_for_refused(self, batch: _Batch, error: Exception) -> None:
         """Make the next batches smaller until one entry is left, and then mark that one.

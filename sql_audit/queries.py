@@ -4,6 +4,8 @@ engine = Database("audit.db").readers
 print(report(engine, queue="mail").tasks)
 """
 
+# ruff: noqa: S608 - statements are joined from constants of this module; values are bound
+
 from __future__ import annotations
 
 import json
@@ -145,7 +147,7 @@ def readable(at_ms: int) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S}.{at_ms % 1000:03d}Z"
 
 
-# ---- statements ----------------------------------------------------------------------------------------------
+# Statements.
 
 _QUEUE: Final = "(CAST(:queue AS TEXT) IS NULL OR queue = :queue)"
 
@@ -168,7 +170,7 @@ _TAIL = text(
 
 _AFTER = text(
     f"SELECT {_EVENT_COLUMNS} FROM job_event WHERE queue = :queue "
-    "AND (epoch > :epoch OR (epoch = :epoch AND (seq > :seq OR (seq = :seq AND ordinal > :ordinal)))) "
+    "AND (epoch, seq, ordinal) > (:epoch, :seq, :ordinal) "
     "ORDER BY epoch, seq, ordinal LIMIT :limit"
 )
 
@@ -191,7 +193,9 @@ _CLAIMS = text(
 
 
 def _percentiles(column: str) -> Any:
-    """The nearest-rank percentiles of a column, per queue and task: SQL that both databases know."""
+    """The nearest-rank percentiles of a column, per queue and task: SQL that both databases
+    know.
+    """
     return text(
         f"SELECT queue, task, MIN(CASE WHEN place >= (n * 50 + 99) / 100 THEN {column} END), "
         f"MIN(CASE WHEN place >= (n * 95 + 99) / 100 THEN {column} END) FROM ("
@@ -212,7 +216,7 @@ _SLOWEST = text(
 )
 
 
-# ---- questions -----------------------------------------------------------------------------------------------
+# Questions.
 
 
 def watermarks(engine: Engine, queue: str | None = None) -> list[Watermark]:
@@ -226,8 +230,9 @@ def _watermarks(connection: Connection, queue: str | None) -> list[Watermark]:
 
 
 def _event(row: Row[Any]) -> LoggedEvent:
-    *columns, detail = row
-    return LoggedEvent(*columns, detail=json.loads(detail) if detail is not None else {})
+    columns = row._asdict()
+    detail = columns.pop("detail")
+    return LoggedEvent(**columns, detail={} if detail is None else json.loads(detail))
 
 
 def history(engine: Engine, job_id: str, queue: str | None = None) -> list[LoggedEvent]:
@@ -278,7 +283,7 @@ _ByTask = dict[tuple[str, str | None], tuple[Any, ...]]
 
 
 def _by_task(rows: Sequence[Row[Any]]) -> _ByTask:
-    return {(row[0], row[1]): tuple(row[2:]) for row in rows}
+    return {(columns[0], columns[1]): columns[2:] for columns in map(tuple, rows)}
 
 
 def _task_report(row: Row[Any], claims: _ByTask, waited: _ByTask, ran: _ByTask) -> TaskReport:
@@ -314,7 +319,7 @@ def audit_id(database: Database) -> str:
 
 
 def history_of(url: str, job_id: str, queue: str) -> list[LoggedEvent]:
-    """A job's events, oldest first, from the audit database at ``url``: what ``JobHandle.history`` calls.
+    """A job's events, oldest first, from the database at ``url``, as handles ask for them.
 
     There are none while the mirror is behind the job.
     """

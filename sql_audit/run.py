@@ -1,9 +1,10 @@
 """The mirror as a service: all queues of a server, for as long as it is wanted.
 
-    python -m sql_audit.run --redis redis://localhost:6379/0 --audit audit.db [--queue mail] [--once]
+    python -m sql_audit.run --redis redis://localhost:6379/0 --audit audit.db [--queue mail]
+    [--once]
 
-It never ends because Redis or SQL does not answer: it says so, waits a little longer each time, and goes on. When
-it is told to stop it first mirrors what is there.
+It never ends because Redis or SQL does not answer: it says so, waits a little longer each time, and
+goes on. When it is told to stop it first mirrors what is there.
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ class Service:
             return
         try:
             self.source.wait_outbox(waiting, seconds)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - waiting may fail in any way and be tried again
             self._note_redis(describe(error))
             stop.wait(self._redis_backoff_s)
             self._redis_backoff_s = min(self._redis_backoff_s * 2, BACKOFF_S_MAX)
@@ -189,11 +190,12 @@ def run(
     limits: BatchLimits | None = None,
     on_step: Callable[[str], None] | None = None,
 ) -> Mirrored:
-    """Mirror the queues of a server into an audit database until ``stop`` is set; ``once``: until all is there.
+    """Mirror the queues of a server into an audit database until ``stop`` is set; ``once``: until
+    all is there.
 
-    ``queues`` None: all that exist, new ones too. A database without tables gets them. Raises AuditError at the
-    start if the database cannot be used; later failures are logged and tried again, but for ``once``, which raises
-    what went wrong.
+    ``queues`` None: all that exist, new ones too. A database without tables gets them. Raises
+    AuditError at the start if the database cannot be used; later failures are logged and tried
+    again, but for ``once``, which raises what went wrong.
     """
     database = url if isinstance(url, Database) else Database(url)
     try:

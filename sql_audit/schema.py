@@ -1,12 +1,16 @@
 """The tables of the audit log, their CHECK constraints, triggers and views.
 
-What is current here is reached by the migrations; a test compares the two. The words in the CHECKs come from
-:mod:`rq_core.machine`. Every time is an integer of Unix milliseconds, named ``*_ms``, and is the event's own.
+What is current here is reached by the migrations; a test compares the two. The words in the CHECKs
+come from :mod:`rq_core.machine`. Every time is an integer of Unix milliseconds, named ``*_ms``, and
+is the event's own.
 
-``job_event`` is kept in the order of its primary key. It is not partitioned, but may be later without moving a
-row: the key of a partitioned table must contain ``at_ms``, so a later migration gives the table a unique
-index on (queue, epoch, seq, ordinal, at_ms) and attaches it as the first partition of a new parent.
+``job_event`` is kept in the order of its primary key. It is not partitioned, but may be later
+without moving a row: the key of a partitioned table must contain ``at_ms``, so a later migration
+gives the table a unique index on (queue, epoch, seq, ordinal, at_ms) and attaches it as the first
+partition of a new parent.
 """
+
+# ruff: noqa: S608 - views and triggers are joined from names of this module
 
 from __future__ import annotations
 
@@ -100,8 +104,9 @@ job_event = Table(
 )
 """Every event, append-only: what happened to which job, in the order in which it happened.
 
-``worker`` is who made the call: a worker, a producer or a person. ``claim`` and ``task`` are known from the job
-where the event itself does not carry them. ``detail`` is a JSON object of whatever else it carries.
+``worker`` is who made the call: a worker, a producer or a person. ``claim`` and ``task`` are known
+from the job where the event itself does not carry them. ``detail`` is a JSON object of whatever
+else it carries.
 """
 
 job = Table(
@@ -163,7 +168,8 @@ job_attempt = Table(
     CheckConstraint(_one_of("outcome", OUTCOMES), name="job_attempt_outcome"),
     sqlite_with_rowid=False,
 )
-"""Each claim: who had it, how long the job had waited, how long it ran, how it ended (null: in force).
+"""Each claim: who had it, how long the job had waited, how long it ran, how it ended (null: in
+force).
 
 Its name is the fence, since the count of claims begins anew when an id is used a second time.
 """
@@ -187,8 +193,9 @@ mirror_cursor = Table(
     _number("trim_bytes"),
     PrimaryKeyConstraint("queue", name="mirror_cursor_pkey"),
 )
-"""How far a queue is mirrored. ``anchor`` is the SHA-256 of the last entry, which the next read must find;
-``trim_jobs`` and ``trim_bytes`` are what the last batch takes off the backlog when Redis is trimmed."""
+"""How far a queue is mirrored. ``anchor`` is the SHA-256 of the last entry, which the next read
+must find; ``trim_jobs`` and ``trim_bytes`` are what the last batch takes off the backlog when Redis
+is trimmed."""
 
 mirror_epoch = Table(
     "mirror_epoch",
@@ -209,9 +216,10 @@ mirror_epoch = Table(
 )
 """Where the numbering begins or breaks.
 
-``started``: an epoch's first entry. ``joined``: the mirror's first entry was not one. ``gap``: entries between
-(old_epoch, old_seq) and (epoch, seq) are missing, ``missing`` of them if that is known. ``changed``: an entry
-already mirrored has another content in Redis now. ``lost``: Redis has nothing at or after what is mirrored.
+``started``: an epoch's first entry. ``joined``: the mirror's first entry was not one. ``gap``:
+entries between (old_epoch, old_seq) and (epoch, seq) are missing, ``missing`` of them if that is
+known. ``changed``: an entry already mirrored has another content in Redis now. ``lost``: Redis has
+nothing at or after what is mirrored.
 """
 
 mirror_batch = Table(
@@ -247,7 +255,8 @@ quarantine = Table(
     CheckConstraint(_one_of("kind", QUARANTINE_KINDS), name="quarantine_kind"),
     Index("quarantine_entry", "queue", "epoch", "seq"),
 )
-"""Entries kept byte for byte: a JSON object of base64 fields, see :func:`sql_audit.entries.pack`."""
+"""Entries kept byte for byte: a JSON object of base64 fields, see
+:func:`sql_audit.entries.pack`."""
 
 APPEND_ONLY: Final = (job_event, mirror_epoch, mirror_batch, quarantine)
 """Tables in which the database itself refuses UPDATE and DELETE."""
@@ -267,10 +276,14 @@ def triggers(dialect: str, table: str) -> tuple[str, ...]:
             for verb in ("UPDATE", "DELETE")
         )
     return (
-        f"CREATE TRIGGER {table}_append_only BEFORE UPDATE OR DELETE ON {table} "
-        "FOR EACH ROW EXECUTE FUNCTION audit_refuse()",
-        f"CREATE TRIGGER {table}_no_truncate BEFORE TRUNCATE ON {table} "
-        "FOR EACH STATEMENT EXECUTE FUNCTION audit_refuse()",
+        (
+            f"CREATE TRIGGER {table}_append_only BEFORE UPDATE OR DELETE ON {table} "
+            "FOR EACH ROW EXECUTE FUNCTION audit_refuse()"
+        ),
+        (
+            f"CREATE TRIGGER {table}_no_truncate BEFORE TRUNCATE ON {table} "
+            "FOR EACH STATEMENT EXECUTE FUNCTION audit_refuse()"
+        ),
     )
 
 
@@ -303,7 +316,8 @@ def views(dialect: str) -> dict[str, str]:
         "job_readable": (
             "CREATE VIEW job_readable AS SELECT queue, job_id, task, priority, state, claims, "
             f"failures, losses, {at['enqueued_at']} AS enqueued_at, "
-            f"{at['finished_at']} AS finished_at, worker, reason, error_type, error_message FROM job"
+            f"{at['finished_at']} AS finished_at, worker, reason, error_type, "
+            "error_message FROM job"
         ),
         "job_attempt_readable": (
             "CREATE VIEW job_attempt_readable AS SELECT queue, job_id, claim, fence, task, worker, "
@@ -313,11 +327,14 @@ def views(dialect: str) -> dict[str, str]:
     }
 
 
+def _ddl(statement: str) -> DDL:
+    # DDL() fills % itself, so every one is doubled.
+    return DDL(statement.replace("%", "%%"))  # type: ignore[no-untyped-call]
+
+
 def _attach_ddl() -> None:
     def add(statement: str, dialect: str) -> None:
-        # DDL() fills % itself, so every one is doubled.
-        ddl = DDL(statement.replace("%", "%%")).execute_if(dialect=dialect)
-        event.listen(metadata, "after_create", ddl)
+        event.listen(metadata, "after_create", _ddl(statement).execute_if(dialect=dialect))
 
     add(REFUSE_FUNCTION, "postgresql")
     for dialect in ("sqlite", "postgresql"):

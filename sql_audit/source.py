@@ -1,4 +1,6 @@
-"""What the mirror needs of Redis. :class:`rq_core.client.Client` offers it; tests bring a small one."""
+"""What the mirror needs of Redis. :class:`rq_core.client.Client` offers it; tests bring a small
+one.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 RawFields = Mapping[str, str]
-"""The fields of one outbox entry as they came. Bytes that are not UTF-8 stand in them as lone surrogates
-(Python's ``surrogateescape``), so that nothing is lost."""
+"""The fields of one outbox entry as they came. Bytes that are not UTF-8 stand in them as lone
+surrogates (Python's ``surrogateescape``), so that nothing is lost."""
 
 
 class OutboxSource(Protocol):
@@ -26,7 +28,8 @@ class OutboxSource(Protocol):
         """Up to ``count`` entries from ``start`` on, inclusive ("-": the oldest), oldest first."""
 
     def trim(self, queue: str, audit_id: str, upto: str, jobs: int, size: int) -> None:
-        """Drop the entries before ``upto`` and take ``jobs`` events and ``size`` bytes off the backlog.
+        """Drop the entries before ``upto`` and take ``jobs`` events and ``size`` bytes off the
+        backlog.
 
         An event about the queue counts as one; bytes are those of type, jobs, data and why.
 
@@ -34,7 +37,9 @@ class OutboxSource(Protocol):
         """
 
     def wait_outbox(self, last: Mapping[str, str], seconds: float) -> set[str]:
-        """Wait up to ``seconds`` for entries after ``last`` (queue → entry id, or "0-0"), which is not empty."""
+        """Wait up to ``seconds`` for entries after ``last`` (queue → entry id, or "0-0"), which is
+        not empty.
+        """
 
     def close(self) -> None:
         """Close all connections."""

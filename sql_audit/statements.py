@@ -1,7 +1,8 @@
-"""Every SQL statement of the mirror, named. Column lists come from the schema; values are always bound.
+"""Every SQL statement of the mirror, named. Column lists come from the schema; values are always
+bound.
 
-Statements for many rows are written for the driver (``?`` for SQLite, ``%s`` for psycopg), since they carry
-thousands of rows; those of the cursor and its company are SQLAlchemy's.
+Statements for many rows are written for the driver (``?`` for SQLite, ``%s`` for psycopg), since
+they carry thousands of rows; those of the cursor and its company are SQLAlchemy's.
 """
 
 # ruff: noqa: S608 - statements are joined from the schema's own names, never from values
@@ -34,7 +35,8 @@ CURSOR: Final = select(mirror_cursor).where(mirror_cursor.c.queue == bindparam("
 """A queue's cursor, as committed."""
 
 LOCKED_CURSOR: Final = CURSOR.with_for_update(skip_locked=True)
-"""A queue's cursor, locked: no row while another mirror has it. (SQLite has locked the database already.)"""
+"""A queue's cursor, locked: no row while another mirror has it. (SQLite has locked the database
+already.)"""
 
 _NEW_CURSOR = {
     "queue": bindparam("queue"),

@@ -1,4 +1,5 @@
-"""A small stand-in for the queue's scripts: real outbox entries in a real stream, and the mirror's side of it."""
+"""A small stand-in for the queue's scripts: real outbox entries in a real stream, and the mirror's
+side of it."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class StreamSource:
     """The OutboxSource protocol over plain commands."""
 
     def __init__(self, url: str, prefix: str = "rqc") -> None:
-        self.redis = redis.Redis.from_url(
+        # redis-py types every reply as text or bytes.
+        self.redis: Any = redis.Redis.from_url(
             url, decode_responses=True, encoding_errors="surrogateescape"
         )
         self.prefix = prefix
@@ -106,7 +108,7 @@ class StreamWriter:
         values = {k: v if isinstance(v, bytes) else v.encode() for k, v in full.items()}
         self.log.append((entry_id, values))
         pipe = self.source.redis.pipeline()
-        pipe.xadd(self.keys("outbox"), values, id=entry_id)  # type: ignore[arg-type] # dict is invariant
+        pipe.xadd(self.keys("outbox"), values, id=entry_id)
         pipe.hincrby(self.keys("meta"), "backlog_jobs", counted_jobs(values))
         pipe.hincrby(self.keys("meta"), "backlog_bytes", counted_bytes(values))
         pipe.execute()
