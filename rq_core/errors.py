@@ -9,7 +9,8 @@
     │   ├── PayloadTooLarge
     │   ├── UnknownTask
     │   ├── UnknownQueue
-    │   └── AuditNotConfigured
+    │   ├── AuditNotConfigured
+    │   └── NoCurrentJob
     ├── Refused                     a script refused the whole call; nothing was changed
     │   ├── QueueFull
     │   ├── AuditBacklogFull
@@ -86,8 +87,13 @@ class UnknownQueue(UsageError):
 
 
 class AuditNotConfigured(UsageError):
-    """history is kept in SQL, and no audit database is set: pass App(audit_url=…) or set
+    """history is kept in SQL, and no audit database is set: pass App(audit=…) or set
     RQ_CORE_AUDIT_URL."""
+
+
+class NoCurrentJob(UsageError):
+    """no job is running here: current_job() belongs into a task's function while a worker runs it. In a
+    test, run the function inside rq_core.testing.job_running()."""
 
 
 class Refused(RqCoreError):

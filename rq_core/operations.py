@@ -235,9 +235,7 @@ class Operations:
                 slot.number += 1
                 args = {**args, "slot": slot.name, "number": slot.number}
             slots.append(slot)
-            commands.append(
-                made.command(queue_keys(call.queue, self.prefix), call.each, **args)
-            )
+            commands.append(made.command(queue_keys(call.queue, self.prefix), call.each, **args))
         try:
             return (yield from self._settle(calls, commands))
         finally:
@@ -277,7 +275,9 @@ class Operations:
                 return results
             waiting = again
             if forgotten:
-                yield Send([["SCRIPT", "LOAD", self._script(name).text] for name in sorted(forgotten)])
+                yield Send(
+                    [["SCRIPT", "LOAD", self._script(name).text] for name in sorted(forgotten)]
+                )
             for queue in sorted(strangers):
                 yield from self.handshake(queue)
             if trouble is not None:
@@ -442,9 +442,7 @@ class Operations:
         self, queue: str, worker: str, held: Sequence[tuple[str, str]]
     ) -> Call[dict[str, str]]:
         """Report success of (id, fence) pairs; the answer is why some were refused, by id."""
-        return Call(
-            "complete", queue, {"worker": worker}, _pairs, held, tuple(h[0] for h in held)
-        )
+        return Call("complete", queue, {"worker": worker}, _pairs, held, tuple(h[0] for h in held))
 
     def fail_call(
         self, queue: str, worker: str, held: Sequence[tuple[str, str, str, int, str, str]]
@@ -518,7 +516,7 @@ class Operations:
             if name not in SETTINGS and name != "paused":
                 known = ", ".join((*SETTINGS, "paused"))
                 raise errors.InvalidOption(option=name, value=value, must=f"must be one of {known}")
-            if not isinstance(value, int) or value < minimum:
+            if type(value) is not int or value < minimum:
                 raise errors.InvalidOption(
                     option=name, value=value, must=f"must be a whole number, {minimum} or more"
                 )
@@ -571,9 +569,7 @@ class Operations:
         if not ids:
             return []
         (lines,) = yield from self.ask([["HMGET", keys("state"), *ids]])
-        return [
-            read_state_line(queue, i, line) for i, line in zip(ids, lines, strict=True) if line
-        ]
+        return [read_state_line(queue, i, line) for i, line in zip(ids, lines, strict=True) if line]
 
     # The mirror.
 
@@ -725,7 +721,7 @@ def _as_dict(value: Any) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
     if value and isinstance(value[0], list):
-        return {k: v for k, v in value}
+        return dict(value)
     return dict(zip(value[::2], value[1::2], strict=True))
 
 

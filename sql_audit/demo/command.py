@@ -17,8 +17,10 @@ import click
 from rq_core.client import Client
 from rq_core.errors import RqCoreError
 from rq_core.operations import Patience
-from sql_audit import database, queries
-from sql_audit.demo.stage import DemoFailed, Outcome, Stage, find_files, judge
+from sql_audit import migrate, queries
+from sql_audit.cli import print_report
+from sql_audit.database import Database
+from sql_audit.demo.stage import Deed, DemoFailed, Outcome, Stage, find_files, judge
 
 FILES_MIN: Final = 50
 
@@ -30,12 +32,14 @@ FILES_MIN: Final = 50
     default=None,
     help="Directory whose files are hashed.  [default: this Python's standard library]",
 )
-@click.option("--redis", "redis_url", default=None, help="A server's URL.  [default: an embedded one]")
+@click.option(
+    "--redis", "redis_url", default=None, help="A server's URL.  [default: an embedded one]"
+)
 @click.option("--audit", "audit_url", default=None, help="An audit database.  [default: SQLite]")
 @click.option("--workers", type=click.IntRange(2, 32), default=2, show_default=True)
 @click.option("--keep", is_flag=True, help="Keep the server and the database to look inside.")
 @click.option("--json", "as_json", is_flag=True, help="End with one line of JSON.")
-def demo(  # noqa: D103 - click shows the docstring below
+def demo(
     path: Path | None,
     redis_url: str | None,
     audit_url: str | None,
@@ -102,11 +106,13 @@ def _perform(
     if len(files) < FILES_MIN:
         raise DemoFailed(f"{root} has {len(files)} files; the demo wants at least {FILES_MIN}")
     audit = audit_url or f"sqlite:///{place / 'audit.db'}"
-    engine = database.open_engine(audit)
-    database.prepare(engine)
-    with _server(place, redis_url, keep=keep) as url, Client(
-        url, patience=Patience(unsent=2.0)
-    ) as client:
+    database = Database(audit)
+    migrate.ensure(database)
+    engine = database.readers
+    with (
+        _server(place, redis_url, keep=keep) as url,
+        Client(url, patience=Patience(unsent=2.0)) as client,
+    ):
         stage = Stage(
             client=client,
             redis_url=url,
@@ -118,31 +124,47 @@ def _perform(
         )
         click.echo(f"{len(files)} files below {root}; {workers} worker processes, a lease of 2 s")
         try:
-            ids, seconds = _work(stage, files, workers)
+            deed = _work(stage, files, workers)
         except BaseException:
             _show_log(stage.log)
             raise
-        _show_report(engine, stage.queue)
-        outcome = judge(engine, stage.queue, files, ids, stage.witness, seconds)
+        report = queries.report(engine, stage.queue)
+        print_report(report)
+        outcome = judge(engine, stage.queue, deed, stage.witness)
+        _show_files(report, deed, root)
+        click.echo(
+            f"{outcome.lease_expired} leases of the killed worker expired; the last of these jobs was claimed again"
+            f" {outcome.again_ms / 1000:.1f} s after the kill."
+        )
         if keep:
             _show_keys(place, url, audit, stage.queue)
         else:
             stage.forget()
-    engine.dispose()
+    database.close()
     return outcome
 
 
-def _work(stage: Stage, files: list[Path], workers: int) -> tuple[list[str], float]:
+def _work(stage: Stage, files: list[Path], workers: int) -> Deed:
     with _progress(len(files)) as (enqueued, done, say):
         started = time.monotonic()
         ids = stage.enqueue(files, enqueued)
         with stage.processes(workers) as crew:
             stage.wait_until_done(len(files), done, len(files) // 2)
             pid, held = stage.kill_one(crew)
+            killed_at_ms = stage.now_ms()
             say(f"killed worker process {pid} (SIGKILL) while it held {held} claims")
             stage.wait_until_done(len(files), done, len(files))
             seconds = time.monotonic() - started
-    return ids, seconds
+    return Deed(files, ids, seconds, killed_at_ms)
+
+
+def _show_files(report: queries.Report, deed: Deed, root: Path) -> None:
+    """Which files the slowest jobs were about: the log has a digest of the arguments, not the arguments."""
+    names = dict(zip(deed.ids, deed.files, strict=True))
+    click.echo("slowest files")
+    for job in report.slowest:
+        if job.job_id in names:
+            click.echo(f"  {job.ran_ms or 0:>6} ms  {names[job.job_id].relative_to(root)}")
 
 
 @contextlib.contextmanager
@@ -168,14 +190,6 @@ def _progress(
             lambda done: progress.update(running, completed=done),
             lambda text: console.print(text, highlight=False),
         )
-
-
-def _show_report(engine: Any, queue: str) -> None:
-    from rich.console import Console
-
-    from sql_audit.report import render
-
-    render(queries.report(engine, queue=queue), Console())
 
 
 def _show_log(log: Path) -> None:

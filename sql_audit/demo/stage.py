@@ -13,20 +13,25 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, func, select
 
 from rq_core.client import Client
 from rq_core.keys import queue_keys, queues_key
 from rq_core.machine import CLAIMED_STATES
 from rq_core.operations import read_state_line
-from sql_audit import queries
 from sql_audit.demo import tasks
+from sql_audit.schema import job_event
 
 LEASE_S: Final = 2.0
+WAKE_S: Final = 5.0
+"""The longest that an idle worker sleeps."""
 PATIENCE_S: Final = 300.0
 """How long the demo waits for anything before it says that it failed."""
+
+
+_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 
 class DemoFailed(Exception):
@@ -46,6 +51,8 @@ class Outcome:
     duplicates: int
     """Files that were hashed twice, because the worker that had done them was killed before it could say so."""
     seconds: float
+    again_ms: int
+    """The longest time from the kill until a job of the killed worker was claimed again."""
     problems: tuple[str, ...]
 
     def line(self) -> str:
@@ -65,11 +72,15 @@ class Outcome:
 
 
 def find_files(root: Path) -> list[Path]:
-    """The regular, readable files below a directory; caches that a running Python may rewrite are left out."""
+    """The regular, readable files below a directory. Left out is what a running Python or pip may rewrite meanwhile:
+    byte code, and packages that were installed below the standard library."""
     return sorted(
         path
         for path in root.rglob("*")
-        if path.suffix != ".pyc" and path.is_file() and os.access(path, os.R_OK)
+        if path.suffix != ".pyc"
+        and not _INSTALLED.intersection(path.relative_to(root).parts)
+        and path.is_file()
+        and os.access(path, os.R_OK)
     )
 
 
@@ -87,7 +98,7 @@ class Stage:
     def enqueue(self, files: list[Path], told: Callable[[int], None]) -> list[str]:
         """One job per file; the ids in the order of the files."""
         app = tasks.app
-        app.redis_url = self.redis_url
+        app.connect_to(self.redis_url)
         app.queue(self.queue, lease=LEASE_S)
         app.apply_settings()
         send = tasks.digest.with_options(queue=self.queue)
@@ -129,6 +140,11 @@ class Stage:
                 start_new_session=True,
             )
 
+    def now_ms(self) -> int:
+        """The server's time (Unix ms), the only clock that counts."""
+        ((seconds, micros),) = self.client.run(self.client.operations.ask([["TIME"]]))
+        return int(seconds) * 1000 + int(micros) // 1000
+
     def left(self) -> int:
         """Jobs that are not finished."""
         counts = self.client.counts(self.queue)
@@ -154,7 +170,9 @@ class Stage:
             if not self.left():
                 break
             time.sleep(0.005)
-        raise DemoFailed("the work was done before a worker could be killed; give --path more files")
+        raise DemoFailed(
+            "the work was done before a worker could be killed; give --path more files"
+        )
 
     def _held_by(self, pid: int) -> int:
         lines = self.client.snapshot(self.queue)["state"]
@@ -170,7 +188,9 @@ class Stage:
         while (done := self.finished(total)) < until:
             told(done)
             if time.monotonic() > deadline:
-                raise DemoFailed(f"only {done} of {total} jobs finished in {PATIENCE_S:g} s; see {self.log}")
+                raise DemoFailed(
+                    f"only {done} of {total} jobs finished in {PATIENCE_S:g} s; see {self.log}"
+                )
             time.sleep(0.05)
         told(done)
 
@@ -178,17 +198,24 @@ class Stage:
         """Remove the demo's queue from Redis; its history stays in SQL."""
         keys = queue_keys(self.queue).all()
         self.client.run(
-            self.client.operations.ask(
-                [["DEL", *keys], ["SREM", queues_key(), self.queue]]
-            )
+            self.client.operations.ask([["DEL", *keys], ["SREM", queues_key(), self.queue]])
         )
 
 
-def judge(
-    engine: Engine, queue: str, files: list[Path], ids: list[str], witness: Path, seconds: float
-) -> Outcome:
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """What was done: which files as which jobs, how long it took, and when a worker was killed (Unix ms)."""
+
+    files: list[Path]
+    ids: list[str]
+    seconds: float
+    killed_at_ms: int
+
+
+def judge(engine: Engine, queue: str, deed: Deed, witness: Path) -> Outcome:
     """Compare three records: the files themselves, what the jobs witnessed, and SQL."""
-    seen: dict[str, list[dict[str, str]]] = {}
+    files, ids = deed.files, deed.ids
+    seen: dict[str, list[dict[str, Any]]] = {}
     for line in witness.read_text().splitlines() if witness.exists() else []:
         entry = json.loads(line)
         seen.setdefault(entry["path"], []).append(entry)
@@ -200,9 +227,30 @@ def judge(
             mismatches += 1
     duplicates = sum(len(entries) - 1 for entries in seen.values())
 
-    events = queries.event_counts(engine, queue)
-    succeeded = queries.succeeded_per_job(engine, queue)
+    with engine.connect() as connection:
+        about = job_event.c.queue == queue
+        per_type = connection.execute(
+            select(job_event.c.type, func.count()).where(about).group_by(job_event.c.type)
+        )
+        events: Counter[str] = Counter({row[0]: row[1] for row in per_type})
+        per_job = connection.execute(
+            select(job_event.c.job_id, func.count())
+            .where(about, job_event.c.type == "succeeded")
+            .group_by(job_event.c.job_id)
+        )
+        succeeded: dict[str, int] = {row[0]: row[1] for row in per_job}
+        lost = select(job_event.c.job_id).where(about, job_event.c.type == "lease_expired")
+        again_at = connection.execute(
+            select(func.max(job_event.c.at_ms)).where(
+                about, job_event.c.type == "claimed", job_event.c.job_id.in_(lost)
+            )
+        ).scalar()
+    again_ms = (again_at or deed.killed_at_ms) - deed.killed_at_ms
     problems = []
+    if again_ms > (LEASE_S + WAKE_S) * 1000:
+        problems.append(
+            f"a job of the killed worker waited {again_ms} ms, longer than a lease and a wake"
+        )
     if mismatches:
         problems.append(f"{mismatches} files have another digest than the jobs saw, or none")
     if missing := [i for i in ids if succeeded.get(i, 0) != 1]:
@@ -221,7 +269,8 @@ def judge(
         events=sum(events.values()),
         digest_mismatches=mismatches,
         duplicates=duplicates,
-        seconds=seconds,
+        seconds=deed.seconds,
+        again_ms=again_ms,
         problems=tuple(problems),
     )
 
@@ -234,5 +283,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
