@@ -61,23 +61,26 @@ def without_slot(changes: Diff, now_ms: int) -> tuple[Diff, str | None]:
     return rest, answer
 
 
-def raw(control: redis.Redis) -> dict[str, Any]:
-    """Everything in the server's database by the type that each key has, whatever type it should have."""
-    found: dict[str, Any] = {}
-    for key in sorted(control.keys("*")):
-        kind = control.type(key)
-        found[key] = (
-            kind,
-            {
-                "string": lambda key: control.get(key),
-                "hash": lambda key: control.hgetall(key),
-                "list": lambda key: control.lrange(key, 0, -1),
-                "set": lambda key: sorted(control.smembers(key)),
-                "zset": lambda key: control.zrange(key, 0, -1, withscores=True),
-                "stream": lambda key: (control.xrange(key), control.xinfo_stream(key)["last-generated-id"]),
-            }[kind](key),
-        )
-    return found
+_READ: dict[str, Any] = {
+    "string": lambda pipe, key: pipe.get(key),
+    "hash": lambda pipe, key: pipe.hgetall(key),
+    "list": lambda pipe, key: pipe.lrange(key, 0, -1),
+    "set": lambda pipe, key: pipe.smembers(key),
+    "zset": lambda pipe, key: pipe.zrange(key, 0, -1, withscores=True),
+    "stream": lambda pipe, key: pipe.execute_command("XINFO", "STREAM", key, "FULL", "COUNT", 0),
+}
+
+
+def raw(control: redis.Redis, pattern: str = "*") -> dict[str, Any]:
+    """Everything under keys of a pattern, by the type that each key has, whatever type it should have."""
+    keys = sorted(control.keys(pattern))
+    with control.pipeline(transaction=False) as pipe:
+        for key in keys:
+            pipe.type(key)
+        kinds = pipe.execute()
+        for key, kind in zip(keys, kinds, strict=True):
+            _READ[kind](pipe, key)
+        return dict(zip(keys, zip(kinds, pipe.execute(), strict=True), strict=True))
 
 
 def fields_of(line: str) -> dict[str, str]:
