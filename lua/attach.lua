@@ -4,6 +4,7 @@ Until then the outbox is a ring of recent events. If the ring still has the whol
 begins there; otherwise a new epoch starts, and the mirror asks for a baseline of the jobs that are alive.
 Sending it twice is harmless, so it takes no call slot.
 
+Flags: allow-oom
 Keys: meta outbox
 Meta: layout epoch replid audit audit_id baseline
 Args: by audit_id mode

@@ -1,5 +1,6 @@
 --[[ configure: somebody pauses or resumes a queue, or changes one of its settings.
 
+Flags: allow-oom
 Keys: meta outbox slots expiring wake
 Meta: paused lease_ms dead_retention_ms backlog_max_jobs backlog_max_bytes
 Args: slot number:int by why

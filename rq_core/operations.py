@@ -385,13 +385,25 @@ class Operations:
         if isinstance(result, errors.RqCoreError):
             raise result
         # Outside the queue's Cluster slot, so it cannot be part of the script.
-        yield from self.ask([["SADD", queues_key(self.prefix), queue]])
+        yield from self._list_queue(queue)
         self._met.add(queue)
         return result  # type: ignore[no-any-return]
 
     # Producers.
 
     def enqueue_call(self, queue: str, jobs: Sequence[NewJob]) -> Call[Accepted]:
+    def _list_queue(self, queue: str) -> Plan[None]:
+        """Put the queue on the prefix' list. A full server refuses that; workers must still meet old queues."""
+        listed = queues_key(self.prefix)
+        try:
+            yield from self.ask([["SADD", listed, queue]])
+        except errors.ServerUnsuitable as error:
+            if not str(error.__cause__).startswith("OOM"):
+                raise
+            (known,) = yield from self.ask([["SISMEMBER", listed, queue]])
+            if not known:
+                raise errors.QueueFull(queue=queue) from error
+
         """One chunk of jobs of one queue."""
         return Call(
             "enqueue",
