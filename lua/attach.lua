@@ -9,10 +9,13 @@ Keys: meta outbox
 Meta: layout epoch replid audit audit_id baseline
 Args: by audit_id mode
 Uses: clock meta epoch emit
-Returns: ok on|baseline|off | refused elsewhere AUDIT_ID | epoch. BASELINE asks for baseline calls
+Returns: ok on|baseline|off | refused elsewhere AUDIT_ID | refused arguments mode | epoch. BASELINE asks for baseline calls
 Invariants: I5, I7
 ]]
 
+if mode ~= 'on' and mode ~= 'off' then
+  return {'refused', 'arguments', 'mode'}
+end
 read_facts()
 if not same_history(facts) then
   return {'epoch'}

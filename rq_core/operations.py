@@ -533,12 +533,16 @@ class Operations:
             if name not in SETTINGS and name != "paused":
                 known = ", ".join((*SETTINGS, "paused"))
                 raise errors.InvalidOption(option=name, value=value, must=f"must be one of {known}")
+            if name == "paused" and value not in (0, 1):
+                raise errors.InvalidOption(option=name, value=value, must="must be 0 or 1")
             if not isinstance(value, int) or value < minimum:
                 raise errors.InvalidOption(
                     option=name, value=value, must=f"must be a whole number, {minimum} or more"
                 )
         args = {"by": check_name("actor", by or self.name), "why": why}
-        call = Call("configure", queue, args, _pairs, tuple(values.items()))
+        # A bool is a whole number to Python, and nothing to the connection.
+        records = tuple((name, int(value)) for name, value in values.items())
+        call = Call("configure", queue, args, _pairs, records)
         return (yield from self.one(call))
 
     def queues(self) -> Plan[list[str]]:
