@@ -169,11 +169,11 @@ def _shown(name: str) -> str:
 
 NAMES: Final = {_shown(name): name for name in SETTINGS}
 
-SETTINGS_HELP: Final = "\n\n".join(
+SETTINGS_HELP: Final = "\n".join(
     [
-        "Show QUEUE's settings, or change those given as NAME=VALUE:",
+        "Show QUEUE's settings, or change those given as NAME=VALUE:\n\n\b",
         *(
-            f"\b\n{_shown(s.name)}  {s.meaning}{', in seconds' if s.name.endswith('_ms') else ''}"
+            f"{_shown(s.name):<18} {s.meaning}{' (seconds)' if s.name.endswith('_ms') else ''}"
             for s in SETTINGS.values()
         ),
     ]

@@ -40,7 +40,7 @@ ARGS_OPTION: Final = "--json-args"
 @server_options
 @json_option
 @click.pass_context
-def enqueue(ctx: click.Context, queue: str, task: str, **given: Any) -> None:
+def enqueue(ctx: click.Context, /, queue: str, task: str, **given: Any) -> None:
     """Hand over a job of TASK to QUEUE, and print its id.
 
     The queue is made if there is none. Without --app, the task's name and arguments are checked by

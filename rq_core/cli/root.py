@@ -38,7 +38,7 @@ PLUGINS: Final = "rq_core.plugins"
 
 PLUGIN_HELP: Final = {"audit": "Mirror the queues' events into SQL, and ask it."}
 
-_PASSWORD = re.compile(r"(\w://[^/@\s:]*:)[^/@\s]+@")
+_PASSWORD = re.compile(r"(\w://[^/@\s:]*:)[^/\s]+@")
 
 
 def _plugins() -> dict[str, Any]:
@@ -93,23 +93,24 @@ class Root(click.Group):
         except KeyboardInterrupt:
             raise click.exceptions.Exit(130) from None
 
-    def main(  # type: ignore[override]
+    def main(
         self,
         args: Sequence[str] | None = None,
         prog_name: str | None = None,
         complete_var: str | None = None,
-        standalone_mode: bool = True,  # noqa: FBT001, FBT002 - click's signature
+        standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
         """Do as click's main; errors become one line and an exit status."""
+        extra |= {"prog_name": prog_name, "complete_var": complete_var}
         if not standalone_mode:
-            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
-        sys.exit(self._status(args, prog_name, complete_var, **extra))
+            return super().main(args, standalone_mode=False, **extra)
+        sys.exit(self._status(args, extra))
 
-    def _status(self, args: Sequence[str] | None, *rest: Any, **extra: Any) -> int:
+    def _status(self, args: Sequence[str] | None, extra: dict[str, Any]) -> int:
         try:
             _check_encoding(sys.argv[1:] if args is None else args)
-            status = super().main(args, *rest, standalone_mode=False, **extra)
+            status = super().main(args, standalone_mode=False, **extra)
         except (click.Abort, KeyboardInterrupt):
             return 130
         except click.ClickException as error:

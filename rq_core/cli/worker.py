@@ -14,10 +14,9 @@ _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*)?")
 
 def check_target(target: str) -> str:
     """Return ``target`` if it reads as ``module:app``. Raises click.UsageError."""
-    if _TARGET.fullmatch(target) is None:
-        hint = ""
-        if target.partition(":")[0].endswith(".py") or "/" in target:
-            hint = "; give the module's name, not the file's"
+    is_file = target.partition(":")[0].endswith(".py") or "/" in target
+    if is_file or _TARGET.fullmatch(target) is None:
+        hint = "; give the module's name, not the file's" if is_file else ""
         raise click.UsageError(f"{target!r} is no app: it must be MODULE:APP, like tasks:app{hint}")
     return target
 
@@ -88,7 +87,7 @@ def _names(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str
     default="info",
 )
 @click.pass_context
-def worker(ctx: click.Context, target: str, **given: Any) -> None:
+def worker(ctx: click.Context, /, target: str, **given: Any) -> None:
     """Run the jobs of the tasks of MODULE:APP until SIGTERM or Ctrl-C.
 
     The module is imported with the current directory first on the path.
