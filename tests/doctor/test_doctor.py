@@ -162,9 +162,9 @@ HANDS: dict[str, tuple[Callable[[Scene], object], set[Kind]]] = {
         ),
         {Kind.STRAY},
     ),
-    "another mark of a slot": (
-        lambda s: s.hand.zincrby(
-            s.key("expiring"), 5, s.hand.zrange(s.key("expiring"), 0, 0, desc=False)[0]
+    "other marks of slots": (
+        lambda s: s.hand.zadd(
+            s.key("expiring"), {f"slot|{name}": 5 for name in s.snapshot()["slots"]}
         ),
         {Kind.NEVER_FORGOTTEN},
     ),
