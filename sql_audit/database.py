@@ -231,8 +231,14 @@ class Database:
         if self.on_statement is not None:
             self.on_statement(statement)
         driver: Any = connection.connection.driver_connection
-        with driver.cursor() as cursor, cursor.copy(statement) as copy:
-            copy.write(copy_text(rows))
+        try:
+            with driver.cursor() as cursor, cursor.copy(statement) as copy:
+                copy.write(copy_text(rows))
+        except Exception:
+            if driver.closed:
+                # COPY goes past SQLAlchemy, which could not see that the connection is gone.
+                connection.invalidate()
+            raise
 
 
 def _set_up_sqlite(connection: sqlite3.Connection, *, writer: bool) -> None:

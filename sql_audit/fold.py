@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 from rq_core.machine import CLAIMED_STATES, JOB_EVENT_FIELDS, Event, State
@@ -180,9 +180,10 @@ class Folder:
         elif event is not None and not intake.stubs:
             self._row(intake, 0, str(event), None, None, None, _queue_detail(intake))
         if intake.quarantined:
-            self._add_stubs(intake)
+            self._add_stubs(intake, len(self.events) - len(intake.ordinals))
 
-    def _add_stubs(self, intake: Intake) -> None:
+    def _add_stubs(self, intake: Intake, begin: int) -> None:
+        """Add rows for what is in quarantine to those of the entry, which begin at ``begin``."""
         kept = {q.ordinal: q for q in intake.quarantined}
         for ordinal in intake.stubs:
             found = kept.get(ordinal) or kept[None]
@@ -190,6 +191,8 @@ class Folder:
             sha = hashlib.sha256(found.raw).hexdigest()
             detail = to_json({"kind": found.kind, "reason": found.reason, "sha256": sha})
             self._row(intake, ordinal, QUARANTINED, None, None, None, detail)
+        # The chain hashes rows in the order of their key.
+        self.events[begin:] = sorted(self.events[begin:], key=itemgetter(3))
 
     def _row(
         self,

@@ -108,7 +108,7 @@ class StreamWriter:
         values = {k: v if isinstance(v, bytes) else v.encode() for k, v in full.items()}
         self.log.append((entry_id, values))
         pipe = self.source.redis.pipeline()
-        pipe.xadd(self.keys("outbox"), values, id=entry_id)  # type: ignore[arg-type] # dict is invariant
+        pipe.xadd(self.keys("outbox"), values, id=entry_id)
         pipe.hincrby(self.keys("meta"), "backlog_jobs", counted_jobs(values))
         pipe.hincrby(self.keys("meta"), "backlog_bytes", counted_bytes(values))
         pipe.execute()
@@ -143,7 +143,7 @@ def counted_jobs(values: Mapping[str, bytes]) -> int:
         return 1
     try:
         return len(json.loads(values["jobs"]))
-    except ValueError:
+    except (ValueError, RecursionError):
         return 0
 
 
