@@ -49,7 +49,6 @@ for i = 1, each_count do
       claimable = true
     else
       local unknown = count(job, 'unknown') + 1
-      job.unknown = unknown
       if unknown >= unknown_max then
         outcome = 'dead'
         job.reason = reason
@@ -58,6 +57,7 @@ for i = 1, each_count do
           ',' .. failure .. ']'
       else
         outcome = 'scheduled'
+        job.unknown = unknown
         at = now + math.floor(math.min(backoff_ms * 2 ^ (unknown - 1), backoff_max_ms))
         job.due = at
         due[#due + 1], due[#due + 2] = at, 'job|' .. id

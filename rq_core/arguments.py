@@ -27,7 +27,7 @@ from uuid import UUID
 from rq_core.errors import ArgumentsInvalid, InvalidTask
 
 if typing.TYPE_CHECKING:
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import TypeAdapter
 
 _PLAIN: Final = frozenset({
     str, int, float, bool, bytes, NoneType, date, datetime, time, timedelta, Decimal, UUID
@@ -89,11 +89,9 @@ class Arguments:
 
     def load(self, args_json: str) -> dict[str, Any]:
         """Return a JSON object's arguments as the annotated types, to call the function with."""
-        from pydantic import ValidationError
-
         try:
             arguments: dict[str, Any] = self._adapter.validate_json(args_json)
-        except ValidationError as error:
+        except ValueError as error:
             raise _invalid(self.task, _problems_of(error)) from None
         return arguments
 
@@ -108,11 +106,9 @@ class Arguments:
         return {**values, **kwargs}
 
     def _dump(self, values: Mapping[str, Any]) -> str:
-        from pydantic import ValidationError
-
         try:
             valid = self._adapter.validate_python(values)
-        except ValidationError as error:
+        except ValueError as error:
             raise _invalid(self.task, _problems_of(error)) from None
         try:
             if self._plain:
@@ -127,7 +123,7 @@ class Arguments:
             raise _invalid(self.task, self._unserialisable(valid, error)) from None
         try:
             self._adapter.validate_json(dumped)
-        except ValidationError as error:
+        except ValueError as error:
             problems = {
                 name: f"cannot be read back from its own JSON ({problem})"
                 for name, problem in _problems_of(error).items()
@@ -206,14 +202,17 @@ class Arguments:
             for name, hint in hints.items()
         }
         make: Any = TypedDict  # Its static form wants literals.
-        shape = make("Arguments", fields)
-        shape.__pydantic_config__ = ConfigDict(
+        shape = typing.cast("Any", typing.NewType)("Arguments", make("Arguments", fields))
+        # An adapter takes no configuration for a TypedDict, and the TypedDict's own does not reach
+        # values under Any, whose NaN would silently become null. A NewType takes one for all.
+        config = ConfigDict(
             extra="forbid",
             allow_inf_nan=False,
+            ser_json_inf_nan="constants",
             ser_json_bytes="base64",
             val_json_bytes="base64",
         )
-        return TypeAdapter(shape)
+        return TypeAdapter(shape, config=config)
 
 
 def dump_untyped(task: str, values: Mapping[str, Any]) -> str:
@@ -225,17 +224,19 @@ def dump_untyped(task: str, values: Mapping[str, Any]) -> str:
     _check_names(task, values)
     from pydantic_core import to_jsonable_python
 
-    problems = {}
-    plain = {}
-    for name, value in values.items():
-        try:
-            plain[name] = to_jsonable_python(value, bytes_mode="base64")
-            _strict_json({name: plain[name]})
-        except (ValueError, TypeError, RecursionError) as error:
-            problems[name] = _no_json(error)
-    if problems:
-        raise _invalid(task, problems)
-    return _strict_json(plain).decode()
+    def dumped(value: Mapping[str, Any]) -> str:
+        return _strict_json(to_jsonable_python(value, bytes_mode="base64")).decode()
+
+    try:
+        return dumped(values)
+    except (ValueError, TypeError, RecursionError) as error:
+        problems = {}
+        for name, value in values.items():
+            try:
+                dumped({name: value})
+            except (ValueError, TypeError, RecursionError) as problem:
+                problems[name] = _no_json(problem)
+        raise _invalid(task, problems or {"arguments": _no_json(error)}) from None
 
 
 def _check_names(task: str, values: Any) -> Mapping[str, Any]:
@@ -270,8 +271,12 @@ def _invalid(task: str, fields: Mapping[str, str]) -> ArgumentsInvalid:
 _WORDS: Final = {"missing": "is required", "extra_forbidden": "the task has no such argument"}
 
 
-def _problems_of(error: ValidationError) -> dict[str, str]:
+def _problems_of(error: ValueError) -> dict[str, str]:
     """Say what is wrong, by the place where it is: ``to``, ``rows.3.when``."""
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return {"arguments": _no_json(error)}
     problems: dict[str, str] = {}
     for detail in error.errors(include_url=False, include_context=False, include_input=False):
         where = ".".join(map(_printable, detail["loc"])) or "arguments"

@@ -72,7 +72,7 @@ class Executor:
         self._timeout = timeout
         self._on_settlement = on_settlement
         self._on_free = on_free
-        self._rng = rng or random.Random()
+        self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
         self._threads = concurrent.futures.ThreadPoolExecutor(threads, "rq-core-job")
         self.running: dict[tuple[str, str], Running] = {}
 

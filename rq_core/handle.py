@@ -92,7 +92,7 @@ class JobHandle(Generic[R_co]):
         """
         if self._app.audit_url is None:
             raise AuditNotConfigured
-        return _history_reader()(self._app.audit_url, self.id)
+        return _history_reader()(self._app.audit_url, self.id, self.queue)
 
     async def history_async(self) -> list[Any]:
         """See history. The database is read in a thread."""
@@ -101,12 +101,12 @@ class JobHandle(Generic[R_co]):
         return await asyncio.to_thread(self.history)
 
 
-def _history_reader() -> Callable[[str, str], list[Any]]:
+def _history_reader() -> Callable[[str, str, str], list[Any]]:
     # Imported only here: it is slow, and few programs read history.
     from importlib.metadata import entry_points
 
     for entry in entry_points(group=PLUGINS, name="history"):
-        reader: Callable[[str, str], list[Any]] = entry.load()
+        reader: Callable[[str, str, str], list[Any]] = entry.load()
         return reader
     raise AuditNotConfigured(
         f"no installed package reads history (entry point {PLUGINS}: history): reinstall rq-core"

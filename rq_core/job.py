@@ -38,7 +38,9 @@ class Profile:
             object.__setattr__(self, "priority", Priority(self.priority))
         except ValueError:
             raise InvalidOption(
-                option="priority", value=self.priority, must=f"must be one of {', '.join(PRIORITIES)}"
+                option="priority",
+                value=self.priority,
+                must=f"must be one of {', '.join(PRIORITIES)}",
             ) from None
         for option in ("max_attempts", "max_losses"):
             value = getattr(self, option)
@@ -142,5 +144,5 @@ def read_spec(text: str) -> Spec:
         return Spec(head[9:], rest[:-1], None)
     value: Any = json.loads(text)
     if not isinstance(value, dict) or not isinstance(value.get("task"), str):
-        raise ValueError("the job's JSON has no task")
+        raise ValueError("the job's JSON has no task")  # noqa: TRY004 - its value is wrong, as text
     return Spec(value["task"], json.dumps(value.get("args", {})), value.get("timeout_ms"))

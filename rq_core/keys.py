@@ -48,7 +48,7 @@ KEY_TYPES: Final = {key.name: key.type for key in KEYS}
 
 def check_name(kind: str, name: str) -> str:
     """Return ``name`` if it may name a ``kind`` (queue, task, worker, job); else raise InvalidName."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(str(name)):
         raise InvalidName(kind=kind, name=name)
     return name
 

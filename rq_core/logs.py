@@ -10,7 +10,11 @@ from typing import Final
 from rq_core.errors import InvalidOption
 
 FORMATS: Final = ("text", "json")
-_STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+_STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {
+    "message",
+    "asctime",
+    "taskName",
+}
 
 
 class TextFormatter(logging.Formatter):
@@ -33,7 +37,9 @@ def configure(form: str = "text", level: str = "INFO") -> None:
         raise InvalidOption(option="log_format", value=form, must=f"must be {' or '.join(FORMATS)}")
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
-        raise InvalidOption(option="log_level", value=level, must="must be debug, info, warning or error")
+        raise InvalidOption(
+            option="log_level", value=level, must="must be debug, info, warning or error"
+        )
     handler = logging.StreamHandler(sys.stderr)
     if form == "json":
         from pythonjsonlogger.json import JsonFormatter

@@ -30,7 +30,9 @@ from rq_core import machine, settings
 from rq_core.keys import KEY_TYPES, QueueKeys
 
 _HEADER = re.compile(r"\A--\[\[ (?P<name>[a-z_]+): (?P<text>.*?)\]\]\n", re.DOTALL)
-_SECTION = re.compile(r"^(Transitions|Flags|Keys|Meta|Args|Each|Uses|Returns|Invariants): ", re.M)
+_SECTION = re.compile(
+    r"^(Transitions|Flags|Keys|Meta|Args|Each|Uses|Returns|Invariants): ", re.MULTILINE
+)
 _READY: Final = tuple(f"ready:{n}" for n in range(len(machine.PRIORITIES)))
 _BASE_META: Final = ("layout", "epoch", "replid")
 
@@ -201,23 +203,29 @@ def _bind_keys(declared: tuple[str, ...]) -> str:
     return "\n".join(lines)
 
 
+_INTEGER: Final = """local function integer(text)
+  local value = text and text:match('^%-?%d+$') and tonumber(text)
+  return value and value > -1e13 and value < 1e13 and value or nil
+end"""
+"""Whole numbers only: no nan, inf, fraction or hexadecimal, all of which Lua takes for numbers. Below 10^13 the sum
+with a Unix time in ms still has the 14 digits that Lua writes exactly."""
+
+
 def _bind_args(header: Header) -> str:
     """One local per argument, and ``each(i)`` for the records after them."""
     args, each = header.words("Args"), header.words("Each")
-    lines = []
+    lines = [_INTEGER] if any(word.endswith(":int") for word in (*args, *each)) else []
     for at, word in enumerate(args, 1):
         name, _, kind = word.partition(":")
         lines.append(
-            f"local {name} = tonumber(ARGV[{at}])\n"
+            f"local {name} = integer(ARGV[{at}])\n"
             f"if not {name} then return {{'refused', 'arguments', '{name}'}} end"
             if kind == "int"
             else f"local {name} = ARGV[{at}]\n"
             f"if not {name} then return {{'refused', 'arguments', '{name}'}} end"
         )
     if not each:
-        lines.append(
-            f"if #ARGV ~= {len(args)} then return {{'refused', 'arguments', 'count'}} end"
-        )
+        lines.append(f"if #ARGV ~= {len(args)} then return {{'refused', 'arguments', 'count'}} end")
         return "\n".join(lines)
     values = ", ".join(
         f"tonumber(ARGV[at + {n}])" if word.endswith(":int") else f"ARGV[at + {n}]"
@@ -225,14 +233,14 @@ def _bind_args(header: Header) -> str:
     )
     lines += [
         f"local each_count = (#ARGV - {len(args)}) / {len(each)}",
-        f"if each_count % 1 ~= 0 or each_count > {settings.BATCH_MAX} then"
-        " return {'refused', 'arguments', 'count'} end",
+        f"local whole = each_count % 1 == 0 and each_count <= {settings.BATCH_MAX}",
+        "if not whole then return {'refused', 'arguments', 'count'} end",
         f"local function each(i) local at = {len(args)} + (i - 1) * {len(each)} return {values} end",
     ]
     for n, word in enumerate(each, 1):
         if word.endswith(":int"):
             lines.append(
-                f"for at = {len(args) + n}, #ARGV, {len(each)} do if not tonumber(ARGV[at]) then"
+                f"for at = {len(args) + n}, #ARGV, {len(each)} do if not integer(ARGV[at]) then"
                 f" return {{'refused', 'arguments', '{word.removesuffix(':int')}'}} end end"
             )
     return "\n".join(lines)
@@ -256,6 +264,9 @@ def _constants(body: str, meta: tuple[str, ...]) -> str:
         + "}",
         "SETTINGS": "{"
         + ", ".join(f"{s.name} = {s.default}" for s in settings.SETTINGS.values())
+        + "}",
+        "MINIMA": "{"
+        + ", ".join(f"{s.name} = {s.minimum}" for s in settings.SETTINGS.values())
         + "}",
         "SLOT_LIFE_MS": str(settings.SLOT_LIFE_MS),
         "OUTBOX_RING": str(settings.OUTBOX_RING),

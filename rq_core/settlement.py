@@ -58,7 +58,9 @@ def calls_of(
     for (queue, script), group in groups.items():
         call: Call[dict[str, str]]
         if script == "complete":
-            call = operations.complete_call(queue, worker, [(s.claim.id, s.claim.fence) for s in group])
+            call = operations.complete_call(
+                queue, worker, [(s.claim.id, s.claim.fence) for s in group]
+            )
         elif script == "fail":
             call = operations.fail_call(
                 queue,

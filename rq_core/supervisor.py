@@ -50,7 +50,9 @@ class ServeOptions:
 
     def __post_init__(self) -> None:
         if not 1 <= self.processes <= 256:
-            raise InvalidOption(option="processes", value=self.processes, must="must be from 1 to 256")
+            raise InvalidOption(
+                option="processes", value=self.processes, must="must be from 1 to 256"
+            )
 
 
 def serve(options: ServeOptions) -> int:
@@ -219,6 +221,8 @@ class Supervisor:
         try:
             self._mirror.wait(timeout=MIRROR_GRACE)
         except subprocess.TimeoutExpired:
-            log.warning("the mirror did not catch up in %g s; the rest stays in Redis", MIRROR_GRACE)
+            log.warning(
+                "the mirror did not catch up in %g s; the rest stays in Redis", MIRROR_GRACE
+            )
             self._mirror.kill()
             self._mirror.wait()

@@ -30,7 +30,9 @@ def load_app(target: str) -> App:
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
             raise
         raise InvalidOption(
-            option="target", value=target, must=f"must be module:app; there is no module {error.name}"
+            option="target",
+            value=target,
+            must=f"must be module:app; there is no module {error.name}",
         ) from None
     app = getattr(module, attribute or "app", None)
     if not isinstance(app, App):

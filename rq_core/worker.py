@@ -182,6 +182,7 @@ class Worker:
     # Beginning and end.
 
     async def _meet(self) -> None:
+        self.app.check()
         for name, values in self.app.settings.items():
             await self._client.configure(name, values, why="declared by the app")
         for queue in self._queues.values():
@@ -228,7 +229,7 @@ class Worker:
             log.error(  # noqa: TRY400 - the traceback would say nothing more
                 "could not report %d finished jobs: %s; their leases will expire",
                 len(self._finished),
-                error or "no answer",
+                str(error) or "no answer",
                 extra={"worker": self.name},
             )
         self._leases.stop()
@@ -327,7 +328,7 @@ class Worker:
             trouble = self._settled(group, result) or trouble
         for (queue, limit), result in zip(claims, results[len(settling) :], strict=True):
             self._occupied -= limit
-            trouble = self._claimed(queue, limit, result) or trouble
+            trouble = self._claimed(queue, result) or trouble
         if trouble:
             await asyncio.sleep(TROUBLE_PAUSE)
 
@@ -355,7 +356,7 @@ class Worker:
                 self.stats.failed += 1
         return False
 
-    def _claimed(self, queue: _Queue, limit: int, result: Claimed | RqCoreError) -> bool:
+    def _claimed(self, queue: _Queue, result: Claimed | RqCoreError) -> bool:
         """Start what was claimed. True: the claim failed."""
         if isinstance(result, RqCoreError):
             log.error("claiming from queue %s failed, trying again: %s", queue.name, result)

@@ -318,10 +318,15 @@ def audit_id(database: Database) -> str:
         return str(connection.execute(AUDIT_ID).scalar_one())
 
 
-def history_of(url: str, job_id: str) -> list[LoggedEvent]:
-    """A job's events, oldest first, from the database at ``url``, as handles ask for them."""
+def history_of(url: str, job_id: str, queue: str) -> list[LoggedEvent]:
+    """A job's events, oldest first, from the database at ``url``, as handles ask for them.
+
+    There are none while the mirror is behind the job.
+    """
     database = Database(url)
     try:
-        return history(database.readers, job_id)
+        return history(database.readers, job_id, queue)
+    except HistoryUnknown:
+        return []
     finally:
         database.close()

@@ -50,7 +50,9 @@ def main() -> None:
             if options.redis is None:
                 server.stop(place / "server")
     for figure, values in figures.items():
-        print(f"{figure:32} {statistics.median(values):>10,.0f}  ({min(values):,.0f} to {max(values):,.0f})")
+        print(
+            f"{figure:32} {statistics.median(values):>10,.0f}  ({min(values):,.0f} to {max(values):,.0f})"
+        )
     if options.json:
         medians = {figure: round(statistics.median(v), 1) for figure, v in figures.items()}
         options.json.write_text(json.dumps(medians, indent=2) + "\n")
@@ -68,7 +70,7 @@ def measure(url: str, place: Path, jobs: int, repeats: int) -> dict[str, list[fl
             figures[f"drain_{kind}_per_s"].append(timed(jobs, drain_queue))
         one = max(jobs // 20, 100)
         figures["enqueue_one_per_s"].append(
-            timed(one, lambda: [noop_async.enqueue(number=n, text=TEXT) for n in range(one)])
+            timed(one, lambda n=one: [noop_async.enqueue(number=i, text=TEXT) for i in range(n)])
         )
         drain_queue()
         audit = f"sqlite:///{place / f'audit-{repeat}.db'}"

@@ -32,12 +32,14 @@ FILES_MIN: Final = 50
     default=None,
     help="Directory whose files are hashed.  [default: this Python's standard library]",
 )
-@click.option("--redis", "redis_url", default=None, help="A server's URL.  [default: an embedded one]")
+@click.option(
+    "--redis", "redis_url", default=None, help="A server's URL.  [default: an embedded one]"
+)
 @click.option("--audit", "audit_url", default=None, help="An audit database.  [default: SQLite]")
 @click.option("--workers", type=click.IntRange(2, 32), default=2, show_default=True)
 @click.option("--keep", is_flag=True, help="Keep the server and the database to look inside.")
 @click.option("--json", "as_json", is_flag=True, help="End with one line of JSON.")
-def demo(  # noqa: D103 - click shows the docstring below
+def demo(
     path: Path | None,
     redis_url: str | None,
     audit_url: str | None,
@@ -107,9 +109,10 @@ def _perform(
     database = Database(audit)
     migrate.ensure(database)
     engine = database.readers
-    with _server(place, redis_url, keep=keep) as url, Client(
-        url, patience=Patience(unsent=2.0)
-    ) as client:
+    with (
+        _server(place, redis_url, keep=keep) as url,
+        Client(url, patience=Patience(unsent=2.0)) as client,
+    ):
         stage = Stage(
             client=client,
             redis_url=url,

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Engine, func, select
 
@@ -170,7 +170,9 @@ class Stage:
             if not self.left():
                 break
             time.sleep(0.005)
-        raise DemoFailed("the work was done before a worker could be killed; give --path more files")
+        raise DemoFailed(
+            "the work was done before a worker could be killed; give --path more files"
+        )
 
     def _held_by(self, pid: int) -> int:
         lines = self.client.snapshot(self.queue)["state"]
@@ -186,7 +188,9 @@ class Stage:
         while (done := self.finished(total)) < until:
             told(done)
             if time.monotonic() > deadline:
-                raise DemoFailed(f"only {done} of {total} jobs finished in {PATIENCE_S:g} s; see {self.log}")
+                raise DemoFailed(
+                    f"only {done} of {total} jobs finished in {PATIENCE_S:g} s; see {self.log}"
+                )
             time.sleep(0.05)
         told(done)
 
@@ -194,9 +198,7 @@ class Stage:
         """Remove the demo's queue from Redis; its history stays in SQL."""
         keys = queue_keys(self.queue).all()
         self.client.run(
-            self.client.operations.ask(
-                [["DEL", *keys], ["SREM", queues_key(), self.queue]]
-            )
+            self.client.operations.ask([["DEL", *keys], ["SREM", queues_key(), self.queue]])
         )
 
 
@@ -213,7 +215,7 @@ class Deed:
 def judge(engine: Engine, queue: str, deed: Deed, witness: Path) -> Outcome:
     """Compare three records: the files themselves, what the jobs witnessed, and SQL."""
     files, ids = deed.files, deed.ids
-    seen: dict[str, list[dict[str, str]]] = {}
+    seen: dict[str, list[dict[str, Any]]] = {}
     for line in witness.read_text().splitlines() if witness.exists() else []:
         entry = json.loads(line)
         seen.setdefault(entry["path"], []).append(entry)
@@ -227,24 +229,16 @@ def judge(engine: Engine, queue: str, deed: Deed, witness: Path) -> Outcome:
 
     with engine.connect() as connection:
         about = job_event.c.queue == queue
-        events = Counter(
-            dict(
-                connection.execute(
-                    select(job_event.c.type, func.count()).where(about).group_by(job_event.c.type)
-                )
-                .tuples()
-                .all()
-            )
+        per_type = connection.execute(
+            select(job_event.c.type, func.count()).where(about).group_by(job_event.c.type)
         )
-        succeeded = dict(
-            connection.execute(
-                select(job_event.c.job_id, func.count())
-                .where(about, job_event.c.type == "succeeded")
-                .group_by(job_event.c.job_id)
-            )
-            .tuples()
-            .all()
+        events: Counter[str] = Counter({row[0]: row[1] for row in per_type})
+        per_job = connection.execute(
+            select(job_event.c.job_id, func.count())
+            .where(about, job_event.c.type == "succeeded")
+            .group_by(job_event.c.job_id)
         )
+        succeeded: dict[str, int] = {row[0]: row[1] for row in per_job}
         lost = select(job_event.c.job_id).where(about, job_event.c.type == "lease_expired")
         again_at = connection.execute(
             select(func.max(job_event.c.at_ms)).where(
@@ -254,7 +248,9 @@ def judge(engine: Engine, queue: str, deed: Deed, witness: Path) -> Outcome:
     again_ms = (again_at or deed.killed_at_ms) - deed.killed_at_ms
     problems = []
     if again_ms > (LEASE_S + WAKE_S) * 1000:
-        problems.append(f"a job of the killed worker waited {again_ms} ms, longer than a lease and a wake")
+        problems.append(
+            f"a job of the killed worker waited {again_ms} ms, longer than a lease and a wake"
+        )
     if mismatches:
         problems.append(f"{mismatches} files have another digest than the jobs saw, or none")
     if missing := [i for i in ids if succeeded.get(i, 0) != 1]:
@@ -287,5 +283,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-

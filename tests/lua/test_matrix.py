@@ -1,0 +1,511 @@
+"""Every state against every script: a legal pair gives exactly its events, an illegal one changes no byte.
+
+What is expected is walked through machine.TRANSITIONS. Only *when* an arrow may be drawn is said here, once per
+arrow (GUARDS), so that a new transition fails this module until somebody has said when it happens.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from rq_core.machine import TRANSITIONS, Event, State, Transition
+from tests.support.consistency import assert_consistent
+from tests.support.seed import LEASE_MS, NO_FENCE, QUEUE, WORKER, Seed, events_of
+from tests.support.snapshots import diff, fields_of, without_slot
+
+JOB = "job"
+DELAY_MS = 60_000
+RETENTION_MS = 30 * 86_400_000
+SETTLING = {"complete", "fail", "rollback"}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What decides which arrow is drawn: how the job stands, and what the call presents."""
+
+    due: bool = False
+    lease_over: bool = False
+    last_attempt: bool = False
+    last_loss: bool = False
+    retention_over: bool = False
+    holds: bool = True
+    """The call presents the fence in force."""
+    takes: bool = True
+    """The claim may take jobs."""
+    delayed: bool = False
+    final: bool = False
+    unknown_task: bool = False
+    last_unknown: bool = False
+
+
+GUARDS: dict[str, Callable[[Facts], bool]] = {
+    "enqueue: none -enqueued-> ready": lambda f: not f.delayed,
+    "enqueue: none -enqueued-> scheduled": lambda f: f.delayed,
+    "claim: scheduled -promoted-> ready": lambda f: f.due,
+    "claim: ready -claimed-> running": lambda f: f.takes,
+    "claim: running -lease_expired-> ready": lambda f: f.lease_over and not f.last_loss,
+    "claim: running -lease_expired-> dead": lambda f: f.lease_over and f.last_loss,
+    "claim: cancelling -cancelled-> none": lambda f: f.lease_over,
+    "claim: dead -pruned-> none": lambda f: f.retention_over,
+    "complete: running -succeeded-> none": lambda f: f.holds,
+    "complete: cancelling -succeeded-> none": lambda f: f.holds,
+    "fail: running -retried-> scheduled": lambda f: (
+        f.holds and f.delayed and not (f.final or f.last_attempt)
+    ),
+    "fail: running -retried-> ready": lambda f: (
+        f.holds and not (f.delayed or f.final or f.last_attempt)
+    ),
+    "fail: running -died-> dead": lambda f: f.holds and (f.final or f.last_attempt),
+    "fail: cancelling -cancelled-> none": lambda f: f.holds,
+    "rollback: running -rolled_back-> ready": lambda f: f.holds and not f.unknown_task,
+    "rollback: running -rolled_back-> scheduled": lambda f: (
+        f.holds and f.unknown_task and not f.last_unknown
+    ),
+    "rollback: running -died-> dead": lambda f: f.holds and f.unknown_task and f.last_unknown,
+    "rollback: cancelling -cancelled-> none": lambda f: f.holds,
+    "cancel: ready -cancelled-> none": lambda f: True,
+    "cancel: scheduled -cancelled-> none": lambda f: True,
+    "cancel: running -cancel_requested-> cancelling": lambda f: True,
+    "requeue: dead -requeued-> ready": lambda f: True,
+    "prune: dead -pruned-> none": lambda f: True,
+}
+
+
+def arrow(transition: Transition) -> str:
+    return f"{transition.script}: {transition}"
+
+
+def walk(source: State | None, script: str, facts: Facts) -> list[Transition]:
+    """The arrows that one call draws from a state: each at most once, a lease or due time only ends once."""
+    path: list[Transition] = []
+    state = source
+    while True:
+        possible = [
+            t
+            for t in TRANSITIONS
+            if t.script == script
+            and t.source == state
+            and t not in path
+            and GUARDS[arrow(t)](facts)
+            and not (path and t.event in {Event.LEASE_EXPIRED, Event.PRUNED})
+        ]
+        if not possible:
+            return path
+        assert len(possible) == 1, f"{script} could draw {possible}"
+        path += possible
+        state = possible[0].target
+
+
+# How the job comes to stand where it stands. Each returns its last fence, if it ever had one.
+
+
+@dataclass(frozen=True)
+class Stand:
+    name: str
+    state: State | None
+    seed: Callable[[Seed], str | None]
+    facts: dict[str, bool]
+
+
+STANDS: list[Stand] = []
+
+
+def stand(
+    state: State | None, **facts: bool
+) -> Callable[[Callable[[Seed], str | None]], Callable[[Seed], str | None]]:
+    def add(function: Callable[[Seed], str | None]) -> Callable[[Seed], str | None]:
+        STANDS.append(Stand(function.__name__, state, function, facts))
+        return function
+
+    return add
+
+
+@stand(None)
+def never_there(seed: Seed) -> None:
+    pass
+
+
+@stand(None)
+def finished(seed: Seed) -> str:
+    claim = seed.running(JOB)
+    seed.complete(claim)
+    return claim.fence
+
+
+@stand(None)
+def cancelled_while_ready(seed: Seed) -> None:
+    """Its tombstone is still in the list."""
+    seed.ready(JOB)
+    seed.cancel(JOB)
+
+
+@stand(State.SCHEDULED)
+def delayed(seed: Seed) -> None:
+    seed.enqueue(JOB, delay_ms=DELAY_MS)
+
+
+@stand(State.SCHEDULED, due=True)
+def delayed_and_due(seed: Seed) -> None:
+    seed.enqueue(JOB, delay_ms=1_000)
+    seed.advance(1_000)
+
+
+@stand(State.SCHEDULED)
+def waiting_for_retry(seed: Seed) -> str:
+    claim = seed.running(JOB)
+    seed.fail(claim, delay_ms=DELAY_MS)
+    return claim.fence
+
+
+@stand(State.SCHEDULED, due=True)
+def retry_due(seed: Seed) -> str:
+    claim = seed.running(JOB)
+    seed.fail(claim, delay_ms=1_000)
+    seed.advance(1_001)
+    return claim.fence
+
+
+@stand(State.SCHEDULED)
+def waiting_for_its_task(seed: Seed) -> str:
+    claim = seed.running(JOB)
+    seed.rollback(claim, reason="unknown_task", backoff_ms=DELAY_MS)
+    return claim.fence
+
+
+@stand(State.READY)
+def fresh(seed: Seed) -> None:
+    seed.ready(JOB)
+
+
+@stand(State.READY)
+def promoted(seed: Seed) -> None:
+    seed.enqueue(JOB, delay_ms=1_000)
+    seed.advance(1_000)
+    seed.claim(0)
+
+
+@stand(State.READY)
+def retried_at_once(seed: Seed) -> str:
+    claim = seed.running(JOB)
+    seed.fail(claim)
+    return claim.fence
+
+
+@stand(State.READY)
+def rolled_back(seed: Seed) -> str:
+    claim = seed.running(JOB)
+    seed.rollback(claim)
+    return claim.fence
+
+
+@stand(State.READY)
+def lease_ended(seed: Seed) -> str:
+    claim = seed.running(JOB)
+    seed.live(LEASE_MS)
+    seed.claim(0)
+    return claim.fence
+
+
+@stand(State.READY)
+def requeued(seed: Seed) -> str:
+    claim = seed.dead(JOB)
+    seed.requeue(JOB)
+    return claim.fence
+
+
+@stand(State.READY)
+def enqueued_again_over_its_tombstone(seed: Seed) -> None:
+    seed.ready(JOB)
+    seed.cancel(JOB)
+    seed.ready(JOB)
+
+
+@stand(State.RUNNING)
+def held(seed: Seed) -> str:
+    return seed.running(JOB).fence
+
+
+@stand(State.RUNNING)
+def held_a_second_time(seed: Seed) -> str:
+    seed.rollback(seed.running(JOB))
+    return seed.claim_one(JOB).fence
+
+
+@stand(State.RUNNING, last_attempt=True)
+def held_for_its_last_attempt(seed: Seed) -> str:
+    seed.fail(seed.running(JOB, attempts=2))
+    return seed.claim_one(JOB).fence
+
+
+@stand(State.RUNNING, lease_over=True)
+def lease_over(seed: Seed) -> str:
+    claim = seed.running(JOB)
+    seed.live(LEASE_MS)
+    return claim.fence
+
+
+@stand(State.RUNNING)
+def lease_over_after_an_outage(seed: Seed) -> str:
+    """Nobody could extend, so nobody is reaped yet."""
+    claim = seed.running(JOB)
+    seed.advance(2 * LEASE_MS)
+    return claim.fence
+
+
+@stand(State.RUNNING, lease_over=True, last_loss=True)
+def lease_over_for_the_last_time(seed: Seed) -> str:
+    claim = seed.running(JOB, losses=1)
+    seed.live(LEASE_MS)
+    return claim.fence
+
+
+@stand(State.RUNNING, last_loss=True)
+def held_with_no_loss_left(seed: Seed) -> str:
+    return seed.running(JOB, losses=1).fence
+
+
+@stand(State.CANCELLING)
+def cancelling(seed: Seed) -> str:
+    return seed.cancelling(JOB).fence
+
+
+@stand(State.CANCELLING, lease_over=True)
+def cancelling_and_lease_over(seed: Seed) -> str:
+    claim = seed.cancelling(JOB)
+    seed.live(LEASE_MS)
+    return claim.fence
+
+
+@stand(State.CANCELLING, last_attempt=True)
+def cancelling_in_its_last_attempt(seed: Seed) -> str:
+    return seed.cancelling(JOB, attempts=1).fence
+
+
+@stand(State.DEAD)
+def given_up(seed: Seed) -> str:
+    return seed.dead(JOB).fence
+
+
+@stand(State.DEAD)
+def attempts_spent(seed: Seed) -> str:
+    claim = seed.running(JOB, attempts=1)
+    seed.fail(claim)
+    return claim.fence
+
+
+@stand(State.DEAD)
+def poison(seed: Seed) -> str:
+    claim = seed.running(JOB, losses=1)
+    seed.live(LEASE_MS)
+    seed.claim(0)
+    return claim.fence
+
+
+@stand(State.DEAD)
+def task_never_known(seed: Seed) -> str:
+    claim = seed.running(JOB)
+    seed.rollback(claim, reason="unknown_task", unknown_max=1)
+    return claim.fence
+
+
+@stand(State.DEAD, retention_over=True)
+def long_dead(seed: Seed) -> str:
+    claim = seed.dead(JOB)
+    seed.advance(RETENTION_MS)
+    return claim.fence
+
+
+# The calls.
+
+
+@dataclass(frozen=True)
+class Probe:
+    name: str
+    script: str
+    call: Callable[[Seed, str], Any]
+    facts: dict[str, bool]
+
+
+PROBES = [
+    Probe("enqueue", "enqueue", lambda s, f: s.enqueue(JOB), {}),
+    Probe(
+        "enqueue delayed", "enqueue", lambda s, f: s.enqueue(JOB, delay_ms=5_000), {"delayed": True}
+    ),
+    Probe("claim", "claim", lambda s, f: s.claim(worker="w-2"), {}),
+    Probe("claim none", "claim", lambda s, f: s.claim(0, worker="w-2"), {"takes": False}),
+    Probe("complete", "complete", lambda s, f: s.complete((JOB, f)), {}),
+    Probe("fail", "fail", lambda s, f: s.fail((JOB, f)), {}),
+    Probe("fail delayed", "fail", lambda s, f: s.fail((JOB, f), delay_ms=5_000), {"delayed": True}),
+    Probe("fail finally", "fail", lambda s, f: s.fail((JOB, f), verdict="final"), {"final": True}),
+    Probe("rollback", "rollback", lambda s, f: s.rollback((JOB, f)), {}),
+    Probe(
+        "rollback unknown",
+        "rollback",
+        lambda s, f: s.rollback((JOB, f), reason="unknown_task"),
+        {"unknown_task": True},
+    ),
+    Probe(
+        "rollback unknown too often",
+        "rollback",
+        lambda s, f: s.rollback((JOB, f), reason="unknown_task", unknown_max=1),
+        {"unknown_task": True, "last_unknown": True},
+    ),
+    Probe("cancel", "cancel", lambda s, f: s.cancel(JOB), {}),
+    Probe("requeue", "requeue", lambda s, f: s.requeue(JOB), {}),
+    Probe("prune", "prune", lambda s, f: s.prune(JOB), {}),
+    Probe("extend", "extend", lambda s, f: s.extend([(JOB, f)]), {}),
+]
+
+
+def cases(each: Stand) -> list[tuple[Probe, bool]]:
+    """The calls to make on a job that stands so; those with a fence also with one that is not in force."""
+    settling = [(p, True) for p in PROBES if p.script in SETTLING | {"extend"}]
+    return [*((p, False) for p in PROBES), *(settling if each.state else [])]
+
+
+def facts_of(each: Stand, probe: Probe, *, wrong: bool) -> Facts:
+    facts = {**each.facts, **probe.facts}
+    if wrong or each.state not in {State.RUNNING, State.CANCELLING}:
+        facts["holds"] = False
+    return Facts(**facts)
+
+
+def bystanders(seed: Seed) -> None:
+    """One job in each state that no call of the matrix should touch."""
+    running = seed.running("b-running")
+    seed.fail(seed.running("b-dead"), verdict="final")
+    seed.enqueue("b-scheduled", delay_ms=90 * 86_400_000)
+    seed.control.zadd(seed.keys("leases"), {running.id: seed.now + 10**11})
+    seed.control.zadd(seed.keys("expiring"), {"dead|b-dead": seed.now + 10**11})
+
+
+@pytest.mark.parametrize("each", STANDS, ids=lambda each: each.name)
+def test_call_does_what_the_table_says_and_nothing_else(
+    seed: Seed, each: Stand, subtests: pytest.Subtests
+) -> None:
+    for probe, wrong in cases(each):
+        with subtests.test(call=probe.name, wrong_fence=wrong):
+            start = seed.now
+            name = f"{probe.name.replace(' ', '-')}.{wrong}"
+            check(seed.of(name), each, probe, wrong=wrong)
+            seed.clock.set(start)
+
+
+def check(seed: Seed, each: Stand, probe: Probe, *, wrong: bool) -> None:
+    bystanders(seed)
+    fence = each.seed(seed) or NO_FENCE
+    if wrong:
+        # The fence of the claim before, or of a claim that will be: neither is in force.
+        epoch, _, number = fence.partition("-")
+        fence = f"{epoch}-{int(number) + (1 if each.name == 'held' else -1)}"
+    seed.take_token()
+    before = seed.snapshot()
+    path = walk(each.state, probe.script, facts_of(each, probe, wrong=wrong))
+
+    probe.call(seed, fence)
+
+    after = seed.snapshot()
+    assert_consistent(after)
+    entries = seed.entries()[len(before["outbox"]) :]
+    refused = not path and probe.script in SETTLING
+    expected = [str(t.event) for t in path] or (["settlement_refused"] if refused else [])
+    assert expected == events_of(entries, JOB)
+    assert len(entries) == len(expected)
+    target = path[-1].target if path else each.state
+    line = after["state"].get(JOB)
+    assert target == (fields_of(line)["state"] if line else None)
+    changes, _ = without_slot(diff(before, after), seed.now)
+    if path:
+        touched = {
+            m
+            for key in ("state", "jobs", "leases", "scheduled", "dead")
+            for m in changes.get(key, ())
+        }
+        assert touched <= {JOB, f"job|{JOB}"}
+    else:
+        assert_nothing_moved(seed, probe, changes, before, refused=refused)
+
+
+def assert_nothing_moved(
+    seed: Seed, probe: Probe, changes: dict[str, Any], before: dict[str, Any], *, refused: bool
+) -> None:
+    """Only what the call notes about itself: activity, and that a settlement was refused."""
+    meta = changes.pop("meta", {})
+    if probe.script in {"claim", "extend"}:
+        noted = {"last_activity", "no_reap_before"}
+        if probe.script == "claim" and len(before["ready:2"]) > 0:
+            # A claim that passes over the entry of a cancelled job forgets it.
+            noted.add("tombstones")
+            changes.pop("ready:2", None)
+        assert set(meta) <= noted
+    else:
+        assert meta == {}
+    if probe.name == "claim none" and any(before[f"ready:{rank}"] for rank in range(4)):
+        # Somebody else can take what this worker could not; an entry that leads nowhere counts until it is met.
+        assert changes.pop("wake") == ([], ["1"])
+    if probe.script == "extend" and list(changes) == ["leases"]:
+        # An extension that is accepted moves the deadline; it moves no job.
+        assert list(changes.pop("leases")) == [JOB]
+    if refused:
+        ((_, raw),) = changes.pop("outbox")
+        assert raw["type"] == "settlement_refused"
+        assert f',"{probe.script}",' in raw["jobs"]
+        assert (raw["at"], raw["by"]) == (str(seed.now), WORKER)
+    assert changes == {}
+
+
+def test_every_transition_has_its_guard_and_is_exercised() -> None:
+    """A new arrow in the table has to be said here, and reached by some case."""
+    drawn = {
+        arrow(t)
+        for each in STANDS
+        for probe, wrong in cases(each)
+        for t in walk(each.state, probe.script, facts_of(each, probe, wrong=wrong))
+    }
+
+    assert sorted(map(arrow, TRANSITIONS)) == sorted(GUARDS)
+    assert sorted(map(arrow, TRANSITIONS)) == sorted(drawn)
+
+
+def test_every_script_that_draws_an_arrow_says_so_in_its_header() -> None:
+    """The header is what people read."""
+    from rq_core.scripts import names, script
+
+    for name in names():
+        expected = sorted(str(t) for t in TRANSITIONS if t.script == name)
+        assert expected == sorted(script(name).header.transitions)
+
+
+@pytest.mark.parametrize("claimable", ["fresh", "delayed_and_due", "retried_at_once"])
+def test_a_paused_queue_gives_out_nothing(seed: Seed, claimable: str) -> None:
+    """What is due is still done for everybody."""
+    next(s for s in STANDS if s.name == claimable).seed(seed)
+    seed.configure(paused=1)
+
+    claimed = seed.claim()
+
+    assert claimed.jobs == ()
+    assert fields_of(seed.state(JOB) or "")["state"] == "ready"
+    assert_consistent(seed.snapshot())
+
+
+def test_the_whole_life_on_the_servers_own_clock(redis_url: str) -> None:
+    """The one thing that the test's clock cannot show: that the shipped scripts read time rightly."""
+    from rq_core.scripts import script
+
+    with Seed(redis_url, QUEUE, scripts=script, real_clock=True) as seed:
+        seconds, micros = seed.control.time()
+        started = seconds * 1000 + micros // 1000
+        seed.enqueue("a", "b")
+        seed.enqueue("c", delay_ms=1)
+        first, second = seed.claim(2).jobs
+        seed.fail(first, delay_ms=1)
+        seed.complete(second)
+        seconds, micros = seed.control.time()
+        ended = seconds * 1000 + micros // 1000
+
+        assert_consistent(seed.snapshot())
+        assert all(started <= entry.at_ms <= ended + 1 for entry in seed.entries())
+        assert started <= int(seed.meta("epoch") or 0) <= ended

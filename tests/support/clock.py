@@ -1,0 +1,51 @@
+"""Scripts that read the time from a key, so that leases and due times are exact and seeds replay."""
+
+from functools import cache
+
+import redis
+
+from rq_core.scripts import Script, Variant, build
+
+CLOCK_KEY = "test:clock"
+"""Lies outside every queue, so that a snapshot does not see it and losing a key does not stop the clock."""
+
+CLOCK = f"""--[[ clock: the time that a test has set, or the server's if it has set none. ]]
+
+local function clock_ms()
+  local set = redis.call('GET', '{CLOCK_KEY}')
+  if set then
+    return tonumber(set)
+  end
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+"""
+
+
+@cache
+def timed(name: str) -> Script:
+    """The script on the test's clock. Goes where Operations takes ``scripts``."""
+    return build(name, Variant(includes={"clock": CLOCK}))
+
+
+@cache
+def timed_with(name: str, prelude: str) -> Script:
+    """The same with Lua text before its includes and body."""
+    return build(name, Variant(includes={"clock": CLOCK}, prelude=prelude))
+
+
+class Clock:
+    """The time that timed scripts see. It stands still until it is told to go."""
+
+    def __init__(self, control: redis.Redis, now_ms: int, *, running: bool = True) -> None:
+        self._control = control
+        self.now_ms = now_ms
+        if running:
+            self.set(now_ms)
+
+    def set(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self._control.set(CLOCK_KEY, now_ms)
+
+    def advance(self, ms: int) -> None:
+        self.set(self.now_ms + ms)

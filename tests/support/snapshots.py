@@ -1,0 +1,97 @@
+"""Comparing the whole of a queue before and after a call."""
+
+import re
+from typing import Any
+
+import redis
+
+Snapshot = dict[str, Any]
+Diff = dict[str, Any]
+
+SLOT_LIFE_MS = 3_600_000
+
+
+def diff(before: Snapshot, after: Snapshot) -> Diff:
+    """Say what changed, key by key; a key that did not change is left out.
+
+    A hash or a sorted set gives {member: (old, new)} with None for absent, a list (old, new), a stream the
+    entries that were added, or (old, new) if others changed.
+    """
+    assert set(before) == set(after)
+    return {key: _change(before[key], after[key]) for key in before if before[key] != after[key]}
+
+
+def _change(old: Any, new: Any) -> Any:
+    if isinstance(old, dict):
+        return {
+            member: (old.get(member), new.get(member))
+            for member in sorted({*old, *new})
+            if old.get(member) != new.get(member)
+        }
+    if (old and isinstance(old[0], tuple)) or (new and isinstance(new[0], tuple)):
+        return new[len(old) :] if new[: len(old)] == old else (old, new)
+    return old, new
+
+
+def without_slot(changes: Diff, now_ms: int) -> tuple[Diff, str | None]:
+    """Take the call's own slot out of a diff, having checked it. Returns the rest and the stored answer.
+
+    The answer is None if the call kept none.
+    """
+    rest = {
+        key: dict(value) if isinstance(value, dict) else value for key, value in changes.items()
+    }
+    moved = rest.pop("slots", {})
+    for name, (_, kept) in list(moved.items()):
+        if kept is None:
+            # Another slot was forgotten: with its mark, or not at all.
+            del moved[name]
+            assert rest["expiring"].pop(f"slot|{name}")[1] is None
+    if not moved:
+        return rest, None
+    ((name, (old, new)),) = moved.items()
+    number, deadline, answer = new.split(" ", 2)
+    assert int(number) == (int(old.split(" ")[0]) if old else 0) + 1
+    assert now_ms + SLOT_LIFE_MS * 5 // 6 <= int(deadline) <= now_ms + SLOT_LIFE_MS
+    marked = rest.get("expiring", {}).pop(f"slot|{name}", None)
+    if marked is None:
+        assert old.split(" ")[1] == deadline
+    else:
+        assert marked[1] == int(deadline)
+    if not rest.get("expiring", True):
+        del rest["expiring"]
+    return rest, answer
+
+
+_READ: dict[str, Any] = {
+    "string": lambda pipe, key: pipe.get(key),
+    "hash": lambda pipe, key: pipe.hgetall(key),
+    "list": lambda pipe, key: pipe.lrange(key, 0, -1),
+    "set": lambda pipe, key: pipe.smembers(key),
+    "zset": lambda pipe, key: pipe.zrange(key, 0, -1, withscores=True),
+    "stream": lambda pipe, key: pipe.execute_command("XINFO", "STREAM", key, "FULL", "COUNT", 0),
+}
+
+
+def raw(control: redis.Redis, pattern: str = "*") -> dict[str, Any]:
+    """Everything under keys of a pattern, by the type that each key has, whatever type it should have."""
+    keys = sorted(control.keys(pattern))
+    with control.pipeline(transaction=False) as pipe:
+        for key in keys:
+            pipe.type(key)
+        kinds = pipe.execute()
+        for key, kind in zip(keys, kinds, strict=True):
+            _READ[kind](pipe, key)
+        return dict(zip(keys, zip(kinds, pipe.execute(), strict=True), strict=True))
+
+
+def fields_of(line: str) -> dict[str, str]:
+    """The fields of a state line, its first word as ``state``."""
+    word, *rest = line.split(" ")
+    return {"state": word, **dict(part.split("=", 1) for part in rest)}
+
+
+def number_of(entry_id: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)-(\d+)", entry_id)
+    assert match, entry_id
+    return int(match[1]), int(match[2])
