@@ -54,7 +54,9 @@ def test_a_mirror_killed_between_two_steps_loses_and_doubles_nothing(
     assert [e["seq"] for e in with_nonsense] == [13]
     assert len(told) == 1 + len(auditlog.told_by_stream(log))
     assert len(auditlog.rows(database, "SELECT * FROM quarantine")) == 1
-    states = auditlog.rows(database, "SELECT state, COUNT(*) AS n FROM job GROUP BY state ORDER BY 1")
+    states = auditlog.rows(
+        database, "SELECT state, COUNT(*) AS n FROM job GROUP BY state ORDER BY 1"
+    )
     assert states == [{"state": "ready", "n": 1}, {"state": "succeeded", "n": 8}]
     outcomes = auditlog.rows(database, "SELECT outcome, ran_ms FROM job_attempt")
     assert outcomes == [{"outcome": "succeeded", "ran_ms": 1}] * 8

@@ -111,14 +111,17 @@ def test_the_words_in_the_checks_are_the_tables(database: Database) -> None:
     refused = (DBAPIError, psycopg.errors.CheckViolation)
     with database.writing() as connection, pytest.raises(refused):
         assert connection is not None
-        database.insert_events(connection, [tuple(row[name] for name in schema.EVENT_COLUMNS)])
+        rows = [tuple(row[name] for name in schema.EVENT_COLUMNS)]
+        database.insert_events(connection, rows, copy_text(rows))
 
 
 def test_a_new_database_has_a_name_of_its_own(database: Database, tmp_path: Path) -> None:
     other = Database(str(tmp_path / "other.db"))
     migrate.upgrade(other)
 
-    names = [auditlog.one(d, "SELECT audit_id FROM audit_meta")["audit_id"] for d in (database, other)]
+    names = [
+        auditlog.one(d, "SELECT audit_id FROM audit_meta")["audit_id"] for d in (database, other)
+    ]
     assert len(set(names)) == 2
     assert all(len(name) == 32 for name in names)
     other.close()
@@ -203,7 +206,10 @@ def test_two_mirrors_may_meet_a_new_database(audit_url: str) -> None:
         ("/var/audit.db", "sqlite:////var/audit.db"),
         ("sqlite:///audit.db", "sqlite:///audit.db"),
         ("postgres://u@h/d", "postgresql+psycopg://u@h/d"),
-        ("postgresql://u:p%40@h:5/d?sslmode=require", "postgresql+psycopg://u:p%40@h:5/d?sslmode=require"),
+        (
+            "postgresql://u:p%40@h:5/d?sslmode=require",
+            "postgresql+psycopg://u:p%40@h:5/d?sslmode=require",
+        ),
     ],
 )
 def test_addresses_as_people_write_them(said: str, meant: str) -> None:
@@ -302,17 +308,22 @@ def test_postgres_ends_a_transaction_that_idles(postgres_url: str) -> None:
     database.close()
 
 
-def test_copy_text_says_what_was_meant(postgres_url: str) -> None:
-    rows = [
+def test_copy_text_is_what_postgres_says(postgres_url: str) -> None:
+    rows: list[tuple[Any, ...]] = [
         (1, "plain", None),
         (2, "tab\tnewline\nreturn\rback\\slash", "\\N"),
         (3, "", "ü \U0001f40d"),
         (4, "\\", "\\\\n"),
-        (5, "\x01", "\x0b\x7f"),
-    ]
+        (5, "\x01", "\x08\x0b\x0c\x7f"),
+        (6, None, "\x1f"),
+    ] + [(n, "many", None) for n in range(7, 300)]
+    rows[200] = (rows[200][0], "a\\N", "\t")
     with psycopg.connect(postgres_url.replace("+psycopg", "")) as connection:
         connection.execute("CREATE TEMPORARY TABLE t (n INTEGER, a TEXT, b TEXT)")
         with connection.cursor() as cursor, cursor.copy("COPY t FROM STDIN") as copy:
             copy.write(copy_text(rows))
 
         assert connection.execute("SELECT * FROM t ORDER BY n").fetchall() == rows
+        out = "COPY (SELECT * FROM t ORDER BY n) TO STDOUT"
+        with connection.cursor() as cursor, cursor.copy(out) as copy:
+            assert b"".join(bytes(part) for part in copy).decode() == copy_text(rows)

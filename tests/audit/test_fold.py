@@ -92,7 +92,7 @@ class Story:
             "losses": self.random.randrange(4),
             "error": self.random.choice((error, None)),
             "reason": self.random.choice(("final", "attempts")),
-            "unknown": self.random.choice((None, 1, 2)),
+            "unknown": self.random.randrange(3),
             "worker": "w-1",
             "target": str(arrow.target),
         }
@@ -153,7 +153,9 @@ def test_the_fast_fold_agrees_with_history(seed: int) -> None:
     folder = fold_in_batches(told, [story.random.randrange(1, 20) for _ in range(5)])
 
     expected = {
-        job_id: {name: getattr(record, name) for name in as_history_sees(Job("q", "x", complete=True))}
+        job_id: {
+            name: getattr(record, name) for name in as_history_sees(Job("q", "x", complete=True))
+        }
         for job_id, record in records.items()
     }
     assert {i: as_history_sees(job) for i, job in folder.jobs.items()} == expected

@@ -300,7 +300,9 @@ def test_an_emptied_outbox_is_recorded_once(
     writer.life("b")
     auditlog.drain(mirror)
 
-    kinds = [r["kind"] for r in auditlog.rows(database, "SELECT kind FROM mirror_epoch ORDER BY id")]
+    kinds = [
+        r["kind"] for r in auditlog.rows(database, "SELECT kind FROM mirror_epoch ORDER BY id")
+    ]
     assert kinds == ["started", "lost", "started"]
     assert auditlog.told_by_sql(database, QUEUE) == auditlog.told_by_stream(writer.log)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from sql_audit.database import Database
+from sql_audit.database import Database, copy_text
 from sql_audit.entries import unpack
 from sql_audit.mirror import Mirror
 from tests.audit.conftest import QUEUE
@@ -187,10 +187,10 @@ def test_what_sql_alone_refuses_is_found_and_quarantined(
         enqueue(writer, job_id)
     real: Callable[..., None] = database.insert_events
 
-    def insert(connection: Any, rows: list[Any]) -> None:
+    def insert(connection: Any, rows: list[Any], lines: str) -> None:
         if any(row[6] == "j33" for row in rows):
             raise IntegrityError("INSERT", (), _refusal(database.dialect))
-        real(connection, rows)
+        real(connection, rows, lines)
 
     monkeypatch.setattr(database, "insert_events", insert)
 
@@ -211,7 +211,7 @@ def test_a_place_that_is_taken_stops_nothing(
     with database.writing() as connection:
         assert connection is not None
         row = (QUEUE, writer.epoch, 2, 0, "pruned", 1, "z", None, "w", None, None)
-        database.insert_events(connection, [row])
+        database.insert_events(connection, [row], copy_text([row]))
         connection.commit()
 
     auditlog.drain(mirror)

@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from rq_core.history import OutboxId, decode
 from rq_core.machine import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS, Event
-from sql_audit.database import Database
+from sql_audit.database import Database, copy_text
 from sql_audit.mirror import Mirror, Outcome, chain, genesis, rows_digest
 from sql_audit.queries import audit_id
 from sql_audit.schema import EVENT_COLUMNS
@@ -81,9 +81,7 @@ def told_by_sql(database: Database, queue: str) -> list[Told]:
         if event in (Event.ENQUEUED, Event.BASELINE):
             fields["task"] = row["task"]
         entry_id = str(OutboxId(row["epoch"], row["seq"]))
-        told.append(
-            (entry_id, str(event), row["at_ms"], row["worker"], why, _frozen(fields))
-        )
+        told.append((entry_id, str(event), row["at_ms"], row["worker"], why, _frozen(fields)))
     return told
 
 
@@ -104,7 +102,7 @@ def assert_chain_holds(database: Database, queue: str) -> None:
             for row in log
             if first <= (row["epoch"], row["seq"]) <= last
         ]
-        digest = rows_digest(mine)
+        digest = rows_digest(copy_text(mine))
 
         assert (digest, head, number) == (batch["digest"], batch["prev"], batch["batch"])
         head = chain(head, queue, number, first, last, len(mine), digest)
