@@ -640,20 +640,20 @@ class Operations:
     def repair(
         self,
         queue: str,
-        records: Sequence[tuple[str, int, int]],
+        records: Sequence[tuple[str, str, int, int, str, str]],
         *,
         by: str,
         sequence_min: int,
         tombstones: int,
     ) -> Plan[int]:
-        """Mend (id, relog, relist) records; see repair.lua. Returns how many."""
+        """Mend (kind, name, relog, relist, was, line) records; see repair.lua. Returns how many."""
         args = {"by": by, "sequence_min": sequence_min, "tombstones_now": tombstones}
         return (yield from self.one(Call("repair", queue, args, lambda r: int(r[0]), records)))
 
     def snapshot(self, queue: str) -> Plan[dict[str, Any]]:
         """Everything a queue has in Redis, read in one transaction: key name → value in Python's types.
 
-        For the doctor and for tests. It is as large as the queue.
+        For the doctor and for tests. It is as large as the queue. Raises QueueDamaged if a key has the wrong type.
         """
         keys = queue_keys(queue, self.prefix)
         read = {
@@ -666,6 +666,13 @@ class Operations:
         *_, values = yield from self.ask([["MULTI"], *commands, ["EXEC"]])
         shaped: dict[str, Any] = {}
         for key, value in zip(KEYS, values, strict=True):
+            if isinstance(value, Exception):
+                raise errors.QueueDamaged(
+                    f"queue {queue!r} is damaged: key {keys(key.name)} is no {key.type}. Move it away with RENAME,"
+                    f" then run `rq-core doctor {queue} --repair`",
+                    queue=queue,
+                    why=str(value),
+                )
             if key.type == "hash":
                 shaped[key.name] = _as_dict(value)
             elif key.type == "zset":
