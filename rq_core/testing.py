@@ -41,16 +41,21 @@ DRAIN_MAX: Final = 10_000
 
 _EPOCH: Final = """--[[ epoch: fakeredis has no INFO in scripts, so its history never changes.
 
-Keys: outbox ]] local function server_replid()
+Keys: outbox
+]]
+local function server_replid()
   return string.rep('0', 40)
-end local function same_history(facts)
+end
+local function same_history(facts)
   return facts.epoch and facts.replid == server_replid() and redis.call('XLEN', outbox) > 0
 end
 """
 
 _CLOCK: Final = """--[[ clock: the server's time, and what the test has added to it.
 
-Keys: meta ]] local function clock_ms()
+Keys: meta
+]]
+local function clock_ms()
   local time = redis.call('TIME')
   local added = redis.call('HGET', meta, 'test_clock_ms') or 0
   return time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(added)

@@ -36,7 +36,7 @@ class Server:
     """
 
     def __init__(self, **replies: Any) -> None:
-        self.replies = {
+        self.replies: dict[str, deque[Any]] = {
             "INFO": deque(["redis_version:7.2.0\r\nmaxmemory_policy:noeviction"]),
             "SADD": deque([1]),
             "SCRIPT": deque(["sha"]),
