@@ -4,14 +4,18 @@ Until then the outbox is a ring of recent events. If the ring still has the whol
 begins there; otherwise a new epoch starts, and the mirror asks for a baseline of the jobs that are alive.
 Sending it twice is harmless, so it takes no call slot.
 
+Flags: allow-oom
 Keys: meta outbox
 Meta: epoch replid audit audit_id baseline
 Args: by audit_id mode
 Uses: clock meta epoch emit
-Returns: ok on|baseline|off | refused elsewhere AUDIT_ID | epoch. BASELINE asks for baseline calls
+Returns: ok on|baseline|off | refused elsewhere AUDIT_ID | refused arguments mode | epoch. BASELINE asks for baseline calls
 Invariants: I5, I7
 ]]
 
+if mode ~= 'on' and mode ~= 'off' then
+  return {'refused', 'arguments', 'mode'}
+end
 read_facts()
 if not same_history(facts) then
   return {'epoch'}

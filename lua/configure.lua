@@ -1,5 +1,6 @@
 --[[ configure: somebody pauses or resumes a queue, or changes one of its settings.
 
+Flags: allow-oom
 Keys: meta outbox slots expiring wake
 Meta: paused lease_ms dead_retention_ms backlog_max_jobs backlog_max_bytes
 Args: slot number:int by why
@@ -15,7 +16,8 @@ if refusal then
 end
 for i = 1, each_count do
   local field, value = each(i)
-  if not (SETTINGS[field] or field == 'paused') or not value or value < 0 then
+  local minimum = field == 'paused' and 0 or MINIMA[field]
+  if not minimum or value < minimum or field == 'paused' and value > 1 then
     return {'refused', 'field', field}
   end
 end

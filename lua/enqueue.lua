@@ -6,7 +6,7 @@ Meta: sequence backlog_max_jobs backlog_max_bytes
 Args: slot number:int by
 Each: id delay_ms:int priority:int head detail spec
 Uses: call emit ready due wake batch
-Returns: ok {DUPLICATE_ID}… | refused audit_backlog BACKLOG BOUND | epoch
+Returns: ok {DUPLICATE_ID}… | refused audit_backlog BACKLOG BOUND | refused arguments priority | epoch
 Invariants: I1 (the outbox entry and the jobs are one write), I6
 ]]
 
@@ -23,7 +23,11 @@ end
 
 local ids, seen, answer = {}, {}, {}
 for i = 1, each_count do
-  ids[i] = each(i)
+  local id, _, priority = each(i)
+  if not ready[priority] then
+    return {'refused', 'arguments', 'priority'}
+  end
+  ids[i] = id
 end
 local live = read_many(state, ids)
 redis.call('HLEN', jobs)

@@ -4,6 +4,7 @@ history is not the one that the queue remembers. Sending it twice is harmless, s
 The new epoch is greater than any that could have been used: the one before, the stream's last entry, the
 caller's floor, and the clock in case all of those were lost.
 
+Flags: allow-oom
 Keys: meta state outbox
 Meta: layout epoch replid sequence no_reap_before paused audit audit_id
     lease_ms dead_retention_ms backlog_max_jobs backlog_max_bytes

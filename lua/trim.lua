@@ -6,7 +6,7 @@ Keys: meta outbox
 Meta: epoch replid audit audit_id trimmed backlog_jobs backlog_bytes
 Args: audit_id upto jobs:int size:int
 Uses: meta epoch
-Returns: ok trimmed|already | refused elsewhere AUDIT_ID | refused off | epoch
+Returns: ok trimmed|already | refused elsewhere AUDIT_ID | refused off | refused beyond LAST | epoch
 Invariants: I7 (only the audit database that the queue is attached to may trim)
 ]]
 
@@ -27,6 +27,11 @@ elseif facts.audit_id ~= audit_id then
   return {'refused', 'elsewhere', facts.audit_id}
 elseif not after(upto, facts.trimmed or '0-0') then
   return {'ok', 'already'}
+end
+-- An entry that is not there cannot be the anchor, and an empty outbox would read as a lost one.
+local last = redis.call('XREVRANGE', outbox, '+', '-', 'COUNT', 1)[1][1]
+if after(upto, last) then
+  return {'refused', 'beyond', last}
 end
 
 redis.call('XTRIM', outbox, 'MINID', upto)

@@ -315,7 +315,7 @@ class Operations:
         if text.startswith("OOM"):
             return errors.QueueFull(queue=call.queue)
         if "WRONGTYPE" in text:
-            return errors.QueueDamaged(queue=call.queue, why=f"a key has the wrong type ({text})")
+            return _wrong_type(call.queue, text)
         if text.startswith(("NOAUTH", "WRONGPASS", "NOPERM")):
             return errors.ServerUnsuitable(url=self.url, why=text)
         return errors.QueueDamaged(queue=call.queue, why=f"{call.script} stopped: {text}")
@@ -344,8 +344,9 @@ class Operations:
             raise result
         return result  # type: ignore[no-any-return]
 
-    def ask(self, commands: list[list[Any]]) -> Plan[list[Any]]:
-        """Plain reads, in one round trip. Raises ServerUnavailable, ServerUnsuitable or QueueDamaged."""
+    def ask(self, commands: list[list[Any]], queue: str | None = None) -> Plan[list[Any]]:
+        """Plain reads, in one round trip. Raises ServerUnavailable or ServerUnsuitable, or QueueDamaged if a key of
+        ``queue`` has the wrong type."""
         first, attempt = self._clock(), 0
         while True:
             replies = yield Send(commands)
@@ -353,6 +354,8 @@ class Operations:
             if not failed:
                 return replies  # type: ignore[no-any-return]
             if any(_kind_of(r) == "fatal" for r in failed):
+                if queue is not None and "WRONGTYPE" in str(failed[0]):
+                    raise _wrong_type(queue, str(failed[0])) from failed[0]
                 raise errors.ServerUnsuitable(url=self.url, why=str(failed[0])) from failed[0]
             if self._clock() - first > self.patience.unsent:
                 raise errors.ServerUnavailable(url=self.url, why=str(failed[0])) from failed[0]
@@ -398,9 +401,21 @@ class Operations:
         if isinstance(result, errors.RqCoreError):
             raise result
         # Outside the queue's Cluster slot, so it cannot be part of the script.
-        yield from self.ask([["SADD", queues_key(self.prefix), queue]])
+        yield from self._list_queue(queue)
         self._met.add(queue)
         return result  # type: ignore[no-any-return]
+
+    def _list_queue(self, queue: str) -> Plan[None]:
+        """Put the queue on the prefix' list. A full server refuses that; workers must still meet old queues."""
+        listed = queues_key(self.prefix)
+        try:
+            yield from self.ask([["SADD", listed, queue]])
+        except errors.ServerUnsuitable as error:
+            if not str(error.__cause__).startswith("OOM"):
+                raise
+            (known,) = yield from self.ask([["SISMEMBER", listed, queue]])
+            if not known:
+                raise errors.QueueFull(queue=queue) from error
 
     # Producers.
 
@@ -529,12 +544,16 @@ class Operations:
             if name not in SETTINGS and name != "paused":
                 known = ", ".join((*SETTINGS, "paused"))
                 raise errors.InvalidOption(option=name, value=value, must=f"must be one of {known}")
+            if name == "paused" and value not in (0, 1):
+                raise errors.InvalidOption(option=name, value=value, must="must be 0 or 1")
             if type(value) is not int or value < minimum:
                 raise errors.InvalidOption(
                     option=name, value=value, must=f"must be a whole number, {minimum} or more"
                 )
         args = {"by": check_name("actor", by or self.name), "why": why}
-        call = Call("configure", queue, args, _pairs, tuple(values.items()))
+        # A bool is a whole number to Python, and nothing to the connection.
+        records = tuple((name, int(value)) for name, value in values.items())
+        call = Call("configure", queue, args, _pairs, records)
         return (yield from self.one(call))
 
     def queues(self) -> Plan[list[str]]:
@@ -547,7 +566,7 @@ class Operations:
         keys = queue_keys(queue, self.prefix)
         ready = [["LLEN", keys(f"ready:{n}")] for n in range(len(PRIORITIES))]
         rest = [["ZCARD", keys(name)] for name in ("scheduled", "leases", "dead")]
-        *numbers, meta = yield from self.ask([*ready, *rest, ["HGETALL", keys("meta")]])
+        *numbers, meta = yield from self.ask([*ready, *rest, ["HGETALL", keys("meta")]], queue)
         facts = _as_dict(meta)
         return QueueCounts(
             queue=queue,
@@ -578,10 +597,10 @@ class Operations:
     def dead(self, queue: str, limit: int) -> Plan[list[JobState]]:
         """The jobs that died last, newest first."""
         keys = queue_keys(queue, self.prefix)
-        (ids,) = yield from self.ask([["ZRANGE", keys("dead"), 0, max(limit, 1) - 1, "REV"]])
+        (ids,) = yield from self.ask([["ZRANGE", keys("dead"), 0, max(limit, 1) - 1, "REV"]], queue)
         if not ids:
             return []
-        (lines,) = yield from self.ask([["HMGET", keys("state"), *ids]])
+        (lines,) = yield from self.ask([["HMGET", keys("state"), *ids]], queue)
         return [read_state_line(queue, i, line) for i, line in zip(ids, lines, strict=True) if line]
 
     # The mirror.
@@ -595,7 +614,7 @@ class Operations:
         keys = queue_keys(queue, self.prefix)
         cursor = "0"
         while True:
-            (reply,) = yield from self.ask([["HSCAN", keys("state"), cursor, "COUNT", 1000]])
+            (reply,) = yield from self.ask([["HSCAN", keys("state"), cursor, "COUNT", 1000]], queue)
             cursor, flat = reply
             ids = list(_as_dict(flat))
             chunks = [ids[at : at + ENQUEUE_CHUNK] for at in range(0, len(ids), ENQUEUE_CHUNK)]
@@ -622,7 +641,9 @@ class Operations:
     ) -> Plan[list[tuple[str, dict[str, str]]]]:
         """Entries from ``start`` on (inclusive; "-" for the first), raw."""
         keys = queue_keys(queue, self.prefix)
-        (entries,) = yield from self.ask([["XRANGE", keys("outbox"), start, "+", "COUNT", count]])
+        (entries,) = yield from self.ask(
+            [["XRANGE", keys("outbox"), start, "+", "COUNT", count]], queue
+        )
         return [(entry_id, _as_dict(flat)) for entry_id, flat in entries]
 
     def trim(self, queue: str, audit_id: str, upto: str, jobs: int, size: int) -> Plan[None]:
@@ -733,6 +754,10 @@ def _kind_of(reply: Exception) -> str:
     if text.startswith("NOSCRIPT"):
         return "forgotten"
     return "unsent" if text.startswith(_OUTAGE) else "fatal"
+
+
+def _wrong_type(queue: str, text: str) -> errors.QueueDamaged:
+    return errors.QueueDamaged(queue=queue, why=f"a key has the wrong type ({text})")
 
 
 def _as_dict(value: Any) -> dict[str, Any]:

@@ -203,14 +203,22 @@ def _bind_keys(declared: tuple[str, ...]) -> str:
     return "\n".join(lines)
 
 
+_INTEGER: Final = """local function integer(text)
+  local value = text and text:match('^%-?%d+$') and tonumber(text)
+  return value and value > -1e13 and value < 1e13 and value or nil
+end"""
+"""Whole numbers only: no nan, inf, fraction or hexadecimal, all of which Lua takes for numbers. Below 10^13 the sum
+with a Unix time in ms still has the 14 digits that Lua writes exactly."""
+
+
 def _bind_args(header: Header) -> str:
     """One local per argument, and ``each(i)`` for the records after them."""
     args, each = header.words("Args"), header.words("Each")
-    lines = []
+    lines = [_INTEGER] if any(word.endswith(":int") for word in (*args, *each)) else []
     for at, word in enumerate(args, 1):
         name, _, kind = word.partition(":")
         lines.append(
-            f"local {name} = tonumber(ARGV[{at}])\n"
+            f"local {name} = integer(ARGV[{at}])\n"
             f"if not {name} then return {{'refused', 'arguments', '{name}'}} end"
             if kind == "int"
             else f"local {name} = ARGV[{at}]\n"
@@ -232,7 +240,7 @@ def _bind_args(header: Header) -> str:
     for n, word in enumerate(each, 1):
         if word.endswith(":int"):
             lines.append(
-                f"for at = {len(args) + n}, #ARGV, {len(each)} do if not tonumber(ARGV[at]) then"
+                f"for at = {len(args) + n}, #ARGV, {len(each)} do if not integer(ARGV[at]) then"
                 f" return {{'refused', 'arguments', '{word.removesuffix(':int')}'}} end end"
             )
     return "\n".join(lines)
@@ -256,6 +264,9 @@ def _constants(body: str, meta: tuple[str, ...]) -> str:
         + "}",
         "SETTINGS": "{"
         + ", ".join(f"{s.name} = {s.default}" for s in settings.SETTINGS.values())
+        + "}",
+        "MINIMA": "{"
+        + ", ".join(f"{s.name} = {s.minimum}" for s in settings.SETTINGS.values())
         + "}",
         "SLOT_LIFE_MS": str(settings.SLOT_LIFE_MS),
         "OUTBOX_RING": str(settings.OUTBOX_RING),

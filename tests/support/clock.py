@@ -37,10 +37,11 @@ def timed_with(name: str, prelude: str) -> Script:
 class Clock:
     """The time that timed scripts see. It stands still until it is told to go."""
 
-    def __init__(self, control: redis.Redis, now_ms: int) -> None:
+    def __init__(self, control: redis.Redis, now_ms: int, *, running: bool = True) -> None:
         self._control = control
         self.now_ms = now_ms
-        self.set(now_ms)
+        if running:
+            self.set(now_ms)
 
     def set(self, now_ms: int) -> None:
         self.now_ms = now_ms

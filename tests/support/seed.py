@@ -15,7 +15,7 @@ from rq_core.keys import queue_keys
 from rq_core.machine import Priority
 from rq_core.operations import Accepted, Call, Claimed, Extended, Operations, Patience
 from rq_core.scripts import Script
-from tests.support.clock import CLOCK_KEY, Clock, timed
+from tests.support.clock import Clock, timed
 from tests.support.consistency import assert_consistent
 from tests.support.snapshots import Snapshot, diff, without_slot
 
@@ -42,9 +42,7 @@ class Seed:
     ) -> None:
         self._meet(queue)
         self.control = redis.Redis.from_url(url, decode_responses=True)
-        self.clock = Clock(self.control, START_MS)
-        if real_clock:
-            self.control.delete(CLOCK_KEY)
+        self.clock = Clock(self.control, START_MS, running=not real_clock)
         self.operations = Operations(url=url, name=name, scripts=scripts, patience=patience)
         self.client = Client(url, operations=self.operations)
 

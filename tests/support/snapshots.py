@@ -63,28 +63,26 @@ def without_slot(changes: Diff, now_ms: int) -> tuple[Diff, str | None]:
     return rest, answer
 
 
-def raw(control: redis.Redis) -> dict[str, Any]:
-    """Everything in the server's database by the type that each key has, whatever type it should have."""
-    found: dict[str, Any] = {}
-    # redis-py's types allow bytes too; this client decodes.
-    server: Any = control
-    for key in sorted(server.keys("*")):
-        kind = server.type(key)
-        found[key] = (
-            kind,
-            {
-                "string": server.get,
-                "hash": server.hgetall,
-                "list": lambda key: server.lrange(key, 0, -1),
-                "set": lambda key: sorted(server.smembers(key)),
-                "zset": lambda key: server.zrange(key, 0, -1, withscores=True),
-                "stream": lambda key: (
-                    server.xrange(key),
-                    server.xinfo_stream(key)["last-generated-id"],
-                ),
-            }[kind](key),
-        )
-    return found
+_READ: dict[str, Any] = {
+    "string": lambda pipe, key: pipe.get(key),
+    "hash": lambda pipe, key: pipe.hgetall(key),
+    "list": lambda pipe, key: pipe.lrange(key, 0, -1),
+    "set": lambda pipe, key: pipe.smembers(key),
+    "zset": lambda pipe, key: pipe.zrange(key, 0, -1, withscores=True),
+    "stream": lambda pipe, key: pipe.execute_command("XINFO", "STREAM", key, "FULL", "COUNT", 0),
+}
+
+
+def raw(control: redis.Redis, pattern: str = "*") -> dict[str, Any]:
+    """Everything under keys of a pattern, by the type that each key has, whatever type it should have."""
+    keys = sorted(control.keys(pattern))
+    with control.pipeline(transaction=False) as pipe:
+        for key in keys:
+            pipe.type(key)
+        kinds = pipe.execute()
+        for key, kind in zip(keys, kinds, strict=True):
+            _READ[kind](pipe, key)
+        return dict(zip(keys, zip(kinds, pipe.execute(), strict=True), strict=True))
 
 
 def fields_of(line: str) -> dict[str, str]:

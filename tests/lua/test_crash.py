@@ -1,0 +1,430 @@
+"""What stops a call before its first write leaves every byte as it was; and nothing stops it afterwards.
+
+Redis does not undo a script. So each script checks everything first, and these tests break it in every place
+before its first write, with every kind of wrong key and argument.
+"""
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from rq_core import errors
+from rq_core.keys import KEY_TYPES
+from rq_core.machine import TRANSITIONS
+from rq_core.operations import Patience
+from rq_core.scripts import names
+from rq_core.settings import BATCH_MAX
+from tests.support.clock import CLOCK_KEY, timed, timed_with
+from tests.support.consistency import assert_consistent
+from tests.support.scenes import SCENES, Scene
+from tests.support.seed import Seed
+from tests.support.servers import RedisServer
+from tests.support.snapshots import raw
+
+WRITES = {"XADD", "HSET", "HDEL", "ZADD", "ZREM", "LPUSH", "RPUSH", "LTRIM", "XTRIM"}
+READS = {
+    "GET", "HMGET", "HGET", "HLEN", "INFO", "XLEN", "XRANGE", "XREVRANGE", "ZCARD", "ZRANGE", "ZRANGEBYSCORE",
+    "LLEN", "LRANGE",
+}  # fmt: skip
+
+RECORD = """
+local server = redis
+local redis = {call = function(command, ...)
+  local reply = server.call(command, ...)
+  server.call('RPUSH', 'test:calls', command)
+  return reply
+end}
+"""
+
+BREAK_AT = """
+local server = redis
+local made = 0
+local redis = {{call = function(...)
+  made = made + 1
+  if made == {at} then
+    error('broken by the test')
+  end
+  return server.call(...)
+end}}
+"""
+
+scenes = pytest.mark.parametrize("name", list(SCENES))
+
+
+def calls_of(seed: Seed, scene: Scene) -> list[str]:
+    """Carry the call out, and say which commands it made."""
+    seed.control.execute_command(*scene.command(seed, timed_with(scene.script, RECORD)))
+    made: list[str] = seed.control.lrange("test:calls", 0, -1)
+    seed.control.delete("test:calls")
+    return made
+
+
+def refused(seed: Seed, command: list[Any]) -> Any:
+    """The reply to a call that must change nothing; an error is returned."""
+    pattern = f"rqc:{{{seed.queue}}}:*"
+    before = raw(seed.control, pattern)
+    try:
+        reply = seed.control.execute_command(*command)
+    except redis.ResponseError as error:
+        reply = error
+    after = raw(seed.control, pattern)
+    changed = [key for key in {*before, *after} if before.get(key) != after.get(key)]
+
+    assert changed == [], f"it wrote, and answered {reply!r}"
+    return reply
+
+
+def test_every_script_has_a_scene(seed: Seed) -> None:
+    shown = {make(seed.of(name)).script for name, make in SCENES.items()}
+
+    assert set(names()) == shown
+    assert {t.script for t in TRANSITIONS} <= shown
+
+
+@scenes
+def test_no_read_follows_the_first_write(seed: Seed, name: str) -> None:
+    """So that nothing can fail after it: what is written has been checked."""
+    made = calls_of(seed, SCENES[name](seed))
+    first = next(at for at, command in enumerate(made) if command in WRITES)
+
+    assert set(made) <= READS | WRITES
+    assert [command for command in made[first:] if command in READS] == []
+    if "XADD" in made:
+        assert made[first] == "XADD"
+
+
+@scenes
+def test_an_error_at_any_read_leaves_every_byte(seed: Seed, name: str) -> None:
+    made = calls_of(seed.of("rehearsal"), SCENES[name](seed.of("rehearsal")))
+    reads = next(at for at, command in enumerate(made) if command in WRITES)
+    scene = SCENES[name](seed)
+
+    for at in range(1, reads + 2):
+        broken = timed_with(scene.script, BREAK_AT.format(at=at))
+        reply = refused(seed, scene.command(seed, broken))
+        assert "broken by the test" in str(reply)
+    whole = seed.control.execute_command(*scene.command(seed, timed(scene.script)))
+    assert whole[0] == "ok"
+
+
+@scenes
+def test_a_wrong_type_in_any_key_leaves_every_byte(seed: Seed, name: str) -> None:
+    """A careless hand in redis-cli: the call stops, and says so, before it has written."""
+    script = timed(SCENES[name](seed.of("rehearsal")).script)
+    for at, key in enumerate(script.keys):
+        other = seed.of(f"q-{at}")
+        scene = SCENES[name](other)
+        if scene.script == "handshake" and key == "state" and name != "handshake_without_meta":
+            continue  # read only where meta has lost the sequence
+        for wrong in ("string", "other"):
+            full = other.keys(key)
+            other.control.delete(full)
+            if wrong == "string":
+                other.control.set(full, "x")
+            elif KEY_TYPES[key] == "hash":
+                other.control.rpush(full, "x")
+            else:
+                other.control.hset(full, "x", "y")
+            reply = refused(other, scene.command(other, script))
+            assert "WRONGTYPE" in str(reply), f"{key} as {wrong}: {reply}"
+
+
+def test_a_wrong_type_reaches_the_caller_as_damage(seed: Seed) -> None:
+    """The message names the doctor."""
+    seed.enqueue("a")
+    seed.control.delete(seed.keys("scheduled"))
+    seed.control.set(seed.keys("scheduled"), "x")
+
+    with pytest.raises(errors.QueueDamaged, match=r"wrong type.*doctor q --repair"):
+        seed.enqueue("b")
+    with pytest.raises(errors.QueueDamaged, match="scheduled"):
+        seed.snapshot()
+    with pytest.raises(errors.QueueDamaged, match="wrong type"):
+        seed.client.counts(seed.queue)
+
+
+# Arguments.
+
+NOT_NUMBERS = ["", "x", "nan", "inf", "-inf", "1.5", "1e3", "0x10", " 1", "99999999999999"]
+
+
+def ints_of(section: tuple[str, ...]) -> list[int]:
+    return [at for at, word in enumerate(section) if word.endswith(":int")]
+
+
+@scenes
+def test_bad_arguments_are_refused_whole(seed: Seed, name: str) -> None:
+    scene = SCENES[name](seed)
+    script = timed(scene.script)
+    command = scene.command(seed, script)
+    head = 3 + len(script.keys)
+    argv = command[head:]
+    count = len(script.args)
+    bad: list[tuple[str, list[Any]]] = [
+        *((f"only {kept} arguments", argv[:kept]) for kept in range(count)),
+        *(
+            (f"argument {at} is {value!r}", [*argv[:at], value, *argv[at + 1 :]])
+            for at in ints_of(script.header.words("Args"))
+            for value in NOT_NUMBERS
+        ),
+    ]
+    width = len(script.each)
+    if not width:
+        bad.append(("one more argument", [*argv, "x"]))
+    else:
+        first = argv[count : count + width]
+        bad.append(("too many records", [*argv[:count], *first * (BATCH_MAX + 1)]))
+        bad += [
+            (
+                f"field {at} of the last record is {value!r}",
+                [*argv[: at - width], value, *argv[at - width + 1 :]],
+            )
+            for at in ints_of(script.header.words("Each"))
+            if at - width + 1 < 0
+            for value in NOT_NUMBERS
+        ]
+        if width > 1:
+            bad.append(("a ragged record", argv[:-1]))
+    for what, wrong in bad:
+        reply = refused(seed, [*command[:head], *wrong])
+        assert isinstance(reply, list), f"{what}: {reply!r}"
+        assert reply[:2] == ["refused", "arguments"], f"{what}: {reply}"
+
+
+@pytest.mark.parametrize("priority", [-1, 4])
+def test_a_priority_that_is_none_is_refused(seed: Seed, priority: int) -> None:
+    scene = SCENES["enqueue"](seed)
+    record = list(scene.each[0])
+    record[2] = priority
+    wrong = Scene("enqueue", scene.args, [*scene.each, tuple(record)])
+
+    reply = refused(seed, wrong.command(seed, timed("enqueue")))
+
+    assert reply == ["refused", "arguments", "priority"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("paused", 2), ("lease_ms", 0), ("lease_ms", -1), ("nonsense", 1), ("epoch", 1)],
+)
+def test_a_setting_that_makes_no_sense_is_refused(seed: Seed, field: str, value: int) -> None:
+    """A queue with `paused` 2 would log that it is paused, and go on."""
+    scene = SCENES["configure"](seed)
+    wrong = Scene("configure", scene.args, [*scene.each, (field, value)])
+
+    reply = refused(seed, wrong.command(seed, timed("configure")))
+
+    assert reply == ["refused", "field", field]
+    with pytest.raises(errors.InvalidOption):
+        seed.configure(**{field: value})
+
+
+def test_an_unknown_mode_of_attach_is_refused(seed: Seed) -> None:
+    scene = SCENES["attach"](seed)
+    wrong = Scene("attach", {**scene.args, "mode": "maybe"}, [])
+
+    reply = refused(seed, wrong.command(seed, timed("attach")))
+
+    assert reply == ["refused", "arguments", "mode"]
+
+
+def test_a_trim_past_the_end_is_refused(seed: Seed) -> None:
+    """It would leave no anchor: an empty outbox reads as a lost one."""
+    scene = SCENES["trim"](seed)
+    epoch = seed.meta("epoch")
+    wrong = Scene("trim", {**scene.args, "upto": f"{epoch}-999"}, [])
+
+    reply = refused(seed, wrong.command(seed, timed("trim")))
+
+    assert reply[:2] == ["refused", "beyond"]
+
+
+# The epoch.
+
+
+def lose_replid(seed: Seed) -> None:
+    seed.control.execute_command("DEBUG", "CHANGE-REPL-ID")
+
+
+def lose_meta(seed: Seed) -> None:
+    seed.control.delete(seed.keys("meta"))
+
+
+def lose_outbox(seed: Seed) -> None:
+    seed.control.delete(seed.keys("outbox"))
+
+
+def lose_everything(seed: Seed) -> None:
+    seed.control.delete(*seed.keys.all())
+
+
+@pytest.mark.parametrize("lose", [lose_replid, lose_meta, lose_outbox, lose_everything])
+@pytest.mark.parametrize("name", [n for n in SCENES if not n.startswith("handshake")])
+def test_another_history_is_answered_and_changes_nothing(
+    seed: Seed, name: str, lose: Callable[[Seed], None]
+) -> None:
+    scene = SCENES[name](seed)
+    lose(seed)
+
+    reply = refused(seed, scene.command(seed, timed(scene.script)))
+
+    assert reply == ["epoch"]
+
+
+# Memory.
+
+
+@pytest.fixture
+def full(seed: Seed) -> Iterator[Callable[[], None]]:
+    """Say when Redis' memory is full."""
+
+    def fill() -> None:
+        seed.control.config_set("maxmemory", "1")
+
+    yield fill
+    seed.control.config_set("maxmemory", "0")
+
+
+REFUSED_WHEN_FULL = {"enqueue", "requeue"}
+
+
+@pytest.mark.parametrize("name", [n for n in SCENES if SCENES[n]])
+def test_when_memory_is_full_only_what_adds_work_is_refused(
+    seed: Seed, name: str, full: Callable[[], None]
+) -> None:
+    """Everything that drains the queue, or that a worker or mirror needs to begin, goes on."""
+    scene = SCENES[name](seed)
+    command = scene.command(seed, timed(scene.script))
+    full()
+    if scene.script in REFUSED_WHEN_FULL:
+        reply = refused(seed, command)
+        assert isinstance(reply, redis.exceptions.OutOfMemoryError)
+    else:
+        assert seed.control.execute_command(*command)[0] == "ok"
+
+
+def test_when_memory_is_full_enqueue_says_so_and_a_new_worker_drains(
+    seed: Seed, redis_url: str, full: Callable[[], None]
+) -> None:
+    """A worker that starts just then must still meet the queue, or nobody ever makes room."""
+    seed.enqueue("a", "b")
+    full()
+    before = raw(seed.control)
+
+    with pytest.raises(errors.QueueFull, match="maxmemory"):
+        seed.enqueue("c")
+    assert before == raw(seed.control)
+    with pytest.raises(errors.QueueFull):
+        seed.requeue("a")
+    with Seed(redis_url, name="c-2", real_clock=True) as newcomer:
+        first, second = newcomer.claim(worker="w-new").jobs
+        newcomer.fail(first, verdict="final", worker="w-new")
+        newcomer.complete(second, worker="w-new")
+        newcomer.configure(paused=1)
+        newcomer.configure(paused=0)
+        # Redis 7.0 refuses to queue any command of a transaction while it is full, and a snapshot is one.
+        seed.control.config_set("maxmemory", "0")
+
+        assert_consistent(newcomer.snapshot())
+
+
+def test_when_memory_is_full_a_new_epoch_can_start(seed: Seed, full: Callable[[], None]) -> None:
+    """A failover to a full replica would otherwise stop the workers for ever."""
+    seed.enqueue("a")
+    full()
+    lose_replid(seed)
+
+    claimed = seed.claim()
+
+    assert [c.id for c in claimed.jobs] == ["a"]
+    seed.control.config_set("maxmemory", "0")
+    assert_consistent(seed.snapshot())
+
+
+# The server.
+
+
+def test_a_killed_server_comes_back_consistent(start_redis: Callable[..., RedisServer]) -> None:
+    """Appendonly, always synced: what was acknowledged is there, and a broken-off call was whole or not at all."""
+    server = start_redis(appendonly="yes", appendfsync="always")
+    acknowledged: set[str] = set()
+    settled: set[str] = set()
+    stop = threading.Event()
+    patience = Patience(unsent=0.2, unknown=0.2)
+
+    def produce(seed: Seed, name: str) -> None:
+        at = 0
+        while not stop.is_set():
+            ids = [f"{name}-{at + n}" for n in range(20)]
+            at += 20
+            try:
+                acknowledged.update(seed.enqueue(*ids).ids)
+                seed.enqueue(f"{name}-late-{at}", delay_ms=5)
+                seed.cancel(ids[0])
+            except errors.ServerError:
+                return
+
+    def work(seed: Seed, name: str) -> None:
+        while not stop.is_set():
+            try:
+                jobs = seed.claim(30, worker=name).jobs
+                for at, job in enumerate(jobs):
+                    settled.add(job.id)
+                    match at % 4:
+                        case 0:
+                            seed.fail(job, delay_ms=5, worker=name)
+                        case 1:
+                            seed.rollback(job, worker=name)
+                        case _:
+                            seed.complete(job, worker=name)
+            except errors.ServerError:
+                return
+
+    seeds = [Seed(server.url, name=f"c-{n}", patience=patience, real_clock=True) for n in range(4)]
+    # Audit on, so that the ring keeps the whole log.
+    seeds[0].enqueue("first")
+    seeds[0].attach()
+    threads = [
+        threading.Thread(target=target, args=(seed, f"{target.__name__}-{n}"))
+        for n, (target, seed) in enumerate(zip([produce, produce, work, work], seeds, strict=True))
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        with server.client(decode_responses=True) as control:
+            while control.xlen(seeds[0].keys("outbox")) < 300:
+                stop.wait(0.01)
+        server.kill()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        for seed in seeds:
+            seed.client.close()
+            seed.control.close()
+    server.start()
+
+    with Seed(server.url, name="c-after", real_clock=True) as seed:
+        snapshot = seed.snapshot()
+        assert_consistent(snapshot)
+        logged = set(
+            re.findall(
+                r'\["([^"]+)",(?:\d+|null),',
+                " ".join(raw["jobs"] for _, raw in snapshot["outbox"] if raw["type"] == "enqueued"),
+            )
+        )
+        assert acknowledged <= logged
+        # The next call finds that the history has changed, and goes on in a new epoch.
+        old = int(snapshot["meta"]["epoch"])
+        seed.enqueue("after")
+        assert int(seed.meta("epoch") or 0) > old
+        assert seed.entries()[-2].data["reason"] == "replid_changed"
+        assert_consistent(seed.snapshot())
+
+
+def test_the_clock_key_lies_outside_the_queue(seed: Seed) -> None:
+    assert CLOCK_KEY not in seed.keys.all()
