@@ -43,7 +43,6 @@ assert_type(plain.enqueue("acme", to="a@b.c", copies=2), JobHandle[float])
 assert_type(plain.job("acme", "a@b.c"), NewJob)
 assert_type(with_parentheses("acme"), str)
 assert_type(with_parentheses.enqueue("acme"), JobHandle[str])
-assert_type(later(3), Coroutine[Any, Any, bytes])
 assert_type(later.enqueue(3), JobHandle[bytes])
 assert_type(later_with_parentheses.enqueue(n=3), JobHandle[list[int]])
 assert_type(registered.enqueue(1), JobHandle[None])
@@ -52,6 +51,8 @@ assert_type(plain.enqueue("a", "b").state(), str)
 
 
 async def asynchronous() -> None:
+    started: Coroutine[Any, Any, bytes] = later(3)
+    assert_type(await started, bytes)
     assert_type(await later(3), bytes)
     assert_type(await later.enqueue_async(3), JobHandle[bytes])
     assert_type(await plain.enqueue_async("acme", "a@b.c"), JobHandle[float])
