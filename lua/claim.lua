@@ -19,7 +19,10 @@ Invariants: I2, I4, I6, I9
 --- The answer to a claim that is sent again: the jobs that are still held under its fence, specs read anew.
 local function replay(words)
   local reply = {'ok', words[1], words[2], words[3], words[4]}
-  local ids = {unpack(words, 5)}
+  local ids = {}
+  for i = 5, #words do
+    ids[#ids + 1] = words[i]
+  end
   local lines, specs = read_many(state, ids), read_many(jobs, ids)
   for i = 1, #ids do
     local job = read_line(lines[i])
