@@ -8,11 +8,11 @@ Transitions: scheduled -promoted-> ready, ready -claimed-> running, running -lea
     running -lease_expired-> dead, cancelling -cancelled-> none, dead -pruned-> none
 Flags: allow-oom
 Keys: meta state jobs ready scheduled leases dead expiring outbox slots wake
-Meta: sequence paused lease_ms last_activity no_reap_before backlog_max_jobs backlog_max_bytes tombstones
+Meta: sequence lease_ms last_activity no_reap_before tombstones
 Args: slot number:int worker limit:int bytes_max:int sweep_max:int
-Uses: call emit state ready dead due wake batch activity
+Uses: call emit state ready dead due wake batch activity gate
 Returns: ok NOW NEXT_DUE MORE FENCE {ID CLAIM FAILED LOST SPEC}… | epoch. NEXT_DUE is - if nothing is scheduled;
-    MORE is 1 if claimable jobs are left; FENCE is - if nothing was claimed
+    MORE is 1 if something is left that another claim may take; FENCE is - if nothing was claimed
 Invariants: I2, I4, I6, I9
 ]]
 
@@ -123,10 +123,7 @@ for _, member in ipairs(redis.call('ZRANGEBYSCORE', expiring, '-inf', now, 'LIMI
   end
 end
 
--- The gates: a paused queue, or one whose audit trail is twice over its bound, gives out nothing.
-local gated = facts.paused == '1' or facts.audit == 'on' and (
-  fact('backlog_jobs') >= 2 * fact('backlog_max_jobs') or
-  fact('backlog_bytes') >= 2 * fact('backlog_max_bytes'))
+local gated = gate_is_shut()
 if gated then
   limit = 0
 end
@@ -208,7 +205,8 @@ emit('promoted', now, worker, events.promoted)
 emit('pruned', now, worker, events.pruned)
 local fence = emit('claimed', now, worker, events.claimed) or '-'
 
-local answer = {now, next_due, left > 0 and 1 or 0, fence}
+local more = left > 0 and not gated
+local answer = {now, next_due, more and 1 or 0, fence}
 local reply = {'ok', unpack(answer)}
 local granted = {}
 local deadline = now + fact('lease_ms')
@@ -253,7 +251,7 @@ end
 if skipped > 0 then
   set_fact('tombstones', math.max(0, fact('tombstones') - skipped))
 end
-if sleeping and not gated and (left > 0 or next_due ~= '-' and next_due <= now) then
+if sleeping and (more or not gated and next_due ~= '-' and next_due <= now) then
   push_token()
 end
 close_call(answer)
