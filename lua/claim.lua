@@ -160,14 +160,17 @@ local function take_from(list)
 end
 
 --- Choose from the plain list. Entries that lead nowhere (the job was cancelled, or came back by another entry)
---- are passed over, `sweep_max` of them per call.
+--- are passed over, `sweep_max` of them per call. The steps begin small and double, so that large payloads, which
+--- the byte bound leaves behind, are not read.
 local function take_from_list(priority)
+  local step = 4
   while not full() and skipped <= sweep_max do
     local ids = redis.call('LRANGE', ready[priority], scanned[priority],
-      scanned[priority] + math.min(limit - #chosen, 1000) - 1)
+      scanned[priority] + math.min(limit - #chosen, step) - 1)
     if #ids == 0 then
       return
     end
+    step = math.min(step * 2, 1000)
     local held, specs = read_many(state, ids), read_many(jobs, ids)
     for i, id in ipairs(ids) do
       if full() then
