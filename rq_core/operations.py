@@ -528,8 +528,10 @@ class Operations:
     ) -> Plan[dict[str, str]]:
         outcomes: dict[str, str] = {}
         args = {"by": check_name("actor", by or self.name), "why": why}
-        for start in range(0, len(ids), ENQUEUE_CHUNK):
-            chunk = tuple(check_name("job", i) for i in ids[start : start + ENQUEUE_CHUNK])
+        # Once each: asked a second time in a call, the script would answer how the job stands by then.
+        once = tuple(dict.fromkeys(check_name("job", i) for i in ids))
+        for start in range(0, len(once), ENQUEUE_CHUNK):
+            chunk = once[start : start + ENQUEUE_CHUNK]
             outcomes |= yield from self.one(
                 Call(name, queue, args, _pairs, [(i,) for i in chunk], chunk)
             )

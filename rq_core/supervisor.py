@@ -226,7 +226,9 @@ class Supervisor:
                 time.sleep(0.02)
         finally:
             self._app.close()
-        log.warning("the mirror has not attached to all queues yet; going on without waiting for it")
+        log.warning(
+            "the mirror has not attached to all queues yet; going on without waiting for it"
+        )
 
     def _check_mirror(self) -> None:
         if self._mirror is None or self._mirror.poll() is None or self._stops:
