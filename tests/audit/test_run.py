@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from rq_core.errors import ServerUnavailable, UnknownQueue
 from sql_audit import run
@@ -37,7 +37,7 @@ def serving(
     def work() -> None:
         try:
             run.run(source, database, stop=stop, **options)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - told to the test
             failures.append(error)
 
     thread = threading.Thread(target=work)
@@ -241,7 +241,7 @@ def test_a_stop_signal_ends_the_process_after_draining(
     def there() -> bool:
         try:
             return bool(auditlog.rows(database, "SELECT * FROM mirror_cursor WHERE events > 0"))
-        except Exception:
+        except DBAPIError:
             time.sleep(0.05)
             return False
 
