@@ -6,7 +6,7 @@ Sending it twice is harmless, so it takes no call slot.
 
 Flags: allow-oom
 Keys: meta outbox wake
-Meta: layout epoch replid audit audit_id baseline
+Meta: epoch replid audit audit_id baseline
 Args: by audit_id mode
 Uses: clock meta epoch emit wake gate
 Returns: ok on|baseline|off | refused elsewhere AUDIT_ID | refused arguments mode | epoch. BASELINE asks for baseline calls

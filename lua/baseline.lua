@@ -3,7 +3,7 @@ alive, as they stand at that moment; the last one marks the baseline complete. S
 
 Flags: allow-oom
 Keys: meta state outbox
-Meta: layout epoch replid baseline
+Meta: epoch replid baseline
 Args: by last:int
 Each: id
 Uses: clock meta epoch emit state batch baseline

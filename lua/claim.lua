@@ -130,10 +130,10 @@ end
 
 -- Take jobs: by priority, in each those that return, then the list, then those that join.
 local chosen, bytes, scanned, skipped = {}, 0, {[0] = 0, 0, 0, 0}, 0
-local length = {}
 redis.call('HLEN', jobs)
 redis.call('ZCARD', dead)
-local left = count_ready()
+local length = lengths()
+local left = 0
 local sleeping = wake_is_empty()
 
 local function full()
@@ -164,12 +164,9 @@ end
 --- the byte bound leaves behind, are not read.
 local function take_from_list(priority)
   local step = 4
-  while not full() and skipped <= sweep_max do
+  while scanned[priority] < length[priority] and not full() and skipped <= sweep_max do
     local ids = redis.call('LRANGE', ready[priority], scanned[priority],
       scanned[priority] + math.min(limit - #chosen, step) - 1)
-    if #ids == 0 then
-      return
-    end
     step = math.min(step * 2, 1000)
     local held, specs = read_many(state, ids), read_many(jobs, ids)
     for i, id in ipairs(ids) do
@@ -191,10 +188,10 @@ end
 for priority = 0, 3 do
   take_from(returning[priority])
   take_from_list(priority)
-  if scanned[priority] == redis.call('LLEN', ready[priority]) then
+  if scanned[priority] == length[priority] then
     take_from(joining[priority])
   end
-  left = left - scanned[priority] + #returning[priority] + #joining[priority]
+  left = left + length[priority] - scanned[priority] + #returning[priority] + #joining[priority]
 end
 
 -- Everything is decided. The fence is the number that the claimed event gets.

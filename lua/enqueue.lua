@@ -5,7 +5,7 @@ Keys: meta state jobs ready scheduled outbox slots expiring wake
 Meta: sequence backlog_max_jobs backlog_max_bytes
 Args: slot number:int by
 Each: id delay_ms:int priority:int head detail spec
-Uses: call emit state ready due wake batch
+Uses: call emit ready due wake batch
 Returns: ok {DUPLICATE_ID}… | refused audit_backlog BACKLOG BOUND | refused arguments priority | epoch
 Invariants: I1 (the outbox entry and the jobs are one write), I6
 ]]
@@ -31,7 +31,7 @@ for i = 1, each_count do
 end
 local live = read_many(state, ids)
 redis.call('HLEN', jobs)
-count_ready()
+lengths()
 local next_due = earliest_due(0)
 local sleeping = wake_is_empty()
 

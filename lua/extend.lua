@@ -3,7 +3,7 @@ jobs somebody wants cancelled. Sending it twice is harmless, so it takes no call
 
 Flags: allow-oom
 Keys: meta state leases outbox
-Meta: layout epoch replid lease_ms
+Meta: epoch replid lease_ms
 Args: worker
 Each: id fence
 Uses: clock meta epoch state batch activity
@@ -27,7 +27,7 @@ local deadlines = {}
 for i = 1, each_count do
   local id, fence = each(i)
   local job = read_line(lines[i])
-  if job and job.fence == fence and is_claimed(job) then
+  if job and job.fence == fence and job.by == worker and is_claimed(job) then
     deadlines[#deadlines + 1], deadlines[#deadlines + 2] = now + fact('lease_ms'), id
     if job.state == 'cancelling' then
       reply[#reply + 1], reply[#reply + 2] = id, 'cancelling'

@@ -21,7 +21,7 @@ local held, refusals = read_held()
 redis.call('HLEN', jobs)
 redis.call('ZCARD', leases)
 redis.call('ZCARD', dead)
-count_ready()
+lengths()
 local next_due = earliest_due(0)
 local sleeping = wake_is_empty()
 
@@ -31,7 +31,7 @@ local returning = {[0] = {}, {}, {}, {}}
 local earlier, claimable = false, false
 for i = 1, each_count do
   local id, fence, verdict, delay_ms, reason, failure = each(i)
-  local job = held[i]
+  local job = read_line(held[i])
   local outcome = refusals[i]
   if job and job.state == 'cancelling' then
     outcome = 'cancelled'

@@ -21,7 +21,7 @@ for i = 1, each_count do
 end
 local held = read_many(state, ids)
 redis.call('ZCARD', dead)
-count_ready()
+lengths()
 local sleeping = wake_is_empty()
 
 local seq = fact('sequence')

@@ -1,6 +1,6 @@
 --[[ rollback: the holder of a claim gives it back, having done nothing. It spends no attempt. The job returns to
-its place in line; only a job whose task the worker does not know waits, longer each time, for a worker that
-knows it, and dies when none came for too long.
+its place in line; only a job whose task or arguments the worker does not know waits, longer each time, for a worker
+that knows them, and dies when none came for too long.
 
 Transitions: running -rolled_back-> ready, running -rolled_back-> scheduled, running -died-> dead,
     cancelling -cancelled-> none
@@ -9,8 +9,8 @@ Keys: meta state jobs ready scheduled leases dead outbox slots expiring wake
 Args: slot number:int worker backoff_ms:int backoff_max_ms:int unknown_max:int
 Each: id fence reason error
 Uses: call emit state settle ready due dead wake batch
-Returns: ok {ID ready|scheduled|dead|cancelled|gone|stale}… | epoch. REASON is unknown_task, or any other word
-    for a plain return
+Returns: ok {ID ready|scheduled|dead|cancelled|gone|stale}… | epoch. REASON is unknown_task or
+    unknown_arguments, or any other word for a plain return
 Invariants: I2, I4 (no failure counted), I6, I9
 ]]
 
@@ -22,7 +22,7 @@ local held, refusals = read_held()
 redis.call('HLEN', jobs)
 redis.call('ZCARD', leases)
 redis.call('ZCARD', dead)
-count_ready()
+lengths()
 local next_due = earliest_due(0)
 local sleeping = wake_is_empty()
 
@@ -32,7 +32,7 @@ local returning = {[0] = {}, {}, {}, {}}
 local earlier, claimable = false, false
 for i = 1, each_count do
   local id, fence, reason, failure = each(i)
-  local job = held[i]
+  local job = read_line(held[i])
   local outcome = refusals[i]
   if job and job.state == 'cancelling' then
     outcome = 'cancelled'
@@ -42,7 +42,7 @@ for i = 1, each_count do
     local at = 'null'
     drop_claim(job)
     job.since = now
-    if reason ~= 'unknown_task' then
+    if reason:sub(1, 8) ~= 'unknown_' then
       outcome = 'ready'
       local list = returning[rank(job)]
       list[#list + 1] = {id, count(job, 'seq')}

@@ -3,7 +3,7 @@ Sending it twice is harmless.
 
 Flags: allow-oom
 Keys: meta outbox wake
-Meta: layout epoch replid audit audit_id trimmed backlog_jobs backlog_bytes
+Meta: epoch replid audit audit_id trimmed backlog_jobs backlog_bytes
 Args: audit_id upto jobs:int size:int
 Uses: meta epoch wake gate
 Returns: ok trimmed|already | refused elsewhere AUDIT_ID | refused off | refused beyond LAST | epoch

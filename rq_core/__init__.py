@@ -1,1 +1,99 @@
-"""rq-core: a Redis-backed distributed job queue whose whole history is in SQL."""
+"""rq-core: a Redis-backed distributed job queue whose whole history is in SQL.
+
+    from rq_core import App
+
+    app = App()
+
+    @app.task
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    add.enqueue(1, b=2)
+
+Importing it is cheap: redis-py, pydantic and asyncio's clients are imported when they are first
+used.
+"""
+
+from rq_core.app import App
+from rq_core.context import JobContext, current_job
+from rq_core.errors import (
+    ArgumentsInvalid,
+    AuditBacklogFull,
+    AuditElsewhere,
+    AuditNotConfigured,
+    BadArguments,
+    GiveUp,
+    HandlerSignal,
+    HandlerTimeout,
+    InvalidName,
+    InvalidOption,
+    InvalidTask,
+    JobCancelled,
+    LayoutMismatch,
+    LeaseLost,
+    NoCurrentJob,
+    OutcomeUnknown,
+    PayloadTooLarge,
+    QueueDamaged,
+    QueueFull,
+    Refused,
+    RetryLater,
+    RqCoreError,
+    ServerError,
+    ServerUnavailable,
+    ServerUnsuitable,
+    StaleCall,
+    UnknownQueue,
+    UnknownTask,
+    UsageError,
+    WorkerStopping,
+)
+from rq_core.handle import JobHandle
+from rq_core.job import NewJob
+from rq_core.machine import Priority, State
+from rq_core.retry import RetryPolicy
+from rq_core.task import AsyncTask, PreparedTask, Task
+
+__all__ = [
+    "App",
+    "ArgumentsInvalid",
+    "AsyncTask",
+    "AuditBacklogFull",
+    "AuditElsewhere",
+    "AuditNotConfigured",
+    "BadArguments",
+    "GiveUp",
+    "HandlerSignal",
+    "HandlerTimeout",
+    "InvalidName",
+    "InvalidOption",
+    "InvalidTask",
+    "JobCancelled",
+    "JobContext",
+    "JobHandle",
+    "LayoutMismatch",
+    "LeaseLost",
+    "NewJob",
+    "NoCurrentJob",
+    "OutcomeUnknown",
+    "PayloadTooLarge",
+    "PreparedTask",
+    "Priority",
+    "QueueDamaged",
+    "QueueFull",
+    "Refused",
+    "RetryLater",
+    "RetryPolicy",
+    "RqCoreError",
+    "ServerError",
+    "ServerUnavailable",
+    "ServerUnsuitable",
+    "StaleCall",
+    "State",
+    "Task",
+    "UnknownQueue",
+    "UnknownTask",
+    "UsageError",
+    "WorkerStopping",
+    "current_job",
+]

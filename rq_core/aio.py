@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from rq_core import operations as ops
-from rq_core.errors import RqCoreError
 from rq_core.job import NewJob
 from rq_core.keys import DEFAULT_PREFIX, queue_keys
 from rq_core.wire import DEFAULT_URL, AsyncPoolWire
@@ -108,7 +107,7 @@ class AsyncClient:
                 self._waiting = [w for w in self._waiting if id(w[1]) not in taken]
                 try:
                     accepted = await self.enqueue([job for job, _ in batch])
-                except RqCoreError as error:
+                except Exception as error:  # noqa: BLE001 - whatever it is, the callers must learn of it
                     for _, future in batch:
                         if not future.done():
                             future.set_exception(error)
@@ -177,10 +176,9 @@ class AsyncClient:
         found = await self._wire.block(["BLPOP", *names, max(seconds, 0.001)], seconds)
         return names[found[0]] if found else None
 
-    async def push_wake(self, queue: str) -> None:
-        """Put a token back that will not be used."""
-        await self.run(
-            self.operations.ask(
-                [["RPUSH", queue_keys(queue, self.operations.prefix)("wake"), "1"]]
-            )
-        )
+    async def return_token(self, queue: str) -> None:
+        """Put a wake token back that will not be used, unless there is one."""
+        key = queue_keys(queue, self.operations.prefix)("wake")
+        (tokens,) = await self.run(self.operations.ask([["LLEN", key]]))
+        if not tokens:
+            await self.run(self.operations.ask([["RPUSH", key, "1"]]))

@@ -9,7 +9,8 @@
     │   ├── PayloadTooLarge
     │   ├── UnknownTask
     │   ├── UnknownQueue
-    │   └── AuditNotConfigured
+    │   ├── AuditNotConfigured
+    │   └── NoCurrentJob
     ├── Refused                     a script refused the whole call; nothing was changed
     │   ├── QueueFull
     │   ├── AuditBacklogFull
@@ -27,6 +28,7 @@
         ├── GiveUp
         ├── HandlerTimeout
         ├── JobCancelled
+        ├── WorkerStopping
         └── LeaseLost
 
 A class's docstring is its default message: ``{fields}`` are filled from the keyword arguments, which stay
@@ -85,8 +87,13 @@ class UnknownQueue(UsageError):
 
 
 class AuditNotConfigured(UsageError):
-    """history is kept in SQL, and no audit database is set: pass App(audit_url=…) or set
+    """history is kept in SQL, and no audit database is set: pass App(audit=…) or set
     RQ_CORE_AUDIT_URL."""
+
+
+class NoCurrentJob(UsageError):
+    """no job is running here: current_job() belongs into a task's function while a worker runs it. In a
+    test, run the function inside rq_core.testing.job_running()."""
 
 
 class Refused(RqCoreError):
@@ -171,6 +178,10 @@ class HandlerTimeout(HandlerSignal):
 
 class JobCancelled(HandlerSignal):
     """the job was cancelled."""
+
+
+class WorkerStopping(HandlerSignal):
+    """the worker stops; the job is given back, and no attempt is spent."""
 
 
 class LeaseLost(HandlerSignal):

@@ -139,6 +139,24 @@ class JobRecord:
     """False when the record began in the middle: earlier events were not seen."""
 
 
+_TAKEN: Final[dict[Event, tuple[str, ...]]] = {
+    Event.ENQUEUED: ("task", "priority", "max_attempts", "max_losses", "seq"),
+    Event.PROMOTED: ("seq",),
+    Event.REQUEUED: ("seq",),
+    Event.RETRIED: ("failures",),
+    Event.DIED: ("failures",),
+    Event.ROLLED_BACK: ("unknown",),
+    Event.LEASE_EXPIRED: ("losses",),
+}
+"""What a record takes over as the event gives it."""
+
+_RESET: Final[dict[Event, tuple[str, ...]]] = {
+    Event.ENQUEUED: ("claims", "failures", "losses", "unknown"),
+    Event.REQUEUED: ("failures", "losses", "unknown"),
+}
+"""Counters that begin again."""
+
+
 def fold(record: JobRecord | None, entry: Entry, event: JobEvent) -> tuple[JobRecord, str | None]:
     """Apply one event to a job's record (None: never heard of it).
 
@@ -162,28 +180,14 @@ def fold(record: JobRecord | None, entry: Entry, event: JobEvent) -> tuple[JobRe
     target = _target(entry.event, facts)
     record.state = target
     record.since_ms = entry.at_ms
-    match entry.event:
-        case Event.ENQUEUED:
-            record.claims = record.failures = record.losses = record.unknown = 0
-            for name in ("task", "priority", "max_attempts", "max_losses", "seq"):
-                setattr(record, name, facts[name])
-        case Event.PROMOTED:
-            record.seq = facts["seq"]
-        case Event.REQUEUED:
-            record.seq = facts["seq"]
-            record.failures = record.losses = record.unknown = 0
-        case Event.CLAIMED:
-            if record.complete and facts["claim"] != record.claims + 1:
-                problem = f"claim {facts['claim']} follows claim {record.claims}"
-            record.claims = facts["claim"]
-        case Event.RETRIED | Event.DIED:
-            record.failures = facts["failures"]
-        case Event.ROLLED_BACK:
-            record.unknown = facts["unknown"] or record.unknown
-        case Event.LEASE_EXPIRED:
-            record.losses = facts["losses"]
-        case _:
-            pass
+    for name in _RESET.get(entry.event, ()):
+        setattr(record, name, 0)
+    for name in _TAKEN.get(entry.event, ()):
+        setattr(record, name, facts[name])
+    if entry.event is Event.CLAIMED:
+        if record.complete and facts["claim"] != record.claims + 1:
+            problem = f"claim {facts['claim']} follows claim {record.claims}"
+        record.claims = facts["claim"]
     record.due_ms = facts.get("due_ms")
     if target not in CLAIMED_STATES:
         record.fence = record.worker = None

@@ -2,7 +2,7 @@
 
 Everything that must agree about a job's life is derived from here: the Lua constants and the header
 check of every script, ``STATES.md``, the SQL CHECK constraints, the legality of :mod:`rq_core.history`,
-and the state × script matrix of the tests. Nothing here does I/O.
+and the matrix of states and scripts of the tests. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -106,8 +106,12 @@ class EventField(NamedTuple):
 
 
 _ID = EventField("id", "the job")
-_FENCE = EventField("fence", "the claim that it ends or concerns: the outbox id of its claimed event")
-_SEQ = EventField("seq", "place in line, given when a job first becomes ready; null while it has none")
+_FENCE = EventField(
+    "fence", "the claim that it ends or concerns: the outbox id of its claimed event"
+)
+_SEQ = EventField(
+    "seq", "place in line, given when a job first becomes ready; null while it has none"
+)
 _DUE = EventField("due_ms", "when it becomes ready (Unix ms); null: at once")
 _FAILURES = EventField("failures", "failures so far, this one included")
 _LOSSES = EventField("losses", "leases lost so far, this one included")
@@ -215,6 +219,4 @@ def transitions_of(script: str) -> tuple[Transition, ...]:
 
 def legal(source: State | None, event: Event, target: State | None) -> bool:
     """Whether the table has this arrow, whichever script draws it."""
-    return any(
-        (t.source, t.event, t.target) == (source, event, target) for t in TRANSITIONS
-    )
+    return any((t.source, t.event, t.target) == (source, event, target) for t in TRANSITIONS)

@@ -37,6 +37,8 @@ ENQUEUE_CHUNK: Final = 1_000
 """Most jobs in one enqueue call: about 2 ms of Redis' time."""
 ENQUEUE_CHUNK_BYTES: Final = 4 * 1024 * 1024
 CLAIM_BYTES: Final = 1024 * 1024
+ROUNDS_MAX: Final = 3
+"""Times that a call is sent again at once, after a handshake or a SCRIPT LOAD; then with pauses."""
 SWEEP_MAX: Final = 250
 """Most expired, due or forgotten things that one claim takes care of, of each kind."""
 
@@ -235,9 +237,7 @@ class Operations:
                 slot.number += 1
                 args = {**args, "slot": slot.name, "number": slot.number}
             slots.append(slot)
-            commands.append(
-                made.command(queue_keys(call.queue, self.prefix), call.each, **args)
-            )
+            commands.append(made.command(queue_keys(call.queue, self.prefix), call.each, **args))
         try:
             return (yield from self._settle(calls, commands))
         finally:
@@ -249,7 +249,7 @@ class Operations:
         results: list[Any] = [None] * len(calls)
         waiting = list(range(len(calls)))
         first = self._clock()
-        sent, attempt = False, 0
+        sent, attempt, rounds = False, 0, 0
         while True:
             replies = yield Send([commands[i] for i in waiting])
             again: list[int] = []
@@ -276,14 +276,27 @@ class Operations:
             if not again:
                 return results
             waiting = again
+            rounds += 1
             if forgotten:
-                yield Send([["SCRIPT", "LOAD", self._script(name).text] for name in sorted(forgotten)])
+                trouble = (yield from self._load(forgotten)) or trouble
             for queue in sorted(strangers):
                 yield from self.handshake(queue)
+            trouble = trouble or _too_many(rounds)
             if trouble is not None:
                 self._check_patience(first, sent, trouble, [calls[i] for i in waiting])
                 yield Pause(min(0.05 * 2**attempt, 1.0))
                 attempt += 1
+
+    def _load(self, names: Iterable[str]) -> Plan[Exception | None]:
+        """Load scripts. Returns what went wrong for now; raises ServerUnsuitable if it will stay so."""
+        replies = yield Send(
+            [["SCRIPT", "LOAD", self._script(name).text] for name in sorted(names)]
+        )
+        failed = [reply for reply in replies if isinstance(reply, Exception)]
+        for reply in failed:
+            if _kind_of(reply) == "fatal":
+                raise errors.ServerUnsuitable(url=self.url, why=f"it loads no scripts: {reply}")
+        return failed[0] if failed else None
 
     def _check_patience(
         self, first: float, sent: bool, trouble: Exception, calls: Sequence[Call[Any]]
@@ -424,14 +437,14 @@ class Operations:
         """
         ids: list[str] = []
         duplicates: list[str] = []
-        for queue, chunk in _chunks(jobs):
-            try:
+        try:
+            for queue, chunk in _chunks(jobs):
                 accepted = yield from self.one(self.enqueue_call(queue, chunk))
-            except errors.RqCoreError as error:
-                error.accepted = Accepted(tuple(ids), tuple(duplicates))  # type: ignore[attr-defined]
-                raise
-            ids += accepted.ids
-            duplicates += accepted.duplicates
+                ids += accepted.ids
+                duplicates += accepted.duplicates
+        except errors.RqCoreError as error:  # The generator of the jobs may raise, too.
+            error.accepted = Accepted(tuple(ids), tuple(duplicates))  # type: ignore[attr-defined]
+            raise
         return Accepted(tuple(ids), tuple(duplicates))
 
     # Workers.
@@ -457,9 +470,7 @@ class Operations:
         self, queue: str, worker: str, held: Sequence[tuple[str, str]]
     ) -> Call[dict[str, str]]:
         """Report success of (id, fence) pairs; the answer is why some were refused, by id."""
-        return Call(
-            "complete", queue, {"worker": worker}, _pairs, held, tuple(h[0] for h in held)
-        )
+        return Call("complete", queue, {"worker": worker}, _pairs, held, tuple(h[0] for h in held))
 
     def fail_call(
         self, queue: str, worker: str, held: Sequence[tuple[str, str, str, int, str, str]]
@@ -537,7 +548,7 @@ class Operations:
                 raise errors.InvalidOption(option=name, value=value, must=f"must be one of {known}")
             if name == "paused" and value not in (0, 1):
                 raise errors.InvalidOption(option=name, value=value, must="must be 0 or 1")
-            if not isinstance(value, int) or value < minimum:
+            if type(value) is not int or value < minimum:
                 raise errors.InvalidOption(
                     option=name, value=value, must=f"must be a whole number, {minimum} or more"
                 )
@@ -557,9 +568,7 @@ class Operations:
         keys = queue_keys(queue, self.prefix)
         ready = [["LLEN", keys(f"ready:{n}")] for n in range(len(PRIORITIES))]
         rest = [["ZCARD", keys(name)] for name in ("scheduled", "leases", "dead")]
-        *numbers, meta = yield from self.ask(
-            [*ready, *rest, ["HGETALL", keys("meta")]], queue
-        )
+        *numbers, meta = yield from self.ask([*ready, *rest, ["HGETALL", keys("meta")]], queue)
         facts = _as_dict(meta)
         return QueueCounts(
             queue=queue,
@@ -590,15 +599,11 @@ class Operations:
     def dead(self, queue: str, limit: int) -> Plan[list[JobState]]:
         """The jobs that died last, newest first."""
         keys = queue_keys(queue, self.prefix)
-        (ids,) = yield from self.ask(
-            [["ZRANGE", keys("dead"), 0, max(limit, 1) - 1, "REV"]], queue
-        )
+        (ids,) = yield from self.ask([["ZRANGE", keys("dead"), 0, max(limit, 1) - 1, "REV"]], queue)
         if not ids:
             return []
         (lines,) = yield from self.ask([["HMGET", keys("state"), *ids]], queue)
-        return [
-            read_state_line(queue, i, line) for i, line in zip(ids, lines, strict=True) if line
-        ]
+        return [read_state_line(queue, i, line) for i, line in zip(ids, lines, strict=True) if line]
 
     # The mirror.
 
@@ -611,9 +616,7 @@ class Operations:
         keys = queue_keys(queue, self.prefix)
         cursor = "0"
         while True:
-            (reply,) = yield from self.ask(
-                [["HSCAN", keys("state"), cursor, "COUNT", 1000]], queue
-            )
+            (reply,) = yield from self.ask([["HSCAN", keys("state"), cursor, "COUNT", 1000]], queue)
             cursor, flat = reply
             ids = list(_as_dict(flat))
             chunks = [ids[at : at + ENQUEUE_CHUNK] for at in range(0, len(ids), ENQUEUE_CHUNK)]
@@ -660,20 +663,20 @@ class Operations:
     def repair(
         self,
         queue: str,
-        records: Sequence[tuple[str, int, int]],
+        records: Sequence[tuple[str, str, int, int, str, str]],
         *,
         by: str,
         sequence_min: int,
         tombstones: int,
     ) -> Plan[int]:
-        """Mend (id, relog, relist) records; see repair.lua. Returns how many."""
+        """Mend (kind, name, relog, relist, was, line) records; see repair.lua. Returns how many."""
         args = {"by": by, "sequence_min": sequence_min, "tombstones_now": tombstones}
         return (yield from self.one(Call("repair", queue, args, lambda r: int(r[0]), records)))
 
     def snapshot(self, queue: str) -> Plan[dict[str, Any]]:
         """Everything a queue has in Redis, read in one transaction: key name → value in Python's types.
 
-        For the doctor and for tests. It is as large as the queue.
+        For the doctor and for tests. It is as large as the queue. Raises QueueDamaged if a key has the wrong type.
         """
         keys = queue_keys(queue, self.prefix)
         read = {
@@ -687,7 +690,12 @@ class Operations:
         shaped: dict[str, Any] = {}
         for key, value in zip(KEYS, values, strict=True):
             if isinstance(value, Exception):
-                raise _wrong_type(queue, f"{keys(key.name)} is no {key.type}")
+                raise errors.QueueDamaged(
+                    f"queue {queue!r} is damaged: key {keys(key.name)} is no {key.type}. Move it away with RENAME,"
+                    f" then run `rq-core doctor {queue} --repair`",
+                    queue=queue,
+                    why=str(value),
+                )
             if key.type == "hash":
                 shaped[key.name] = _as_dict(value)
             elif key.type == "zset":
@@ -733,6 +741,12 @@ _OUTAGE: Final = (
 """Error replies that say: not now. Nothing was carried out."""
 
 
+def _too_many(rounds: int) -> Exception | None:
+    if rounds <= ROUNDS_MAX:
+        return None
+    return ReplyError("its history, or what scripts it knows, keeps changing")
+
+
 def _kind_of(reply: Exception) -> str:
     if isinstance(reply, Unsent):
         return "unsent"
@@ -753,7 +767,7 @@ def _as_dict(value: Any) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
     if value and isinstance(value[0], list):
-        return {k: v for k, v in value}
+        return dict(value)
     return dict(zip(value[::2], value[1::2], strict=True))
 
 

@@ -30,7 +30,9 @@ from rq_core import machine, settings
 from rq_core.keys import KEY_TYPES, QueueKeys
 
 _HEADER = re.compile(r"\A--\[\[ (?P<name>[a-z_]+): (?P<text>.*?)\]\]\n", re.DOTALL)
-_SECTION = re.compile(r"^(Transitions|Flags|Keys|Meta|Args|Each|Uses|Returns|Invariants): ", re.M)
+_SECTION = re.compile(
+    r"^(Transitions|Flags|Keys|Meta|Args|Each|Uses|Returns|Invariants): ", re.MULTILINE
+)
 _READY: Final = tuple(f"ready:{n}" for n in range(len(machine.PRIORITIES)))
 _BASE_META: Final = ("layout", "epoch", "replid")
 
@@ -223,9 +225,7 @@ def _bind_args(header: Header) -> str:
             f"if not {name} then return {{'refused', 'arguments', '{name}'}} end"
         )
     if not each:
-        lines.append(
-            f"if #ARGV ~= {len(args)} then return {{'refused', 'arguments', 'count'}} end"
-        )
+        lines.append(f"if #ARGV ~= {len(args)} then return {{'refused', 'arguments', 'count'}} end")
         return "\n".join(lines)
     values = ", ".join(
         f"tonumber(ARGV[at + {n}])" if word.endswith(":int") else f"ARGV[at + {n}]"
@@ -233,8 +233,8 @@ def _bind_args(header: Header) -> str:
     )
     lines += [
         f"local each_count = (#ARGV - {len(args)}) / {len(each)}",
-        f"if each_count % 1 ~= 0 or each_count > {settings.BATCH_MAX} then"
-        " return {'refused', 'arguments', 'count'} end",
+        f"local whole = each_count % 1 == 0 and each_count <= {settings.BATCH_MAX}",
+        "if not whole then return {'refused', 'arguments', 'count'} end",
         f"local function each(i) local at = {len(args)} + (i - 1) * {len(each)} return {values} end",
     ]
     for n, word in enumerate(each, 1):

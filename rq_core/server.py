@@ -186,12 +186,11 @@ def stop(
     place = Path(directory).absolute()
     if not _is_held(place):
         return False
-    for end in (
-        lambda place: _shut_down(place, timeout_s / 3),
-        lambda place: _signal(place, signal.SIGTERM),
-        lambda place: _signal(place, signal.SIGKILL),
-    ):
-        end(place)
+    for number in (None, signal.SIGTERM, signal.SIGKILL):
+        if number is None:
+            _shut_down(place, timeout_s / 3)
+        else:
+            _signal(place, number)
         if _freed_within(place, timeout_s / 3):
             return True
     raise ServerUnavailable(

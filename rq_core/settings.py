@@ -21,7 +21,10 @@ SETTINGS: Final[dict[str, Setting]] = {
         Setting("dead_retention_ms", 30 * 86_400_000, 0, "how long dead jobs stay in Redis"),
         Setting("backlog_max_jobs", 1_000_000, 1, "unmirrored events at which enqueue is refused"),
         Setting(
-            "backlog_max_bytes", 512 * 1024 * 1024, 1, "unmirrored bytes at which enqueue is refused"
+            "backlog_max_bytes",
+            512 * 1024 * 1024,
+            1,
+            "unmirrored bytes at which enqueue is refused",
         ),
     )
 }

@@ -6,7 +6,6 @@ was sent at all, so exchanges are made on connections taken from the pool, not t
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
@@ -49,10 +48,12 @@ def resolve(url: str) -> str:
         # Imported only here: most processes talk to a server of their own.
         from rq_core import server
 
-        return server.ensure(server.directory_of(url))
+        return server.resolve(url)
     if not url.startswith(("redis://", "rediss://", "unix://")):
         raise InvalidOption(
-            option="redis", value=url, must="must begin with redis://, rediss://, unix:// or embedded://"
+            option="redis",
+            value=url,
+            must="must begin with redis://, rediss://, unix:// or embedded://",
         )
     return url
 
@@ -86,11 +87,13 @@ class PoolWire:
                 real, **_for_unix(real, _options(Retry(NoBackoff(), 0)))
             )
         except ValueError as error:
-            raise InvalidOption(option="redis", value=url, must=f"must be a URL ({error})") from None
+            raise InvalidOption(
+                option="redis", value=url, must=f"must be a URL ({error})"
+            ) from None
 
     def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         try:
-            connection = self._pool.get_connection()
+            connection: Any = self._pool.get_connection()
         except _BROKEN as error:
             return [Unsent(_words(error))] * len(commands)
         except redis.RedisError as error:
@@ -116,7 +119,7 @@ class PoolWire:
 
     def block(self, command: Sequence[Any], seconds: float) -> Any:
         try:
-            connection = self._pool.get_connection()
+            connection: Any = self._pool.get_connection()
         except redis.RedisError as error:
             raise Unsent(_words(error)) from error
         try:
@@ -147,13 +150,15 @@ class AsyncPoolWire:
                 real, **_for_unix(real, _options(AsyncRetry(NoBackoff(), 0)))
             )
         except ValueError as error:
-            raise InvalidOption(option="redis", value=url, must=f"must be a URL ({error})") from None
+            raise InvalidOption(
+                option="redis", value=url, must=f"must be a URL ({error})"
+            ) from None
 
     async def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """See Wire.exchange."""
         try:
-            connection = await self._pool.get_connection()
-        except (*_BROKEN, asyncio.TimeoutError) as error:
+            connection: Any = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+        except (TimeoutError, *_BROKEN) as error:
             return [Unsent(_words(error))] * len(commands)
         except redis.RedisError as error:
             return [ReplyError(_words(error))] * len(commands)
@@ -167,7 +172,7 @@ class AsyncPoolWire:
                     replies.append(await connection.read_response())
                 except redis.ResponseError as error:
                     replies.append(ReplyError(_words(error)))
-        except (*_BROKEN, asyncio.TimeoutError) as error:
+        except (TimeoutError, *_BROKEN) as error:
             await connection.disconnect(nowait=True)
             replies += [Lost(_words(error))] * (len(commands) - len(replies))
         except BaseException:
@@ -180,15 +185,15 @@ class AsyncPoolWire:
     async def block(self, command: Sequence[Any], seconds: float) -> Any:
         """See Wire.block."""
         try:
-            connection = await self._pool.get_connection()
-        except (*_BROKEN, redis.RedisError, asyncio.TimeoutError) as error:
+            connection: Any = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+        except (TimeoutError, *_BROKEN, redis.RedisError) as error:
             raise Unsent(_words(error)) from error
         try:
             await connection.send_command(*command)
             return await connection.read_response(timeout=seconds + SOCKET_TIMEOUT)
         except redis.ResponseError as error:
             raise ReplyError(_words(error)) from error
-        except (*_BROKEN, asyncio.TimeoutError) as error:
+        except (TimeoutError, *_BROKEN) as error:
             await connection.disconnect(nowait=True)
             raise Lost(_words(error)) from error
         except BaseException:

@@ -1,1 +1,4 @@
-"""The audit log of rq-core: what Redis did, mirrored to SQL exactly once, and checkable there."""
+"""The audit log of rq-core in SQL: the mirror that writes it, and the questions it answers.
+
+It may import ``rq_core``; never the reverse.
+"""

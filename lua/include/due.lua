@@ -1,7 +1,6 @@
 --[[ due: jobs that wait for a moment.
 
 Keys: scheduled
-Uses: batch
 ]]
 
 --- When the first scheduled member after the first `skip` ones is due; nil if there is none.

@@ -15,11 +15,10 @@ local function return_ready(priority, entries)
   call_many('LPUSH', ready[priority], ids)
 end
 
---- How many entries the four lists have. Also the type check of all four.
-local function count_ready()
-  local total = 0
-  for priority = 0, 3 do
-    total = total + redis.call('LLEN', ready[priority])
-  end
-  return total
+--- How many entries the four lists have, one by one. Also their type check.
+local function lengths()
+  return {
+    [0] = redis.call('LLEN', ready[0]), redis.call('LLEN', ready[1]),
+    redis.call('LLEN', ready[2]), redis.call('LLEN', ready[3]),
+  }
 end

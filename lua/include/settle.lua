@@ -1,12 +1,12 @@
 --[[ settle: who may end a claim, and the refusals that are audited.
 
 Keys: state
-Uses: state emit batch
+Uses: emit batch
 ]]
 
---- Read the jobs of this call's records (id, fence, …). Returns one job or false per record, and why each
---- false one is refused: `gone`, or `stale` if that claim is not in force. A record that names a job a second
---- time finds it gone.
+--- Read the state lines of this call's records (id, fence, …). Returns one line or false per record, and why each
+--- false one is refused: `gone`, or `stale` if that claim is not in force. Only a claimed job's line has a fence.
+--- A record that names a job a second time finds it gone.
 local function read_held()
   local ids, held, refusals, seen = {}, {}, {}, {}
   for i = 1, each_count do
@@ -15,13 +15,13 @@ local function read_held()
   local lines = read_many(state, ids)
   for i = 1, each_count do
     local id, fence = each(i)
-    local job = not seen[id] and read_line(lines[i])
-    if not job then
+    local line = not seen[id] and lines[i]
+    if not line then
       held[i], refusals[i] = false, 'gone'
-    elseif job.fence ~= fence or not is_claimed(job) then
+    elseif not line:find(' fence=' .. fence .. ' ', 1, true) then
       held[i], refusals[i] = false, 'stale'
     else
-      held[i], seen[id] = job, true
+      held[i], seen[id] = line, true
     end
   end
   return held, refusals

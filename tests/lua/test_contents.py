@@ -341,9 +341,7 @@ def test_extend_moves_deadlines_and_reports_what_is_lost_or_unwanted(seed: Seed)
     seen = []
 
     changes = seed.changes(
-        lambda: seen.append(
-            seed.extend([held, unwanted, ("back", NO_FENCE), ("nobody", NO_FENCE)])
-        )
+        lambda: seen.append(seed.extend([held, unwanted, ("back", NO_FENCE), ("nobody", NO_FENCE)]))
     )
 
     deadlines = (float(T + LEASE_MS), float(T + 5_000 + LEASE_MS))
@@ -602,7 +600,11 @@ def test_a_token_is_pushed_only_where_somebody_may_be_needed(seed: Seed) -> None
         "claim that leaves one": pushed(lambda: seed.claim(1)),
         "claim of the last": pushed(lambda: seed.claim(1)),
     }
-    held = {i: (i, line.split("fence=")[1].split(" ")[0]) for i, line in seed.snapshot()["state"].items() if "fence" in line}
+    held = {
+        i: (i, line.split("fence=")[1].split(" ")[0])
+        for i, line in seed.snapshot()["state"].items()
+        if "fence" in line
+    }
     found |= {
         "retry later than others": pushed(lambda: seed.fail(held["a"], delay_ms=9_000)),
         "retry earlier than others": pushed(lambda: seed.fail(held["b"], delay_ms=5)),
@@ -869,7 +871,10 @@ def test_detaching_says_so_and_ends_the_counting(seed: Seed) -> None:
     seed.client.detach("q", "db-1")
 
     last = seed.entries()[-1]
-    assert ("policy_changed", {"field": "audit", "old": "on", "new": "off"}) == (last.event, last.data)
+    assert ("policy_changed", {"field": "audit", "old": "on", "new": "off"}) == (
+        last.event,
+        last.data,
+    )
     assert ("off", "0") == (seed.meta("audit"), seed.meta("backlog_jobs"))
     seed.attach("db-2")
     assert seed.meta("audit_id") == "db-2"
@@ -1047,7 +1052,14 @@ def test_claim_reads_little_more_than_it_gives_out(seed: Seed) -> None:
         "  if key == jobs then redis.call('INCRBY', 'test:specs', #names) end",
     )
     assert watched != made.text
-    args = {"slot": "s", "number": 1, "worker": "w", "limit": 100, "bytes_max": 150_000, "sweep_max": 9}
+    args = {
+        "slot": "s",
+        "number": 1,
+        "worker": "w",
+        "limit": 100,
+        "bytes_max": 150_000,
+        "sweep_max": 9,
+    }
     command = made.command(seed.keys, **args)
 
     reply = seed.control.execute_command("EVAL", watched, *command[2:])
@@ -1056,7 +1068,22 @@ def test_claim_reads_little_more_than_it_gives_out(seed: Seed) -> None:
     assert int(seed.control.get("test:specs")) <= 12
 
 
-HOSTILE = ["-", ".", ":", "_", "a", "0", "nil", "null", "job", "slot:x", "A" * 128, "--x", "1.5", "d"]
+HOSTILE = [
+    "-",
+    ".",
+    ":",
+    "_",
+    "a",
+    "0",
+    "nil",
+    "null",
+    "job",
+    "slot:x",
+    "A" * 128,
+    "--x",
+    "1.5",
+    "d",
+]
 
 
 @pytest.mark.parametrize("name", HOSTILE)

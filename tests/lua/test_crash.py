@@ -179,7 +179,10 @@ def test_bad_arguments_are_refused_whole(seed: Seed, name: str) -> None:
         first = argv[count : count + width]
         bad.append(("too many records", [*argv[:count], *first * (BATCH_MAX + 1)]))
         bad += [
-            (f"field {at} of the last record is {value!r}", [*argv[: at - width], value, *argv[at - width + 1 :]])
+            (
+                f"field {at} of the last record is {value!r}",
+                [*argv[: at - width], value, *argv[at - width + 1 :]],
+            )
             for at in ints_of(script.header.words("Each"))
             if at - width + 1 < 0
             for value in NOT_NUMBERS
@@ -381,9 +384,7 @@ def test_a_killed_server_comes_back_consistent(start_redis: Callable[..., RedisS
             except errors.ServerError:
                 return
 
-    seeds = [
-        Seed(server.url, name=f"c-{n}", patience=patience, real_clock=True) for n in range(4)
-    ]
+    seeds = [Seed(server.url, name=f"c-{n}", patience=patience, real_clock=True) for n in range(4)]
     # Audit on, so that the ring keeps the whole log.
     seeds[0].enqueue("first")
     seeds[0].attach()
@@ -410,9 +411,12 @@ def test_a_killed_server_comes_back_consistent(start_redis: Callable[..., RedisS
     with Seed(server.url, name="c-after", real_clock=True) as seed:
         snapshot = seed.snapshot()
         assert_consistent(snapshot)
-        logged = set(re.findall(r'\["([^"]+)",(?:\d+|null),', " ".join(
-            raw["jobs"] for _, raw in snapshot["outbox"] if raw["type"] == "enqueued"
-        )))
+        logged = set(
+            re.findall(
+                r'\["([^"]+)",(?:\d+|null),',
+                " ".join(raw["jobs"] for _, raw in snapshot["outbox"] if raw["type"] == "enqueued"),
+            )
+        )
         assert acknowledged <= logged
         # The next call finds that the history has changed, and goes on in a new epoch.
         old = int(snapshot["meta"]["epoch"])

@@ -1,4 +1,4 @@
-"""Every state × every script that moves jobs: a legal pair gives exactly its events, an illegal one changes no byte.
+"""Every state against every script: a legal pair gives exactly its events, an illegal one changes no byte.
 
 What is expected is walked through machine.TRANSITIONS. Only *when* an arrow may be drawn is said here, once per
 arrow (GUARDS), so that a new transition fails this module until somebody has said when it happens.
@@ -337,9 +337,7 @@ PROBES = [
     Probe("claim none", "claim", lambda s, f: s.claim(0, worker="w-2"), {"takes": False}),
     Probe("complete", "complete", lambda s, f: s.complete((JOB, f)), {}),
     Probe("fail", "fail", lambda s, f: s.fail((JOB, f)), {}),
-    Probe(
-        "fail delayed", "fail", lambda s, f: s.fail((JOB, f), delay_ms=5_000), {"delayed": True}
-    ),
+    Probe("fail delayed", "fail", lambda s, f: s.fail((JOB, f), delay_ms=5_000), {"delayed": True}),
     Probe("fail finally", "fail", lambda s, f: s.fail((JOB, f), verdict="final"), {"final": True}),
     Probe("rollback", "rollback", lambda s, f: s.rollback((JOB, f)), {}),
     Probe(
@@ -420,7 +418,11 @@ def check(seed: Seed, each: Stand, probe: Probe, *, wrong: bool) -> None:
     assert target == (fields_of(line)["state"] if line else None)
     changes, _ = without_slot(diff(before, after), seed.now)
     if path:
-        touched = {m for key in ("state", "jobs", "leases", "scheduled", "dead") for m in changes.get(key, ())}
+        touched = {
+            m
+            for key in ("state", "jobs", "leases", "scheduled", "dead")
+            for m in changes.get(key, ())
+        }
         assert touched <= {JOB, f"job|{JOB}"}
     else:
         assert_nothing_moved(seed, probe, changes, before, refused=refused)

@@ -55,7 +55,9 @@ def _lines(jobs: dict[str, dict[str, str]]) -> list[str]:
             continue
         claimed = job["state"] in CLAIMED
         if claimed != ("fence" in job) or claimed != ("by" in job):
-            found.append(f"{job_id}: {job['state']} with fence {job.get('fence')}, by {job.get('by')}")
+            found.append(
+                f"{job_id}: {job['state']} with fence {job.get('fence')}, by {job.get('by')}"
+            )
         if (job["state"] == "scheduled") != ("due" in job):
             found.append(f"{job_id}: {job['state']} with due {job.get('due')}")
         if (job["state"] == "dead") != ("reason" in job):

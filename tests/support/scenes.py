@@ -79,7 +79,7 @@ def claim(seed: Seed) -> Scene:
     seed.take_token()
     bounds = {"limit": 3, "bytes_max": 1_000_000, "sweep_max": 100}
     # "lost" and "lost-low" come back at the head of the critical list; take one, put the other back.
-    return Scene("claim", _slotted(worker=WORKER, **bounds, **{}), [])
+    return Scene("claim", _slotted(worker=WORKER, **bounds), [])
 
 
 @scene
@@ -150,7 +150,16 @@ def _of_every_kind(seed: Seed) -> list[tuple[str]]:
     seed.take_token()
     return [
         (i,)
-        for i in ("dead-1", "running", "unwanted", "ready", "scheduled", "dead-2", "nobody", "ready")
+        for i in (
+            "dead-1",
+            "running",
+            "unwanted",
+            "ready",
+            "scheduled",
+            "dead-2",
+            "nobody",
+            "ready",
+        )
     ]
 
 
@@ -245,6 +254,6 @@ def repair(seed: Seed) -> Scene:
     seed.control.zadd(seed.keys("scheduled"), {"job|ready": 1})
     seed.control.zadd(seed.keys("dead"), {"running": 1})
     seed.control.hset(seed.keys("jobs"), "nobody", "{}")
-    records = [(i, 1, 1) for (i,) in each[:-1]]
+    records = [("job", i, 1, 1, "", "") for (i,) in each[:-1]]
     args = {"by": "somebody", "sequence_min": 99, "tombstones_now": 0}
     return Scene("repair", args, records)

@@ -157,9 +157,7 @@ class Seed:
             )
         )
 
-    def extend(
-        self, held: Iterable[Claim | tuple[str, str]], *, worker: str = WORKER
-    ) -> Extended:
+    def extend(self, held: Iterable[Claim | tuple[str, str]], *, worker: str = WORKER) -> Extended:
         records = [(h[1], h[2]) if isinstance(h, Claim) else h for h in held]
         return self.client.one(self.operations.extend_call(self.queue, worker, records))
 
@@ -184,12 +182,12 @@ class Seed:
         return self.client.snapshot(self.queue)
 
     def state(self, job_id: str) -> str | None:
-        line: str | None = self.control.hget(self.keys("state"), job_id)
-        return line
+        line: Any = self.control.hget(self.keys("state"), job_id)
+        return None if line is None else str(line)
 
     def meta(self, field: str) -> str | None:
-        value: str | None = self.control.hget(self.keys("meta"), field)
-        return value
+        value: Any = self.control.hget(self.keys("meta"), field)
+        return None if value is None else str(value)
 
     def tokens(self) -> int:
         count: int = self.control.llen(self.keys("wake"))

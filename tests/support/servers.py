@@ -31,7 +31,7 @@ START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
 
 
-class ServerDidNotStart(RuntimeError):  # noqa: N818 - it reads as what happened
+class ServerDidNotStart(RuntimeError):
     """A test server ended, or did not answer in time."""
 
 

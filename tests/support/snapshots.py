@@ -28,7 +28,7 @@ def _change(old: Any, new: Any) -> Any:
             for member in sorted({*old, *new})
             if old.get(member) != new.get(member)
         }
-    if old and isinstance(old[0], tuple) or new and isinstance(new[0], tuple):
+    if (old and isinstance(old[0], tuple)) or (new and isinstance(new[0], tuple)):
         return new[len(old) :] if new[: len(old)] == old else (old, new)
     return old, new
 
@@ -38,7 +38,9 @@ def without_slot(changes: Diff, now_ms: int) -> tuple[Diff, str | None]:
 
     The answer is None if the call kept none.
     """
-    rest = {key: dict(value) if isinstance(value, dict) else value for key, value in changes.items()}
+    rest = {
+        key: dict(value) if isinstance(value, dict) else value for key, value in changes.items()
+    }
     moved = rest.pop("slots", {})
     for name, (_, kept) in list(moved.items()):
         if kept is None:
@@ -73,7 +75,7 @@ _READ: dict[str, Any] = {
 
 def raw(control: redis.Redis, pattern: str = "*") -> dict[str, Any]:
     """Everything under keys of a pattern, by the type that each key has, whatever type it should have."""
-    keys = sorted(control.keys(pattern))
+    keys: list[Any] = sorted(control.keys(pattern))
     with control.pipeline(transaction=False) as pipe:
         for key in keys:
             pipe.type(key)

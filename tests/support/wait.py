@@ -44,7 +44,7 @@ async def wait_until_async(
     predicate: Callable[[], Any],
     describe: str | Callable[[], str],
     *,
-    timeout: float = TIMEOUT_S,  # noqa: ASYNC109 - the same signature as wait_until
+    timeout: float = TIMEOUT_S,
 ) -> Any:
     """Do as `wait_until` without blocking the loop; `predicate` may be async."""
     deadline = time.monotonic() + timeout

@@ -1,0 +1,434 @@
+"""The app: a program's tasks, its server, and the settings of its queues.
+
+    app = App()
+
+    @app.task(queue="mail")
+    def send(tenant: str, to: str) -> None: ...
+
+    send.enqueue(tenant="acme", to="a@b.c")
+
+Making an app, and defining tasks on it, connects to nothing and reads nothing but the environment.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, Self, TypeVar, overload
+
+from rq_core.arguments import dump_untyped
+from rq_core.connections import Connections
+from rq_core.durations import Duration, ms_of, seconds_of
+from rq_core.errors import InvalidOption, InvalidTask, PayloadTooLarge, RqCoreError
+from rq_core.handle import JobHandle
+from rq_core.ids import JobIds
+from rq_core.job import NewJob, Profile
+from rq_core.keys import DEFAULT_PREFIX, check_name
+from rq_core.machine import DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, Priority
+from rq_core.retry import RetryPolicy
+from rq_core.settings import SETTINGS
+from rq_core.task import TIMEOUT_MIN, AsyncTask, JobOptions, PriorityName, Task
+
+if TYPE_CHECKING:
+    from rq_core.aio import AsyncClient
+    from rq_core.client import Client
+    from rq_core.operations import Accepted, Patience
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+REDIS_URL_VARIABLE: Final = "RQ_CORE_REDIS_URL"
+AUDIT_URL_VARIABLE: Final = "RQ_CORE_AUDIT_URL"
+DEFAULT_REDIS_URL: Final = "redis://localhost:6379/0"
+DEFAULT_QUEUE: Final = "default"
+MAX_PAYLOAD: Final = 1024 * 1024
+"""Bytes of a job's arguments as JSON."""
+
+_ASYNC_CHUNK: Final = 1_000
+
+
+class TaskDecorator(Protocol):
+    """What ``app.task(...)`` returns: it makes a task of a function."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+class App:
+    """A set of tasks and where their jobs go. Threads may share one.
+
+    ``redis`` is redis://, rediss://, unix:// or embedded://, by default RQ_CORE_REDIS_URL, else
+    redis://localhost:6379/0. ``audit`` is the SQLAlchemy URL of the audit database, by default
+    RQ_CORE_AUDIT_URL, else none. ``max_payload`` is in bytes. ``ids`` makes job ids. Raises
+    InvalidName or InvalidOption.
+    """
+
+    def __init__(
+        self,
+        redis: str | None = None,
+        audit: str | None = None,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        max_payload: int = MAX_PAYLOAD,
+        patience: Patience | None = None,
+        ids: Callable[[], str] | None = None,
+        connections: Connections | None = None,
+    ) -> None:
+        self.redis_url = redis or os.environ.get(REDIS_URL_VARIABLE) or DEFAULT_REDIS_URL
+        self.audit_url = audit or os.environ.get(AUDIT_URL_VARIABLE) or None
+        self.prefix = check_name("prefix", prefix)
+        if type(max_payload) is not int or max_payload < 2:
+            raise InvalidOption(
+                option="max_payload", value=max_payload, must="must be a number of bytes, 2 or more"
+            )
+        self.max_payload = max_payload
+        self.connections = connections or Connections(
+            self.redis_url, prefix=prefix, patience=patience
+        )
+        self._make_id = ids or JobIds()
+        self._tasks: dict[str, Task[..., Any]] = {}
+        self._settings: dict[str, dict[str, int]] = {}
+
+    # Tasks.
+
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        /,
+        *,
+        queue: str = ...,
+        name: str | None = ...,
+        retry: RetryPolicy | None = ...,
+        timeout: Duration | None = ...,
+        priority: Priority | PriorityName = ...,
+        max_losses: int = ...,
+    ) -> TaskDecorator: ...
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        queue: str = DEFAULT_QUEUE,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+        priority: Priority | PriorityName = DEFAULT_PRIORITY,
+        max_losses: int = DEFAULT_MAX_LOSSES,
+    ) -> Any:
+        """Make a task of a function: ``@app.task`` or ``@app.task(queue="mail", …)``.
+
+        ``name`` is by default the function's own. ``timeout`` (seconds or timedelta) is that of one
+        attempt; None leaves it to the worker. ``max_losses`` is after how many lost workers a job
+        is taken for poison and dies. Raises InvalidTask, InvalidName or InvalidOption.
+        """
+        if function is not None and not callable(function):
+            raise InvalidOption(
+                option="function", value=function, must="must be a function: options go by name"
+            )
+        policy = retry or RetryPolicy()
+        options = JobOptions(
+            queue=queue,
+            priority=priority,
+            max_attempts=policy.max_attempts,
+            max_losses=max_losses,
+        )
+        seconds = None if timeout is None else seconds_of("timeout", timeout, minimum=TIMEOUT_MIN)
+
+        def decorate(function: Callable[..., Any], /) -> Task[..., Any]:
+            return self._register(function, name, options, policy, seconds)
+
+        return decorate if function is None else decorate(function)
+
+    def _register(
+        self,
+        function: Callable[..., Any],
+        name: str | None,
+        options: JobOptions,
+        retry: RetryPolicy,
+        timeout: float | None,
+    ) -> Task[..., Any]:
+        own_name = getattr(function, "__name__", None)
+        if name is None and (own_name is None or own_name == "<lambda>"):
+            raise InvalidTask(task=repr(function), why="it has no name: pass name=…")
+        name = check_name("task", name or own_name or "")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise InvalidTask(task=name, why="it yields: a task returns once")
+        if name in self._tasks:
+            raise InvalidTask(
+                task=name,
+                why=f"this app has a task of that name ({self._tasks[name].function!r}): pass"
+                " another name=…",
+            )
+        kind = AsyncTask if _is_async(function) else Task
+        task: Task[..., Any] = kind(self, name, function, options, retry=retry, timeout=timeout)
+        self._tasks[name] = task
+        return task
+
+    @property
+    def tasks(self) -> Mapping[str, Task[..., Any]]:
+        """The tasks by name."""
+        return MappingProxyType(self._tasks)
+
+    def check(self) -> None:
+        """Resolve the annotations of all tasks now.
+
+        Raises InvalidTask. A worker does so before it claims.
+        """
+        for task in self._tasks.values():
+            task.arguments.check()
+
+    # Producers.
+
+    def new_job(self, profile: Profile, options: JobOptions, args_json: str) -> NewJob:
+        """Put a job together. Raises PayloadTooLarge."""
+        # Most are far below the limit; four bytes is the most that a character takes.
+        if len(args_json) * 4 > self.max_payload:
+            size = len(args_json.encode())
+            if size > self.max_payload:
+                raise PayloadTooLarge(task=profile.task, size=size, limit=self.max_payload)
+        job_id = options.id if options.id is not None else self._make_id()
+        return NewJob(job_id, options.queue, profile, args_json, options.delay_ms)
+
+    def handle(self, job: NewJob, *, duplicate: bool = False) -> JobHandle[Any]:
+        """Return the handle of a job of this app."""
+        return JobHandle(
+            self, id=job.id, queue=job.queue, task=job.profile.task, duplicate=duplicate
+        )
+
+    def job(
+        self,
+        queue: str,
+        task: str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        delay: Duration | None = None,
+        priority: Priority | PriorityName | None = None,
+        max_attempts: int | None = None,
+        max_losses: int | None = None,
+        timeout: Duration | None = None,
+        id: str | None = None,  # noqa: A002 - the name that it has everywhere else
+    ) -> NewJob:
+        """Return a job for enqueue_many, by the task's name; its code need not be here.
+
+        If this app has the task, its options are the defaults and the arguments are validated here,
+        else by the worker. Raises InvalidName, InvalidOption, InvalidTask, ArgumentsInvalid or
+        PayloadTooLarge.
+        """
+        known = self._tasks.get(check_name("task", task))
+        options = (known.options if known else JobOptions(queue)).changed(
+            queue=queue,
+            delay=delay,
+            priority=priority,
+            max_attempts=max_attempts,
+            max_losses=max_losses,
+            timeout=timeout,
+            id=id,
+        )
+        values = {} if args is None else args
+        args_json = known.arguments.dump_named(values) if known else dump_untyped(task, values)
+        return self.new_job(options.profile(task), options, args_json)
+
+    def enqueue(
+        self,
+        queue: str,
+        task: str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        delay: Duration | None = None,
+        priority: Priority | PriorityName | None = None,
+        max_attempts: int | None = None,
+        max_losses: int | None = None,
+        timeout: Duration | None = None,
+        id: str | None = None,  # noqa: A002 - the name that it has everywhere else
+    ) -> JobHandle[Any]:
+        """Enqueue by the task's name.
+
+        Its code need not be here. See job, and Task.enqueue for what is raised.
+        """
+        job = self.job(
+            queue,
+            task,
+            args,
+            delay=delay,
+            priority=priority,
+            max_attempts=max_attempts,
+            max_losses=max_losses,
+            timeout=timeout,
+            id=id,
+        )
+        accepted = self.client.enqueue([job])
+        return self.handle(job, duplicate=not accepted.ids)
+
+    async def enqueue_async(
+        self,
+        queue: str,
+        task: str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        delay: Duration | None = None,
+        priority: Priority | PriorityName | None = None,
+        max_attempts: int | None = None,
+        max_losses: int | None = None,
+        timeout: Duration | None = None,  # noqa: ASYNC109 - the job's, not this call's
+        id: str | None = None,  # noqa: A002 - the name that it has everywhere else
+    ) -> JobHandle[Any]:
+        """See enqueue."""
+        job = self.job(
+            queue,
+            task,
+            args,
+            delay=delay,
+            priority=priority,
+            max_attempts=max_attempts,
+            max_losses=max_losses,
+            timeout=timeout,
+            id=id,
+        )
+        accepted = await self.async_client().enqueue_one(job)
+        return self.handle(job, duplicate=not accepted)
+
+    def enqueue_many(self, jobs: Iterable[NewJob]) -> Accepted:
+        """Enqueue jobs of one or more queues, in chunks: each is accepted whole or not at all.
+
+        ``jobs`` may be a generator; it is asked for as many as the next chunk takes. What stops it
+        half-way carries what was accepted before in ``accepted``. Raises as Task.enqueue does.
+        """
+        return self.client.enqueue(jobs)
+
+    async def enqueue_many_async(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> Accepted:
+        """See enqueue_many. Takes asynchronous generators too."""
+        client = self.async_client()
+        if not isinstance(jobs, AsyncIterable):
+            return await client.enqueue(jobs)
+        from rq_core.operations import Accepted
+
+        ids: list[str] = []
+        duplicates: list[str] = []
+        chunk: list[NewJob] = []
+
+        async def send() -> None:
+            try:
+                accepted = await client.enqueue(chunk)
+            except RqCoreError as error:
+                accepted = getattr(error, "accepted", Accepted(()))
+                raise
+            finally:
+                ids.extend(accepted.ids)
+                duplicates.extend(accepted.duplicates)
+                chunk.clear()
+
+        try:
+            async for job in jobs:
+                chunk.append(job)
+                if len(chunk) == _ASYNC_CHUNK:
+                    await send()
+            await send()
+        except RqCoreError as error:
+            error.accepted = Accepted(tuple(ids), tuple(duplicates))  # type: ignore[attr-defined]
+            raise
+        return Accepted(tuple(ids), tuple(duplicates))
+
+    # Queues.
+
+    def queue(
+        self,
+        name: str,
+        *,
+        lease: Duration | None = None,
+        dead_retention: Duration | None = None,
+    ) -> None:
+        """Declare a queue's settings. A worker applies them when it starts; so does apply_settings.
+
+        ``lease`` is how long a claim is in force unless its worker extends it, ``dead_retention``
+        how long dead jobs are kept in Redis; both in seconds, or timedeltas. What is None stays as
+        it is. Raises InvalidName, InvalidOption.
+        """
+        declared = self._settings.setdefault(check_name("queue", name), {})
+        for field, option, value in (
+            ("lease_ms", "lease", lease),
+            ("dead_retention_ms", "dead_retention", dead_retention),
+        ):
+            if value is not None:
+                minimum = SETTINGS[field].minimum / 1000
+                declared[field] = ms_of(option, value, minimum=minimum)
+
+    @property
+    def settings(self) -> Mapping[str, Mapping[str, int]]:
+        """The declared settings by queue, as Client.configure takes them."""
+        return MappingProxyType(self._settings)
+
+    def apply_settings(self) -> None:
+        """Write the declared settings to the server. Raises ServerUnavailable, ServerUnsuitable."""
+        for name, values in self._settings.items():
+            if values:
+                self.client.configure(name, values, why="declared by the app")
+
+    async def apply_settings_async(self) -> None:
+        """See apply_settings."""
+        for name, values in self._settings.items():
+            if values:
+                await self.async_client().configure(name, values, why="declared by the app")
+
+    # Connections.
+
+    def connect_to(self, redis: str | None = None, *, prefix: str | None = None) -> None:
+        """Use another server or prefix from now on, as the command line does; call it before anything is sent."""
+        self.connections.close()
+        self.redis_url = redis or self.redis_url
+        self.prefix = check_name("prefix", prefix or self.prefix)
+        self.connections = Connections(
+            self.redis_url, prefix=self.prefix, patience=self.connections.patience
+        )
+
+    @property
+    def client(self) -> Client:
+        """The synchronous client, made on first use."""
+        return self.connections.client
+
+    def async_client(self) -> AsyncClient:
+        """Return the running event loop's client, made on first use."""
+        return self.connections.async_client()
+
+    def close(self) -> None:
+        """Close the synchronous client's connections. The app can be used again."""
+        self.connections.close()
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop's client and of the synchronous one."""
+        await self.connections.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    # A callable object is async if its __call__ is.
+    call = getattr(type(function), "__call__", None)  # noqa: B004 - it is looked at, not called
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

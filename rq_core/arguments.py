@@ -1,0 +1,308 @@
+"""Arguments between Python and JSON, checked against annotations on both sides.
+
+A producer binds and validates them here and hands over a JSON object by name; a worker validates
+that JSON back into the annotated types. Datetimes, UUIDs, Decimals, enums, dataclasses, pydantic
+models, sets and containers of them survive the trip. What is annotated ``Any``, or not at all,
+arrives as JSON has it: a tuple as a list, a datetime as text.
+
+A parameter that is left out stays out of the JSON, so the default that applies is the worker's.
+
+pydantic is imported when the first task is used, not when it is defined: defining tasks must stay
+cheap.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from functools import cached_property
+from types import NoneType, SimpleNamespace
+from typing import Any, Final
+from uuid import UUID
+
+from rq_core.errors import ArgumentsInvalid, InvalidTask
+
+if typing.TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+_PLAIN: Final = frozenset({
+    str, int, float, bool, bytes, NoneType, date, datetime, time, timedelta, Decimal, UUID
+})  # fmt: skip
+_PLAIN_BYTES_MAX: Final = 4096
+"""Up to here, JSON of plain types is known to load again;
+
+longer might hold an integer too long to be read.
+"""
+
+_REFUSED_KINDS: Final[dict[object, str]] = {
+    inspect.Parameter.VAR_POSITIONAL: "takes *{name}: name each argument, or take one list",
+    inspect.Parameter.VAR_KEYWORD: "takes **{name}: name each argument, or take one dict",
+    inspect.Parameter.POSITIONAL_ONLY: "takes {name} by position only: remove the '/'",
+}  # fmt: skip
+
+
+class Arguments:
+    """The arguments of one task's function.
+
+    Raises InvalidTask for a signature that cannot travel by name.
+
+    Annotations are looked at on first use (they may name things that are defined later): every
+    method may raise InvalidTask for one that cannot be resolved or that JSON cannot carry, and
+    ArgumentsInvalid for bad values.
+    """
+
+    def __init__(self, task: str, function: Callable[..., Any]) -> None:
+        self.task = task
+        self._function = function
+        try:
+            self._signature = inspect.signature(function)
+        except (TypeError, ValueError) as error:
+            raise InvalidTask(task=task, why=f"it has no signature ({error})") from None
+        for parameter in self._signature.parameters.values():
+            why = _REFUSED_KINDS.get(parameter.kind)
+            if why is not None:
+                raise InvalidTask(task=task, why=f"it {why.format(name=parameter.name)}")
+        self._positional = tuple(
+            name
+            for name, parameter in self._signature.parameters.items()
+            if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        )
+
+    def check(self) -> None:
+        """Look at the annotations now.
+
+        A worker does so when it starts, to fail before it claims.
+        """
+        self._adapter  # noqa: B018 - it is made on first access
+
+    def dump(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """Return a call's arguments as a JSON object. Defaults are not filled in."""
+        return self._dump(self._by_name(args, kwargs) if args else kwargs)
+
+    def dump_named(self, values: Mapping[str, Any]) -> str:
+        """Return arguments given by name as a JSON object."""
+        return self._dump(_check_names(self.task, values))
+
+    def load(self, args_json: str) -> dict[str, Any]:
+        """Return a JSON object's arguments as the annotated types, to call the function with."""
+        try:
+            arguments: dict[str, Any] = self._adapter.validate_json(args_json)
+        except ValueError as error:
+            raise _invalid(self.task, _problems_of(error)) from None
+        return arguments
+
+    def _by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        if len(args) > len(self._positional):
+            most = len(self._positional)
+            problem = f"at most {most} may be given by position, not {len(args)}"
+            raise _invalid(self.task, {"arguments": problem})
+        values = dict(zip(self._positional, args, strict=False))
+        if twice := values.keys() & kwargs.keys():
+            raise _invalid(self.task, dict.fromkeys(sorted(twice), "given twice"))
+        return {**values, **kwargs}
+
+    def _dump(self, values: Mapping[str, Any]) -> str:
+        try:
+            valid = self._adapter.validate_python(values)
+        except ValueError as error:
+            raise _invalid(self.task, _problems_of(error)) from None
+        try:
+            if self._plain:
+                dumped = self._adapter.dump_json(valid, warnings="error")
+                if len(dumped) <= _PLAIN_BYTES_MAX:
+                    return dumped.decode()
+            else:
+                dumped = _strict_json(
+                    self._adapter.dump_python(valid, mode="json", warnings="error")
+                )
+        except (ValueError, TypeError, RecursionError) as error:
+            raise _invalid(self.task, self._unserialisable(valid, error)) from None
+        try:
+            self._adapter.validate_json(dumped)
+        except ValueError as error:
+            problems = {
+                name: f"cannot be read back from its own JSON ({problem})"
+                for name, problem in _problems_of(error).items()
+            }
+            raise _invalid(self.task, problems) from None
+        return dumped.decode()
+
+    def _unserialisable(self, valid: Mapping[str, Any], error: Exception) -> dict[str, str]:
+        """Which fields have no JSON, asked one by one."""
+        problems = {}
+        for name, value in valid.items():
+            try:
+                adapter = self._make_adapter({name: self._hints[name]})
+                _strict_json(adapter.dump_python({name: value}, mode="json", warnings="error"))
+            except (ValueError, TypeError, RecursionError) as problem:
+                problems[name] = _no_json(problem)
+        return problems or {"arguments": _no_json(error)}
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        """The parameters' types by name."""
+        function = inspect.unwrap(self._function)
+        try:
+            written = getattr(function, "__annotations__", {})
+            of_parameters = {
+                name: written[name] for name in self._signature.parameters if name in written
+            }
+            # What the function returns stays on the worker, so it need not resolve.
+            found = typing.get_type_hints(
+                SimpleNamespace(__annotations__=of_parameters),
+                globalns=getattr(function, "__globals__", {}),
+                include_extras=True,
+            )
+        except (NameError, AttributeError, SyntaxError, TypeError) as error:
+            raise InvalidTask(
+                task=self.task,
+                why=f"an annotation cannot be resolved ({error}): what annotations name must be"
+                " imported or defined at the top level of the task's module, not under"
+                " `if TYPE_CHECKING`",
+            ) from None
+        return {name: found.get(name, Any) for name in self._signature.parameters}
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[dict[str, Any]]:
+        from pydantic import PydanticUndefinedAnnotation, PydanticUserError
+
+        try:
+            return self._make_adapter(self._hints)
+        except (PydanticUserError, PydanticUndefinedAnnotation, TypeError, NameError) as error:
+            why = _first_line(error)
+        for name, hint in self._hints.items():
+            try:
+                self._make_adapter({name: hint})
+            except (PydanticUserError, PydanticUndefinedAnnotation, TypeError, NameError):
+                why = (
+                    f"its argument {name} is a {_type_name(hint)}, which does not travel as JSON:"
+                    " use plain types, dataclasses or pydantic models"
+                )
+                break
+        raise InvalidTask(task=self.task, why=why)
+
+    @cached_property
+    def _plain(self) -> bool:
+        """Whether every value that validates is known to load again from its JSON."""
+        return all(map(_is_plain, self._hints.values()))
+
+    def _make_adapter(self, hints: Mapping[str, Any]) -> TypeAdapter[dict[str, Any]]:
+        from pydantic import ConfigDict, TypeAdapter
+        from typing_extensions import TypedDict
+
+        parameters = self._signature.parameters
+        fields = {
+            name: typing.Required[hint]
+            if parameters[name].default is inspect.Parameter.empty
+            else typing.NotRequired[hint]
+            for name, hint in hints.items()
+        }
+        make: Any = TypedDict  # Its static form wants literals.
+        shape = typing.cast("Any", typing.NewType)("Arguments", make("Arguments", fields))
+        # An adapter takes no configuration for a TypedDict, and the TypedDict's own does not reach
+        # values under Any, whose NaN would silently become null. A NewType takes one for all.
+        config = ConfigDict(
+            extra="forbid",
+            allow_inf_nan=False,
+            ser_json_inf_nan="constants",
+            ser_json_bytes="base64",
+            val_json_bytes="base64",
+        )
+        return TypeAdapter(shape, config=config)
+
+
+def dump_untyped(task: str, values: Mapping[str, Any]) -> str:
+    """Return arguments for a task whose code is not here as a JSON object. Raises ArgumentsInvalid.
+
+    Types that JSON lacks are written as pydantic writes them; the worker's annotations turn them
+    back.
+    """
+    _check_names(task, values)
+    from pydantic_core import to_jsonable_python
+
+    def dumped(value: Mapping[str, Any]) -> str:
+        return _strict_json(to_jsonable_python(value, bytes_mode="base64")).decode()
+
+    try:
+        return dumped(values)
+    except (ValueError, TypeError, RecursionError) as error:
+        problems = {}
+        for name, value in values.items():
+            try:
+                dumped({name: value})
+            except (ValueError, TypeError, RecursionError) as problem:
+                problems[name] = _no_json(problem)
+        raise _invalid(task, problems or {"arguments": _no_json(error)}) from None
+
+
+def _check_names(task: str, values: Any) -> Mapping[str, Any]:
+    if not isinstance(values, Mapping):
+        kind = type(values).__name__
+        raise _invalid(task, {"arguments": f"must be a mapping by name, not a {kind}"})
+    if odd := [name for name in values if not isinstance(name, str)]:
+        raise _invalid(task, {repr(name): "an argument's name must be a string" for name in odd})
+    return values
+
+
+def _strict_json(value: Any) -> bytes:
+    """UTF-8 JSON. Raises ValueError for NaN, infinities and lone surrogates, which are not JSON."""
+    return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _is_plain(hint: Any) -> bool:
+    origin = typing.get_origin(hint)
+    if origin in (list, set, frozenset):
+        return all(map(_is_plain, typing.get_args(hint)))
+    if origin is dict:
+        key, value = typing.get_args(hint)
+        return key is str and _is_plain(value)
+    return hint in _PLAIN if isinstance(hint, type) else False
+
+
+def _invalid(task: str, fields: Mapping[str, str]) -> ArgumentsInvalid:
+    problems = "; ".join(f"{name}: {problem}" for name, problem in fields.items())
+    return ArgumentsInvalid(task=task, problems=problems, fields=dict(fields))
+
+
+_WORDS: Final = {"missing": "is required", "extra_forbidden": "the task has no such argument"}
+
+
+def _problems_of(error: ValueError) -> dict[str, str]:
+    """Say what is wrong, by the place where it is: ``to``, ``rows.3.when``."""
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return {"arguments": _no_json(error)}
+    problems: dict[str, str] = {}
+    for detail in error.errors(include_url=False, include_context=False, include_input=False):
+        where = ".".join(map(_printable, detail["loc"])) or "arguments"
+        words = _WORDS.get(detail["type"], detail["msg"])
+        # A union has one problem per member, all at places of their own or at the same one.
+        problems[where] = f"{problems[where]}, or {words}" if where in problems else words
+    return problems
+
+
+def _no_json(error: Exception) -> str:
+    if isinstance(error, UnicodeEncodeError) or "surrogates not allowed" in str(error):
+        return "is not valid Unicode text (it holds a lone surrogate)"
+    if isinstance(error, RecursionError) or "ircular reference" in str(error):
+        return "contains itself, or is nested too deeply"
+    if "not JSON compliant" in str(error):
+        return "holds NaN or an infinity, which JSON lacks"
+    return f"has no JSON form ({_first_line(error)})"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0].removeprefix("Error serializing to JSON: ")
+
+
+def _printable(part: object) -> str:
+    return str(part).encode(errors="backslashreplace").decode()
+
+
+def _type_name(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint)

@@ -1,0 +1,220 @@
+"""Commands that change jobs and queues. What they do is in the log, with who did it and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from rq_core.cli.options import (
+    actor,
+    audited_options,
+    connect,
+    json_option,
+    known_queues,
+    print_json,
+    queue_option,
+    server_options,
+)
+from rq_core.settings import SETTINGS
+
+if TYPE_CHECKING:
+    from rq_core.client import Client
+
+Verb = Callable[..., dict[str, str]]
+
+
+def _id_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for decorate in (json_option, server_options, audited_options, queue_option):
+        function = decorate(function)
+    return click.argument("ids", metavar="ID...", nargs=-1)(function)
+
+
+def _all_dead(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--all-dead", "all_of", metavar="QUEUE", help="All dead jobs of QUEUE, oldest first."
+    )(function)
+
+
+@click.command()
+@_id_options
+def cancel(ids: Sequence[str], **given: Any) -> None:
+    """Cancel jobs.
+
+    One that waits is gone at once. One that runs is asked to stop, and its worker learns of it when
+    it next extends its leases.
+    """
+    if not ids:
+        raise click.UsageError("no job given", click.get_current_context())
+    with connect(given["redis_url"], given["prefix"]) as client:
+        _apply(client, client.cancel, ids, given, done={"cancelled", "cancelling"})
+
+
+@click.command()
+@_all_dead
+@_id_options
+def requeue(ids: Sequence[str], all_of: str | None, **given: Any) -> None:
+    """Give dead jobs another life: their failures are forgotten, and they join the line."""
+    with connect(given["redis_url"], given["prefix"]) as client:
+        chosen, given["queue"] = _chosen(client, ids, all_of, given["queue"])
+        _apply(client, client.requeue, chosen, given, done={"requeued"})
+
+
+@click.command()
+@_all_dead
+@_id_options
+def prune(ids: Sequence[str], all_of: str | None, **given: Any) -> None:
+    """Remove dead jobs from Redis before their time. Their history in SQL stays."""
+    with connect(given["redis_url"], given["prefix"]) as client:
+        chosen, given["queue"] = _chosen(client, ids, all_of, given["queue"])
+        _apply(client, client.prune, chosen, given, done={"pruned"})
+
+
+def _chosen(
+    client: Client, ids: Sequence[str], all_of: str | None, queue: str | None
+) -> tuple[Sequence[str], str | None]:
+    """Return the jobs that are meant, and the queue if it is known."""
+    if bool(ids) == (all_of is not None):
+        raise click.UsageError("give either jobs or --all-dead QUEUE", click.get_current_context())
+    if all_of is None:
+        return ids, queue
+    known_queues(client, all_of)
+    found = client.dead(all_of, max(client.counts(all_of).dead, 1))
+    return [job.id for job in reversed(found)], all_of
+
+
+def _apply(
+    client: Client, verb: Verb, ids: Sequence[str], given: dict[str, Any], done: set[str]
+) -> None:
+    """Do it to the jobs, wherever they are, and say what became of each."""
+    outcomes: dict[str, str] = {}
+    for queue, chosen in _by_queue(client, ids, given["queue"]).items():
+        outcomes |= verb(queue, chosen, by=actor(given["by"]), why=given["reason"])
+    outcomes = {job_id: outcomes.get(job_id, "gone") for job_id in ids}
+    if given["as_json"]:
+        print_json(outcomes)
+    else:
+        for job_id, outcome in outcomes.items():
+            click.echo(f"{job_id} {outcome}")
+        if not outcomes:
+            click.echo("no jobs")
+    failed = [job_id for job_id, outcome in outcomes.items() if outcome not in done]
+    if failed:
+        raise click.ClickException(
+            f"{len(failed)} of {len(outcomes)} jobs not {'/'.join(sorted(done))}:"
+            f" {', '.join(f'{i} ({_meaning(outcomes[i])})' for i in failed[:3])}"
+            f"{'…' if len(failed) > 3 else ''}"
+        )
+
+
+def _meaning(outcome: str) -> str:
+    return "gone: not in Redis, perhaps finished" if outcome == "gone" else f"it is {outcome}"
+
+
+def _by_queue(client: Client, ids: Sequence[str], queue: str | None) -> dict[str, list[str]]:
+    """Return which of the jobs are in which queue; a job that is nowhere is left out."""
+    where = known_queues(client, *([queue] if queue is not None else []))
+    if queue is not None:
+        return {queue: list(dict.fromkeys(ids))} if ids else {}
+    found: dict[str, list[str]] = {}
+    for job_id in dict.fromkeys(ids):
+        job = client.job(job_id, where)
+        if job is not None:
+            found.setdefault(job.queue, []).append(job_id)
+    return found
+
+
+def _queue_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for decorate in (json_option, server_options, audited_options):
+        function = decorate(function)
+    return click.argument("queue")(function)
+
+
+@click.command()
+@_queue_options
+def pause(queue: str, **given: Any) -> None:
+    """Let QUEUE give out no jobs.
+
+    Those that run go on, and it takes new ones. What expires and what is due is still taken care of.
+    """
+    _configure(queue, {"paused": 1}, given, {"changed": "paused", "same": "was paused already"})
+
+
+@click.command()
+@_queue_options
+def resume(queue: str, **given: Any) -> None:
+    """Let QUEUE give out jobs again."""
+    _configure(queue, {"paused": 0}, given, {"changed": "resumed", "same": "was not paused"})
+
+
+def _configure(
+    queue: str, values: dict[str, int], given: dict[str, Any], words: dict[str, str]
+) -> None:
+    with connect(given["redis_url"], given["prefix"]) as client:
+        known_queues(client, queue)
+        outcomes = client.configure(queue, values, by=actor(given["by"]), why=given["reason"])
+    if given["as_json"]:
+        print_json({"queue": queue, **outcomes})
+        return
+    for name, outcome in outcomes.items():
+        what = queue if name == "paused" else f"{queue} {_shown(name)}"
+        click.echo(f"{what} {words.get(outcome, outcome)}")
+
+
+def _shown(name: str) -> str:
+    """Return a setting's name as people write it: ``lease``, in seconds, for ``lease_ms``."""
+    return name.removesuffix("_ms").replace("_", "-")
+
+
+NAMES: Final = {_shown(name): name for name in SETTINGS}
+
+SETTINGS_HELP: Final = "\n".join(
+    [
+        "Show QUEUE's settings, or change those given as NAME=VALUE:\n\n\b",
+        *(
+            f"{_shown(s.name):<18} {s.meaning}{' (seconds)' if s.name.endswith('_ms') else ''}"
+            for s in SETTINGS.values()
+        ),
+    ]
+)
+
+
+@click.command("set", help=SETTINGS_HELP, short_help="Show or change a queue's settings.")
+@click.argument("queue")
+@click.argument("assignments", metavar="[NAME=VALUE]...", nargs=-1)
+@audited_options
+@server_options
+@json_option
+def change_settings(queue: str, assignments: Sequence[str], **given: Any) -> None:
+    """Show or change a queue's settings."""
+    values = dict(parse_assignment(text) for text in assignments)
+    if values:
+        _configure(queue, values, given, {"same": "is the same"})
+        return
+    with connect(given["redis_url"], given["prefix"]) as client:
+        known_queues(client, queue)
+        settings = client.counts(queue).settings
+    if given["as_json"]:
+        print_json(settings)
+        return
+    for name, value in settings.items():
+        shown = f"{value / 1000:g}" if name.endswith("_ms") else f"{value}"
+        click.echo(f"{_shown(name)}={shown}")
+
+
+def parse_assignment(text: str) -> tuple[str, int]:
+    """Read ``lease=30``. Returns the name in ``meta`` and its value. Raises click.UsageError."""
+    shown, found, value = text.partition("=")
+    name = NAMES.get(shown.replace("_", "-"))
+    if not found or name is None:
+        known = ", ".join(NAMES)
+        raise click.UsageError(f"{text!r} is no setting: give NAME=VALUE, NAME one of {known}")
+    try:
+        if not name.endswith("_ms"):
+            return name, int(value)
+        from rq_core.durations import ms_of
+
+        return name, ms_of(shown, float(value))
+    except ValueError:
+        raise click.UsageError(f"{shown} must be a number, not {value!r}") from None

@@ -1,0 +1,98 @@
+"""``rq-core doctor``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rq_core.cli.options import (
+    actor,
+    connect,
+    json_option,
+    known_queues,
+    print_json,
+    server_options,
+)
+from rq_core.cli.words import printable
+from rq_core.errors import QueueDamaged
+
+if TYPE_CHECKING:
+    from rq_core.client import Client
+    from rq_core.doctor import Finding
+
+
+@click.command()
+@click.argument("queues", metavar="[QUEUE]...", nargs=-1)
+@click.option("--repair", "mend", is_flag=True, help="Mend what is found.")
+@click.option("--by", metavar="NAME", help="Who, for the log; by default, your user name.")
+@server_options
+@json_option
+def doctor(
+    queues: Sequence[str],
+    by: str | None,
+    redis_url: str,
+    prefix: str,
+    *,
+    mend: bool,
+    as_json: bool,
+) -> None:
+    """Compare queues (all, if none is named) with their state lines and their logs.
+
+    Changes nothing without --repair. The exit status is 1 if something is left that does not agree.
+    It reads whole queues.
+    """
+    who = actor(by)
+    reports = []
+    with connect(redis_url, prefix) as client:
+        for queue in known_queues(client, *queues):
+            report = _examine(client, queue, who if mend else None)
+            reports.append(report)
+            if not as_json:
+                _print(report, mend=mend)
+    if as_json:
+        print_json(reports)
+    left = sum(len(r["left"]) + (r["error"] is not None) for r in reports)
+    if left:
+        fix = "" if mend else "; --repair mends what can be mended"
+        raise click.ClickException(f"{left} findings{fix}")
+
+
+def _examine(client: Client, queue: str, by: str | None) -> dict[str, Any]:
+    """Return the report on one queue; ``by`` None only looks."""
+    from rq_core.doctor import diagnose, repair
+
+    report: dict[str, Any] = {"queue": queue, "error": None, "found": [], "left": []}
+    try:
+        found = diagnose(client, queue)
+        left = found if by is None else repair(client, queue, found, by=by)
+    except QueueDamaged as error:
+        report["error"] = str(error)
+        return report
+    report["found"] = [_document(f) for f in found]
+    report["left"] = [_document(f) for f in left]
+    return report
+
+
+def _document(finding: Finding) -> dict[str, Any]:
+    return {
+        "kind": str(finding.kind),
+        "job": finding.job_id,
+        "says": finding.says,
+        "mendable": finding.mendable,
+    }
+
+
+def _print(report: dict[str, Any], *, mend: bool) -> None:
+    queue, found, left = report["queue"], report["found"], report["left"]
+    if report["error"] is not None:
+        click.echo(printable(f"{queue}: {report['error']}"))
+    elif not found:
+        click.echo(f"{queue}: all agrees")
+    for each in found:
+        click.echo(printable(f"{queue}: {each['kind']}: {each['says']}"))
+    if mend and found:
+        click.echo(f"{queue}: {len(left)} left" if left else f"{queue}: mended, all agrees")
+        for each in left:
+            click.echo(printable(f"{queue}: left: {each['kind']}: {each['says']}"))

@@ -1,0 +1,125 @@
+"""``rq-core enqueue``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import click
+
+from rq_core.cli.options import connect, json_option, print_json, server_options
+from rq_core.machine import PRIORITIES
+
+if TYPE_CHECKING:
+    from rq_core.app import App
+
+ARGS_OPTION: Final = "--json-args"
+
+
+@click.command()
+@click.argument("queue")
+@click.argument("task")
+@click.option(
+    ARGS_OPTION,
+    "args",
+    default="{}",
+    metavar="OBJECT",
+    help="The task's arguments by name, as a JSON object; - reads it from standard input.",
+)
+@click.option("--delay", type=float, metavar="SECONDS", help="Not before so long from now.")
+@click.option("--priority", type=click.Choice(PRIORITIES, case_sensitive=False))
+@click.option("--max-attempts", type=int, metavar="N", help="Failures at which it is dead.")
+@click.option("--id", "job_id", metavar="ID", help="The job's id; nothing happens if it is live.")
+@click.option(
+    "--app",
+    "target",
+    metavar="MODULE:APP",
+    help="Check the arguments against this app's task, and take its options as defaults.",
+)
+@server_options
+@json_option
+@click.pass_context
+def enqueue(ctx: click.Context, /, queue: str, task: str, **given: Any) -> None:
+    """Hand over a job of TASK to QUEUE, and print its id.
+
+    The queue is made if there is none. Without --app, the task's name and arguments are checked by
+    the worker.
+    """
+    values = parse_args(sys.stdin.read() if given["args"] == "-" else given["args"])
+    app = _app(given["target"])
+    if given["target"] is not None and task not in app.tasks:
+        from rq_core.errors import UnknownTask
+
+        raise UnknownTask(task=task, known=", ".join(sorted(app.tasks)) or "none")
+    job = app.job(
+        queue,
+        task,
+        values,
+        delay=given["delay"],
+        priority=given["priority"],
+        max_attempts=given["max_attempts"],
+        id=given["job_id"],
+    )
+    url, prefix = _server(ctx, app, given)
+    with connect(url, prefix) as client:
+        duplicate = job.id in client.enqueue([job]).duplicates
+    if given["as_json"]:
+        print_json({"id": job.id, "queue": queue, "task": task, "duplicate": duplicate})
+        return
+    click.echo(job.id)
+    if duplicate:
+        click.echo(f"job {job.id} is live already; it was not touched", err=True)
+
+
+def _app(target: str | None) -> App:
+    if target is None:
+        from rq_core.app import App
+
+        return App()
+    from rq_core.cli.worker import check_target
+    from rq_core.target import load_app
+
+    return load_app(check_target(target))
+
+
+def _server(ctx: click.Context, app: App, given: dict[str, Any]) -> tuple[str, str]:
+    """Return the server and prefix: the command line's, else those of the app that was named."""
+    told = click.core.ParameterSource.COMMANDLINE
+    url = app.redis_url if given["target"] is not None else given["redis_url"]
+    prefix = app.prefix if given["target"] is not None else given["prefix"]
+    if ctx.get_parameter_source("redis_url") is told:
+        url = given["redis_url"]
+    if ctx.get_parameter_source("prefix") is told:
+        prefix = given["prefix"]
+    return url, prefix
+
+
+def parse_args(text: str) -> dict[str, Any]:
+    """Read a JSON object as strictly as the JSON of other languages is. Raises click.UsageError."""
+
+    def refuse(why: str) -> NoReturn:
+        raise click.UsageError(f"{ARGS_OPTION} {why}")
+
+    def constant(name: str) -> NoReturn:
+        refuse(f"has {name}, which is not JSON")
+
+    def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            refuse("names an argument twice")
+        return found
+
+    try:
+        value = json.loads(text, parse_constant=constant, object_pairs_hook=object_of)
+        # A lone surrogate is JSON, and no text.
+        json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        refuse(f"is not JSON: {error.msg} at character {error.pos + 1}")
+    except UnicodeEncodeError:
+        refuse("has text that is not valid Unicode")
+    except (RecursionError, ValueError) as error:
+        refuse(f"cannot be read: {error}")
+    if not isinstance(value, dict):
+        refuse(f'must be a JSON object, like {{"to": "a@b.c"}}, not {json.dumps(value)[:40]}')
+    return value

@@ -1,0 +1,106 @@
+"""What several commands have in common: options, the client, the queues that there are."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from rq_core.errors import UnknownQueue
+from rq_core.keys import DEFAULT_PREFIX, check_name
+
+if TYPE_CHECKING:
+    from rq_core.client import Client
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+REDIS_URL_VARIABLE: Final = "RQ_CORE_REDIS_URL"
+UNSENT_S: Final = 0.5
+"""How long a command waits for a server that is not there; a person is waiting for it."""
+UNKNOWN_S: Final = 30.0
+"""How long a command waits for an answer that got lost."""
+
+
+def server_options(function: F) -> F:
+    """Add ``--redis`` and ``--prefix``: the arguments ``redis_url`` and ``prefix``."""
+    for option in (prefix_option, redis_option):
+        function = option(function)
+    return function
+
+
+redis_option = click.option(
+    "--redis",
+    "redis_url",
+    metavar="URL",
+    envvar=REDIS_URL_VARIABLE,
+    show_envvar=True,
+    default="redis://localhost:6379/0",
+    show_default=True,
+    help="The server; embedded:// for the one that comes with rq-core.",
+)
+prefix_option = click.option(
+    "--prefix", default=DEFAULT_PREFIX, show_default=True, help="What the keys begin with."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+queue_option = click.option(
+    "--queue", "-q", metavar="QUEUE", help="Look in this queue only, not in all."
+)
+
+
+def audited_options(function: F) -> F:
+    """Add ``--by`` and ``--reason``, which the change's event carries."""
+    for option in (
+        click.option("--reason", default="", help="Why, for the log."),
+        click.option("--by", metavar="NAME", help="Who, for the log; by default, your user name."),
+    ):
+        function = option(function)
+    return function
+
+
+def actor(by: str | None) -> str:
+    """Return the name that audited changes carry. Raises InvalidName for a bad ``by``."""
+    if by is not None:
+        return check_name("actor", by)
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        user = ""
+    return re.sub(r"[^A-Za-z0-9_.:-]", "_", user)[:128] or "unknown"
+
+
+def connect(redis_url: str, prefix: str) -> Client:
+    """Return a client with the patience of somebody at a terminal."""
+    from rq_core.client import Client
+    from rq_core.ids import boot_id
+    from rq_core.operations import Patience
+
+    try:
+        return Client(
+            redis_url,
+            prefix=prefix,
+            name=boot_id("cli"),
+            patience=Patience(unsent=UNSENT_S, unknown=UNKNOWN_S),
+        )
+    except ValueError as error:  # an embedded:// URL that cannot be
+        raise click.UsageError(str(error)) from None
+
+
+def known_queues(client: Client, *queues: str) -> list[str]:
+    """Return the queues given, or all if none is. Raises UnknownQueue, or InvalidName."""
+    for queue in queues:
+        check_name("queue", queue)
+    known = client.queues()
+    for queue in queues:
+        # The list lies outside the queue's own slot, so it may lag behind.
+        if queue not in known and not client.counts(queue).epoch:
+            raise UnknownQueue(queue=queue, known=", ".join(known) or "none")
+    return list(dict.fromkeys(queues)) or known
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document on one line."""
+    click.echo(json.dumps(document, separators=(",", ":"), default=str))

@@ -1,0 +1,65 @@
+"""Times and tables for people."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+import click
+
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+PIPED_WIDTH: Final = 1_000
+"""Columns when nobody looks: wide enough that nothing is cut."""
+
+
+def span(ms: float) -> str:
+    """Return a length of time in its two largest units, like ``2 h 5 min``."""
+    left = int(abs(ms) // 1000)
+    words = []
+    for seconds, unit in _UNITS:
+        if left >= seconds:
+            words.append(f"{left // seconds} {unit}")
+            left %= seconds
+    return " ".join(words[:2]) or "0 s"
+
+
+def utc(at_ms: float) -> str:
+    """Return a moment (Unix ms) like ``2026-11-21 10:00:00 UTC``."""
+    try:
+        return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms:.0f} ms"
+
+
+def ago(at_ms: float, now_ms: float) -> str:
+    """Return a moment and how far off it is."""
+    away = span(now_ms - at_ms)
+    return f"{away} ago ({utc(at_ms)})" if at_ms <= now_ms else f"in {away} ({utc(at_ms)})"
+
+
+def printable(text: str) -> str:
+    """Return text from Redis such that printing it can neither fail nor steer the terminal."""
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return shown.encode("utf-8", "backslashreplace").decode()
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
+    """Print rows under their heads; numbers to the right. ``empty`` is said when there are none."""
+    found = [list(row) for row in rows]
+    if not found:
+        click.echo(empty)
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for place, title in enumerate(head):
+        number = all(isinstance(row[place], int) for row in found)
+        table.add_column(title, justify="right" if number else "left", overflow="fold")
+    for row in found:
+        table.add_row(*(Text(printable(f"{c:,}" if isinstance(c, int) else str(c))) for c in row))
+    Console(width=None if sys.stdout.isatty() else PIPED_WIDTH).print(table)

@@ -1,0 +1,115 @@
+"""``rq-core worker``."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+from rq_core.keys import check_name
+
+_TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*)?")
+
+
+def check_target(target: str) -> str:
+    """Return ``target`` if it reads as ``module:app``. Raises click.UsageError."""
+    is_file = target.partition(":")[0].endswith(".py") or "/" in target
+    if is_file or _TARGET.fullmatch(target) is None:
+        hint = "; give the module's name, not the file's" if is_file else ""
+        raise click.UsageError(f"{target!r} is no app: it must be MODULE:APP, like tasks:app{hint}")
+    return target
+
+
+def _names(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in names:
+        check_name("queue", name)
+    return names
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:APP")
+@click.option(
+    "--queues",
+    "-q",
+    default="default",
+    show_default=True,
+    callback=_names,
+    metavar="A,B",
+    help="The queues to work for; they share the free places.",
+)
+@click.option(
+    "--concurrency",
+    "-c",
+    type=click.IntRange(1, 5_000),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Most jobs at once, in each process.",
+)
+@click.option(
+    "--processes",
+    "-p",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Worker processes.",
+)
+@click.option("--burst", is_flag=True, help="Exit when nothing is ready, running or due.")
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long running jobs may go on after SIGTERM or Ctrl-C; then they are given back.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="For tasks that have no timeout of their own.",
+)
+@click.option(
+    "--audit",
+    "audit_url",
+    metavar="URL",
+    help="Also mirror the queues' events into this database, in a process of its own.",
+)
+@click.option("--redis", "redis_url", metavar="URL", help="The server, if not the app's own.")
+@click.option("--prefix", help="What the keys begin with, if not as the app says.")
+@click.option("--log-format", type=click.Choice(("text", "json")), default="text")
+@click.option(
+    "--log-level",
+    type=click.Choice(("debug", "info", "warning", "error"), case_sensitive=False),
+    default="info",
+)
+@click.pass_context
+def worker(ctx: click.Context, /, target: str, **given: Any) -> None:
+    """Run the jobs of the tasks of MODULE:APP until SIGTERM or Ctrl-C.
+
+    The module is imported with the current directory first on the path.
+    """
+    check_target(target)
+    from rq_core.supervisor import ServeOptions, serve
+    from rq_core.worker import WorkerOptions
+
+    options = ServeOptions(
+        target=target,
+        worker=WorkerOptions(
+            queues=given["queues"],
+            concurrency=given["concurrency"],
+            burst=given["burst"],
+            grace=given["grace"],
+            timeout=given["timeout"],
+        ),
+        processes=given["processes"],
+        redis_url=given["redis_url"],
+        prefix=given["prefix"],
+        audit_url=given["audit_url"],
+        log_format=given["log_format"],
+        log_level=given["log_level"],
+    )
+    ctx.exit(serve(options))

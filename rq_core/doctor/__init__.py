@@ -1,0 +1,17 @@
+"""Whether a queue's indexes and its log agree with ``state`` (invariant I8), and how to mend it.
+
+`examine` takes a snapshot and does no I/O; `diagnose` takes the snapshot itself; `repair` mends
+what was found, as far as Redis or the outbox still know how it was, and looks again.
+
+    with Client(url) as client:
+        found = diagnose(client, "mail")
+        left = repair(client, "mail", found, by="ada")
+
+What a running fleet makes untrue for a moment is no finding: a lease that is over and not yet
+swept, a job that is due and not yet promoted.
+"""
+
+from rq_core.doctor.finding import Finding, Kind, Record
+from rq_core.doctor.repair import diagnose, examine, repair
+
+__all__ = ["Finding", "Kind", "Record", "diagnose", "examine", "repair"]

@@ -1,0 +1,205 @@
+"""A snapshot, read: the jobs by their state lines, and what the outbox says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+from rq_core.errors import QueueDamaged
+from rq_core.history import Entry, JobRecord, Undecodable, decode, fold
+from rq_core.machine import (
+    CLAIMED_STATES,
+    DEFAULT_MAX_ATTEMPTS,
+    DEFAULT_MAX_LOSSES,
+    DEFAULT_PRIORITY,
+    PRIORITIES,
+    STATE_FIELDS,
+    Event,
+    Priority,
+    State,
+)
+from rq_core.operations import read_state_line
+
+RECORD_FIELDS: Final[dict[str, tuple[str, Any]]] = {
+    "task": ("task", None),
+    "priority": ("priority", str(DEFAULT_PRIORITY)),
+    "attempts": ("max_attempts", DEFAULT_MAX_ATTEMPTS),
+    "losses": ("max_losses", DEFAULT_MAX_LOSSES),
+    "claim": ("claims", 0),
+    "fence": ("fence", None),
+    "failed": ("failures", 0),
+    "lost": ("losses", 0),
+    "unknown": ("unknown", 0),
+    "seq": ("seq", None),
+    "due": ("due_ms", None),
+    "since": ("since_ms", None),
+    "by": ("worker", None),
+    "reason": ("reason", None),
+}
+"""A state line's field: the same in a folded record, and what it is if the line leaves it out."""
+
+_NUMBERS: Final = frozenset(STATE_FIELDS) - {"task", "priority", "fence", "by", "reason"}
+
+
+class Job(NamedTuple):
+    """A state line, read."""
+
+    state: State
+    fields: Mapping[str, str]
+
+    def number(self, name: str) -> int | None:
+        """Return a numeric field, None if the line leaves it out."""
+        value = self.fields.get(name)
+        return None if value is None else int(value)
+
+    @property
+    def rank(self) -> int:
+        """Which of the four lists it belongs in."""
+        return PRIORITIES.index(Priority(self.fields.get("priority", DEFAULT_PRIORITY)))
+
+    def value(self, name: str) -> Any:
+        """Return a field as a folded record has it."""
+        if name in _NUMBERS:
+            found = self.number(name)
+            return RECORD_FIELDS[name][1] if found is None else found
+        return self.fields.get(name, RECORD_FIELDS[name][1])
+
+
+def read_job(job_id: str, line: str) -> Job:
+    """Read a state line strictly. Raises ValueError, in words, if no script wrote it."""
+    try:
+        read = read_state_line("", job_id, line)
+    except QueueDamaged:
+        raise ValueError("it is in no state that there is") from None
+    job = Job(read.state, read.fields)
+    for name, value in job.fields.items():
+        if name not in RECORD_FIELDS:
+            raise ValueError(f"it has a field {name}")
+        if name in _NUMBERS and not (value.isascii() and value.isdigit()):
+            raise ValueError(f"{name} is no number")
+    if job.fields.get("priority", DEFAULT_PRIORITY) not in PRIORITIES:
+        raise ValueError("it has no priority that there is")
+    needed = {"task", "since"}
+    needed |= {"fence", "by", "claim"} if job.state in CLAIMED_STATES else set()
+    needed |= {"due"} if job.state is State.SCHEDULED else {"seq"}
+    if missing := sorted(needed - job.fields.keys()):
+        raise ValueError(f"it lacks {', '.join(missing)}")
+    return job
+
+
+def line_of(record: JobRecord) -> str | None:
+    """Return the state line of a live job as the log has it, None if the log does not know."""
+    if not record.complete or record.state is None:
+        return None
+    words = [str(record.state)]
+    for name in STATE_FIELDS:
+        attribute, default = RECORD_FIELDS[name]
+        value = getattr(record, attribute)
+        if value != default:
+            words.append(f"{name}={value}")
+    line = " ".join(words)
+    try:
+        read_job(record.id, line)
+    except ValueError:
+        return None
+    return line
+
+
+@dataclass
+class View:
+    """What a snapshot says."""
+
+    snapshot: Mapping[str, Any]
+    jobs: dict[str, Job] = field(default_factory=dict)
+    """The jobs whose state lines can be read, by id."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Why the other lines cannot be read, by id."""
+
+    def __post_init__(self) -> None:
+        for job_id, line in self.lines.items():
+            try:
+                self.jobs[job_id] = read_job(job_id, line)
+            except ValueError as why:
+                self.unreadable[job_id] = str(why)
+
+    @property
+    def lines(self) -> Mapping[str, str]:
+        """The state lines by job id."""
+        lines: Mapping[str, str] = self.snapshot["state"]
+        return lines
+
+    @property
+    def specs(self) -> Mapping[str, str]:
+        """The jobs' JSON by id."""
+        specs: Mapping[str, str] = self.snapshot["jobs"]
+        return specs
+
+    def in_state(self, *states: State) -> dict[str, Job]:
+        """Return the jobs that are in one of the states."""
+        return {job_id: job for job_id, job in self.jobs.items() if job.state in states}
+
+    @cached_property
+    def lists(self) -> list[list[str]]:
+        """The entries of the four lists."""
+        return [self.snapshot[f"ready:{rank}"] for rank in range(len(PRIORITIES))]
+
+    @cached_property
+    def listed(self) -> set[str]:
+        """The ready jobs that stand in the list of their priority."""
+        entries = [set(each) for each in self.lists]
+        return {i for i, job in self.in_state(State.READY).items() if i in entries[job.rank]}
+
+    @cached_property
+    def log(self) -> Log:
+        """What the outbox says."""
+        return read_log(self.snapshot)
+
+
+@dataclass
+class Log:
+    """The outbox, decoded and folded."""
+
+    records: dict[str, JobRecord] = field(default_factory=dict)
+    """Every job that the log has heard of, gone ones included."""
+    entries: int = 0
+    whole: bool = False
+    """Whether a live job must be in it: it begins with the queue, or with a complete baseline."""
+    unreadable: list[str] = field(default_factory=list)
+    gaps: list[str] = field(default_factory=list)
+    """Ids of entries before which some are missing."""
+    seq_max: int = 0
+
+
+def read_log(snapshot: Mapping[str, Any]) -> Log:
+    """Decode and fold the outbox of a snapshot."""
+    log = Log()
+    before: Entry | None = None
+    for entry_id, raw in snapshot["outbox"]:
+        log.entries += 1
+        try:
+            entry = decode(entry_id, raw)
+            _fold(log, entry)
+        except (Undecodable, ValueError, TypeError) as error:
+            log.unreadable.append(f"{entry_id}: {error}")
+            before = None
+            continue
+        if before is not None:
+            same = before.id.epoch == entry.id.epoch
+            if entry.id.seq != (before.id.seq + 1 if same else 0):
+                log.gaps.append(entry_id)
+        if entry.event is Event.EPOCH_STARTED and entry.id.seq == 0:
+            reason = entry.data["reason"]
+            first = reason == "created" and log.entries == 1
+            attached = reason == "attached" and snapshot["meta"].get("baseline") == "done"
+            log.whole = log.whole or first or attached
+        before = entry
+    return log
+
+
+def _fold(log: Log, entry: Entry) -> None:
+    for event in entry.jobs:
+        record, _ = fold(log.records.get(event.job_id), entry, event)
+        log.records[event.job_id] = record
+        log.seq_max = max(log.seq_max, record.seq or 0)

@@ -1,0 +1,47 @@
+"""Durations: seconds or timedelta where users write them, whole ms in Redis and SQL."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import Final
+
+from rq_core.errors import InvalidOption
+
+Duration = float | timedelta
+"""Seconds, as in asyncio, or a timedelta."""
+
+SECONDS_MAX: Final = 100 * 365 * 86_400
+"""A hundred years.
+
+With a longer one, moments in Unix ms would outgrow the 14 digits that Lua prints exactly.
+"""
+
+
+def seconds_of(option: str, value: Duration, *, minimum: float = 0.0) -> float:
+    """Return ``value`` in seconds.
+
+    Raises InvalidOption, naming ``option``, for anything that is no duration.
+    """
+    seconds: object = value.total_seconds() if isinstance(value, timedelta) else value
+    if (
+        isinstance(seconds, bool)
+        or not isinstance(seconds, int | float)
+        or not math.isfinite(seconds)
+        or not minimum <= seconds <= SECONDS_MAX
+    ):
+        raise InvalidOption(
+            option=option,
+            value=value,
+            must=f"must be seconds (or a timedelta) from {minimum:g} to {SECONDS_MAX:,}",
+        )
+    return float(seconds)
+
+
+def ms_of(option: str, value: Duration, *, minimum: float = 0.0) -> int:
+    """Return ``value`` in whole ms.
+
+    What is above 0 stays above 0. Raises InvalidOption. ``minimum`` is in seconds.
+    """
+    seconds = seconds_of(option, value, minimum=minimum)
+    return max(round(seconds * 1000), 1) if seconds > 0 else 0

@@ -1,0 +1,238 @@
+"""Runs handlers: async ones on the event loop, sync ones in threads. Each claim ends in one Settlement.
+
+It decides how a handler's end is to be reported (success, retry, final failure, rollback), not when; the worker
+collects settlements and sends them together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rq_core import context as job_context
+from rq_core.context import JobContext
+from rq_core.errors import (
+    ArgumentsInvalid,
+    HandlerSignal,
+    HandlerTimeout,
+    JobCancelled,
+    LeaseLost,
+    WorkerStopping,
+)
+from rq_core.job import Claim, Spec, read_spec
+from rq_core.settlement import Settlement, describe
+from rq_core.task import Task
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """A claim whose handler has been started."""
+
+    claim: Claim
+    context: JobContext
+    started: float
+    timeout: float | None
+    """Seconds, from the start."""
+    handler: asyncio.Task[None] | None = None
+    """Of an async handler."""
+    ending: HandlerSignal | None = None
+    """Why it was asked to stop, if it was."""
+    settled: bool = False
+    timer: asyncio.TimerHandle | None = field(default=None)
+
+
+class Executor:
+    """Starts claims' handlers and calls ``on_settlement`` (on the loop) once for each that must be reported.
+
+    ``on_free`` is called when a handler no longer occupies its place; a sync handler that timed out is reported
+    at once, but occupies its thread until it returns.
+    """
+
+    def __init__(
+        self,
+        tasks: Mapping[str, Task[Any, Any]],
+        *,
+        worker: str,
+        threads: int,
+        timeout: float | None,
+        on_settlement: Callable[[Settlement], None],
+        on_free: Callable[[Running], None],
+        rng: random.Random | None = None,
+    ) -> None:
+        self._tasks = tasks
+        self._worker = worker
+        self._timeout = timeout
+        self._on_settlement = on_settlement
+        self._on_free = on_free
+        self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
+        self._threads = concurrent.futures.ThreadPoolExecutor(threads, "rq-core-job")
+        self.running: dict[tuple[str, str], Running] = {}
+
+    def start(self, claim: Claim) -> Running | None:
+        """Start a claim's handler. None: it could not be started, and its settlement has been given."""
+        try:
+            spec = read_spec(claim.spec)
+        except ValueError as error:
+            self._refuse(claim, "final", "unreadable", error)
+            return None
+        task = self._tasks.get(spec.task)
+        if task is None:
+            self._refuse(claim, "rollback", "unknown_task", LookupError(f"no task {spec.task!r}"))
+            return None
+        try:
+            arguments = task.arguments.load(spec.args_json)
+        except ArgumentsInvalid as error:
+            self._refuse(claim, "rollback", "unknown_arguments", error)
+            return None
+        running = self._running(claim, spec, task)
+        self.running[claim.queue, claim.id] = running
+        loop = asyncio.get_running_loop()
+        if task.is_async:
+            running.handler = loop.create_task(self._run_async(running, task, arguments))
+        else:
+            self._run_sync(running, task, arguments, loop)
+        if running.timeout is not None:
+            running.timer = loop.call_later(running.timeout, self._timed_out, running)
+        return running
+
+    def end(self, running: Running, why: HandlerSignal) -> None:
+        """Ask a handler to stop: an async one is cancelled, a sync one sees ``current_job().cancelled``."""
+        running.ending = running.ending or why
+        running.context.tell(why)
+        if running.handler is not None:
+            running.handler.cancel()
+
+    def close(self) -> bool:
+        """Start no more. Returns False if threads are still busy with handlers that do not stop."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        return not self.running
+
+    def _running(self, claim: Claim, spec: Spec, task: Task[Any, Any]) -> Running:
+        timeout = task.timeout if task.timeout is not None else self._timeout
+        if spec.timeout_ms is not None:
+            timeout = spec.timeout_ms / 1000
+        context = JobContext(
+            id=claim.id,
+            queue=claim.queue,
+            task=spec.task,
+            claim=claim.number,
+            failures=claim.failures,
+            losses=claim.losses,
+            fence=claim.fence,
+            worker=self._worker,
+        )
+        return Running(claim, context, time.monotonic(), timeout)
+
+    def _refuse(self, claim: Claim, verdict: str, reason: str, error: BaseException) -> None:
+        log.warning(
+            "job cannot be run here: %s",
+            error,
+            extra={"job": claim.id, "queue": claim.queue, "reason": reason},
+        )
+        self._on_settlement(
+            Settlement(claim, verdict, 0, reason, describe(error, with_traceback=False))
+        )
+
+    async def _run_async(
+        self, running: Running, task: Task[Any, Any], arguments: dict[str, Any]
+    ) -> None:
+        try:
+            with job_context.running(running.context):
+                await task.function(**arguments)
+        except asyncio.CancelledError as error:
+            self._ended(running, task, running.ending or error)
+        except Exception as error:  # noqa: BLE001 - a handler may raise anything; it is reported
+            self._ended(running, task, error)
+        else:
+            self._ended(running, task, None)
+        finally:
+            self._free(running)
+
+    def _run_sync(
+        self,
+        running: Running,
+        task: Task[Any, Any],
+        arguments: dict[str, Any],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        def handler() -> None:
+            error: BaseException | None = None
+            try:
+                with job_context.running(running.context):
+                    task.function(**arguments)
+            except BaseException as raised:  # noqa: BLE001 - also SystemExit: the thread must report
+                error = raised
+            loop.call_soon_threadsafe(finish, error)
+
+        def finish(error: BaseException | None) -> None:
+            self._ended(running, task, error)
+            self._free(running)
+
+        self._threads.submit(handler)
+
+    def _timed_out(self, running: Running) -> None:
+        assert running.timeout is not None
+        error = HandlerTimeout(seconds=running.timeout)
+        self.end(running, error)
+        if running.handler is None:
+            log.warning(
+                "handler ran longer than %g s; its thread cannot be stopped and stays occupied",
+                running.timeout,
+                extra=_facts(running),
+            )
+            self._ended(running, self._tasks[running.context.task], error)
+
+    def _ended(self, running: Running, task: Task[Any, Any], error: BaseException | None) -> None:
+        if running.settled:
+            return
+        running.settled = True
+        claim = running.claim
+        if error is None:
+            self._on_settlement(Settlement(claim, "complete"))
+            return
+        if isinstance(error, LeaseLost):
+            # That claim is not in force: there is nothing to report it to.
+            log.warning("lease lost, handler stopped", extra=_facts(running))
+            return
+        if isinstance(error, WorkerStopping | asyncio.CancelledError):
+            self._on_settlement(Settlement(claim, "rollback", 0, "shutdown"))
+            return
+        if isinstance(error, JobCancelled):
+            self._on_settlement(Settlement(claim, "final", 0, "cancelled", describe(error)))
+            return
+        verdict = task.retry.verdict(error, claim.failures + 1, self._rng.random)
+        log.warning(
+            "job failed: %s: %s",
+            type(error).__name__,
+            error,
+            extra=_facts(running) | {"verdict": verdict.outcome},
+        )
+        delay_ms = round(verdict.delay * 1000)
+        self._on_settlement(
+            Settlement(claim, verdict.outcome, delay_ms, verdict.reason, describe(error))
+        )
+
+    def _free(self, running: Running) -> None:
+        if running.timer is not None:
+            running.timer.cancel()
+        self.running.pop((running.claim.queue, running.claim.id), None)
+        self._on_free(running)
+
+
+def _facts(running: Running) -> dict[str, Any]:
+    context = running.context
+    return {
+        "job": context.id,
+        "queue": context.queue,
+        "task": context.task,
+        "claim": context.claim,
+        "ran_s": round(time.monotonic() - running.started, 3),
+    }

@@ -1,0 +1,118 @@
+"""What a producer holds of a job that it enqueued."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from rq_core.errors import AuditNotConfigured
+from rq_core.machine import Event
+
+if TYPE_CHECKING:
+    from rq_core.app import App
+
+R_co = TypeVar("R_co", covariant=True)
+"""What the task's function returns."""
+
+GONE: Final = "gone"
+"""The state of a job that neither Redis nor, if there is one, the audit database can tell of."""
+
+PLUGINS: Final = "rq_core.plugins"
+"""Entry points by which other packages (sql_audit) add to rq_core, which imports none of them."""
+
+_ENDS: Final = frozenset({Event.SUCCEEDED, Event.CANCELLED, Event.PRUNED})
+"""Events after which a job is no longer in Redis. As states, SQL's, they are called the same."""
+
+
+class JobHandle(Generic[R_co]):
+    """One job, as its producer sees it. It holds names only; every method asks anew.
+
+    ``duplicate`` is True if a job of this id was live already: then that one stands, and this call
+    changed nothing.
+    """
+
+    __slots__ = ("_app", "duplicate", "id", "queue", "task")
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        id: str,  # noqa: A002 - the name that it has everywhere else
+        queue: str,
+        task: str,
+        duplicate: bool = False,
+    ) -> None:
+        self._app = app
+        self.id = id
+        self.queue = queue
+        self.task = task
+        self.duplicate = duplicate
+
+    def __repr__(self) -> str:
+        note = ", duplicate" if self.duplicate else ""
+        return f"<job {self.id} of {self.task} in {self.queue}{note}>"
+
+    def state(self) -> str:
+        """Return the word for where the job stands.
+
+        It is scheduled, ready, running, cancelling or dead, as Redis has it; succeeded, cancelled
+        or pruned, as SQL has it if an audit database is set; else ``gone``.
+
+        For a moment after a job's end the mirror may not have it yet; it is ``gone`` then, too.
+        """
+        found = self._app.client.job(self.id, [self.queue])
+        if found is not None:
+            return str(found.state)
+        return GONE if self._app.audit_url is None else _end_of(self.history())
+
+    async def state_async(self) -> str:
+        """See state."""
+        found = await self._app.async_client().job(self.id, [self.queue])
+        if found is not None:
+            return str(found.state)
+        return GONE if self._app.audit_url is None else _end_of(await self.history_async())
+
+    def cancel(self, *, why: str = "") -> str:
+        """Cancel the job.
+
+        Returns cancelled, cancelling (it runs, and was asked to stop), dead, or gone.
+        """
+        return self._app.client.cancel(self.queue, [self.id], why=why)[self.id]
+
+    async def cancel_async(self, *, why: str = "") -> str:
+        """See cancel."""
+        outcomes = await self._app.async_client().cancel(self.queue, [self.id], why=why)
+        return outcomes[self.id]
+
+    def history(self) -> list[Any]:
+        """Return the job's events from SQL, oldest first.
+
+        Each has at least its ``type``, a word of machine.Event. Raises AuditNotConfigured if no
+        audit database is set.
+        """
+        if self._app.audit_url is None:
+            raise AuditNotConfigured
+        return _history_reader()(self._app.audit_url, self.id, self.queue)
+
+    async def history_async(self) -> list[Any]:
+        """See history. The database is read in a thread."""
+        import asyncio
+
+        return await asyncio.to_thread(self.history)
+
+
+def _history_reader() -> Callable[[str, str, str], list[Any]]:
+    # Imported only here: it is slow, and few programs read history.
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group=PLUGINS, name="history"):
+        reader: Callable[[str, str, str], list[Any]] = entry.load()
+        return reader
+    raise AuditNotConfigured(
+        f"no installed package reads history (entry point {PLUGINS}: history): reinstall rq-core"
+    )
+
+
+def _end_of(history: list[Any]) -> str:
+    last = str(history[-1].type) if history else GONE
+    return last if last in _ENDS else GONE

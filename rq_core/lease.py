@@ -1,0 +1,121 @@
+"""Keeps the leases of a worker's claims, from a thread of its own.
+
+A handler that blocks the event loop, or computes for minutes in a thread, keeps its lease: the heartbeat is
+neither on the loop nor on the job's thread. (A handler that holds the GIL for longer than a lease stops this
+thread too.)
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from rq_core.client import Client
+from rq_core.errors import RqCoreError
+from rq_core.job import Claim
+from rq_core.operations import Call, Extended
+
+log = logging.getLogger(__name__)
+
+EXTEND_CHUNK: Final = 1_000
+
+
+class LeaseKeeper:
+    """Extends all held claims every third of a lease, in one round trip.
+
+    ``on_lost`` and ``on_cancelling`` are called from the keeper's thread, with a queue and a job id.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        worker: str,
+        *,
+        on_lost: Callable[[str, str], None],
+        on_cancelling: Callable[[str, str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._worker = worker
+        self._on_lost = on_lost
+        self._on_cancelling = on_cancelling
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._held: dict[str, dict[str, tuple[str, float | None]]] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rq-core-leases", daemon=True)
+        self.interval = 10.0
+        """Seconds between two heartbeats: a third of the shortest lease."""
+        self.last_success = clock()
+        """When a heartbeat last got its answer, on ``clock``."""
+
+    def start(self) -> None:
+        """Begin; call once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and wait for it."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5.0)
+
+    def hold(self, claim: Claim, until: float | None) -> None:
+        """Keep this claim's lease, but not beyond ``until`` on ``clock`` (None: as long as it is held)."""
+        with self._lock:
+            self._held.setdefault(claim.queue, {})[claim.id] = (claim.fence, until)
+
+    def drop(self, claim: Claim) -> None:
+        """No longer keep this claim's lease."""
+        with self._lock:
+            held = self._held.get(claim.queue, {})
+            if claim.id in held and held[claim.id][0] == claim.fence:
+                del held[claim.id]
+
+    def beat(self) -> None:
+        """Extend everything that is held, once. Raises RqCoreError if there is no answer."""
+        now = self._clock()
+        with self._lock:
+            held = {
+                queue: [
+                    (job_id, fence)
+                    for job_id, (fence, until) in jobs.items()
+                    if until is None or now < until
+                ]
+                for queue, jobs in self._held.items()
+            }
+        calls: list[Call[Extended]] = []
+        for queue, jobs in held.items():
+            for start in range(0, len(jobs), EXTEND_CHUNK):
+                calls.append(  # noqa: PERF401 - a comprehension over two loops reads worse
+                    self._client.operations.extend_call(
+                        queue, self._worker, jobs[start : start + EXTEND_CHUNK]
+                    )
+                )
+        if calls:
+            self._tell(calls, self._client.carry_out(calls))
+        self.last_success = self._clock()
+
+    def _tell(
+        self, calls: Sequence[Call[Extended]], answers: Sequence[Extended | RqCoreError]
+    ) -> None:
+        for call, answer in zip(calls, answers, strict=True):
+            if isinstance(answer, RqCoreError):
+                log.error("leases of queue %s were not extended: %s", call.queue, answer)
+                continue
+            for job_id in answer.lost:
+                self._on_lost(call.queue, job_id)
+            for job_id in answer.cancelling:
+                self._on_cancelling(call.queue, job_id)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self.interval):
+            try:
+                self.beat()
+            except RqCoreError as error:
+                log.warning("heartbeat failed, trying again: %s", error)
+            except Exception:
+                # A heartbeat that dies silently would lose every lease of this worker.
+                log.exception("heartbeat failed, trying again")

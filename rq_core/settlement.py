@@ -1,0 +1,78 @@
+"""How a claim ends, from the worker's side: what is sent to complete, fail and rollback."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from rq_core.job import Claim
+from rq_core.operations import Call, Operations
+
+MESSAGE_MAX: Final = 2_000
+TRACEBACK_MAX: Final = 8_000
+"""Characters of an error that go into the log; a job's history is not the place for a core dump."""
+
+
+class Settlement(NamedTuple):
+    """One claim's end. ``verdict``: complete, retry, final or rollback."""
+
+    claim: Claim
+    verdict: str
+    delay_ms: int = 0
+    reason: str = "error"
+    error: str = "null"
+    """A JSON object."""
+
+
+def describe(error: BaseException, *, with_traceback: bool = True) -> str:
+    """An exception as the JSON object that events carry. ASCII only: lone surrogates and NUL are escaped."""
+    facts: dict[str, Any] = {
+        "type": type(error).__name__,
+        "message": _shorten(str(error), MESSAGE_MAX),
+    }
+    if with_traceback:
+        facts["traceback"] = _shorten("".join(traceback.format_exception(error)), TRACEBACK_MAX)
+    return json.dumps(facts)
+
+
+def _shorten(text: str, most: int) -> str:
+    """Keep the beginning and the end: the end of a traceback says what happened."""
+    if len(text) <= most:
+        return text
+    half = most // 2 - 10
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
+
+
+def calls_of(
+    operations: Operations, worker: str, settlements: Iterable[Settlement]
+) -> list[tuple[Call[dict[str, str]], list[Settlement]]]:
+    """The fewest calls that report all of these, each with what it reports."""
+    groups: defaultdict[tuple[str, str], list[Settlement]] = defaultdict(list)
+    for settlement in settlements:
+        script = "fail" if settlement.verdict in ("retry", "final") else settlement.verdict
+        groups[settlement.claim.queue, script].append(settlement)
+    calls = []
+    for (queue, script), group in groups.items():
+        call: Call[dict[str, str]]
+        if script == "complete":
+            call = operations.complete_call(
+                queue, worker, [(s.claim.id, s.claim.fence) for s in group]
+            )
+        elif script == "fail":
+            call = operations.fail_call(
+                queue,
+                worker,
+                [
+                    (s.claim.id, s.claim.fence, s.verdict, s.delay_ms, s.reason, s.error)
+                    for s in group
+                ],
+            )
+        else:
+            call = operations.rollback_call(
+                queue, worker, [(s.claim.id, s.claim.fence, s.reason, s.error) for s in group]
+            )
+        calls.append((call, group))
+    return calls

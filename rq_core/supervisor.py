@@ -1,0 +1,251 @@
+"""Runs worker processes, and beside them the mirror: starts them, ends them together, replaces one that dies.
+
+With one process and no mirror the worker runs right here. Children are spawned, never forked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+from rq_core import logs
+from rq_core.errors import InvalidOption, RqCoreError
+from rq_core.worker import Worker, WorkerOptions
+
+if TYPE_CHECKING:
+    from rq_core.app import App
+
+log = logging.getLogger(__name__)
+
+RESTART_PAUSE_MAX: Final = 30.0
+ATTACH_WAIT: Final = 15.0
+"""Seconds that workers wait for the mirror to attach."""
+MIRROR_GRACE: Final = 60.0
+"""Seconds that the mirror gets to catch up when everything ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """What ``rq-core worker`` runs."""
+
+    target: str
+    """``module:app``."""
+    worker: WorkerOptions = field(default_factory=WorkerOptions)
+    processes: int = 1
+    redis_url: str | None = None
+    prefix: str | None = None
+    audit_url: str | None = None
+    log_format: str = "text"
+    log_level: str = "INFO"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.processes <= 256:
+            raise InvalidOption(
+                option="processes", value=self.processes, must="must be from 1 to 256"
+            )
+
+
+def serve(options: ServeOptions) -> int:
+    """Run until asked to stop (SIGTERM, SIGINT; a second one ends the grace). Returns the exit status."""
+    logs.configure(options.log_format, options.log_level)
+    app = load(options)
+    if options.processes == 1 and options.audit_url is None:
+        return work(app, options.worker)
+    return Supervisor(options, app).run()
+
+
+def load(options: ServeOptions) -> App:
+    """The app of ``options.target``, with the URLs of the command line. Raises InvalidOption."""
+    from rq_core.target import load_app
+
+    app = load_app(options.target)
+    app.connect_to(options.redis_url, prefix=options.prefix)
+    app.check()
+    return app
+
+
+def work(app: App, options: WorkerOptions) -> int:
+    """Run one worker in this process. Returns the exit status."""
+
+    async def main() -> bool:
+        worker = Worker(app, options)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, worker.stop)
+        return await worker.run()
+
+    clean = _run(main())
+    if not clean:
+        # Threads of handlers that do not stop would keep the process; their jobs have been given back.
+        logging.shutdown()
+        os._exit(0)
+    return 0
+
+
+def _run(main: Any) -> Any:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    return uvloop.run(main)
+
+
+def _child(options: ServeOptions) -> None:
+    """A worker process, as the supervisor spawns it."""
+    # Ctrl-C reaches the whole process group; only the supervisor answers it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logs.configure(options.log_format, options.log_level)
+    try:
+        status = work(load(options), options.worker)
+    except RqCoreError as error:
+        log.error("worker cannot run: %s", error)  # noqa: TRY400 - one clear line
+        status = 1
+    sys.exit(status)
+
+
+class Supervisor:
+    """Keeps the worker processes, and the mirror if there is one, running."""
+
+    def __init__(self, options: ServeOptions, app: App) -> None:
+        self._options = options
+        self._app = app
+        self._context = multiprocessing.get_context("spawn")
+        self._children: dict[int, BaseProcess] = {}
+        self._failures: dict[int, int] = {}
+        self._due: dict[int, float] = {}
+        self._mirror: subprocess.Popen[bytes] | None = None
+        self._stops = 0
+        self._wake = threading.Event()
+
+    def run(self) -> int:
+        """Supervise until asked to stop, or with ``burst`` until all workers have ended."""
+        before = {
+            number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        try:
+            self._start_mirror()
+            self._wait_for_mirror()
+            for place in range(self._options.processes):
+                self._spawn(place)
+            return self._watch()
+        finally:
+            self._end_mirror()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+        self._stops += 1
+        for child in self._children.values():
+            if child.is_alive():
+                child.terminate()
+        self._wake.set()
+
+    def _spawn(self, place: int) -> None:
+        child = self._context.Process(
+            target=_child, args=(self._options,), name=f"rq-core-worker-{place}"
+        )
+        child.start()
+        self._children[place] = child
+        if self._stops:
+            child.terminate()
+
+    def _watch(self) -> int:
+        status = 0
+        while self._children or self._due:
+            now = time.monotonic()
+            for place, due in list(self._due.items()):
+                if self._stops:
+                    del self._due[place]
+                elif due <= now:
+                    del self._due[place]
+                    self._spawn(place)
+            for place, child in list(self._children.items()):
+                if child.exitcode is None:
+                    continue
+                child.join()
+                del self._children[place]
+                if child.exitcode == 0 or self._stops:
+                    status = status or max(0, child.exitcode)
+                    continue
+                self._bury(place, child.exitcode)
+            self._check_mirror()
+            self._wait()
+        return status
+
+    def _bury(self, place: int, exitcode: int) -> None:
+        """A worker died: its jobs run again when their leases expire; another takes its place."""
+        failures = self._failures[place] = self._failures.get(place, 0) + 1
+        pause = min(0.5 * 2 ** (failures - 1), RESTART_PAUSE_MAX)
+        what = f"signal {-exitcode}" if exitcode < 0 else f"status {exitcode}"
+        log.error("worker process %d ended by %s, restarting in %g s", place, what, pause)
+        self._due[place] = time.monotonic() + pause
+
+    def _wait(self) -> None:
+        sentinels = [child.sentinel for child in self._children.values()]
+        if sentinels:
+            multiprocessing.connection.wait(sentinels, timeout=0.2)
+        else:
+            self._wake.wait(0.2)
+            self._wake.clear()
+
+    def _start_mirror(self) -> None:
+        if self._options.audit_url is None:
+            return
+        # The mirror is another package's, in a process of its own; rq_core knows only its command line.
+        # It gets its own process group, so that Ctrl-C leaves it to catch up with the workers' last words.
+        command = [sys.executable, "-m", "sql_audit.run"]
+        command += ["--redis", self._app.redis_url, "--audit", self._options.audit_url]
+        command += ["--prefix", self._app.prefix]
+        self._mirror = subprocess.Popen(command, start_new_session=True)
+
+    def _wait_for_mirror(self) -> None:
+        """Let the mirror attach to the queues before anything happens in them, so that SQL has their history from
+        the first event on. Work does not wait for long: auditing must not stop it."""
+        if self._mirror is None:
+            return
+        client = self._app.client
+        try:
+            for queue in self._options.worker.queues:
+                client.handshake(queue)
+            deadline = time.monotonic() + ATTACH_WAIT
+            while time.monotonic() < deadline and not self._stops and self._mirror.poll() is None:
+                if all(client.counts(queue).audit for queue in self._options.worker.queues):
+                    return
+                time.sleep(0.02)
+        finally:
+            self._app.close()
+        log.warning(
+            "the mirror has not attached to all queues yet; going on without waiting for it"
+        )
+
+    def _check_mirror(self) -> None:
+        if self._mirror is None or self._mirror.poll() is None or self._stops:
+            return
+        log.error("the mirror ended with status %d, restarting it", self._mirror.returncode)
+        time.sleep(1.0)
+        self._start_mirror()
+
+    def _end_mirror(self) -> None:
+        if self._mirror is None:
+            return
+        self._mirror.terminate()
+        try:
+            self._mirror.wait(timeout=MIRROR_GRACE)
+        except subprocess.TimeoutExpired:
+            log.warning(
+                "the mirror did not catch up in %g s; the rest stays in Redis", MIRROR_GRACE
+            )
+            self._mirror.kill()
+            self._mirror.wait()

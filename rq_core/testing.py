@@ -1,0 +1,300 @@
+"""Run an app's tasks in a test, in one process and without a server.
+
+    from rq_core import testing
+
+    def test_welcome_is_sent():
+        with testing.fake(app) as fake:
+            sign_up("ada@example.org")           # enqueues
+            (ran,) = fake.drain()                # runs what was enqueued, here and now
+            assert ran.outcome == "succeeded"
+
+The scripts run on fakeredis (install fakeredis[lua]), in place of the app's server. That is for the
+logic of programs that use rq-core; how the scripts behave is proved on real servers only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rq_core.aio import AsyncClient
+from rq_core.app import App
+from rq_core.client import Client
+from rq_core.connections import Connections
+from rq_core.context import JobContext, running
+from rq_core.errors import RqCoreError
+from rq_core.executor import Executor, Running
+from rq_core.job import Claim, read_spec
+from rq_core.keys import queue_keys
+from rq_core.operations import Operations, Patience
+from rq_core.scripts import Script, Variant, build, directory
+from rq_core.settlement import Settlement, calls_of
+from rq_core.wire import AsyncPoolWire, PoolWire
+
+DRAIN_MAX: Final = 10_000
+"""Most runs in one drain: a task that always enqueues another would never end."""
+
+_REPLID: Final = "redis.call('INFO', 'replication'):match('master_replid:(%x+)')"
+
+_CLOCK: Final = """--[[ clock: the server's time, and what the test has added to it.
+
+Keys: meta
+]]
+local function clock_ms()
+  local time = redis.call('TIME')
+  local added = redis.call('HGET', meta, 'test_clock_ms') or 0
+  return time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(added)
+end
+"""
+
+
+@functools.cache
+def fake_variant() -> Variant:
+    """Return how the scripts must be changed for fakeredis."""
+    epoch = (directory() / "include" / "epoch.lua").read_text(encoding="utf-8")
+    if _REPLID not in epoch:
+        raise AssertionError("include/epoch.lua asks for the server's history in another way now")
+    # It has no INFO in scripts, and only one history.
+    includes = {"epoch": epoch.replace(_REPLID, "string.rep('0', 40)"), "clock": _CLOCK}
+    return Variant(includes=includes, shebang=False)
+
+
+@functools.cache
+def fake_script(name: str) -> Script:
+    """Return the script as fakeredis can run it."""
+    return build(name, fake_variant())
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One run of a job in a drain."""
+
+    id: str
+    queue: str
+    task: str
+    claim: int
+    """1 for the job's first run."""
+    outcome: str
+    """succeeded, scheduled or ready (to be retried), dead, or cancelled."""
+    error: str | None
+    """What the handler raised, as ``ValueError: no such user``."""
+
+
+class FakeConnections(Connections):
+    """Clients of a fakeredis server of their own. Raises ImportError without fakeredis[lua]."""
+
+    def __init__(self, *, prefix: str) -> None:
+        super().__init__("fake://", prefix=prefix)
+        import fakeredis
+
+        # Without Lua, fakeredis would say no more than that it lacks EVALSHA.
+        import lupa  # noqa: F401
+
+        self._server = fakeredis.FakeServer()
+
+    def make_client(self) -> Client:
+        """Make a client of the fake server."""
+        return Client(self.url, wire=FakeWire(self._server), operations=self._operations())
+
+    def make_async_client(self) -> AsyncClient:
+        """Make a client of the fake server for the running event loop."""
+        wire = FakeAsyncWire(self._server)
+        return AsyncClient(self.url, wire=wire, operations=self._operations())
+
+    def _operations(self) -> Operations:
+        # Nobody waits for a server that is a dictionary.
+        patience = Patience(unsent=0, unknown=0)
+        return Operations(prefix=self.prefix, url=self.url, patience=patience, scripts=fake_script)
+
+
+class FakeWire(PoolWire):
+    """A Wire to a fakeredis server; what it sends and reads is what redis-py would."""
+
+    def __init__(self, server: Any) -> None:
+        import fakeredis
+
+        fake = fakeredis.FakeRedis(server=server, decode_responses=True, protocol=2)
+        self._pool = fake.connection_pool
+
+    def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """See Wire.exchange."""
+        return _with_info(commands, super().exchange(commands))
+
+
+class FakeAsyncWire(AsyncPoolWire):
+    """The same for asyncio."""
+
+    def __init__(self, server: Any) -> None:
+        import fakeredis
+
+        fake = fakeredis.FakeAsyncRedis(server=server, decode_responses=True, protocol=2)
+        self._pool = fake.connection_pool
+
+    async def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """See Wire.exchange."""
+        return _with_info(commands, await super().exchange(commands))
+
+
+def _with_info(commands: Sequence[Sequence[Any]], replies: list[Any]) -> list[Any]:
+    """Answer INFO, which fakeredis lacks."""
+    return [
+        "redis_version:7.0.0" if command[0] == "INFO" else reply
+        for command, reply in zip(commands, replies, strict=True)
+    ]
+
+
+class Fake:
+    """An app on a fake server: what ``fake`` gives to its block."""
+
+    def __init__(self, app: App, connections: FakeConnections) -> None:
+        self.app = app
+        self.connections = connections
+
+    def drain(self, *queues: str, runs_max: int = DRAIN_MAX) -> list[Ran]:
+        """Run jobs, one after another, until none is left, in these queues or all.
+
+        Delays and retries are not waited for: the fake server's clock is put forward to the next.
+        What a handler raises does not escape; it stands in the list. In an event loop use
+        drain_async. Raises RqCoreError after ``runs_max`` runs.
+        """
+        return asyncio.run(self._drain_and_close(queues, runs_max))
+
+    async def _drain_and_close(self, queues: Sequence[str], runs_max: int) -> list[Ran]:
+        try:
+            return await self.drain_async(*queues, runs_max=runs_max)
+        finally:
+            await self.app.aclose()
+
+    async def drain_async(self, *queues: str, runs_max: int = DRAIN_MAX) -> list[Ran]:
+        """See drain."""
+        inline = _Inline(self.app)
+        ran: list[Ran] = []
+        try:
+            while True:
+                found = queues or tuple(self.app.client.queues())
+                claims, due = self._claim(found)
+                for claim in claims:
+                    ran.append(await inline.run(claim))
+                    if len(ran) >= runs_max:
+                        raise RqCoreError(f"{runs_max} runs, and there are still jobs left")
+                if not claims and not due:
+                    return ran
+                if not claims:
+                    self._put_forward(min(due.values()))
+        finally:
+            inline.close()
+
+    def advance(self, seconds: float) -> None:
+        """Put the fake server's clock forward, for all queues that exist."""
+        self._put_forward(round(seconds * 1000))
+
+    def _claim(self, queues: Sequence[str]) -> tuple[list[Claim], dict[str, int]]:
+        """Claim one job of the first queue that has one; else say in how many ms one is due."""
+        client = self.app.client
+        due: dict[str, int] = {}
+        for queue in queues:
+            claimed = client.one(client.operations.claim_call(queue, _WORKER, 1))
+            if claimed.jobs:
+                return list(claimed.jobs), due
+            if claimed.next_due_ms is not None:
+                due[queue] = max(claimed.next_due_ms - claimed.now_ms, 1)
+        return [], due
+
+    def _put_forward(self, ms: int) -> None:
+        client = self.app.client
+        metas = [queue_keys(queue, self.app.prefix)("meta") for queue in client.queues()]
+        commands: list[list[Any]] = [["HINCRBY", meta, "test_clock_ms", ms] for meta in metas]
+        client.run(client.operations.ask(commands))
+
+
+_WORKER: Final = "w-test"
+
+
+class _Inline:
+    """Runs claims one at a time with the worker's own executor, and settles each at once."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._settlements: asyncio.Queue[Settlement] = asyncio.Queue()
+        self._free = asyncio.Event()
+        self._executor = Executor(
+            app.tasks,
+            worker=_WORKER,
+            threads=1,
+            timeout=None,
+            on_settlement=self._settlements.put_nowait,
+            on_free=self._freed,
+        )
+
+    def _freed(self, _running: Running) -> None:
+        self._free.set()
+
+    async def run(self, claim: Claim) -> Ran:
+        self._free.clear()
+        started = self._executor.start(claim)
+        settlement = await self._settlements.get()
+        if started is not None:
+            await self._free.wait()
+        client = self._app.client
+        outcome = "succeeded"
+        for call, _ in calls_of(client.operations, _WORKER, [settlement]):
+            outcome = client.one(call).get(claim.id, outcome)
+        return Ran(
+            id=claim.id,
+            queue=claim.queue,
+            task=read_spec(claim.spec).task,
+            claim=claim.number,
+            outcome=outcome,
+            error=_words(settlement.error),
+        )
+
+    def close(self) -> None:
+        self._executor.close()
+
+
+def _words(error_json: str) -> str | None:
+    error = json.loads(error_json)
+    return f"{error['type']}: {error['message']}" if error else None
+
+
+@contextmanager
+def fake(app: App) -> Iterator[Fake]:
+    """Put the app on a fake server of its own. Raises ImportError without fakeredis[lua]."""
+    before = app.connections
+    connections = FakeConnections(prefix=app.prefix)
+    app.connections = connections
+    try:
+        yield Fake(app, connections)
+    finally:
+        connections.close()
+        app.connections = before
+
+
+@contextmanager
+def job_running(
+    *,
+    id: str = "test",  # noqa: A002 - the name that it has everywhere else
+    queue: str = "default",
+    task: str = "test",
+    claim: int = 1,
+    failures: int = 0,
+    losses: int = 0,
+) -> Iterator[JobContext]:
+    """Let ``current_job()`` work in the block, for functions that are called without a worker."""
+    context = JobContext(
+        id=id,
+        queue=queue,
+        task=task,
+        claim=claim,
+        failures=failures,
+        losses=losses,
+        fence="0-0",
+        worker=_WORKER,
+    )
+    with running(context):
+        yield context

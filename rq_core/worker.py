@@ -1,0 +1,462 @@
+"""One worker: an asyncio loop that settles and claims in one round trip per turn (group commit).
+
+Everything that finished since the last turn, and a claim for the free places, travel together. At low load a batch
+is one job; under load batches grow by themselves. The worker claims no more than it can start at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from rq_core.aio import AsyncClient
+from rq_core.client import Client
+from rq_core.errors import (
+    HandlerSignal,
+    InvalidOption,
+    JobCancelled,
+    LeaseLost,
+    RqCoreError,
+    WorkerStopping,
+)
+from rq_core.executor import Executor, Running
+from rq_core.ids import boot_id
+from rq_core.job import Claim
+from rq_core.keys import check_name
+from rq_core.lease import LeaseKeeper
+from rq_core.operations import Call, Claimed, Lost, Patience, ReplyError, Unsent
+from rq_core.settlement import Settlement, calls_of
+
+if TYPE_CHECKING:
+    from rq_core.app import App
+
+log = logging.getLogger(__name__)
+
+FOREVER: Final = float("inf")
+LOOK_MAX: Final = 5.0
+"""Seconds after which an idle worker looks at its queues though nothing woke it."""
+BURST_LOOK: Final = 0.1
+TROUBLE_PAUSE: Final = 1.0
+EXTENSION_GRACE: Final = 30.0
+"""Seconds beyond a job's timeout for which its lease is still extended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """How a worker works. Times are in seconds."""
+
+    queues: tuple[str, ...] = ("default",)
+    concurrency: int = 10
+    """Most handlers at once."""
+    burst: bool = False
+    """Stop when nothing is ready, running or due on any of the queues."""
+    grace: float = 30.0
+    """How long running jobs may go on after the worker was asked to stop."""
+    timeout: float | None = None
+    """For tasks that have none of their own."""
+
+    def __post_init__(self) -> None:
+        if not self.queues:
+            raise InvalidOption(option="queues", value=self.queues, must="must name a queue")
+        for queue in self.queues:
+            check_name("queue", queue)
+        if not 1 <= self.concurrency <= 5_000:
+            raise InvalidOption(
+                option="concurrency", value=self.concurrency, must="must be from 1 to 5000"
+            )
+        if self.grace < 0:
+            raise InvalidOption(option="grace", value=self.grace, must="must not be negative")
+
+
+@dataclass(slots=True)
+class _Queue:
+    """What the worker knows of one queue."""
+
+    name: str
+    lease: float = 30.0
+    look: bool = True
+    """Whether a claim may find something."""
+    looked: float = 0.0
+    due: float = FOREVER
+    """When the next scheduled job is due, on the loop's clock."""
+    empty: bool = False
+    """Whether the last claim found nothing left."""
+
+
+@dataclass(slots=True)
+class WorkerStats:
+    """What a worker has done since it started."""
+
+    claimed: int = 0
+    completed: int = 0
+    failed: int = 0
+    rolled_back: int = 0
+    refused: int = 0
+    turns: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+
+class Worker:
+    """Claims and runs jobs of an app's tasks until it is asked to stop.
+
+    ``await worker.run()`` returns when it has stopped; ``worker.stop()`` asks for it, a second call ends the grace.
+    """
+
+    def __init__(
+        self, app: App, options: WorkerOptions | None = None, *, name: str | None = None
+    ) -> None:
+        self.app = app
+        self.options = options or WorkerOptions()
+        self.name = check_name("worker", name or boot_id("w"))
+        self.stats = WorkerStats()
+        patience = Patience(unsent=FOREVER, unknown=FOREVER)
+        self._client = AsyncClient(
+            app.redis_url, prefix=app.prefix, name=self.name, patience=patience
+        )
+        self._lease_client = Client(
+            app.redis_url,
+            prefix=app.prefix,
+            name=f"{self.name}.leases",
+            patience=Patience(unsent=1.0, unknown=1.0),
+        )
+        self._queues = {name: _Queue(name) for name in self.options.queues}
+        self._executor = Executor(
+            app.tasks,
+            worker=self.name,
+            threads=self.options.concurrency,
+            timeout=self.options.timeout,
+            on_settlement=self._settle,
+            on_free=self._freed,
+        )
+        self._leases = LeaseKeeper(
+            self._lease_client,
+            self.name,
+            on_lost=lambda queue, job: self._from_keeper(queue, job, LeaseLost),
+            on_cancelling=lambda queue, job: self._from_keeper(queue, job, JobCancelled),
+        )
+        self._finished: list[Settlement] = []
+        self._occupied = 0
+        self._stops = 0
+        self._turn_at = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+        self._quiet = asyncio.Event()
+        self._stopping = asyncio.Event()
+
+    # Asked from outside.
+
+    def stop(self) -> None:
+        """Claim no more; let jobs finish for the grace time. A second call ends the grace now."""
+        self._stops += 1
+        self._stopping.set()
+        self._news.set()
+        self._room.set()
+        self._quiet.set()
+
+    async def run(self) -> bool:
+        """Work until asked to stop, or with ``burst`` until nothing is left.
+
+        Returns False if handlers' threads are still running: the process should then end at once.
+        """
+        self._loop = asyncio.get_running_loop()
+        await self._meet()
+        self._leases.start()
+        watcher = asyncio.create_task(self._watch())
+        try:
+            while not self._stopping.is_set():
+                await self._turn()
+                if self.options.burst and await self._nothing_left():
+                    break
+        finally:
+            self._stopping.set()
+            watcher.cancel()
+            await asyncio.gather(watcher, return_exceptions=True)
+            clean = await self._wind_up()
+        return clean
+
+    # Beginning and end.
+
+    async def _meet(self) -> None:
+        self.app.check()
+        for name, values in self.app.settings.items():
+            await self._client.configure(name, values, why="declared by the app")
+        for queue in self._queues.values():
+            met = await self._client.handshake(queue.name)
+            queue.lease = met.lease_ms / 1000
+        self._leases.interval = min(q.lease for q in self._queues.values()) / 3
+        log.info(
+            "worker started",
+            extra={
+                "worker": self.name,
+                "queues": ",".join(self._queues),
+                "concurrency": self.options.concurrency,
+            },
+        )
+
+    async def _wind_up(self) -> bool:
+        """Let jobs finish, give back the rest, report everything."""
+        if self._executor.running and self._stops < 2:
+            log.info(
+                "stopping: %d jobs have %g s to finish",
+                len(self._executor.running),
+                self.options.grace,
+                extra={"worker": self.name},
+            )
+        deadline = time.monotonic() + self.options.grace
+        while self._executor.running and time.monotonic() < deadline and self._stops < 2:
+            await self._flush_soon(deadline - time.monotonic())
+        for running in list(self._executor.running.values()):
+            self._executor.end(running, WorkerStopping())
+            if running.handler is None and not running.settled:
+                running.settled = True
+                self._settle(Settlement(running.claim, "rollback", 0, "shutdown"))
+        handlers = [r.handler for r in self._executor.running.values() if r.handler]
+        if handlers:
+            await asyncio.wait(handlers, timeout=1.0)
+        try:
+            async with asyncio.timeout(max(5.0, self.options.grace)):
+                while self._finished:
+                    await self._send(claims=[])
+                # A token that the watcher took, and that will not be used, belongs to another worker.
+                for queue in self._queues:
+                    await self._client.return_token(queue)
+        except (TimeoutError, RqCoreError) as error:
+            log.error(  # noqa: TRY400 - the traceback would say nothing more
+                "could not report %d finished jobs: %s; their leases will expire",
+                len(self._finished),
+                str(error) or "no answer",
+                extra={"worker": self.name},
+            )
+        self._leases.stop()
+        self._lease_client.close()
+        await self._client.close()
+        clean = self._executor.close()
+        log.info(
+            "worker stopped",
+            extra={
+                "worker": self.name,
+                "claimed": self.stats.claimed,
+                "completed": self.stats.completed,
+                "failed": self.stats.failed,
+                "rolled_back": self.stats.rolled_back,
+            },
+        )
+        return clean
+
+    async def _flush_soon(self, seconds: float) -> None:
+        """Wait until something finished, and report it."""
+        self._news.clear()
+        if not self._finished:
+            try:
+                async with asyncio.timeout(max(seconds, 0)):
+                    await self._news.wait()
+            except TimeoutError:
+                return
+        await self._send(claims=[])
+
+    async def _nothing_left(self) -> bool:
+        if self._executor.running or self._finished or any(q.look for q in self._queues.values()):
+            return False
+        for name in self._queues:
+            counts = await self._client.counts(name)
+            if sum(counts.ready.values()) or counts.running:
+                return False
+            if self._queues[name].due <= time.monotonic():
+                return False
+        return True
+
+    # Turns.
+
+    async def _turn(self) -> None:
+        """Wait until there is something to do, then do it in one round trip."""
+        while not self._stopping.is_set():
+            claims = self._claims()
+            if claims or self._finished:
+                break
+            self._news.clear()
+            await self._news.wait()
+        else:
+            return
+        # Handlers that are about to finish get their chance to be part of this turn.
+        await asyncio.sleep(0)
+        await self._send(claims)
+
+    def _claims(self) -> list[tuple[_Queue, int]]:
+        """How many jobs to claim from which queues now."""
+        free = self.options.concurrency - self._occupied
+        looking = [q for q in self._queues.values() if q.look]
+        if not looking or (free <= 0 and not self._overdue(looking)):
+            return []
+        # The remainder goes round, so that with fewer places than queues every queue has its turn.
+        self._turn_at += 1
+        share, rest = divmod(max(free, 0), len(looking))
+        order = [looking[(i + self._turn_at) % len(looking)] for i in range(len(looking))]
+        shares = [(queue, share + (1 if i < rest else 0)) for i, queue in enumerate(order)]
+        if free <= 0:
+            return [(queue, 0) for queue, _ in shares if self._overdue([queue])]
+        return [(queue, n) for queue, n in shares if n > 0]
+
+    def _overdue(self, queues: Sequence[_Queue]) -> bool:
+        """Whether a full worker should do what is due for everybody all the same."""
+        now = time.monotonic()
+        return any(now - q.looked >= min(q.lease / 3, LOOK_MAX) for q in queues)
+
+    async def _send(self, claims: Sequence[tuple[_Queue, int]]) -> None:
+        """One round trip: report what finished, claim for ``claims``."""
+        finished, self._finished = self._finished, []
+        operations = self._client.operations
+        settling = calls_of(operations, self.name, finished)
+        calls: list[Call[Any]] = [call for call, _ in settling]
+        for queue, limit in claims:
+            queue.look = False
+            queue.looked = time.monotonic()
+            self._occupied += limit
+            calls.append(operations.claim_call(queue.name, self.name, limit))
+        self.stats.turns += 1
+        try:
+            results = await self._client.carry_out(calls)
+        except BaseException:
+            self._finished = finished + self._finished
+            raise
+        trouble = False
+        for (_, group), result in zip(settling, results, strict=False):
+            trouble = self._settled(group, result) or trouble
+        for (queue, limit), result in zip(claims, results[len(settling) :], strict=True):
+            self._occupied -= limit
+            trouble = self._claimed(queue, result) or trouble
+        if trouble:
+            await asyncio.sleep(TROUBLE_PAUSE)
+
+    def _settled(self, group: list[Settlement], result: dict[str, str] | RqCoreError) -> bool:
+        """Take note of what became of settlements. True: not done, they are tried again."""
+        if isinstance(result, RqCoreError):
+            log.error("%d jobs could not be reported, trying again: %s", len(group), result)
+            self._finished += group
+            return True
+        for settlement in group:
+            # Until here its lease was kept: a settlement may take as long as an outage does.
+            self._leases.drop(settlement.claim)
+            outcome = result.get(settlement.claim.id)
+            if outcome in ("gone", "stale"):
+                self.stats.refused += 1
+                log.warning(
+                    "settlement refused: the claim was no longer in force",
+                    extra={"job": settlement.claim.id, "why": outcome},
+                )
+            elif settlement.verdict == "complete":
+                self.stats.completed += 1
+            elif settlement.verdict == "rollback":
+                self.stats.rolled_back += 1
+            else:
+                self.stats.failed += 1
+        return False
+
+    def _claimed(self, queue: _Queue, result: Claimed | RqCoreError) -> bool:
+        """Start what was claimed. True: the claim failed."""
+        if isinstance(result, RqCoreError):
+            log.error("claiming from queue %s failed, trying again: %s", queue.name, result)
+            queue.look = True
+            return True
+        now = time.monotonic()
+        if result.next_due_ms is None:
+            queue.due = FOREVER
+        else:
+            queue.due = now + max(0, result.next_due_ms - result.now_ms) / 1000
+        queue.empty = not result.more and queue.due > now
+        queue.look = not queue.empty
+        if queue.empty:
+            self._quiet.set()
+        self.stats.claimed += len(result.jobs)
+        for claim in result.jobs:
+            self._begin(claim)
+        return False
+
+    def _begin(self, claim: Claim) -> None:
+        if self._stopping.is_set():
+            self._settle(Settlement(claim, "rollback", 0, "shutdown"))
+            return
+        self._occupied += 1
+        running = self._executor.start(claim)
+        if running is None:
+            self._occupied -= 1
+        elif not running.settled:
+            until = running.started + running.timeout + EXTENSION_GRACE if running.timeout else None
+            self._leases.hold(claim, until)
+
+    # Called by the executor, on the loop.
+
+    def _settle(self, settlement: Settlement) -> None:
+        self._finished.append(settlement)
+        self._news.set()
+
+    def _freed(self, running: Running) -> None:
+        if isinstance(running.ending, LeaseLost):
+            self._leases.drop(running.claim)
+        self._occupied -= 1
+        self._room.set()
+        self._news.set()
+
+    # Called by the lease keeper, on its thread.
+
+    def _from_keeper(self, queue: str, job_id: str, why: Callable[[], HandlerSignal]) -> None:
+        assert self._loop is not None
+
+        def tell() -> None:
+            running = self._executor.running.get((queue, job_id))
+            if running is not None:
+                self._executor.end(running, why())
+
+        self._loop.call_soon_threadsafe(tell)
+
+    # Waking.
+
+    async def _watch(self) -> None:
+        """Wait for wake tokens while there is room for a job, and look around now and then."""
+        while not self._stopping.is_set():
+            if self._occupied >= self.options.concurrency:
+                self._room.clear()
+                await self._wait_for_room()
+                continue
+            if all(q.look for q in self._queues.values()):
+                # All queues are being claimed from anyway.
+                self._quiet.clear()
+                await self._quiet.wait()
+                continue
+            await self._wait_for_token()
+
+    async def _wait_for_room(self) -> None:
+        try:
+            async with asyncio.timeout(min(LOOK_MAX, self._leases.interval)):
+                await self._room.wait()
+        except TimeoutError:
+            self._look_at(self._queues.values())
+
+    async def _wait_for_token(self) -> None:
+        queues = self._queues.values()
+        now = time.monotonic()
+        seconds = min(LOOK_MAX, self._leases.interval, *(max(0.0, q.due - now) for q in queues))
+        if self.options.burst:
+            seconds = min(seconds, BURST_LOOK)
+        try:
+            name = await self._client.wait_wake(list(self._queues), seconds)
+        except (Lost, Unsent, ReplyError) as error:
+            log.warning("waiting for jobs failed, trying again: %s", error)
+            await asyncio.sleep(0.2)
+            self._look_at(queues)
+            return
+        if name is None:
+            self._look_at(queues)
+        elif self._occupied >= self.options.concurrency or self._stopping.is_set():
+            await self._client.return_token(name)
+        else:
+            self._look_at([self._queues[name]])
+
+    def _look_at(self, queues: Iterable[_Queue]) -> None:
+        for queue in queues:
+            queue.look = True
+        self._news.set()

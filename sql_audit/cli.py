@@ -1,0 +1,415 @@
+"""``rq-core audit …``: run the mirror, and ask the log. Plugged into ``rq-core`` as
+``rq_core.plugins``.
+
+What is slow to import (SQLAlchemy, rich) is imported by the command that needs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+from rq_core.errors import RqCoreError
+from rq_core.keys import DEFAULT_PREFIX
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from sqlalchemy import Engine
+
+    from sql_audit.queries import LoggedEvent, Report, Watermark
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+audit_option = click.option(
+    "--audit",
+    "url",
+    envvar="RQ_CORE_AUDIT_URL",
+    show_envvar=True,
+    metavar="URL",
+    help="The audit database: a path, sqlite:///path or postgresql://user@host/database.",
+)
+redis_option = click.option(
+    "--redis",
+    "redis_url",
+    envvar="RQ_CORE_REDIS_URL",
+    default="redis://localhost:6379/0",
+    show_envvar=True,
+    show_default=True,
+    metavar="URL",
+    help="The Redis or Valkey server; embedded:// for the one that comes with rq-core.",
+)
+prefix_option = click.option(
+    "--prefix", default=DEFAULT_PREFIX, show_default=True, help="What the queue's keys begin with."
+)
+queue_option = click.option("--queue", "-q", default=None, help="Only this queue.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="One JSON document, for programs."
+)
+
+
+@contextlib.contextmanager
+def _one_line() -> Iterator[None]:
+    """Errors become one line on standard error and a non-zero exit."""
+    try:
+        yield
+    except RqCoreError as error:
+        _fail(str(error))
+    except BrokenPipeError:
+        # Whoever read our output has gone; there is nobody left to tell.
+        sys.stderr.close()
+        raise SystemExit(1) from None
+    except Exception as error:
+        from sqlalchemy.exc import SQLAlchemyError
+
+        if not isinstance(error, SQLAlchemyError):
+            raise
+        from sql_audit.database import describe
+
+        _fail(f"the audit database refuses: {describe(error)}")
+
+
+def _fail(message: str) -> NoReturn:
+    click.echo(f"error: {message}", err=True)
+    raise SystemExit(1)
+
+
+def _required(url: str | None) -> str:
+    if not url:
+        _fail("no audit database: pass --audit URL or set RQ_CORE_AUDIT_URL")
+    return url
+
+
+@contextlib.contextmanager
+def _asking(url: str | None) -> Iterator[Engine]:
+    """A reading engine of a database whose schema is current."""
+    address = _required(url)
+    with _one_line():
+        from sql_audit import migrate
+        from sql_audit.database import Database
+
+        database = Database(address)
+        try:
+            migrate.check_current(database)
+            yield database.readers
+        finally:
+            database.close()
+
+
+@contextlib.contextmanager
+def _stop_on_signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set; their handlers come back afterwards."""
+    stop = threading.Event()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@click.group()
+def audit() -> None:
+    """The audit log in SQL: mirror it, and ask it."""
+
+
+@audit.command()
+@audit_option
+@redis_option
+@prefix_option
+@click.option("--queue", "-q", "queues", multiple=True, help="Only this queue; may be repeated.")
+@click.option("--once", is_flag=True, help="Mirror what is there, then exit.")
+@json_option
+def run(
+    url: str | None,
+    redis_url: str,
+    prefix: str,
+    queues: Sequence[str],
+    once: bool,
+    as_json: bool,
+) -> None:
+    """Mirror the queues' events into SQL until stopped. Creates the tables in a new database."""
+    address = _required(url)
+    with _one_line():
+        from rq_core import logs
+        from sql_audit.run import run as mirror
+        from sql_audit.run import rare_collections
+        from sql_audit.source import open_source
+
+        if not as_json:
+            logs.configure()
+            # It says on every start which database it saw.
+            logging.getLogger("alembic").setLevel(logging.WARNING)
+        with (
+            contextlib.closing(open_source(redis_url, prefix)) as source,
+            _stop_on_signals() as stop,
+            rare_collections(),
+        ):
+            done = mirror(source, address, stop=stop, queues=queues or None, once=once)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(done)))
+    else:
+        click.echo(f"mirrored {done.events} events in {done.entries} entries")
+
+
+@audit.command()
+@audit_option
+@redis_option
+@prefix_option
+@click.argument("queue")
+def off(url: str | None, redis_url: str, prefix: str, queue: str) -> None:
+    """Give QUEUE's audit trail up: its events are no longer kept for SQL."""
+    address = _required(url)
+    with _one_line():
+        from rq_core.client import Client
+        from rq_core.errors import UnknownQueue
+        from sql_audit.database import Database
+        from sql_audit.queries import audit_id
+
+        database = Database(address)
+        try:
+            with Client(redis_url, prefix=prefix, name="audit") as client:
+                known = client.queues()
+                if queue not in known:
+                    raise UnknownQueue(queue=queue, known=", ".join(known) or "none")
+                client.detach(queue, audit_id(database))
+        finally:
+            database.close()
+    click.echo(f"queue {queue}: audit off")
+
+
+@audit.command()
+@audit_option
+@json_option
+def migrate(url: str | None, as_json: bool) -> None:
+    """Create the tables, or bring them to this release's schema."""
+    address = _required(url)
+    with _one_line():
+        from sql_audit.database import Database
+        from sql_audit.migrate import upgrade
+
+        database = Database(address)
+        try:
+            version = upgrade(database)
+            shown = database.url
+        finally:
+            database.close()
+    click.echo(
+        json.dumps({"url": shown, "schema": version}) if as_json else f"{shown}: schema {version}"
+    )
+
+
+@audit.command()
+@click.argument("job")
+@audit_option
+@queue_option
+@json_option
+def history(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
+    """Everything that happened to JOB, oldest first."""
+    with _asking(url) as engine:
+        from sql_audit import queries
+
+        events = queries.history(engine, job, queue)
+        queues = {event.queue for event in events}
+        marks = [mark for mark in queries.watermarks(engine, queue) if mark.queue in queues]
+    if as_json:
+        _print_json({"events": [_event_json(e) for e in events]}, marks)
+        return
+    console = _console()
+    console.print(_event_table(events, f"job {job}"))
+    _print_marks(console, marks)
+
+
+@audit.command()
+@audit_option
+@queue_option
+@click.option(
+    "--slowest", default=5, show_default=True, help="How many of the slowest jobs to name."
+)
+@json_option
+def report(url: str | None, queue: str | None, slowest: int, as_json: bool) -> None:
+    """Per queue and task: jobs, claims, retries, deaths, times and throughput."""
+    with _asking(url) as engine:
+        from sql_audit import queries
+
+        answer = queries.report(engine, queue, slowest)
+        if queue is not None and not answer.watermarks:
+            _unknown_queue(engine, queue)
+    if as_json:
+        document = dataclasses.asdict(answer)
+        del document["watermarks"]
+        _print_json(document, answer.watermarks)
+        return
+    print_report(answer)
+
+
+@audit.command()
+@audit_option
+@queue_option
+@click.option("--lines", "-n", default=20, show_default=True, help="How many events to begin with.")
+@click.option(
+    "--follow", "-f", is_flag=True, help="Go on as events are mirrored, until interrupted."
+)
+@json_option
+def tail(
+    url: str | None,
+    queue: str | None,
+    lines: int,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    """The last events of a queue. With --json, one JSON document per line."""
+    with _asking(url) as engine:
+        from sql_audit import queries
+
+        marks = queries.watermarks(engine, queue)
+        if not marks:
+            _unknown_queue(engine, queue)
+        events = [e for mark in marks for e in queries.tail(engine, mark.queue, lines)]
+        events.sort(key=lambda e: (e.at_ms, e.queue, e.epoch, e.seq, e.ordinal))
+        shown = events[-lines:]
+        _print_events(shown, as_json=as_json)
+        if not follow:
+            if not as_json:
+                _print_marks(_console(), marks)
+            return
+        _follow(engine, events, as_json=as_json)
+
+
+def _follow(engine: Engine, events: list[LoggedEvent], *, as_json: bool) -> None:
+    from sql_audit import queries
+
+    last = {event.queue: event for event in events}
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            for name, event in last.items():
+                fresh = queries.after(engine, event)
+                if fresh:
+                    last[name] = fresh[-1]
+                    _print_events(fresh, as_json=as_json)
+            time.sleep(0.5)
+
+
+def _unknown_queue(engine: Engine, queue: str | None) -> NoReturn:
+    from sql_audit import queries
+
+    if queue is None:
+        _fail("nothing is mirrored yet: start `rq-core audit run`")
+    known = ", ".join(mark.queue for mark in queries.watermarks(engine)) or "none"
+    _fail(f"the audit database knows no queue {queue!r}: known are {known}")
+
+
+# Printing.
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    # A pipe has no width: what a program reads is never folded.
+    return Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+
+
+def _event_json(event: LoggedEvent) -> dict[str, Any]:
+    return dataclasses.asdict(event)
+
+
+def _print_json(document: dict[str, Any], marks: Sequence[Watermark]) -> None:
+    document["watermarks"] = [dataclasses.asdict(mark) for mark in marks]
+    click.echo(json.dumps(document))
+
+
+def _print_marks(console: Console, marks: Sequence[Watermark]) -> None:
+    for mark in marks:
+        console.print(str(mark), style="dim", markup=False)
+
+
+def _print_events(events: Sequence[LoggedEvent], *, as_json: bool) -> None:
+    from sql_audit.queries import readable
+
+    for event in events:
+        if as_json:
+            click.echo(json.dumps(_event_json(event)))
+            continue
+        words = [readable(event.at_ms), event.queue, event.number, event.type, event.job_id or "-"]
+        words += [f"{name}={_short(value)}" for name, value in _facts(event).items()]
+        click.echo("  ".join(words))
+
+
+def _facts(event: LoggedEvent) -> dict[str, Any]:
+    facts = {"by": event.worker, "task": event.task, "claim": event.claim}
+    return {name: value for name, value in facts.items() if value is not None} | event.detail
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict) and "type" in value:
+        value = f"{value['type']}: {value.get('message', '')}"
+    line = " ".join(str(value).split())
+    return line if len(line) <= 100 else line[:99] + "…"
+
+
+def _event_table(events: Sequence[LoggedEvent], title: str) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    from sql_audit.queries import readable
+
+    table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
+    for name in ("at", "queue", "number", "event", "claim", "by", "task", "detail"):
+        table.add_column(name, no_wrap=name != "detail", overflow="fold")
+    for event in events:
+        detail = ", ".join(f"{name}={_short(value)}" for name, value in event.detail.items())
+        claim = "" if event.claim is None else str(event.claim)
+        words = (
+            readable(event.at_ms), event.queue, event.number, event.type, claim,
+            event.worker or "", event.task or "", detail,
+        )  # fmt: skip
+        # Text: what a job says is never read as markup.
+        table.add_row(*(Text(word) for word in words))
+    return table
+
+
+def _ms(value: int | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value} ms" if value < 10_000 else f"{value / 1000:.1f} s"
+
+
+def print_report(answer: Report) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    console = _console()
+    table = Table(title="tasks", title_justify="left", box=None, pad_edge=False)
+    for name in ("queue", "task"):
+        table.add_column(name, no_wrap=True)
+    for name in (
+        "jobs", "succeeded", "claims", "retries", "expired", "dead", "cancelled",
+        "waited p50", "p95", "ran p50", "p95", "jobs/s",
+    ):  # fmt: skip
+        table.add_column(name, justify="right", no_wrap=True)
+    for t in answer.tasks:
+        counts = (t.jobs, t.succeeded, t.claims, t.retries, t.lease_expired, t.dead, t.cancelled)
+        times = (t.waited_p50_ms, t.waited_p95_ms, t.ran_p50_ms, t.ran_p95_ms)
+        rate = "-" if t.throughput is None else f"{t.throughput:.1f}"
+        table.add_row(Text(t.queue), Text(t.task or "?"), *map(str, counts), *map(_ms, times), rate)
+    console.print(table)
+    if answer.slowest:
+        slow = Table(title="\nslowest", title_justify="left", box=None, pad_edge=False)
+        for name in ("queue", "task", "job", "by", "ran", "waited"):
+            slow.add_column(name, no_wrap=True)
+        for job in answer.slowest:
+            words = (job.queue, job.task or "?", job.job_id, job.worker or "")
+            slow.add_row(*map(Text, words), _ms(job.ran_ms), _ms(job.waited_ms))
+        console.print(slow)
+    console.print()
+    _print_marks(console, answer.watermarks)

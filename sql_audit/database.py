@@ -1,0 +1,319 @@
+"""The audit database: its address, its connections, its transactions, and writing many rows at
+once.
+
+One writer at a time. On PostgreSQL that is the lock on a queue's cursor. On SQLite it is BEGIN
+IMMEDIATE, and a lock file besides: SQLite before 3.51.3 can damage its write-ahead log when one
+connection checkpoints while another writes, so whoever writes or checkpoints holds that file, and
+every other connection is told never to checkpoint.
+
+    database = Database("audit.db")
+    with database.writing() as connection:      # None if another process is writing
+        ...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+
+from sql_audit.errors import AuditUnavailable, AuditUrlInvalid
+from sql_audit.statements import POSTGRESQL, SQLITE
+
+BUSY_TIMEOUT_MS: Final = 5_000
+"""How long a connection to SQLite waits for another's lock."""
+
+IDLE_TIMEOUT_MS: Final = 30_000
+"""After how long PostgreSQL ends a transaction whose mirror has stopped, so that another may take
+over."""
+
+CHECKPOINT_PAGES: Final = 4_000
+"""Pages in SQLite's write-ahead log at which the writer checkpoints (16 MB)."""
+
+Row = tuple[Any, ...]
+
+
+def normalise(text: str) -> URL:
+    """The URL of an audit database from what people write: a path, ``sqlite:///path``,
+    ``postgresql://…``.
+
+    Raises AuditUrlInvalid.
+    """
+    text = text.strip()
+    if not text:
+        raise AuditUrlInvalid(url=text, why="it is empty")
+    if "://" not in text:
+        return URL.create("sqlite", database=text)
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError):
+        raise AuditUrlInvalid(url=text.split("@")[-1], why="it cannot be read as a URL") from None
+    kind = url.drivername.partition("+")[0]
+    if kind in ("postgres", "postgresql"):
+        return url.set(drivername="postgresql+psycopg")
+    if kind != "sqlite":
+        why = f"{kind} is not supported, only sqlite and postgresql"
+        raise AuditUrlInvalid(url=url.render_as_string(), why=why)
+    if not url.database or url.database == ":memory:":
+        raise AuditUrlInvalid(url=text, why="an audit log in memory would be lost")
+    return url
+
+
+class Database:
+    """One audit database. Connects when it is first used. Safe to use from several threads."""
+
+    def __init__(self, url: str | URL) -> None:
+        """Raises AuditUrlInvalid, or AuditUnavailable if the driver is not installed."""
+        self.address = normalise(url) if isinstance(url, str) else url
+        self.dialect = self.address.get_backend_name()
+        self.on_statement: Callable[[str], None] | None = None
+        """Called with every statement, COPY included; for tests that count."""
+        self._readers: Engine | None = None
+        try:
+            self.engine = self._make_engine(writer=True)
+        except ModuleNotFoundError:
+            raise AuditUnavailable(
+                url=self.url, why='no driver is installed: pip install "rq-core[postgres]"'
+            ) from None
+
+    @property
+    def url(self) -> str:
+        """The address for people: without its password."""
+        if self.dialect == "sqlite":
+            return self.address.database or ""
+        return self.address.set(drivername="postgresql").render_as_string(hide_password=True)
+
+    @property
+    def path(self) -> Path:
+        """The file of a SQLite database."""
+        assert self.dialect == "sqlite"
+        return Path(self.address.database or "")
+
+    @property
+    def readers(self) -> Engine:
+        """An engine whose connections only read."""
+        if self._readers is None:
+            self._readers = self._make_engine(writer=False)
+        return self._readers
+
+    def close(self) -> None:
+        """Close all connections. The object may be used again."""
+        self.engine.dispose()
+        if self._readers is not None:
+            self._readers.dispose()
+
+    # Connections.
+
+    def _make_engine(self, *, writer: bool) -> Engine:
+        if self.dialect == "sqlite":
+            engine = create_engine(self.address, connect_args={"timeout": BUSY_TIMEOUT_MS / 1000})
+            begin = "BEGIN IMMEDIATE" if writer else "BEGIN"
+
+            @event.listens_for(engine, "connect")
+            def set_up(connection: sqlite3.Connection, _: Any) -> None:
+                _set_up_sqlite(connection, writer=writer)
+
+            @event.listens_for(engine, "begin")
+            def begin_transaction(connection: Connection) -> None:
+                connection.exec_driver_sql(begin)
+
+        else:
+            engine = create_engine(
+                self.address,
+                connect_args={"connect_timeout": 10, "application_name": "rq-core audit"},
+                pool_pre_ping=not writer,
+            )
+
+            @event.listens_for(engine, "connect")
+            def set_up_session(connection: Any, _: Any) -> None:
+                with connection.cursor() as cursor:
+                    cursor.execute(f"SET idle_in_transaction_session_timeout = {IDLE_TIMEOUT_MS:d}")
+                    cursor.execute("SET TIME ZONE 'UTC'")
+                    cursor.execute("SET client_min_messages = warning")
+                    if not writer:
+                        cursor.execute("SET default_transaction_read_only = on")
+                connection.commit()
+
+        @event.listens_for(engine, "before_cursor_execute")
+        def tell(_c: Any, _cursor: Any, statement: str, *_: Any) -> None:
+            if self.on_statement is not None:
+                self.on_statement(statement)
+
+        return engine
+
+    @contextlib.contextmanager
+    def writing(self, *, wait: bool = False) -> Iterator[Connection | None]:
+        """A transaction to write in, committed by :meth:`commit` or else rolled back.
+
+        None if another process is writing (SQLite only; with ``wait``, waits for it instead).
+        Raises sqlalchemy.exc.DBAPIError.
+        """
+        with contextlib.ExitStack() as stack:
+            if self.dialect == "sqlite" and not stack.enter_context(self._lock_file(wait=wait)):
+                yield None
+                return
+            connection = stack.enter_context(self.engine.connect())
+            connection.begin()
+            yield connection
+
+    @contextlib.contextmanager
+    def _lock_file(self, *, wait: bool) -> Iterator[bool]:
+        path = self.path.with_name(self.path.name + "-mirror")
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise AuditUnavailable(url=self.url, why=str(error)) from error
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+        finally:
+            os.close(handle)
+
+    # Many rows.
+
+    def jobs(self, connection: Connection, queue: str, ids: list[str]) -> Sequence[Sequence[Any]]:
+        """The rows of ``job`` for ``ids``, in one statement."""
+        if self.dialect == "sqlite":
+            bound = queue, json.dumps(ids)
+            return connection.exec_driver_sql(SQLITE.JOBS, bound).fetchall()
+        return connection.exec_driver_sql(POSTGRESQL.JOBS, (queue, ids)).fetchall()
+
+    def insert_events(self, connection: Connection, rows: list[Row], lines: str) -> None:
+        """Append rows of job_event; ``lines``: the same as ``copy_text`` says them."""
+        if not rows:
+            return
+        if self.dialect == "sqlite":
+            connection.exec_driver_sql(SQLITE.INSERT_EVENTS, rows)
+        else:
+            self._copy(connection, POSTGRESQL.COPY_EVENTS, lines)
+
+    def put_jobs(self, connection: Connection, new: list[Row], old: list[Row]) -> None:
+        """Write rows of ``job``: ``new`` have no row yet, ``old`` have one."""
+        if self.dialect == "sqlite":
+            if new or old:
+                connection.exec_driver_sql(SQLITE.UPSERT_JOBS, new + old)
+            return
+        if new:
+            self._copy(connection, POSTGRESQL.COPY_JOBS, copy_text(new))
+        if old:
+            self._stage(connection, POSTGRESQL.COPY_JOBS_STAGING, old)
+            connection.exec_driver_sql(POSTGRESQL.UPDATE_JOBS)
+
+    def put_attempts(self, connection: Connection, new: list[Row], old: list[Row]) -> None:
+        """Write rows of ``job_attempt``: ``new`` have no row yet, ``old`` may have one."""
+        if self.dialect == "sqlite":
+            if new or old:
+                connection.exec_driver_sql(SQLITE.UPSERT_ATTEMPTS, new + old)
+            return
+        if new:
+            self._copy(connection, POSTGRESQL.COPY_ATTEMPTS, copy_text(new))
+        if old:
+            self._stage(connection, POSTGRESQL.COPY_ATTEMPTS_STAGING, old)
+            connection.exec_driver_sql(POSTGRESQL.END_ATTEMPTS)
+
+    def _stage(self, connection: Connection, statement: str, rows: list[Row]) -> None:
+        for create in POSTGRESQL.STAGING:
+            connection.exec_driver_sql(create)
+        self._copy(connection, statement, copy_text(rows))
+
+    def _copy(self, connection: Connection, statement: str, lines: str) -> None:
+        if self.on_statement is not None:
+            self.on_statement(statement)
+        driver: Any = connection.connection.driver_connection
+        try:
+            with driver.cursor() as cursor, cursor.copy(statement) as copy:
+                copy.write(lines)
+        except Exception:
+            if driver.closed:
+                # COPY goes past SQLAlchemy, which could not see that the connection is gone.
+                connection.invalidate()
+            raise
+
+
+def _set_up_sqlite(connection: sqlite3.Connection, *, writer: bool) -> None:
+    # Without this the driver itself begins transactions, and DEFERRED ones, whatever we say.
+    connection.isolation_level = None
+    connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS:d}")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES if writer else 0:d}")
+    if writer:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        # So that INSERT OR REPLACE, too, meets the triggers that refuse DELETE.
+        connection.execute("PRAGMA recursive_triggers = ON")
+        connection.execute("PRAGMA cache_size = -65536")
+    else:
+        connection.execute("PRAGMA query_only = ON")
+
+
+_ESCAPES: Final = str.maketrans(
+    {"\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\v": "\\v", "\f": "\\f", "\r": "\\r"}
+)
+_ESCAPED_SELDOM: Final = ("\\", "\b", "\v", "\f", "\r")
+_CHUNK: Final = 64
+"""Rows that are escaped together, if one of them needs it."""
+
+
+def copy_text(rows: Sequence[Row]) -> str:
+    """Rows as PostgreSQL's COPY writes them in its text format, the last line ended too."""
+    return "".join(
+        [_copy_lines(rows[begin : begin + _CHUNK]) for begin in range(0, len(rows), _CHUNK)]
+    )
+
+
+def _copy_lines(rows: Sequence[Row]) -> str:
+    lines = ["\t".join(["\0" if value is None else str(value) for value in row]) for row in rows]
+    lines.append("")
+    text = "\n".join(lines)
+    # Values with separators or NUL in them show in the counts.
+    if (
+        text.count("\n") == len(rows)
+        and text.count("\t") == sum(map(len, rows)) - len(rows)
+        and text.count("\0") == sum([row.count(None) for row in rows])
+        and not any([char in text for char in _ESCAPED_SELDOM])  # noqa: C419 - quicker as a list
+    ):
+        return text.replace("\0", "\\N")
+    lines = [
+        "\t".join(["\\N" if value is None else str(value).translate(_ESCAPES) for value in row])
+        for row in rows
+    ]
+    lines.append("")
+    return "\n".join(lines)
+
+
+def data_refused(error: BaseException) -> bool:
+    """Whether an error is about the rows, so that trying again cannot help."""
+    if isinstance(error, SQLAlchemyError):
+        if not isinstance(error, DBAPIError) or error.orig is None:
+            return False
+        error = error.orig
+    if isinstance(error, sqlite3.Error):
+        return isinstance(
+            error, sqlite3.DataError | sqlite3.IntegrityError | sqlite3.InterfaceError
+        ) or (isinstance(error, sqlite3.ProgrammingError) and "type" in str(error))
+    state = getattr(error, "sqlstate", None)
+    if state is not None:
+        # Data exceptions, constraint violations, limits of the program (a key too long for its
+        # index).
+        return str(state)[:2] in {"22", "23", "54"}
+    if type(error).__module__.startswith("psycopg"):
+        return type(error).__name__ in {"DataError", "IntegrityError"}
+    return isinstance(error, ValueError | TypeError | OverflowError | LookupError)
+
+
+def describe(error: BaseException) -> str:
+    """The first line of what a driver says, without the statement and its rows."""
+    original = getattr(error, "orig", None) or error
+    lines = str(original).strip().splitlines() or [type(original).__name__]
+    return " ".join(lines[0].split())[:300]

@@ -1,0 +1,5 @@
+"""``python -m sql_audit.demo``."""
+
+from sql_audit.demo.command import demo
+
+demo(prog_name="demo")

@@ -1,0 +1,387 @@
+"""Intake: raw outbox entries, checked and turned into columns, or into something that SQL can
+always keep.
+
+:func:`rq_core.history.decode` says what an entry means; this is the same reading for many thousands
+a second. The jobs of an entry are turned into columns by the names in ``machine.JOB_EVENT_FIELDS``,
+and a whole column is checked at once. What does not pass is never dropped: the entry, or the job's
+part of it, is kept raw in quarantine and a row of type ``quarantined`` holds its place in the
+sequence.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any, Final, NamedTuple, NoReturn
+
+from rq_core.history import OutboxId
+from rq_core.machine import (
+    JOB_EVENT_FIELDS,
+    QUEUE_EVENT_FIELDS,
+    Event,
+    Priority,
+    State,
+)
+from sql_audit.source import RawFields
+
+INTEGER_MAX: Final = 2**63 - 1
+NAME_LENGTH_MAX: Final = 512
+"""Characters in a name or word. Longer ones would not fit into an index of PostgreSQL."""
+
+COUNTED_FIELDS: Final = ("type", "jobs", "data", "why")
+"""The fields whose values count as bytes of the backlog."""
+
+
+class Quarantined(NamedTuple):
+    """One row of the quarantine, to be."""
+
+    at: OutboxId
+    ordinal: int | None
+    kind: str
+    reason: str
+    raw: bytes
+
+
+@dataclass(slots=True)
+class Intake:
+    """One entry, checked: an event with its jobs in columns, or nothing but its place."""
+
+    id: OutboxId
+    event: Event | None
+    """None: quarantined whole."""
+    at_ms: int | None
+    by: str
+    why: str | None
+    size: int
+    """Bytes that the entry takes off the backlog."""
+    jobs: int = 0
+    """Jobs in the entry as Redis counts them, those in quarantine included."""
+    columns: dict[str, Sequence[Any]] = field(default_factory=dict)
+    """For events about jobs: the values of each field, by its name."""
+    ordinals: Sequence[int] = ()
+    """The place in the entry of each job in ``columns``."""
+    data: dict[str, Any] = field(default_factory=dict)
+    """For events about the queue."""
+    quarantined: list[Quarantined] = field(default_factory=list)
+    in_place: bool = True
+    """False: even its place in the sequence is taken, by another entry of that number."""
+
+    @property
+    def stubs(self) -> list[int]:
+        """Ordinals that are only held in place by a row of type ``quarantined``."""
+        if not self.in_place:
+            return []
+        if self.event is None:
+            return [0]
+        return [q.ordinal for q in self.quarantined if q.ordinal is not None]
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _size(raw: RawFields) -> int:
+    """Bytes that an entry adds to the backlog, as Redis counts them."""
+    size = 0
+    for name in COUNTED_FIELDS:
+        if (value := raw.get(name)) is not None:
+            size += len(value) if value.isascii() else len(_bytes(value))
+    return size
+
+
+def fingerprint(raw: RawFields) -> str:
+    """SHA-256 of an entry's fields, in hex: the same for the same content, however it was read."""
+    sha = hashlib.sha256()
+    for name, value in sorted((_bytes(name), _bytes(value)) for name, value in raw.items()):
+        sha.update(b"%d:%b%d:%b" % (len(name), name, len(value), value))
+    return sha.hexdigest()
+
+
+def pack(raw: RawFields) -> bytes:
+    """An entry's fields, byte for byte: a JSON array of pairs of base64 strings."""
+    pairs = [[base64.b64encode(_bytes(part)).decode() for part in pair] for pair in raw.items()]
+    return json.dumps(pairs).encode()
+
+
+def unpack(packed: bytes) -> dict[str, str]:
+    """What :func:`pack` packed."""
+    pairs = json.loads(packed)
+    text = [
+        [base64.b64decode(p).decode("utf-8", "surrogateescape") for p in pair] for pair in pairs
+    ]
+    return dict(text)
+
+
+def clean(text: str) -> str:
+    """``text`` with U+FFFD for what a database may refuse: NUL and surrogates without a partner."""
+    if "\0" in text:
+        text = text.replace("\0", "\ufffd")
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+# The kinds of values.
+
+Check = Callable[[Sequence[Any]], bool]
+_INT, _STR, _NONE = int, str, type(None)
+
+
+def _integers(column: Sequence[Any]) -> bool:
+    types = set(map(type, column))
+    if types == {_NONE}:
+        return True
+    if not types <= {_INT, _NONE}:
+        return False
+    numbers: Sequence[int] = column if len(types) == 1 else [n for n in column if n is not None]
+    return min(numbers) >= 0 and max(numbers) <= INTEGER_MAX
+
+
+def _numbered(column: Sequence[Any]) -> bool:
+    return None not in column and _integers(column)
+
+
+def _words(column: Sequence[Any]) -> bool:
+    types = set(map(type, column))
+    if types == {_NONE}:
+        return True
+    if not types <= {_STR, _NONE}:
+        return False
+    words = column if len(types) == 1 else [word for word in column if word is not None]
+    return max(map(len, words)) <= NAME_LENGTH_MAX
+
+
+def _names(column: Sequence[Any]) -> bool:
+    return (
+        set(map(type, column)) == {_STR}
+        and min(map(len, column)) > 0
+        and max(map(len, column)) <= NAME_LENGTH_MAX
+    )
+
+
+def _among(words: Iterable[str | None]) -> Check:
+    allowed = {None if word is None else str(word) for word in words}
+
+    def check(column: Sequence[Any]) -> bool:
+        return set(map(type, column)) <= {_STR, _NONE} and allowed.issuperset(column)
+
+    return check
+
+
+def _anything(column: Sequence[Any]) -> bool:  # noqa: ARG001 - it is called like the others
+    return True
+
+
+KINDS: Final[dict[str, Check]] = (
+    {
+        "id": _names,
+        "claim": _numbered,
+        "state": _among((*State, None)),
+        "target": _among((State.READY, State.DEAD)),
+        "priority": _among((*Priority, None)),
+        "error": _anything,
+    }
+    | dict.fromkeys(
+        (
+            "seq",
+            "due_ms",
+            "since_ms",
+            "claims",
+            "failures",
+            "losses",
+            "unknown",
+            "max_attempts",
+            "max_losses",
+        ),
+        _integers,
+    )
+    | dict.fromkeys(("fence", "task", "digest", "worker", "reason", "outcome"), _words)
+)
+"""What each field may hold. A field without a kind may hold anything."""
+
+
+class _FieldsOf(NamedTuple):
+    names: tuple[str, ...]
+    checks: tuple[Check, ...]
+
+
+_JOB_FIELDS: Final = {
+    str(event): (
+        event,
+        _FieldsOf(
+            tuple(f.name for f in fields), tuple(KINDS.get(f.name, _anything) for f in fields)
+        ),
+    )
+    for event, fields in JOB_EVENT_FIELDS.items()
+}
+_QUEUE_FIELDS: Final = {
+    str(event): (event, tuple(f.name for f in fields))
+    for event, fields in QUEUE_EVENT_FIELDS.items()
+}
+
+
+class _NotDecodedError(ValueError):
+    """Why an entry is not one that this release can read."""
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise _NotDecodedError(f"{name} is not JSON")
+
+
+_decode_json = json.JSONDecoder(parse_constant=_refuse_constant).decode
+
+
+# Taking an entry in.
+
+
+def take(entry_id: OutboxId, raw: RawFields) -> Intake:
+    """Check one raw entry. Never raises for what is in it."""
+    try:
+        return _take(entry_id, raw)
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+        return hold(entry_id, raw, "undecodable", f"{type(error).__name__}: {error}")
+
+
+def hold(entry_id: OutboxId, raw: RawFields, kind: str, reason: str) -> Intake:
+    """An intake of nothing but the entry's place and its raw bytes."""
+    try:
+        jobs = len(_decode_json(raw["jobs"])) if "jobs" in raw else 1
+    except (ValueError, TypeError, RecursionError):
+        jobs = 0
+    return Intake(
+        id=entry_id,
+        event=None,
+        at_ms=_time(raw.get("at", "")),
+        by=clean(raw.get("by", ""))[:NAME_LENGTH_MAX],
+        why=None,
+        size=_size(raw),
+        jobs=jobs,
+        quarantined=[Quarantined(entry_id, None, kind, clean(reason)[:1000], pack(raw))],
+    )
+
+
+def _time(raw: str) -> int | None:
+    return int(raw) if raw.isascii() and raw.isdigit() and len(raw) < 19 else None
+
+
+def _take(entry_id: OutboxId, raw: RawFields) -> Intake:
+    kind, by, why = raw["type"], raw["by"], raw.get("why")
+    at_ms = _time(raw["at"])
+    if at_ms is None:
+        raise _NotDecodedError(f"at is {raw['at']!r}")
+    if len(by) > NAME_LENGTH_MAX:
+        raise _NotDecodedError(f"by has {len(by)} characters")
+    body = raw.get("jobs") or raw.get("data") or ""
+    altered = False
+    if not (body.isascii() and by.isalnum() and why is None):
+        # Bytes that are not UTF-8 stand in the text as surrogates without a partner.
+        plain = clean(body), clean(by), None if why is None else clean(why)
+        altered = plain != (body, by, why)
+        body, by, why = plain
+
+    if kind in _QUEUE_FIELDS:
+        event, names = _QUEUE_FIELDS[kind]
+        values = _decode_json(body) if body else []
+        if type(values) is not list or len(values) > len(names):
+            raise _NotDecodedError(f"{kind} has {len(names)} fields")
+        data = dict(zip_longest(names, values))
+        intake = Intake(entry_id, event, at_ms, by, why, _size(raw), jobs=1, data=data)
+    elif kind in _JOB_FIELDS:
+        event, spec = _JOB_FIELDS[kind]
+        arrays = _decode_json(body)
+        if type(arrays) is not list or not arrays:
+            raise _NotDecodedError("no jobs")
+        intake = Intake(entry_id, event, at_ms, by, why, _size(raw), jobs=len(arrays))
+        if "\\u" in body and _clean_names(arrays, spec.names):
+            altered = True
+        _take_columns(intake, arrays, spec, raw)
+    else:
+        raise _NotDecodedError(f"{kind!r} is not an event that this release knows")
+    if altered:
+        reason = "text that SQL cannot keep was replaced by U+FFFD"
+        intake.quarantined.append(Quarantined(entry_id, None, "sanitised", reason, pack(raw)))
+    return intake
+
+
+def _clean_names(arrays: list[Any], names: tuple[str, ...]) -> bool:
+    """Clean, in place, the strings that become columns. Returns whether any was changed.
+
+    What becomes JSON (an error) is left as it is, since JSON can say all of it.
+    """
+    changed = False
+    for array in arrays:
+        if type(array) is not list:
+            continue
+        for index, (name, value) in enumerate(zip(names, array, strict=False)):
+            if type(value) is str and KINDS.get(name, _anything) is not _anything:
+                cleaned = clean(value)
+                if cleaned != value:
+                    array[index] = cleaned
+                    changed = True
+    return changed
+
+
+def _take_columns(intake: Intake, arrays: list[Any], spec: _FieldsOf, raw: RawFields) -> None:
+    count = len(spec.names)
+    columns: list[Sequence[Any]] | None = None
+    if set(map(type, arrays)) == {list}:
+        lengths = set(map(len, arrays))
+        if max(lengths) <= count:
+            if lengths != {count}:
+                arrays = [array + [None] * (count - len(array)) for array in arrays]
+            columns = list(zip(*arrays, strict=True))
+            if all(check(column) for check, column in zip(spec.checks, columns, strict=True)):
+                intake.columns = dict(zip(spec.names, columns, strict=True))
+                intake.ordinals = range(len(arrays))
+                return
+    _take_one_by_one(intake, arrays, spec, raw)
+
+
+def _take_one_by_one(intake: Intake, arrays: list[Any], spec: _FieldsOf, raw: RawFields) -> None:
+    """Keep the jobs that pass, and put the others into quarantine, each under its ordinal."""
+    good: list[list[Any]] = []
+    ordinals: list[int] = []
+    packed = pack(raw)
+    for ordinal, array in enumerate(arrays):
+        problem = _problem(array, spec)
+        if problem is None:
+            good.append(array + [None] * (len(spec.names) - len(array)))
+            ordinals.append(ordinal)
+        else:
+            # The first carries the whole entry; the others say where to look.
+            kept = packed if not intake.quarantined else b""
+            intake.quarantined.append(Quarantined(intake.id, ordinal, "undecodable", problem, kept))
+    intake.columns = {
+        name: [array[index] for array in good] for index, name in enumerate(spec.names)
+    }
+    intake.ordinals = ordinals
+
+
+def _problem(array: Any, spec: _FieldsOf) -> str | None:
+    if type(array) is not list:
+        return "the job is not an array"
+    if not 0 < len(array) <= len(spec.names):
+        return f"{len(array)} values for {len(spec.names)} fields"
+    padded = array + [None] * (len(spec.names) - len(array))
+    for name, check, value in zip(spec.names, spec.checks, padded, strict=True):
+        if not check((value,)):
+            return clean(f"{name} is {value!r}"[:200])
+    return None
+
+
+_dumps_text = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_dumps_ascii = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
+
+
+def to_json(value: Any) -> str:
+    """Compact JSON that both databases can keep, and that says exactly ``value``."""
+    text = _dumps_text(value)
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return _dumps_ascii(value)
+    return text

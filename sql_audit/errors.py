@@ -1,0 +1,59 @@
+"""Every error that sql_audit raises on purpose.
+
+RqCoreError
+├── UsageError
+│   ├── AuditUrlInvalid
+│   └── HistoryUnknown
+└── AuditError              the audit database, or its schema, stands in the way
+    ├── AuditUnavailable
+    ├── AuditEmpty
+    ├── SchemaBehind
+    ├── SchemaAhead
+    └── SchemaForeign
+"""
+
+from __future__ import annotations
+
+from rq_core.errors import RqCoreError, UsageError
+
+
+class AuditUrlInvalid(UsageError):
+    """{url!r} is not an audit database: {why}. Use a path, sqlite:///path or
+    postgresql://user@host/database.
+    """
+
+
+class HistoryUnknown(UsageError):
+    """the audit database knows no job {job_id!r}{where}."""
+
+
+class AuditError(RqCoreError):
+    """the audit database stands in the way."""
+
+
+class AuditUnavailable(AuditError):
+    """the audit database {url} does not answer: {why}"""
+
+
+class AuditEmpty(AuditError):
+    """there is no audit log at {url} yet: start `rq-core audit run --audit {url}`, or create it
+    with `rq-core audit migrate --audit {url}`.
+    """
+
+
+class SchemaBehind(AuditError):
+    """the audit database {url} has schema {found}, this release needs {needed}: run
+    `rq-core audit migrate --audit {url}`.
+    """
+
+
+class SchemaAhead(AuditError):
+    """the audit database {url} has schema {found}, which this release does not know (it knows
+    {needed}): use the release that made it.
+    """
+
+
+class SchemaForeign(AuditError):
+    """the database {url} has tables of other origin named as ours ({tables}): use another database
+    or schema for the audit log.
+    """

@@ -1,0 +1,572 @@
+"""From entries to rows: the events as they are stored, and where they leave each job and each
+claim.
+
+:func:`rq_core.history.fold` says what an event does to a job. This is the same step for many
+thousands a second, with the times, outcomes and errors that SQL keeps besides; a test folds random
+histories through both and compares. Like history's, it applies an event that is out of place all
+the same: what Redis did is what happened.
+
+A :class:`Folder` lives for one batch. It does no I/O: give it the rows of the jobs concerned, feed
+it the entries in order, and take the rows to write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter, itemgetter
+from typing import Any, Final
+
+from rq_core.machine import CLAIMED_STATES, JOB_EVENT_FIELDS, Event, State
+from sql_audit.entries import Intake, clean, to_json
+from sql_audit.schema import ATTEMPT_COLUMNS, GONE, JOB_COLUMNS, QUARANTINED, TERMINAL_STATES
+
+EventRow = tuple[Any, ...]
+"""One row of job_event, in the order of schema.EVENT_COLUMNS."""
+
+ERROR_MESSAGE_MAX: Final = 2000
+"""Characters of an error's message in ``job`` and ``job_attempt``; the event keeps all of it."""
+
+# Plain strings: asking an enum for its value is a call.
+_READY: Final = str(State.READY)
+_SCHEDULED: Final = str(State.SCHEDULED)
+_RUNNING: Final = str(State.RUNNING)
+_CANCELLING: Final = str(State.CANCELLING)
+_DEAD: Final = str(State.DEAD)
+_CLAIMED: Final = frozenset(str(s) for s in CLAIMED_STATES)
+
+
+class Job:
+    """One row of ``job``."""
+
+    __slots__ = JOB_COLUMNS
+
+    def __init__(self, queue: str, job_id: str, *, complete: bool) -> None:
+        self.job_id = job_id
+        self.queue = queue
+        self.task: str | None = None
+        self.priority: str | None = None
+        self.state: str = GONE
+        self.claims = self.failures = self.losses = self.unknown = 0
+        self.max_attempts: int | None = None
+        self.max_losses: int | None = None
+        self.seq: int | None = None
+        self.enqueued_at_ms: int | None = None
+        self.due_ms: int | None = None
+        self.ready_at_ms: int | None = None
+        self.claimed_at_ms: int | None = None
+        self.finished_at_ms: int | None = None
+        self.since_ms: int | None = None
+        self.worker: str | None = None
+        self.fence: str | None = None
+        self.reason: str | None = None
+        self.error_type: str | None = None
+        self.error_message: str | None = None
+        self.digest: str | None = None
+        self.complete = int(complete)
+        self.last_epoch = self.last_seq = 0
+
+    @classmethod
+    def of_row(cls, row: Sequence[Any]) -> Job:
+        """From a row in the order of JOB_COLUMNS."""
+        job = cls.__new__(cls)
+        for name, value in zip(JOB_COLUMNS, row, strict=True):
+            setattr(job, name, value)
+        return job
+
+
+class Attempt:
+    """One row of ``job_attempt``."""
+
+    __slots__ = ATTEMPT_COLUMNS
+
+    def __init__(self, job: Job, fence: str, claim: int | None) -> None:
+        self.job_id = job.job_id
+        self.queue = job.queue
+        self.fence = fence
+        self.claim = claim
+        self.task = job.task
+        self.worker: str | None = None
+        self.ready_at_ms: int | None = None
+        self.claimed_at_ms: int | None = None
+        self.ended_at_ms: int | None = None
+        self.waited_ms: int | None = None
+        self.ran_ms: int | None = None
+        self.outcome: str | None = None
+        self.error_type: str | None = None
+        self.error_message: str | None = None
+
+
+job_row: Final[Callable[[Job], tuple[Any, ...]]] = attrgetter(*JOB_COLUMNS)
+attempt_row: Final[Callable[[Attempt], tuple[Any, ...]]] = attrgetter(*ATTEMPT_COLUMNS)
+
+_IN_COLUMNS: Final[dict[Event, frozenset[str]]] = {
+    Event.ENQUEUED: frozenset({"id", "task"}),
+    Event.CLAIMED: frozenset({"id", "claim"}),
+    Event.BASELINE: frozenset({"id", "task"}),
+}
+"""The fields that a row of job_event has as columns of their own; all others are in its detail."""
+
+_DETAIL: Final = {
+    event: tuple(f.name for f in fields if f.name not in _IN_COLUMNS.get(event, frozenset({"id"})))
+    for event, fields in JOB_EVENT_FIELDS.items()
+}
+_FENCE_ONLY: Final = frozenset(e for e, names in _DETAIL.items() if names == ("fence",))
+
+
+def job_ids(intakes: Iterable[Intake]) -> list[str]:
+    """The jobs that the entries are about, each once."""
+    ids: dict[str, None] = {}
+    for intake in intakes:
+        if intake.columns:
+            ids.update(dict.fromkeys(intake.columns["id"]))
+    return list(ids)
+
+
+class Folder:
+    """One batch: entries in, rows out."""
+
+    def __init__(self, queue: str, known: Iterable[Sequence[Any]], *, at_ms: int = 0) -> None:
+        """``known``: the rows of ``job`` for the ids of the batch. ``at_ms``: the last event's time
+        before.
+        """
+        self.queue = queue
+        self.at_ms = at_ms
+        self.jobs: dict[str, Job] = {job.job_id: job for job in map(Job.of_row, known)}
+        self.known: Final = frozenset(self.jobs)
+        self.touched: dict[str, Job] = {}
+        self.begun: dict[tuple[str, str], Attempt] = {}
+        """Claims that began in this batch: their rows cannot exist yet."""
+        self.resumed: dict[tuple[str, str], Attempt] = {}
+        """Claims of which a row may exist."""
+        self.events: list[EventRow] = []
+        self._details: dict[tuple[str | None, str | None], str | None] = {}
+        self._steps: dict[Event, Callable[[Intake], None]] = {
+            Event.ENQUEUED: self._enqueued,
+            Event.PROMOTED: self._promoted,
+            Event.CLAIMED: self._claimed,
+            Event.SUCCEEDED: self._succeeded,
+            Event.RETRIED: self._retried,
+            Event.DIED: self._died,
+            Event.ROLLED_BACK: self._rolled_back,
+            Event.LEASE_EXPIRED: self._lease_expired,
+            Event.CANCEL_REQUESTED: self._cancel_requested,
+            Event.CANCELLED: self._cancelled,
+            Event.REQUEUED: self._requeued,
+            Event.PRUNED: self._pruned,
+            Event.BASELINE: self._baseline,
+            Event.SETTLEMENT_REFUSED: self._settlement_refused,
+        }
+
+    # What to write.
+
+    def job_rows(self) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+        """Rows of ``job``: the new ones, and those that replace a row."""
+        new: list[tuple[Any, ...]] = []
+        old: list[tuple[Any, ...]] = []
+        for job_id, job in self.touched.items():
+            (old if job_id in self.known else new).append(job_row(job))
+        return new, old
+
+    def attempt_rows(self) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+        """Rows of ``job_attempt``: the new ones, and those of which a row may exist."""
+        return list(map(attempt_row, self.begun.values())), list(
+            map(attempt_row, self.resumed.values())
+        )
+
+    # Reading an entry.
+
+    def add(self, intake: Intake) -> None:
+        """Apply one entry."""
+        if intake.at_ms is not None:
+            self.at_ms = intake.at_ms
+        event = intake.event
+        if event is not None and intake.columns:
+            self._steps[event](intake)
+        elif event is not None and not intake.stubs:
+            self._row(intake, 0, str(event), None, None, None, _queue_detail(intake))
+        if intake.quarantined:
+            self._add_stubs(intake, len(self.events) - len(intake.ordinals))
+
+    def _add_stubs(self, intake: Intake, begin: int) -> None:
+        """Add rows for what is in quarantine to those of the entry, which begin at ``begin``."""
+        kept = {q.ordinal: q for q in intake.quarantined}
+        for ordinal in intake.stubs:
+            found = kept.get(ordinal) or kept[None]
+            # Its hash ties what is in quarantine to the chain of batches.
+            sha = hashlib.sha256(found.raw).hexdigest()
+            detail = to_json({"kind": found.kind, "reason": found.reason, "sha256": sha})
+            self._row(intake, ordinal, QUARANTINED, None, None, None, detail)
+        # The chain hashes rows in the order of their key.
+        self.events[begin:] = sorted(self.events[begin:], key=itemgetter(3))
+
+    def _row(
+        self,
+        intake: Intake,
+        ordinal: int,
+        kind: str,
+        job_id: str | None,
+        claim: int | None,
+        task: str | None,
+        detail: str | None,
+    ) -> None:
+        epoch, seq = intake.id
+        self.events.append(
+            (
+                self.queue,
+                epoch,
+                seq,
+                ordinal,
+                kind,
+                self.at_ms,
+                job_id,
+                claim,
+                intake.by,
+                task,
+                detail,
+            )
+        )
+
+    def _job(self, job_id: str, intake: Intake) -> Job:
+        """The job of an event, from now on to be written."""
+        job = self.jobs.get(job_id)
+        if job is None:
+            complete = intake.event is Event.ENQUEUED or intake.event is Event.BASELINE
+            job = self.jobs[job_id] = Job(self.queue, job_id, complete=complete)
+        self.touched[job_id] = job
+        job.last_epoch, job.last_seq = intake.id
+        job.since_ms = self.at_ms
+        job.due_ms = None
+        job.reason = None
+        return job
+
+    def _details_of(self, intake: Intake) -> list[str | None]:
+        """The detail of every job's event, in order."""
+        assert intake.event is not None
+        why = intake.why
+        if intake.event in _FENCE_ONLY:
+            # Jobs claimed together share their fence, so most of these are equal.
+            memo = self._details
+            details = []
+            for fence in intake.columns["fence"]:
+                key = (fence, why)
+                if key not in memo:
+                    memo[key] = _detail(("fence",), (fence,), why)
+                details.append(memo[key])
+            return details
+        names = _DETAIL[intake.event]
+        if not names:
+            return [_detail((), (), why)] * len(intake.ordinals)
+        columns = [intake.columns[name] for name in names]
+        return [_detail(names, values, why) for values in zip(*columns, strict=True)]
+
+    def _end(self, job: Job, fence: str | None, outcome: Event, error: Any = None) -> int | None:
+        """End the claim with that fence. Returns its number, if known."""
+        if error is not None:
+            job.error_type, job.error_message = _error_text(error)
+        if fence is None:
+            return None
+        attempt = self._attempt(job, fence)
+        attempt.outcome = str(outcome)
+        attempt.ended_at_ms = self.at_ms
+        if attempt.claimed_at_ms is not None:
+            attempt.ran_ms = max(0, self.at_ms - attempt.claimed_at_ms)
+        if error is not None:
+            attempt.error_type, attempt.error_message = job.error_type, job.error_message
+        return attempt.claim
+
+    def _attempt(self, job: Job, fence: str) -> Attempt:
+        key = (job.job_id, fence)
+        attempt = self.begun.get(key) or self.resumed.get(key)
+        if attempt is None:
+            in_force = job.fence == fence
+            attempt = Attempt(job, fence, job.claims if in_force else None)
+            if in_force:
+                # What _claimed knew in an earlier batch.
+                attempt.worker = job.worker
+                attempt.ready_at_ms = job.ready_at_ms
+                attempt.claimed_at_ms = job.claimed_at_ms
+                attempt.waited_ms = _waited(job)
+            self.resumed[key] = attempt
+        return attempt
+
+    # One step per event.
+
+    def _enqueued(self, intake: Intake) -> None:
+        columns = intake.columns
+        at_ms, (epoch, seq), by = self.at_ms, intake.id, intake.by
+        append = self.events.append
+        for ordinal, job_id, due, place, task, priority, attempts, losses, digest, detail in zip(
+            intake.ordinals,
+            columns["id"],
+            columns["due_ms"],
+            columns["seq"],
+            columns["task"],
+            columns["priority"],
+            columns["max_attempts"],
+            columns["max_losses"],
+            columns["digest"],
+            self._details_of(intake),
+            strict=True,
+        ):
+            job = self._job(job_id, intake)
+            job.state = _READY if due is None else _SCHEDULED
+            job.task, job.priority, job.seq, job.digest = task, priority, place, digest
+            job.max_attempts, job.max_losses = attempts, losses
+            job.claims = job.failures = job.losses = job.unknown = 0
+            job.enqueued_at_ms = at_ms
+            job.due_ms = due
+            job.ready_at_ms = at_ms if due is None else None
+            job.claimed_at_ms = job.finished_at_ms = None
+            job.error_type = job.error_message = job.fence = job.worker = None
+            append(
+                (self.queue, epoch, seq, ordinal, "enqueued", at_ms, job_id, None, by, task, detail)
+            )
+
+    def _claimed(self, intake: Intake) -> None:
+        at_ms, (epoch, seq), by, fence = self.at_ms, intake.id, intake.by, str(intake.id)
+        append = self.events.append
+        columns = intake.columns
+        for ordinal, job_id, claim, detail in zip(
+            intake.ordinals, columns["id"], columns["claim"], self._details_of(intake), strict=True
+        ):
+            job = self._job(job_id, intake)
+            job.state = _RUNNING
+            job.claims, job.fence, job.worker, job.claimed_at_ms = claim, fence, by, at_ms
+            attempt = self.begun[job_id, fence] = Attempt(job, fence, claim)
+            attempt.worker = by
+            attempt.ready_at_ms = ready = job.ready_at_ms
+            attempt.claimed_at_ms = at_ms
+            if ready is not None:
+                attempt.waited_ms = at_ms - ready if at_ms > ready else 0
+            append(
+                (
+                    self.queue,
+                    epoch,
+                    seq,
+                    ordinal,
+                    "claimed",
+                    at_ms,
+                    job_id,
+                    claim,
+                    by,
+                    job.task,
+                    detail,
+                )
+            )
+
+    def _succeeded(self, intake: Intake) -> None:
+        at_ms, (epoch, seq), by = self.at_ms, intake.id, intake.by
+        append = self.events.append
+        columns = intake.columns
+        for ordinal, job_id, fence, detail in zip(
+            intake.ordinals, columns["id"], columns["fence"], self._details_of(intake), strict=True
+        ):
+            job = self._job(job_id, intake)
+            claim = self._end(job, fence, Event.SUCCEEDED)
+            job.state = "succeeded"
+            job.finished_at_ms = at_ms
+            job.fence = job.worker = None
+            append(
+                (
+                    self.queue,
+                    epoch,
+                    seq,
+                    ordinal,
+                    "succeeded",
+                    at_ms,
+                    job_id,
+                    claim,
+                    by,
+                    job.task,
+                    detail,
+                )
+            )
+
+    def _each(self, intake: Intake, apply: Callable[[Job, dict[str, Any]], int | None]) -> None:
+        """The rarer events: ``apply`` changes the job and returns the claim concerned."""
+        columns = intake.columns
+        names = tuple(columns)
+        details = self._details_of(intake)
+        for ordinal, detail, values in zip(
+            intake.ordinals, details, zip(*columns.values(), strict=True), strict=True
+        ):
+            facts = dict(zip(names, values, strict=True))
+            job = self._job(facts["id"], intake)
+            claim = apply(job, facts)
+            if job.state not in _CLAIMED:
+                job.fence = job.worker = None
+            self._row(intake, ordinal, str(intake.event), job.job_id, claim, job.task, detail)
+
+    def _promoted(self, intake: Intake) -> None:
+        # The job became ready when it was due, not when a claim noticed.
+        due_before = {j: self.jobs[j].due_ms for j in intake.columns["id"] if j in self.jobs}
+
+        def apply(job: Job, facts: dict[str, Any]) -> None:
+            due = due_before.get(job.job_id)
+            job.seq = facts["seq"]
+            job.state = _READY
+            job.ready_at_ms = self.at_ms if due is None else min(due, self.at_ms)
+
+        self._each(intake, apply)
+
+    def _wait_again(self, job: Job, due_ms: int | None) -> None:
+        job.due_ms = due_ms
+        job.state = _READY if due_ms is None else _SCHEDULED
+        job.ready_at_ms = self.at_ms if due_ms is None else None
+
+    def _retried(self, intake: Intake) -> None:
+        def apply(job: Job, facts: dict[str, Any]) -> int | None:
+            claim = self._end(job, facts["fence"], Event.RETRIED, facts["error"])
+            job.failures = facts["failures"] or 0
+            self._wait_again(job, facts["due_ms"])
+            return claim
+
+        self._each(intake, apply)
+
+    def _died(self, intake: Intake) -> None:
+        def apply(job: Job, facts: dict[str, Any]) -> int | None:
+            claim = self._end(job, facts["fence"], Event.DIED, facts["error"])
+            job.failures = facts["failures"] or 0
+            job.reason = facts["reason"]
+            job.state = _DEAD
+            job.finished_at_ms = self.at_ms
+            return claim
+
+        self._each(intake, apply)
+
+    def _rolled_back(self, intake: Intake) -> None:
+        def apply(job: Job, facts: dict[str, Any]) -> int | None:
+            claim = self._end(job, facts["fence"], Event.ROLLED_BACK)
+            if facts["unknown"] is not None:
+                job.unknown = facts["unknown"]
+            self._wait_again(job, facts["due_ms"])
+            return claim
+
+        self._each(intake, apply)
+
+    def _lease_expired(self, intake: Intake) -> None:
+        def apply(job: Job, facts: dict[str, Any]) -> int | None:
+            claim = self._end(job, facts["fence"], Event.LEASE_EXPIRED)
+            job.losses = facts["losses"] or 0
+            if facts["target"] == State.DEAD:
+                job.state, job.reason = _DEAD, "poison"
+                job.finished_at_ms = self.at_ms
+            else:
+                self._wait_again(job, None)
+            return claim
+
+        self._each(intake, apply)
+
+    def _cancel_requested(self, intake: Intake) -> None:
+        def apply(job: Job, facts: dict[str, Any]) -> int | None:
+            job.state = _CANCELLING
+            return job.claims if job.fence == facts["fence"] else None
+
+        self._each(intake, apply)
+
+    def _cancelled(self, intake: Intake) -> None:
+        def apply(job: Job, facts: dict[str, Any]) -> int | None:
+            claim = self._end(job, facts["fence"], Event.CANCELLED)
+            job.state = "cancelled"
+            job.finished_at_ms = self.at_ms
+            return claim
+
+        self._each(intake, apply)
+
+    def _requeued(self, intake: Intake) -> None:
+        def apply(job: Job, facts: dict[str, Any]) -> None:
+            job.seq = facts["seq"]
+            job.failures = job.losses = job.unknown = 0
+            job.finished_at_ms = None
+            self._wait_again(job, None)
+
+        self._each(intake, apply)
+
+    def _pruned(self, intake: Intake) -> None:
+        def apply(job: Job, facts: dict[str, Any]) -> None:  # noqa: ARG001 - called like the others
+            job.state = "pruned"
+
+        self._each(intake, apply)
+
+    def _baseline(self, intake: Intake) -> None:
+        def apply(job: Job, facts: dict[str, Any]) -> int | None:
+            job.complete = 1
+            same_claim = facts["fence"] is not None and facts["fence"] == job.fence
+            for name in ("task", "priority", "max_attempts", "max_losses", "seq"):
+                setattr(job, name, facts[name])
+            for name in ("due_ms", "fence", "worker", "reason", "since_ms"):
+                setattr(job, name, facts[name])
+            for name in ("claims", "failures", "losses", "unknown"):
+                setattr(job, name, facts[name] or 0)
+            state = facts["state"]
+            if state is None:
+                # Redis does not have it. How it ended is known to SQL, or to nobody.
+                job.state = job.state if job.state in TERMINAL_STATES else GONE
+                return None
+            job.state = state
+            since = facts["since_ms"]
+            if state == State.READY:
+                job.ready_at_ms = since
+            if state == State.DEAD:
+                job.finished_at_ms = since
+            else:
+                job.finished_at_ms = None
+            if state not in _CLAIMED or job.fence is None:
+                return None
+            if not same_claim:
+                job.ready_at_ms = None
+                job.claimed_at_ms = since if state == State.RUNNING else None
+            self._attempt(job, job.fence)
+            return job.claims
+
+        self._each(intake, apply)
+
+    def _settlement_refused(self, intake: Intake) -> None:
+        # It changes nothing: not even a job that was never heard of comes to be.
+        details = self._details_of(intake)
+        for ordinal, job_id, detail in zip(
+            intake.ordinals, intake.columns["id"], details, strict=True
+        ):
+            job = self.jobs.get(job_id)
+            task = None if job is None else job.task
+            self._row(intake, ordinal, str(intake.event), job_id, None, task, detail)
+
+
+def _waited(job: Job) -> int | None:
+    if job.ready_at_ms is None or job.claimed_at_ms is None:
+        return None
+    return max(0, job.claimed_at_ms - job.ready_at_ms)
+
+
+def _detail(names: Sequence[str], values: Sequence[Any], why: str | None) -> str | None:
+    """A JSON object of the values that are not null."""
+    parts = []
+    for name, value in zip(names, values, strict=True):
+        if value is None:
+            continue
+        # Most are numbers and plain words, which need no encoder.
+        if type(value) is int:
+            parts.append(f'"{name}":{value}')
+        elif type(value) is str and value.isalnum() and value.isascii():
+            parts.append(f'"{name}":"{value}"')
+        else:
+            parts.append(f'"{name}":{to_json(value)}')
+    if why is not None:
+        parts.append(f'"why":{to_json(why)}')
+    return f"{{{','.join(parts)}}}" if parts else None
+
+
+def _queue_detail(intake: Intake) -> str | None:
+    return _detail(tuple(intake.data), tuple(intake.data.values()), intake.why)
+
+
+def _error_text(error: Any) -> tuple[str | None, str | None]:
+    """Type and message of an error, as text that SQL can keep and people can read."""
+    if not isinstance(error, dict):
+        return None, clean(str(error))[:ERROR_MESSAGE_MAX]
+    kind, message = error.get("type"), error.get("message")
+    return (
+        None if kind is None else clean(str(kind))[:200],
+        None if message is None else clean(str(message))[:ERROR_MESSAGE_MAX],
+    )

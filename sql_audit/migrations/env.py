@@ -1,0 +1,22 @@
+"""Alembic's entry: runs migrations on the connection that :mod:`sql_audit.migrate` opened."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from sql_audit.migrate import VERSION_TABLE
+from sql_audit.schema import metadata
+
+connection = context.config.attributes.get("connection")
+if connection is None:
+    raise SystemExit("run `rq-core audit migrate --audit URL`, which opens the database itself")
+
+context.configure(
+    connection=connection,
+    target_metadata=metadata,
+    version_table=VERSION_TABLE,
+    # BEGIN is really issued on SQLite too, so that a migration happens whole or not at all.
+    transactional_ddl=True,
+)
+with context.begin_transaction():
+    context.run_migrations()

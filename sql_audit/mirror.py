@@ -1,0 +1,603 @@
+"""The mirror of one queue: outbox entries into SQL, exactly once, one batch per transaction.
+
+Exactly once, because a batch's rows and the cursor that counts them commit together. Only then is
+Redis trimmed, and the last mirrored entry stays in the stream as the *anchor*, which the next read
+must find unchanged. A batch is never committed before the trim of the one before was answered, so
+that each trim takes exactly one batch off the backlog, however often it is sent and by whichever
+mirror.
+
+No threads and no loops: :meth:`Mirror.turn` makes one batch, in steps that a test may interrupt.
+Several mirrors may work on a queue; whoever has the cursor's lock moves it, and the others see that
+it moved.
+
+    >>> mirror = Mirror(source, Database("audit.db"), "mail")        # doctest: +SKIP
+    >>> mirror.turn().events                                         # doctest: +SKIP
+    4096
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection
+
+from rq_core.history import OutboxId
+from rq_core.machine import Event
+from sql_audit.database import Database, copy_text, data_refused, describe
+from sql_audit.entries import (
+    INTEGER_MAX,
+    NAME_LENGTH_MAX,
+    Intake,
+    Quarantined,
+    clean,
+    fingerprint,
+    hold,
+    pack,
+    take,
+    to_json,
+)
+from sql_audit.fold import Folder, job_ids
+from sql_audit.source import OutboxSource, RawFields
+from sql_audit.statements import (
+    ADVANCE_CURSOR,
+    AUDIT_ID,
+    CREATE_CURSOR,
+    CURSOR,
+    INSERT_BATCH,
+    INSERT_EPOCHS,
+    INSERT_QUARANTINE,
+    LOCKED_CURSOR,
+)
+
+logger = logging.getLogger("rq_core.audit")
+
+STEPS: Final = (
+    "attached", "read", "locked", "compared", "events", "projected", "chained", "advanced",
+    "committed", "trimmed",
+)  # fmt: skip
+"""The steps of a turn, in order; ``on_step`` is told each one when it is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """How much one transaction takes. A batch ends with the entry that reaches a limit."""
+
+    events: int = 5_000
+    size: int = 4 * 1024 * 1024
+    """Bytes of the entries' values."""
+    page: int = 500
+    """Entries per read, so that a batch of large entries is not read at once many times over."""
+
+
+class Outcome(StrEnum):
+    """What a turn came to."""
+
+    MIRRORED = "mirrored"
+    IDLE = "idle"
+    """Nothing new."""
+    HELD = "held"
+    """Another mirror has the cursor."""
+    STALE = "stale"
+    """Another mirror moved the cursor meanwhile. The next turn reads on from there."""
+    REFUSED = "refused"
+    """SQL refused a row. The next turns look for it, and put it into quarantine."""
+
+
+class Turn(NamedTuple):
+    """What a turn came to, and how much it mirrored."""
+
+    outcome: Outcome
+    entries: int = 0
+    events: int = 0
+
+
+@dataclass(slots=True)
+class Cursor:
+    """A row of mirror_cursor."""
+
+    queue: str
+    epoch: int | None
+    seq: int | None
+    at_ms: int | None
+    anchor: str | None
+    batch: int
+    head: str
+    entries: int
+    events: int
+    bytes: int
+    quarantined: int
+    gaps: int
+    trim_jobs: int
+    trim_bytes: int
+
+    @property
+    def position(self) -> OutboxId | None:
+        """The last mirrored entry."""
+        if self.epoch is None or self.seq is None:
+            return None
+        return OutboxId(self.epoch, self.seq)
+
+
+RawEntry = tuple[OutboxId, RawFields]
+
+
+class _Break(NamedTuple):
+    """A row of mirror_epoch, to be."""
+
+    at: OutboxId
+    kind: str
+    at_ms: int
+    reason: str | None = None
+    old: OutboxId | None = None
+    missing: int | None = None
+    detail: str | None = None
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What one turn carries from step to step."""
+
+    cursor: Cursor
+    """As read; from ``lock`` on, as locked."""
+    read: list[RawEntry]
+    """From the anchor on, if there is one."""
+    moved: bool = False
+    """Whether the cursor moved between the two."""
+    entries: list[RawEntry] = field(default_factory=list)
+    intakes: list[Intake] = field(default_factory=list)
+    breaks: list[_Break] = field(default_factory=list)
+    extra: list[Quarantined] = field(default_factory=list)
+    """What is kept raw besides the entries' own."""
+    folder: Folder | None = None
+    lines: str = ""
+    """The rows of its events, as COPY has them."""
+
+
+def genesis(audit_id: str, queue: str) -> str:
+    """The head of a queue's chain before its first batch: SHA-256 in hex."""
+    return hashlib.sha256(f"rq-core audit {audit_id} {queue}".encode()).hexdigest()
+
+
+def rows_digest(lines: str) -> str:
+    """SHA-256 in hex of a batch's rows of job_event, as :func:`sql_audit.database.copy_text` says them.
+
+    PostgreSQL says the same: ``COPY (SELECT … ORDER BY epoch, seq, ordinal) TO STDOUT``.
+    """
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def chain(
+    prev: str, queue: str, batch: int, first: OutboxId, last: OutboxId, events: int, digest: str
+) -> str:
+    """The head after a batch: SHA-256 in hex."""
+    link = f"{prev} {queue} {batch} {first} {last} {events} {digest}"
+    return hashlib.sha256(link.encode()).hexdigest()
+
+
+class Mirror:
+    """Mirrors one queue. Not for several threads at once."""
+
+    def __init__(
+        self,
+        source: OutboxSource,
+        database: Database,
+        queue: str,
+        *,
+        limits: BatchLimits | None = None,
+        on_step: Callable[[str], None] | None = None,
+    ) -> None:
+        """``on_step`` is called with each of STEPS when it is done, for tests."""
+        self.source = source
+        self.database = database
+        self.queue = queue
+        self.limits = limits or BatchLimits()
+        self.position: OutboxId | None = None
+        """The last mirrored entry, as this mirror knows it."""
+        self._done = on_step or (lambda _step: None)
+        self._audit_id: str | None = None
+        self._page = 64
+        """How many entries the next batch will be about."""
+        self._entries_max: int | None = None
+        """While a refused row is looked for: how many entries a batch may have."""
+        self._refusals: dict[OutboxId, list[str]] = {}
+        """Entries that SQL refused alone, and what it said, each time."""
+
+    # One turn.
+
+    def turn(self) -> Turn:
+        """Mirror one batch, if there is one.
+
+        Raises what Redis or SQL raise when they fail; nothing is lost then, and the next turn goes
+        on.
+        """
+        if self._audit_id is None:
+            self.attach()
+        batch = self.read()
+        if not batch.read and batch.cursor.anchor is None:
+            return Turn(Outcome.IDLE)
+        if len(batch.read) == 1 and self._anchored(batch.cursor, batch.read):
+            return Turn(Outcome.IDLE)
+        try:
+            outcome = self._write(batch)
+        except Exception as error:
+            if not data_refused(error):
+                raise
+            self._look_for_refused(batch, error)
+            return Turn(Outcome.REFUSED)
+        if outcome is not Outcome.MIRRORED:
+            return Turn(outcome)
+        self._after_commit()
+        self.trim(batch.cursor)
+        events = 0 if batch.folder is None else len(batch.folder.events)
+        return Turn(outcome, len(batch.entries), events)
+
+    def _write(self, batch: _Batch) -> Outcome:
+        with self.database.writing() as connection:
+            if connection is None or not self.lock(connection, batch):
+                return Outcome.HELD
+            if not self.compare(connection, batch):
+                return Outcome.STALE
+            self.insert_events(connection, batch)
+            self.project(connection, batch)
+            self.chain(connection, batch)
+            self.advance(connection, batch)
+            connection.commit()
+            self.position = batch.cursor.position
+            self._done("committed")
+        return Outcome.MIRRORED
+
+    # The steps.
+
+    def attach(self) -> None:
+        """Make the queue's cursor if there is none, and tell Redis that this database mirrors the
+        queue.
+
+        Raises rq_core.errors.AuditElsewhere if another one does.
+        """
+        with self.database.readers.connect() as reader:
+            audit_id: str = reader.execute(AUDIT_ID).scalar_one()
+            row = reader.execute(CURSOR, {"queue": self.queue}).one_or_none()
+        if row is None:
+            first = {"queue": self.queue, "head": genesis(audit_id, self.queue)}
+            with self.database.writing(wait=True) as connection:
+                assert connection is not None
+                connection.execute(CREATE_CURSOR[self.database.dialect], first)
+                connection.commit()
+        self.source.attach(self.queue, audit_id)
+        self._audit_id = audit_id
+        self._done("attached")
+
+    def read(self) -> _Batch:
+        """Read the cursor, settle the trim it may still owe, and read from Redis up to a batch."""
+        with self.database.readers.connect() as connection:
+            cursor = Cursor(*connection.execute(CURSOR, {"queue": self.queue}).one())
+        if cursor.position is not None and cursor.position != self.position:
+            # This mirror has begun, or another moved the cursor and may have died before its trim.
+            self.trim(cursor)
+        self.position = cursor.position
+        batch = _Batch(cursor, self._read_from(cursor.position))
+        self._done("read")
+        return batch
+
+    def lock(self, connection: Connection, batch: _Batch) -> bool:
+        """Lock the cursor. False if another mirror has it."""
+        row = connection.execute(LOCKED_CURSOR, {"queue": self.queue}).one_or_none()
+        if row is None:
+            return False
+        locked = Cursor(*row)
+        batch.moved = locked != batch.cursor
+        batch.cursor = locked
+        self._done("locked")
+        return True
+
+    def compare(self, connection: Connection, batch: _Batch) -> bool:  # noqa: ARG002 - under its lock
+        """Find what follows the cursor, and note every break. False if the cursor moved since the
+        read.
+        """
+        cursor = batch.cursor
+        if batch.moved:
+            # The trim that the cursor owes now was not sent by this mirror: begin with that again.
+            return False
+        if not self._continues(cursor, batch.read):
+            # Redis is asked again now that the cursor cannot move, before this is called a break.
+            batch.read = self._read_from(cursor.position)
+        entries = batch.read
+        before = cursor.position
+        if before is not None and cursor.anchor is not None:
+            if entries and entries[0][0] == before:
+                if fingerprint(entries[0][1]) != cursor.anchor:
+                    self._note_changed(batch, before, entries[0][1])
+            elif not entries:
+                batch.breaks.append(
+                    _Break(
+                        before,
+                        "lost",
+                        cursor.at_ms or 0,
+                        "Redis has neither it nor anything after it",
+                    )
+                )
+        if entries and entries[0][0] == before:
+            entries = entries[1:]
+        batch.entries = self._cut(entries)
+        batch.intakes = self._take(batch.entries)
+        self._note_breaks(batch)
+        self._done("compared")
+        return True
+
+    def insert_events(self, connection: Connection, batch: _Batch) -> None:
+        """Fold the batch onto the jobs' rows as they stand, and append its events."""
+        ids = job_ids(batch.intakes)
+        known = self.database.jobs(connection, self.queue, ids) if ids else ()
+        folder = Folder(self.queue, known, at_ms=batch.cursor.at_ms or 0)
+        for intake in batch.intakes:
+            folder.add(intake)
+        batch.folder = folder
+        batch.lines = copy_text(folder.events)
+        self.database.insert_events(connection, folder.events, batch.lines)
+        kept = batch.extra + [q for intake in batch.intakes for q in intake.quarantined]
+        rows = [
+            {
+                "queue": self.queue, "epoch": q.at.epoch, "seq": q.at.seq, "ordinal": q.ordinal,
+                "kind": q.kind, "reason": q.reason, "raw": q.raw,
+            }
+            for q in kept
+        ]  # fmt: skip
+        if rows:
+            connection.execute(INSERT_QUARANTINE, rows)
+            batch.cursor.quarantined += len(rows)
+        self._done("events")
+
+    def project(self, connection: Connection, batch: _Batch) -> None:
+        """Write the jobs and the claims as the batch leaves them."""
+        assert batch.folder is not None
+        self.database.put_jobs(connection, *batch.folder.job_rows())
+        self.database.put_attempts(connection, *batch.folder.attempt_rows())
+        self._done("projected")
+
+    def chain(self, connection: Connection, batch: _Batch) -> None:
+        """Append the batch to the chain, and what was found out about the numbering."""
+        assert batch.folder is not None
+        cursor = batch.cursor
+        if batch.entries:
+            first, last = batch.entries[0][0], batch.entries[-1][0]
+            rows = batch.folder.events
+            digest = rows_digest(batch.lines)
+            number = cursor.batch + 1
+            head = chain(cursor.head, self.queue, number, first, last, len(rows), digest)
+            connection.execute(
+                INSERT_BATCH,
+                {
+                    "queue": self.queue, "batch": number, "first_epoch": first.epoch,
+                    "first_seq": first.seq, "last_epoch": last.epoch, "last_seq": last.seq,
+                    "entries": len(batch.entries), "events": len(rows), "digest": digest,
+                    "prev": cursor.head, "head": head,
+                },
+            )  # fmt: skip
+            cursor.batch, cursor.head = number, head
+        if batch.breaks:
+            connection.execute(INSERT_EPOCHS, [self._epoch_row(found) for found in batch.breaks])
+        self._done("chained")
+
+    def advance(self, connection: Connection, batch: _Batch) -> None:
+        """Move the cursor behind the batch."""
+        assert batch.folder is not None
+        cursor = batch.cursor
+        if batch.entries:
+            last_id, last_raw = batch.entries[-1]
+            cursor.epoch, cursor.seq = last_id
+            cursor.at_ms = batch.folder.at_ms
+            cursor.anchor = fingerprint(last_raw)
+        elif batch.breaks:
+            self._note_anchor(batch)
+        cursor.entries += len(batch.entries)
+        cursor.events += len(batch.folder.events)
+        cursor.trim_jobs = sum(intake.jobs for intake in batch.intakes)
+        cursor.trim_bytes = sum(intake.size for intake in batch.intakes)
+        cursor.bytes += cursor.trim_bytes
+        cursor.gaps += sum(found.kind in ("gap", "changed", "lost") for found in batch.breaks)
+        values = {name: getattr(cursor, name) for name in Cursor.__slots__ if name != "queue"}
+        connection.execute(ADVANCE_CURSOR, {"the_queue": self.queue, **values})
+        self._done("advanced")
+
+    def trim(self, cursor: Cursor) -> None:
+        """Let Redis forget what SQL has, but the anchor. Harmless if it was done before."""
+        assert self._audit_id is not None
+        self.source.trim(
+            self.queue, self._audit_id, str(cursor.position), cursor.trim_jobs, cursor.trim_bytes
+        )
+        self._done("trimmed")
+
+    # Reading.
+
+    def _read_from(self, position: OutboxId | None) -> list[RawEntry]:
+        """Entries from ``position`` on (the anchor, if it is still there), up to about a batch."""
+        entries: list[RawEntry] = []
+        start = "-" if position is None else str(position)
+        size = jobs = 0
+        while True:
+            count = min(self._page, self.limits.page)
+            page = self.source.read_outbox(self.queue, start, count)
+            new = [(OutboxId.parse(entry_id), raw) for entry_id, raw in page]
+            if entries and new and new[0][0] == entries[-1][0]:
+                del new[0]
+            entries += new
+            for _, raw in new:
+                size += sum(map(len, raw.values()))
+                jobs += _about_jobs(raw)
+            full = size >= self.limits.size or jobs >= self.limits.events
+            if full:
+                self._page = max(8, len(entries) * self.limits.events // max(jobs, 1) + 2)
+            if full or len(page) < count or not new:
+                return entries
+            if self._entries_max is not None and len(entries) > self._entries_max:
+                return entries
+            start = str(entries[-1][0])
+
+    def _cut(self, entries: list[RawEntry]) -> list[RawEntry]:
+        """The entries of one batch."""
+        if self._entries_max is not None:
+            entries = entries[: self._entries_max]
+        size = jobs = 0
+        for index, (_, raw) in enumerate(entries):
+            size += sum(map(len, raw.values()))
+            jobs += _about_jobs(raw)
+            if size >= self.limits.size or jobs >= self.limits.events:
+                return entries[: index + 1]
+        return entries
+
+    def _take(self, entries: list[RawEntry]) -> list[Intake]:
+        if not self._refusals:
+            return [take(entry_id, raw) for entry_id, raw in entries]
+        return [self._take_suspect(entry_id, raw) for entry_id, raw in entries]
+
+    def _take_suspect(self, entry_id: OutboxId, raw: RawFields) -> Intake:
+        refusals = self._refusals.get(entry_id)
+        if refusals is None:
+            return take(entry_id, raw)
+        if len(refusals) == 1:
+            return hold(entry_id, raw, "refused", refusals[0])
+        # Not even a row that holds its place was taken: the place is taken.
+        intake = hold(entry_id, raw, "conflict", refusals[-1])
+        intake.in_place = False
+        return intake
+
+    # Comparing.
+
+    @staticmethod
+    def _anchored(cursor: Cursor, entries: list[RawEntry]) -> bool:
+        """Whether what was read begins with the anchor, unchanged."""
+        if cursor.position is None or not entries or entries[0][0] != cursor.position:
+            return False
+        return cursor.anchor is None or fingerprint(entries[0][1]) == cursor.anchor
+
+    def _continues(self, cursor: Cursor, entries: list[RawEntry]) -> bool:
+        """Whether what was read follows the cursor without a break."""
+        if cursor.position is not None and not self._anchored(cursor, entries):
+            return False
+        ids = [entry_id for entry_id, _ in entries]
+        return all(_follows(a, b) for a, b in pairwise(ids))
+
+    def _note_changed(self, batch: _Batch, at: OutboxId, raw: RawFields) -> None:
+        reason = "Redis has another entry under a number that is mirrored already"
+        batch.breaks.append(
+            _Break(at, "changed", batch.cursor.at_ms or 0, reason, detail=fingerprint(raw))
+        )
+        batch.extra.append(Quarantined(at, None, "conflict", reason, pack(raw)))
+        batch.cursor.anchor = fingerprint(raw)
+
+    def _note_breaks(self, batch: _Batch) -> None:
+        """Beginnings of epochs and gaps among the entries of the batch."""
+        before = batch.cursor.position
+        for intake in batch.intakes:
+            at, at_ms = intake.id, intake.at_ms or batch.cursor.at_ms or 0
+            if intake.event is Event.EPOCH_STARTED:
+                batch.breaks.append(_beginning(intake, before, at_ms))
+                batch.breaks += _break_at_beginning(intake, before, at_ms)
+            elif before is None:
+                reason = "the stream began in the middle of an epoch"
+                batch.breaks.append(_Break(at, "joined", at_ms, reason))
+            elif not _follows(before, at):
+                same = at.epoch == before.epoch
+                missing = at.seq - before.seq - 1 if same else None
+                reason = "entries are missing" if same else "the epoch's beginning is missing"
+                batch.breaks.append(_Break(at, "gap", at_ms, reason, before, missing))
+            before = at
+
+    def _note_anchor(self, batch: _Batch) -> None:
+        """A batch without entries: only a break to remember, once."""
+        if any(found.kind == "lost" for found in batch.breaks):
+            batch.cursor.anchor = None
+
+    def _epoch_row(self, found: _Break) -> dict[str, Any]:
+        return {
+            "queue": self.queue, "epoch": found.at.epoch, "seq": found.at.seq,
+            "kind": found.kind, "at_ms": found.at_ms, "reason": found.reason,
+            "old_epoch": None if found.old is None else found.old.epoch,
+            "old_seq": None if found.old is None else found.old.seq,
+            "missing": found.missing, "detail": found.detail,
+        }  # fmt: skip
+
+    def _after_commit(self) -> None:
+        self._refusals.clear()
+        if self._entries_max is not None:
+            self._entries_max *= 2
+            if self._entries_max >= self.limits.events:
+                self._entries_max = None
+
+    # What SQL refuses.
+
+    def _look_for_refused(self, batch: _Batch, error: Exception) -> None:
+        """Make the next batches smaller until one entry is left, and then mark that one.
+
+        Raises ``error`` again if there is nothing left to try.
+        """
+        count = len(batch.entries)
+        if count > 1:
+            self._entries_max = count // 2
+            logger.warning(
+                "queue %s: SQL refused a row among %d entries: %s",
+                self.queue,
+                count,
+                describe(error),
+            )
+            return
+        refusals = self._refusals.setdefault(batch.entries[0][0], []) if count else []
+        if not count or len(refusals) > 1:
+            raise error
+        refusals.append(describe(error))
+        logger.error(
+            "queue %s: entry %s goes to quarantine: %s",
+            self.queue, batch.entries[0][0], refusals[-1],
+        )  # fmt: skip
+
+
+def _about_jobs(raw: RawFields) -> int:
+    """About how many events an entry has, without reading it: every job begins a bracket."""
+    jobs = raw.get("jobs")
+    return max(1, jobs.count("[") - 1) if jobs else 1
+
+
+def _follows(before: OutboxId, after: OutboxId) -> bool:
+    """Whether there is nothing between two numbers. (What begins an epoch says so itself.)"""
+    if after.epoch == before.epoch:
+        return after.seq == before.seq + 1
+    return after.epoch > before.epoch and after.seq == 0
+
+
+def _word(value: Any) -> str | None:
+    return clean(value)[:NAME_LENGTH_MAX] if isinstance(value, str) else None
+
+
+def _told_last(intake: Intake) -> OutboxId | None:
+    """The last entry before, as an epoch's beginning tells it."""
+    last = intake.data.get("last")
+    try:
+        told = OutboxId.parse(last) if isinstance(last, str) else None
+    except ValueError:
+        return None
+    return told if told is None or max(told) <= INTEGER_MAX else None
+
+
+def _break_at_beginning(intake: Intake, before: OutboxId | None, at_ms: int) -> list[_Break]:
+    """What an epoch's beginning reveals, if Redis' last entry was not the one mirrored last."""
+    told = _told_last(intake)
+    if before is None or told == before:
+        return []
+    if told is None or told < before:
+        knew = "nothing" if told is None else f"events up to {told}"
+        return [_Break(intake.id, "lost", at_ms, f"Redis remembered {knew}", before)]
+    missing = told.seq - before.seq if told.epoch == before.epoch else None
+    return [_Break(intake.id, "gap", at_ms, f"Redis had events up to {told}", before, missing)]
+
+
+def _beginning(intake: Intake, before: OutboxId | None, at_ms: int) -> _Break:
+    return _Break(
+        intake.id, "started", at_ms, _word(intake.data.get("reason")), before,
+        detail=to_json({k: v for k, v in intake.data.items() if v is not None}),
+    )  # fmt: skip

@@ -1,0 +1,332 @@
+"""Questions to the audit log. Each answer says how far the log goes: its watermarks.
+
+engine = Database("audit.db").readers
+print(report(engine, queue="mail").tasks)
+"""
+
+# ruff: noqa: S608 - statements are joined from constants of this module; values are bound
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, Row, text
+
+from sql_audit.database import Database
+from sql_audit.errors import HistoryUnknown
+from sql_audit.statements import AUDIT_ID
+
+SLOWEST: Final = 5
+"""How many of the slowest jobs a report names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """How far a queue's log goes: every event up to this number is there, but for recorded gaps."""
+
+    queue: str
+    epoch: int | None
+    number: int | None
+    at_ms: int | None
+    events: int
+    gaps: int
+    """Recorded breaks in the numbering."""
+    quarantined: int
+
+    def __str__(self) -> str:
+        if self.epoch is None or self.at_ms is None:
+            return f"{self.queue}: nothing mirrored yet"
+        known = f"{self.queue}: complete through epoch {self.epoch}, number {self.number}"
+        gaps = f", with {self.gaps} recorded gap{'s' * (self.gaps != 1)}" if self.gaps else ""
+        return f"{known} ({readable(self.at_ms)}){gaps}"
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedEvent:
+    """One event of a job's history."""
+
+    queue: str
+    epoch: int
+    seq: int
+    ordinal: int
+    type: str
+    at_ms: int
+    job_id: str | None
+    claim: int | None
+    worker: str | None
+    """Who made the call: a worker, a producer or a person."""
+    task: str | None
+    detail: dict[str, Any]
+
+    @property
+    def number(self) -> str:
+        """The outbox id of its entry."""
+        return f"{self.epoch}-{self.seq}"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """One task of one queue. Times are in ms, None where nothing was measured."""
+
+    queue: str
+    task: str | None
+    jobs: int
+    succeeded: int
+    claims: int
+    retries: int
+    lease_expired: int
+    """Claims whose lease expired."""
+    dead: int
+    """Jobs that stopped for good, those pruned since included."""
+    cancelled: int
+    waited_p50_ms: int | None
+    waited_p95_ms: int | None
+    ran_p50_ms: int | None
+    ran_p95_ms: int | None
+    throughput: float | None
+    """Jobs succeeded per second, from the first enqueue to the last success."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowJob:
+    """One of the slowest claims that succeeded."""
+
+    queue: str
+    task: str | None
+    job_id: str
+    worker: str | None
+    ran_ms: int
+    waited_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of the jobs of one queue, or of all."""
+
+    tasks: list[TaskReport]
+    slowest: list[SlowJob]
+    watermarks: list[Watermark]
+    events: int = field(default=0)
+    """Events in the log of these queues."""
+
+    @property
+    def jobs(self) -> int:
+        return sum(task.jobs for task in self.tasks)
+
+    @property
+    def claims(self) -> int:
+        return sum(task.claims for task in self.tasks)
+
+    @property
+    def succeeded(self) -> int:
+        return sum(task.succeeded for task in self.tasks)
+
+    @property
+    def dead(self) -> int:
+        return sum(task.dead for task in self.tasks)
+
+    @property
+    def lease_expired(self) -> int:
+        return sum(task.lease_expired for task in self.tasks)
+
+    @property
+    def retries(self) -> int:
+        return sum(task.retries for task in self.tasks)
+
+
+def readable(at_ms: int) -> str:
+    """Unix ms as people read it, in UTC: ``2026-11-21 10:00:00.123Z``."""
+    try:
+        moment = datetime.fromtimestamp(at_ms // 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{at_ms} ms"
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{at_ms % 1000:03d}Z"
+
+
+# Statements.
+
+_QUEUE: Final = "(CAST(:queue AS TEXT) IS NULL OR queue = :queue)"
+
+_WATERMARKS = text(
+    "SELECT queue, epoch, seq, at_ms, events, gaps, quarantined FROM mirror_cursor "
+    f"WHERE {_QUEUE} ORDER BY queue"
+)
+
+_EVENT_COLUMNS = "queue, epoch, seq, ordinal, type, at_ms, job_id, claim, worker, task, detail"
+
+_HISTORY = text(
+    f"SELECT {_EVENT_COLUMNS} "
+    f"FROM job_event WHERE job_id = :job_id AND {_QUEUE} ORDER BY queue, epoch, seq, ordinal"
+)
+
+_TAIL = text(
+    f"SELECT {_EVENT_COLUMNS} FROM job_event WHERE queue = :queue "
+    "ORDER BY epoch DESC, seq DESC, ordinal DESC LIMIT :limit"
+)
+
+_AFTER = text(
+    f"SELECT {_EVENT_COLUMNS} FROM job_event WHERE queue = :queue "
+    "AND (epoch, seq, ordinal) > (:epoch, :seq, :ordinal) "
+    "ORDER BY epoch, seq, ordinal LIMIT :limit"
+)
+
+_JOBS = text(
+    "SELECT queue, task, COUNT(*) AS jobs, "
+    "SUM(CASE WHEN state = 'succeeded' THEN 1 ELSE 0 END) AS succeeded, "
+    "SUM(CASE WHEN state IN ('dead', 'pruned') THEN 1 ELSE 0 END) AS dead, "
+    "SUM(CASE WHEN state = 'cancelled' THEN 1 ELSE 0 END) AS cancelled, "
+    "MIN(enqueued_at_ms) AS first_ms, "
+    "MAX(CASE WHEN state = 'succeeded' THEN finished_at_ms END) AS last_ms "
+    f"FROM job WHERE {_QUEUE} GROUP BY queue, task ORDER BY queue, task"
+)
+
+_CLAIMS = text(
+    "SELECT queue, task, COUNT(*) AS claims, "
+    "SUM(CASE WHEN outcome = 'retried' THEN 1 ELSE 0 END) AS retries, "
+    "SUM(CASE WHEN outcome = 'lease_expired' THEN 1 ELSE 0 END) AS lease_expired "
+    f"FROM job_attempt WHERE {_QUEUE} GROUP BY queue, task"
+)
+
+
+def _percentiles(column: str) -> Any:
+    """The nearest-rank percentiles of a column, per queue and task: SQL that both databases
+    know.
+    """
+    return text(
+        f"SELECT queue, task, MIN(CASE WHEN place >= (n * 50 + 99) / 100 THEN {column} END), "
+        f"MIN(CASE WHEN place >= (n * 95 + 99) / 100 THEN {column} END) FROM ("
+        f"SELECT queue, task, {column}, "
+        f"ROW_NUMBER() OVER (PARTITION BY queue, task ORDER BY {column}) AS place, "
+        "COUNT(*) OVER (PARTITION BY queue, task) AS n "
+        f"FROM job_attempt WHERE {column} IS NOT NULL AND {_QUEUE}) AS ranked GROUP BY queue, task"
+    )
+
+
+_WAITED = _percentiles("waited_ms")
+_RAN = _percentiles("ran_ms")
+
+_SLOWEST = text(
+    "SELECT queue, task, job_id, worker, ran_ms, waited_ms FROM job_attempt "
+    f"WHERE outcome = 'succeeded' AND ran_ms IS NOT NULL AND {_QUEUE} "
+    "ORDER BY ran_ms DESC, job_id LIMIT :limit"
+)
+
+
+# Questions.
+
+
+def watermarks(engine: Engine, queue: str | None = None) -> list[Watermark]:
+    """How far the log of each queue goes."""
+    with engine.connect() as connection:
+        return _watermarks(connection, queue)
+
+
+def _watermarks(connection: Connection, queue: str | None) -> list[Watermark]:
+    return [Watermark(*row) for row in connection.execute(_WATERMARKS, {"queue": queue})]
+
+
+def _event(row: Row[Any]) -> LoggedEvent:
+    columns = row._asdict()
+    detail = columns.pop("detail")
+    return LoggedEvent(**columns, detail={} if detail is None else json.loads(detail))
+
+
+def history(engine: Engine, job_id: str, queue: str | None = None) -> list[LoggedEvent]:
+    """Every event of a job, oldest first. Raises HistoryUnknown if there is none."""
+    with engine.connect() as connection:
+        rows = connection.execute(_HISTORY, {"job_id": job_id, "queue": queue}).all()
+    if not rows:
+        where = "" if queue is None else f" in queue {queue!r}"
+        raise HistoryUnknown(job_id=job_id, where=where)
+    return [_event(row) for row in rows]
+
+
+def tail(engine: Engine, queue: str, limit: int = 20) -> list[LoggedEvent]:
+    """The last events of a queue, oldest first."""
+    with engine.connect() as connection:
+        rows = connection.execute(_TAIL, {"queue": queue, "limit": limit}).all()
+    return [_event(row) for row in reversed(rows)]
+
+
+def after(engine: Engine, last: LoggedEvent, limit: int = 1000) -> list[LoggedEvent]:
+    """The events of a queue that follow ``last``, oldest first."""
+    where = {"queue": last.queue, "epoch": last.epoch, "seq": last.seq, "ordinal": last.ordinal}
+    with engine.connect() as connection:
+        return [_event(row) for row in connection.execute(_AFTER, {**where, "limit": limit})]
+
+
+def report(engine: Engine, queue: str | None = None, slowest: int = SLOWEST) -> Report:
+    """What became of the jobs, per queue and task. ``queue`` None: of all queues."""
+    of_queue = {"queue": queue}
+    with engine.connect() as connection:
+        if engine.dialect.name == "postgresql":
+            # One moment for all the questions; SQLite's read transactions always see one.
+            connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+        marks = _watermarks(connection, queue)
+        claims = _by_task(connection.execute(_CLAIMS, of_queue).all())
+        waited = _by_task(connection.execute(_WAITED, of_queue).all())
+        ran = _by_task(connection.execute(_RAN, of_queue).all())
+        tasks = [
+            _task_report(row, claims, waited, ran) for row in connection.execute(_JOBS, of_queue)
+        ]
+        slow = [
+            SlowJob(*row) for row in connection.execute(_SLOWEST, {**of_queue, "limit": slowest})
+        ]
+    return Report(tasks, slow, marks, sum(mark.events for mark in marks))
+
+
+_ByTask = dict[tuple[str, str | None], tuple[Any, ...]]
+
+
+def _by_task(rows: Sequence[Row[Any]]) -> _ByTask:
+    return {(columns[0], columns[1]): columns[2:] for columns in map(tuple, rows)}
+
+
+def _task_report(row: Row[Any], claims: _ByTask, waited: _ByTask, ran: _ByTask) -> TaskReport:
+    key = row.queue, row.task
+    claimed, retries, expired = claims.get(key, (0, 0, 0))
+    waited_p50, waited_p95 = waited.get(key, (None, None))
+    ran_p50, ran_p95 = ran.get(key, (None, None))
+    throughput = None
+    if row.succeeded and row.first_ms is not None and row.last_ms is not None:
+        throughput = row.succeeded * 1000 / max(1, row.last_ms - row.first_ms)
+    return TaskReport(
+        queue=row.queue,
+        task=row.task,
+        jobs=row.jobs,
+        succeeded=row.succeeded,
+        claims=claimed,
+        retries=int(retries),
+        lease_expired=int(expired),
+        dead=row.dead,
+        cancelled=row.cancelled,
+        waited_p50_ms=waited_p50,
+        waited_p95_ms=waited_p95,
+        ran_p50_ms=ran_p50,
+        ran_p95_ms=ran_p95,
+        throughput=throughput,
+    )
+
+
+def audit_id(database: Database) -> str:
+    """The random name of an audit database, under which queues are attached to it."""
+    with database.readers.connect() as connection:
+        return str(connection.execute(AUDIT_ID).scalar_one())
+
+
+def history_of(url: str, job_id: str, queue: str) -> list[LoggedEvent]:
+    """A job's events, oldest first, from the database at ``url``, as handles ask for them.
+
+    There are none while the mirror is behind the job.
+    """
+    database = Database(url)
+    try:
+        return history(database.readers, job_id, queue)
+    except HistoryUnknown:
+        return []
+    finally:
+        database.close()

@@ -1,0 +1,231 @@
+"""The mirror as a service: all queues of a server, for as long as it is wanted.
+
+    python -m sql_audit.run --redis redis://localhost:6379/0 --audit audit.db [--queue mail]
+    [--once]
+
+It never ends because Redis or SQL does not answer: it says so, waits a little longer each time, and
+goes on. When it is told to stop it first mirrors what is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from rq_core.errors import UnknownQueue
+from sql_audit import migrate
+from sql_audit.database import Database, describe
+from sql_audit.mirror import BatchLimits, Mirror, Outcome
+from sql_audit.source import OutboxSource
+
+logger = logging.getLogger("rq_core.audit")
+
+WAIT_S: Final = 1.0
+"""Seconds that one wait for news lasts; how late a stop or a new queue may be noticed."""
+HELD_WAIT_S: Final = 0.25
+"""Seconds before a queue that another mirror works on is tried again."""
+BACKOFF_S: Final = 0.2
+BACKOFF_S_MAX: Final = 10.0
+DRAIN_S: Final = 10.0
+"""Seconds after a stop within which what is left is mirrored."""
+
+
+@dataclass(slots=True)
+class Mirrored:
+    """What a run has done."""
+
+    entries: int = 0
+    events: int = 0
+    failures: int = 0
+
+
+@dataclass(slots=True)
+class _Queue:
+    """One queue: its mirror, and when to try it next."""
+
+    mirror: Mirror
+    not_before: float = 0.0
+    backoff_s: float = BACKOFF_S
+    idle: bool = False
+    """Nothing was new in its last turn."""
+    error: str | None = None
+
+    def put_off(self, seconds: float) -> None:
+        # Spread, so that several mirrors do not come back at the same moment.
+        self.not_before = time.monotonic() + seconds * random.uniform(0.75, 1.25)  # noqa: S311 - no secret
+
+
+@dataclass(slots=True)
+class Service:
+    """The loop over all queues. See :func:`run`."""
+
+    source: OutboxSource
+    database: Database
+    only: Sequence[str] | None = None
+    limits: BatchLimits | None = None
+    on_step: Callable[[str], None] | None = None
+    done: Mirrored = field(default_factory=Mirrored)
+    _queues: dict[str, _Queue] = field(default_factory=dict)
+    _listed: float = float("-inf")
+    _redis_error: str | None = None
+    _redis_backoff_s: float = BACKOFF_S
+
+    def run(self, stop: threading.Event, *, once: bool = False) -> Mirrored:
+        """Mirror until ``stop`` is set (``once``: until nothing is left), then drain."""
+        while not stop.is_set():
+            self._find_queues(raise_errors=once)
+            if not self._turn_all(raise_errors=once):
+                if once and all(queue.idle for queue in self._queues.values()):
+                    return self.done
+                self._wait(stop)
+        self._drain()
+        return self.done
+
+    def _drain(self) -> None:
+        deadline = time.monotonic() + DRAIN_S
+        while time.monotonic() < deadline and self._turn_all():
+            pass
+
+    def _find_queues(self, *, raise_errors: bool) -> None:
+        if time.monotonic() - self._listed < WAIT_S:
+            return
+        try:
+            known = self.source.queues()
+        except Exception as error:
+            if raise_errors:
+                raise
+            self._note_redis(describe(error))
+            return
+        self._listed = time.monotonic()
+        wanted = known if self.only is None else self.only
+        for name in wanted:
+            if name not in known:
+                if raise_errors:
+                    raise UnknownQueue(queue=name, known=", ".join(known) or "none")
+            elif name not in self._queues:
+                mirror = Mirror(
+                    self.source, self.database, name, limits=self.limits, on_step=self.on_step
+                )
+                self._queues[name] = _Queue(mirror)
+
+    def _turn_all(self, *, raise_errors: bool = False) -> bool:
+        """One turn of each queue that may have one. Returns whether any moved on."""
+        moved = False
+        for name, queue in self._queues.items():
+            if queue.not_before <= time.monotonic():
+                moved |= self._turn(name, queue, raise_errors=raise_errors)
+        return moved
+
+    def _turn(self, name: str, queue: _Queue, *, raise_errors: bool) -> bool:
+        queue.idle = False
+        try:
+            turn = queue.mirror.turn()
+        except Exception as error:
+            # Whatever it is, the next turn begins again from what is committed.
+            if raise_errors:
+                raise
+            self._note_failure(name, queue, error)
+            return False
+        if queue.error is not None:
+            logger.info("queue %s: mirrored again", name)
+            queue.error = None
+        queue.backoff_s = BACKOFF_S
+        self.done.entries += turn.entries
+        self.done.events += turn.events
+        if turn.outcome is Outcome.HELD:
+            queue.put_off(HELD_WAIT_S)
+        queue.idle = turn.outcome is Outcome.IDLE
+        return turn.outcome not in (Outcome.IDLE, Outcome.HELD)
+
+    def _note_failure(self, name: str, queue: _Queue, error: Exception) -> None:
+        self.done.failures += 1
+        text = f"{type(error).__name__}: {describe(error)}"
+        if text != queue.error:
+            # Once per reason: an outage of an hour is one line, not thousands.
+            logger.error("queue %s: not mirrored: %s", name, text)
+            queue.error = text
+        queue.put_off(queue.backoff_s)
+        queue.backoff_s = min(queue.backoff_s * 2, BACKOFF_S_MAX)
+
+    def _note_redis(self, text: str) -> None:
+        if text != self._redis_error:
+            logger.error("Redis does not say what to mirror: %s", text)
+            self._redis_error = text
+
+    def _wait(self, stop: threading.Event) -> None:
+        """Until there is news, a queue may be tried again, or a second is over."""
+        now = time.monotonic()
+        later = [q.not_before - now for q in self._queues.values() if q.not_before > now]
+        seconds = max(0.01, min([WAIT_S, *later]))
+        waiting = {
+            name: str(queue.mirror.position or "0-0")
+            for name, queue in self._queues.items()
+            if queue.idle
+        }
+        if not waiting:
+            stop.wait(seconds)
+            return
+        try:
+            self.source.wait_outbox(waiting, seconds)
+        except Exception as error:  # noqa: BLE001 - waiting may fail in any way and be tried again
+            self._note_redis(describe(error))
+            stop.wait(self._redis_backoff_s)
+            self._redis_backoff_s = min(self._redis_backoff_s * 2, BACKOFF_S_MAX)
+        else:
+            self._redis_error, self._redis_backoff_s = None, BACKOFF_S
+
+
+def run(
+    source: OutboxSource,
+    url: str | Database,
+    *,
+    stop: threading.Event,
+    queues: Sequence[str] | None = None,
+    once: bool = False,
+    limits: BatchLimits | None = None,
+    on_step: Callable[[str], None] | None = None,
+) -> Mirrored:
+    """Mirror the queues of a server into an audit database until ``stop`` is set; ``once``: until
+    all is there.
+
+    ``queues`` None: all that exist, new ones too. A database without tables gets them. Raises
+    AuditError at the start if the database cannot be used; later failures are logged and tried
+    again, but for ``once``, which raises what went wrong.
+    """
+    database = url if isinstance(url, Database) else Database(url)
+    try:
+        migrate.ensure(database)
+        return Service(source, database, queues, limits, on_step).run(stop, once=once)
+    finally:
+        if database is not url:
+            database.close()
+
+
+@contextlib.contextmanager
+def rare_collections() -> Iterator[None]:
+    """Make Python's garbage collector rare, in a process that only mirrors.
+
+    A batch is many thousand small objects that free themselves; looking through them for cycles
+    after every 700 takes a quarter of the time.
+    """
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
+if __name__ == "__main__":
+    from sql_audit.cli import run as command
+
+    command()

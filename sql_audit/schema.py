@@ -1,0 +1,348 @@
+"""The tables of the audit log, their CHECK constraints, triggers and views.
+
+What is current here is reached by the migrations; a test compares the two. The words in the CHECKs
+come from :mod:`rq_core.machine`. Every time is an integer of Unix milliseconds, named ``*_ms``, and
+is the event's own.
+
+``job_event`` is kept in the order of its primary key. It is not partitioned, but may be later
+without moving a row: the key of a partitioned table must contain ``at_ms``, so a later migration
+gives the table a unique index on (queue, epoch, seq, ordinal, at_ms) and attaches it as the first
+partition of a new parent.
+"""
+
+# ruff: noqa: S608 - views and triggers are joined from names of this module
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from sqlalchemy import (
+    DDL,
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    Table,
+    Text,
+    event,
+)
+
+from rq_core.machine import CLAIMED_STATES, TRANSITIONS, Event, Priority, State
+
+metadata = MetaData()
+
+QUARANTINED: Final = "quarantined"
+"""The type of a row that stands for an event which SQL or the decoder refused."""
+
+TERMINAL_STATES: Final = tuple(dict.fromkeys(str(t.event) for t in TRANSITIONS if t.target is None))
+"""What a job that left Redis is called: the event that ended it."""
+
+GONE: Final = "gone"
+"""Redis does not have the job, and no event says why."""
+
+JOB_STATES: Final = (*(str(s) for s in State), *TERMINAL_STATES, GONE)
+
+OUTCOMES: Final = tuple(
+    dict.fromkeys(
+        str(t.event)
+        for t in TRANSITIONS
+        if t.source in CLAIMED_STATES and t.target not in CLAIMED_STATES
+    )
+)
+"""How a claim may end: the events that end it."""
+
+QUARANTINE_KINDS: Final = ("undecodable", "sanitised", "refused", "conflict")
+EPOCH_KINDS: Final = ("started", "joined", "gap", "changed", "lost")
+
+
+def _one_of(column: str, words: Iterable[str]) -> str:
+    return f"{column} IN ({', '.join(repr(str(word)) for word in words)})"
+
+
+def _text(name: str, *, null: bool = True, comment: str | None = None) -> Column[Any]:
+    return Column(name, Text, nullable=null, comment=comment)
+
+
+def _number(name: str, *, null: bool = False, comment: str | None = None) -> Column[Any]:
+    # A BIGINT in a composite key would otherwise be taken for a serial.
+    return Column(name, BigInteger, nullable=null, autoincrement=False, comment=comment)
+
+
+audit_meta = Table(
+    "audit_meta",
+    metadata,
+    Column("one", SmallInteger, primary_key=True, autoincrement=False),
+    _text("audit_id", null=False),
+    CheckConstraint("one = 1", name="audit_meta_one_row"),
+)
+"""One row: the random name of this database, which every trim presents to Redis."""
+
+job_event = Table(
+    "job_event",
+    metadata,
+    _text("queue", null=False),
+    _number("epoch"),
+    _number("seq"),
+    _number("ordinal"),
+    _text("type", null=False),
+    _number("at_ms"),
+    _text("job_id"),
+    _number("claim", null=True),
+    _text("worker"),
+    _text("task"),
+    _text("detail"),
+    PrimaryKeyConstraint("queue", "epoch", "seq", "ordinal", name="job_event_pkey"),
+    CheckConstraint(_one_of("type", (*Event, QUARANTINED)), name="job_event_type"),
+    Index("job_event_job", "job_id", "queue", "epoch", "seq"),
+    sqlite_with_rowid=False,
+)
+"""Every event, append-only: what happened to which job, in the order in which it happened.
+
+``worker`` is who made the call: a worker, a producer or a person. ``claim`` and ``task`` are known
+from the job where the event itself does not carry them. ``detail`` is a JSON object of whatever
+else it carries.
+"""
+
+job = Table(
+    "job",
+    metadata,
+    _text("job_id", null=False),
+    _text("queue", null=False),
+    _text("task"),
+    _text("priority"),
+    _text("state", null=False),
+    _number("claims"),
+    _number("failures"),
+    _number("losses"),
+    _number("unknown"),
+    _number("max_attempts", null=True),
+    _number("max_losses", null=True),
+    _number("seq", null=True),
+    _number("enqueued_at_ms", null=True),
+    _number("due_ms", null=True),
+    _number("ready_at_ms", null=True),
+    _number("claimed_at_ms", null=True),
+    _number("finished_at_ms", null=True),
+    _number("since_ms", null=True),
+    _text("worker"),
+    _text("fence"),
+    _text("reason"),
+    _text("error_type"),
+    _text("error_message"),
+    _text("digest"),
+    Column("complete", SmallInteger, nullable=False),
+    _number("last_epoch"),
+    _number("last_seq"),
+    PrimaryKeyConstraint("job_id", "queue", name="job_pkey"),
+    CheckConstraint(_one_of("state", JOB_STATES), name="job_state"),
+    CheckConstraint(_one_of("priority", Priority), name="job_priority"),
+    CheckConstraint("complete IN (0, 1)", name="job_complete"),
+    sqlite_with_rowid=False,
+)
+"""Each job as its events tell it. ``complete`` 0: its beginning was not seen."""
+
+job_attempt = Table(
+    "job_attempt",
+    metadata,
+    _text("job_id", null=False),
+    _text("queue", null=False),
+    _text("fence", null=False),
+    _number("claim", null=True),
+    _text("task"),
+    _text("worker"),
+    _number("ready_at_ms", null=True),
+    _number("claimed_at_ms", null=True),
+    _number("ended_at_ms", null=True),
+    _number("waited_ms", null=True),
+    _number("ran_ms", null=True),
+    _text("outcome"),
+    _text("error_type"),
+    _text("error_message"),
+    PrimaryKeyConstraint("job_id", "queue", "fence", name="job_attempt_pkey"),
+    CheckConstraint(_one_of("outcome", OUTCOMES), name="job_attempt_outcome"),
+    sqlite_with_rowid=False,
+)
+"""Each claim: who had it, how long the job had waited, how long it ran, how it ended (null: in
+force).
+
+Its name is the fence, since the count of claims begins anew when an id is used a second time.
+"""
+
+mirror_cursor = Table(
+    "mirror_cursor",
+    metadata,
+    _text("queue", null=False),
+    _number("epoch", null=True),
+    _number("seq", null=True),
+    _number("at_ms", null=True),
+    _text("anchor"),
+    _number("batch"),
+    _text("head", null=False),
+    _number("entries"),
+    _number("events"),
+    _number("bytes"),
+    _number("quarantined"),
+    _number("gaps"),
+    _number("trim_jobs"),
+    _number("trim_bytes"),
+    PrimaryKeyConstraint("queue", name="mirror_cursor_pkey"),
+)
+"""How far a queue is mirrored. ``anchor`` is the SHA-256 of the last entry, which the next read
+must find; ``trim_jobs`` and ``trim_bytes`` are what the last batch takes off the backlog when Redis
+is trimmed."""
+
+mirror_epoch = Table(
+    "mirror_epoch",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    _text("queue", null=False),
+    _number("epoch"),
+    _number("seq"),
+    _text("kind", null=False),
+    _number("at_ms"),
+    _text("reason"),
+    _number("old_epoch", null=True),
+    _number("old_seq", null=True),
+    _number("missing", null=True),
+    _text("detail"),
+    CheckConstraint(_one_of("kind", EPOCH_KINDS), name="mirror_epoch_kind"),
+    Index("mirror_epoch_entry", "queue", "epoch", "seq"),
+)
+"""Where the numbering begins or breaks.
+
+``started``: an epoch's first entry. ``joined``: the mirror's first entry was not one. ``gap``:
+entries between (old_epoch, old_seq) and (epoch, seq) are missing, ``missing`` of them if that is
+known. ``changed``: an entry already mirrored has another content in Redis now. ``lost``: Redis has
+nothing at or after what is mirrored.
+"""
+
+mirror_batch = Table(
+    "mirror_batch",
+    metadata,
+    _text("queue", null=False),
+    _number("batch"),
+    _number("first_epoch"),
+    _number("first_seq"),
+    _number("last_epoch"),
+    _number("last_seq"),
+    _number("entries"),
+    _number("events"),
+    _text("digest", null=False),
+    _text("prev", null=False),
+    _text("head", null=False),
+    PrimaryKeyConstraint("queue", "batch", name="mirror_batch_pkey"),
+)
+"""The chain: ``digest`` is the SHA-256 of the batch's rows of job_event in the text format of COPY,
+``head`` that of prev, queue, batch, first, last, events and digest joined by spaces."""
+
+quarantine = Table(
+    "quarantine",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    _text("queue", null=False),
+    _number("epoch"),
+    _number("seq"),
+    _number("ordinal", null=True),
+    _text("kind", null=False),
+    _text("reason", null=False),
+    Column("raw", LargeBinary, nullable=False),
+    CheckConstraint(_one_of("kind", QUARANTINE_KINDS), name="quarantine_kind"),
+    Index("quarantine_entry", "queue", "epoch", "seq"),
+)
+"""Entries kept byte for byte: a JSON object of base64 fields, see
+:func:`sql_audit.entries.pack`."""
+
+APPEND_ONLY: Final = (job_event, mirror_epoch, mirror_batch, quarantine)
+"""Tables in which the database itself refuses UPDATE and DELETE."""
+
+EVENT_COLUMNS: Final = tuple(column.name for column in job_event.columns)
+JOB_COLUMNS: Final = tuple(column.name for column in job.columns)
+ATTEMPT_COLUMNS: Final = tuple(column.name for column in job_attempt.columns)
+
+
+def triggers(dialect: str, table: str) -> tuple[str, ...]:
+    """The statements that make ``table`` append-only in a dialect (sqlite or postgresql)."""
+    refusal = f"{table} is append-only"
+    if dialect == "sqlite":
+        return tuple(
+            f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} "
+            f"BEGIN SELECT RAISE(ABORT, '{refusal}'); END"
+            for verb in ("UPDATE", "DELETE")
+        )
+    return (
+        (
+            f"CREATE TRIGGER {table}_append_only BEFORE UPDATE OR DELETE ON {table} "
+            "FOR EACH ROW EXECUTE FUNCTION audit_refuse()"
+        ),
+        (
+            f"CREATE TRIGGER {table}_no_truncate BEFORE TRUNCATE ON {table} "
+            "FOR EACH STATEMENT EXECUTE FUNCTION audit_refuse()"
+        ),
+    )
+
+
+REFUSE_FUNCTION: Final = (
+    "CREATE OR REPLACE FUNCTION audit_refuse() RETURNS trigger LANGUAGE plpgsql AS "
+    "$$ BEGIN RAISE EXCEPTION '% is append-only', TG_TABLE_NAME "
+    "USING ERRCODE = 'restrict_violation'; END $$"
+)
+
+
+def _readable(dialect: str, column: str) -> str:
+    if dialect == "sqlite":
+        return f"strftime('%Y-%m-%d %H:%M:%f', {column} / 1000.0, 'unixepoch')"
+    return (
+        f"to_char(to_timestamp({column} / 1000.0) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.MS')"
+    )
+
+
+def views(dialect: str) -> dict[str, str]:
+    """The views of a dialect, by name: the statement that creates each."""
+    at = {
+        name: _readable(dialect, f"{name}_ms")
+        for name in ("at", "enqueued_at", "ready_at", "claimed_at", "ended_at", "finished_at")
+    }
+    return {
+        "job_event_readable": (
+            "CREATE VIEW job_event_readable AS SELECT queue, epoch, seq, ordinal, "
+            f"{at['at']} AS at, type, job_id, claim, worker, task, detail FROM job_event"
+        ),
+        "job_readable": (
+            "CREATE VIEW job_readable AS SELECT queue, job_id, task, priority, state, claims, "
+            f"failures, losses, {at['enqueued_at']} AS enqueued_at, "
+            f"{at['finished_at']} AS finished_at, worker, reason, error_type, "
+            "error_message FROM job"
+        ),
+        "job_attempt_readable": (
+            "CREATE VIEW job_attempt_readable AS SELECT queue, job_id, claim, fence, task, worker, "
+            f"{at['ready_at']} AS ready_at, {at['claimed_at']} AS claimed_at, "
+            f"{at['ended_at']} AS ended_at, waited_ms, ran_ms, outcome, error_type FROM job_attempt"
+        ),
+    }
+
+
+def _ddl(statement: str) -> DDL:
+    # DDL() fills % itself, so every one is doubled.
+    return DDL(statement.replace("%", "%%"))  # type: ignore[no-untyped-call]
+
+
+def _attach_ddl() -> None:
+    def add(statement: str, dialect: str) -> None:
+        event.listen(metadata, "after_create", _ddl(statement).execute_if(dialect=dialect))
+
+    add(REFUSE_FUNCTION, "postgresql")
+    for dialect in ("sqlite", "postgresql"):
+        for table in APPEND_ONLY:
+            for statement in triggers(dialect, table.name):
+                add(statement, dialect)
+        for statement in views(dialect).values():
+            add(statement, dialect)
+
+
+_attach_ddl()

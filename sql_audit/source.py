@@ -1,0 +1,53 @@
+"""What the mirror needs of Redis. :class:`rq_core.client.Client` offers it; tests bring a small
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+RawFields = Mapping[str, str]
+"""The fields of one outbox entry as they came. Bytes that are not UTF-8 stand in them as lone
+surrogates (Python's ``surrogateescape``), so that nothing is lost."""
+
+
+class OutboxSource(Protocol):
+    """The Redis side of the mirror."""
+
+    def queues(self) -> list[str]:
+        """The queues that exist, in any order."""
+
+    def attach(self, queue: str, audit_id: str) -> None:
+        """Turn the audit trail of a queue on, with baseline events for what is alive.
+
+        Does nothing if it is on. Raises rq_core.errors.AuditElsewhere if another database has it.
+        """
+
+    def read_outbox(self, queue: str, start: str, count: int) -> Sequence[tuple[str, RawFields]]:
+        """Up to ``count`` entries from ``start`` on, inclusive ("-": the oldest), oldest first."""
+
+    def trim(self, queue: str, audit_id: str, upto: str, jobs: int, size: int) -> None:
+        """Drop the entries before ``upto`` and take ``jobs`` events and ``size`` bytes off the
+        backlog.
+
+        An event about the queue counts as one; bytes are those of type, jobs, data and why.
+
+        Does nothing if ``upto`` is not beyond the last trim.
+        """
+
+    def wait_outbox(self, last: Mapping[str, str], seconds: float) -> set[str]:
+        """Wait up to ``seconds`` for entries after ``last`` (queue → entry id, or "0-0"), which is
+        not empty.
+        """
+
+    def close(self) -> None:
+        """Close all connections."""
+
+
+def open_source(url: str, prefix: str) -> OutboxSource:
+    """The source at a Redis URL. It connects when it is first used."""
+    # Not needed to ask SQL a question, and slow to import.
+    from rq_core.client import Client
+
+    return Client(url, prefix=prefix, name="audit")

@@ -1,0 +1,160 @@
+"""Every SQL statement of the mirror, named. Column lists come from the schema; values are always
+bound.
+
+Statements for many rows are written for the driver (``?`` for SQLite, ``%s`` for psycopg), since
+they carry thousands of rows; those of the cursor and its company are SQLAlchemy's.
+"""
+
+# ruff: noqa: S608 - statements are joined from the schema's own names, never from values
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import Table, bindparam, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from sql_audit.schema import (
+    ATTEMPT_COLUMNS,
+    EVENT_COLUMNS,
+    JOB_COLUMNS,
+    audit_meta,
+    job,
+    job_attempt,
+    job_event,
+    mirror_batch,
+    mirror_cursor,
+    mirror_epoch,
+    quarantine,
+)
+
+AUDIT_ID: Final = select(audit_meta.c.audit_id)
+"""The name of this database."""
+
+CURSOR: Final = select(mirror_cursor).where(mirror_cursor.c.queue == bindparam("queue"))
+"""A queue's cursor, as committed."""
+
+LOCKED_CURSOR: Final = CURSOR.with_for_update(skip_locked=True)
+"""A queue's cursor, locked: no row while another mirror has it. (SQLite has locked the database
+already.)"""
+
+_NEW_CURSOR = {
+    "queue": bindparam("queue"),
+    "head": bindparam("head"),
+    **dict.fromkeys(
+        ("batch", "entries", "events", "bytes", "quarantined", "gaps", "trim_jobs", "trim_bytes"), 0
+    ),
+}
+
+CREATE_CURSOR: Final = {
+    "sqlite": sqlite.insert(mirror_cursor).values(_NEW_CURSOR).on_conflict_do_nothing(),
+    "postgresql": postgresql.insert(mirror_cursor).values(_NEW_CURSOR).on_conflict_do_nothing(),
+}
+"""A queue's first cursor. Another mirror may have been quicker."""
+
+ADVANCE_CURSOR: Final = (
+    mirror_cursor.update()
+    .where(mirror_cursor.c.queue == bindparam("the_queue"))
+    .values({c.name: bindparam(c.name) for c in mirror_cursor.columns if c.name != "queue"})
+)
+"""Move a queue's cursor, which is locked."""
+
+INSERT_BATCH: Final = mirror_batch.insert()
+"""The next link of the chain."""
+
+INSERT_EPOCHS: Final = mirror_epoch.insert()
+"""Beginnings and breaks of the numbering."""
+
+INSERT_QUARANTINE: Final = quarantine.insert()
+"""Raw bytes of what could not become rows."""
+
+
+def _names(columns: tuple[str, ...]) -> str:
+    return ", ".join(columns)
+
+
+def _assignments(columns: tuple[str, ...], keys: tuple[str, ...], source: str) -> str:
+    return ", ".join(f"{name} = {source}.{name}" for name in columns if name not in keys)
+
+
+def _keys(table: Table) -> tuple[str, ...]:
+    return tuple(column.name for column in table.primary_key)
+
+
+# What an attempt's beginning has told is kept, if its end does not know it.
+_ATTEMPT_ENDS: Final = ", ".join(
+    f"{name} = COALESCE(excluded.{name}, job_attempt.{name})"
+    for name in ATTEMPT_COLUMNS
+    if name not in _keys(job_attempt)
+)
+
+
+def _insert(table: Table, columns: tuple[str, ...]) -> str:
+    marks = ", ".join("?" * len(columns))
+    return f"INSERT INTO {table.name} ({_names(columns)}) VALUES ({marks})"
+
+
+class SQLITE:
+    """For sqlite3's executemany."""
+
+    JOBS: Final = (
+        f"SELECT {_names(JOB_COLUMNS)} FROM job "
+        "WHERE queue = ? AND job_id IN (SELECT value FROM json_each(?))"
+    )
+    """The rows of the jobs of a batch: their ids as one JSON array, since variables are limited."""
+
+    INSERT_EVENTS: Final = _insert(job_event, EVENT_COLUMNS)
+    """Append events. An event that is there already is an error."""
+
+    UPSERT_JOBS: Final = (
+        f"{_insert(job, JOB_COLUMNS)} ON CONFLICT ({_names(_keys(job))}) DO UPDATE SET "
+        f"{_assignments(JOB_COLUMNS, _keys(job), 'excluded')}"
+    )
+    """Put jobs where their events left them."""
+
+    UPSERT_ATTEMPTS: Final = (
+        f"{_insert(job_attempt, ATTEMPT_COLUMNS)} "
+        f"ON CONFLICT ({_names(_keys(job_attempt))}) DO UPDATE SET {_ATTEMPT_ENDS}"
+    )
+    """Begin and end claims."""
+
+
+class POSTGRESQL:
+    """For psycopg's execute and COPY. ``*_staging`` are temporary tables of the connection."""
+
+    JOBS: Final = f"SELECT {_names(JOB_COLUMNS)} FROM job WHERE queue = %s AND job_id = ANY(%s)"
+    """The rows of the jobs of a batch."""
+
+    STAGING: Final = tuple(
+        f"CREATE TEMPORARY TABLE IF NOT EXISTS {name}_staging (LIKE {name}) ON COMMIT DELETE ROWS"
+        for name in ("job", "job_attempt")
+    )
+    """Asked each time: a rollback takes them away again."""
+
+    COPY_EVENTS: Final = f"COPY job_event ({_names(EVENT_COLUMNS)}) FROM STDIN"
+    """Append events. An event that is there already is an error."""
+
+    COPY_JOBS: Final = f"COPY job ({_names(JOB_COLUMNS)}) FROM STDIN"
+    """Jobs that were never seen before."""
+
+    COPY_JOBS_STAGING: Final = f"COPY job_staging ({_names(JOB_COLUMNS)}) FROM STDIN"
+
+    UPDATE_JOBS: Final = (
+        f"UPDATE job SET {_assignments(JOB_COLUMNS, _keys(job), 's')} FROM job_staging s "
+        "WHERE job.job_id = s.job_id AND job.queue = s.queue"
+    )
+    """Put known jobs where their events left them."""
+
+    COPY_ATTEMPTS: Final = f"COPY job_attempt ({_names(ATTEMPT_COLUMNS)}) FROM STDIN"
+    """Claims that begin in this batch."""
+
+    COPY_ATTEMPTS_STAGING: Final = (
+        f"COPY job_attempt_staging ({_names(ATTEMPT_COLUMNS)}) FROM STDIN"
+    )
+
+    END_ATTEMPTS: Final = (
+        f"INSERT INTO job_attempt ({_names(ATTEMPT_COLUMNS)}) "
+        f"SELECT {_names(ATTEMPT_COLUMNS)} FROM job_attempt_staging "
+        f"ON CONFLICT ({_names(_keys(job_attempt))}) DO UPDATE SET {_ATTEMPT_ENDS}"
+    )
+    """End claims that began earlier, or whose beginning was never seen."""

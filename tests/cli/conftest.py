@@ -1,0 +1,73 @@
+"""A command line in this process, on a real server, and a client to set the scene."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rq_core.cli.root import root
+from rq_core.client import Client
+
+
+@dataclass
+class CommandLine:
+    """``cli("job", "x")`` runs a command as a shell would."""
+
+    url: str
+
+    def __call__(self, *words: str, stdin: str | None = None, url: str | None = None) -> Result:
+        environment = {"RQ_CORE_REDIS_URL": url or self.url}
+        result = CliRunner().invoke(root, words, input=stdin, env=environment)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    def ok(self, *words: str, **more: Any) -> str:
+        """Run a command that must succeed, and return what it printed."""
+        result = self(*words, **more)
+        assert (result.exit_code, result.stderr) == (0, ""), result.output
+        return result.stdout
+
+    def json(self, *words: str, **more: Any) -> Any:
+        return json.loads(self.ok(*words, "--json", **more))
+
+    def line(self, status: int, *words: str, **more: Any) -> str:
+        """Run a command that must fail with one line, and return it without the prefix."""
+        result = self(*words, **more)
+        lines = result.stderr.splitlines()
+        assert result.exit_code == status, result.output
+        assert len(lines) == 1, result.stderr
+        assert lines[0].startswith("rq-core: ")
+        return lines[0].removeprefix("rq-core: ")
+
+
+@pytest.fixture
+def cli(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    monkeypatch.delenv("RQ_CORE_AUDIT_URL", raising=False)
+    return CommandLine(valkey_url)
+
+
+@pytest.fixture
+def client(valkey_url: str) -> Iterator[Client]:
+    with Client(valkey_url) as made:
+        yield made
+
+
+@pytest.fixture
+def kill(client: Client) -> Callable[..., None]:
+    """Make jobs of a queue that die at once."""
+
+    def make_dead(queue: str, *ids: str) -> None:
+        from rq_core.job import NewJob, profile
+
+        operations = client.operations
+        for job_id in ids:
+            client.enqueue([NewJob(job_id, queue, profile("send"), "{}")])
+            (held,) = client.one(operations.claim_call(queue, "w-1", 1)).jobs
+            record = (held.id, held.fence, "final", 0, "gave_up", "null")
+            client.one(operations.fail_call(queue, "w-1", [record]))
+
+    return make_dead

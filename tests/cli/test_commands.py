@@ -1,0 +1,330 @@
+"""Every verb of the command line, on a real server."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rq_core.cli.change import parse_assignment
+from rq_core.cli.options import actor
+from rq_core.cli.words import ago, printable, span, utc
+from rq_core.client import Client
+from rq_core.keys import NAME_PATTERN, queue_keys
+from tests.cli.conftest import CommandLine
+
+Kill = Callable[..., None]
+
+
+def last_event(client: Client, queue: str) -> dict[str, str]:
+    fields: dict[str, str] = client.snapshot(queue)["outbox"][-1][1]
+    return fields
+
+
+# --- enqueue ------------------------------------------------------------------------------------
+
+
+def test_enqueue_prints_the_id_of_a_job_that_is_there(cli: CommandLine, client: Client) -> None:
+    job_id = cli.ok("enqueue", "mail", "send", "--json-args", '{"to": "ä@b.c", "n": 1}').strip()
+
+    found = client.job(job_id)
+    assert found is not None
+    assert found.state == "ready"
+    assert json.loads(found.spec or "") == {"task": "send", "args": {"to": "ä@b.c", "n": 1}}
+
+
+def test_enqueue_options_reach_the_job(cli: CommandLine) -> None:
+    given = ("--id", "mine", "--delay", "1.5", "--priority", "HIGH", "--max-attempts", "7")
+
+    assert cli.json("enqueue", "mail", "send", *given) == {
+        "id": "mine",
+        "queue": "mail",
+        "task": "send",
+        "duplicate": False,
+    }
+    found = cli.json("job", "mine")
+    assert found["state"] == "scheduled"
+    assert found["priority"] == "high"
+    assert found["max_attempts"] == 7
+    assert found["due_ms"] - found["since_ms"] == 1500
+
+
+def test_enqueue_reads_arguments_from_standard_input(cli: CommandLine) -> None:
+    cli.ok("enqueue", "mail", "send", "--id", "x", "--json-args", "-", stdin='{"to": "a"}')
+
+    assert cli.json("job", "x")["args"] == {"to": "a"}
+
+
+def test_enqueue_of_a_live_id_changes_nothing(cli: CommandLine, client: Client) -> None:
+    cli.ok("enqueue", "mail", "send", "--id", "x")
+    before = client.snapshot("mail")["state"]
+
+    result = cli("enqueue", "mail", "other", "--id", "x")
+
+    assert result.exit_code == 0
+    assert result.stdout == "x\n"
+    assert result.stderr == "job x is live already; it was not touched\n"
+    assert before == client.snapshot("mail")["state"]
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module with an app, in the current directory."""
+    name = f"tasks_of_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(
+        "from rq_core import App, RetryPolicy\n"
+        "app = App(redis='redis://localhost:1/0', prefix='own')\n"
+        "empty = App()\n"
+        "@app.task(retry=RetryPolicy(max_attempts=9))\n"
+        "def send(to: str, n: int = 1) -> None: ...\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def test_app_checks_the_arguments_and_gives_its_options(cli: CommandLine, module: str) -> None:
+    words = ("--app", f"{module}:app", "--redis", cli.url, "--prefix", "rqc")
+
+    cli.ok("enqueue", "mail", "send", "--id", "x", "--json-args", '{"to": "a"}', *words)
+
+    assert cli.json("job", "x")["max_attempts"] == 9
+
+
+def test_arguments_that_do_not_fit_the_task_are_refused(cli: CommandLine, module: str) -> None:
+    said = cli.line(
+        2, "enqueue", "mail", "send", "--app", module, "--json-args", '{"to": "a", "n": "many"}'
+    )
+
+    assert "arguments of task 'send' are not valid" in said
+    assert "n" in said
+
+
+def test_task_that_the_app_lacks_is_refused(cli: CommandLine, module: str) -> None:
+    assert cli.line(2, "enqueue", "mail", "sned", "--app", module) == (
+        "no task 'sned' here: known are send."
+    )
+    assert cli.line(2, "enqueue", "mail", "sned", "--app", f"{module}:empty") == (
+        "no task 'sned' here: known are none."
+    )
+
+
+def test_app_says_which_server(cli: CommandLine, module: str) -> None:
+    """The app's own server is meant, unless the command line names one."""
+    said = cli.line(1, "enqueue", "mail", "send", "--app", module, "--json-args", '{"to": "a"}')
+
+    assert "no answer from Redis at redis://localhost:1/0" in said
+
+
+# --- looking ------------------------------------------------------------------------------------
+
+
+def test_queues_are_listed_with_their_counts(cli: CommandLine, kill: Kill) -> None:
+    kill("mail", "d1")
+    cli.ok("enqueue", "mail", "send")
+    cli.ok("enqueue", "mail", "send", "--priority", "high")
+    cli.ok("enqueue", "mail", "send", "--delay", "60")
+    cli.ok("pause", "mail")
+    cli.ok("enqueue", "sms", "send")
+
+    mail, sms = cli.json("queues")
+    assert (mail["queue"], sms["queue"]) == ("mail", "sms")
+    assert (
+        sum(mail["ready"].values()),
+        mail["scheduled"],
+        mail["running"],
+        mail["dead"],
+    ) == (2, 1, 0, 1)
+    assert mail["paused"] is True
+    table = cli.ok("queues")
+    assert re.search(r"mail +2 +1 +0 +1 +off +0 +paused; 1 high", table)
+    assert re.search(r"sms +1 +0 +0 +0 +off +0", table)
+
+
+def test_no_queues_is_no_error(cli: CommandLine) -> None:
+    assert cli.ok("queues") == "no queues yet: the first job of a queue makes it\n"
+    assert cli.json("queues") == []
+
+
+def test_prefixes_are_kept_apart(cli: CommandLine) -> None:
+    cli.ok("enqueue", "mail", "send", "--prefix", "other")
+
+    assert cli.json("queues") == []
+    assert len(cli.json("queues", "--prefix", "other")) == 1
+
+
+def test_running_job_shows_its_worker_and_since_when(cli: CommandLine, client: Client) -> None:
+    cli.ok("enqueue", "mail", "send", "--id", "x", "--json-args", '{"to": "a"}')
+    client.one(client.operations.claim_call("mail", "w-1", 1))
+
+    said = cli.ok("job", "x", "--queue", "mail")
+    found = cli.json("job", "x")
+    assert re.search(
+        r"^state +running, since \d s ago \(20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC\)$",
+        said,
+        re.MULTILINE,
+    )
+    assert re.search(r"^worker +w-1$", said, re.MULTILINE)
+    assert re.search(r"^claims +1$", said, re.MULTILINE)
+    assert re.search(r'^arguments +{"to": "a"}$', said, re.MULTILINE)
+    assert (found["state"], found["worker"], found["claims"]) == ("running", "w-1", 1)
+
+
+def test_dead_jobs_are_listed_newest_first(cli: CommandLine, kill: Kill) -> None:
+    kill("mail", "d1", "d2", "d3")
+
+    assert [job["id"] for job in cli.json("dead", "mail")] == ["d3", "d2", "d1"]
+    said = cli.ok("dead", "mail", "--limit", "2")
+    assert re.search(r"d3 +send +\d s ago \(.* UTC\) +gave_up +1 +1 +0", said)
+    assert "2 of 3; --limit shows more" in said
+    cli.ok("prune", "--all-dead", "mail")
+    assert cli.ok("dead", "mail") == "no dead jobs in mail\n"
+
+
+# --- changing -----------------------------------------------------------------------------------
+
+
+def test_cancel_finds_jobs_in_any_queue_and_says_who(cli: CommandLine, client: Client) -> None:
+    cli.ok("enqueue", "mail", "send", "--id", "a")
+    client.one(client.operations.claim_call("mail", "w-1", 1))
+    cli.ok("enqueue", "sms", "send", "--id", "b")
+
+    said = cli.ok("cancel", "b", "a", "--by", "ada", "--reason", "not wanted")
+
+    assert said == "b cancelled\na cancelling\n"
+    event = last_event(client, "sms")
+    assert (event["type"], event["by"], event["why"]) == ("cancelled", "ada", "not wanted")
+
+
+def test_cancel_of_a_job_that_is_gone_fails_and_does_the_rest(cli: CommandLine) -> None:
+    cli.ok("enqueue", "mail", "send", "--id", "a")
+
+    result = cli("cancel", "a", "nobody")
+
+    assert result.exit_code == 1
+    assert result.stdout == "a cancelled\nnobody gone\n"
+    assert result.stderr == (
+        "rq-core: 1 of 2 jobs not cancelled/cancelling:"
+        " nobody (gone: not in Redis, perhaps finished)\n"
+    )
+
+
+def test_requeue_and_prune_take_ids_or_all(cli: CommandLine, client: Client, kill: Kill) -> None:
+    kill("mail", "d1", "d2", "d3", "d4")
+
+    assert cli.json("requeue", "d2") == {"d2": "requeued"}
+    assert cli.json("prune", "d1", "--queue", "mail") == {"d1": "pruned"}
+    assert cli.line(1, "requeue", "d2", "--json") == ("1 of 1 jobs not requeued: d2 (it is ready)")
+    assert cli.json("requeue", "--all-dead", "mail") == {"d3": "requeued", "d4": "requeued"}
+    assert cli.ok("requeue", "--all-dead", "mail") == "no jobs\n"
+    assert client.snapshot("mail")["ready:2"] == ["d2", "d3", "d4"]
+
+
+def test_pause_and_resume_are_in_the_log(cli: CommandLine, client: Client) -> None:
+    cli.ok("enqueue", "mail", "send")
+
+    assert cli.ok("pause", "mail", "--by", "ada", "--reason", "upgrade") == "mail paused\n"
+    event = last_event(client, "mail")
+    assert (event["type"], event["by"], event["why"]) == ("paused", "ada", "upgrade")
+    assert cli.ok("pause", "mail") == "mail was paused already\n"
+    assert client.counts("mail").paused
+    assert cli.json("resume", "mail") == {"queue": "mail", "paused": "changed"}
+    assert cli.ok("resume", "mail") == "mail was not paused\n"
+    assert not client.counts("mail").paused
+
+
+def test_settings_are_shown_and_changed_in_seconds(cli: CommandLine, client: Client) -> None:
+    cli.ok("enqueue", "mail", "send")
+
+    said = cli.ok("set", "mail", "lease=2.5", "backlog-max-jobs=1000", "dead_retention=60")
+
+    assert (
+        said == "mail lease changed\nmail backlog-max-jobs changed\nmail dead-retention changed\n"
+    )
+    assert cli.ok("set", "mail", "lease=2.5") == "mail lease is the same\n"
+    assert cli.ok("set", "mail").splitlines() == [
+        "lease=2.5",
+        "dead-retention=60",
+        "backlog-max-jobs=1000",
+        "backlog-max-bytes=536870912",
+    ]
+    assert cli.json("set", "mail")["lease_ms"] == 2500
+    assert last_event(client, "mail")["type"] == "policy_changed"
+
+
+def test_actor_is_always_a_valid_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for user in ("ada", "Ada Lovelace", "äda", "DOMAIN\\ada", "x" * 300, ""):
+        monkeypatch.setattr("getpass.getuser", lambda user=user: user)
+
+        assert re.fullmatch(NAME_PATTERN, actor(None))
+
+
+# --- doctor -------------------------------------------------------------------------------------
+
+
+def test_doctor_finds_mends_and_is_content(cli: CommandLine, client: Client) -> None:
+    cli.ok("enqueue", "mail", "send", "--id", "a")
+    cli.ok("enqueue", "sms", "send")
+    assert cli.ok("doctor") == "mail: all agrees\nsms: all agrees\n"
+    client.run(client.operations.ask([["DEL", queue_keys("mail")("ready:2")]]))
+
+    result = cli("doctor", "mail")
+    assert result.exit_code == 1
+    assert result.stdout.startswith(
+        "mail: not_listed: job a is ready and not in the list of priority normal\n"
+    )
+    assert re.fullmatch(r"rq-core: \d findings; --repair mends what can be mended\n", result.stderr)
+    found = json.loads(cli("doctor", "mail", "--json").stdout)[0]["found"]
+    assert {"not_listed"} == {f["kind"] for f in found if f["job"] == "a"}
+
+    assert cli.ok("doctor", "--repair").endswith("mail: mended, all agrees\nsms: all agrees\n")
+    assert cli.json("doctor", "mail") == [{"queue": "mail", "error": None, "found": [], "left": []}]
+
+
+def test_doctor_says_what_it_cannot_mend(cli: CommandLine, client: Client) -> None:
+    cli.ok("enqueue", "mail", "send", "--id", "a")
+    client.run(client.operations.ask([["HDEL", queue_keys("mail")("jobs"), "a"]]))
+
+    result = cli("doctor", "mail", "--repair")
+
+    assert result.exit_code == 1
+    assert "mail: left: no_spec: job a is ready and has no arguments" in result.stdout
+    assert result.stderr == "rq-core: 1 findings\n"
+
+
+def test_doctor_goes_on_after_a_queue_it_cannot_read(cli: CommandLine, client: Client) -> None:
+    cli.ok("enqueue", "a", "send")
+    cli.ok("enqueue", "b", "send")
+    key = queue_keys("a")("leases")
+    client.run(client.operations.ask([["SET", key, "?"]]))
+
+    result = cli("doctor")
+
+    assert result.exit_code == 1
+    assert f"a: queue 'a' is damaged: key {key} is no zset" in result.stdout
+    assert "b: all agrees" in result.stdout
+
+
+# --- words --------------------------------------------------------------------------------------
+
+
+def test_times_read_well() -> None:
+    assert span(0) == "0 s"
+    assert span(59_999) == "59 s"
+    assert span(3_700_000) == "1 h 1 min"
+    assert span(2 * 86_400_000 + 5_000) == "2 d 5 s"
+    assert utc(0) == "1970-01-01 00:00:00 UTC"
+    assert ago(0, 5_000) == "5 s ago (1970-01-01 00:00:00 UTC)"
+    assert ago(5_000, 0) == "in 5 s (1970-01-01 00:00:05 UTC)"
+    assert utc(1e20) == "100000000000000000000 ms"
+
+
+def test_what_redis_holds_cannot_steer_the_terminal() -> None:
+    assert printable("a\x1b[31mb\nc\udcff") == "a\\x1b[31mb\\nc\\udcff"
+
+
+def test_assignments_are_read_in_seconds() -> None:
+    assert parse_assignment("lease=0.5") == ("lease_ms", 500)
+    assert parse_assignment("dead_retention=1") == ("dead_retention_ms", 1000)
+    assert parse_assignment("backlog-max-bytes=5") == ("backlog_max_bytes", 5)

@@ -1,0 +1,321 @@
+"""What can go wrong at the command line is told in one line, with an exit status."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from rq_core.cli.root import one_line, root
+from tests.cli.conftest import CommandLine
+
+EVERY_VERB = [
+    ("enqueue", "mail", "send"),
+    ("queues",),
+    ("job", "x"),
+    ("dead", "mail"),
+    ("cancel", "x"),
+    ("requeue", "x"),
+    ("prune", "x"),
+    ("pause", "mail"),
+    ("resume", "mail"),
+    ("set", "mail", "lease=30"),
+    ("doctor",),
+]
+NO_SERVER = "redis://:secret@127.0.0.1:1/0"
+
+
+@pytest.mark.parametrize("words", EVERY_VERB, ids=lambda words: words[0])
+def test_no_server_there(words: tuple[str, ...], cli: CommandLine) -> None:
+    said = cli.line(1, *words, url=NO_SERVER)
+
+    assert said.startswith("no answer from Redis at redis://:***@127.0.0.1:1/0: ")
+    assert "embedded://" in said
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://localhost", "must begin with redis://"),
+        ("localhost:6379", "must begin with redis://"),
+        ("redis://localhost:port", "redis"),
+        ("redis://localhost:6379/zero", "redis"),
+        ("embedded://x?idle=long", "idle must be a number of seconds"),
+        ("unix:///no/such/socket", "no answer from Redis"),
+        ("redis://no-such-host.invalid:6379", "no answer from Redis"),
+    ],
+)
+def test_wrong_url(url: str, expected: str, cli: CommandLine) -> None:
+    result = cli("queues", "--redis", url)
+
+    assert result.exit_code in {1, 2}
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith("rq-core: ")
+    assert expected in result.stderr
+
+
+def test_no_such_database(cli: CommandLine) -> None:
+    said = cli.line(1, "queues", "--redis", f"{cli.url.removesuffix('/0')}/9999")
+
+    assert "DB index is out of range" in said or "invalid DB index" in said
+
+
+def test_password_that_is_not_wanted(cli: CommandLine) -> None:
+    said = cli.line(1, "queues", "--redis", cli.url.replace("//", "//user:secret@"))
+
+    assert "secret" not in said
+
+
+@pytest.fixture
+def stranger() -> Iterator[str]:
+    """A server that speaks another protocol."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(4096)
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+
+
+def test_server_that_is_no_redis(stranger: str, cli: CommandLine) -> None:
+    assert cli.line(1, "queues", "--redis", stranger)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("dead", "nowhere"),
+        ("cancel", "x", "--queue", "nowhere"),
+        ("job", "x", "--queue", "nowhere"),
+        ("requeue", "--all-dead", "nowhere"),
+        ("prune", "--all-dead", "nowhere"),
+        ("pause", "nowhere"),
+        ("resume", "nowhere"),
+        ("set", "nowhere", "lease=30"),
+        ("set", "nowhere"),
+        ("doctor", "nowhere"),
+    ],
+    ids=" ".join,
+)
+def test_unknown_queue_names_the_known(words: tuple[str, ...], cli: CommandLine) -> None:
+    expected = "there is no queue 'nowhere' at this server: known are {}."
+    assert expected.format("none") == cli.line(2, *words)
+    cli.ok("enqueue", "mail", "send")
+    cli.ok("enqueue", "sms", "send")
+
+    assert expected.format("mail, sms") == cli.line(2, *words)
+    assert [q["queue"] for q in cli.json("queues")] == ["mail", "sms"], "it was not made"
+
+
+def test_unknown_job(cli: CommandLine) -> None:
+    assert cli.line(1, "job", "x").startswith("no live job x in no queue, there is none. ")
+    cli.ok("enqueue", "mail", "send")
+
+    assert cli.line(1, "job", "x") == (
+        "no live job x in mail. A finished job has left Redis; if the queue is mirrored,"
+        " `rq-core audit history x` knows it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        ("{to: a}", "is not JSON: Expecting property name"),
+        ("", "is not JSON: Expecting value at character 1"),
+        ("[1]", "must be a JSON object"),
+        ('"text"', "must be a JSON object"),
+        ("null", "must be a JSON object"),
+        ("1", "must be a JSON object"),
+        ('{"n": NaN}', "has NaN, which is not JSON"),
+        ('{"n": -Infinity}', "has -Infinity, which is not JSON"),
+        ('{"a": 1, "a": 2}', "names an argument twice"),
+        ('{"a": "\\ud800"}', "has text that is not valid Unicode"),
+        ('{"a": ' + "[" * 200_000, "cannot be read"),
+        ('{"a": ' + "9" * 5_000 + "}", "cannot be read"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_bad_json(args: str, expected: str, cli: CommandLine) -> None:
+    said = cli.line(2, "enqueue", "mail", "send", "--json-args", "-", stdin=args)
+
+    assert said.startswith(f"--json-args {expected}")
+    assert cli.json("queues") == [], "nothing was sent"
+
+
+def test_payload_that_is_too_large(cli: CommandLine) -> None:
+    large = '{"a": "' + "x" * 2**20 + '"}'
+
+    said = cli.line(2, "enqueue", "mail", "send", "--json-args", "-", stdin=large)
+
+    assert "max_payload is 1048576" in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("enqueue", "{mail}", "send"),
+        ("enqueue", "my mail", "send"),
+        ("enqueue", "", "send"),
+        ("enqueue", "mail", "send it"),
+        ("enqueue", "mail", "send", "--id", "a|b"),
+        ("enqueue", "mail", "send", "--prefix", "a b"),
+        ("enqueue", "m" * 129, "send"),
+        ("pause", "{mail}"),
+        ("doctor", "{mail}"),
+        ("dead", "mail\n"),
+        ("job", "a b"),
+        ("cancel", "a b"),
+        ("requeue", "a|b", "--queue", "mail"),
+        ("pause", "mail", "--by", "Ada Lovelace"),
+        ("worker", "tasks:app", "--queues", "a,,b"),
+    ],
+    ids=repr,
+)
+def test_wrong_names(words: tuple[str, ...], cli: CommandLine) -> None:
+    cli.ok("enqueue", "mail", "send")
+
+    said = cli.line(2, *words)
+
+    assert "is not valid: use 1 to 128 of the characters A-Z a-z 0-9 _ . : -" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("nothing",), "No such command 'nothing'"),
+        (("queues", "--colour"), "No such option"),
+        (("enqueue", "mail"), "Missing argument 'TASK'"),
+        (("enqueue", "mail", "send", "--delay", "soon"), "'soon' is not a valid float"),
+        (("enqueue", "mail", "send", "--delay", "-1"), "delay=-1.0 is not valid"),
+        (("enqueue", "mail", "send", "--delay", "inf"), "delay=inf is not valid"),
+        (("enqueue", "mail", "send", "--delay", "nan"), "delay=nan is not valid"),
+        (("enqueue", "mail", "send", "--priority", "urgent"), "'urgent' is not one of"),
+        (("enqueue", "mail", "send", "--max-attempts", "0"), "max_attempts=0 is not valid"),
+        (("cancel",), "no job given"),
+        (("requeue",), "give either jobs or --all-dead QUEUE"),
+        (("requeue", "x", "--all-dead", "mail"), "give either jobs or --all-dead QUEUE"),
+        (("set", "mail", "colour=blue"), "'colour=blue' is no setting"),
+        (("set", "mail", "lease"), "'lease' is no setting"),
+        (("set", "mail", "lease=long"), "lease must be a number, not 'long'"),
+        (("set", "mail", "backlog-max-jobs=1.5"), "backlog-max-jobs must be a number"),
+        (("set", "mail", "lease=0.1"), "lease_ms=100 is not valid: must be a whole number, 200"),
+        (("set", "mail", "lease=-1"), "lease=-1.0 is not valid"),
+        (("set", "mail", "lease=nan"), "lease=nan is not valid"),
+        (("worker", "tasks.py"), "give the module's name, not the file's"),
+        (("worker", ":app"), "':app' is no app: it must be MODULE:APP"),
+        (("worker", "no_such_module:app"), "there is no module no_such_module"),
+        (("worker", "json:app"), "json has no App named app"),
+        (("worker", "t:a", "--concurrency", "0"), "0 is not in the range 1<=x<=5000"),
+        (("worker", "t:a", "--log-format", "xml"), "'xml' is not one of"),
+        (("enqueue", "q", "t", "--app", "no_such_module"), "there is no module no_such_module"),
+        (("server", "run", "--idle", "0"), "must be a positive number of seconds"),
+        (("queues", "--by\udcff"), "argument 2 is not valid UTF-8"),
+    ],
+    ids=lambda words: (
+        " ".join(words).encode("ascii", "replace").decode() if isinstance(words, tuple) else ""
+    ),
+)
+def test_wrong_usage(words: tuple[str, ...], expected: str, cli: CommandLine) -> None:
+    cli.ok("enqueue", "mail", "send")
+
+    assert expected in cli.line(2, *words)
+
+
+def test_plugin_that_cannot_be_imported(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib.metadata import EntryPoint
+
+    point = EntryPoint("shiny", "no_such_module:command", "rq_core.plugins")
+    monkeypatch.setattr("rq_core.cli.root._plugins", lambda: {"shiny": point})
+
+    said = cli.line(1, "shiny")
+
+    assert "the command shiny of no_such_module:command cannot be imported" in said
+    assert "shiny    A plugin." in cli.ok("--help"), "and yet it is listed"
+
+
+def test_plugin_errors_are_told_alike(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database that refuses is another package's error; it is no bug of ours."""
+    from sqlalchemy.exc import OperationalError
+
+    @click.command()
+    def shiny() -> None:
+        raise OperationalError("SELECT 1", {}, Exception("no\nsuch table"))
+
+    class Point:
+        value = "here"
+
+        def load(self) -> click.Command:
+            return shiny
+
+    monkeypatch.setattr("rq_core.cli.root._plugins", lambda: {"shiny": Point()})
+
+    assert cli.line(1, "shiny").startswith("the database refuses: (builtins.Exception) no such")
+
+
+def test_directory_that_cannot_be_used(cli: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    said = cli.line(1, "queues", "--redis", f"embedded://{tmp_path}/file/data")
+
+    assert "cannot keep an embedded server's data" in said
+
+
+def test_bug_shows_its_traceback(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody foresaw must be reported whole."""
+
+    @click.command()
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    class Point:
+        value = "here"
+
+        def load(self) -> click.Command:
+            return broken
+
+    monkeypatch.setattr("rq_core.cli.root._plugins", lambda: {"broken": Point()})
+
+    with pytest.raises(ZeroDivisionError):
+        cli("broken")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, click.Abort])
+def test_interrupted_command_is_quiet(
+    error: type[BaseException], cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("rq_core.cli.look.connect", interrupt)
+
+    result = cli("queues")
+
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "")
+
+
+def test_passwords_and_line_ends_are_taken_out() -> None:
+    text = "at redis://user:p@ss@host\n  and postgresql://u:secret@h/db \udcff"
+
+    assert one_line(text) == "at redis://user:***@host and postgresql://u:***@h/db \\udcff"
+
+
+def test_every_command_is_there_and_has_help(cli: CommandLine) -> None:
+    context = click.Context(root)
+    for name in root.list_commands(context):
+        command = root.get_command(context, name)
+        assert command is not None
+        assert command.name == name
+        assert "Usage:" in cli.ok(name, "--help")

@@ -1,0 +1,209 @@
+"""The command line as a process of its own: speed, signals, pipes, workers, the embedded server."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rq_core import server
+from rq_core.client import Client
+from tests.support.wait import wait_until
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "rq_core.cli"]
+
+
+@pytest.fixture
+def shell(valkey_url: str) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    def run(*words: str, **options: object) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(  # type: ignore[call-overload,no-any-return]
+            [*COMMAND, *words],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env=environment(valkey_url),
+            **options,
+        )
+
+    return run
+
+
+def environment(url: str) -> dict[str, str]:
+    return {**os.environ, "RQ_CORE_REDIS_URL": url, "PYTHONPATH": str(ROOT)}
+
+
+def test_help_imports_nothing_slow() -> None:
+    """`--help` must be there at once: what is slow to import is imported when it is needed."""
+    program = (
+        "import sys; from rq_core.cli.root import root\n"
+        "try: root.main(['--help'])\n"
+        "except SystemExit: print(sorted(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+
+    slow = {"redis", "hiredis", "pydantic", "rich", "sqlalchemy", "alembic", "asyncio", "sql_audit"}
+    commands = {f"rq_core.cli.{name}" for name in ("enqueue", "look", "change", "doctor", "worker")}
+    assert "Commands:" in done.stdout
+    assert set() == (slow | commands) & set(eval(done.stderr))  # noqa: S307 - our own list
+
+
+def test_errors_are_one_line(shell: Callable[..., "subprocess.CompletedProcess[str]"]) -> None:
+    done = shell("pause", "nowhere")
+
+    assert done.returncode == 2
+    assert done.stderr == ("rq-core: there is no queue 'nowhere' at this server: known are none.\n")
+
+
+def test_argument_that_is_no_text(
+    shell: Callable[..., "subprocess.CompletedProcess[str]"],
+) -> None:
+    done = shell("enqueue", "mail", "send", "--json-args", os.fsdecode(b'{"a": "\xff"}'))
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("rq-core: argument 5 is not valid UTF-8")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_broken_pipe_is_quiet(valkey_url: str) -> None:
+    with Client(valkey_url) as client:
+        for n in range(200):
+            client.handshake(f"queue-{n}")
+    for words in (["queues"], ["queues", "--json"]):
+        process = subprocess.Popen(
+            [*COMMAND, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(valkey_url),
+        )
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        with process.stderr:
+            said = process.stderr.read()
+        process.wait(30)
+
+        assert said == b""
+
+
+def test_ctrl_c_is_quiet() -> None:
+    """A server that does not answer keeps the command waiting; somebody gives up."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(30)
+        url = f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
+        with subprocess.Popen(
+            [*COMMAND, "queues"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(url),
+        ) as process:
+            connection, _ = listener.accept()
+            with connection:
+                process.send_signal(signal.SIGINT)
+                process.wait(30)
+            assert process.stderr is not None
+            said = process.stderr.read()
+
+    assert (process.returncode, said) == (130, b"")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "tasks.py").write_text(
+        "from pathlib import Path\n"
+        "from rq_core import App\n"
+        "app = App()\n"
+        "@app.task\n"
+        "def write(path: str, text: str) -> None:\n"
+        "    Path(path).write_text(text)\n"
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_worker_runs_what_the_command_line_enqueued(
+    processes: str,
+    project: Path,
+    shell: Callable[..., "subprocess.CompletedProcess[str]"],
+) -> None:
+    out = project / "out"
+    args = json.dumps({"path": str(out), "text": "done"})
+    shell("enqueue", "q1", "write", "--app", "tasks", "--json-args", args, cwd=project)
+
+    done = shell(
+        *("worker", "tasks:app", "--queues", "q1,q2", "--burst", "--processes", processes),
+        *("--log-format", "json", "--concurrency", "2"),
+        cwd=project,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert out.read_text() == "done"
+    assert "worker started" in {json.loads(line)["message"] for line in done.stderr.splitlines()}
+
+
+def test_worker_without_a_server_or_app_says_so(
+    project: Path, shell: Callable[..., "subprocess.CompletedProcess[str]"]
+) -> None:
+    done = shell("worker", "task:app", cwd=project)
+
+    assert done.returncode == 2
+    assert done.stderr == (
+        "rq-core: target='task:app' is not valid: must be module:app; there is no module task.\n"
+    )
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "data"
+    yield place
+    server.stop(place)
+
+
+def test_embedded_server_from_the_command_line(
+    directory: Path, shell: Callable[..., "subprocess.CompletedProcess[str]"]
+) -> None:
+    where = ("--dir", str(directory))
+    assert shell("server", "status", *where).returncode == 1
+    url = f"embedded://{directory}"
+
+    job_id = shell("enqueue", "mail", "send", "--redis", url).stdout.strip()
+
+    assert json.loads(shell("job", job_id, "--json", "--redis", url).stdout)["state"] == "ready"
+    status = shell("server", "status", *where)
+    assert status.returncode == 0
+    assert status.stdout.startswith("running for ")
+    found = json.loads(shell("server", "status", "--json", *where).stdout)
+    assert (True, str(directory)) == (found["running"], found["directory"])
+    again = shell("server", "run", *where)
+    assert again.returncode == 1
+    assert "a server for" in again.stderr.splitlines()[-1]
+    assert shell("server", "stop", *where).stdout == "stopped\n"
+    assert shell("server", "stop", *where).stdout.startswith("no server runs for ")
+    assert shell("job", job_id, "--redis", url).returncode == 0, "jobs outlive the server"
+
+
+def test_server_runs_until_ctrl_c(directory: Path, valkey_url: str) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "server", "run", "--dir", str(directory)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(valkey_url),
+    ) as process:
+        wait_until(lambda: server.status(directory).running, "the server runs")
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+        assert process.stderr is not None
+        said = process.stderr.read()
+
+    assert said == f"embedded://{directory}; Ctrl-C ends it\n"
+    assert process.returncode == 0
+    assert not server.status(directory).running

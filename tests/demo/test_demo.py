@@ -1,0 +1,82 @@
+"""The demo is the whole path, so its run is a test: real files, a killed worker, three records that agree."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rq_core.client import Client
+from tests.support.servers import RedisServer
+
+
+def run_demo(cwd: Path, *options: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "sql_audit.demo", "--json", *options],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def check(answer: dict[str, Any]) -> None:
+    assert list(answer) == [
+        "files", "succeeded", "dead", "lease_expired", "events", "digest_mismatches", "duplicates",
+        "seconds",
+    ]  # fmt: skip
+    assert answer["files"] > 1000
+    assert answer["succeeded"] == answer["files"]
+    assert (answer["dead"], answer["digest_mismatches"]) == (0, 0)
+    assert answer["lease_expired"] >= 1
+
+
+def test_the_demo_with_nothing_given_brings_its_own_server(tmp_path: Path) -> None:
+    check(run_demo(tmp_path))
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_demo_on_given_servers(
+    redis_server: RedisServer, postgres_url: str, tmp_path: Path
+) -> None:
+    check(run_demo(tmp_path, "--redis", redis_server.url, "--audit", postgres_url))
+
+    with Client(redis_server.url) as client:
+        assert client.run(client.operations.ask([["KEYS", "*"]])) == [[]]
+
+
+def test_too_few_files_are_refused_in_one_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sql_audit.demo", "--path", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert done.stderr == f"demo: {tmp_path} has 0 files; the demo wants at least 50\n"
+
+
+@pytest.mark.parametrize("option", [["--redis", "redis://127.0.0.1:1"], ["--redis", "nonsense"]])
+def test_a_server_that_is_not_there_is_one_line(option: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sql_audit.demo", *option],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("demo: ")
+    assert len(done.stderr.splitlines()) == 1

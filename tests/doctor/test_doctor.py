@@ -1,0 +1,434 @@
+"""The doctor names what does not agree, mends it, and then finds nothing."""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import redis
+
+from rq_core.client import Client
+from rq_core.doctor import Finding, Kind, diagnose, examine, repair
+from rq_core.errors import QueueDamaged
+from rq_core.job import Claim, NewJob, profile
+from rq_core.keys import KEYS, queue_keys
+from rq_core.machine import Priority, State
+from rq_core.operations import Call, Claimed
+
+QUEUE = "mail"
+HOUR_MS = 3_600_000
+
+
+@dataclass
+class Scene:
+    """A queue with jobs in every state, a client, and a careless hand."""
+
+    client: Client
+    hand: "redis.Redis"
+    held: dict[str, Claim] = field(default_factory=dict)
+
+    def key(self, name: str) -> str:
+        return queue_keys(QUEUE)(name)
+
+    def job(self, job_id: str, priority: Priority = Priority.NORMAL, delay_ms: int = 0) -> NewJob:
+        return NewJob(job_id, QUEUE, profile("send", priority), '{"to":"a@b.c"}', delay_ms)
+
+    def claim(self, limit: int) -> Claimed:
+        claimed = self.client.one(self.client.operations.claim_call(QUEUE, "w-1", limit))
+        self.held |= {job.id: job for job in claimed.jobs}
+        return claimed
+
+    def settle(self, call: Callable[..., Call[Any]], job_id: str, *more: Any) -> Any:
+        held = self.held.pop(job_id)
+        return self.client.one(call(QUEUE, "w-1", [(held.id, held.fence, *more)]))
+
+    def snapshot(self) -> dict[str, Any]:
+        return self.client.snapshot(QUEUE)
+
+    def diagnose(self) -> list[Finding]:
+        return diagnose(self.client, QUEUE)
+
+    def repair(self) -> list[Finding]:
+        return repair(self.client, QUEUE, self.diagnose(), by="ada")
+
+    def state(self, job_id: str) -> str:
+        line: str = self.snapshot()["state"][job_id]
+        return line
+
+    def write(self, job_id: str, line: str) -> None:
+        self.hand.hset(self.key("state"), job_id, line)
+
+
+@pytest.fixture
+def scene(redis_url: str) -> Iterator[Scene]:
+    with (
+        Client(redis_url) as client,
+        redis.Redis.from_url(redis_url, decode_responses=True) as hand,
+    ):
+        made = Scene(client, hand)
+        operations = client.operations
+        client.enqueue([made.job(i) for i in ("run", "stop", "die", "die2", "again")])
+        made.claim(5)
+        made.settle(operations.fail_call, "die", "final", 0, "no", "null")
+        made.settle(operations.fail_call, "die2", "final", 0, "no", "null")
+        made.settle(operations.fail_call, "again", "retry", HOUR_MS, "no", "null")
+        client.cancel(QUEUE, ["stop"])
+        client.enqueue(
+            [
+                *(made.job(i) for i in ("a", "b", "c", "gone", "d")),
+                made.job("now", Priority.CRITICAL),
+                made.job("late", Priority.LOW, delay_ms=HOUR_MS),
+            ]
+        )
+        client.cancel(QUEUE, ["gone"])
+        yield made
+
+
+def kinds(findings: list[Finding]) -> set[Kind]:
+    return {finding.kind for finding in findings}
+
+
+def drain(scene: Scene) -> set[str]:
+    """Claim all that is ready."""
+    return {job.id for job in scene.claim(100).jobs}
+
+
+READY = {"a", "b", "c", "d", "now"}
+
+
+def test_healthy_queue_has_no_findings(scene: Scene) -> None:
+    states = {line.split(" ")[0] for line in scene.snapshot()["state"].values()}
+
+    assert states == set(State)
+    assert scene.diagnose() == []
+
+
+def test_queue_that_is_not_there_has_no_findings(scene: Scene) -> None:
+    assert diagnose(scene.client, "elsewhere") == []
+
+
+def test_diagnosis_changes_nothing(scene: Scene) -> None:
+    scene.hand.delete(scene.key("leases"))
+    before = scene.snapshot()
+
+    scene.diagnose()
+
+    assert before == scene.snapshot()
+
+
+# What a careless hand does, and what the doctor must call it.
+HANDS: dict[str, tuple[Callable[[Scene], object], set[Kind]]] = {
+    "ready list lost": (
+        lambda s: s.hand.delete(s.key("ready:2")),
+        {Kind.NOT_LISTED, Kind.TOMBSTONES},
+    ),
+    "one entry lost": (lambda s: s.hand.lrem(s.key("ready:2"), 1, "b"), {Kind.NOT_LISTED}),
+    "entry in the list of another priority": (
+        lambda s: (s.hand.lrem(s.key("ready:0"), 1, "now"), s.hand.lpush(s.key("ready:3"), "now")),
+        {Kind.NOT_LISTED, Kind.TOMBSTONES},
+    ),
+    "entries too many": (
+        lambda s: s.hand.rpush(s.key("ready:1"), "a", "nobody", "run", "not a name"),
+        {Kind.TOMBSTONES},
+    ),
+    "schedule lost": (lambda s: s.hand.delete(s.key("scheduled")), {Kind.NOT_SCHEDULED}),
+    "another due time": (
+        lambda s: s.hand.zadd(s.key("scheduled"), {"job|late": 5}),
+        {Kind.NOT_SCHEDULED},
+    ),
+    "strays in the schedule": (
+        lambda s: s.hand.zadd(s.key("scheduled"), {"job|a": 9e15, "job|nobody": 9e15, "x": 9e15}),
+        {Kind.STRAY},
+    ),
+    "leases lost": (lambda s: s.hand.delete(s.key("leases")), {Kind.NO_LEASE}),
+    "strays in the leases": (
+        lambda s: s.hand.zadd(s.key("leases"), {"a": 9e15, "nobody": 9e15, 'q"x': 9e15}),
+        {Kind.STRAY},
+    ),
+    "dead lost": (lambda s: s.hand.delete(s.key("dead")), {Kind.NOT_AMONG_DEAD}),
+    "another time of death": (
+        lambda s: s.hand.zadd(s.key("dead"), {"die": 5}),
+        {Kind.NOT_AMONG_DEAD},
+    ),
+    "strays among the dead": (
+        lambda s: s.hand.zadd(s.key("dead"), {"a": 5, "nobody": 5}),
+        {Kind.STRAY},
+    ),
+    "marks lost": (lambda s: s.hand.delete(s.key("expiring")), {Kind.NEVER_FORGOTTEN}),
+    "marks that lead nowhere": (
+        lambda s: s.hand.zadd(
+            s.key("expiring"), {"dead|a": 9e15, "dead|nobody": 9e15, "slot|x": 9e15, "?": 9e15}
+        ),
+        {Kind.STRAY},
+    ),
+    "other marks of slots": (
+        lambda s: s.hand.zadd(
+            s.key("expiring"), {f"slot|{name}": 5 for name in s.snapshot()["slots"]}
+        ),
+        {Kind.NEVER_FORGOTTEN},
+    ),
+    "arguments without a state": (
+        lambda s: s.hand.hset(s.key("jobs"), "nobody", "{}"),
+        {Kind.NO_STATE},
+    ),
+    "sequence lost": (lambda s: s.hand.hdel(s.key("meta"), "sequence"), {Kind.SEQUENCE}),
+    "tombstones lost": (lambda s: s.hand.hdel(s.key("meta"), "tombstones"), {Kind.TOMBSTONES}),
+    "token lost": (lambda s: s.hand.delete(s.key("wake")), {Kind.NO_WAKE}),
+    "tokens too many": (
+        lambda s: s.hand.rpush(s.key("wake"), "1", "1", "1"),
+        {Kind.TOO_MANY_WAKES},
+    ),
+    "state of one job lost": (lambda s: s.hand.hdel(s.key("state"), "a"), {Kind.LOST}),
+    "all states lost": (lambda s: s.hand.delete(s.key("state")), {Kind.LOST, Kind.TOMBSTONES}),
+    "line that no script wrote": (lambda s: s.write("a", "rubbish"), {Kind.UNREADABLE}),
+    "line without a place": (
+        lambda s: s.write("a", "ready task=send since=1"),
+        {Kind.UNREADABLE},
+    ),
+    "number that is none": (
+        lambda s: s.write("run", s.state("run").replace("claim=1", "claim=one")),
+        {Kind.UNREADABLE},
+    ),
+    "every index lost": (
+        lambda s: s.hand.delete(
+            *(s.key(name) for name in ("scheduled", "leases", "dead", "expiring", "wake")),
+            *(s.key(f"ready:{n}") for n in range(4)),
+        ),
+        {
+            Kind.NOT_LISTED,
+            Kind.TOMBSTONES,
+            Kind.NOT_SCHEDULED,
+            Kind.NO_LEASE,
+            Kind.NOT_AMONG_DEAD,
+            Kind.NEVER_FORGOTTEN,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("hand", HANDS)
+def test_careless_hand_is_named_and_mended(hand: str, scene: Scene) -> None:
+    act, expected = HANDS[hand]
+    before = scene.snapshot()
+    act(scene)
+
+    found = scene.diagnose()
+    assert expected <= kinds(found), found
+    assert all(finding.mendable for finding in found)
+
+    assert scene.repair() == []
+    after = scene.snapshot()
+    assert before["state"] == after["state"]
+    assert before["jobs"] == after["jobs"]
+    for name in ("scheduled", "dead", "expiring"):
+        kept = {m: v for m, v in after[name].items() if m in before[name]}
+        assert before[name] == kept, name
+    assert before["leases"].keys() == after["leases"].keys()
+
+    again = scene.repair()
+    assert again == []
+    assert after["outbox"] == scene.snapshot()["outbox"], "a second repair has nothing to log"
+
+    assert drain(scene) == READY
+    assert scene.claim(100).jobs == (), "no job is given out twice"
+
+
+def test_lost_list_comes_back_in_order(scene: Scene) -> None:
+    scene.hand.delete(scene.key("ready:2"))
+
+    scene.repair()
+
+    assert [job.id for job in scene.claim(100).jobs] == ["now", "a", "b", "c", "d"]
+
+
+def test_lost_lease_starts_anew_and_the_holder_may_settle(scene: Scene) -> None:
+    scene.hand.delete(scene.key("leases"))
+
+    scene.repair()
+
+    complete = scene.client.operations.complete_call
+    assert scene.settle(complete, "run") == {}
+
+
+def test_job_put_back_keeps_its_claim(scene: Scene) -> None:
+    """The state of a running job was lost, its worker goes on: it must be able to report."""
+    before = scene.state("run")
+    scene.hand.hdel(scene.key("state"), "run")
+
+    assert scene.repair() == []
+
+    assert before == scene.state("run")
+    assert scene.settle(scene.client.operations.complete_call, "run") == {}
+
+
+def test_job_lost_with_its_arguments_is_said_in_the_log(scene: Scene) -> None:
+    scene.hand.hdel(scene.key("state"), "a")
+    scene.hand.hdel(scene.key("jobs"), "a")
+    found = scene.diagnose()
+    assert Kind.LOST in kinds(found)
+    assert "job a is ready by the log, and Redis does not have it" in {f.says for f in found}
+
+    assert scene.repair() == []
+
+    last = scene.snapshot()["outbox"][-1][1]
+    assert last["type"] == "baseline"
+    assert last["by"] == "ada"
+    assert last["jobs"] == '[["a",null]]'
+
+
+def test_job_written_by_hand_is_taken_into_the_log(scene: Scene) -> None:
+    scene.write("new", "ready task=send seq=1 since=1")
+    scene.hand.hset(scene.key("jobs"), "new", '{"task":"send","args":{}}')
+
+    assert {Kind.UNLOGGED, Kind.NOT_LISTED} <= kinds(scene.diagnose())
+    assert scene.repair() == []
+    assert drain(scene) == {*READY, "new"}
+
+
+def test_state_that_differs_from_the_log_stands(scene: Scene) -> None:
+    """Redis decides; the log is told."""
+    changed = scene.state("a").replace("task=send", "task=send attempts=9")
+    scene.write("a", changed)
+    found = scene.diagnose()
+
+    assert [f.kind for f in found] == [Kind.LOG_DIFFERS]
+    assert found[0].says == "job a differs from the log: attempts=9, 3 by the log"
+    assert scene.repair() == []
+    assert changed == scene.state("a")
+
+
+def test_job_without_arguments_is_left_to_the_worker(scene: Scene) -> None:
+    scene.hand.hdel(scene.key("jobs"), "a")
+
+    left = scene.repair()
+
+    assert [f.kind for f in left] == [Kind.NO_SPEC]
+    assert not left[0].mendable
+    assert drain(scene) == READY
+
+
+def test_unreadable_line_without_a_log_is_left(scene: Scene) -> None:
+    """Nobody knows how it was, so nobody may guess."""
+    scene.write("a", "rubbish")
+    last = scene.snapshot()["outbox"][-1][0]
+    scene.hand.xtrim(scene.key("outbox"), minid=last, approximate=False)
+
+    left = scene.repair()
+
+    assert [(f.kind, f.job_id, f.mendable) for f in left] == [(Kind.UNREADABLE, "a", False)]
+    assert scene.state("a") == "rubbish"
+
+
+@pytest.mark.parametrize("lost", ["meta", "outbox"])
+def test_lost_beginning_starts_an_epoch(lost: str, scene: Scene) -> None:
+    scene.hand.delete(scene.key(lost))
+    expected = {"meta": Kind.NO_META, "outbox": Kind.NO_OUTBOX}[lost]
+    assert expected in kinds(scene.diagnose())
+
+    assert scene.repair() == []
+
+    assert scene.snapshot()["meta"]["epoch"]
+    assert drain(scene) == READY
+
+
+def test_trimmed_log_is_no_finding(scene: Scene) -> None:
+    """The mirror trims: what the outbox no longer holds cannot be compared."""
+    entries = scene.snapshot()["outbox"]
+    for entry_id, _ in entries:
+        scene.hand.xtrim(scene.key("outbox"), minid=entry_id, approximate=False)
+
+        assert scene.diagnose() == []
+
+
+def test_gap_in_the_log_is_said(scene: Scene) -> None:
+    entries = scene.snapshot()["outbox"]
+    scene.hand.xdel(scene.key("outbox"), entries[3][0])
+
+    assert Kind.LOG_GAP in kinds(scene.diagnose())
+
+
+def test_entry_that_cannot_be_read_is_said(scene: Scene) -> None:
+    scene.hand.xadd(scene.key("outbox"), {"type": "promoted", "at": "1", "by": "x", "jobs": "[1]"})
+    scene.hand.xadd(scene.key("outbox"), {"colour": "blue"})
+
+    assert Kind.LOG_UNREADABLE in kinds(scene.diagnose())
+
+
+@pytest.mark.parametrize("key", [key.name for key in KEYS])
+def test_key_of_the_wrong_type_is_an_error_that_names_it(key: str, scene: Scene) -> None:
+    scene.hand.delete(scene.key(key))
+    scene.hand.set(scene.key(key), "?")
+
+    with pytest.raises(QueueDamaged, match=f"key rqc:{{mail}}:{key} is no .*RENAME"):
+        scene.diagnose()
+
+
+def test_expired_lease_and_due_job_are_no_findings(scene: Scene) -> None:
+    """They wait for the next claim, as they should."""
+    with scene.hand.pipeline() as pipe:
+        pipe.zadd(scene.key("leases"), {"run": 1})
+        pipe.execute()
+    snapshot = scene.snapshot()
+    snapshot["scheduled"]["job|late"] = 5.0
+    snapshot["state"]["late"] = "scheduled task=send priority=low due=5 since=1"
+
+    assert kinds(examine(snapshot)) == {Kind.LOG_DIFFERS}, "the due time was changed by hand"
+    assert scene.diagnose() == []
+
+
+def test_paused_queue_needs_no_token(scene: Scene) -> None:
+    scene.client.configure(QUEUE, {"paused": 1})
+    scene.hand.delete(scene.key("wake"))
+
+    assert scene.diagnose() == []
+
+
+def test_token_that_a_worker_has_just_taken_is_looked_at_again(scene: Scene) -> None:
+    scene.hand.delete(scene.key("wake"))
+
+    found = diagnose(
+        scene.client, QUEUE, sleep=lambda _: (scene.hand.rpush(scene.key("wake"), "1"), None)[1]
+    )
+
+    assert found == []
+
+
+def test_repair_of_many_jobs_goes_in_chunks(scene: Scene) -> None:
+    scene.client.enqueue([scene.job(f"m{n}") for n in range(1_200)])
+    before = scene.snapshot()["ready:2"]
+    scene.hand.delete(scene.key("ready:2"), scene.key("scheduled"))
+
+    assert scene.repair() == []
+
+    expected = [job_id for job_id in before if job_id != "gone"]
+    assert expected == scene.snapshot()["ready:2"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_damage_to_indexes_is_mended(seed: int, scene: Scene) -> None:
+    """Random members of random indexes vanish, move or appear; the seed repeats it."""
+    chance = random.Random(seed)
+    before = scene.snapshot()
+    ids = [*before["state"], "nobody"]
+    for _ in range(12):
+        job_id, priority = chance.choice(ids), chance.randrange(4)
+        match chance.randrange(6):
+            case 0:
+                scene.hand.lrem(scene.key(f"ready:{priority}"), 1, job_id)
+            case 1:
+                scene.hand.rpush(scene.key(f"ready:{priority}"), job_id)
+            case 2:
+                scene.hand.zrem(scene.key(chance.choice(["leases", "dead"])), job_id)
+            case 3:
+                scene.hand.zadd(scene.key(chance.choice(["leases", "dead"])), {job_id: 9e12})
+            case 4:
+                scene.hand.zrem(scene.key("scheduled"), f"job|{job_id}")
+            case _:
+                scene.hand.zadd(scene.key("scheduled"), {f"job|{job_id}": 9e12})
+
+    scene.repair()
+
+    assert scene.diagnose() == []
+    assert before["state"] == scene.snapshot()["state"]
+    assert drain(scene) == READY

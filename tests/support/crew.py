@@ -1,0 +1,146 @@
+"""Tasks of the worker tests, and worker processes that run them.
+
+The tasks write what they do into a witness file, so that a test can see what really ran, whatever Redis says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rq_core import App, GiveUp, RetryLater, RetryPolicy, current_job
+
+WITNESS = "RQ_CORE_TEST_WITNESS"
+LEASE = 1.0
+
+app = App()
+app.queue("crew", lease=LEASE)
+quick = RetryPolicy(max_attempts=3, backoff="fixed", base=0.01, jitter=False)
+
+
+def witness(what: str, **facts: Any) -> None:
+    """Append one line to the witness file."""
+    job = current_job()
+    line = json.dumps(
+        {"what": what, "job": job.id, "claim": job.claim, "pid": os.getpid(), **facts}
+    )
+    handle = os.open(os.environ[WITNESS], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(handle, line.encode() + b"\n")
+    finally:
+        os.close(handle)
+
+
+@app.task(queue="crew", retry=quick)
+async def coroutine(n: int = 0) -> None:
+    witness("coroutine", n=n)
+
+
+@app.task(queue="crew", retry=quick)
+def function(n: int = 0) -> None:
+    witness("function", n=n)
+
+
+@app.task(queue="crew", retry=quick)
+def failing(message: str = "no") -> None:
+    witness("failing")
+    raise ValueError(message)
+
+
+@app.task(queue="crew", retry=quick)
+def fails_once() -> None:
+    witness("fails_once")
+    if current_job().failures == 0:
+        raise ValueError("the first time")
+
+
+@app.task(queue="crew", retry=quick)
+def gives_up() -> None:
+    raise GiveUp("no use")
+
+
+@app.task(queue="crew", retry=quick)
+def later() -> None:
+    witness("later")
+    if current_job().failures == 0:
+        raise RetryLater(after=0.02)
+
+
+@app.task(queue="crew", retry=quick)
+async def sleeping(seconds: float) -> None:
+    """On the loop; can be cancelled."""
+    witness("begin")
+    await asyncio.sleep(seconds)
+    witness("end")
+
+
+@app.task(queue="crew", retry=quick)
+def dozing(seconds: float) -> None:
+    """In a thread; looks whether it should stop."""
+    witness("begin")
+    job = current_job()
+    job.wait_cancelled(seconds)
+    job.raise_if_cancelled()
+    witness("end")
+
+
+@app.task(queue="crew", retry=quick)
+def deaf(seconds: float) -> None:
+    """In a thread; looks at nothing."""
+    witness("begin")
+    time.sleep(seconds)
+    witness("end")
+
+
+@app.task(queue="crew", retry=quick)
+async def hogging(seconds: float) -> None:
+    """Blocks the event loop."""
+    witness("begin")
+    time.sleep(seconds)  # noqa: ASYNC251 - that is what it is for
+    witness("end")
+
+
+class Witness:
+    """What the tasks wrote."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def lines(self, what: str | None = None) -> list[dict[str, Any]]:
+        if not self.path.exists():
+            return []
+        found = [json.loads(line) for line in self.path.read_text().splitlines()]
+        return [line for line in found if what is None or line["what"] == what]
+
+
+@contextmanager
+def worker_process(url: str, seen: Witness, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A ``rq-core worker`` process of these tasks, ended by SIGKILL if it still runs after the block."""
+    command = [sys.executable, "-m", "rq_core.cli", "worker", "tests.support.crew:app"]
+    command += ["--queues", "crew", "--redis", url, *options]
+    log = seen.path.with_suffix(".log")
+    with log.open("ab") as sink:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            env={**os.environ, WITNESS: str(seen.path)},
+            cwd=Path(__file__).parents[2],
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

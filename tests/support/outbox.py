@@ -1,0 +1,151 @@
+"""A small stand-in for the queue's scripts: real outbox entries in a real stream, and the mirror's
+side of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import redis
+
+from rq_core.errors import AuditElsewhere
+from rq_core.keys import queue_keys, queues_key
+
+_TRIM = """
+local parts = function(id) local e, s = id:match('(%d+)-(%d+)') return tonumber(e), tonumber(s) end
+local last = redis.call('HGET', KEYS[2], 'trimmed') or '0-0'
+local e1, s1 = parts(ARGV[1])
+local e2, s2 = parts(last)
+if e1 < e2 or (e1 == e2 and s1 <= s2) then return 0 end
+redis.call('XTRIM', KEYS[1], 'MINID', ARGV[1])
+redis.call('HSET', KEYS[2], 'trimmed', ARGV[1])
+redis.call('HINCRBY', KEYS[2], 'backlog_jobs', -ARGV[2])
+redis.call('HINCRBY', KEYS[2], 'backlog_bytes', -ARGV[3])
+return 1
+"""
+
+
+class StreamSource:
+    """The OutboxSource protocol over plain commands."""
+
+    def __init__(self, url: str, prefix: str = "rqc") -> None:
+        # redis-py types every reply as text or bytes.
+        self.redis: Any = redis.Redis.from_url(
+            url, decode_responses=True, encoding_errors="surrogateescape"
+        )
+        self.prefix = prefix
+        self.trims: list[tuple[str, str, int, int]] = []
+
+    def close(self) -> None:
+        self.redis.close()
+
+    def queues(self) -> list[str]:
+        return sorted(self.redis.smembers(queues_key(self.prefix)))
+
+    def attach(self, queue: str, audit_id: str) -> None:
+        meta = queue_keys(queue, self.prefix)("meta")
+        if not self.redis.hsetnx(meta, "audit", audit_id):
+            attached = self.redis.hget(meta, "audit")
+            if attached != audit_id:
+                raise AuditElsewhere(queue=queue, attached=attached)
+
+    def read_outbox(
+        self, queue: str, start: str, count: int
+    ) -> Sequence[tuple[str, Mapping[str, str]]]:
+        key = queue_keys(queue, self.prefix)("outbox")
+        found: list[tuple[str, dict[str, str]]] = self.redis.xrange(key, min=start, count=count)
+        return found
+
+    def trim(self, queue: str, audit_id: str, upto: str, jobs: int, size: int) -> None:
+        self.attach(queue, audit_id)
+        keys = queue_keys(queue, self.prefix)
+        self.trims.append((queue, upto, jobs, size))
+        self.redis.eval(_TRIM, 2, keys("outbox"), keys("meta"), upto, jobs, size)
+
+    def wait_outbox(self, last: Mapping[str, str], seconds: float) -> set[str]:
+        streams = {queue_keys(q, self.prefix)("outbox"): entry for q, entry in last.items()}
+        names = dict(zip(streams, last, strict=True))
+        found = self.redis.xread(streams, count=1, block=max(1, int(seconds * 1000)))
+        pairs = found.items() if isinstance(found, dict) else found
+        return {names[key] for key, _ in pairs}
+
+
+class StreamWriter:
+    """Appends entries as the scripts will, numbered without a gap, and remembers them."""
+
+    def __init__(self, source: StreamSource, queue: str, epoch: int = 1_795_225_746_504) -> None:
+        self.source = source
+        self.queue = queue
+        self.keys = queue_keys(queue, source.prefix)
+        self.epoch = epoch
+        self.seq = -1
+        self.now_ms = epoch
+        self.log: list[tuple[str, dict[str, bytes]]] = []
+        """Every entry ever appended, trimmed or not."""
+        source.redis.sadd(queues_key(source.prefix), queue)
+        self.begin(epoch, "created")
+
+    def begin(self, epoch: int, reason: str, last: str | None = None) -> str:
+        old = self.epoch if self.seq >= 0 else None
+        self.epoch, self.seq = epoch, -1
+        return self.queue_event("epoch_started", reason, old, None, "replid", last)
+
+    def queue_event(self, kind: str, *values: Any) -> str:
+        return self.raw({"type": kind, "by": "-", "data": json.dumps(values)})
+
+    def jobs(self, kind: str, *jobs: Sequence[Any], by: str = "w-1", why: str | None = None) -> str:
+        """Append one entry of job events. Returns its id: the fence, if they are claims."""
+        fields = {"type": kind, "by": by, "jobs": json.dumps(jobs, separators=(",", ":"))}
+        return self.raw(fields if why is None else {**fields, "why": why})
+
+    def raw(self, fields: Mapping[str, str | bytes]) -> str:
+        """Append an entry of any fields; ``at`` is added if it is missing."""
+        self.seq += 1
+        self.now_ms += 1
+        entry_id = f"{self.epoch}-{self.seq}"
+        full = {"at": str(self.now_ms), **fields}
+        values = {k: v if isinstance(v, bytes) else v.encode() for k, v in full.items()}
+        self.log.append((entry_id, values))
+        pipe = self.source.redis.pipeline()
+        pipe.xadd(self.keys("outbox"), values, id=entry_id)
+        pipe.hincrby(self.keys("meta"), "backlog_jobs", counted_jobs(values))
+        pipe.hincrby(self.keys("meta"), "backlog_bytes", counted_bytes(values))
+        pipe.execute()
+        return entry_id
+
+    def backlog(self) -> tuple[int, int]:
+        """Jobs and bytes that wait to be mirrored, as Redis counts them."""
+        jobs, size = self.source.redis.hmget(self.keys("meta"), ["backlog_jobs", "backlog_bytes"])
+        return int(jobs), int(size)
+
+    def life(self, *ids: str, by: str = "w-1", task: str = "send") -> None:
+        """Jobs from enqueue to success, three entries."""
+        enqueue(self, *ids, task=task)
+        fence = self.jobs("claimed", *([i, 1] for i in ids), by=by)
+        self.jobs("succeeded", *([i, fence] for i in ids), by=by)
+
+
+def enqueue(writer: StreamWriter, *ids: str, task: str = "send", due_ms: int | None = None) -> str:
+    digest = "0123456789abcdef0123456789abcdef"
+    return writer.jobs(
+        "enqueued",
+        *(
+            [i, None if due_ms else n, due_ms, task, "normal", 3, 3, digest]
+            for n, i in enumerate(ids)
+        ),
+        by="producer",
+    )
+
+
+def counted_jobs(values: Mapping[str, bytes]) -> int:
+    if "jobs" not in values:
+        return 1
+    try:
+        return len(json.loads(values["jobs"]))
+    except (ValueError, RecursionError):
+        return 0
+
+
+def counted_bytes(values: Mapping[str, bytes]) -> int:
+    return sum(len(values.get(name, b"")) for name in ("type", "jobs", "data", "why"))

@@ -1,0 +1,285 @@
+"""The headers of the Lua files are true, and a false one is found."""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rq_core import generate, headers, machine, scripts
+from rq_core.keys import queue_keys
+from rq_core.machine import Event
+
+Edit = Callable[[str, str, str], None]
+
+
+@pytest.fixture
+def lua(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the scripts that the loader reads in place of the real ones."""
+    copy = tmp_path / "lua"
+    shutil.copytree(scripts.directory(), copy)
+    monkeypatch.setattr(scripts, "directory", lambda: copy)
+    return copy
+
+
+@pytest.fixture
+def edit(lua: Path) -> Edit:
+    def change(name: str, old: str, new: str) -> None:
+        path = lua / name
+        text = path.read_text()
+        assert old in text, f"{name} has no {old!r}"
+        path.write_text(text.replace(old, new))
+
+    return change
+
+
+def test_headers_as_shipped_are_true() -> None:
+    assert headers.problems() == []
+
+
+@pytest.mark.parametrize("name", scripts.names())
+def test_transitions_of_header_are_those_of_the_table(name: str) -> None:
+    expected = {str(t) for t in machine.transitions_of(name)}
+
+    assert expected == set(scripts.script(name).header.transitions)
+
+
+@pytest.mark.parametrize("event", list(Event))
+def test_event_is_emitted_by_some_script(event: Event) -> None:
+    """A declared event that nothing emits is a promise that nobody keeps."""
+    assert headers.emitters(event)
+
+
+def test_every_script_of_the_table_has_a_file() -> None:
+    assert {t.script for t in machine.TRANSITIONS} <= set(scripts.names())
+
+
+# (file, text there, text in its place, what must be said)
+FALSE = {
+    "undeclared transition": (
+        "complete.lua",
+        ", cancelling -succeeded-> none",
+        "",
+        "complete.lua: does not declare cancelling -succeeded-> none, which the table has",
+    ),
+    "invented transition": (
+        "prune.lua",
+        "dead -pruned-> none",
+        "dead -pruned-> none, ready -pruned-> none",
+        "prune.lua: declares ready -pruned-> none, which is not in the table",
+    ),
+    "silent transition": (
+        "prune.lua",
+        "emit('pruned'",
+        "emit('died'",
+        "prune.lua: does not emit pruned",
+    ),
+    "event of another script": (
+        "prune.lua",
+        "emit('pruned'",
+        "emit('claimed'",
+        "prune.lua: emits claimed, which is not in the table",
+    ),
+    "unused key": (
+        "trim.lua",
+        "Keys: meta outbox",
+        "Keys: meta outbox wake",
+        "trim.lua: declares wake in Keys but does not use it",
+    ),
+    "unused argument": (
+        "trim.lua",
+        "Args: audit_id",
+        "Args: colour audit_id",
+        "trim.lua: declares colour in Args but does not use it",
+    ),
+    "unused field of records": (
+        "complete.lua",
+        "Each: id fence",
+        "Each: id fence mood",
+        "complete.lua: declares mood in Each but does not use it",
+    ),
+    "fields of records in another order": (
+        "enqueue.lua",
+        "local id, delay_ms, priority,",
+        "local id, priority, delay_ms,",
+        "enqueue.lua: takes delay_ms from its records as priority",
+    ),
+    "unused include": (
+        "trim.lua",
+        "Uses: meta epoch",
+        "Uses: meta epoch clock",
+        "trim.lua: declares the include clock but uses nothing of it",
+    ),
+    "undeclared include": (
+        "trim.lua",
+        "set_fact('trimmed', upto)",
+        "set_fact('trimmed', clock_ms())",
+        "trim.lua: calls clock_ms but does not use clock",
+    ),
+    "position": (
+        "trim.lua",
+        "set_fact('trimmed', upto)",
+        "set_fact('trimmed', ARGV[2])",
+        "trim.lua: reads KEYS or ARGV by position",
+    ),
+    "position in an include": (
+        "include/wake.lua",
+        "'LLEN', wake",
+        "'LLEN', KEYS[1]",
+        "include/wake.lua: reads KEYS or ARGV by position",
+    ),
+    "undeclared fact": (
+        "trim.lua",
+        "facts.trimmed or",
+        "facts.paused or",
+        "trim.lua: reads paused of meta undeclared",
+    ),
+    "unused fact": (
+        "cancel.lua",
+        "Meta: tombstones",
+        "Meta: tombstones colour",
+        "cancel.lua: declares colour in Meta but does not use it",
+    ),
+    "strange flag": (
+        "trim.lua",
+        "Flags: allow-oom",
+        "Flags: allow-stale",
+        "trim.lua: has the flags allow-stale",
+    ),
+    "missing section": (
+        "trim.lua",
+        "Returns: ok trimmed|already | refused elsewhere AUDIT_ID | refused off | refused beyond LAST | epoch\n",
+        "",
+        "trim.lua: has no Returns",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FALSE)
+def test_false_header_is_found(case: str, edit: Edit) -> None:
+    name, old, new, expected = FALSE[case]
+    edit(name, old, new)
+
+    assert expected in headers.problems()
+
+
+def test_event_that_nothing_emits_is_found(edit: Edit) -> None:
+    edit("configure.lua", "'resumed' or 'paused'", "'resumed' or 'resumed'")
+
+    assert headers.problems() == ["no script emits paused"]
+
+
+def test_comments_are_not_uses(edit: Edit) -> None:
+    """A name in a comment is no use of it."""
+    edit("trim.lua", "Keys: meta outbox", "Keys: meta outbox wake")
+    edit("trim.lua", "set_fact('trimmed', upto)", "set_fact('trimmed', upto) -- wake (wake)")
+
+    assert headers.problems() == ["trim.lua: declares wake in Keys but does not use it"]
+
+
+# --- what the loader itself refuses -------------------------------------------------------------
+
+
+def test_includes_in_a_circle_are_refused(edit: Edit) -> None:
+    edit("include/meta.lua", "Keys: meta\n", "Keys: meta\nUses: emit\n")
+
+    with pytest.raises(scripts.HeaderError, match=r"includes go round in a circle: .*meta > emit"):
+        scripts.build("trim")
+
+
+def test_unknown_include_is_refused(edit: Edit) -> None:
+    edit("trim.lua", "Uses: meta epoch", "Uses: meta epoch magic")
+
+    with pytest.raises(scripts.HeaderError, match=re.escape("there is no include magic.lua")):
+        scripts.build("trim")
+
+
+def test_script_that_lacks_a_key_of_its_include_is_refused(edit: Edit) -> None:
+    """Every script declares every key it touches, its includes' keys too."""
+    edit("trim.lua", "Keys: meta outbox", "Keys: meta")
+
+    with pytest.raises(scripts.HeaderError, match=r"trim.lua uses epoch but not its keys.*outbox"):
+        scripts.build("trim")
+
+
+def test_unknown_key_is_refused(edit: Edit) -> None:
+    edit("trim.lua", "Keys: meta outbox", "Keys: meta outbox lanes")
+
+    with pytest.raises(scripts.HeaderError, match=r"trim.lua: unknown keys.*lanes"):
+        scripts.build("trim")
+
+
+def test_file_without_header_is_refused(lua: Path) -> None:
+    (lua / "trim.lua").write_text("return 1\n")
+
+    with pytest.raises(scripts.HeaderError, match=r"trim.lua: does not begin with"):
+        scripts.build("trim")
+
+
+def test_header_of_another_script_is_refused(edit: Edit) -> None:
+    edit("trim.lua", "--[[ trim:", "--[[ cut:")
+
+    with pytest.raises(scripts.HeaderError, match=r"trim.lua calls itself cut"):
+        scripts.build("trim")
+
+
+def test_names_are_bound_to_positions() -> None:
+    """The four lists are one word in a header, and four keys of the call."""
+    made = scripts.script("requeue")
+    keys = queue_keys("q")
+
+    command = made.command(keys, [("a",), ("b",)], slot="s", number=1, by="me", why="because")
+
+    assert command[:3] == ["EVALSHA", made.sha, len(made.keys)]
+    assert [keys(f"ready:{n}") for n in range(4)] == command[5:9]
+    assert command[-6:] == ["s", 1, "me", "because", "a", "b"]
+    assert "local ready = {[0] = KEYS[3], KEYS[4], KEYS[5], KEYS[6]}" in made.text
+    assert "local number = integer(ARGV[2])" in made.text
+
+
+# --- generated files ----------------------------------------------------------------------------
+
+
+def test_generated_files_are_fresh() -> None:
+    for path, text in generate.files().items():
+        assert text == path.read_text(encoding="utf-8"), path.name
+        assert "Generated by" in text.splitlines()[0]
+
+
+def test_stale_file_is_named(lua: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate.main([]) == 0
+    assert generate.main(["--check"]) == 0
+    (lua / "README.md").write_text("old\n")
+
+    assert generate.main(["--check"]) == 1
+
+    expected = "generate: lua/README.md is stale: run python -m rq_core.generate\n"
+    assert expected == capsys.readouterr().err
+    assert (lua / "README.md").read_text() == "old\n"
+
+
+def test_false_header_stops_the_generation(
+    edit: Edit, lua: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Documentation of a false header would be false itself."""
+    (lua / "README.md").unlink()
+    edit("trim.lua", "Uses: meta epoch", "Uses: meta epoch magic")
+
+    assert generate.main([]) == 1
+
+    assert capsys.readouterr().err == "generate: there is no include magic.lua\n"
+    assert not (lua / "README.md").exists()
+
+
+def test_unknown_argument_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate.main(["--cheque"]) == 2
+    assert capsys.readouterr().err == "generate: unknown argument --cheque\n"
+
+
+def test_every_state_and_event_is_in_the_page() -> None:
+    page = generate.states_md()
+
+    for word in (*machine.State, *Event, *(t.script for t in machine.TRANSITIONS)):
+        assert f"`{word}`" in page
+    assert "stateDiagram-v2" in page

@@ -1,0 +1,104 @@
+"""The wheel is what users get: it must hold every file, and work where there is no repository."""
+
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """Run a command outside the repository, without this run's PYTHON… variables."""
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTHON")
+    }
+    done = subprocess.run(
+        list(map(str, command)),
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command} failed:\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, ROOT, cwd=out)
+    (built,) = out.glob("rq_core-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin directory of an empty environment that has the wheel and what it asks for."""
+    place = tmp_path_factory.mktemp("empty") / "venv"
+    # This run's pip fills it: a pip of its own would take most of the time, and be in no use.
+    venv.create(place, with_pip=False)
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        f"--python={place / 'bin' / 'python'}",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--constraint",
+        ROOT / ".ci" / "constraints.txt",
+        f"{wheel}[embedded]",
+        cwd=place,
+    )
+    return place / "bin"
+
+
+def shipped(folder: str, *patterns: str) -> set[str]:
+    found = {path for pattern in patterns for path in (ROOT / folder).rglob(pattern)}
+    return {
+        str(path.relative_to(ROOT / folder)) for path in found if "__pycache__" not in path.parts
+    }
+
+
+def test_the_wheel_holds_every_file(wheel: Path) -> None:
+    """A forgotten Lua file or migration would only show at a user's first call."""
+    names = set(zipfile.ZipFile(wheel).namelist())
+    lua = shipped("lua", "*.lua")
+    migrations = shipped("sql_audit/migrations", "*.py", "*.mako")
+
+    assert lua
+    assert {f"rq_core/_lua/{name}" for name in lua} <= names
+    assert migrations
+    assert {f"sql_audit/migrations/{name}" for name in migrations} <= names
+    assert {f"rq_core/{name}" for name in shipped("rq_core", "*.py")} <= names
+    assert {f"sql_audit/{name}" for name in shipped("sql_audit", "*.py", "*.ini")} <= names
+    assert {"rq_core/py.typed", "sql_audit/py.typed"} <= names
+    assert not [name for name in names if name.startswith(("tests/", "scripts/"))]
+
+
+def test_the_wheel_works_outside_the_repository(installed: Path, tmp_path: Path) -> None:
+    program = "import rq_core, sql_audit, rq_core.server; print(rq_core.__file__)"
+    origin = run(installed / "python", "-c", program, cwd=tmp_path).strip()
+    help_text = run(installed / "rq-core", "--help", cwd=tmp_path)
+    audit_help = run(installed / "rq-core", "audit", "--help", cwd=tmp_path)
+
+    assert Path(origin).is_relative_to(installed.parent)
+    assert "worker" in help_text
+    assert "audit" in help_text
+    assert "history" in audit_help
+
+
+def test_the_wheels_embedded_server_runs(installed: Path, tmp_path: Path) -> None:
+    program = (
+        "from rq_core import server; server.ensure('d'); print(server.status('d').running);"
+        " server.stop('d')"
+    )
+
+    assert run(installed / "python", "-c", program, cwd=tmp_path).strip() == "True"

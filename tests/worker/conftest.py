@@ -1,0 +1,74 @@
+"""Workers in this process and in their own, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rq_core.app import App
+from rq_core.client import Client
+from rq_core.history import Entry, decode
+from rq_core.worker import Worker, WorkerOptions
+from tests.support import crew
+
+RunWorker = Callable[..., AbstractAsyncContextManager[Worker]]
+
+
+@pytest.fixture
+def witness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> crew.Witness:
+    path = tmp_path / "witness.jsonl"
+    monkeypatch.setenv(crew.WITNESS, str(path))
+    return crew.Witness(path)
+
+
+@pytest.fixture
+def app(valkey_url: str) -> Iterator[App]:
+    """The crew's app, on an empty server."""
+    crew.app.connect_to(valkey_url)
+    yield crew.app
+    crew.app.close()
+
+
+@pytest.fixture
+def client(app: App) -> Client:
+    return app.client
+
+
+@pytest.fixture
+def run_worker(app: App) -> RunWorker:
+    """``async with run_worker(concurrency=2) as worker``: it works during the block, then stops and must end."""
+
+    @contextlib.asynccontextmanager
+    async def run(**options: Any) -> AsyncIterator[Worker]:
+        options.setdefault("queues", ("crew",))
+        options.setdefault("grace", 5.0)
+        worker = Worker(app, WorkerOptions(**options))
+        task = asyncio.create_task(worker.run())
+        try:
+            yield worker
+        finally:
+            worker.stop()
+            async with asyncio.timeout(20):
+                await task
+            await app.connections.aclose()
+
+    return run
+
+
+def events(client: Client, job_id: str, queue: str = "crew") -> list[tuple[Entry, dict[str, Any]]]:
+    """A job's events in the outbox, in order."""
+    found = []
+    for entry_id, raw in client.read_outbox(queue, "-", 10_000):
+        entry = decode(entry_id, raw)
+        found += [(entry, event.fields) for event in entry.jobs if event.job_id == job_id]
+    return found
+
+
+def event_types(client: Client, job_id: str, queue: str = "crew") -> list[str]:
+    return [str(entry.event) for entry, _ in events(client, job_id, queue)]

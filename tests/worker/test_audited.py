@@ -1,0 +1,89 @@
+"""Workers with the mirror beside them: what happened is in SQL, on both databases."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from sqlalchemy import select
+
+from rq_core.app import App
+from rq_core.client import Client
+from rq_core.history import decode
+from sql_audit import queries
+from sql_audit.database import Database
+from sql_audit.schema import job_event
+from tests.support import crew
+from tests.support.crew import worker_process
+from tests.support.wait import wait_until
+
+
+def _left(client: Client) -> int:
+    counts = client.counts("crew")
+    return sum(counts.ready.values()) + counts.running + counts.scheduled
+
+
+def test_a_worker_with_audit_leaves_every_event_in_sql(
+    app: App, client: Client, witness: crew.Witness, audit_url: str
+) -> None:
+    app.enqueue_many(crew.function.job(n=n) for n in range(200))
+    bad = crew.failing.enqueue("that is wrong")
+    with worker_process(app.redis_url, witness, "--audit", audit_url) as process:
+        wait_until(lambda: bad.state() == "dead" and not _left(client), "all is done", timeout=30)
+        process.terminate()
+        assert process.wait(60) == 0
+
+    database = Database(audit_url)
+    with database.readers.connect() as connection:
+        types = Counter(connection.execute(select(job_event.c.type)).scalars())
+    report = queries.report(database.readers, "crew")
+    database.close()
+    assert (types["enqueued"], types["succeeded"], types["died"]) == (201, 200, 1)
+    assert types["claimed"] == 200 + 3
+    assert (report.jobs, report.succeeded, report.dead, report.retries) == (201, 200, 1, 2)
+    # What is committed in SQL is trimmed from Redis; its last entry stays as the mirror's anchor.
+    assert len(client.read_outbox("crew", "-", 10)) == 1
+    assert client.counts("crew").backlog == 0
+    app.audit_url = audit_url
+    try:
+        assert [e.type for e in bad.history()][-2:] == ["claimed", "died"]
+    finally:
+        app.audit_url = None
+
+
+def test_the_mirror_catches_up_with_what_happened_while_it_was_away(
+    app: App, client: Client, witness: crew.Witness, sqlite_url: str
+) -> None:
+    with worker_process(app.redis_url, witness, "--audit", sqlite_url, "--burst") as process:
+        assert process.wait(60) == 0
+    app.enqueue_many(crew.function.job(n=n) for n in range(50))
+    with worker_process(app.redis_url, witness, "--burst") as process:
+        assert process.wait(60) == 0
+    waiting = [decode(i, raw) for i, raw in client.read_outbox("crew", "-", 10_000)]
+    assert sum(len(e.jobs) for e in waiting if e.event == "succeeded") == 50
+
+    with worker_process(app.redis_url, witness, "--audit", sqlite_url) as process:
+        wait_until(lambda: client.counts("crew").backlog == 0, "all is mirrored", timeout=30)
+        process.terminate()
+        assert process.wait(60) == 0
+
+    database = Database(sqlite_url)
+    assert queries.report(database.readers, "crew").succeeded == 50
+    database.close()
+
+
+def test_many_jobs_leave_few_keys(app: App, client: Client, witness: crew.Witness) -> None:
+    """Memory is bounded by live work: 10,000 jobs of three queues leave a few dozen keys, and no job."""
+    for queue in ("one", "two", "three"):
+        send = crew.coroutine.with_options(queue=queue)
+        app.enqueue_many(send.job(n=n) for n in range(3_400))
+    options = ("--concurrency", "100", "--burst")
+    queues = ("--queues", "one,two,three")
+    with worker_process(app.redis_url, witness, *options, *queues) as process:
+        assert process.wait(60) == 0
+
+    (keys,) = client.run(client.operations.ask([["KEYS", "*"]]))
+    assert len(witness.lines()) == 10_200
+    assert len(keys) < 36
+    for queue in ("one", "two", "three"):
+        snapshot = client.snapshot(queue)
+        assert snapshot["state"] == snapshot["jobs"] == snapshot["leases"] == {}

@@ -1,0 +1,146 @@
+"""Workers that stop, are stopped, and are killed. Each runs in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from rq_core.app import App
+from rq_core.client import Client
+from tests.support import crew
+from tests.support.crew import worker_process
+from tests.support.wait import wait_until
+from tests.worker.conftest import event_types, events
+
+
+def test_a_killed_workers_job_runs_again_within_a_lease(
+    client: Client, witness: crew.Witness, app: App
+) -> None:
+    handle = crew.sleeping.enqueue(60)
+    with worker_process(app.redis_url, witness) as first:
+        wait_until(lambda: witness.lines("begin"), "the job runs", timeout=20)
+        with worker_process(app.redis_url, witness):
+            wait_until(
+                lambda: client.run(_workers(client)) >= 2, "the second worker waits", timeout=20
+            )
+            os.kill(first.pid, signal.SIGKILL)
+            wait_until(lambda: len(witness.lines("begin")) == 2, "it runs again", timeout=10)
+
+    log = events(client, handle.id)
+    assert [str(e.event) for e, _ in log] == ["enqueued", "claimed", "lease_expired", "claimed"]
+    expired = log[2]
+    assert expired[1]["worker"] == log[1][0].by
+    assert expired[1]["losses"] == 1
+
+
+def _workers(client: Client):
+    """How many connections wait for a token."""
+    (text,) = yield from client.operations.ask([["CLIENT", "LIST"]])
+    return sum("cmd=blpop" in line for line in text.splitlines())
+
+
+def test_a_stopped_worker_that_comes_back_can_settle_nothing(
+    client: Client, witness: crew.Witness, app: App
+) -> None:
+    """The zombie: it wakes after its lease, finishes, and reports a claim that is no longer in force."""
+    handle = crew.deaf.enqueue(0.5)
+    with worker_process(app.redis_url, witness) as zombie:
+        wait_until(lambda: witness.lines("begin"), "the job runs", timeout=20)
+        os.kill(zombie.pid, signal.SIGSTOP)
+        with worker_process(app.redis_url, witness):
+            wait_until(
+                lambda: "succeeded" in event_types(client, handle.id),
+                "another worker has done the job",
+                timeout=20,
+            )
+            os.kill(zombie.pid, signal.SIGCONT)
+            wait_until(
+                lambda: "settlement_refused" in event_types(client, handle.id),
+                "the zombie's report is refused",
+                timeout=20,
+            )
+
+    assert event_types(client, handle.id) == [
+        "enqueued", "claimed", "lease_expired", "claimed", "succeeded", "settlement_refused",
+    ]  # fmt: skip
+    refused = events(client, handle.id)[-1][1]
+    assert (refused["outcome"], refused["reason"]) == ("complete", "gone")
+
+
+def test_sigterm_lets_jobs_finish_and_claims_no_more(
+    client: Client, witness: crew.Witness, app: App
+) -> None:
+    running = crew.sleeping.enqueue(1.0)
+    with worker_process(app.redis_url, witness, "--concurrency", "1") as process:
+        wait_until(lambda: witness.lines("begin"), "the job runs", timeout=20)
+        waiting = crew.sleeping.enqueue(1.0)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+    assert event_types(client, running.id)[-1] == "succeeded"
+    assert event_types(client, waiting.id) == ["enqueued"]
+
+
+def test_what_is_not_finished_after_the_grace_is_given_back_unspent(
+    client: Client, witness: crew.Witness, app: App
+) -> None:
+    handles = [crew.sleeping.enqueue(60), crew.deaf.enqueue(60)]
+    with worker_process(app.redis_url, witness, "--grace", "0.2") as process:
+        wait_until(lambda: len(witness.lines("begin")) == 2, "the jobs run", timeout=20)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+    for handle in handles:
+        job = client.job(handle.id, ["crew"])
+        assert job is not None
+        assert job.state == "ready"
+        assert "failed" not in job.fields
+        assert "lost" not in job.fields
+        assert events(client, handle.id)[-1][1]["reason"] == "shutdown"
+
+
+def test_a_second_signal_ends_the_grace(client: Client, witness: crew.Witness, app: App) -> None:
+    handle = crew.sleeping.enqueue(60)
+    with worker_process(app.redis_url, witness, "--grace", "60") as process:
+        wait_until(lambda: witness.lines("begin"), "the job runs", timeout=20)
+        process.send_signal(signal.SIGINT)
+        wait_until(
+            lambda: "stopping" in witness.path.with_suffix(".log").read_text(), "it is stopping"
+        )
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+
+    assert handle.state() == "ready"
+
+
+def test_a_job_that_takes_its_worker_down_again_and_again_is_dead(
+    client: Client, witness: crew.Witness, app: App
+) -> None:
+    handle = crew.sleeping.with_options(max_losses=2).enqueue(60)
+    with worker_process(app.redis_url, witness, "--processes", "2"):
+        for losses in (1, 2):
+            wait_until(lambda n=losses: len(witness.lines("begin")) == n, "it runs", timeout=30)  # type: ignore[misc]
+            os.kill(witness.lines("begin")[-1]["pid"], signal.SIGKILL)
+        wait_until(lambda: handle.state() == "dead", "the job is dead", timeout=30)
+
+    job = client.job(handle.id, ["crew"])
+    assert job is not None
+    assert job.fields["reason"] == "poison"
+
+
+def test_the_supervisor_replaces_a_dead_worker_and_ends_all_on_one_signal(
+    client: Client, witness: crew.Witness, app: App
+) -> None:
+    with worker_process(app.redis_url, witness, "--processes", "2") as supervisor:
+        app.enqueue_many(crew.function.job(n=n) for n in range(20))
+        wait_until(lambda: len(witness.lines()) == 20, "the jobs are done", timeout=30)
+        os.kill(witness.lines()[0]["pid"], signal.SIGKILL)
+        wait_until(
+            lambda: "restarting" in witness.path.with_suffix(".log").read_text(),
+            "the supervisor has noticed",
+            timeout=20,
+        )
+        app.enqueue_many(crew.function.job(n=n) for n in range(20, 40))
+        wait_until(lambda: len(witness.lines()) == 40, "the jobs are done", timeout=30)
+        supervisor.send_signal(signal.SIGTERM)
+        assert supervisor.wait(30) == 0

@@ -1,0 +1,317 @@
+"""What a worker does with jobs: runs them, retries them, buries them, gives back what it does not know."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rq_core.app import App
+from rq_core.client import Client
+from rq_core.operations import Operations
+from tests.support import crew
+from tests.support.wait import wait_until_async
+from tests.worker.conftest import RunWorker, event_types, events
+
+
+def gone(client: Client, *ids: str):
+    return lambda: all(client.job(i, ["crew"]) is None for i in ids)
+
+
+async def test_async_and_sync_handlers_run_in_one_worker(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    handles = [crew.coroutine.enqueue(n=1), crew.function.enqueue(n=2)]
+
+    async with run_worker():
+        await wait_until_async(gone(client, *(h.id for h in handles)), "both jobs are done")
+
+    assert {(line["what"], line["n"]) for line in witness.lines()} == {
+        ("coroutine", 1),
+        ("function", 2),
+    }
+    for handle in handles:
+        assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
+
+
+async def test_a_failing_job_is_tried_max_attempts_times_and_then_dead(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    handle = crew.failing.enqueue("it is broken")
+
+    async with run_worker():
+        await wait_until_async(lambda: handle.state() == "dead", "the job is dead")
+
+    assert [line["claim"] for line in witness.lines("failing")] == [1, 2, 3]
+    log = events(client, handle.id)
+    assert [str(e.event) for e, _ in log if e.event != "promoted"] == [
+        "enqueued", "claimed", "retried", "claimed", "retried", "claimed", "died",
+    ]  # fmt: skip
+    died = log[-1][1]
+    assert (died["reason"], died["failures"]) == ("attempts_spent", 3)
+    assert (died["error"]["type"], died["error"]["message"]) == ("ValueError", "it is broken")
+    assert "raise ValueError(message)" in died["error"]["traceback"]
+
+
+async def test_a_job_that_fails_once_succeeds_the_second_time(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    handle = crew.fails_once.enqueue()
+
+    async with run_worker():
+        await wait_until_async(gone(client, handle.id), "the job is done")
+
+    assert len(witness.lines("fails_once")) == 2
+    assert event_types(client, handle.id)[-2:] == ["claimed", "succeeded"]
+
+
+async def test_a_handler_that_gives_up_spends_no_other_attempt(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    handle = crew.gives_up.enqueue()
+
+    async with run_worker():
+        await wait_until_async(lambda: handle.state() == "dead", "the job is dead")
+
+    assert event_types(client, handle.id) == ["enqueued", "claimed", "died"]
+
+
+async def test_a_handler_says_when_it_wants_to_be_tried_again(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    handle = crew.later.enqueue()
+
+    async with run_worker():
+        await wait_until_async(gone(client, handle.id), "the job is done")
+
+    retried = next(f for e, f in events(client, handle.id) if e.event == "retried")
+    at = next(e.at_ms for e, _ in events(client, handle.id) if e.event == "retried")
+    assert retried["due_ms"] == at + 20
+
+
+async def test_an_unknown_task_goes_back_with_a_growing_pause_and_spends_no_attempt(
+    app: App, client: Client, run_worker: RunWorker
+) -> None:
+    """Another worker may know it: in a rolling deploy, the new code's jobs must not die on the old workers."""
+    handle = app.enqueue("crew", "of_tomorrow", {"x": 1})
+
+    async with run_worker():
+        await wait_until_async(lambda: handle.state() == "scheduled", "the job was given back")
+        job = client.job(handle.id, ["crew"])
+
+    assert job is not None
+    assert job.fields["unknown"] == "1"
+    assert "failed" not in job.fields
+    (rolled_back,) = [f for e, f in events(client, handle.id) if e.event == "rolled_back"]
+    assert rolled_back["reason"] == "unknown_task"
+
+
+async def test_arguments_that_the_task_does_not_take_go_back_too(
+    app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    client.enqueue([])
+    other = App(app.redis_url)
+    handle = other.enqueue("crew", "function", {"n": "not a number"})
+    other.close()
+
+    async with run_worker():
+        await wait_until_async(
+            lambda: (
+                client.job(handle.id, ["crew"]) is not None
+                and client.job(handle.id, ["crew"]).state == "scheduled"
+            ),  # type: ignore[union-attr]
+            "the job was given back",
+        )
+
+    (rolled_back,) = [f for e, f in events(client, handle.id) if e.event == "rolled_back"]
+    assert rolled_back["reason"] == "unknown_arguments"
+    assert witness.lines() == []
+
+
+async def test_a_spec_that_cannot_be_read_kills_the_job_not_the_worker(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    bad, good = crew.function.enqueue(1), crew.function.enqueue(2)
+    client.run(client.operations.ask([["HSET", "rqc:{crew}:jobs", bad.id, b'\xff{"task":']]))
+
+    async with run_worker():
+        await wait_until_async(gone(client, good.id), "the good job is done")
+        await wait_until_async(lambda: bad.state() == "dead", "the bad job is dead")
+
+    assert [line["n"] for line in witness.lines("function")] == [2]
+
+
+async def test_an_async_handler_is_stopped_at_its_timeout(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    handle = crew.sleeping.with_options(timeout=0.1, max_attempts=1).enqueue(60)
+
+    async with run_worker():
+        await wait_until_async(lambda: handle.state() == "dead", "the job is dead")
+
+    assert events(client, handle.id)[-1][1]["error"]["type"] == "HandlerTimeout"
+    assert witness.lines("end") == []
+
+
+async def test_a_sync_handler_is_told_at_its_timeout_and_its_late_success_counts_for_nothing(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    handle = crew.deaf.with_options(timeout=0.1, max_attempts=1).enqueue(0.5)
+
+    async with run_worker():
+        await wait_until_async(lambda: handle.state() == "dead", "the job is dead")
+        await wait_until_async(lambda: witness.lines("end"), "the thread came to its end")
+
+    assert event_types(client, handle.id) == ["enqueued", "claimed", "died"]
+
+
+async def test_delayed_jobs_run_in_time_and_never_early(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    async with run_worker():
+        await wait_until_async(lambda: client.queues() == ["crew"], "the worker has started")
+        handle = crew.coroutine.with_options(delay=0.3).enqueue()
+        await wait_until_async(gone(client, handle.id), "the job is done")
+
+    log = {str(e.event): (e, f) for e, f in events(client, handle.id)}
+    due = log["enqueued"][1]["due_ms"]
+    assert 0 <= log["claimed"][0].at_ms - due <= 500
+
+
+async def test_every_queue_of_an_idle_worker_wakes_it(
+    app: App, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    """A worker that waits for a token of one queue only would sleep for seconds beside a full other one."""
+    queues = ("one", "two", "three")
+    async with run_worker(queues=queues):
+        await wait_until_async(lambda: set(queues) <= set(app.client.queues()), "it has started")
+        for n, queue in enumerate(queues * 3):
+            await crew.coroutine.with_options(queue=queue).enqueue_async(n=n)
+            await wait_until_async(
+                lambda n=n: len(witness.lines()) == n + 1,  # type: ignore[misc]
+                f"job {n} of queue {queue} ran at once",
+                timeout=1.0,
+            )
+
+
+async def test_a_paused_queue_gives_out_nothing_until_it_is_resumed(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    async with run_worker() as worker:
+        await wait_until_async(lambda: client.queues() == ["crew"], "the worker has started")
+        client.configure("crew", {"paused": 1}, by="tester")
+        handle = crew.coroutine.enqueue()
+        before = worker.stats.turns
+        await wait_until_async(lambda: worker.stats.turns > before, "the worker has looked again")
+        assert handle.state() == "ready"
+        client.configure("crew", {"paused": 0}, by="tester")
+        await wait_until_async(gone(client, handle.id), "the job is done", timeout=1.0)
+
+
+async def test_cancelling_a_running_async_job_stops_it_within_two_heartbeats(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    handle = crew.sleeping.enqueue(60)
+    async with run_worker():
+        await wait_until_async(lambda: witness.lines("begin"), "the job runs")
+        assert handle.cancel(why="no longer wanted") == "cancelling"
+        assert handle.state() == "cancelling"
+        await wait_until_async(gone(client, handle.id), "it stopped", timeout=crew.LEASE)
+
+    assert witness.lines("end") == []
+    assert event_types(client, handle.id) == [
+        "enqueued", "claimed", "cancel_requested", "cancelled",
+    ]  # fmt: skip
+
+
+async def test_a_sync_handler_learns_that_it_is_cancelled(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    handle = crew.dozing.enqueue(60)
+    async with run_worker():
+        await wait_until_async(lambda: witness.lines("begin"), "the job runs")
+        handle.cancel()
+        await wait_until_async(gone(client, handle.id), "it stopped", timeout=crew.LEASE)
+
+    assert event_types(client, handle.id)[-1] == "cancelled"
+
+
+async def test_a_handler_that_blocks_the_loop_keeps_its_lease(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    """Leases follow liveness: the heartbeat is neither on the loop nor on the job's thread."""
+    handle = crew.hogging.enqueue(2.5 * crew.LEASE)
+    async with run_worker(), run_worker():
+        await wait_until_async(gone(client, handle.id), "the job is done")
+
+    assert len(witness.lines("begin")) == 1
+    assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
+
+
+async def test_burst_ends_when_nothing_is_ready_running_or_due(
+    app: App, client: Client, witness: crew.Witness
+) -> None:
+    from rq_core.worker import Worker, WorkerOptions
+
+    app.enqueue_many(crew.function.job(n=n) for n in range(25))
+    tomorrow = crew.function.with_options(delay=86_400).enqueue(99)
+    worker = Worker(app, WorkerOptions(queues=("crew",), concurrency=4, burst=True))
+
+    async with asyncio.timeout(20):
+        await worker.run()
+
+    assert len(witness.lines("function")) == 25
+    assert tomorrow.state() == "scheduled"
+
+
+async def test_forgotten_scripts_are_loaded_again_without_anybody_noticing(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    async with run_worker():
+        for n in range(20):
+            client.run(client.operations.ask([["SCRIPT", "FLUSH"]]))
+            await crew.coroutine.enqueue_async(n=n)
+        await wait_until_async(lambda: len(witness.lines()) == 20, "all jobs ran")
+
+    assert sorted(line["n"] for line in witness.lines()) == list(range(20))
+
+
+async def test_a_worker_claims_no_more_than_it_can_start(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    for _ in range(10):
+        crew.sleeping.enqueue(60)
+    async with run_worker(concurrency=3, grace=0.0):
+        await wait_until_async(lambda: len(witness.lines("begin")) == 3, "three jobs run")
+        counts = client.counts("crew")
+        assert (counts.running, sum(counts.ready.values())) == (3, 7)
+
+    counts = client.counts("crew")
+    assert (counts.running, sum(counts.ready.values())) == (0, 10)
+
+
+def test_a_worker_reports_and_claims_in_one_round_trip(client: Client) -> None:
+    """Group commit: however many jobs finished, a turn is one pipeline of one command per kind."""
+    from rq_core.job import Claim
+    from rq_core.settlement import Settlement, calls_of
+
+    claims = [Claim("crew", f"j{n}", "1-1", 1, 0, 0, "{}") for n in range(100)]
+    verdicts = ["complete", "retry", "rollback", "final"]
+    settlements = [Settlement(c, verdicts[n % 4]) for n, c in enumerate(claims)]
+
+    calls = calls_of(Operations(), "w-1", settlements)
+
+    assert sorted(call.script for call, _ in calls) == ["complete", "fail", "rollback"]
+    assert sum(len(group) for _, group in calls) == 100
+
+
+async def test_an_idle_worker_sends_at_most_two_commands_a_second(
+    client: Client, run_worker: RunWorker
+) -> None:
+    async with run_worker(concurrency=100) as worker:
+        await wait_until_async(lambda: worker.stats.turns >= 2, "the worker has settled down")
+        loop = asyncio.get_running_loop()
+        begun, turns = loop.time(), worker.stats.turns
+        await wait_until_async(lambda: loop.time() - begun > 2.0, "two seconds have passed")
+
+    # A turn is one command and each is preceded by one blocking wait; with T = 1 s there are three looks a second.
+    # Measured per look: 2 commands in T/3 or 5 s, whichever is shorter.
+    assert worker.stats.turns - turns <= 2.0 / (crew.LEASE / 3) + 1
