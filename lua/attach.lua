@@ -5,10 +5,10 @@ begins there; otherwise a new epoch starts, and the mirror asks for a baseline o
 Sending it twice is harmless, so it takes no call slot.
 
 Flags: allow-oom
-Keys: meta outbox
+Keys: meta outbox wake
 Meta: epoch replid audit audit_id baseline
 Args: by audit_id mode
-Uses: clock meta epoch emit
+Uses: clock meta epoch emit wake gate
 Returns: ok on|baseline|off | refused elsewhere AUDIT_ID | refused arguments mode | epoch. BASELINE asks for baseline calls
 Invariants: I5, I7
 ]]
@@ -23,6 +23,8 @@ end
 if facts.audit == 'on' and facts.audit_id ~= audit_id then
   return {'refused', 'elsewhere', facts.audit_id}
 end
+local sleeping = wake_is_empty()
+local shut = gate_is_shut()
 local now = clock_ms()
 local answer = mode
 if mode == 'off' then
@@ -51,6 +53,9 @@ elseif facts.audit ~= 'on' then
 end
 if facts.audit == 'on' and facts.baseline == 'pending' then
   answer = 'baseline'
+end
+if sleeping and shut and not gate_is_shut() then
+  push_token()
 end
 write_facts()
 return {'ok', answer}

@@ -8,18 +8,21 @@ Transitions: scheduled -promoted-> ready, ready -claimed-> running, running -lea
     running -lease_expired-> dead, cancelling -cancelled-> none, dead -pruned-> none
 Flags: allow-oom
 Keys: meta state jobs ready scheduled leases dead expiring outbox slots wake
-Meta: sequence paused lease_ms last_activity no_reap_before backlog_max_jobs backlog_max_bytes tombstones
+Meta: sequence lease_ms last_activity no_reap_before tombstones
 Args: slot number:int worker limit:int bytes_max:int sweep_max:int
-Uses: call emit state ready dead due wake batch activity
+Uses: call emit state ready dead due wake batch activity gate
 Returns: ok NOW NEXT_DUE MORE FENCE {ID CLAIM FAILED LOST SPEC}… | epoch. NEXT_DUE is - if nothing is scheduled;
-    MORE is 1 if claimable jobs are left; FENCE is - if nothing was claimed
+    MORE is 1 if something is left that another claim may take; FENCE is - if nothing was claimed
 Invariants: I2, I4, I6, I9
 ]]
 
 --- The answer to a claim that is sent again: the jobs that are still held under its fence, specs read anew.
 local function replay(words)
   local reply = {'ok', words[1], words[2], words[3], words[4]}
-  local ids = {unpack(words, 5)}
+  local ids = {}
+  for i = 5, #words do
+    ids[#ids + 1] = words[i]
+  end
   local lines, specs = read_many(state, ids), read_many(jobs, ids)
   for i = 1, #ids do
     local job = read_line(lines[i])
@@ -120,10 +123,7 @@ for _, member in ipairs(redis.call('ZRANGEBYSCORE', expiring, '-inf', now, 'LIMI
   end
 end
 
--- The gates: a paused queue, or one whose audit trail is twice over its bound, gives out nothing.
-local gated = facts.paused == '1' or facts.audit == 'on' and (
-  fact('backlog_jobs') >= 2 * fact('backlog_max_jobs') or
-  fact('backlog_bytes') >= 2 * fact('backlog_max_bytes'))
+local gated = gate_is_shut()
 if gated then
   limit = 0
 end
@@ -160,11 +160,14 @@ local function take_from(list)
 end
 
 --- Choose from the plain list. Entries that lead nowhere (the job was cancelled, or came back by another entry)
---- are passed over, `sweep_max` of them per call.
+--- are passed over, `sweep_max` of them per call. The steps begin small and double, so that large payloads, which
+--- the byte bound leaves behind, are not read.
 local function take_from_list(priority)
+  local step = 4
   while scanned[priority] < length[priority] and not full() and skipped <= sweep_max do
     local ids = redis.call('LRANGE', ready[priority], scanned[priority],
-      scanned[priority] + math.min(limit - #chosen, 1000) - 1)
+      scanned[priority] + math.min(limit - #chosen, step) - 1)
+    step = math.min(step * 2, 1000)
     local held, specs = read_many(state, ids), read_many(jobs, ids)
     for i, id in ipairs(ids) do
       if full() then
@@ -202,7 +205,8 @@ emit('promoted', now, worker, events.promoted)
 emit('pruned', now, worker, events.pruned)
 local fence = emit('claimed', now, worker, events.claimed) or '-'
 
-local answer = {now, next_due, left > 0 and 1 or 0, fence}
+local more = left > 0 and not gated
+local answer = {now, next_due, more and 1 or 0, fence}
 local reply = {'ok', unpack(answer)}
 local granted = {}
 local deadline = now + fact('lease_ms')
@@ -247,7 +251,7 @@ end
 if skipped > 0 then
   set_fact('tombstones', math.max(0, fact('tombstones') - skipped))
 end
-if sleeping and not gated and (left > 0 or next_due ~= '-' and next_due <= now) then
+if sleeping and (more or not gated and next_due ~= '-' and next_due <= now) then
   push_token()
 end
 close_call(answer)

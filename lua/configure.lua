@@ -2,10 +2,10 @@
 
 Flags: allow-oom
 Keys: meta outbox slots expiring wake
-Meta: paused lease_ms dead_retention_ms backlog_max_jobs backlog_max_bytes
+Meta: lease_ms dead_retention_ms
 Args: slot number:int by why
 Each: field value:int
-Uses: call emit wake
+Uses: call emit wake gate
 Returns: ok {FIELD changed|same}… | refused field FIELD | epoch
 Invariants: I5
 ]]
@@ -23,22 +23,22 @@ for i = 1, each_count do
 end
 local sleeping = wake_is_empty()
 
-local answer, resumed = {}, false
+local shut = gate_is_shut()
+local answer = {}
 for i = 1, each_count do
   local field, value = each(i)
   local old = fact(field)
   answer[#answer + 1], answer[#answer + 2] = field, old == value and 'same' or 'changed'
   if old ~= value then
     if field == 'paused' then
-      resumed = value == 0
-      emit_queue(resumed and 'resumed' or 'paused', now, by, '[]', why)
+      emit_queue(value == 0 and 'resumed' or 'paused', now, by, '[]', why)
     else
       emit_queue('policy_changed', now, by, '["' .. field .. '","' .. old .. '","' .. value .. '"]', why)
     end
     set_fact(field, value)
   end
 end
-if resumed and sleeping then
+if sleeping and shut and not gate_is_shut() then
   push_token()
 end
 return close_call(answer)

@@ -2,10 +2,10 @@
 Sending it twice is harmless.
 
 Flags: allow-oom
-Keys: meta outbox
+Keys: meta outbox wake
 Meta: epoch replid audit audit_id trimmed backlog_jobs backlog_bytes
 Args: audit_id upto jobs:int size:int
-Uses: meta epoch
+Uses: meta epoch wake gate
 Returns: ok trimmed|already | refused elsewhere AUDIT_ID | refused off | refused beyond LAST | epoch
 Invariants: I7 (only the audit database that the queue is attached to may trim)
 ]]
@@ -33,10 +33,15 @@ local last = redis.call('XREVRANGE', outbox, '+', '-', 'COUNT', 1)[1][1]
 if after(upto, last) then
   return {'refused', 'beyond', last}
 end
+local sleeping = wake_is_empty()
+local shut = gate_is_shut()
 
 redis.call('XTRIM', outbox, 'MINID', upto)
 set_fact('trimmed', upto)
 set_fact('backlog_jobs', math.max(0, fact('backlog_jobs') - jobs))
 set_fact('backlog_bytes', math.max(0, fact('backlog_bytes') - size))
+if sleeping and shut and not gate_is_shut() then
+  push_token()
+end
 write_facts()
 return {'ok', 'trimmed'}

@@ -46,6 +46,7 @@ from rq_core.errors import (
     UnknownQueue,
     UnknownTask,
     UsageError,
+    WorkerStopping,
 )
 from rq_core.handle import JobHandle
 from rq_core.job import NewJob
@@ -93,5 +94,6 @@ __all__ = [
     "UnknownQueue",
     "UnknownTask",
     "UsageError",
+    "WorkerStopping",
     "current_job",
 ]

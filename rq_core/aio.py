@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from rq_core import operations as ops
-from rq_core.errors import RqCoreError
 from rq_core.job import NewJob
 from rq_core.keys import DEFAULT_PREFIX, queue_keys
 from rq_core.wire import DEFAULT_URL, AsyncPoolWire
@@ -108,7 +107,7 @@ class AsyncClient:
                 self._waiting = [w for w in self._waiting if id(w[1]) not in taken]
                 try:
                     accepted = await self.enqueue([job for job, _ in batch])
-                except RqCoreError as error:
+                except Exception as error:  # noqa: BLE001 - whatever it is, the callers must learn of it
                     for _, future in batch:
                         if not future.done():
                             future.set_exception(error)

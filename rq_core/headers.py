@@ -207,7 +207,7 @@ def _of_meta(everything: list[Source], code: str) -> Iterator[str]:
     read = {a or b for a, b in _READ.findall(code)}
     yield from (f"reads {word} of meta undeclared" for word in sorted(read - declared))
     for word in everything[0].header.words("Meta"):
-        if word in SETTINGS and re.search(r"\bSETTINGS\b|\bfact\(\w", everything[0].code):
-            continue  # read by a name that is itself read
+        if word in SETTINGS and re.search(r"\b(SETTINGS|MINIMA)\b", everything[0].code):
+            continue  # read by name
         if not re.search(rf"facts\.{word}\b|'{word}'", code):
             yield f"declares {word} in Meta but does not use it"

@@ -138,11 +138,17 @@ class Spec(NamedTuple):
 
 def read_spec(text: str) -> Spec:
     """Take a job's JSON apart. Raises ValueError if it is not what a producer of this layout writes."""
-    # The fast way: our own producers write exactly this shape.
+    # The fast way: our own producers write exactly this shape, and the arguments end in a brace.
     head, found, rest = text.partition('","args":')
-    if found and head.startswith('{"task":"') and rest.endswith("}}"):
-        return Spec(head[9:], rest[:-1], None)
+    if found and head.startswith('{"task":"'):
+        if rest.endswith("}}"):
+            return Spec(head[9:], rest[:-1], None)
+        args_json, found, timeout_ms = rest.removesuffix("}").rpartition(',"timeout_ms":')
+        if found and timeout_ms.isascii() and timeout_ms.isdigit():
+            return Spec(head[9:], args_json, int(timeout_ms))
     value: Any = json.loads(text)
     if not isinstance(value, dict) or not isinstance(value.get("task"), str):
         raise ValueError("the job's JSON has no task")  # noqa: TRY004 - its value is wrong, as text
+    if type(value.get("timeout_ms", 0)) is not int:
+        raise ValueError("the job's timeout_ms is no whole number")
     return Spec(value["task"], json.dumps(value.get("args", {})), value.get("timeout_ms"))

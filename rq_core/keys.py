@@ -48,7 +48,9 @@ KEY_TYPES: Final = {key.name: key.type for key in KEYS}
 
 def check_name(kind: str, name: str) -> str:
     """Return ``name`` if it may name a ``kind`` (queue, task, worker, job); else raise InvalidName."""
-    if not _NAME.fullmatch(str(name)):
+    # Callers that no type checker has seen pass None and numbers, too.
+    given: object = name
+    if not isinstance(given, str) or not _NAME.fullmatch(given):
         raise InvalidName(kind=kind, name=name)
     return name
 

@@ -37,6 +37,8 @@ ENQUEUE_CHUNK: Final = 1_000
 """Most jobs in one enqueue call: about 2 ms of Redis' time."""
 ENQUEUE_CHUNK_BYTES: Final = 4 * 1024 * 1024
 CLAIM_BYTES: Final = 1024 * 1024
+ROUNDS_MAX: Final = 3
+"""Times that a call is sent again at once, after a handshake or a SCRIPT LOAD; then with pauses."""
 SWEEP_MAX: Final = 250
 """Most expired, due or forgotten things that one claim takes care of, of each kind."""
 
@@ -247,7 +249,7 @@ class Operations:
         results: list[Any] = [None] * len(calls)
         waiting = list(range(len(calls)))
         first = self._clock()
-        sent, attempt = False, 0
+        sent, attempt, rounds = False, 0, 0
         while True:
             replies = yield Send([commands[i] for i in waiting])
             again: list[int] = []
@@ -274,16 +276,27 @@ class Operations:
             if not again:
                 return results
             waiting = again
+            rounds += 1
             if forgotten:
-                yield Send(
-                    [["SCRIPT", "LOAD", self._script(name).text] for name in sorted(forgotten)]
-                )
+                trouble = (yield from self._load(forgotten)) or trouble
             for queue in sorted(strangers):
                 yield from self.handshake(queue)
+            trouble = trouble or _too_many(rounds)
             if trouble is not None:
                 self._check_patience(first, sent, trouble, [calls[i] for i in waiting])
                 yield Pause(min(0.05 * 2**attempt, 1.0))
                 attempt += 1
+
+    def _load(self, names: Iterable[str]) -> Plan[Exception | None]:
+        """Load scripts. Returns what went wrong for now; raises ServerUnsuitable if it will stay so."""
+        replies = yield Send(
+            [["SCRIPT", "LOAD", self._script(name).text] for name in sorted(names)]
+        )
+        failed = [reply for reply in replies if isinstance(reply, Exception)]
+        for reply in failed:
+            if _kind_of(reply) == "fatal":
+                raise errors.ServerUnsuitable(url=self.url, why=f"it loads no scripts: {reply}")
+        return failed[0] if failed else None
 
     def _check_patience(
         self, first: float, sent: bool, trouble: Exception, calls: Sequence[Call[Any]]
@@ -424,14 +437,14 @@ class Operations:
         """
         ids: list[str] = []
         duplicates: list[str] = []
-        for queue, chunk in _chunks(jobs):
-            try:
+        try:
+            for queue, chunk in _chunks(jobs):
                 accepted = yield from self.one(self.enqueue_call(queue, chunk))
-            except errors.RqCoreError as error:
-                error.accepted = Accepted(tuple(ids), tuple(duplicates))  # type: ignore[attr-defined]
-                raise
-            ids += accepted.ids
-            duplicates += accepted.duplicates
+                ids += accepted.ids
+                duplicates += accepted.duplicates
+        except errors.RqCoreError as error:  # The generator of the jobs may raise, too.
+            error.accepted = Accepted(tuple(ids), tuple(duplicates))  # type: ignore[attr-defined]
+            raise
         return Accepted(tuple(ids), tuple(duplicates))
 
     # Workers.
@@ -515,8 +528,10 @@ class Operations:
     ) -> Plan[dict[str, str]]:
         outcomes: dict[str, str] = {}
         args = {"by": check_name("actor", by or self.name), "why": why}
-        for start in range(0, len(ids), ENQUEUE_CHUNK):
-            chunk = tuple(check_name("job", i) for i in ids[start : start + ENQUEUE_CHUNK])
+        # Once each: asked a second time in a call, the script would answer how the job stands by then.
+        once = tuple(dict.fromkeys(check_name("job", i) for i in ids))
+        for start in range(0, len(once), ENQUEUE_CHUNK):
+            chunk = once[start : start + ENQUEUE_CHUNK]
             outcomes |= yield from self.one(
                 Call(name, queue, args, _pairs, [(i,) for i in chunk], chunk)
             )
@@ -724,6 +739,12 @@ _OUTAGE: Final = (
     "NOREPLICAS", "UNBLOCKED",
 )  # fmt: skip
 """Error replies that say: not now. Nothing was carried out."""
+
+
+def _too_many(rounds: int) -> Exception | None:
+    if rounds <= ROUNDS_MAX:
+        return None
+    return ReplyError("its history, or what scripts it knows, keeps changing")
 
 
 def _kind_of(reply: Exception) -> str:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RESTART_PAUSE_MAX: Final = 30.0
+ATTACH_WAIT: Final = 15.0
+"""Seconds that workers wait for the mirror to attach."""
 MIRROR_GRACE: Final = 60.0
 """Seconds that the mirror gets to catch up when everything ends."""
 
@@ -134,6 +136,7 @@ class Supervisor:
         }
         try:
             self._start_mirror()
+            self._wait_for_mirror()
             for place in range(self._options.processes):
                 self._spawn(place)
             return self._watch()
@@ -206,6 +209,26 @@ class Supervisor:
         command += ["--redis", self._app.redis_url, "--audit", self._options.audit_url]
         command += ["--prefix", self._app.prefix]
         self._mirror = subprocess.Popen(command, start_new_session=True)
+
+    def _wait_for_mirror(self) -> None:
+        """Let the mirror attach to the queues before anything happens in them, so that SQL has their history from
+        the first event on. Work does not wait for long: auditing must not stop it."""
+        if self._mirror is None:
+            return
+        client = self._app.client
+        try:
+            for queue in self._options.worker.queues:
+                client.handshake(queue)
+            deadline = time.monotonic() + ATTACH_WAIT
+            while time.monotonic() < deadline and not self._stops and self._mirror.poll() is None:
+                if all(client.counts(queue).audit for queue in self._options.worker.queues):
+                    return
+                time.sleep(0.02)
+        finally:
+            self._app.close()
+        log.warning(
+            "the mirror has not attached to all queues yet; going on without waiting for it"
+        )
 
     def _check_mirror(self) -> None:
         if self._mirror is None or self._mirror.poll() is None or self._stops:

@@ -170,6 +170,8 @@ class Task(PreparedTask[P, R]):
 
     is_async: bool = False
     """Whether calling the function returns an awaitable."""
+    __name__: str
+    __wrapped__: Callable[P, Any]
 
     def __init__(
         self,

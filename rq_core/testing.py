@@ -32,39 +32,42 @@ from rq_core.executor import Executor, Running
 from rq_core.job import Claim, read_spec
 from rq_core.keys import queue_keys
 from rq_core.operations import Operations, Patience
-from rq_core.scripts import Script, Variant, build
+from rq_core.scripts import Script, Variant, build, directory
 from rq_core.settlement import Settlement, calls_of
 from rq_core.wire import AsyncPoolWire, PoolWire
 
 DRAIN_MAX: Final = 10_000
 """Most runs in one drain: a task that always enqueues another would never end."""
 
-_EPOCH: Final = """--[[ epoch: fakeredis has no INFO in scripts, so its history never changes.
-
-Keys: outbox ]] local function server_replid()
-  return string.rep('0', 40)
-end local function same_history(facts)
-  return facts.epoch and facts.replid == server_replid() and redis.call('XLEN', outbox) > 0
-end
-"""
+_REPLID: Final = "redis.call('INFO', 'replication'):match('master_replid:(%x+)')"
 
 _CLOCK: Final = """--[[ clock: the server's time, and what the test has added to it.
 
-Keys: meta ]] local function clock_ms()
+Keys: meta
+]]
+local function clock_ms()
   local time = redis.call('TIME')
   local added = redis.call('HGET', meta, 'test_clock_ms') or 0
   return time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(added)
 end
 """
 
-FAKE_VARIANT: Final = Variant(includes={"epoch": _EPOCH, "clock": _CLOCK}, shebang=False)
-"""The scripts as fakeredis can run them."""
+
+@functools.cache
+def fake_variant() -> Variant:
+    """Return how the scripts must be changed for fakeredis."""
+    epoch = (directory() / "include" / "epoch.lua").read_text(encoding="utf-8")
+    if _REPLID not in epoch:
+        raise AssertionError("include/epoch.lua asks for the server's history in another way now")
+    # It has no INFO in scripts, and only one history.
+    includes = {"epoch": epoch.replace(_REPLID, "string.rep('0', 40)"), "clock": _CLOCK}
+    return Variant(includes=includes, shebang=False)
 
 
 @functools.cache
 def fake_script(name: str) -> Script:
     """Return the script as fakeredis can run it."""
-    return build(name, FAKE_VARIANT)
+    return build(name, fake_variant())
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import logging
 import signal
 import sys
 import threading
@@ -104,6 +105,19 @@ def _asking(url: str | None) -> Iterator[Engine]:
             database.close()
 
 
+@contextlib.contextmanager
+def _stop_on_signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set; their handlers come back afterwards."""
+    stop = threading.Event()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 @click.group()
 def audit() -> None:
     """The audit log in SQL: mirror it, and ask it."""
@@ -129,18 +143,19 @@ def run(
     with _one_line():
         from rq_core import logs
         from sql_audit.run import run as mirror
+        from sql_audit.run import rare_collections
         from sql_audit.source import open_source
 
         if not as_json:
             logs.configure()
-        stop = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
-        source = open_source(redis_url, prefix)
-        try:
+            # It says on every start which database it saw.
+            logging.getLogger("alembic").setLevel(logging.WARNING)
+        with (
+            contextlib.closing(open_source(redis_url, prefix)) as source,
+            _stop_on_signals() as stop,
+            rare_collections(),
+        ):
             done = mirror(source, address, stop=stop, queues=queues or None, once=once)
-        finally:
-            source.close()
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(done)))
     else:
@@ -348,7 +363,7 @@ def _event_table(events: Sequence[LoggedEvent], title: str) -> Any:
 
     from sql_audit.queries import readable
 
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
     for name in ("at", "queue", "number", "event", "claim", "by", "task", "detail"):
         table.add_column(name, no_wrap=name != "detail", overflow="fold")
     for event in events:

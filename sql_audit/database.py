@@ -190,16 +190,23 @@ class Database:
             return connection.exec_driver_sql(SQLITE.JOBS, bound).fetchall()
         return connection.exec_driver_sql(POSTGRESQL.JOBS, (queue, ids)).fetchall()
 
-    def insert_events(self, connection: Connection, rows: list[Row]) -> None:
-        """Append rows of job_event."""
-        self._many(connection, SQLITE.INSERT_EVENTS, POSTGRESQL.COPY_EVENTS, rows)
+    def insert_events(self, connection: Connection, rows: list[Row], lines: str) -> None:
+        """Append rows of job_event; ``lines``: the same as ``copy_text`` says them."""
+        if not rows:
+            return
+        if self.dialect == "sqlite":
+            connection.exec_driver_sql(SQLITE.INSERT_EVENTS, rows)
+        else:
+            self._copy(connection, POSTGRESQL.COPY_EVENTS, lines)
 
     def put_jobs(self, connection: Connection, new: list[Row], old: list[Row]) -> None:
         """Write rows of ``job``: ``new`` have no row yet, ``old`` have one."""
         if self.dialect == "sqlite":
-            self._many(connection, SQLITE.UPSERT_JOBS, "", new + old)
+            if new or old:
+                connection.exec_driver_sql(SQLITE.UPSERT_JOBS, new + old)
             return
-        self._many(connection, "", POSTGRESQL.COPY_JOBS, new)
+        if new:
+            self._copy(connection, POSTGRESQL.COPY_JOBS, copy_text(new))
         if old:
             self._stage(connection, POSTGRESQL.COPY_JOBS_STAGING, old)
             connection.exec_driver_sql(POSTGRESQL.UPDATE_JOBS)
@@ -207,9 +214,11 @@ class Database:
     def put_attempts(self, connection: Connection, new: list[Row], old: list[Row]) -> None:
         """Write rows of ``job_attempt``: ``new`` have no row yet, ``old`` may have one."""
         if self.dialect == "sqlite":
-            self._many(connection, SQLITE.UPSERT_ATTEMPTS, "", new + old)
+            if new or old:
+                connection.exec_driver_sql(SQLITE.UPSERT_ATTEMPTS, new + old)
             return
-        self._many(connection, "", POSTGRESQL.COPY_ATTEMPTS, new)
+        if new:
+            self._copy(connection, POSTGRESQL.COPY_ATTEMPTS, copy_text(new))
         if old:
             self._stage(connection, POSTGRESQL.COPY_ATTEMPTS_STAGING, old)
             connection.exec_driver_sql(POSTGRESQL.END_ATTEMPTS)
@@ -217,22 +226,20 @@ class Database:
     def _stage(self, connection: Connection, statement: str, rows: list[Row]) -> None:
         for create in POSTGRESQL.STAGING:
             connection.exec_driver_sql(create)
-        self._copy(connection, statement, rows)
+        self._copy(connection, statement, copy_text(rows))
 
-    def _many(self, connection: Connection, insert: str, copy: str, rows: list[Row]) -> None:
-        if not rows:
-            return
-        if self.dialect == "sqlite":
-            connection.exec_driver_sql(insert, rows)
-        else:
-            self._copy(connection, copy, rows)
-
-    def _copy(self, connection: Connection, statement: str, rows: list[Row]) -> None:
+    def _copy(self, connection: Connection, statement: str, lines: str) -> None:
         if self.on_statement is not None:
             self.on_statement(statement)
         driver: Any = connection.connection.driver_connection
-        with driver.cursor() as cursor, cursor.copy(statement) as copy:
-            copy.write(copy_text(rows))
+        try:
+            with driver.cursor() as cursor, cursor.copy(statement) as copy:
+                copy.write(lines)
+        except Exception:
+            if driver.closed:
+                # COPY goes past SQLAlchemy, which could not see that the connection is gone.
+                connection.invalidate()
+            raise
 
 
 def _set_up_sqlite(connection: sqlite3.Connection, *, writer: bool) -> None:
@@ -250,20 +257,37 @@ def _set_up_sqlite(connection: sqlite3.Connection, *, writer: bool) -> None:
         connection.execute("PRAGMA query_only = ON")
 
 
-_ESCAPES: Final = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+_ESCAPES: Final = str.maketrans(
+    {"\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\v": "\\v", "\f": "\\f", "\r": "\\r"}
+)
+_ESCAPED_SELDOM: Final = ("\\", "\b", "\v", "\f", "\r")
+_CHUNK: Final = 64
+"""Rows that are escaped together, if one of them needs it."""
 
 
 def copy_text(rows: Sequence[Row]) -> str:
-    """Rows in the text format of COPY."""
-    lines = []
-    for row in rows:
-        line = "\t".join(["\\N" if value is None else str(value) for value in row])
-        # Seldom: the values together hold more than the separators.
-        if "\\" in line or line.count("\t") >= len(row) or "\n" in line or "\r" in line:
-            line = "\t".join(
-                ["\\N" if value is None else str(value).translate(_ESCAPES) for value in row]
-            )
-        lines.append(line)
+    """Rows as PostgreSQL's COPY writes them in its text format, the last line ended too."""
+    return "".join(
+        [_copy_lines(rows[begin : begin + _CHUNK]) for begin in range(0, len(rows), _CHUNK)]
+    )
+
+
+def _copy_lines(rows: Sequence[Row]) -> str:
+    lines = ["\t".join(["\0" if value is None else str(value) for value in row]) for row in rows]
+    lines.append("")
+    text = "\n".join(lines)
+    # Values with separators or NUL in them show in the counts.
+    if (
+        text.count("\n") == len(rows)
+        and text.count("\t") == sum(map(len, rows)) - len(rows)
+        and text.count("\0") == sum([row.count(None) for row in rows])
+        and not any([char in text for char in _ESCAPED_SELDOM])  # noqa: C419 - quicker as a list
+    ):
+        return text.replace("\0", "\\N")
+    lines = [
+        "\t".join(["\\N" if value is None else str(value).translate(_ESCAPES) for value in row])
+        for row in rows
+    ]
     lines.append("")
     return "\n".join(lines)
 

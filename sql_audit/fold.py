@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 from rq_core.machine import CLAIMED_STATES, JOB_EVENT_FIELDS, Event, State
@@ -27,6 +27,12 @@ EventRow = tuple[Any, ...]
 ERROR_MESSAGE_MAX: Final = 2000
 """Characters of an error's message in ``job`` and ``job_attempt``; the event keeps all of it."""
 
+# Plain strings: asking an enum for its value is a call.
+_READY: Final = str(State.READY)
+_SCHEDULED: Final = str(State.SCHEDULED)
+_RUNNING: Final = str(State.RUNNING)
+_CANCELLING: Final = str(State.CANCELLING)
+_DEAD: Final = str(State.DEAD)
 _CLAIMED: Final = frozenset(str(s) for s in CLAIMED_STATES)
 
 
@@ -180,9 +186,10 @@ class Folder:
         elif event is not None and not intake.stubs:
             self._row(intake, 0, str(event), None, None, None, _queue_detail(intake))
         if intake.quarantined:
-            self._add_stubs(intake)
+            self._add_stubs(intake, len(self.events) - len(intake.ordinals))
 
-    def _add_stubs(self, intake: Intake) -> None:
+    def _add_stubs(self, intake: Intake, begin: int) -> None:
+        """Add rows for what is in quarantine to those of the entry, which begin at ``begin``."""
         kept = {q.ordinal: q for q in intake.quarantined}
         for ordinal in intake.stubs:
             found = kept.get(ordinal) or kept[None]
@@ -190,6 +197,8 @@ class Folder:
             sha = hashlib.sha256(found.raw).hexdigest()
             detail = to_json({"kind": found.kind, "reason": found.reason, "sha256": sha})
             self._row(intake, ordinal, QUARANTINED, None, None, None, detail)
+        # The chain hashes rows in the order of their key.
+        self.events[begin:] = sorted(self.events[begin:], key=itemgetter(3))
 
     def _row(
         self,
@@ -301,7 +310,7 @@ class Folder:
             strict=True,
         ):
             job = self._job(job_id, intake)
-            job.state = State.READY.value if due is None else State.SCHEDULED.value
+            job.state = _READY if due is None else _SCHEDULED
             job.task, job.priority, job.seq, job.digest = task, priority, place, digest
             job.max_attempts, job.max_losses = attempts, losses
             job.claims = job.failures = job.losses = job.unknown = 0
@@ -322,7 +331,7 @@ class Folder:
             intake.ordinals, columns["id"], columns["claim"], self._details_of(intake), strict=True
         ):
             job = self._job(job_id, intake)
-            job.state = State.RUNNING.value
+            job.state = _RUNNING
             job.claims, job.fence, job.worker, job.claimed_at_ms = claim, fence, by, at_ms
             attempt = self.begun[job_id, fence] = Attempt(job, fence, claim)
             attempt.worker = by
@@ -396,14 +405,14 @@ class Folder:
         def apply(job: Job, facts: dict[str, Any]) -> None:
             due = due_before.get(job.job_id)
             job.seq = facts["seq"]
-            job.state = State.READY.value
+            job.state = _READY
             job.ready_at_ms = self.at_ms if due is None else min(due, self.at_ms)
 
         self._each(intake, apply)
 
     def _wait_again(self, job: Job, due_ms: int | None) -> None:
         job.due_ms = due_ms
-        job.state = State.READY.value if due_ms is None else State.SCHEDULED.value
+        job.state = _READY if due_ms is None else _SCHEDULED
         job.ready_at_ms = self.at_ms if due_ms is None else None
 
     def _retried(self, intake: Intake) -> None:
@@ -420,7 +429,7 @@ class Folder:
             claim = self._end(job, facts["fence"], Event.DIED, facts["error"])
             job.failures = facts["failures"] or 0
             job.reason = facts["reason"]
-            job.state = State.DEAD.value
+            job.state = _DEAD
             job.finished_at_ms = self.at_ms
             return claim
 
@@ -429,7 +438,8 @@ class Folder:
     def _rolled_back(self, intake: Intake) -> None:
         def apply(job: Job, facts: dict[str, Any]) -> int | None:
             claim = self._end(job, facts["fence"], Event.ROLLED_BACK)
-            job.unknown = facts["unknown"] or job.unknown
+            if facts["unknown"] is not None:
+                job.unknown = facts["unknown"]
             self._wait_again(job, facts["due_ms"])
             return claim
 
@@ -440,7 +450,7 @@ class Folder:
             claim = self._end(job, facts["fence"], Event.LEASE_EXPIRED)
             job.losses = facts["losses"] or 0
             if facts["target"] == State.DEAD:
-                job.state, job.reason = State.DEAD.value, "poison"
+                job.state, job.reason = _DEAD, "poison"
                 job.finished_at_ms = self.at_ms
             else:
                 self._wait_again(job, None)
@@ -450,7 +460,7 @@ class Folder:
 
     def _cancel_requested(self, intake: Intake) -> None:
         def apply(job: Job, facts: dict[str, Any]) -> int | None:
-            job.state = State.CANCELLING.value
+            job.state = _CANCELLING
             return job.claims if job.fence == facts["fence"] else None
 
         self._each(intake, apply)
@@ -530,10 +540,21 @@ def _waited(job: Job) -> int | None:
 
 
 def _detail(names: Sequence[str], values: Sequence[Any], why: str | None) -> str | None:
-    facts = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+    """A JSON object of the values that are not null."""
+    parts = []
+    for name, value in zip(names, values, strict=True):
+        if value is None:
+            continue
+        # Most are numbers and plain words, which need no encoder.
+        if type(value) is int:
+            parts.append(f'"{name}":{value}')
+        elif type(value) is str and value.isalnum() and value.isascii():
+            parts.append(f'"{name}":"{value}"')
+        else:
+            parts.append(f'"{name}":{to_json(value)}')
     if why is not None:
-        facts["why"] = why
-    return to_json(facts) if facts else None
+        parts.append(f'"why":{to_json(why)}')
+    return f"{{{','.join(parts)}}}" if parts else None
 
 
 def _queue_detail(intake: Intake) -> str | None:

@@ -18,7 +18,6 @@ it moved.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ from sqlalchemy import Connection
 
 from rq_core.history import OutboxId
 from rq_core.machine import Event
-from sql_audit.database import Database, data_refused, describe
+from sql_audit.database import Database, copy_text, data_refused, describe
 from sql_audit.entries import (
     INTEGER_MAX,
     NAME_LENGTH_MAX,
@@ -43,7 +42,7 @@ from sql_audit.entries import (
     take,
     to_json,
 )
-from sql_audit.fold import EventRow, Folder, job_ids
+from sql_audit.fold import Folder, job_ids
 from sql_audit.source import OutboxSource, RawFields
 from sql_audit.statements import (
     ADVANCE_CURSOR,
@@ -156,6 +155,8 @@ class _Batch:
     extra: list[Quarantined] = field(default_factory=list)
     """What is kept raw besides the entries' own."""
     folder: Folder | None = None
+    lines: str = ""
+    """The rows of its events, as COPY has them."""
 
 
 def genesis(audit_id: str, queue: str) -> str:
@@ -163,11 +164,12 @@ def genesis(audit_id: str, queue: str) -> str:
     return hashlib.sha256(f"rq-core audit {audit_id} {queue}".encode()).hexdigest()
 
 
-def rows_digest(rows: Sequence[EventRow]) -> str:
-    """SHA-256 in hex of rows of job_event: of their compact JSON, in ASCII, in the order of the
-    columns.
+def rows_digest(lines: str) -> str:
+    """SHA-256 in hex of a batch's rows of job_event, as :func:`sql_audit.database.copy_text` says them.
+
+    PostgreSQL says the same: ``COPY (SELECT … ORDER BY epoch, seq, ordinal) TO STDOUT``.
     """
-    return hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def chain(
@@ -336,7 +338,8 @@ class Mirror:
         for intake in batch.intakes:
             folder.add(intake)
         batch.folder = folder
-        self.database.insert_events(connection, folder.events)
+        batch.lines = copy_text(folder.events)
+        self.database.insert_events(connection, folder.events, batch.lines)
         kept = batch.extra + [q for intake in batch.intakes for q in intake.quarantined]
         rows = [
             {
@@ -364,7 +367,7 @@ class Mirror:
         if batch.entries:
             first, last = batch.entries[0][0], batch.entries[-1][0]
             rows = batch.folder.events
-            digest = rows_digest(rows)
+            digest = rows_digest(batch.lines)
             number = cursor.batch + 1
             head = chain(cursor.head, self.queue, number, first, last, len(rows), digest)
             connection.execute(

@@ -238,7 +238,7 @@ mirror_batch = Table(
     _text("head", null=False),
     PrimaryKeyConstraint("queue", "batch", name="mirror_batch_pkey"),
 )
-"""The chain: ``digest`` is the SHA-256 of the batch's rows of job_event as a compact JSON array,
+"""The chain: ``digest`` is the SHA-256 of the batch's rows of job_event in the text format of COPY,
 ``head`` that of prev, queue, batch, first, last, events and digest joined by spaces."""
 
 quarantine = Table(

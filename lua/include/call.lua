@@ -12,6 +12,15 @@ Uses: clock meta epoch
 local now
 local slot_deadline = 0
 
+--- The reply to a call that was carried out. (`unpack` cannot take a whole batch.)
+local function ok(words)
+  local reply = {'ok'}
+  for i = 1, #words do
+    reply[i + 1] = words[i]
+  end
+  return reply
+end
+
 --- Begin. Returns a reply that ends the script at once, or nil. `replay(words)` may rebuild a stored answer.
 local function open_call(replay)
   read_facts()
@@ -40,7 +49,7 @@ local function open_call(replay)
   if replay then
     return replay(words)
   end
-  return {'ok', unpack(words)}
+  return ok(words)
 end
 
 --- End: keep the answer (words without spaces) in the slot and return it. The slot lives on for an hour; its
@@ -52,5 +61,5 @@ local function close_call(words)
   end
   redis.call('HSET', slots, slot, number .. ' ' .. slot_deadline .. ' ' .. table.concat(words, ' '))
   write_facts()
-  return {'ok', unpack(words)}
+  return ok(words)
 end

@@ -145,10 +145,10 @@ def _perform(
 
 
 def _work(stage: Stage, files: list[Path], workers: int) -> Deed:
-    with _progress(len(files)) as (enqueued, done, say):
+    with stage.mirror(), _progress(len(files)) as (enqueued, done, say):
         started = time.monotonic()
         ids = stage.enqueue(files, enqueued)
-        with stage.processes(workers) as crew:
+        with stage.crew(workers) as crew:
             stage.wait_until_done(len(files), done, len(files) // 2)
             pid, held = stage.kill_one(crew)
             killed_at_ms = stage.now_ms()

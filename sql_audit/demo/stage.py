@@ -95,33 +95,44 @@ class Stage:
     witness: Path
     log: Path
 
-    def enqueue(self, files: list[Path], told: Callable[[int], None]) -> list[str]:
-        """One job per file; the ids in the order of the files."""
-        app = tasks.app
-        app.connect_to(self.redis_url)
-        app.queue(self.queue, lease=LEASE_S)
-        app.apply_settings()
-        send = tasks.digest.with_options(queue=self.queue)
-        ids: list[str] = []
-        for start in range(0, len(files), 500):
-            chunk = files[start : start + 500]
-            ids += app.enqueue_many(send.job(path=path) for path in chunk).ids
-            told(len(chunk))
-        app.close()
-        return ids
+    @contextlib.contextmanager
+    def mirror(self) -> Iterator[None]:
+        """The mirror, attached to the queue, while the body runs. It is ended last: it has the others' last words
+        to write down."""
+        tasks.app.connect_to(self.redis_url)
+        tasks.app.queue(self.queue, lease=LEASE_S)
+        tasks.app.apply_settings()
+        process = self._start("sql_audit.run", "--audit", self.audit_url, "--queue", self.queue)
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while not self.client.counts(self.queue).audit:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise DemoFailed(f"the mirror does not start; see {self.log}")
+                time.sleep(0.02)
+            yield
+        finally:
+            _end(process)
 
     @contextlib.contextmanager
-    def processes(self, workers: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-        """The mirror and the workers, while the body runs; they are ended in the right order."""
-        mirror = self._start("sql_audit.run", "--audit", self.audit_url, "--queue", self.queue)
+    def crew(self, workers: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+        """The worker processes, while the body runs."""
         crew = [self._start_worker() for _ in range(workers)]
         try:
             yield crew
         finally:
             for process in crew:
                 _end(process)
-            # The mirror comes last: it has the others' last words to write down.
-            _end(mirror)
+
+    def enqueue(self, files: list[Path], told: Callable[[int], None]) -> list[str]:
+        """One job per file; the ids in the order of the files."""
+        send = tasks.digest.with_options(queue=self.queue)
+        ids: list[str] = []
+        for start in range(0, len(files), 500):
+            chunk = files[start : start + 500]
+            ids += tasks.app.enqueue_many(send.job(path=path) for path in chunk).ids
+            told(len(chunk))
+        tasks.app.close()
+        return ids
 
     def _start_worker(self) -> subprocess.Popen[bytes]:
         return self._start(

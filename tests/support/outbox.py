@@ -143,7 +143,7 @@ def counted_jobs(values: Mapping[str, bytes]) -> int:
         return 1
     try:
         return len(json.loads(values["jobs"]))
-    except ValueError:
+    except (ValueError, RecursionError):
         return 0
 
 

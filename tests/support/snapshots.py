@@ -75,7 +75,7 @@ _READ: dict[str, Any] = {
 
 def raw(control: redis.Redis, pattern: str = "*") -> dict[str, Any]:
     """Everything under keys of a pattern, by the type that each key has, whatever type it should have."""
-    keys = sorted(control.keys(pattern))
+    keys: list[Any] = sorted(control.keys(pattern))
     with control.pipeline(transaction=False) as pipe:
         for key in keys:
             pipe.type(key)

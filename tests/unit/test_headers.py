@@ -149,7 +149,7 @@ FALSE = {
     ),
     "missing section": (
         "trim.lua",
-        "Returns: ok trimmed|already | refused elsewhere AUDIT_ID | refused off | epoch\n",
+        "Returns: ok trimmed|already | refused elsewhere AUDIT_ID | refused off | refused beyond LAST | epoch\n",
         "",
         "trim.lua: has no Returns",
     ),
@@ -235,7 +235,7 @@ def test_names_are_bound_to_positions() -> None:
     assert [keys(f"ready:{n}") for n in range(4)] == command[5:9]
     assert command[-6:] == ["s", 1, "me", "because", "a", "b"]
     assert "local ready = {[0] = KEYS[3], KEYS[4], KEYS[5], KEYS[6]}" in made.text
-    assert "local number = tonumber(ARGV[2])" in made.text
+    assert "local number = integer(ARGV[2])" in made.text
 
 
 # --- generated files ----------------------------------------------------------------------------

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 
+from sqlalchemy import select
+
 from rq_core.app import App
 from rq_core.client import Client
 from rq_core.history import decode
 from sql_audit import queries
 from sql_audit.database import Database
 from sql_audit.schema import job_event
-from sqlalchemy import select
 from tests.support import crew
 from tests.support.crew import worker_process
 from tests.support.wait import wait_until
+
+
+def _left(client: Client) -> int:
+    counts = client.counts("crew")
+    return sum(counts.ready.values()) + counts.running + counts.scheduled
 
 
 def test_a_worker_with_audit_leaves_every_event_in_sql(
@@ -21,7 +27,9 @@ def test_a_worker_with_audit_leaves_every_event_in_sql(
 ) -> None:
     app.enqueue_many(crew.function.job(n=n) for n in range(200))
     bad = crew.failing.enqueue("that is wrong")
-    with worker_process(app.redis_url, witness, "--audit", audit_url, "--burst") as process:
+    with worker_process(app.redis_url, witness, "--audit", audit_url) as process:
+        wait_until(lambda: bad.state() == "dead" and not _left(client), "all is done", timeout=30)
+        process.terminate()
         assert process.wait(60) == 0
 
     database = Database(audit_url)

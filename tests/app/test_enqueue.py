@@ -1,0 +1,282 @@
+"""From the app into a real server: what is accepted, what is a duplicate, what a handle says."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rq_core import (
+    App,
+    ArgumentsInvalid,
+    AuditNotConfigured,
+    PayloadTooLarge,
+    QueueFull,
+    ServerUnavailable,
+)
+from rq_core.job import NewJob, read_spec
+from rq_core.operations import Patience
+from rq_core.task import Task
+from tests.support.servers import RedisServer, free_port
+
+Noted = Task[..., None]
+
+
+def note(n: int, text: str = "") -> None:
+    """Does nothing."""
+
+
+@pytest.fixture
+def app(redis_url: str) -> Iterator[App]:
+    with App(redis_url) as made:
+        made.task(queue="notes")(note)
+        yield made
+
+
+@pytest.fixture
+def task(app: App) -> Any:
+    return app.tasks["note"]
+
+
+def events(app: App, queue: str = "notes") -> list[str]:
+    return [fields["type"] for _, fields in app.client.read_outbox(queue, "-", 100)]
+
+
+def claim(app: App, limit: int = 10, queue: str = "notes") -> list[Any]:
+    client = app.client
+    claimed = client.one(client.operations.claim_call(queue, "w-1", limit))
+    return [(job.id, read_spec(job.spec)) for job in claimed.jobs]
+
+
+def test_a_job_arrives_as_it_was_given(app: App, task: Noted) -> None:
+    handle = task.enqueue(1, text="é\0\n")
+
+    assert (handle.queue, handle.task, handle.duplicate) == ("notes", "note", False)
+    ((job_id, spec),) = claim(app)
+    assert job_id == handle.id
+    assert app.tasks["note"].arguments.load(spec.args_json) == {"n": 1, "text": "é\0\n"}
+
+
+async def test_async_enqueues_share_calls(app: App, task: Noted) -> None:
+    handles = await asyncio.gather(*(task.enqueue_async(n) for n in range(200)))
+    await app.aclose()
+
+    assert len({handle.id for handle in handles}) == 200
+    assert app.client.counts("notes").ready["normal"] == 200
+    # 8 calls are in flight at most, the rest join the next ones.
+    assert events(app).count("enqueued") < 20
+
+
+def test_the_same_id_again_is_a_duplicate_until_the_job_has_ended(app: App, task: Noted) -> None:
+    prepared = task.with_options(id="once")
+
+    assert [prepared.enqueue(n).duplicate for n in (1, 2)] == [False, True]
+    ((_, spec),) = claim(app)
+    assert spec.args_json == '{"n":1}'
+    assert prepared.enqueue(3).duplicate
+    assert events(app).count("enqueued") == 1
+
+
+async def test_async_duplicates_are_seen_too(app: App, task: Noted) -> None:
+    prepared = task.with_options(id="once")
+
+    assert not (await prepared.enqueue_async(1)).duplicate
+    assert (await prepared.enqueue_async(2)).duplicate
+    await app.aclose()
+
+
+def test_many_jobs_of_several_queues(app: App, task: Noted) -> None:
+    other = task.with_options(queue="other")
+
+    accepted = app.enqueue_many((other if n % 3 else task).job(n) for n in range(2_500))
+
+    assert len(accepted.ids) == 2_500
+    assert app.client.counts("notes").ready["normal"] == 834
+    assert app.client.counts("other").ready["normal"] == 1_666
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_many_jobs_async(app: App, task: Noted, asynchronous: bool) -> None:
+    async def generate() -> AsyncIterator[NewJob]:
+        for n in range(1_500):
+            yield task.job(n)
+
+    jobs: Any = generate() if asynchronous else (task.job(n) for n in range(1_500))
+    accepted = await app.enqueue_many_async(jobs)
+    await app.aclose()
+
+    assert len(accepted.ids) == 1_500
+    assert app.client.counts("notes").ready["normal"] == 1_500
+
+
+async def test_an_async_generator_that_fails_half_way_says_what_was_accepted(
+    app: App, task: Noted
+) -> None:
+    async def generate() -> AsyncIterator[NewJob]:
+        for n in range(1_200):
+            yield task.job(n)
+        yield task.job("?")
+
+    with pytest.raises(ArgumentsInvalid) as caught:
+        await app.enqueue_many_async(generate())
+    await app.aclose()
+
+    assert len(caught.value.accepted.ids) == 1_000  # type: ignore[attr-defined]
+    assert app.client.counts("notes").ready["normal"] == 1_000
+
+
+def test_a_producer_needs_only_names(app: App, redis_url: str) -> None:
+    with App(redis_url) as elsewhere:
+        handle = elsewhere.enqueue("notes", "note", {"n": 5}, priority="high")
+
+        assert handle.state() == "ready"
+    assert claim(app) == [(handle.id, ("note", '{"n":5}', None))]
+
+
+async def test_a_producer_needs_only_names_async(app: App) -> None:
+    handle = await app.enqueue_async("notes", "note", {"n": 5}, delay=60)
+
+    assert await handle.state_async() == "scheduled"
+    assert await handle.cancel_async() == "cancelled"
+    assert await handle.state_async() == "gone"
+    await app.aclose()
+
+
+def test_a_handle_follows_its_job(app: App, task: Noted) -> None:
+    waiting, running, delayed = (
+        task.enqueue(1),
+        task.enqueue(2),
+        task.with_options(delay=9).enqueue(3),
+    )
+
+    assert [each.state() for each in (waiting, running, delayed)] == ["ready", "ready", "scheduled"]
+    assert waiting.cancel(why="not wanted") == "cancelled"
+    assert [job_id for job_id, _ in claim(app)] == [running.id]
+    assert running.state() == "running"
+    assert running.cancel() == "cancelling"
+    assert running.state() == "cancelling"
+    assert (waiting.state(), waiting.cancel()) == ("gone", "gone")
+
+
+def test_history_without_an_audit_database_is_a_typed_error(app: App, task: Noted) -> None:
+    app.audit_url = None
+
+    with pytest.raises(AuditNotConfigured, match="RQ_CORE_AUDIT_URL"):
+        task.enqueue(1).history()
+
+
+def test_settings_are_applied_and_logged(app: App) -> None:
+    app.queue("notes", lease=5, dead_retention=60)
+    app.queue("untouched")
+
+    app.apply_settings()
+    app.apply_settings()
+
+    settings = app.client.counts("notes").settings
+    assert (settings["lease_ms"], settings["dead_retention_ms"]) == (5_000, 60_000)
+    assert events(app) == ["epoch_started", "policy_changed", "policy_changed"]
+    assert app.client.queues() == ["notes"]
+
+
+async def test_settings_are_applied_async(app: App) -> None:
+    app.queue("notes", lease=5)
+
+    await app.apply_settings_async()
+    await app.aclose()
+
+    assert app.client.handshake("notes").lease_ms == 5_000
+
+
+BAD: list[tuple[Callable[[App], Any], type[Exception]]] = [
+    (lambda app: app.tasks["note"].enqueue("x"), ArgumentsInvalid),
+    (lambda app: app.tasks["note"].enqueue(1, "\ud800"), ArgumentsInvalid),
+    (lambda app: app.tasks["note"].enqueue(1, "x" * 2**21), PayloadTooLarge),
+    (lambda app: app.enqueue("notes", "x", {"a": float("nan")}), ArgumentsInvalid),
+]
+
+
+@pytest.mark.parametrize(("call", "kind"), BAD)
+def test_bad_input_reaches_no_queue(
+    app: App, call: Callable[[App], Any], kind: type[Exception]
+) -> None:
+    app.client.handshake("notes")
+    before = app.client.snapshot("notes")
+
+    with pytest.raises(kind):
+        call(app)
+
+    assert app.client.snapshot("notes") == before
+
+
+def test_the_largest_payload_travels(app: App, task: Noted) -> None:
+    room = app.max_payload - len('{"n":1,"text":""}')
+
+    task.enqueue(1, "x" * room)
+
+    ((_, spec),) = claim(app)
+    assert len(spec.args_json) == app.max_payload
+
+
+def test_no_server_is_one_clear_error_within_its_patience() -> None:
+    url = f"redis://127.0.0.1:{free_port()}"
+    with App(url, patience=Patience(unsent=0.2)) as app:
+        task = app.task(note)
+        started = time.monotonic()
+
+        with pytest.raises(ServerUnavailable, match=rf"{url}.*Is it running.*embedded://"):
+            task.enqueue(1)
+
+    assert time.monotonic() - started < 5
+
+
+async def test_no_server_is_told_to_every_async_caller() -> None:
+    app = App(f"redis://127.0.0.1:{free_port()}", patience=Patience(unsent=0.1))
+    task = app.task(note)
+
+    outcomes = await asyncio.gather(
+        *(task.enqueue_async(n) for n in range(20)), return_exceptions=True
+    )
+    await app.aclose()
+
+    assert {type(each) for each in outcomes} == {ServerUnavailable}
+
+
+def test_a_full_server_takes_no_jobs_and_keeps_those_it_has(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    server = start_redis(maxmemory="8mb", maxmemory_policy="noeviction")
+    with App(server.url) as app:
+        task = app.task(queue="notes")(note)
+
+        with pytest.raises(QueueFull, match="maxmemory") as caught:
+            app.enqueue_many(task.job(n, "x" * 10_000) for n in range(5_000))
+
+        accepted = caught.value.accepted.ids  # type: ignore[attr-defined]
+        assert len(accepted) > 0
+        assert app.client.counts("notes").ready["normal"] == len(accepted)
+
+
+def test_an_app_can_be_closed_and_used_again(app: App, task: Noted) -> None:
+    task.enqueue(1)
+    app.close()
+    app.close()
+
+    assert task.enqueue(2).state() == "ready"
+
+
+def test_each_event_loop_has_its_own_client(app: App, task: Noted) -> None:
+    seen = []
+
+    async def once() -> None:
+        await task.enqueue_async(1)
+        seen.append(app.async_client())
+        assert app.async_client() is seen[-1]
+        await app.aclose()
+
+    asyncio.run(once())
+    asyncio.run(once())
+
+    assert seen[0] is not seen[1]

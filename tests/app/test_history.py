@@ -1,0 +1,97 @@
+"""What a handle says of a job that has left Redis, with an audit database and without."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rq_core import App
+from rq_core.task import Task
+from sql_audit.database import Database
+from sql_audit.migrate import ensure
+from sql_audit.run import Service
+
+
+@pytest.fixture
+def app(redis_url: str, sqlite_url: str) -> Iterator[App]:
+    with App(redis_url, sqlite_url) as made:
+        yield made
+
+
+@pytest.fixture
+def task(app: App) -> Task[[], None]:
+    @app.task(queue="notes")
+    def note() -> None: ...
+
+    return note
+
+
+@pytest.fixture
+def mirror(app: App, sqlite_url: str) -> Iterator[Callable[[], Any]]:
+    database = Database(sqlite_url)
+    ensure(database)
+    yield lambda: Service(app.client, database).run(threading.Event(), once=True)
+    database.close()
+
+
+def finish(app: App) -> None:
+    client = app.client
+    operations = client.operations
+    claimed = client.one(operations.claim_call("notes", "w-1", 10))
+    client.one(operations.complete_call("notes", "w-1", [(j.id, j.fence) for j in claimed.jobs]))
+
+
+def test_the_state_comes_from_sql_once_redis_has_forgotten(
+    app: App, task: Task[[], None], mirror: Callable[[], Any]
+) -> None:
+    done, cancelled = task.enqueue(), task.enqueue()
+    cancelled.cancel()
+    mirror()
+    finish(app)
+
+    behind = [done.state(), cancelled.state()]
+    mirror()
+
+    assert behind == ["gone", "cancelled"]
+    assert [done.state(), cancelled.state()] == ["succeeded", "cancelled"]
+
+
+async def test_history_is_the_jobs_events_in_order(
+    app: App, task: Task[[], None], mirror: Callable[[], Any]
+) -> None:
+    handle = await task.enqueue_async()
+    finish(app)
+    mirror()
+
+    history = await handle.history_async()
+    await app.aclose()
+    await asyncio.get_running_loop().shutdown_default_executor()
+
+    assert [event.type for event in history] == ["enqueued", "claimed", "succeeded"]
+    assert [event.type for event in handle.history()] == ["enqueued", "claimed", "succeeded"]
+
+
+def test_a_job_of_the_same_id_in_another_queue_is_another_job(
+    app: App, task: Task[[], None], mirror: Callable[[], Any]
+) -> None:
+    one = task.with_options(id="same").enqueue()
+    other = task.with_options(id="same", queue="other").enqueue()
+    finish(app)
+    mirror()
+
+    assert (one.state(), other.state()) == ("succeeded", "ready")
+    assert [event.type for event in other.history()] == ["enqueued"]
+
+
+def test_before_the_mirror_has_come_history_is_empty(
+    app: App, task: Task[[], None], mirror: Callable[[], Any]
+) -> None:
+    mirror()
+    handle = task.enqueue()
+    finish(app)
+
+    assert (handle.history(), handle.state()) == ([], "gone")

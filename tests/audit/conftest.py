@@ -1,0 +1,46 @@
+"""An outbox in a real Valkey, an audit database, and the mirror between them."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from sql_audit import migrate
+from sql_audit.database import Database
+from sql_audit.mirror import BatchLimits, Mirror
+from tests.support.outbox import StreamSource, StreamWriter
+
+QUEUE = "mail"
+
+
+@pytest.fixture
+def source(valkey_url: str) -> Iterator[StreamSource]:
+    source = StreamSource(valkey_url)
+    yield source
+    source.close()
+
+
+@pytest.fixture
+def writer(source: StreamSource) -> StreamWriter:
+    return StreamWriter(source, QUEUE)
+
+
+@pytest.fixture
+def database(audit_url: str) -> Iterator[Database]:
+    """A migrated audit database, once per kind."""
+    database = Database(audit_url)
+    migrate.upgrade(database)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def make_mirror(source: StreamSource, database: Database) -> Callable[..., Mirror]:
+    def make(queue: str = QUEUE, limits: BatchLimits | None = None) -> Mirror:
+        return Mirror(source, database, queue, limits=limits)
+
+    return make
+
+
+@pytest.fixture
+def mirror(make_mirror: Callable[..., Mirror]) -> Mirror:
+    return make_mirror()

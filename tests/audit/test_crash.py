@@ -1,0 +1,118 @@
+"""Exactly once: a mirror killed between any two of its steps leaves nothing out and nothing twice."""
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sql_audit.database import Database
+from sql_audit.mirror import STEPS, BatchLimits, Mirror, Outcome
+from tests.audit.conftest import QUEUE
+from tests.support import auditlog
+from tests.support.outbox import StreamSource, StreamWriter, enqueue
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_child(valkey_url: str, audit_url: str, step: str, occurrence: int) -> int:
+    child = [
+        sys.executable, "-m", "tests.support.mirror_child",
+        valkey_url, audit_url, QUEUE, step, str(occurrence),
+    ]  # fmt: skip
+    return subprocess.run(child, cwd=ROOT, check=False, timeout=60).returncode
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_mirror_killed_between_two_steps_loses_and_doubles_nothing(
+    step: str,
+    valkey_url: str,
+    audit_url: str,
+    writer: StreamWriter,
+    make_mirror: Callable[..., Mirror],
+    database: Database,
+) -> None:
+    for n in range(4):
+        writer.life(f"{n}-a", f"{n}-b")
+    writer.raw({"type": "nonsense", "by": "x"})
+    occurrence = 1 if step == "attached" else 2
+
+    killed = run_child(valkey_url, audit_url, step, occurrence)
+    enqueue(writer, "after")
+    auditlog.drain(make_mirror(limits=BatchLimits(events=7)))
+
+    assert killed == -signal.SIGKILL
+    log = [(at, raw) for at, raw in writer.log if raw["type"] != b"nonsense"]
+    told = auditlog.events(database, QUEUE)
+    assert [(e["epoch"], e["seq"]) for e in told if e["ordinal"] == 0] == [
+        (writer.epoch, n) for n in range(len(writer.log))
+    ]
+    with_nonsense = [e for e in told if e["type"] == "quarantined"]
+    assert [e["seq"] for e in with_nonsense] == [13]
+    assert len(told) == 1 + len(auditlog.told_by_stream(log))
+    assert len(auditlog.rows(database, "SELECT * FROM quarantine")) == 1
+    states = auditlog.rows(
+        database, "SELECT state, COUNT(*) AS n FROM job GROUP BY state ORDER BY 1"
+    )
+    assert states == [{"state": "ready", "n": 1}, {"state": "succeeded", "n": 8}]
+    outcomes = auditlog.rows(database, "SELECT outcome, ran_ms FROM job_attempt")
+    assert outcomes == [{"outcome": "succeeded", "ran_ms": 1}] * 8
+    assert writer.backlog() == (0, 0)
+    auditlog.assert_chain_holds(database, QUEUE)
+
+
+def test_mirrors_killed_again_and_again_arrive(
+    valkey_url: str,
+    audit_url: str,
+    writer: StreamWriter,
+    make_mirror: Callable[..., Mirror],
+    database: Database,
+) -> None:
+    """Each process dies at another step, and the work of all together is the log."""
+    for n in range(20):
+        writer.life(f"{n}-a", f"{n}-b", f"{n}-c")
+
+    killed = [run_child(valkey_url, audit_url, step, 2) for step in STEPS[1:]]
+    auditlog.drain(make_mirror())
+
+    assert set(killed) == {-signal.SIGKILL}
+    assert auditlog.told_by_sql(database, QUEUE) == auditlog.told_by_stream(writer.log)
+    assert writer.backlog() == (0, 0)
+    auditlog.assert_chain_holds(database, QUEUE)
+
+
+def test_two_mirrors_at_once_write_each_event_once(
+    valkey_url: str, audit_url: str, writer: StreamWriter, database: Database
+) -> None:
+    writers_done = threading.Event()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        source, mine = StreamSource(valkey_url), Database(audit_url)
+        try:
+            mirror = Mirror(source, mine, QUEUE, limits=BatchLimits(events=15))
+            while mirror.turn().outcome is not Outcome.IDLE or not writers_done.is_set():
+                pass
+        except BaseException as error:
+            failures.append(error)
+            raise
+        finally:
+            source.close()
+            mine.close()
+
+    mirrors = [threading.Thread(target=work) for _ in range(3)]
+    for thread in mirrors:
+        thread.start()
+    for n in range(150):
+        writer.life(f"{n}-a", f"{n}-b")
+    writers_done.set()
+    for thread in mirrors:
+        thread.join()
+
+    assert failures == []
+    assert auditlog.told_by_sql(database, QUEUE) == auditlog.told_by_stream(writer.log)
+    assert writer.backlog() == (0, 0)
+    auditlog.assert_chain_holds(database, QUEUE)

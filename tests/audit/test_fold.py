@@ -1,0 +1,261 @@
+"""The fast fold against rq_core.history, and what it keeps besides."""
+
+import json
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from rq_core import history
+from rq_core.history import OutboxId
+from rq_core.machine import (
+    CLAIMED_STATES,
+    JOB_EVENT_FIELDS,
+    TRANSITIONS,
+    Event,
+    State,
+    Transition,
+)
+from sql_audit import entries, schema
+from sql_audit.fold import Attempt, Folder, Job
+
+EPOCH = 1_795_225_746_504
+TASKS = ("send", "resize")
+
+
+class Story:
+    """Random entries of a few jobs: mostly legal, as the table allows; sometimes not."""
+
+    def __init__(self, seed: int, jobs: int = 6) -> None:
+        self.random = random.Random(seed)
+        self.ids = [f"job-{n}" for n in range(jobs)]
+        self.states: dict[str, State | None] = dict.fromkeys(self.ids)
+        self.fences: dict[str, str | None] = dict.fromkeys(self.ids)
+        self.claims = dict.fromkeys(self.ids, 0)
+        self.seq = -1
+        self.now_ms = EPOCH
+
+    def entry(self) -> tuple[OutboxId, dict[str, str]]:
+        """The next entry: one arrow, for every job that stands at its source."""
+        arrow = self.random.choice(TRANSITIONS)
+        chosen = [i for i in self.ids if self.states[i] == arrow.source]
+        if self.random.random() < 0.05:
+            chosen = self.random.sample(self.ids, 1)
+        if not chosen:
+            return self.entry()
+        self.seq += 1
+        self.now_ms += self.random.randrange(50)
+        at = OutboxId(EPOCH, self.seq)
+        arrays = [self._array(i, arrow, at) for i in chosen]
+        raw = {
+            "type": str(arrow.event),
+            "at": str(self.now_ms),
+            "by": f"w-{self.random.randrange(3)}",
+            "jobs": json.dumps(arrays),
+        }
+        if self.random.random() < 0.2:
+            raw["why"] = "because ü"
+        return at, raw
+
+    def _array(self, job_id: str, arrow: Transition, at: OutboxId) -> list[Any]:
+        values = self._values(job_id, arrow)
+        if arrow.event is Event.ENQUEUED:
+            self.claims[job_id] = 0
+        if arrow.event is Event.CLAIMED:
+            self.fences[job_id] = str(at)
+        self.states[job_id] = arrow.target
+        if arrow.target not in CLAIMED_STATES:
+            self.fences[job_id] = None
+        array = [values[field.name] for field in JOB_EVENT_FIELDS[arrow.event]]
+        while self.random.random() < 0.5 and array[-1] is None:
+            array.pop()
+        return array
+
+    def _values(self, job_id: str, arrow: Transition) -> dict[str, Any]:
+        if arrow.event is Event.CLAIMED:
+            self.claims[job_id] += 1
+        delayed = arrow.target is State.SCHEDULED
+        error = {"type": "ValueError", "message": "no", "traceback": "line\nline"}
+        return {
+            "id": job_id,
+            "fence": self.fences[job_id],
+            "seq": self.random.randrange(1000),
+            "due_ms": self.now_ms + self.random.randrange(100) if delayed else None,
+            "task": self.random.choice(TASKS),
+            "priority": self.random.choice(("critical", "high", "normal", "low")),
+            "max_attempts": 3,
+            "max_losses": 3,
+            "digest": "d" * 32,
+            "claim": self.claims[job_id],
+            "failures": self.random.randrange(4),
+            "losses": self.random.randrange(4),
+            "error": self.random.choice((error, None)),
+            "reason": self.random.choice(("final", "attempts")),
+            "unknown": self.random.randrange(3),
+            "worker": "w-1",
+            "target": str(arrow.target),
+        }
+
+
+def fold_in_batches(story: list[tuple[OutboxId, dict[str, str]]], sizes: Sequence[int]) -> Folder:
+    """Fold as the mirror does: each batch from the rows that the one before left."""
+    jobs: dict[str, tuple[Any, ...]] = {}
+    events = []
+    attempts: dict[tuple[str, str], dict[str, Any]] = {}
+    rest = list(story)
+    folder = Folder("q", ())
+    for size in [*sizes, len(rest)]:
+        batch, rest = rest[:size], rest[size:]
+        folder = Folder("q", jobs.values(), at_ms=folder.at_ms)
+        for at, raw in batch:
+            folder.add(entries.take(at, raw))
+        new, old = folder.job_rows()
+        jobs |= {row[0]: row for row in new + old}
+        events += folder.events
+        for row in [*folder.attempt_rows()[0], *folder.attempt_rows()[1]]:
+            named = dict(zip(schema.ATTEMPT_COLUMNS, row, strict=True))
+            kept = attempts.setdefault((named["job_id"], named["fence"]), named)
+            kept.update({name: value for name, value in named.items() if value is not None})
+    result = Folder("q", jobs.values())
+    result.events = events
+    for key, named in attempts.items():
+        attempt = Attempt.__new__(Attempt)
+        for name, value in named.items():
+            setattr(attempt, name, value)
+        result.begun[key] = attempt
+    return result
+
+
+def as_history_sees(job: Job) -> dict[str, Any]:
+    known = {str(s) for s in State}
+    fields = {
+        name: getattr(job, name)
+        for name in (
+            "task", "priority", "max_attempts", "max_losses", "seq", "due_ms", "since_ms",
+            "claims", "failures", "losses", "unknown", "fence", "worker", "reason",
+        )
+    }  # fmt: skip
+    return {
+        **fields,
+        "state": State(job.state) if job.state in known else None,
+        "complete": bool(job.complete),
+    }
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_fast_fold_agrees_with_history(seed: int) -> None:
+    """history.fold is the reader that all others trust; SQL must not tell another story."""
+    story = Story(seed)
+    told = [story.entry() for _ in range(80)]
+    records, _ = history.fold_all(history.decode(str(at), raw) for at, raw in told)
+
+    folder = fold_in_batches(told, [story.random.randrange(1, 20) for _ in range(5)])
+
+    expected = {
+        job_id: {
+            name: getattr(record, name) for name in as_history_sees(Job("q", "x", complete=True))
+        }
+        for job_id, record in records.items()
+    }
+    assert {i: as_history_sees(job) for i, job in folder.jobs.items()} == expected
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_batches_do_not_change_what_is_told(seed: int) -> None:
+    story = Story(seed)
+    told = [story.entry() for _ in range(60)]
+
+    whole = fold_in_batches(told, [])
+    parts = fold_in_batches(told, [1] * 60)
+
+    assert parts.events == whole.events
+    assert parts.job_rows() == ([], [])
+    for name in schema.JOB_COLUMNS:
+        assert {i: getattr(j, name) for i, j in parts.jobs.items()} == {
+            i: getattr(j, name) for i, j in whole.jobs.items()
+        }
+    for name in schema.ATTEMPT_COLUMNS:
+        assert {k: getattr(a, name) for k, a in parts.begun.items()} == {
+            k: getattr(a, name) for k, a in whole.begun.items()
+        }
+
+
+def test_every_field_of_the_table_has_a_kind() -> None:
+    """A field that is added to machine.py is checked before it becomes a column, or is any JSON."""
+    names = {field.name for fields in JOB_EVENT_FIELDS.values() for field in fields}
+
+    assert names <= set(entries.KINDS)
+
+
+def test_every_event_about_jobs_has_a_step() -> None:
+    assert set(Folder("q", ())._steps) == set(JOB_EVENT_FIELDS)
+
+
+def test_words_come_from_the_table() -> None:
+    assert set(schema.TERMINAL_STATES) == {"succeeded", "cancelled", "pruned"}
+    assert set(schema.OUTCOMES) == {
+        "succeeded", "retried", "died", "rolled_back", "lease_expired", "cancelled",
+    }  # fmt: skip
+
+
+def fold(*told: tuple[str, int, list[Any]]) -> Folder:
+    """(event, at_ms, one job's array), each an entry."""
+    folder = Folder("q", ())
+    for seq, (event, at_ms, array) in enumerate(told):
+        raw = {"type": event, "at": str(at_ms), "by": "w-1", "jobs": json.dumps([array])}
+        folder.add(entries.take(OutboxId(7, seq), raw))
+    return folder
+
+
+def test_waiting_is_counted_from_when_the_job_was_due() -> None:
+    """A promotion happens inside a later claim: its own time would hide every wait."""
+    folder = fold(
+        ("enqueued", 1000, ["a", None, 2000, "send", "normal", 3, 3]),
+        ("promoted", 2600, ["a", 1]),
+        ("claimed", 2600, ["a", 1]),
+        ("succeeded", 3000, ["a", "7-2"]),
+    )
+
+    (attempt,) = folder.begun.values()
+    assert (attempt.ready_at_ms, attempt.waited_ms, attempt.ran_ms) == (2000, 600, 400)
+    assert attempt.outcome == "succeeded"
+
+
+def test_an_id_used_again_keeps_the_claims_of_its_first_life() -> None:
+    life = [
+        ("enqueued", 10, ["a", 1, None, "send", "normal", 3, 3]),
+        ("claimed", 20, ["a", 1]),
+        ("succeeded", 30, ["a", "7-1"]),
+        ("enqueued", 40, ["a", 2, None, "send", "normal", 3, 3]),
+        ("claimed", 50, ["a", 1]),
+    ]
+
+    folder = fold(*life)
+
+    assert [(a.fence, a.claim, a.outcome) for a in folder.begun.values()] == [
+        ("7-1", 1, "succeeded"),
+        ("7-4", 1, None),
+    ]
+    assert folder.jobs["a"].state == "running"
+    assert folder.jobs["a"].finished_at_ms is None
+
+
+def test_a_refused_settlement_makes_no_job() -> None:
+    folder = fold(("settlement_refused", 10, ["ghost", "7-0", "complete", "gone"]))
+
+    assert folder.job_rows() == ([], [])
+    assert [row[4] for row in folder.events] == ["settlement_refused"]
+
+
+def test_a_baseline_keeps_how_a_finished_job_ended() -> None:
+    folder = fold(
+        ("enqueued", 10, ["a", 1, None, "send", "normal", 3, 3]),
+        ("claimed", 20, ["a", 1]),
+        ("succeeded", 30, ["a", "7-1"]),
+        ("baseline", 40, ["a", None]),
+        ("enqueued", 50, ["b", 2, None, "send", "normal", 3, 3]),
+        ("baseline", 60, ["b", None]),
+    )
+
+    assert {i: job.state for i, job in folder.jobs.items()} == {"a": "succeeded", "b": "gone"}

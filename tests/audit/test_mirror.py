@@ -1,0 +1,363 @@
+"""The mirror: every entry once, in order, and the books about it."""
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from rq_core.errors import AuditElsewhere
+from sql_audit.database import Database
+from sql_audit.mirror import STEPS, BatchLimits, Mirror, Outcome
+from sql_audit.queries import audit_id
+from sql_audit.schema import APPEND_ONLY
+from tests.audit.conftest import QUEUE
+from tests.support import auditlog
+from tests.support.outbox import StreamSource, StreamWriter, enqueue
+
+
+def a_day(writer: StreamWriter) -> None:
+    """Something of everything."""
+    enqueue(writer, "a", "b", "c", "d", "e")
+    enqueue(writer, "later", due_ms=writer.now_ms + 50)
+    fence = writer.jobs("claimed", ["a", 1], ["b", 1], ["c", 1], by="w-1")
+    writer.jobs("succeeded", ["a", fence], by="w-1")
+    error = {"type": "ValueError", "message": "no such\naddress\ttab \\ ü", "traceback": "…"}
+    writer.jobs("retried", ["b", fence, writer.now_ms + 5, 1, error], by="w-1")
+    writer.jobs("lease_expired", ["c", fence, "w-1", 1, "ready"], by="w-2")
+    writer.jobs("promoted", ["b", 9], ["later", 10], by="w-2")
+    fence = writer.jobs("claimed", ["b", 2], ["c", 2], ["later", 1], by="w-2")
+    writer.jobs("died", ["b", fence, "attempts", 2, error], by="w-2")
+    writer.jobs("cancel_requested", ["c", fence], by="anna", why="not needed")
+    writer.jobs("cancelled", ["c", fence], ["d", None], by="w-2", why="asked to")
+    writer.jobs("rolled_back", ["later", fence, None, "shutdown"], by="w-2")
+    writer.jobs("requeued", ["b", 11], by="anna")
+    writer.jobs("settlement_refused", ["a", fence, "complete", "gone"], by="w-9")
+    writer.jobs("baseline", ["x", "ready", "send", "high", 3, 3, 5], by="audit")
+    writer.queue_event("paused")
+    writer.queue_event("policy_changed", "lease_ms", "30000", "5000")
+
+
+def test_sql_says_what_the_stream_said(
+    writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    a_day(writer)
+
+    auditlog.drain(mirror)
+
+    assert auditlog.told_by_sql(database, QUEUE) == auditlog.told_by_stream(writer.log)
+    auditlog.assert_chain_holds(database, QUEUE)
+
+
+def test_only_the_anchor_stays_in_redis(
+    writer: StreamWriter, source: StreamSource, mirror: Mirror
+) -> None:
+    a_day(writer)
+
+    auditlog.drain(mirror)
+
+    left = source.read_outbox(QUEUE, "-", 10)
+    assert [entry_id for entry_id, _ in left] == [writer.log[-1][0]]
+    assert writer.backlog() == (0, 0)
+
+
+def test_batches_end_at_their_limits(
+    writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database
+) -> None:
+    for n in range(10):
+        writer.life(*(f"{n}-{i}" for i in range(7)))
+    mirror = make_mirror(limits=BatchLimits(events=20))
+
+    auditlog.drain(mirror)
+
+    sizes = [r["events"] for r in auditlog.rows(database, "SELECT events FROM mirror_batch")]
+    assert sum(sizes) == 1 + 10 * 3 * 7
+    assert max(sizes) < 20 + 7
+    assert auditlog.told_by_sql(database, QUEUE) == auditlog.told_by_stream(writer.log)
+    assert writer.backlog() == (0, 0)
+
+
+def test_limits_of_size_end_a_batch_too(
+    writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database
+) -> None:
+    for n in range(4):
+        writer.jobs("died", [f"j{n}", None, "final", 1, {"message": "x" * 5000}])
+
+    auditlog.drain(make_mirror(limits=BatchLimits(size=6000)))
+
+    batches = auditlog.rows(database, "SELECT entries FROM mirror_batch ORDER BY batch")
+    assert [b["entries"] for b in batches] == [3, 2]
+
+
+def test_statements_do_not_grow_with_the_batch(
+    writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    def statements_of(jobs: int, prefix: str) -> list[str]:
+        ids = [f"{prefix}{i}" for i in range(jobs)]
+        enqueue(writer, *ids)
+        first = writer.jobs("claimed", *([i, 1] for i in ids))
+        writer.jobs("retried", *([i, first, None, 1, None] for i in ids))
+        mirror.turn()
+        again = writer.jobs("claimed", *([i, 2] for i in ids))
+        writer.jobs("succeeded", *([i, again] for i in ids))
+        seen: list[str] = []
+        database.on_statement = seen.append
+        turn = mirror.turn()
+        database.on_statement = None
+        assert turn.events == 2 * jobs
+        return seen
+
+    mirror.turn()
+    small, large = statements_of(2, "s"), statements_of(2000, "l")
+
+    assert [s.split()[:3] for s in small] == [s.split()[:3] for s in large]
+    assert len(large) <= 16
+
+
+def test_the_database_refuses_to_change_the_past(
+    writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    a_day(writer)
+    writer.raw({"type": "nonsense", "by": "x"})
+    auditlog.drain(mirror)
+    before = auditlog.events(database, QUEUE)
+
+    for table in APPEND_ONLY:
+        for statement in (f"UPDATE {table} SET queue = 'x'", f"DELETE FROM {table}"):
+            with (
+                database.writing() as connection,
+                pytest.raises(DBAPIError, match="append-only"),
+            ):
+                assert connection is not None
+                connection.execute(text(statement))
+
+    assert auditlog.events(database, QUEUE) == before
+
+
+def test_an_event_cannot_be_replaced(
+    writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    """SQLite's INSERT OR REPLACE deletes without asking the DELETE triggers, unless told to."""
+    writer.life("a")
+    auditlog.drain(mirror)
+    verb = "INSERT OR REPLACE" if database.dialect == "sqlite" else "INSERT"
+    copy = (
+        f"{verb} INTO job_event (queue, epoch, seq, ordinal, type, at_ms) "
+        "SELECT queue, epoch, seq, ordinal, type, 1 FROM job_event"
+    )
+
+    with database.writing() as connection, pytest.raises(DBAPIError):
+        assert connection is not None
+        connection.execute(text(copy))
+
+    auditlog.assert_chain_holds(database, QUEUE)
+
+
+def test_a_second_mirror_gets_nothing_while_the_first_writes(
+    writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database
+) -> None:
+    first, second = make_mirror(), make_mirror()
+    first.turn()
+    second.turn()
+    writer.life("a", "b")
+    outcomes = []
+
+    def meanwhile(step: str) -> None:
+        if step == "locked":
+            outcomes.append(second.turn().outcome)
+
+    first._done = meanwhile
+    first.turn()
+
+    assert outcomes == [Outcome.HELD]
+    assert auditlog.told_by_sql(database, QUEUE) == auditlog.told_by_stream(writer.log)
+
+
+def test_a_mirror_that_read_too_early_reads_again(
+    writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database
+) -> None:
+    first, second = make_mirror(), make_mirror()
+    first.turn()
+    second.turn()
+    writer.life("a", "b")
+    outcomes = []
+
+    def meanwhile(step: str) -> None:
+        if step == "read":
+            outcomes.append(second.turn().outcome)
+
+    first._done = meanwhile
+    outcomes.append(first.turn().outcome)
+    first._done = lambda _step: None
+    auditlog.drain(first)
+
+    assert outcomes == [Outcome.MIRRORED, Outcome.STALE]
+    assert auditlog.told_by_sql(database, QUEUE) == auditlog.told_by_stream(writer.log)
+    assert writer.backlog() == (0, 0)
+
+
+def test_a_trim_that_was_answered_late_counts_once(
+    writer: StreamWriter,
+    make_mirror: Callable[..., Mirror],
+    source: StreamSource,
+) -> None:
+    """The first mirror stops between commit and trim; the second goes on; then the first wakes up."""
+    first, second = make_mirror(), make_mirror()
+    writer.life("a", "b", "c")
+
+    class Stopped(Exception):
+        pass
+
+    def stop(step: str) -> None:
+        if step == "committed":
+            raise Stopped
+
+    first._done = stop
+    with pytest.raises(Stopped):
+        first.turn()
+    writer.life("d")
+    auditlog.drain(second)
+    late = next(t for t in source.trims if t[2] == 3 * 3 + 1)
+    source.trim(QUEUE, audit_id(second.database), *late[1:])
+
+    assert writer.backlog() == (0, 0)
+
+
+def test_another_database_is_refused(
+    writer: StreamWriter, mirror: Mirror, source: StreamSource
+) -> None:
+    source.attach(QUEUE, "another")
+    writer.life("a")
+
+    with pytest.raises(AuditElsewhere, match="another"):
+        mirror.turn()
+
+
+def test_a_turn_takes_the_steps_in_order(
+    writer: StreamWriter, source: StreamSource, database: Database
+) -> None:
+    steps: list[str] = []
+    writer.life("a")
+
+    Mirror(source, database, QUEUE, on_step=steps.append).turn()
+
+    assert steps == list(STEPS)
+
+
+# What Redis forgot, or changed.
+
+
+def test_missing_entries_are_a_recorded_gap(
+    writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
+) -> None:
+    writer.life("a")
+    auditlog.drain(mirror)
+    enqueue(writer, "b")
+    lost = writer.log[-1][0]
+    enqueue(writer, "c")
+    source.redis.xdel(writer.keys("outbox"), lost)
+
+    auditlog.drain(mirror)
+
+    gap = auditlog.one(database, "SELECT * FROM mirror_epoch WHERE kind = 'gap'")
+    assert (gap["seq"], gap["old_seq"], gap["missing"]) == (5, 3, 1)
+    assert [e["job_id"] for e in auditlog.events(database, QUEUE)][-1] == "c"
+    assert auditlog.one(database, "SELECT gaps FROM mirror_cursor")["gaps"] == 1
+
+
+def test_a_changed_anchor_is_kept_and_recorded(
+    writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
+) -> None:
+    writer.life("a")
+    auditlog.drain(mirror)
+    at, _ = writer.log[-1]
+    key = writer.keys("outbox")
+    source.redis.delete(key)
+    source.redis.xadd(key, {"type": "paused", "at": "5", "by": "z"}, id=at)
+    enqueue(writer, "b")
+
+    auditlog.drain(mirror)
+    auditlog.drain(mirror)
+
+    assert [r["kind"] for r in auditlog.rows(database, "SELECT kind FROM mirror_epoch")] == [
+        "started",
+        "changed",
+    ]
+    assert auditlog.one(database, "SELECT kind FROM quarantine")["kind"] == "conflict"
+    assert auditlog.events(database, QUEUE)[-1]["job_id"] == "b"
+
+
+def test_an_emptied_outbox_is_recorded_once(
+    writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
+) -> None:
+    writer.life("a")
+    auditlog.drain(mirror)
+    last = writer.log[-1][0]
+    source.redis.delete(writer.keys("outbox"))
+
+    auditlog.drain(mirror)
+    writer.begin(writer.epoch + 10, "outbox_lost", last)
+    writer.life("b")
+    auditlog.drain(mirror)
+
+    kinds = [
+        r["kind"] for r in auditlog.rows(database, "SELECT kind FROM mirror_epoch ORDER BY id")
+    ]
+    assert kinds == ["started", "lost", "started"]
+    assert auditlog.told_by_sql(database, QUEUE) == auditlog.told_by_stream(writer.log)
+
+
+def test_an_epoch_tells_what_was_lost_before_it(
+    writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
+) -> None:
+    writer.life("a")
+    auditlog.drain(mirror)
+    old = writer.epoch
+    writer.begin(old + 10, "replid_changed", f"{old}-7")
+    auditlog.drain(mirror)
+    writer.begin(old + 20, "created", None)
+    auditlog.drain(mirror)
+
+    found = auditlog.rows(database, "SELECT kind, reason, missing FROM mirror_epoch ORDER BY id")
+    assert [(r["kind"], r["missing"]) for r in found] == [
+        ("started", None),
+        ("started", None),
+        ("gap", 4),
+        ("started", None),
+        ("lost", None),
+    ]
+    assert "nothing" in found[-1]["reason"]
+
+
+def test_a_stream_may_be_joined_in_the_middle(
+    writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
+) -> None:
+    writer.life("a")
+    source.redis.xtrim(writer.keys("outbox"), minid=writer.log[2][0], approximate=False)
+
+    auditlog.drain(mirror)
+
+    kind = auditlog.one(database, "SELECT kind, seq FROM mirror_epoch")
+    assert kind == {"kind": "joined", "seq": 2}
+    job = auditlog.one(database, "SELECT state, complete, claims FROM job")
+    assert job == {"state": "succeeded", "complete": 0, "claims": 1}
+
+
+@pytest.mark.parametrize("queues", [("mail",), ("mail", "web", "x.y:z")])
+def test_queues_do_not_meet(
+    source: StreamSource,
+    make_mirror: Callable[..., Mirror],
+    database: Database,
+    queues: tuple[str, ...],
+) -> None:
+    writers = [StreamWriter(source, queue) for queue in queues]
+    for writer in writers:
+        writer.life("same", "id")
+
+    for queue in queues:
+        auditlog.drain(make_mirror(queue))
+
+    for writer in writers:
+        assert auditlog.told_by_sql(database, writer.queue) == auditlog.told_by_stream(writer.log)
+        auditlog.assert_chain_holds(database, writer.queue)
+    assert len(auditlog.rows(database, "SELECT * FROM job")) == 2 * len(queues)

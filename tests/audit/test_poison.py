@@ -1,0 +1,233 @@
+"""Values that SQL or the decoder refuse: the mirror goes on, and nothing is lost."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import IntegrityError
+
+from sql_audit.database import Database, copy_text
+from sql_audit.entries import unpack
+from sql_audit.mirror import Mirror
+from tests.audit.conftest import QUEUE
+from tests.support import auditlog
+from tests.support.outbox import StreamWriter, enqueue
+
+ENQUEUED = [None, None, "send", "normal", 3, 3]
+
+
+def numbers(database: Database) -> list[tuple[int, int]]:
+    return [(row["seq"], row["ordinal"]) for row in auditlog.events(database, QUEUE)]
+
+
+def fields(kind: str, *jobs: Any, **more: str | bytes) -> dict[str, str | bytes]:
+    return {"type": kind, "by": "w-1", "jobs": json.dumps(jobs), **more}
+
+
+WHOLE: list[tuple[str, dict[str, str | bytes]]] = [
+    ("an unknown type", fields("discombobulated", ["a"])),
+    ("no type", {"by": "w-1", "jobs": '[["a"]]'}),
+    ("no by", {"type": "pruned", "jobs": '[["a"]]'}),
+    ("no jobs", {"type": "pruned", "by": "w-1"}),
+    ("empty jobs", fields("pruned")),
+    ("jobs that are an object", {"type": "pruned", "by": "w-1", "jobs": '{"a":1}'}),
+    ("half of a JSON", {"type": "pruned", "by": "w-1", "jobs": '[["a"'}),
+    ("not a number", {"type": "retried", "by": "w-1", "jobs": '[["a","7-1",NaN]]'}),
+    ("deep JSON", {"type": "pruned", "by": "w-1", "jobs": "[" * 100_000}),
+    ("a number of 5000 digits", {"type": "pruned", "by": "w-1", "jobs": "[[" + "9" * 5000 + "]]"}),
+    ("a time that is none", fields("pruned", ["a"], at="yesterday")),
+    ("a time beyond SQL", fields("pruned", ["a"], at="9" * 30)),
+    ("a long by", fields("pruned", ["a"], by="w" * 5000)),
+    ("bytes", {"type": b"\xff\xfe", "by": b"\x80", "jobs": b"\xc3\x28"}),
+    ("odd field names", {b"\xff".decode("latin-1"): b"\xff", "type": "pruned", "by": "w-1"}),
+]
+
+
+@pytest.mark.parametrize("name,poison", WHOLE, ids=[name for name, _ in WHOLE])
+def test_what_cannot_be_read_keeps_its_place_and_its_bytes(
+    name: str,
+    poison: dict[str, str | bytes],
+    writer: StreamWriter,
+    mirror: Mirror,
+    database: Database,
+) -> None:
+    enqueue(writer, "before")
+    at = writer.raw(poison)
+    enqueue(writer, "after")
+
+    auditlog.drain(mirror)
+
+    kept = auditlog.one(database, "SELECT * FROM quarantine")
+    assert f"{kept['epoch']}-{kept['seq']}" == at
+    raw = {k: v.encode("utf-8", "surrogateescape") for k, v in unpack(kept["raw"]).items()}
+    assert raw == writer.log[2][1]
+    assert numbers(database) == [(0, 0), (1, 0), (2, 0), (3, 0)]
+    assert auditlog.events(database, QUEUE)[2]["type"] == "quarantined"
+    auditlog.assert_chain_holds(database, QUEUE)
+
+
+ONE: list[tuple[str, Any]] = [
+    ("not an array", "x"),
+    ("empty", []),
+    ("no id", [None, *ENQUEUED]),
+    ("an id that is a number", [5, *ENQUEUED]),
+    ("an id that is a list", [["x"], *ENQUEUED]),
+    ("an empty id", ["", *ENQUEUED]),
+    ("an id of 5000 characters", ["x" * 5000, *ENQUEUED]),
+    ("too many fields", ["x", *ENQUEUED, "digest", "more"]),
+    ("a number beyond SQL", ["x", 2**63, None, "send", "normal", 3, 3]),
+    ("a negative number", ["x", -1, None, "send", "normal", 3, 3]),
+    ("a fraction", ["x", 1.5, None, "send", "normal", 3, 3]),
+    ("a truth", ["x", True, None, "send", "normal", 3, 3]),
+    ("text for a number", ["x", "1", None, "send", "normal", 3, 3]),
+    ("an unknown priority", ["x", 1, None, "send", "urgent", 3, 3]),
+    ("a task that is an object", ["x", 1, None, {}, "normal", 3, 3]),
+]
+
+
+@pytest.mark.parametrize("name,array", ONE, ids=[name for name, _ in ONE])
+def test_one_bad_job_does_not_take_the_others_with_it(
+    name: str, array: Any, writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    good = [["a", *ENQUEUED], ["b", *ENQUEUED]]
+    writer.raw(fields("enqueued", good[0], array, good[1]))
+
+    auditlog.drain(mirror)
+
+    jobs = auditlog.rows(database, "SELECT job_id FROM job ORDER BY job_id")
+    assert [j["job_id"] for j in jobs] == ["a", "b"]
+    assert numbers(database) == [(0, 0), (1, 0), (1, 1), (1, 2)]
+    auditlog.assert_chain_holds(database, QUEUE)
+    kept = auditlog.one(database, "SELECT ordinal, kind FROM quarantine")
+    assert kept == {"ordinal": 1, "kind": "undecodable"}
+    assert writer.backlog() == (0, 0)
+
+
+HOSTILE = {
+    "NUL": "nul \0 here",
+    "a lone surrogate": "half \ud83d",
+    "a reversed pair": "\udc00\ud83d",
+    "tabs and newlines": "a\tb\nc\rd\\e\\N",
+    "a real emoji": "whole \U0001f40d",
+    "quotes": "'; DROP TABLE job_event; --\"",
+}
+
+
+@pytest.mark.parametrize("message", HOSTILE.values(), ids=HOSTILE.keys())
+def test_any_error_text_is_kept_exactly(
+    message: str, writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    error = {"type": message, "message": message}
+    enqueue(writer, "a")
+    writer.raw(fields("died", ["a", None, "final", 1, error]))
+
+    auditlog.drain(mirror)
+
+    event = auditlog.events(database, QUEUE)[-1]
+    assert json.loads(event["detail"])["error"] == error
+    job = auditlog.one(database, "SELECT * FROM job")
+    assert (job["state"], job["error_message"] is not None) == ("dead", True)
+    assert auditlog.rows(database, "SELECT * FROM quarantine") == []
+
+
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE.keys())
+def test_any_text_may_stand_where_a_name_should(
+    name: str, writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    by = name.encode("utf-8", "surrogatepass")
+    writer.raw(fields("enqueued", [name, *ENQUEUED], ["b", *ENQUEUED], by=by, why=by))
+
+    auditlog.drain(mirror)
+
+    assert numbers(database) == [(0, 0), (1, 0), (1, 1)]
+    events = auditlog.events(database, QUEUE)
+    changed = events[1]["job_id"] != name
+    kept = auditlog.rows(database, "SELECT kind FROM quarantine")
+    assert [k["kind"] for k in kept] == (["sanitised"] if changed else [])
+    assert ("\ufffd" in events[1]["job_id"]) is changed
+
+
+def test_bytes_that_are_no_text_do_not_hide_the_jobs(
+    writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    writer.raw({"type": "enqueued", "by": b"w\xff", "jobs": b'[["a\xff",1,null,"send"],["b",2]]'})
+
+    auditlog.drain(mirror)
+
+    events = auditlog.events(database, QUEUE)
+    assert [e["job_id"] for e in events] == [None, "a\ufffd", "b"]
+    kept = auditlog.one(database, "SELECT kind, raw FROM quarantine")
+    assert unpack(kept["raw"])["by"].encode("utf-8", "surrogateescape") == b"w\xff"
+
+
+def test_an_error_of_ten_megabytes_fits(
+    writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    enqueue(writer, "a")
+    writer.jobs("died", ["a", None, "final", 1, {"message": "x" * 10_000_000}])
+    enqueue(writer, "b")
+
+    auditlog.drain(mirror)
+
+    assert len(auditlog.events(database, QUEUE)[2]["detail"]) > 10_000_000
+    job = auditlog.one(database, "SELECT error_message FROM job WHERE job_id = 'a'")
+    assert len(job["error_message"]) <= 2000
+
+
+def test_what_sql_alone_refuses_is_found_and_quarantined(
+    writer: StreamWriter,
+    mirror: Mirror,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A release that knows an event which the schema's CHECK does not."""
+    ids = [f"j{n}" for n in range(50)]
+    for job_id in ids:
+        enqueue(writer, job_id)
+    real: Callable[..., None] = database.insert_events
+
+    def insert(connection: Any, rows: list[Any], lines: str) -> None:
+        if any(row[6] == "j33" for row in rows):
+            raise IntegrityError("INSERT", (), _refusal(database.dialect))
+        real(connection, rows, lines)
+
+    monkeypatch.setattr(database, "insert_events", insert)
+
+    auditlog.drain(mirror)
+
+    kept = auditlog.one(database, "SELECT seq, kind, reason FROM quarantine")
+    assert (kept["seq"], kept["kind"]) == (34, "refused")
+    assert numbers(database) == [(n, 0) for n in range(51)]
+    assert len(auditlog.rows(database, "SELECT job_id FROM job")) == 49
+    assert writer.backlog() == (0, 0)
+
+
+def test_a_place_that_is_taken_stops_nothing(
+    writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    """Rows of that number are there already, from nobody knows where: kept, and the new one too."""
+    writer.life("a")
+    with database.writing() as connection:
+        assert connection is not None
+        row = (QUEUE, writer.epoch, 2, 0, "pruned", 1, "z", None, "w", None, None)
+        database.insert_events(connection, [row], copy_text([row]))
+        connection.commit()
+
+    auditlog.drain(mirror)
+
+    kept = auditlog.one(database, "SELECT seq, kind FROM quarantine")
+    assert kept == {"seq": 2, "kind": "conflict"}
+    assert [e["type"] for e in auditlog.events(database, QUEUE)] == [
+        "epoch_started", "enqueued", "pruned", "succeeded",
+    ]  # fmt: skip
+
+
+def _refusal(dialect: str) -> Exception:
+    if dialect == "sqlite":
+        import sqlite3
+
+        return sqlite3.IntegrityError("CHECK constraint failed")
+    import psycopg
+
+    return psycopg.errors.CheckViolation("violates check constraint")

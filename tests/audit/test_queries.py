@@ -1,0 +1,266 @@
+"""Questions to the log: the same answers from both databases."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sql_audit import queries
+from sql_audit.cli import audit
+from sql_audit.database import Database
+from sql_audit.errors import HistoryUnknown
+from sql_audit.mirror import Mirror
+from tests.audit.conftest import QUEUE
+from tests.support import auditlog
+from tests.support.outbox import StreamSource, StreamWriter, enqueue
+
+
+def hundred_claims(writer: StreamWriter) -> None:
+    """Job n waits n ms and runs 2n ms, for n from 1 to 100."""
+    begin = writer.now_ms
+    ids = [f"j{n:03}" for n in range(1, 101)]
+    writer.now_ms = begin - 1
+    enqueue(writer, *ids)
+    for n, job_id in enumerate(ids, start=1):
+        writer.now_ms = begin + n - 1
+        fence = writer.jobs("claimed", [job_id, 1], by="w-1")
+        writer.now_ms = begin + 3 * n - 1
+        writer.jobs("succeeded", [job_id, fence], by="w-1")
+
+
+def test_a_report_counts_and_measures(
+    writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    hundred_claims(writer)
+    enqueue(writer, "bad", "lost", task="resize")
+    fence = writer.jobs("claimed", ["bad", 1], ["lost", 1])
+    error = {"type": "ValueError", "message": "no"}
+    writer.jobs("retried", ["bad", fence, None, 1, error])
+    writer.jobs("lease_expired", ["lost", fence, "w-1", 1, "ready"], by="w-2")
+    fence = writer.jobs("claimed", ["bad", 2])
+    writer.jobs("died", ["bad", fence, "attempts", 2, error])
+    auditlog.drain(mirror)
+
+    report = queries.report(database.readers, queue=QUEUE)
+
+    resize, send = report.tasks
+    assert (send.jobs, send.succeeded, send.claims, send.retries) == (100, 100, 100, 0)
+    assert (send.waited_p50_ms, send.waited_p95_ms) == (50, 95)
+    assert (send.ran_p50_ms, send.ran_p95_ms) == (100, 190)
+    assert send.throughput == pytest.approx(100 / 0.3)
+    assert (resize.jobs, resize.claims, resize.retries) == (2, 3, 1)
+    assert (resize.lease_expired, resize.dead, resize.succeeded) == (1, 1, 0)
+    assert resize.throughput is None
+    assert [(s.job_id, s.ran_ms) for s in report.slowest[:2]] == [("j100", 200), ("j099", 198)]
+    assert (report.jobs, report.claims, report.dead) == (102, 103, 1)
+    (mark,) = report.watermarks
+    assert mark.number == writer.seq
+    assert "complete through epoch" in str(mark)
+
+
+def test_a_report_of_nothing_is_empty(database: Database) -> None:
+    report = queries.report(database.readers)
+
+    assert (report.tasks, report.slowest, report.watermarks) == ([], [], [])
+
+
+def test_a_history_is_in_order_and_readable(
+    writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    writer.life("a", "b")
+    writer.begin(writer.epoch + 5, "replid_changed", writer.log[-1][0])
+    writer.jobs("settlement_refused", ["a", "1-1", "complete", "gone"], by="w-2")
+    auditlog.drain(mirror)
+
+    events = queries.history(database.readers, "a")
+
+    assert [e.type for e in events] == ["enqueued", "claimed", "succeeded", "settlement_refused"]
+    assert [e.claim for e in events] == [None, 1, 1, None]
+    assert {e.task for e in events} == {"send"}
+    assert events[3].detail == {"fence": "1-1", "outcome": "complete", "reason": "gone"}
+    with pytest.raises(HistoryUnknown, match="nonesuch"):
+        queries.history(database.readers, "nonesuch")
+    with pytest.raises(HistoryUnknown, match="'web'"):
+        queries.history(database.readers, "a", queue="web")
+
+
+def test_a_tail_goes_on_where_it_ended(
+    writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    writer.life("a", "b")
+    auditlog.drain(mirror)
+    seen = queries.tail(database.readers, QUEUE, 3)
+    writer.life("c")
+    auditlog.drain(mirror)
+
+    more = queries.after(database.readers, seen[-1])
+
+    assert [(e.type, e.job_id) for e in seen] == [
+        ("claimed", "b"), ("succeeded", "a"), ("succeeded", "b"),
+    ]  # fmt: skip
+    assert [(e.type, e.job_id) for e in more] == [
+        ("enqueued", "c"), ("claimed", "c"), ("succeeded", "c"),
+    ]  # fmt: skip
+
+
+def test_views_read_well(writer: StreamWriter, mirror: Mirror, database: Database) -> None:
+    writer.now_ms = 1_795_225_746_503
+    writer.life("a")
+    auditlog.drain(mirror)
+
+    events = auditlog.rows(database, "SELECT * FROM job_event_readable ORDER BY epoch, seq")
+    attempt = auditlog.one(database, "SELECT * FROM job_attempt_readable")
+    job = auditlog.one(database, "SELECT * FROM job_readable")
+
+    assert events[1]["at"] == "2026-11-21 01:49:06.504"
+    assert attempt["claimed_at"] == "2026-11-21 01:49:06.505"
+    assert (job["state"], job["finished_at"]) == ("succeeded", "2026-11-21 01:49:06.506")
+
+
+# Commands.
+
+
+def call(*words: str, **env: str) -> Result:
+    return CliRunner().invoke(audit, words, env={"RQ_CORE_AUDIT_URL": None, **env})
+
+
+@pytest.fixture
+def log(writer: StreamWriter, mirror: Mirror, database: Database) -> str:
+    """The address of a database with a small log."""
+    writer.life("a", "b")
+    enqueue(writer, "[red]c")
+    auditlog.drain(mirror)
+    return database.address.render_as_string(hide_password=False)
+
+
+def test_history_prints_a_table_or_json(log: str) -> None:
+    table = call("history", "a", "--audit", log)
+    document = call("history", "a", "--json", RQ_CORE_AUDIT_URL=log)
+
+    assert table.exit_code == 0, table.output
+    assert "succeeded" in table.output
+    assert "complete through epoch" in table.output
+    said = json.loads(document.stdout)
+    assert [e["type"] for e in said["events"]] == ["enqueued", "claimed", "succeeded"]
+    assert said["watermarks"][0]["queue"] == QUEUE
+
+
+def test_what_jobs_say_is_no_markup(log: str) -> None:
+    assert "[red]c" in call("tail", "--audit", log).output
+    assert "job [red]c" in call("history", "[red]c", "--audit", log).output
+
+
+def test_report_prints_tables_or_json(log: str) -> None:
+    table = call("report", "--audit", log, "--queue", QUEUE)
+    document = call("report", "--audit", log, "--json")
+
+    assert table.exit_code == 0, table.output
+    assert "waited p50" in table.output
+    assert "slowest" in table.output
+    (task,) = json.loads(document.stdout)["tasks"]
+    assert (task["task"], task["jobs"], task["succeeded"]) == ("send", 3, 2)
+
+
+def test_tail_prints_lines(log: str) -> None:
+    lines = call("tail", "--audit", log, "-n", "2", "--json").stdout.splitlines()
+    assert [json.loads(line)["type"] for line in lines] == ["succeeded", "enqueued"]
+
+
+def test_migrate_says_what_there_is(audit_url: str) -> None:
+    first, second = call("migrate", "--audit", audit_url), call("migrate", "--audit", audit_url)
+
+    assert (first.exit_code, second.exit_code) == (0, 0)
+    assert "schema 0001" in first.output
+    assert first.output == second.output
+
+
+def test_run_once_and_off_with_the_real_client(valkey_url: str, audit_url: str) -> None:
+    from rq_core.client import Client
+
+    with Client(valkey_url) as client:
+        client.handshake(QUEUE)
+
+    done = call("run", "--once", "--json", "--redis", valkey_url, "--audit", audit_url)
+    off = call("off", QUEUE, "--redis", valkey_url, "--audit", audit_url)
+
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout) == {"entries": 1, "events": 1, "failures": 0}
+    assert off.exit_code == 0, off.output
+
+
+WRONG: list[tuple[str, list[str], str]] = [
+    ("no address", ["report"], "no audit database"),
+    ("no file", ["report", "--audit", "{tmp}/nonesuch.db"], "no audit log at"),
+    ("not a database", ["report", "--audit", "{tmp}/text.db"], "does not answer"),
+    ("a directory", ["migrate", "--audit", "{tmp}"], "does not answer"),
+    ("no such directory", ["migrate", "--audit", "/nonesuch/x.db"], "does not answer"),
+    ("another kind", ["report", "--audit", "mysql://h/d"], "mysql is not supported"),
+    ("nobody there", ["report", "--audit", "postgresql://u:pw@127.0.0.1:1/d"], "does not answer"),
+    ("in memory", ["run", "--json", "--audit", "sqlite://"], "would be lost"),
+    ("unknown job", ["history", "nonesuch", "--audit", "{log}"], "knows no job 'nonesuch'"),
+    ("unknown queue", ["report", "--queue", "x", "--audit", "{log}"], "knows no queue 'x'"),
+    ("unknown queue to tail", ["tail", "--queue", "x", "--audit", "{log}"], "no queue 'x'"),
+    (
+        "no Redis",
+        ["run", "--json", "--once", "--audit", "{tmp}/new.db", "--redis", "redis://127.0.0.1:1"],
+        "127.0.0.1:1",
+    ),
+    (
+        "no Redis URL",
+        ["run", "--json", "--audit", "{tmp}/new.db", "--redis", "nonsense"],
+        "nonsense",
+    ),
+]
+
+
+@pytest.mark.parametrize("words,said", [w[1:] for w in WRONG], ids=[w[0] for w in WRONG])
+def test_errors_are_one_clear_line(
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    make_sqlite_log: Callable[[], str],
+) -> None:
+    (tmp_path / "text.db").write_text("this is no database " * 100)
+    log = make_sqlite_log() if "{log}" in words else ""
+
+    result = call(*(word.format(tmp=tmp_path, log=log) for word in words))
+
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert "pw" not in result.stderr
+
+
+@pytest.fixture
+def make_sqlite_log(
+    source: StreamSource, writer: StreamWriter, tmp_path: Path
+) -> Callable[[], str]:
+    def make() -> str:
+        from sql_audit import migrate
+
+        database = Database(str(tmp_path / "log.db"))
+        migrate.upgrade(database)
+        writer.life("a")
+        auditlog.drain(Mirror(source, database, QUEUE))
+        database.close()
+        return str(database.path)
+
+    return make
+
+
+def test_a_schema_that_is_behind_is_one_line(
+    log: str, monkeypatch: pytest.MonkeyPatch, database: Any
+) -> None:
+    from sql_audit import migrate
+
+    monkeypatch.setattr(migrate, "needed", lambda: "0099")
+
+    result = call("report", "--audit", log)
+
+    assert result.exit_code == 1
+    assert "rq-core audit migrate --audit" in result.stderr

@@ -1,0 +1,254 @@
+"""The mirror as a service: new queues, outages of Redis and SQL, stopping."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from rq_core.errors import ServerUnavailable, UnknownQueue
+from sql_audit import run
+from sql_audit.database import Database
+from sql_audit.errors import AuditUnavailable
+from tests.support import auditlog
+from tests.support.outbox import StreamSource, StreamWriter, enqueue
+from tests.support.wait import wait_until
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def serving(
+    source: StreamSource, database: Database, **options: Any
+) -> Iterator[Callable[[], None]]:
+    """The service in a thread; gives a way to stop it and wait for its end."""
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            run.run(source, database, stop=stop, **options)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+
+    def end() -> None:
+        stop.set()
+        thread.join(20)
+        assert not thread.is_alive()
+        assert failures == []
+
+    try:
+        yield end
+    finally:
+        end()
+
+
+def mirrored(database: Database, writer: StreamWriter) -> bool:
+    cursor = auditlog.rows(
+        database, "SELECT entries FROM mirror_cursor WHERE queue = :q", q=writer.queue
+    )
+    return bool(cursor) and cursor[0]["entries"] == len(writer.log)
+
+
+def test_new_queues_and_new_entries_are_found(
+    source: StreamSource, valkey_url: str, database: Database
+) -> None:
+    mine = StreamSource(valkey_url)
+    with serving(mine, database):
+        writers = [StreamWriter(source, "first")]
+        wait_until(lambda: mirrored(database, writers[0]), "the first queue is mirrored")
+        writers.append(StreamWriter(source, "second"))
+        for writer in writers:
+            writer.life("a", "b")
+        wait_until(
+            lambda: all(mirrored(database, writer) for writer in writers), "both are mirrored"
+        )
+    mine.close()
+
+    for writer in writers:
+        assert auditlog.told_by_sql(database, writer.queue) == auditlog.told_by_stream(writer.log)
+
+
+def test_only_the_queues_asked_for(source: StreamSource, audit_url: str) -> None:
+    writers = [StreamWriter(source, name) for name in ("a", "b")]
+
+    done = run.run(source, audit_url, stop=threading.Event(), queues=["b"], once=True)
+
+    assert (done.entries, done.failures) == (1, 0)
+    assert [w.backlog()[0] for w in writers] == [1, 0]
+    with pytest.raises(UnknownQueue, match="nonesuch"):
+        run.run(source, audit_url, stop=threading.Event(), queues=["nonesuch"], once=True)
+
+
+def test_once_mirrors_all_there_is(source: StreamSource, audit_url: str) -> None:
+    """Also the tables: a brand-new database needs no other command."""
+    writers = [StreamWriter(source, name) for name in ("a", "b", "c")]
+    for writer in writers:
+        for n in range(50):
+            writer.life(f"{n}")
+
+    done = run.run(source, audit_url, stop=threading.Event(), once=True)
+
+    assert done.entries == 3 * 151
+    assert [w.backlog() for w in writers] == [(0, 0)] * 3
+
+
+def test_what_is_there_at_a_stop_is_still_mirrored(
+    source: StreamSource, writer: StreamWriter, database: Database
+) -> None:
+    stop = threading.Event()
+    stop.set()
+    service = run.Service(source, database)
+    service._find_queues(raise_errors=True)
+    for n in range(20):
+        enqueue(writer, f"{n}")
+
+    done = service.run(stop)
+
+    assert done.entries == 21
+
+
+class FailingSource(StreamSource):
+    """Its server is away while ``away`` is set."""
+
+    away = False
+
+    def queues(self) -> list[str]:
+        self.check()
+        return super().queues()
+
+    def read_outbox(self, queue: str, start: str, count: int) -> Any:
+        self.check()
+        return super().read_outbox(queue, start, count)
+
+    def trim(self, queue: str, audit_id: str, upto: str, jobs: int, size: int) -> None:
+        self.check()
+        super().trim(queue, audit_id, upto, jobs, size)
+
+    def check(self) -> None:
+        if self.away:
+            raise ServerUnavailable(url="redis://here", why="Connection refused")
+
+
+def test_an_outage_of_redis_is_waited_for(
+    valkey_url: str,
+    writer: StreamWriter,
+    database: Database,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    mine = FailingSource(valkey_url)
+    with serving(mine, database):
+        wait_until(lambda: mirrored(database, writer), "it works")
+        with caplog.at_level(logging.ERROR, "rq_core.audit"):
+            mine.away = True
+            writer.life("a")
+            wait_until(lambda: "not mirrored" in caplog.text, "the outage is logged")
+        mine.away = False
+        wait_until(lambda: mirrored(database, writer), "it works again")
+    mine.close()
+
+    assert caplog.text.count("not mirrored: ServerUnavailable") == 1
+    assert writer.backlog() == (0, 0)
+
+
+def test_an_outage_of_sql_is_waited_for(
+    valkey_url: str,
+    writer: StreamWriter,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    mine = StreamSource(valkey_url)
+    real = database.insert_events
+    away = threading.Event()
+
+    def insert(*args: Any) -> None:
+        if away.is_set():
+            raise OperationalError("INSERT", (), Exception("the disk is full"))
+        real(*args)
+
+    monkeypatch.setattr(database, "insert_events", insert)
+    with serving(mine, database):
+        wait_until(lambda: mirrored(database, writer), "it works")
+        with caplog.at_level(logging.INFO, "rq_core.audit"):
+            away.set()
+            writer.life("a")
+            wait_until(lambda: "the disk is full" in caplog.text, "the outage is logged")
+            away.clear()
+            wait_until(lambda: mirrored(database, writer), "it works again")
+            wait_until(lambda: "mirrored again" in caplog.text, "that is logged too")
+    mine.close()
+
+    assert auditlog.told_by_sql(database, writer.queue) == auditlog.told_by_stream(writer.log)
+
+
+def test_a_connection_that_postgres_ends_is_replaced(
+    valkey_url: str, writer: StreamWriter, postgres_url: str
+) -> None:
+    mine, database = StreamSource(valkey_url), Database(postgres_url)
+    others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = "
+    with serving(mine, database):
+        wait_until(lambda: _exists(database) and mirrored(database, writer), "it works")
+        for n in range(5):
+            with database.engine.connect() as connection:
+                connection.exec_driver_sql(f"{others}'rq-core audit' AND pid <> pg_backend_pid()")
+            writer.life(f"{n}")
+            wait_until(lambda: mirrored(database, writer), "it works again")
+    mine.close()
+
+    assert auditlog.told_by_sql(database, writer.queue) == auditlog.told_by_stream(writer.log)
+    database.close()
+
+
+def _exists(database: Database) -> bool:
+    return bool(auditlog.rows(database, "SELECT to_regclass('mirror_cursor') AS t")[0]["t"])
+
+
+def test_a_database_that_is_not_there_is_an_error_at_once(source: StreamSource) -> None:
+    with pytest.raises(AuditUnavailable, match="/nonesuch"):
+        run.run(source, "/nonesuch/dir/audit.db", stop=threading.Event())
+
+
+def test_a_stop_signal_ends_the_process_after_draining(
+    valkey_url: str, writer: StreamWriter, audit_url: str
+) -> None:
+    """The real client, in a process of its own."""
+    database = Database(audit_url)
+    command = [
+        sys.executable, "-m", "sql_audit.run", "--redis", valkey_url, "--audit",
+        database.address.render_as_string(hide_password=False), "--json",
+    ]  # fmt: skip
+    # The stand-in's queue has no meta of the real layout, so the real client makes one of its own.
+    from rq_core.client import Client
+
+    with Client(valkey_url) as client:
+        client.handshake("real")
+    writer.source.redis.srem("rqc:queues", writer.queue)
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, env={**os.environ})
+
+    def there() -> bool:
+        try:
+            return bool(auditlog.rows(database, "SELECT * FROM mirror_cursor WHERE events > 0"))
+        except Exception:
+            time.sleep(0.05)
+            return False
+
+    wait_until(there, "the process mirrors", timeout=30)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=20)
+
+    assert process.returncode == 0
+    assert b'"failures": 0' in out
+    database.close()

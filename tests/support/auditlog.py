@@ -1,0 +1,111 @@
+"""What tests read of an audit database, and what it must agree with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import text
+
+from rq_core.history import OutboxId, decode
+from rq_core.machine import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS, Event
+from sql_audit.database import Database, copy_text
+from sql_audit.mirror import Mirror, Outcome, chain, genesis, rows_digest
+from sql_audit.queries import audit_id
+from sql_audit.schema import EVENT_COLUMNS
+
+
+def drain(mirror: Mirror, turns: int = 1000) -> int:
+    """Mirror until nothing is new. Returns the number of events."""
+    events = 0
+    for _ in range(turns):
+        turn = mirror.turn()
+        events += turn.events
+        if turn.outcome is Outcome.IDLE:
+            return events
+    raise AssertionError(f"not idle after {turns} turns")
+
+
+def rows(database: Database, statement: str, **values: Any) -> list[dict[str, Any]]:
+    """The rows of a query, as dicts."""
+    with database.readers.connect() as connection:
+        return [dict(row) for row in connection.execute(text(statement), values).mappings()]
+
+
+def one(database: Database, statement: str, **values: Any) -> dict[str, Any]:
+    (row,) = rows(database, statement, **values)
+    return row
+
+
+def events(database: Database, queue: str) -> list[dict[str, Any]]:
+    columns = ", ".join(EVENT_COLUMNS)
+    return rows(
+        database,
+        f"SELECT {columns} FROM job_event WHERE queue = :q ORDER BY epoch, seq, ordinal",
+        q=queue,
+    )
+
+
+Told = tuple[str, str, int, str, str | None, tuple[tuple[str, Any], ...]]
+"""Entry id, event, at, by, why and the fields of one event: what an entry tells, one job at a time."""
+
+
+def told_by_stream(log: Iterable[tuple[str, Mapping[str, bytes]]]) -> list[Told]:
+    """What entries say, read by rq_core.history."""
+    told: list[Told] = []
+    for entry_id, raw in log:
+        entry = decode(entry_id, {name: value.decode() for name, value in raw.items()})
+        facts = [event.fields for event in entry.jobs] or [entry.data]
+        told += [
+            (entry_id, str(entry.event), entry.at_ms, entry.by, entry.why, _frozen(fields))
+            for fields in facts
+        ]
+    return told
+
+
+def told_by_sql(database: Database, queue: str) -> list[Told]:
+    """What the rows of job_event say: the same entries, put together again from their columns."""
+    told: list[Told] = []
+    for row in events(database, queue):
+        event = Event(row["type"])
+        detail = json.loads(row["detail"] or "{}")
+        why = detail.pop("why", None)
+        names = (JOB_EVENT_FIELDS.get(event) or QUEUE_EVENT_FIELDS[event]) if event else ()
+        fields = {field.name: detail.pop(field.name, None) for field in names}
+        assert not detail, f"fields that the event does not have: {detail}"
+        if event in JOB_EVENT_FIELDS:
+            fields["id"] = row["job_id"]
+        if event is Event.CLAIMED:
+            fields["claim"] = row["claim"]
+        if event in (Event.ENQUEUED, Event.BASELINE):
+            fields["task"] = row["task"]
+        entry_id = str(OutboxId(row["epoch"], row["seq"]))
+        told.append((entry_id, str(event), row["at_ms"], row["worker"], why, _frozen(fields)))
+    return told
+
+
+def _frozen(fields: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted((name, json.dumps(value)) for name, value in fields.items()))
+
+
+def assert_chain_holds(database: Database, queue: str) -> None:
+    """Every batch's digest is that of its rows, and every head follows from the one before."""
+    log = events(database, queue)
+    head = genesis(audit_id(database), queue)
+    batches = rows(database, "SELECT * FROM mirror_batch WHERE queue = :q ORDER BY batch", q=queue)
+    for number, batch in enumerate(batches, start=1):
+        first = OutboxId(batch["first_epoch"], batch["first_seq"])
+        last = OutboxId(batch["last_epoch"], batch["last_seq"])
+        mine = [
+            tuple(row[name] for name in EVENT_COLUMNS)
+            for row in log
+            if first <= (row["epoch"], row["seq"]) <= last
+        ]
+        digest = rows_digest(copy_text(mine))
+
+        assert (digest, head, number) == (batch["digest"], batch["prev"], batch["batch"])
+        head = chain(head, queue, number, first, last, len(mine), digest)
+        assert head == batch["head"]
+    cursor = one(database, "SELECT * FROM mirror_cursor WHERE queue = :q", q=queue)
+    assert (head, len(batches), len(log)) == (cursor["head"], cursor["batch"], cursor["events"])

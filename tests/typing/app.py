@@ -1,0 +1,120 @@
+"""Checked by mypy, never run: what callers of tasks may write and may not.
+
+An error that mypy stops finding makes its `type: ignore` unused, which fails the check.
+"""
+
+from collections.abc import AsyncIterator, Coroutine
+from datetime import timedelta
+from typing import Any, assert_type
+
+from rq_core import App, AsyncTask, JobHandle, NewJob, RetryPolicy, Task
+
+app = App()
+
+
+@app.task
+def plain(tenant: str, to: str, *, copies: int = 1) -> float:
+    return float(copies)
+
+
+@app.task(queue="mail", retry=RetryPolicy(max_attempts=5, backoff="exponential"), timeout=30)
+def with_parentheses(tenant: str) -> str:
+    return tenant
+
+
+@app.task
+async def later(n: int) -> bytes:
+    return bytes(n)
+
+
+@app.task(queue="slow", timeout=timedelta(minutes=1), priority="low")
+async def later_with_parentheses(n: int) -> list[int]:
+    return [n]
+
+
+def by_call(n: int) -> None: ...
+
+
+registered = app.task(name="other")(by_call)
+
+
+assert_type(plain("acme", "a@b.c"), float)
+assert_type(plain.enqueue("acme", to="a@b.c", copies=2), JobHandle[float])
+assert_type(plain.job("acme", "a@b.c"), NewJob)
+assert_type(with_parentheses("acme"), str)
+assert_type(with_parentheses.enqueue("acme"), JobHandle[str])
+assert_type(later.enqueue(3), JobHandle[bytes])
+assert_type(later_with_parentheses.enqueue(n=3), JobHandle[list[int]])
+assert_type(registered.enqueue(1), JobHandle[None])
+assert_type(app.enqueue("mail", "plain", {"tenant": "acme"}), JobHandle[Any])
+assert_type(plain.enqueue("a", "b").state(), str)
+
+
+async def asynchronous() -> None:
+    started: Coroutine[Any, Any, bytes] = later(3)
+    assert_type(await started, bytes)
+    assert_type(await later(3), bytes)
+    assert_type(await later.enqueue_async(3), JobHandle[bytes])
+    assert_type(await plain.enqueue_async("acme", "a@b.c"), JobHandle[float])
+    assert_type(await later.with_options(delay=1).enqueue_async(3), JobHandle[bytes])
+    assert_type(await plain.enqueue("a", "b").cancel_async(), str)
+    await plain.enqueue_async("acme")  # type: ignore[call-arg]
+    await later.enqueue_async("3")  # type: ignore[arg-type]
+
+
+plain.enqueue("acme")  # type: ignore[call-arg]
+plain.enqueue("acme", 5)  # type: ignore[arg-type]
+plain.enqueue("acme", "a@b.c", 2)  # type: ignore[call-arg]
+plain.enqueue("acme", "a@b.c", copies="2")  # type: ignore[arg-type]
+plain.enqueue("acme", "a@b.c", colour="red")  # type: ignore[call-arg]
+plain.job(tenant="acme")  # type: ignore[call-arg]
+plain.job("acme", to=None)  # type: ignore[arg-type]
+with_parentheses.enqueue(5)  # type: ignore[arg-type]
+later.enqueue("3")  # type: ignore[arg-type]
+later_with_parentheses.job()  # type: ignore[call-arg]
+registered.enqueue("1")  # type: ignore[arg-type]
+
+prepared = plain.with_options(delay=timedelta(hours=1), priority="high", id="x")
+assert_type(prepared.enqueue("acme", "a@b.c"), JobHandle[float])
+prepared.enqueue("acme")  # type: ignore[call-arg]
+prepared.job("acme", 5)  # type: ignore[arg-type]
+plain.with_options(priority="urgent")  # type: ignore[arg-type]
+plain.with_options(delay="1m")  # type: ignore[arg-type]
+plain.with_options(later=1)  # type: ignore[call-arg]
+
+app.task(queue=5)  # type: ignore[call-overload]
+app.task(when="now")  # type: ignore[call-overload]
+app.task("mail")  # type: ignore[call-overload]
+RetryPolicy(backoff="quadratic")  # type: ignore[arg-type]
+RetryPolicy(backoff=lambda failures: failures * 2.0, jitter="equal", retry_on=(OSError, KeyError))
+
+
+def rows() -> list[NewJob]:
+    return [plain.job("acme", "a@b.c"), later.job(1)]
+
+
+async def rows_later() -> AsyncIterator[NewJob]:
+    yield plain.job("acme", "a@b.c")
+
+
+async def many() -> None:
+    app.enqueue_many(rows())
+    app.enqueue_many([("acme", "a@b.c")])  # type: ignore[list-item]
+    await app.enqueue_many_async(rows())
+    await app.enqueue_many_async(rows_later())
+
+
+def takes_any_task(task: Task[..., Any]) -> None: ...
+
+
+def takes_async_task(task: AsyncTask[[int], bytes]) -> None: ...
+
+
+def takes_handle(handle: JobHandle[object]) -> None: ...
+
+
+takes_any_task(plain)
+takes_any_task(later)
+takes_async_task(later)
+takes_async_task(later_with_parentheses)  # type: ignore[arg-type]
+takes_handle(plain.enqueue("a", "b"))

@@ -1,0 +1,326 @@
+"""Apps and tasks: what is refused at once, and what a job is made of. Nothing here needs a server."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import rq_core
+from rq_core import (
+    App,
+    ArgumentsInvalid,
+    InvalidName,
+    InvalidOption,
+    InvalidTask,
+    NewJob,
+    PayloadTooLarge,
+    RetryPolicy,
+    RqCoreError,
+)
+from rq_core.job import read_spec
+
+
+@pytest.fixture
+def app() -> Iterator[App]:
+    with App("redis://nowhere.invalid") as made:
+        yield made
+
+
+def add(a: int, b: int = 2) -> int:
+    return a + b
+
+
+async def add_later(a: int, b: int = 2) -> int:
+    await asyncio.sleep(0)
+    return a + b
+
+
+def spec_of(job: NewJob) -> tuple[object, ...]:
+    return tuple(read_spec(job.record()[-1]))
+
+
+def test_a_task_is_still_the_function(app: App) -> None:
+    task = app.task(add)
+
+    assert task(1, b=3) == 4
+    assert task.__name__ == "add"
+    assert task.__wrapped__ is add
+    assert not task.is_async
+
+
+async def test_an_async_task_is_awaited(app: App) -> None:
+    task = app.task(queue="slow")(add_later)
+
+    assert await task(1) == 3
+    assert task.is_async
+
+
+async def test_an_object_with_an_async_call_is_an_async_task(app: App) -> None:
+    class Adder:
+        async def __call__(self, a: int) -> int:
+            return a
+
+    task = app.task(name="adder")(Adder())
+
+    assert task.is_async
+    assert await task(5) == 5
+
+
+def test_the_app_knows_its_tasks_by_name(app: App) -> None:
+    one, two = app.task(add), app.task(name="other")(add)
+
+    assert dict(app.tasks) == {"add": one, "other": two}
+    with pytest.raises(TypeError):
+        app.tasks["add"] = two  # type: ignore[index]
+
+
+def yields() -> Iterator[int]:
+    yield 1
+
+
+async def yields_later() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "words"),
+    [
+        (lambda app: app.task(add), InvalidTask, "a task of that name"),
+        (lambda app: app.task(lambda: None), InvalidTask, "pass name="),
+        (lambda app: app.task(yields), InvalidTask, "it yields"),
+        (lambda app: app.task(yields_later), InvalidTask, "it yields"),
+        (lambda app: app.task(name="a b")(yields), InvalidName, "task name 'a b'"),
+        (lambda app: app.task(queue="a{b}"), InvalidName, "queue name"),
+        (lambda app: app.task(queue=None), InvalidName, "queue name None"),
+        (lambda app: app.task("mail"), InvalidOption, "options go by name"),
+        (lambda app: app.task(timeout=0)(yields), InvalidOption, "^timeout=0 "),
+        (lambda app: app.task(timeout="1m"), InvalidOption, "^timeout='1m' "),
+        (lambda app: app.task(priority="urgent", name="x")(add), InvalidOption, "critical, high"),
+        (lambda app: app.task(max_losses=0, name="x")(add), InvalidOption, "^max_losses=0 "),
+        (lambda app: app.task(max_losses=True, name="x")(add), InvalidOption, "^max_losses=True "),
+    ],
+)
+def test_what_cannot_be_a_task_is_refused_where_it_is_defined(
+    app: App, make: Callable[[App], object], kind: type[RqCoreError], words: str
+) -> None:
+    app.task(add)
+
+    with pytest.raises(kind, match=words):
+        make(app)
+
+    assert list(app.tasks) == ["add"]
+
+
+def test_a_job_carries_the_tasks_options(app: App) -> None:
+    task = app.task(queue="math", priority="high", max_losses=7, retry=RetryPolicy(max_attempts=9))(
+        add
+    )
+
+    job = task.job(1, b=5)
+
+    assert (job.queue, job.delay_ms, job.args_json) == ("math", 0, '{"a":1,"b":5}')
+    assert job.profile.head == "task=add priority=high attempts=9 losses=7"
+    assert spec_of(job) == ("add", '{"a":1,"b":5}', None)
+
+
+def test_options_of_one_job_replace_the_tasks(app: App) -> None:
+    task = app.task(queue="math", timeout=30)(add)
+    prepared = task.with_options(
+        queue="other",
+        delay=timedelta(minutes=1),
+        priority="low",
+        max_attempts=1,
+        max_losses=1,
+        timeout=2.5,
+        id="my-id",
+    )
+
+    job = prepared.job(1)
+
+    assert (job.id, job.queue, job.delay_ms) == ("my-id", "other", 60_000)
+    assert job.profile.head == "task=add priority=low attempts=1 losses=1"
+    assert spec_of(job) == ("add", '{"a":1}', 2_500)
+    assert task.job(1).queue == "math"
+
+
+def test_options_add_up(app: App) -> None:
+    job = app.task(add).with_options(delay=1).with_options(priority="high").job(1)
+
+    assert (job.delay_ms, job.profile.priority) == (1_000, "high")
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({"delay": -1}, InvalidOption),
+        ({"delay": "soon"}, InvalidOption),
+        ({"priority": "urgent"}, InvalidOption),
+        ({"priority": ["high"]}, InvalidOption),
+        ({"max_attempts": 0}, InvalidOption),
+        ({"max_attempts": 1.5}, InvalidOption),
+        ({"max_attempts": []}, InvalidOption),
+        ({"timeout": 0}, InvalidOption),
+        ({"id": "a b"}, InvalidName),
+        ({"id": ""}, InvalidName),
+        ({"id": 5}, InvalidName),
+        ({"queue": "a b"}, InvalidName),
+        ({"queue": b"mail"}, InvalidName),
+    ],
+)
+def test_bad_options_are_refused_by_tasks_and_by_name(
+    app: App, options: dict[str, Any], kind: type[RqCoreError]
+) -> None:
+    task = app.task(add)
+
+    with pytest.raises(kind):
+        task.with_options(**options)
+    with pytest.raises(kind):
+        app.job(**{"queue": "q", "task": "elsewhere", "args": {}, **options})
+
+
+def test_a_payload_may_be_as_large_as_the_limit_and_no_larger() -> None:
+    app = App("redis://nowhere.invalid", max_payload=20)
+
+    @app.task
+    def echo(text: str) -> None: ...
+
+    room = 20 - len('{"text":""}')
+    assert echo.job("x" * room)
+    assert echo.job("é" * (room // 2))
+    for text in ("x" * (room + 1), "é" * (room // 2 + 1)):
+        with pytest.raises(PayloadTooLarge) as caught:
+            echo.job(text)
+        assert caught.value.facts["limit"] == 20
+
+
+def test_enqueue_by_name_validates_if_the_app_has_the_task(app: App) -> None:
+    app.task(queue="math", priority="low")(add)
+
+    with pytest.raises(ArgumentsInvalid, match="a: is required"):
+        app.job("math", "add", {})
+    job = app.job("other", "add", {"a": 1})
+
+    assert (job.queue, job.profile.priority) == ("other", "low")
+
+
+def test_enqueue_by_name_needs_no_code(app: App) -> None:
+    job = app.job("q", "elsewhere", {"when": timedelta(1)}, timeout=1, id="x")
+
+    assert (job.id, job.profile.head) == ("x", "task=elsewhere")
+    assert spec_of(job) == ("elsewhere", '{"when":"P1D"}', 1_000)
+
+
+@pytest.mark.parametrize("task", ["a b", "", None, 5])
+def test_enqueue_by_a_bad_name_is_refused(app: App, task: Any) -> None:
+    with pytest.raises(InvalidName, match="task name"):
+        app.job("q", task, {})
+
+
+def test_ids_are_injected() -> None:
+    app = App("redis://nowhere.invalid", ids=iter(["one", "two"]).__next__)
+    task = app.task(add)
+
+    assert [task.job(1).id, task.job(1).id] == ["one", "two"]
+
+
+def test_urls_come_from_arguments_then_the_environment_then_defaults(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("RQ_CORE_REDIS_URL", "RQ_CORE_AUDIT_URL"):
+        monkeypatch.delenv(name, raising=False)
+    assert (App().redis_url, App().audit_url) == ("redis://localhost:6379/0", None)
+    monkeypatch.setenv("RQ_CORE_REDIS_URL", "redis://of-environment")
+    monkeypatch.setenv("RQ_CORE_AUDIT_URL", "sqlite:///of-environment")
+    assert App().redis_url == "redis://of-environment"
+    assert App().audit_url == "sqlite:///of-environment"
+    given = App("redis://given", "sqlite:///given")
+    assert (given.redis_url, given.audit_url) == ("redis://given", "sqlite:///given")
+
+
+@pytest.mark.parametrize(
+    "options", [{"prefix": "a:{b}"}, {"max_payload": 0}, {"max_payload": "1M"}]
+)
+def test_bad_app_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises((InvalidName, InvalidOption)):
+        App(**options)
+
+
+def test_a_bad_url_is_refused_when_it_is_used() -> None:
+    with pytest.raises(InvalidOption, match="must begin with redis://"):
+        App("http://localhost").client  # noqa: B018 - made on first access
+
+
+def test_declared_settings_are_in_milliseconds(app: App) -> None:
+    app.queue("mail", lease=5)
+    app.queue("mail", dead_retention=timedelta(days=1))
+
+    assert dict(app.settings) == {"mail": {"lease_ms": 5_000, "dead_retention_ms": 86_400_000}}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("a b", {}), ("mail", {"lease": 0.1}), ("mail", {"dead_retention": -1})]
+)
+def test_bad_settings_are_refused(app: App, name: str, options: dict[str, Any]) -> None:
+    with pytest.raises((InvalidName, InvalidOption)):
+        app.queue(name, **options)
+
+
+class Odd:
+    pass
+
+
+def test_check_finds_annotations_that_cannot_be_used(app: App) -> None:
+    """A worker fails when it starts, not when the first job comes."""
+
+    @app.task
+    def odd(value: Odd) -> None: ...
+
+    with pytest.raises(InvalidTask, match="its argument value is a Odd"):
+        app.check()
+
+
+def imported_by(code: str) -> set[str]:
+    report = f"import sys; {code}; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", report], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.split())
+
+
+def test_defining_tasks_imports_nothing_heavy() -> None:
+    """Command lines and web apps import tasks whether they enqueue or not."""
+    modules = imported_by("from rq_core import App; app = App(); app.task(name='t')(lambda a: a)")
+
+    assert "rq_core.task" in modules
+    assert not modules & {"pydantic", "redis", "asyncio", "sqlalchemy", "fakeredis", "sql_audit"}
+
+
+def test_public_names_are_these() -> None:
+    """Adding one is a promise, removing one breaks users."""
+    assert sorted(rq_core.__all__) == [
+        "App", "ArgumentsInvalid", "AsyncTask", "AuditBacklogFull", "AuditElsewhere",
+        "AuditNotConfigured", "BadArguments", "GiveUp", "HandlerSignal", "HandlerTimeout",
+        "InvalidName", "InvalidOption", "InvalidTask", "JobCancelled", "JobContext", "JobHandle",
+        "LayoutMismatch", "LeaseLost", "NewJob", "NoCurrentJob", "OutcomeUnknown",
+        "PayloadTooLarge", "PreparedTask", "Priority", "QueueDamaged", "QueueFull", "Refused",
+        "RetryLater", "RetryPolicy", "RqCoreError", "ServerError", "ServerUnavailable",
+        "ServerUnsuitable", "StaleCall", "State", "Task", "UnknownQueue", "UnknownTask",
+        "UsageError", "WorkerStopping", "current_job",
+    ]  # fmt: skip
+    assert all(hasattr(rq_core, name) for name in rq_core.__all__)
+
+
+def test_every_error_is_public() -> None:
+    errors = {
+        name
+        for name, each in vars(rq_core.errors).items()
+        if isinstance(each, type) and issubclass(each, RqCoreError)
+    }
+
+    assert errors <= set(rq_core.__all__)

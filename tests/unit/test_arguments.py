@@ -1,0 +1,351 @@
+"""Arguments survive the trip through JSON with their types, or are refused where they are given."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import uuid
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rq_core import ArgumentsInvalid, InvalidTask
+from rq_core.arguments import Arguments, dump_untyped
+
+if TYPE_CHECKING:
+    from pathlib import Path as OnlyForCheckers
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclasses.dataclass
+class Point:
+    x: float
+    y: float
+    label: bytes = b""
+
+
+class Address(pydantic.BaseModel):
+    street: str
+    moved_in: date | None = None
+
+
+class NotJson:
+    pass
+
+
+def everything(
+    when: datetime,
+    day: date,
+    hour: time,
+    span: timedelta,
+    key: uuid.UUID,
+    price: Decimal,
+    raw: bytes,
+    colour: Colour,
+    points: list[Point],
+    home: Address,
+    tags: set[str],
+    pairs: dict[int, tuple[str, Decimal]],
+    kind: Literal["a", "b"],
+    small: Annotated[int, pydantic.Field(lt=10)],
+    nothing: None,
+) -> None: ...
+
+
+EVERYTHING = {
+    "when": datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC),
+    "day": date(2026, 1, 2),
+    "hour": time(3, 4, 5, 6),
+    "span": timedelta(days=-3, microseconds=7),
+    "key": uuid.UUID(int=7),
+    "price": Decimal("1.10"),
+    "raw": bytes(range(256)),
+    "colour": Colour.BLUE,
+    "points": [Point(1.5, -2.0, b"\xff")],
+    "home": Address(street="Rue de la Paix", moved_in=date(2020, 2, 29)),
+    "tags": {"a", "b"},
+    "pairs": {1: ("x", Decimal("0.1"))},
+    "kind": "a",
+    "small": 3,
+    "nothing": None,
+}
+
+
+def trip(arguments: Arguments, **values: Any) -> dict[str, Any]:
+    return arguments.load(arguments.dump((), values))
+
+
+def problems(call: Callable[[], Any]) -> dict[str, str]:
+    with pytest.raises(ArgumentsInvalid) as caught:
+        call()
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None or caught.value.__suppress_context__
+    fields: dict[str, str] = caught.value.facts["fields"]
+    return fields
+
+
+def test_annotated_types_survive_the_trip() -> None:
+    loaded = trip(Arguments("everything", everything), **EVERYTHING)
+
+    assert loaded == EVERYTHING
+    assert {k: type(v) for k, v in loaded.items()} == {k: type(v) for k, v in EVERYTHING.items()}
+
+
+Tz = st.integers(-23 * 60, 23 * 60).map(lambda m: timezone(timedelta(minutes=m)))
+
+
+@given(
+    when=st.datetimes(timezones=st.none() | Tz),
+    span=st.timedeltas(),
+    price=st.decimals(allow_nan=False, allow_infinity=False),
+    text=st.text(),
+    number=st.integers(),
+    ratio=st.floats(allow_nan=False, allow_infinity=False),
+    raw=st.binary(),
+    rows=st.dictionaries(st.text(), st.lists(st.uuids())),
+)
+def test_any_values_of_plain_types_survive_the_trip(**values: Any) -> None:
+    """The producer's and the worker's view must never differ: nobody would see where it changed."""
+
+    def task(
+        when: datetime,
+        span: timedelta,
+        price: Decimal,
+        text: str,
+        number: int,
+        ratio: float,
+        raw: bytes,
+        rows: dict[str, list[uuid.UUID]],
+    ) -> None: ...
+
+    loaded = trip(Arguments("task", task), **values)
+
+    assert loaded == values
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)  # fmt: skip
+
+
+def unannotated(value, other=None): ...  # type: ignore[no-untyped-def]
+
+
+@given(JSON)
+def test_what_is_not_annotated_arrives_as_json_has_it(value: Any) -> None:
+    loaded = trip(Arguments("unannotated", unannotated), value=value)
+
+    assert loaded == {"value": value}
+
+
+@given(
+    st.recursive(
+        st.floats() | st.text(st.characters()) | st.binary() | st.just(object()) | st.integers(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters()), inner),
+        max_leaves=5,
+    )
+)
+def test_whatever_is_given_arrives_or_is_refused_by_type(value: Any) -> None:
+    """No error of pydantic or json escapes, and what is accepted can be loaded."""
+    arguments = Arguments("unannotated", unannotated)
+    try:
+        dumped = arguments.dump((value,), {})
+    except ArgumentsInvalid:
+        return
+
+    assert arguments.load(dumped).keys() == {"value"}
+    assert json.loads(dumped, parse_constant=pytest.fail).keys() == {"value"}
+
+
+def mixed(a: int, b: str = "b", *, c: bool = False) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "expected"),
+    [
+        ((1,), {}, {"a": 1}),
+        ((1, "x"), {"c": True}, {"a": 1, "b": "x", "c": True}),
+        ((), {"b": "x", "a": 1}, {"b": "x", "a": 1}),
+    ],
+)
+def test_defaults_are_left_to_the_worker(
+    args: tuple[Any, ...], kwargs: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    """A deploy that changes a default changes it for waiting jobs, too, as it would for calls."""
+    assert json.loads(Arguments("mixed", mixed).dump(args, kwargs)) == expected
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "fields"),
+    [
+        ((), {}, {"a": "is required"}),
+        ((1,), {"a": 2}, {"a": "given twice"}),
+        ((1, "b", True), {}, {"arguments": "at most 2 may be given by position, not 3"}),
+        ((1,), {"d": 2}, {"d": "the task has no such argument"}),
+    ],
+)
+def test_wrong_calls_name_what_is_wrong(
+    args: tuple[Any, ...], kwargs: dict[str, Any], fields: dict[str, str]
+) -> None:
+    assert problems(lambda: Arguments("mixed", mixed).dump(args, kwargs)) == fields
+
+
+def nested(rows: list[Point], price: float, note: Any = None) -> None: ...
+
+
+LOOP: list[Any] = []
+LOOP.append(LOOP)
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "words"),
+    [
+        ({"rows": [{"x": 1, "y": "?"}]}, "rows.0.y", "valid number"),
+        ({"price": float("nan")}, "price", "finite"),
+        ({"price": "dear"}, "price", "valid number"),
+        ({"rows": [Point(float("inf"), 1)]}, "rows", "NaN or an infinity"),
+        ({"note": float("nan")}, "note", "NaN or an infinity"),
+        ({"note": [{"deep": float("-inf")}]}, "note", "NaN or an infinity"),
+        ({"note": "\ud800"}, "note", "lone surrogate"),
+        ({"note": {"\udfff": 1}}, "note", "lone surrogate"),
+        ({"note": NotJson()}, "note", "no JSON form"),
+        ({"note": LOOP}, "note", "contains itself"),
+        ({"note": 10**5000}, "note", ""),
+    ],
+)
+def test_bad_values_name_their_field(values: dict[str, Any], field: str, words: str) -> None:
+    given = {"rows": [], "price": 1.0, **values}
+    found = problems(lambda: Arguments("nested", nested).dump((), given))
+
+    assert list(found) == [field]
+    assert words in found[field]
+
+
+def test_deep_nesting_is_refused_by_the_producer_not_by_the_worker() -> None:
+    deep: list[Any] = []
+    for _ in range(1_000):
+        deep = [deep]
+
+    assert problems(lambda: Arguments("unannotated", unannotated).dump((deep,), {}))
+
+
+def test_a_long_integer_is_refused_by_the_producer_not_by_the_worker() -> None:
+    def task(number: int) -> None: ...
+
+    assert problems(lambda: Arguments("task", task).dump((10**5000,), {}))
+
+
+@pytest.mark.parametrize(
+    "args_json",
+    ["[1]", "null", "{", '{"a":', '{"a":"x"}', '{"a":1,"z":1}', "{}", '{"a":1,"b":"\udc80"}', ""],
+)
+def test_bad_json_is_refused_by_type(args_json: str) -> None:
+    assert problems(lambda: Arguments("mixed", mixed).load(args_json))
+
+
+def test_the_message_says_task_fields_and_problems() -> None:
+    with pytest.raises(ArgumentsInvalid) as caught:
+        Arguments("mixed", mixed).dump((), {"b": 5})
+
+    expected = (
+        "arguments of task 'mixed' are not valid: a: is required; b: Input should be a valid string"
+    )
+    assert str(caught.value) == expected
+    assert caught.value.facts["task"] == "mixed"
+    assert "a: is required" in caught.value.facts["problems"]
+
+
+def positional_only(a: int, /) -> None: ...
+def any_number(*rows: int) -> None: ...
+def any_names(**rows: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (positional_only, "remove the '/'"),
+        (any_number, "take one list"),
+        (any_names, "take one dict"),
+    ],
+)
+def test_signatures_that_cannot_travel_by_name_are_refused(
+    function: Callable[..., None], words: str
+) -> None:
+    with pytest.raises(InvalidTask, match=words):
+        Arguments("task", function)
+
+
+def of_arbitrary_type(fine: int, odd: NotJson) -> None: ...
+def of_nested_arbitrary_type(odd: dict[str, list[NotJson]]) -> None: ...
+def of_unimported_type(path: OnlyForCheckers) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (of_arbitrary_type, "its argument odd is a NotJson"),
+        (of_nested_arbitrary_type, "its argument odd is a"),
+        (of_unimported_type, "cannot be resolved.*TYPE_CHECKING"),
+    ],
+)
+def test_annotations_that_cannot_be_used_are_refused_on_first_use(
+    function: Callable[..., None], words: str
+) -> None:
+    arguments = Arguments("task", function)
+
+    for call in (arguments.check, lambda: arguments.dump((), {}), lambda: arguments.load("{}")):
+        with pytest.raises(InvalidTask, match=words):
+            call()
+
+
+def returns_unresolvable(a: int) -> OnlyForCheckers:
+    raise NotImplementedError
+
+
+def test_the_type_of_the_result_need_not_resolve() -> None:
+    assert trip(Arguments("task", returns_unresolvable), a=1) == {"a": 1}
+
+
+@given(st.dictionaries(st.text(min_size=1), JSON, max_size=4))
+def test_untyped_arguments_are_json(values: dict[str, Any]) -> None:
+    assert json.loads(dump_untyped("task", values)) == values
+
+
+def test_a_producer_without_the_code_writes_what_the_code_reads() -> None:
+    """Types that JSON lacks are written alike by both, so that the worker's annotations fit."""
+    dumped = dump_untyped(
+        "everything", {**EVERYTHING, "points": [{"x": 1.5, "y": -2, "label": ""}]}
+    )
+
+    loaded = Arguments("everything", everything).load(dumped)
+
+    assert loaded == {**EVERYTHING, "points": [Point(1.5, -2.0)]}
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"fine": 1, "bad": float("nan")}, "bad"),
+        ({"bad": "\ud800"}, "bad"),
+        ({"bad": NotJson()}, "bad"),
+        ({1: 2}, "1"),
+        ([1], "arguments"),
+        ("text", "arguments"),
+    ],
+)
+def test_untyped_arguments_that_are_not_json_are_refused(values: Any, field: str) -> None:
+    assert list(problems(lambda: dump_untyped("task", values))) == [field]

@@ -1,0 +1,82 @@
+"""The current job, and how a handler learns that it should stop."""
+
+import asyncio
+import contextvars
+import threading
+
+import pytest
+
+from rq_core import HandlerTimeout, JobCancelled, LeaseLost, NoCurrentJob, current_job, testing
+from rq_core.context import running
+
+
+def test_outside_a_handler_there_is_no_current_job() -> None:
+    with pytest.raises(NoCurrentJob, match=r"rq_core\.testing\.job_running"):
+        current_job()
+
+
+def test_the_current_job_is_that_of_the_block() -> None:
+    with testing.job_running(id="a", claim=2) as outer:
+        assert current_job() is outer
+        with testing.job_running(id="b"):
+            assert current_job().id == "b"
+        assert (current_job().id, current_job().claim) == ("a", 2)
+    with pytest.raises(NoCurrentJob):
+        current_job()
+
+
+async def test_tasks_on_one_loop_have_their_own() -> None:
+    both = asyncio.Barrier(2)
+
+    async def handler(name: str) -> str:
+        with testing.job_running(id=name):
+            await both.wait()
+            return current_job().id
+
+    assert list(await asyncio.gather(handler("a"), handler("b"))) == ["a", "b"]
+
+
+def test_a_thread_sees_it_if_it_copies_the_context() -> None:
+    seen: list[str] = []
+
+    def work() -> None:
+        seen.append(current_job().id)
+
+    with testing.job_running(id="a"):
+        thread = threading.Thread(target=contextvars.copy_context().run, args=(work,))
+        thread.start()
+        thread.join()
+
+    assert seen == ["a"]
+
+
+def test_a_handler_learns_why_it_should_stop_and_the_first_reason_stays() -> None:
+    with testing.job_running() as job:
+        job.raise_if_cancelled()
+        assert not job.wait_cancelled(0)
+
+        job.tell(HandlerTimeout(seconds=3.0))
+        job.tell(LeaseLost())
+
+        assert job.cancelled
+        assert job.wait_cancelled(60)
+        with pytest.raises(HandlerTimeout):
+            job.raise_if_cancelled()
+
+
+def test_waiting_ends_as_soon_as_the_handler_is_told() -> None:
+    with testing.job_running() as job:
+        timer = threading.Timer(0.01, job.tell, [JobCancelled()])
+        timer.start()
+
+        assert job.wait_cancelled(60)
+        timer.join()
+
+
+def test_the_context_is_left_when_the_handler_raises() -> None:
+    with testing.job_running() as job:
+        pass
+    with pytest.raises(KeyError), running(job):
+        raise KeyError
+    with pytest.raises(NoCurrentJob):
+        current_job()

@@ -1,0 +1,40 @@
+"""A job's immutable JSON: what producers write, workers read."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rq_core.job import NewJob, Spec, profile, read_spec
+
+JSON = st.recursive(
+    st.none() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=6,
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["task", "args", "timeout_ms", "x"]) | st.text(), JSON),
+    st.none() | st.integers(1, 10**12),
+)
+def test_what_a_producer_writes_is_read_back(args: dict[str, object], timeout: int | None) -> None:
+    args_json = json.dumps(args, separators=(",", ":"))
+    job = NewJob("id", "q", profile("send", timeout_ms=timeout), args_json)
+
+    assert read_spec(job.record()[-1]) == Spec("send", args_json, timeout)
+
+
+def test_other_spellings_of_the_same_json_are_read() -> None:
+    spec = read_spec('{ "timeout_ms": 5, "args": {"a": 1}, "task": "send" }')
+
+    assert spec == Spec("send", '{"a": 1}', 5)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", "{}", '{"task":5}', '{"task":"t","args":{},"timeout_ms":"x"}']
+)
+def test_what_is_no_job_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - json's own, or ours
+        read_spec(text)

@@ -1,0 +1,55 @@
+"""Names are checked before they reach a key; keys of one queue share a hash tag."""
+
+from typing import Any
+
+import pytest
+
+from rq_core import InvalidName
+from rq_core.keys import KEYS, check_name, queue_keys, queues_key
+
+
+@pytest.mark.parametrize("name", ["a", "mail.eu-1:x_Y", "9" * 128])
+def test_good_names_are_returned(name: str) -> None:
+    assert check_name("queue", name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "a b",
+        "a{b}",
+        "a|b",
+        "a\n",
+        "é",
+        "x" * 129,
+        "a/b",
+        '"',
+        "\ud800",
+        None,
+        5,
+        b"mail",
+        ["a"],
+    ],
+)
+def test_bad_names_are_refused_with_the_rule(name: Any) -> None:
+    with pytest.raises(InvalidName, match="use 1 to 128 of the characters") as caught:
+        check_name("queue", name)
+
+    assert caught.value.facts == {"kind": "queue", "name": name}
+
+
+def test_all_keys_of_a_queue_share_its_hash_tag() -> None:
+    names = queue_keys("mail", "p").all()
+
+    assert len(names) == len(KEYS) == len(set(names))
+    assert all(name.startswith("p:{mail}:") for name in names)
+
+
+def test_an_unknown_key_is_a_bug() -> None:
+    with pytest.raises(KeyError):
+        queue_keys("mail")("redy")
+
+
+def test_the_list_of_queues_lies_outside_of_them() -> None:
+    assert queues_key("p") == "p:queues"

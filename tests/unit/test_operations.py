@@ -1,0 +1,378 @@
+"""What the plans do when things go wrong, played against a scripted server."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from rq_core import errors
+from rq_core.job import NewJob, profile
+from rq_core.operations import (
+    Lost,
+    Operations,
+    Patience,
+    Pause,
+    Plan,
+    ReplyError,
+    Send,
+    T,
+    Unsent,
+)
+from rq_core.scripts import script
+
+OK = ["ok"]
+EPOCH = ["epoch"]
+GREETING = ["ok", "7", "1000", "30000", "0", "off", "-", "-"]
+
+
+class Server:
+    """Answers commands by a script of its own: per name, the replies in order; the last one stays.
+
+    A reply that is a function is called with the command.
+    """
+
+    def __init__(self, **replies: Any) -> None:
+        self.replies: dict[str, deque[Any]] = {
+            "INFO": deque(["redis_version:7.2.0\r\nmaxmemory_policy:noeviction"]),
+            "SADD": deque([1]),
+            "SCRIPT": deque(["sha"]),
+            "handshake": deque([GREETING]),
+            **{name: deque(given) for name, given in replies.items()},
+        }
+        self.seen: list[tuple[str, dict[str, Any]]] = []
+        self.trips = 0
+        self.slept = 0.0
+        self.now = 0.0
+
+    def clock(self) -> float:
+        return self.now
+
+    def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        self.trips += 1
+        return [self._answer(list(command)) for command in commands]
+
+    def _answer(self, command: list[Any]) -> Any:
+        name, args = _read(command)
+        self.seen.append((name, args))
+        replies = self.replies[name]
+        reply = replies.popleft() if len(replies) > 1 else replies[0]
+        return reply(command) if callable(reply) else reply
+
+    def run(self, plan: Plan[T]) -> T:
+        reply: Any = None
+        for _ in range(2_000):
+            try:
+                step = plan.send(reply)
+            except StopIteration as end:
+                value: T = end.value
+                return value
+            if isinstance(step, Send):
+                reply = self.exchange(step.commands)
+            else:
+                assert isinstance(step, Pause)
+                self.slept += step.seconds
+                self.now += step.seconds
+                reply = None
+        raise AssertionError(f"the plan does not end; it sent {self.names()[-6:]}")
+
+    def names(self) -> list[str]:
+        return [name for name, _ in self.seen]
+
+    def sent(self, name: str) -> list[dict[str, Any]]:
+        return [args for seen, args in self.seen if seen == name]
+
+
+_BY_SHA = {script(name).sha: script(name) for name in ("enqueue", "handshake", "claim", "complete")}
+
+
+def _read(command: list[Any]) -> tuple[str, dict[str, Any]]:
+    if command[0] != "EVALSHA":
+        return str(command[0]), {}
+    found = _BY_SHA[command[1]]
+    values = command[3 + command[2] :]
+    args = dict(zip(found.args, values, strict=False))
+    args["each"] = values[len(found.args) :]
+    return found.name, args
+
+
+def plans(server: Server, **options: Any) -> Operations:
+    return Operations(url="redis://test", clock=server.clock, **options)
+
+
+def job(number: int, queue: str = "q") -> NewJob:
+    return NewJob(f"job-{number}", queue, profile("task"), "{}")
+
+
+def calls(server: Server, name: str = "enqueue") -> list[tuple[str, int]]:
+    """Slot and number of each call of a script."""
+    return [(args["slot"], args["number"]) for args in server.sent(name)]
+
+
+def test_a_forgotten_script_is_loaded_and_sent_again_with_the_same_number() -> None:
+    server = Server(enqueue=[ReplyError("NOSCRIPT No matching script"), OK])
+
+    accepted = server.run(plans(server).enqueue([job(1)]))
+
+    assert accepted.ids == ("job-1",)
+    assert server.names()[-3:] == ["enqueue", "SCRIPT", "enqueue"]
+    first, second = calls(server)
+    assert first == second
+
+
+def test_a_new_epoch_is_met_with_a_handshake_and_the_same_number() -> None:
+    server = Server(enqueue=[EPOCH, OK])
+
+    server.run(plans(server).enqueue([job(1)]))
+
+    assert server.names().count("handshake") == 2
+    first, second = calls(server)
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    "trouble", [Lost("reset by peer"), Unsent("refused"), ReplyError("LOADING")]
+)
+def test_what_got_no_answer_is_sent_again_with_the_same_number(trouble: Exception) -> None:
+    """The server may have carried it out: another number would carry it out twice."""
+    server = Server(enqueue=[trouble, trouble, OK])
+
+    server.run(plans(server).enqueue([job(1)]))
+
+    assert len(calls(server)) == 3
+    assert len(set(calls(server))) == 1
+    assert server.slept > 0
+
+
+def test_the_next_call_of_a_slot_has_the_next_number() -> None:
+    server = Server(enqueue=[OK])
+    operations = plans(server)
+
+    for n in range(3):
+        server.run(operations.enqueue([job(n)]))
+
+    (slot,) = {slot for slot, _ in calls(server)}
+    assert slot.startswith(operations.name)
+    assert [number for _, number in calls(server)] == [1, 2, 3]
+
+
+def test_calls_in_one_pipeline_have_slots_of_their_own() -> None:
+    server = Server(enqueue=[OK])
+    operations = plans(server)
+
+    server.run(operations.carry_out([operations.enqueue_call("q", [job(n)]) for n in range(3)]))
+
+    assert len({slot for slot, _ in calls(server)}) == 3
+    assert server.trips == 1
+
+
+def test_only_what_got_no_answer_is_sent_again() -> None:
+    server = Server(enqueue=[OK, Lost("cut"), OK, OK])
+    operations = plans(server)
+
+    server.run(operations.carry_out([operations.enqueue_call("q", [job(n)]) for n in range(3)]))
+
+    assert [args["each"][0] for args in server.sent("enqueue")] == [
+        "job-0",
+        "job-1",
+        "job-2",
+        "job-1",
+    ]
+
+
+REFUSALS = [
+    (["refused", "audit_backlog", "9", "8"], errors.AuditBacklogFull, "9 events"),
+    (["refused", "elsewhere", "other"], errors.AuditElsewhere, "other"),
+    (["refused", "layout", "99"], errors.LayoutMismatch, "layout 99"),
+    (["refused", "stale_call"], errors.StaleCall, "too late"),
+    (["refused", "arguments", "count"], errors.BadArguments, "arguments count"),
+    (["refused"], errors.BadArguments, "bug"),
+    (ReplyError("OOM command not allowed"), errors.QueueFull, "maxmemory"),
+    (ReplyError("WRONGTYPE Operation"), errors.QueueDamaged, "doctor q --repair"),
+    (ReplyError("NOAUTH Authentication required"), errors.ServerUnsuitable, "Authentication"),
+    (ReplyError("ERR user_script:12: oops"), errors.QueueDamaged, "oops"),
+]
+
+
+@pytest.mark.parametrize(("reply", "kind", "words"), REFUSALS, ids=lambda each: str(each)[:30])
+def test_refused_answers_are_typed_errors(reply: Any, kind: type[Exception], words: str) -> None:
+    server = Server(enqueue=[reply])
+
+    with pytest.raises(kind, match=words):
+        server.run(plans(server).enqueue([job(1)]))
+
+    assert len(server.sent("enqueue")) == 1
+
+
+def test_a_server_that_cannot_be_reached_is_given_up_after_a_while() -> None:
+    server = Server(INFO=[Unsent("refused")])
+
+    with pytest.raises(errors.ServerUnavailable, match=r"redis://test.*embedded://"):
+        server.run(plans(server, patience=Patience(unsent=3)).enqueue([job(1)]))
+
+    assert 3 < server.now < 5
+
+
+def test_a_call_that_may_have_been_carried_out_is_not_given_up_so_soon() -> None:
+    server = Server(enqueue=[Lost("cut"), Unsent("refused")])
+
+    with pytest.raises(errors.OutcomeUnknown) as caught:
+        server.run(plans(server, patience=Patience(unsent=3, unknown=600)).enqueue([job(1)]))
+
+    assert caught.value.ids == ("job-1",)
+    assert 600 < server.now < 605
+
+
+@pytest.mark.parametrize(
+    "reply", [ReplyError("NOPERM no permission to run script|load"), Unsent("")]
+)
+def test_a_script_that_cannot_be_loaded_ends_in_an_error(reply: Exception) -> None:
+    """Without a limit the client would ask for ever, without a pause."""
+    server = Server(enqueue=[ReplyError("NOSCRIPT No matching script")], SCRIPT=[reply])
+
+    with pytest.raises(errors.ServerError):
+        server.run(plans(server).enqueue([job(1)]))
+
+
+def test_an_epoch_that_never_holds_ends_in_an_error() -> None:
+    server = Server(enqueue=[EPOCH])
+
+    with pytest.raises(errors.ServerError):
+        server.run(plans(server).enqueue([job(1)]))
+
+
+def test_an_old_server_is_refused() -> None:
+    server = Server(INFO=["redis_version:6.2.14"])
+
+    with pytest.raises(errors.ServerUnsuitable, match=r"6\.2\.14"):
+        server.run(plans(server).enqueue([job(1)]))
+
+
+def test_a_policy_that_evicts_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server(INFO=["redis_version:7.2.0\r\nmaxmemory_policy:allkeys-lru"], enqueue=[OK])
+
+    server.run(plans(server).enqueue([job(1)]))
+
+    assert "allkeys-lru" in caplog.text
+
+
+def test_an_enqueue_that_stops_half_way_says_what_was_accepted() -> None:
+    server = Server(enqueue=[OK, ReplyError("OOM full")])
+
+    with pytest.raises(errors.QueueFull) as caught:
+        server.run(plans(server).enqueue(job(n) for n in range(1_500)))
+
+    assert len(caught.value.accepted.ids) == 1_000  # type: ignore[attr-defined]
+
+
+def test_a_generator_that_fails_half_way_says_what_was_accepted() -> None:
+    server = Server(enqueue=[OK])
+
+    def jobs() -> Any:
+        yield from (job(n) for n in range(1_500))
+        raise errors.ArgumentsInvalid(task="t", problems="x: is required")
+
+    with pytest.raises(errors.ArgumentsInvalid) as caught:
+        server.run(plans(server).enqueue(jobs()))
+
+    assert len(caught.value.accepted.ids) == 1_000  # type: ignore[attr-defined]
+
+
+def test_a_generator_is_asked_for_one_chunk_at_a_time() -> None:
+    asked = 0
+    at_call: list[int] = []
+
+    def jobs() -> Any:
+        nonlocal asked
+        for n in range(2_500):
+            asked += 1
+            yield job(n)
+
+    def answer(_: Any) -> list[str]:
+        at_call.append(asked)
+        return OK
+
+    server = Server(enqueue=[answer])
+
+    server.run(plans(server).enqueue(jobs()))
+
+    assert at_call == [1_000, 2_000, 2_500]
+
+
+def test_jobs_of_several_queues_keep_their_order() -> None:
+    server = Server(enqueue=[OK])
+
+    accepted = server.run(plans(server).enqueue([job(1, "a"), job(2, "b"), job(3, "a")]))
+
+    assert [args["each"][::6] for args in server.sent("enqueue")] == [["job-1", "job-3"], ["job-2"]]
+    assert accepted.ids == ("job-1", "job-3", "job-2")
+
+
+@pytest.mark.parametrize(
+    ("refused", "ids", "duplicates"),
+    [
+        ([], ("job-1", "job-2", "job-1"), ()),
+        (["job-2"], ("job-1", "job-1"), ("job-2",)),
+        (["job-1"], ("job-1", "job-2"), ("job-1",)),
+        (["job-1", "job-1"], ("job-2",), ("job-1", "job-1")),
+    ],
+)
+def test_duplicates_are_told_from_what_was_accepted(
+    refused: list[str], ids: tuple[str, ...], duplicates: tuple[str, ...]
+) -> None:
+    server = Server(enqueue=[["ok", *refused]])
+
+    accepted = server.run(plans(server).enqueue([job(1), job(2), job(1)]))
+
+    assert (accepted.ids, accepted.duplicates) == (ids, duplicates)
+
+
+def test_a_forked_child_does_not_go_on_with_its_parents_slots() -> None:
+    """Both would use the same numbers, and take each other's answers for their own."""
+    server = Server(enqueue=[OK])
+    operations = plans(server)
+    server.run(operations.enqueue([job(1)]))
+
+    def in_child() -> str:
+        server.run(operations.enqueue([job(2)]))
+        return calls(server)[-1][0]
+
+    of_child = forked(in_child)
+    server.run(operations.enqueue([job(3)]))
+
+    assert of_child != calls(server)[0][0]
+    assert calls(server)[-1] == (calls(server)[0][0], 2)
+
+
+def forked(work: Callable[[], str]) -> str:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, work().encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with open(reader, "rb") as pipe:  # noqa: PTH123 - a descriptor, not a path
+        return pipe.read().decode()
+
+
+def test_a_slot_whose_call_was_broken_off_goes_on_with_a_higher_number() -> None:
+    """The call may still arrive; after a later one of its slot it is refused."""
+    server = Server(enqueue=[OK])
+    operations = plans(server)
+    server.run(operations.handshake("q"))
+    plan = operations.enqueue([job(1)])
+    step = next(plan)
+    assert isinstance(step, Send)
+    server.exchange(step.commands)
+    plan.close()
+
+    server.run(operations.enqueue([job(2)]))
+
+    first, second = calls(server)
+    assert (first[0], first[1] + 1) == second

@@ -1,0 +1,112 @@
+"""When retries come, and which failures are final."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rq_core import GiveUp, InvalidOption, RetryLater, RetryPolicy
+
+
+def half() -> float:
+    return 0.5
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (RetryPolicy(jitter=False), [1, 2, 4, 8]),
+        (RetryPolicy(jitter=False, base=3, maximum=10), [3, 6, 10, 10]),
+        (RetryPolicy(jitter="none", backoff="linear", base=2), [2, 4, 6, 8]),
+        (RetryPolicy(jitter="none", backoff="fixed", base=5), [5, 5, 5, 5]),
+        (RetryPolicy(jitter=True), [0.5, 1, 2, 4]),
+        (RetryPolicy(jitter="full", backoff="fixed", base=4), [2, 2, 2, 2]),
+        (RetryPolicy(jitter="equal", backoff="fixed", base=4), [3, 3, 3, 3]),
+        (RetryPolicy(backoff=lambda failures: failures * 7, maximum=20), [7, 14, 20, 20]),
+        (RetryPolicy(base=0), [0, 0, 0, 0]),
+    ],
+)
+def test_delays(policy: RetryPolicy, expected: list[float]) -> None:
+    assert [policy.delay(failures, half) for failures in (1, 2, 3, 4)] == expected
+
+
+@given(
+    st.integers(1, 10**6),
+    st.sampled_from(["exponential", "linear", "fixed"]),
+    st.sampled_from(["full", "equal", "none"]),
+    st.floats(0, 1e6),
+    st.floats(0, 1e6),
+    st.floats(0, 1, exclude_max=True),
+)
+def test_no_delay_leaves_its_bounds(
+    failures: int, backoff: Any, jitter: Any, base: float, maximum: float, drawn: float
+) -> None:
+    policy = RetryPolicy(backoff=backoff, jitter=jitter, base=base, maximum=maximum)
+
+    assert 0 <= policy.delay(failures, lambda: drawn) <= maximum
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_attempts": 0},
+        {"max_attempts": True},
+        {"max_attempts": 1.5},
+        {"backoff": "quadratic"},
+        {"backoff": None},
+        {"base": -1},
+        {"base": math.nan},
+        {"base": "1"},
+        {"maximum": math.inf},
+        {"jitter": "some"},
+        {"jitter": 2},
+        {"retry_on": "ValueError"},
+        {"give_up_on": (ValueError, 5)},
+    ],
+)
+def test_bad_options_are_named(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOption) as caught:
+        RetryPolicy(**options)
+
+    assert caught.value.facts["option"] == next(iter(options))
+
+
+POLICY = RetryPolicy(jitter=False, retry_on=OSError, give_up_on=(PermissionError, KeyError))
+
+
+@pytest.mark.parametrize(
+    ("policy", "error", "expected"),
+    [
+        (RetryPolicy(jitter=False), ValueError(), ("retry", 2, "failed")),
+        (RetryPolicy(jitter=False), GiveUp("no such user"), ("final", 0, "gave_up")),
+        (RetryPolicy(jitter=False), RetryLater(after=7), ("retry", 7, "retry_later")),
+        (RetryPolicy(jitter=False), RetryLater(), ("retry", 2, "retry_later")),
+        (POLICY, TimeoutError(), ("retry", 2, "failed")),
+        (POLICY, ValueError(), ("final", 0, "not_retried")),
+        (POLICY, PermissionError(), ("final", 0, "gave_up")),
+        (POLICY, KeyError(), ("final", 0, "gave_up")),
+        (POLICY, RetryLater(after=0), ("retry", 0, "retry_later")),
+    ],
+)
+def test_verdicts(policy: RetryPolicy, error: Exception, expected: tuple[str, float, str]) -> None:
+    assert tuple(policy.verdict(error, 2, half)) == expected
+
+
+@pytest.mark.parametrize("after", [-1, math.nan, math.inf, "soon"])
+def test_a_nonsensical_retry_later_is_still_a_retry(after: Any) -> None:
+    """The failure has to be settled, whatever the handler raised."""
+    verdict = RetryPolicy(maximum=60).verdict(RetryLater(after=after), 1, half)
+
+    assert verdict == ("retry", 60, "retry_later")
+
+
+@pytest.mark.parametrize("backoff", [lambda _: 1 / 0, lambda _: None, lambda _: -5])
+def test_a_broken_backoff_function_is_still_a_retry(
+    backoff: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    verdict = RetryPolicy(backoff=backoff).verdict(ValueError(), 3, half)
+
+    assert verdict == ("retry", 2.0, "failed")
+    assert "backoff function failed" in caplog.text

@@ -1,0 +1,158 @@
+"""A user's own tests, run on fakeredis: enqueue, drain here and now, look.
+
+Such a suite needs neither a server nor a worker; this file is the example of it, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from rq_core import App, GiveUp, RetryPolicy, RqCoreError, current_job, testing
+
+app = App("redis://nowhere.invalid")
+outbox: list[str] = []
+
+
+@app.task(queue="mail", retry=RetryPolicy(max_attempts=3, base=60))
+def send(to: str, fails: int = 0) -> None:
+    if current_job().claim <= fails:
+        raise ConnectionError("mail server is away")
+    outbox.append(to)
+
+
+@app.task
+async def greet(names: list[str]) -> None:
+    for name in names:
+        await send.with_options(delay=3_600).enqueue_async(to=name)
+
+
+@app.task
+def refuse() -> None:
+    raise GiveUp("no such user")
+
+
+@app.task
+def forever() -> None:
+    forever.enqueue()
+
+
+@pytest.fixture
+def fake() -> Iterator[testing.Fake]:
+    outbox.clear()
+    with testing.fake(app) as made:
+        yield made
+
+
+def test_what_is_enqueued_runs_in_a_drain(fake: testing.Fake) -> None:
+    handle = send.enqueue(to="ada")
+    assert handle.state() == "ready"
+
+    (ran,) = fake.drain()
+
+    assert (ran.task, ran.queue, ran.outcome, ran.error) == ("send", "mail", "succeeded", None)
+    assert outbox == ["ada"]
+    assert handle.state() == "gone"
+
+
+def test_jobs_that_jobs_enqueue_run_too_and_delays_are_skipped(fake: testing.Fake) -> None:
+    greet.enqueue(["ada", "grace"])
+
+    ran = fake.drain()
+
+    assert [(each.task, each.outcome) for each in ran] == [
+        ("greet", "succeeded"), ("send", "succeeded"), ("send", "succeeded"),
+    ]  # fmt: skip
+    assert outbox == ["ada", "grace"]
+
+
+@pytest.mark.parametrize(
+    ("fails", "outcomes", "sent"),
+    [
+        (2, ["scheduled", "scheduled", "succeeded"], ["ada"]),
+        (9, ["scheduled", "scheduled", "dead"], []),
+    ],
+)
+def test_retries_run_without_waiting(
+    fake: testing.Fake, fails: int, outcomes: list[str], sent: list[str]
+) -> None:
+    handle = send.enqueue("ada", fails=fails)
+
+    ran = fake.drain()
+
+    assert [each.outcome for each in ran] == outcomes
+    assert [each.claim for each in ran] == [1, 2, 3]
+    assert ran[0].error == "ConnectionError: mail server is away"
+    assert outbox == sent
+    assert handle.state() == ("gone" if sent else "dead")
+
+
+def test_giving_up_is_final(fake: testing.Fake) -> None:
+    refuse.enqueue()
+
+    (ran,) = fake.drain()
+
+    assert (ran.outcome, ran.error) == ("dead", "GiveUp: no such user")
+
+
+def test_a_cancelled_job_does_not_run(fake: testing.Fake) -> None:
+    handle = send.enqueue("ada")
+
+    assert handle.cancel(why="a test") == "cancelled"
+    assert fake.drain() == []
+
+
+def test_a_delay_can_be_waited_for_step_by_step(fake: testing.Fake) -> None:
+    handle = send.with_options(delay=60).enqueue("ada")
+    client = app.client
+
+    def claimed() -> int:
+        return len(client.one(client.operations.claim_call("mail", "w-1", 1)).jobs)
+
+    fake.advance(59)
+    assert claimed() == 0
+    fake.advance(2)
+    assert claimed() == 1
+    assert handle.state() == "running"
+
+
+async def test_a_drain_in_an_event_loop(fake: testing.Fake) -> None:
+    await send.enqueue_async(to="ada")
+
+    ran = await fake.drain_async()
+    await app.aclose()
+
+    assert [each.outcome for each in ran] == ["succeeded"]
+
+
+def test_a_drain_that_never_ends_is_an_error(fake: testing.Fake) -> None:
+    forever.enqueue()
+
+    with pytest.raises(RqCoreError, match="5 runs"):
+        fake.drain(runs_max=5)
+
+
+def test_a_task_that_is_not_here_dies_after_its_limit(fake: testing.Fake) -> None:
+    app.enqueue("mail", "elsewhere", {"a": 1})
+
+    ran = fake.drain()
+
+    assert {each.outcome for each in ran[:-1]} == {"scheduled"}
+    assert ran[-1].outcome == "dead"
+
+
+def test_each_fake_is_empty_and_the_app_is_given_back() -> None:
+    before = app.connections
+    with testing.fake(app):
+        send.enqueue("ada")
+    with testing.fake(app) as fake:
+        assert fake.drain() == []
+
+    assert app.connections is before
+
+
+def test_an_async_function_can_be_called_without_anything() -> None:
+    with testing.fake(app):
+        asyncio.run(greet([]))
