@@ -17,8 +17,8 @@ R_co = TypeVar("R_co", covariant=True)
 GONE: Final = "gone"
 """The state of a job that neither Redis nor, if there is one, the audit database can tell of."""
 
-PLUGINS: Final = "rq_core.plugins"
-"""Entry points by which other packages (sql_audit) add to rq_core, which imports none of them."""
+READERS: Final = "rq_core.history"
+"""Entry points by which another package (sql_audit) reads history for rq_core, which imports none."""
 
 _ENDS: Final = frozenset({Event.SUCCEEDED, Event.CANCELLED, Event.PRUNED})
 """Events after which a job is no longer in Redis. As states, SQL's, they are called the same."""
@@ -105,11 +105,11 @@ def _history_reader() -> Callable[[str, str, str], list[Any]]:
     # Imported only here: it is slow, and few programs read history.
     from importlib.metadata import entry_points
 
-    for entry in entry_points(group=PLUGINS, name="history"):
+    for entry in entry_points(group=READERS):
         reader: Callable[[str, str, str], list[Any]] = entry.load()
         return reader
     raise AuditNotConfigured(
-        f"no installed package reads history (entry point {PLUGINS}: history): reinstall rq-core"
+        f"no installed package reads history (entry point {READERS}): reinstall rq-core"
     )
 
 

@@ -548,7 +548,7 @@ class Operations:
                 raise errors.InvalidOption(option=name, value=value, must=f"must be one of {known}")
             if name == "paused" and value not in (0, 1):
                 raise errors.InvalidOption(option=name, value=value, must="must be 0 or 1")
-            if type(value) is not int or value < minimum:
+            if not _is_whole(value) or value < minimum:
                 raise errors.InvalidOption(
                     option=name, value=value, must=f"must be a whole number, {minimum} or more"
                 )
@@ -756,6 +756,10 @@ def _kind_of(reply: Exception) -> str:
     if text.startswith("NOSCRIPT"):
         return "forgotten"
     return "unsent" if text.startswith(_OUTAGE) else "fatal"
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int)
 
 
 def _wrong_type(queue: str, text: str) -> errors.QueueDamaged:

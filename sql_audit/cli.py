@@ -142,8 +142,8 @@ def run(
     address = _required(url)
     with _one_line():
         from rq_core import logs
-        from sql_audit.run import run as mirror
         from sql_audit.run import rare_collections
+        from sql_audit.run import run as mirror
         from sql_audit.source import open_source
 
         if not as_json:

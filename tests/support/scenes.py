@@ -197,7 +197,8 @@ def handshake_with_nothing(seed: Seed) -> Scene:
 @scene
 def handshake_after_a_failover(seed: Seed) -> Scene:
     _of_every_kind(seed)
-    seed.control.execute_command("DEBUG", "CHANGE-REPL-ID")
+    control: Any = seed.control
+    control.execute_command("DEBUG", "CHANGE-REPL-ID")
     return _handshake()
 
 

@@ -84,8 +84,8 @@ FALSE = {
     "unused key": (
         "trim.lua",
         "Keys: meta outbox",
-        "Keys: meta outbox wake",
-        "trim.lua: declares wake in Keys but does not use it",
+        "Keys: meta outbox leases",
+        "trim.lua: declares leases in Keys but does not use it",
     ),
     "unused argument": (
         "trim.lua",
@@ -132,8 +132,8 @@ FALSE = {
     "undeclared fact": (
         "trim.lua",
         "facts.trimmed or",
-        "facts.paused or",
-        "trim.lua: reads paused of meta undeclared",
+        "facts.lease_ms or",
+        "trim.lua: reads lease_ms of meta undeclared",
     ),
     "unused fact": (
         "cancel.lua",
@@ -172,10 +172,10 @@ def test_event_that_nothing_emits_is_found(edit: Edit) -> None:
 
 def test_comments_are_not_uses(edit: Edit) -> None:
     """A name in a comment is no use of it."""
-    edit("trim.lua", "Keys: meta outbox", "Keys: meta outbox wake")
-    edit("trim.lua", "set_fact('trimmed', upto)", "set_fact('trimmed', upto) -- wake (wake)")
+    edit("trim.lua", "Keys: meta outbox", "Keys: meta outbox leases")
+    edit("trim.lua", "set_fact('trimmed', upto)", "set_fact('trimmed', upto) -- leases (leases)")
 
-    assert headers.problems() == ["trim.lua: declares wake in Keys but does not use it"]
+    assert headers.problems() == ["trim.lua: declares leases in Keys but does not use it"]
 
 
 # --- what the loader itself refuses -------------------------------------------------------------
