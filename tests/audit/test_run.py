@@ -37,7 +37,7 @@ def serving(
     def work() -> None:
         try:
             run.run(source, database, stop=stop, **options)
-        except BaseException as error:  # noqa: BLE001 - told to the test
+        except BaseException as error:
             failures.append(error)
 
     thread = threading.Thread(target=work)

@@ -452,7 +452,12 @@ class Redirected:
     """The few calls of a Seed that the operations above make, on an AsyncClient."""
 
     def __init__(self, seed: Seed, client: AsyncClient) -> None:
-        self.seed, self.client, self.operations, self.job = seed, client, client.operations, seed.job
+        self.seed, self.client, self.operations, self.job = (
+            seed,
+            client,
+            client.operations,
+            seed.job,
+        )
 
     def enqueue(self, *jobs: Any) -> Any:
         return self.client.enqueue([self.job(j) if isinstance(j, str) else j for j in jobs])
@@ -515,7 +520,7 @@ def test_a_wrong_password_is_said_at_once(start_redis: Callable[..., Any]) -> No
         from rq_core.client import Client
 
         with Client(url, sleep=seen.append) as client:
-            with pytest.raises(errors.ServerUnsuitable, match="NOAUTH|WRONGPASS|password|AUTH"):
+            with pytest.raises(errors.ServerUnsuitable, match=r"NOAUTH|WRONGPASS|password|AUTH"):
                 client.handshake("q")
     assert seen == []
 

@@ -38,7 +38,10 @@ class LossyWire:
         if calls and self.lose > 0:
             self.lose -= 1
             self.between()
-            return [*replies[: self.keep], *[Lost("dropped by the test")] * (len(commands) - self.keep)]
+            return [
+                *replies[: self.keep],
+                *[Lost("dropped by the test")] * (len(commands) - self.keep),
+            ]
         return replies
 
     def _exchange(self, commands: Sequence[Sequence[Any]], *, calls: bool) -> list[Any]:
