@@ -8,7 +8,7 @@ from rq_core.wire import AsyncPoolWire, PoolWire
 
 
 def _is_call(command: Sequence[Any]) -> bool:
-    return command[0] == "EVALSHA"
+    return bool(command[0] == "EVALSHA")
 
 
 class LossyWire:
@@ -38,7 +38,10 @@ class LossyWire:
         if calls and self.lose > 0:
             self.lose -= 1
             self.between()
-            return [*replies[: self.keep], *[Lost("dropped by the test")] * (len(commands) - self.keep)]
+            return [
+                *replies[: self.keep],
+                *[Lost("dropped by the test")] * (len(commands) - self.keep),
+            ]
         return replies
 
     def _exchange(self, commands: Sequence[Sequence[Any]], *, calls: bool) -> list[Any]:
