@@ -249,17 +249,19 @@ class Operations:
         results: list[Any] = [None] * len(calls)
         waiting = list(range(len(calls)))
         first = self._clock()
-        sent, attempt, rounds = False, 0, 0
+        lost: set[int] = set()
+        """Calls that may have been carried out."""
+        attempt, rounds = 0, 0
         while True:
             replies = yield Send([commands[i] for i in waiting])
             again: list[int] = []
             forgotten: set[str] = set()
             strangers: set[str] = set()
             trouble: Exception | None = None
+            lost |= {i for i, r in zip(waiting, replies, strict=True) if isinstance(r, Lost)}
             for i, reply in zip(waiting, replies, strict=True):
                 if isinstance(reply, Exception):
-                    kind = _kind_of(reply)
-                    sent = sent or kind == "lost"
+                    kind = _kind_of(reply, lost=i in lost)
                     if kind == "fatal":
                         results[i] = self._explain(calls[i], reply)
                         continue
@@ -283,8 +285,8 @@ class Operations:
                 yield from self.handshake(queue)
             trouble = trouble or _too_many(rounds)
             if trouble is not None:
-                self._check_patience(first, sent, trouble, [calls[i] for i in waiting])
-                yield Pause(min(0.05 * 2**attempt, 1.0))
+                self._check_patience(first, bool(lost), trouble, [calls[i] for i in waiting])
+                yield _pause(attempt)
                 attempt += 1
 
     def _load(self, names: Iterable[str]) -> Plan[Exception | None]:
@@ -359,7 +361,7 @@ class Operations:
                 raise errors.ServerUnsuitable(url=self.url, why=str(failed[0])) from failed[0]
             if self._clock() - first > self.patience.unsent:
                 raise errors.ServerUnavailable(url=self.url, why=str(failed[0])) from failed[0]
-            yield Pause(min(0.05 * 2**attempt, 1.0))
+            yield _pause(attempt)
             attempt += 1
 
     # Meeting a queue.
@@ -741,13 +743,19 @@ _OUTAGE: Final = (
 """Error replies that say: not now. Nothing was carried out."""
 
 
+def _pause(attempt: int) -> Pause:
+    """0.05 s, doubling up to a second."""
+    return Pause(min(0.05 * 2 ** min(attempt, 5), 1.0))
+
+
 def _too_many(rounds: int) -> Exception | None:
     if rounds <= ROUNDS_MAX:
         return None
     return ReplyError("its history, or what scripts it knows, keeps changing")
 
 
-def _kind_of(reply: Exception) -> str:
+def _kind_of(reply: Exception, *, lost: bool = False) -> str:
+    """What an error in the place of a reply means. ``lost``: an earlier reply to the same call was lost."""
     if isinstance(reply, Unsent):
         return "unsent"
     if isinstance(reply, Lost):
@@ -755,6 +763,9 @@ def _kind_of(reply: Exception) -> str:
     text = str(reply)
     if text.startswith("NOSCRIPT"):
         return "forgotten"
+    if lost and text.startswith("OOM"):
+        # A full server refuses a call before looking at its slot: that says nothing of the first time.
+        return "unsent"
     return "unsent" if text.startswith(_OUTAGE) else "fatal"
 
 

@@ -24,6 +24,8 @@ SOCKET_TIMEOUT: Final = 10.0
 CONNECT_TIMEOUT: Final = 5.0
 
 _BROKEN = (redis.ConnectionError, redis.TimeoutError, OSError, EOFError)
+_ANSWERED = (redis.AuthenticationError, redis.BusyLoadingError)
+"""What redis-py counts as a broken connection, though the server answered: it carried nothing out, and says why."""
 
 
 class Wire(Protocol):
@@ -94,6 +96,8 @@ class PoolWire:
     def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         try:
             connection: Any = self._pool.get_connection()
+        except _ANSWERED as error:
+            return [ReplyError(_words(error))] * len(commands)
         except _BROKEN as error:
             return [Unsent(_words(error))] * len(commands)
         except redis.RedisError as error:
@@ -106,6 +110,8 @@ class PoolWire:
                     replies.append(connection.read_response())
                 except redis.ResponseError as error:
                     replies.append(ReplyError(_words(error)))
+        except _ANSWERED as error:
+            replies += [ReplyError(_words(error))] * (len(commands) - len(replies))
         except _BROKEN as error:
             connection.disconnect()
             replies += [Lost(_words(error))] * (len(commands) - len(replies))
@@ -158,6 +164,8 @@ class AsyncPoolWire:
         """See Wire.exchange."""
         try:
             connection: Any = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+        except _ANSWERED as error:
+            return [ReplyError(_words(error))] * len(commands)
         except (TimeoutError, *_BROKEN) as error:
             return [Unsent(_words(error))] * len(commands)
         except redis.RedisError as error:
@@ -172,6 +180,8 @@ class AsyncPoolWire:
                     replies.append(await connection.read_response())
                 except redis.ResponseError as error:
                     replies.append(ReplyError(_words(error)))
+        except _ANSWERED as error:
+            replies += [ReplyError(_words(error))] * (len(commands) - len(replies))
         except (TimeoutError, *_BROKEN) as error:
             await connection.disconnect(nowait=True)
             replies += [Lost(_words(error))] * (len(commands) - len(replies))

@@ -8,7 +8,7 @@ from rq_core.wire import AsyncPoolWire, PoolWire
 
 
 def _is_call(command: Sequence[Any]) -> bool:
-    return command[0] == "EVALSHA"
+    return bool(command[0] == "EVALSHA")
 
 
 class LossyWire:
