@@ -116,6 +116,8 @@ class AsyncClient:
                     for job, future in batch:
                         if not future.done():
                             future.set_result(job.id in fresh)
+                        # Of the same id twice in a call, the first was accepted.
+                        fresh.discard(job.id)
         finally:
             self._in_flight -= 1
 

@@ -211,7 +211,7 @@ class AsyncPoolWire:
 
 def _words(error: BaseException) -> str:
     """The error's own words, with the prefix (NOSCRIPT, OOM…) that redis-py turns into a class."""
-    text = str(error) or type(error).__name__
+    text = str(error).rstrip(".") or type(error).__name__
     prefix = _PREFIXES.get(type(error))
     return text if prefix is None or text.startswith(prefix) else f"{prefix} {text}"
 

@@ -85,7 +85,11 @@ async def test_async_duplicates_are_seen_too(app: App, task: Noted) -> None:
 
     assert not (await prepared.enqueue_async(1)).duplicate
     assert (await prepared.enqueue_async(2)).duplicate
+    both = task.with_options(id="both")
+    handles = await asyncio.gather(*(both.enqueue_async(n) for n in range(50)))
     await app.aclose()
+
+    assert [handle.duplicate for handle in handles].count(False) == 1
 
 
 def test_many_jobs_of_several_queues(app: App, task: Noted) -> None:

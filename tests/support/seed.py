@@ -15,6 +15,7 @@ from rq_core.keys import queue_keys
 from rq_core.machine import Priority
 from rq_core.operations import Accepted, Call, Claimed, Extended, Operations, Patience
 from rq_core.scripts import Script
+from rq_core.wire import Wire
 from tests.support.clock import Clock, timed
 from tests.support.consistency import assert_consistent
 from tests.support.snapshots import Snapshot, diff, without_slot
@@ -39,12 +40,13 @@ class Seed:
         name: str = "c-1",
         patience: Patience | None = None,
         real_clock: bool = False,
+        wire: Wire | None = None,
     ) -> None:
         self._meet(queue)
         self.control = redis.Redis.from_url(url, decode_responses=True)
         self.clock = Clock(self.control, START_MS, running=not real_clock)
         self.operations = Operations(url=url, name=name, scripts=scripts, patience=patience)
-        self.client = Client(url, operations=self.operations)
+        self.client = Client(url, operations=self.operations, wire=wire, sleep=lambda _: None)
 
     def _meet(self, queue: str) -> None:
         self.queue = queue

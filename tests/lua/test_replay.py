@@ -1,0 +1,535 @@
+"""A call that is sent again because its reply was lost happens once, and is answered as the first time."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from rq_core import errors
+from rq_core.aio import AsyncClient
+from rq_core.operations import Call, Operations, Patience
+from tests.support.clock import timed
+from tests.support.consistency import assert_consistent
+from tests.support.seed import ERROR, LEASE_MS, NO_FENCE, START_MS, WORKER, Seed, events_of
+from tests.support.snapshots import raw
+from tests.support.wires import LossyAsyncWire, LossyWire
+
+Operation = Callable[[Seed], Any]
+
+
+class LossySeed(Seed):
+    """A Seed whose connection can lose replies."""
+
+    wire: LossyWire
+
+    def __init__(self, url: str, queue: str = "q", **options: Any) -> None:
+        self.wire = LossyWire(url)
+        super().__init__(url, queue, wire=self.wire, **options)
+
+
+@pytest.fixture
+def lossy(redis_url: str) -> Iterator[LossySeed]:
+    with LossySeed(redis_url) as made:
+        yield made
+
+
+@pytest.fixture
+def other(redis_url: str) -> Iterator[Seed]:
+    """Somebody else at the same queue."""
+    with Seed(redis_url, name="c-2") as made:
+        yield made
+
+
+# Each returns the operation to be made, after bringing the queue where it makes a difference.
+
+
+def enqueue(seed: Seed) -> Operation:
+    seed.enqueue("live")
+    return lambda s: s.enqueue("a", s.job("b", delay_ms=500), "live", "a")
+
+
+def claim(seed: Seed) -> Operation:
+    seed.running("expired", losses=1)
+    seed.running("lost")
+    seed.cancelling("unwanted")
+    seed.live(LEASE_MS)
+    seed.enqueue("a", "b", "c")
+    seed.enqueue("due", delay_ms=1)
+    seed.advance(1)
+    return lambda s: s.claim(3, worker="w-2")
+
+
+def _three(seed: Seed) -> list[tuple[str, str]]:
+    claims = [seed.running("a"), seed.cancelling("b"), seed.running("c")]
+    return [*((c.id, c.fence) for c in claims), ("nobody", NO_FENCE)]
+
+
+def complete(seed: Seed) -> Operation:
+    held = _three(seed)
+    return lambda s: s.complete(*held)
+
+
+def fail(seed: Seed) -> Operation:
+    held = _three(seed)
+    return lambda s: s.fail(*held, delay_ms=700)
+
+
+def fail_finally(seed: Seed) -> Operation:
+    held = _three(seed)
+    return lambda s: s.fail(*held, verdict="final")
+
+
+def rollback(seed: Seed) -> Operation:
+    held = _three(seed)
+    return lambda s: s.rollback(*held)
+
+
+def rollback_unknown(seed: Seed) -> Operation:
+    held = _three(seed)
+    return lambda s: s.rollback(*held, reason="unknown_task")
+
+
+def cancel(seed: Seed) -> Operation:
+    _three(seed)
+    seed.enqueue("ready")
+    return lambda s: s.cancel("a", "b", "ready", "nobody")
+
+
+def requeue(seed: Seed) -> Operation:
+    seed.dead("dead")
+    seed.enqueue("ready")
+    return lambda s: s.requeue("dead", "ready", "nobody")
+
+
+def prune(seed: Seed) -> Operation:
+    seed.dead("dead")
+    seed.enqueue("ready")
+    return lambda s: s.prune("dead", "ready", "nobody")
+
+
+def configure(seed: Seed) -> Operation:
+    seed.configure(paused=1)
+    return lambda s: s.configure(paused=0, lease_ms=9_000)
+
+
+def turn(seed: Seed) -> Operation:
+    """All that a worker says at once."""
+    seed.enqueue("x", "y", "z", "v", "w")
+    x, y, z = seed.claim(3).jobs
+
+    def carry_out(s: Seed) -> Any:
+        made = s.operations
+        calls: list[Call[Any]] = [
+            made.complete_call("q", WORKER, [(x.id, x.fence)]),
+            made.fail_call("q", WORKER, [(y.id, y.fence, "retry", 500, "-", ERROR)]),
+            made.rollback_call("q", WORKER, [(z.id, z.fence, "shutdown", "null")]),
+            made.claim_call("q", WORKER, 2),
+            made.claim_call("q", WORKER, 2),
+            made.extend_call("q", WORKER, [(x.id, x.fence)]),
+        ]
+        return s.client.carry_out(calls)
+
+    return carry_out
+
+
+OPERATIONS = [
+    enqueue, claim, complete, fail, fail_finally, rollback, rollback_unknown, cancel, requeue, prune, configure,
+    turn,
+]  # fmt: skip
+every_operation = pytest.mark.parametrize("make", OPERATIONS, ids=lambda f: f.__name__)
+
+
+def told(seed: LossySeed, make: Callable[[Seed], Operation], **trouble: Any) -> tuple[Any, Any]:
+    """Carry the operation out on an empty server, with this trouble. Returns the answer and the whole queue."""
+    seed.control.flushall()
+    seed.clock.set(START_MS)
+    seed.operations = Operations(name="c-1", scripts=timed)
+    seed.client.operations = seed.operations
+    operation = make(seed)
+    for name, value in trouble.items():
+        setattr(seed.wire, name, value)
+    answer = operation(seed)
+    assert not (seed.wire.lose or seed.wire.unsent or seed.wire.flush), "the trouble did not come"
+    snapshot = seed.snapshot()
+    snapshot["meta"].pop("replid")
+    for _, entry in snapshot["outbox"]:
+        if entry["type"] == "epoch_started":
+            del entry["data"]
+    return answer, snapshot
+
+
+@every_operation
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        {"lose": 1},
+        {"lose": 3},
+        {"unsent": 2},
+        {"lose": 1, "flush": 0},
+        {"flush": 0},
+    ],
+    ids=["a lost reply", "three lost replies", "not sent at first", "scripts forgotten and reply lost", "scripts forgotten"],
+)  # fmt: skip
+def test_trouble_on_the_way_is_invisible(
+    lossy: LossySeed, make: Callable[[Seed], Operation], trouble: dict[str, int]
+) -> None:
+    """The same answer, and the same queue to the byte: no second event, no second run."""
+    expected = told(lossy, make)
+
+    actual = told(lossy, make, **trouble)
+
+    assert expected[0] == actual[0]
+    assert expected[1] == actual[1]
+    assert_fully_consistent(lossy)
+
+
+def assert_fully_consistent(seed: Seed) -> None:
+    assert_consistent(seed.snapshot())
+
+
+@pytest.mark.parametrize("at", range(7))
+def test_a_turn_broken_anywhere_is_invisible(lossy: LossySeed, at: int) -> None:
+    """Some replies came and the rest did not; or the server forgot its scripts in mid-pipeline."""
+    expected = told(lossy, turn)
+
+    assert expected == told(lossy, turn, lose=1, keep=min(at, 6))
+    lossy.wire.keep = 0
+    assert expected == told(lossy, turn, flush=at)
+
+
+def test_a_job_that_has_run_and_gone_does_not_run_again(lossy: LossySeed, other: Seed) -> None:
+    """The reply to enqueue is lost, the job runs and leaves Redis, then the client sends again."""
+    lossy.client.handshake("q")
+
+    def run() -> None:
+        for claimed in other.claim().jobs:
+            other.complete(claimed)
+
+    lossy.wire.lose, lossy.wire.between = 1, run
+
+    accepted = lossy.enqueue("a", "b")
+
+    assert (("a", "b"), ()) == (accepted.ids, accepted.duplicates)
+    assert {} == lossy.snapshot()["state"]
+    for job_id in ("a", "b"):
+        assert ["enqueued", "claimed", "succeeded"] == events_of(lossy.entries(), job_id)
+
+
+@pytest.mark.parametrize("late", [complete, fail, rollback])
+def test_a_settled_job_that_has_gone_on_is_left_alone(
+    lossy: LossySeed, other: Seed, late: Callable[[Seed], Operation]
+) -> None:
+    """A settlement is sent again after the job was claimed by somebody else, or has left."""
+    operation = late(lossy)
+    lossy.control.script_flush()
+    lossy.wire.lose = 1
+
+    def go_on() -> None:
+        other.advance(1_000)
+        other.claim(worker="w-2")
+
+    lossy.wire.between = go_on
+
+    answer = operation(lossy)
+
+    assert set(answer) >= {"nobody"}
+    before = lossy.snapshot()
+    assert_consistent(before)
+    assert [str(e.event) for e in lossy.entries()].count("settlement_refused") == 1
+
+
+def test_a_claim_sent_again_leaves_out_what_is_no_longer_held(
+    lossy: LossySeed, other: Seed
+) -> None:
+    """Its own jobs in force are answered with their specs, the others are not this worker's any more."""
+    jobs = ["a", "b", "c", "d", "e"]
+    lossy.enqueue(*jobs, args_json='{"n":1}')
+
+    def meanwhile() -> None:
+        fences = {i: other.client.job(i, ["q"]).fields["fence"] for i in jobs}  # type: ignore[union-attr]
+        other.complete(("a", fences["a"]))
+        other.cancel("b")
+        other.fail(("c", fences["c"]))
+        other.rollback(("d", fences["d"]))
+        assert ["d"] == [c.id for c in other.claim(1, worker="w-2").jobs]
+
+    lossy.wire.lose, lossy.wire.between = 1, meanwhile
+
+    claimed = lossy.claim()
+
+    assert ["b", "e"] == [c.id for c in claimed.jobs]
+    assert {'{"task":"t","args":{"n":1}}'} == {c.spec for c in claimed.jobs}
+    assert {1} == {c.number for c in claimed.jobs}
+    assert ["enqueued", "claimed"] == events_of(lossy.entries(), "e")
+    assert_consistent(lossy.snapshot())
+
+
+def test_an_empty_claim_sent_again_claims_nothing(lossy: LossySeed, other: Seed) -> None:
+    lossy.claim()
+    lossy.wire.lose, lossy.wire.between = 1, lambda: other.enqueue("a")
+
+    assert () == lossy.claim().jobs
+    assert ["a"] == [c.id for c in lossy.claim().jobs]
+
+
+def test_a_call_that_comes_late_is_refused_and_changes_nothing(lossy: LossySeed) -> None:
+    """Two lost connections can deliver out of order: the newer call has been answered already."""
+    lossy.enqueue("a")
+    lossy.enqueue("b")
+    late = lossy.wire.calls
+    (first,) = [c for c in late if "a" in c]
+    before = raw(lossy.control)
+
+    reply = lossy.control.execute_command(*first)
+
+    assert ["refused", "stale_call"] == reply
+    assert before == raw(lossy.control)
+
+
+@every_operation
+def test_a_lower_number_is_a_stale_call_in_every_script(
+    lossy: LossySeed, make: Callable[[Seed], Operation]
+) -> None:
+    if make is turn:
+        pytest.skip("several calls, each of them shown alone")
+    operation = make(lossy)
+    operation(lossy)
+    for (_, script), slots in lossy.operations._free.items():
+        for slot in slots:
+            if script == make.__name__.split("_")[0]:
+                slot.number -= 1 if slot.number > 1 else 2
+                slot.number -= 1
+    before = raw(lossy.control)
+
+    with pytest.raises(errors.StaleCall):
+        operation(lossy)
+
+    assert before == raw(lossy.control)
+
+
+def test_a_refusal_is_not_kept_as_an_answer(lossy: LossySeed) -> None:
+    """The reply to a refused call is lost, room is made, and the re-sent call is carried out: once."""
+    lossy.enqueue("first")
+    lossy.attach()
+    lossy.configure(backlog_max_jobs=1)
+    upto = lossy.snapshot()["outbox"][-1][0]
+    with Seed(lossy.client.url, name="c-2") as mirror:
+        lossy.wire.lose = 1
+        lossy.wire.between = lambda: mirror.client.trim("q", "db-1", upto, 100, 10_000)
+
+        assert ("a",) == lossy.enqueue("a").ids
+
+    assert ["enqueued"] == events_of(lossy.entries(), "a")
+
+
+# What cannot be found out.
+
+
+class Ticking:
+    """A clock that goes on by a second each time that it is asked."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def impatient(url: str, **patience: float) -> LossySeed:
+    seed = LossySeed(url)
+    seed.client.operations = seed.operations = Operations(
+        name="c-1", scripts=timed, patience=Patience(**patience), clock=Ticking(), url=url
+    )
+    return seed
+
+
+def test_an_outcome_that_stays_unknown_names_the_jobs(redis_url: str) -> None:
+    with impatient(redis_url, unsent=2.0, unknown=5.0) as seed:
+        seed.client.handshake("q")
+        seed.wire.lose = 1_000
+
+        with pytest.raises(errors.OutcomeUnknown) as caught:
+            seed.enqueue("a", "b")
+
+        assert ("a", "b") == caught.value.ids
+        seed.wire.lose = 0
+        seed.enqueue("c")
+        assert ["enqueued"] == events_of(seed.entries(), "a")
+
+
+def test_a_call_never_sent_is_given_up_sooner(redis_url: str) -> None:
+    with impatient(redis_url, unsent=2.0, unknown=50.0) as seed:
+        seed.client.handshake("q")
+        before = seed.snapshot()
+        seed.wire.unsent = 10
+
+        with pytest.raises(errors.ServerUnavailable, match="no connection"):
+            seed.enqueue("a")
+
+        assert before == seed.snapshot()
+
+
+def test_memory_that_fills_up_after_a_lost_reply_is_no_refusal(redis_url: str) -> None:
+    """The jobs may be in: 'the queue takes no new jobs' would make the caller enqueue them again, elsewhere."""
+    with impatient(redis_url, unsent=2.0, unknown=20.0) as seed:
+        seed.client.handshake("q")
+        seed.enqueue("warm")
+        seed.wire.lose = 1
+        seed.wire.between = lambda: seed.control.config_set("maxmemory", "1")
+        try:
+            with pytest.raises(errors.OutcomeUnknown) as caught:
+                seed.enqueue("a")
+            assert ("a",) == caught.value.ids
+        finally:
+            seed.control.config_set("maxmemory", "0")
+        assert ["enqueued"] == events_of(seed.entries(), "a")
+
+
+def test_memory_that_frees_up_again_shows_the_outcome(redis_url: str) -> None:
+    with impatient(redis_url, unsent=2.0, unknown=20.0) as seed:
+        seed.enqueue("warm")
+        pauses = []
+
+        def pause(_: float) -> None:
+            pauses.append(1)
+            if len(pauses) == 3:
+                seed.control.config_set("maxmemory", "0")
+
+        seed.client._sleep = pause
+        seed.wire.lose = 1
+        seed.wire.between = lambda: seed.control.config_set("maxmemory", "1")
+        try:
+            assert ("a",) == seed.enqueue("a").ids
+        finally:
+            seed.control.config_set("maxmemory", "0")
+        assert ["enqueued"] == events_of(seed.entries(), "a")
+
+
+def test_a_forked_child_does_not_go_on_with_its_parents_slots(lossy: LossySeed) -> None:
+    """Both would use the same numbers, and one would be answered with the other's answer."""
+    lossy.enqueue("a")
+    lossy.operations._pid -= 1
+
+    assert ("b",) == lossy.enqueue("b").ids
+
+    names = sorted(lossy.snapshot()["slots"])
+    assert 2 == len(names)
+    assert 2 == len({name.rsplit(".enqueue", 1)[0] for name in names})
+
+
+# asyncio
+
+
+@every_operation
+async def test_the_asyncio_client_sends_again_in_the_same_way(
+    redis_url: str, make: Callable[[Seed], Operation]
+) -> None:
+    """The plans are the same; so it is enough that the loop which drives them is."""
+    if make not in {enqueue, cancel, requeue, prune, configure, turn}:
+        pytest.skip("a call of a turn: shown by the turn")
+    with LossySeed(redis_url) as seed:
+        expected = told(seed, make)
+        seed.control.flushall()
+        seed.clock.set(START_MS)
+        seed.operations = seed.client.operations = Operations(name="c-1", scripts=timed)
+        operation = make(seed)
+        wire = LossyAsyncWire(redis_url)
+        async with AsyncClient(redis_url, wire=wire, operations=seed.operations) as client:
+            wire.lose = 2
+            answer = await operation(Redirected(seed, client))
+        snapshot = seed.snapshot()
+
+    assert expected[0] == answer
+    assert wire.lose == 0
+    for key in ("state", "jobs", "leases", "scheduled", "dead", "slots"):
+        assert expected[1][key] == snapshot[key]
+    assert_consistent(snapshot)
+
+
+class Redirected:
+    """The few calls of a Seed that the operations above make, on an AsyncClient."""
+
+    def __init__(self, seed: Seed, client: AsyncClient) -> None:
+        self.seed, self.client, self.operations, self.job = (
+            seed,
+            client,
+            client.operations,
+            seed.job,
+        )
+
+    def enqueue(self, *jobs: Any) -> Any:
+        return self.client.enqueue([self.job(j) if isinstance(j, str) else j for j in jobs])
+
+    def cancel(self, *ids: str) -> Any:
+        return self.client.cancel("q", ids)
+
+    def requeue(self, *ids: str) -> Any:
+        return self.client.requeue("q", ids)
+
+    def prune(self, *ids: str) -> Any:
+        return self.client.prune("q", ids)
+
+    def configure(self, **values: int) -> Any:
+        return self.client.configure("q", values)
+
+
+async def test_jobs_enqueued_at_once_share_calls_and_each_has_its_answer(redis_url: str) -> None:
+    wire = LossyAsyncWire(redis_url)
+    with Seed(redis_url) as seed:
+        seed.enqueue("live")
+        async with AsyncClient(
+            redis_url, wire=wire, operations=Operations(name="c-9", scripts=timed)
+        ) as client:
+            import asyncio
+
+            await client.handshake("q")
+            wire.lose = 3
+            ids = [*(f"a-{n}" for n in range(100)), "live", "a-7"]
+            fresh = await asyncio.gather(*(client.enqueue_one(seed.job(i)) for i in ids))
+
+        assert [True] * 100 + [False, False] == fresh
+        assert_consistent(seed.snapshot())
+        assert 101 == len(seed.snapshot()["state"])
+
+
+async def test_a_job_that_cannot_be_sent_raises_to_its_caller(redis_url: str) -> None:
+    """Whatever goes wrong in the shared call: a caller that waits for ever is worse."""
+    import asyncio
+
+    with Seed(redis_url) as seed:
+        async with AsyncClient(redis_url) as client:
+            bad = seed.job("bad")._replace(args_json=None)  # type: ignore[arg-type]
+            with pytest.raises(AttributeError):
+                async with asyncio.timeout(5):
+                    await client.enqueue_one(bad)
+            assert await client.enqueue_one(seed.job("good"))
+
+
+# The server's own refusals.
+
+
+def test_a_wrong_password_is_said_at_once(start_redis: Callable[..., Any]) -> None:
+    """It will not get better by asking for ten minutes."""
+    server = start_redis()
+    with server.client() as control:
+        control.config_set("requirepass", "right")
+    seen: list[float] = []
+    for url in (server.url, server.url.replace("redis://", "redis://:wrong@")):
+        from rq_core.client import Client
+
+        with Client(url, sleep=seen.append) as client:
+            with pytest.raises(errors.ServerUnsuitable, match=r"NOAUTH|WRONGPASS|password|AUTH"):
+                client.handshake("q")
+    assert seen == []
+
+
+def test_losing_a_connection_is_not_an_answer(lossy: LossySeed) -> None:
+    """The server cuts the connection of the client before the reply comes."""
+    lossy.enqueue("a")
+    lossy.control.client_kill_filter(_type="normal", skipme=True)
+
+    assert ("b",) == lossy.enqueue("b").ids
+    with pytest.raises(redis.ResponseError):
+        lossy.control.execute_command("EVALSHA", "0" * 40, 0)

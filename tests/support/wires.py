@@ -1,0 +1,79 @@
+"""Connections that lose what they should bring, at a moment that the test says."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rq_core.operations import Lost, Unsent
+from rq_core.wire import AsyncPoolWire, PoolWire
+
+
+def _is_call(command: Sequence[Any]) -> bool:
+    return command[0] == "EVALSHA"
+
+
+class LossyWire:
+    """A PoolWire that can lose the replies of exchanges with script calls, after they were carried out.
+
+    ``lose`` says how many more times, ``keep`` how many of the replies still come; ``between`` is called after
+    each loss, so before the client sends again. ``flush`` makes the server forget its scripts before the command
+    with that index. ``sent`` keeps every exchange.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._wire = PoolWire(url)
+        self.lose = 0
+        self.keep = 0
+        self.unsent = 0
+        self.flush: int | None = None
+        self.between: Callable[[], Any] = lambda: None
+        self.sent: list[list[Sequence[Any]]] = []
+
+    def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        calls = any(_is_call(c) for c in commands)
+        if calls and self.unsent > 0:
+            self.unsent -= 1
+            return [Unsent("no connection, says the test")] * len(commands)
+        self.sent.append(list(commands))
+        replies = self._exchange(commands, calls=calls)
+        if calls and self.lose > 0:
+            self.lose -= 1
+            self.between()
+            return [
+                *replies[: self.keep],
+                *[Lost("dropped by the test")] * (len(commands) - self.keep),
+            ]
+        return replies
+
+    def _exchange(self, commands: Sequence[Sequence[Any]], *, calls: bool) -> list[Any]:
+        if not calls or self.flush is None:
+            return self._wire.exchange(commands)
+        at, self.flush = self.flush, None
+        mixed = [*commands[:at], ["SCRIPT", "FLUSH"], *commands[at:]]
+        replies = self._wire.exchange(mixed)
+        return [*replies[:at], *replies[at + 1 :]]
+
+    def block(self, command: Sequence[Any], seconds: float) -> Any:
+        return self._wire.block(command, seconds)
+
+    def close(self) -> None:
+        self._wire.close()
+
+    @property
+    def calls(self) -> list[Sequence[Any]]:
+        """Every script call that was sent."""
+        return [c for exchange in self.sent for c in exchange if _is_call(c)]
+
+
+class LossyAsyncWire(AsyncPoolWire):
+    """The same for asyncio: ``lose`` says how many exchanges with script calls still lose their replies."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.lose = 0
+
+    async def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        replies = await super().exchange(commands)
+        if self.lose > 0 and any(_is_call(c) for c in commands):
+            self.lose -= 1
+            return [Lost("dropped by the test")] * len(commands)
+        return replies
