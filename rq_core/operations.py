@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -29,6 +30,8 @@ from rq_core.scripts import Script, script
 from rq_core.settings import SETTINGS
 
 log = logging.getLogger(__name__)
+
+_PASSWORD: Final = re.compile(r"(//[^/@\s:]*:)[^/\s]+@")
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -193,7 +196,8 @@ class Operations:
         scripts: Callable[[str], Script] = script,
     ) -> None:
         self.prefix = check_name("prefix", prefix)
-        self.url = url
+        # For messages only, so without its password.
+        self.url = _PASSWORD.sub(r"\1***@", url)
         self.name = check_name("client", name or boot_id("c"))
         self.patience = patience or Patience()
         self._clock = clock

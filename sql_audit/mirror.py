@@ -233,6 +233,9 @@ class Mirror:
         if outcome is not Outcome.MIRRORED:
             return Turn(outcome)
         self._after_commit()
+        if any(intake.event is Event.EPOCH_STARTED for intake in batch.intakes):
+            # Redis may have forgotten that this database mirrors the queue, or ask for a baseline.
+            self.attach()
         self.trim(batch.cursor)
         events = 0 if batch.folder is None else len(batch.folder.events)
         return Turn(outcome, len(batch.entries), events)

@@ -240,7 +240,8 @@ def test_a_turn_takes_the_steps_in_order(
 
     Mirror(source, database, QUEUE, on_step=steps.append).turn()
 
-    assert steps == list(STEPS)
+    # The batch begins an epoch, so the mirror makes sure of its place before it trims.
+    assert steps == [*STEPS[:-1], "attached", "trimmed"]
 
 
 # What Redis forgot, or changed.

@@ -49,7 +49,7 @@ def broken_after(count: int, seed: Seed, scene: Scene) -> bool:
     """Carry the call out as far as its first writes; say whether it would have made more."""
     script = timed_with(scene.script, BREAK_AT_WRITE.format(count=count))
     try:
-        seed.control.execute_command(*scene.command(seed, script))
+        seed.control.execute_command(*scene.command(seed, script))  # type: ignore[no-untyped-call]
     except redis.ResponseError as error:
         if "broken by the test" not in str(error):
             raise

@@ -257,8 +257,8 @@ def repair(seed: Seed) -> Scene:
     seed.control.zadd(seed.keys("dead"), {"running": 1})
     seed.control.hset(seed.keys("jobs"), "nobody", "{}")
     seed.control.zadd(seed.keys("scheduled"), {"stray": 1})
-    (slot, *_) = seed.control.hkeys(seed.keys("slots"))
-    seed.control.zadd(seed.keys("expiring"), {"stray": 1, f"slot|{slot}": 1})
+    slot = next(iter(seed.snapshot()["slots"]))
+    seed.control.zadd(seed.keys("expiring"), {"stray": 1, f"slot|{slots[0]}": 1})
     line = seed.control.hget(seed.keys("state"), "garbled")
     seed.control.hset(seed.keys("state"), "garbled", "rubbish")
     records = [
