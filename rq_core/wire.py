@@ -165,7 +165,7 @@ class AsyncPoolWire:
     async def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """See Wire.exchange."""
         try:
-            connection: Any = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+            connection: Any = await self._pool.get_connection()
         except _ANSWERED as error:
             return [ReplyError(_words(error))] * len(commands)
         except (TimeoutError, *_BROKEN) as error:

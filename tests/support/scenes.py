@@ -258,7 +258,7 @@ def repair(seed: Seed) -> Scene:
     seed.control.hset(seed.keys("jobs"), "nobody", "{}")
     seed.control.zadd(seed.keys("scheduled"), {"stray": 1})
     slot = next(iter(seed.snapshot()["slots"]))
-    seed.control.zadd(seed.keys("expiring"), {"stray": 1, f"slot|{slots[0]}": 1})
+    seed.control.zadd(seed.keys("expiring"), {"stray": 1, f"slot|{slot}": 1})
     line = seed.control.hget(seed.keys("state"), "garbled")
     seed.control.hset(seed.keys("state"), "garbled", "rubbish")
     records = [
