@@ -149,7 +149,7 @@ class Executor:
                 await task.function(**arguments)
         except asyncio.CancelledError as error:
             self._ended(running, task, running.ending or error)
-        except Exception as error:  # noqa: BLE001 - a handler may raise anything; it is reported
+        except BaseException as error:  # noqa: BLE001 - also SystemExit: only this job has failed
             self._ended(running, task, error)
         else:
             self._ended(running, task, None)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+
+import pytest
 
 from rq_core.app import App
 from rq_core.client import Client
@@ -315,3 +318,20 @@ async def test_an_idle_worker_sends_at_most_two_commands_a_second(
     # A turn is one command and each is preceded by one blocking wait; with T = 1 s there are three looks a second.
     # Measured per look: 2 commands in T/3 or 5 s, whichever is shorter.
     assert worker.stats.turns - turns <= 2.0 / (crew.LEASE / 3) + 1
+
+
+@pytest.mark.parametrize("task", [crew.raising, crew.raising_in_thread], ids=lambda t: t.name)
+@pytest.mark.parametrize("name", ["SystemExit", "KeyboardInterrupt", "Ending"])
+async def test_whatever_a_handler_raises_is_a_failure_of_its_job_only(
+    client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any, name: str
+) -> None:
+    handle = task.enqueue(name)
+
+    async with run_worker() as worker:
+        await wait_until_async(lambda: handle.state() == "dead", "the job is dead")
+        good = crew.coroutine.enqueue(n=1)
+        await wait_until_async(gone(client, good.id), "the worker goes on")
+
+    assert worker.stats.failed == 3
+    died = events(client, handle.id)[-1][1]
+    assert (died["reason"], died["error"]["type"]) == ("attempts_spent", name)
