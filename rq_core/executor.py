@@ -202,7 +202,7 @@ class Executor:
             # That claim is not in force: there is nothing to report it to.
             log.warning("lease lost, handler stopped", extra=_facts(running))
             return
-        if isinstance(error, WorkerStopping | asyncio.CancelledError):
+        if isinstance(error, WorkerStopping):
             self._on_settlement(Settlement(claim, "rollback", 0, "shutdown"))
             return
         if isinstance(error, JobCancelled):

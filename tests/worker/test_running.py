@@ -335,3 +335,16 @@ async def test_whatever_a_handler_raises_is_a_failure_of_its_job_only(
     assert worker.stats.failed == 3
     died = events(client, handle.id)[-1][1]
     assert (died["reason"], died["error"]["type"]) == ("attempts_spent", name)
+
+
+@pytest.mark.parametrize("task", [crew.raising, crew.raising_in_thread], ids=lambda t: t.name)
+async def test_a_cancellation_that_nobody_asked_for_is_a_failure(
+    client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any
+) -> None:
+    """A library's cancelled future ends in the handler; given back unspent, the job would run for ever."""
+    handle = task.enqueue("CancelledError")
+
+    async with run_worker():
+        await wait_until_async(lambda: handle.state() == "dead", "the job is dead")
+
+    assert "rolled_back" not in event_types(client, handle.id)
