@@ -26,7 +26,7 @@ from rq_core.errors import (
     WorkerStopping,
 )
 from rq_core.job import Claim, Spec, read_spec
-from rq_core.settlement import Settlement, describe
+from rq_core.settlement import Settlement, describe, message_of
 from rq_core.task import Task
 
 log = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class Executor:
     def _refuse(self, claim: Claim, verdict: str, reason: str, error: BaseException) -> None:
         log.warning(
             "job cannot be run here: %s",
-            error,
+            message_of(error),
             extra={"job": claim.id, "queue": claim.queue, "reason": reason},
         )
         self._on_settlement(
@@ -212,7 +212,7 @@ class Executor:
         log.warning(
             "job failed: %s: %s",
             type(error).__name__,
-            error,
+            message_of(error),
             extra=_facts(running) | {"verdict": verdict.outcome},
         )
         delay_ms = round(verdict.delay * 1000)

@@ -348,3 +348,18 @@ async def test_a_cancellation_that_nobody_asked_for_is_a_failure(
         await wait_until_async(lambda: handle.state() == "dead", "the job is dead")
 
     assert "rolled_back" not in event_types(client, handle.id)
+
+
+@pytest.mark.parametrize("task", [crew.raising, crew.raising_in_thread], ids=lambda t: t.name)
+async def test_an_error_that_cannot_say_what_it_is_is_reported_all_the_same(
+    client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any
+) -> None:
+    handle = task.enqueue("Speechless")
+
+    async with run_worker(concurrency=1):
+        await wait_until_async(lambda: handle.state() == "dead", "the job is dead")
+        good = crew.function.enqueue(n=1)
+        await wait_until_async(gone(client, good.id), "its place is free again")
+
+    error = events(client, handle.id)[-1][1]["error"]
+    assert (error["type"], error["message"]) == ("Speechless", "<no words: str() raised RuntimeError>")
