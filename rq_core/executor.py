@@ -74,7 +74,8 @@ class Executor:
         self._on_free = on_free
         self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
         self._threads = concurrent.futures.ThreadPoolExecutor(threads, "rq-core-job")
-        self.running: dict[tuple[str, str], Running] = {}
+        self.running: dict[tuple[str, str, str], Running] = {}
+        """By queue, job and fence: a job may be claimed anew while an old handler of it still runs."""
 
     def start(self, claim: Claim) -> Running | None:
         """Start a claim's handler. None: it could not be started, and its settlement has been given."""
@@ -93,7 +94,7 @@ class Executor:
             self._refuse(claim, "rollback", "unknown_arguments", error)
             return None
         running = self._running(claim, spec, task)
-        self.running[claim.queue, claim.id] = running
+        self.running[claim.queue, claim.id, claim.fence] = running
         loop = asyncio.get_running_loop()
         if task.is_async:
             running.handler = loop.create_task(self._run_async(running, task, arguments))
@@ -104,8 +105,13 @@ class Executor:
         return running
 
     def end(self, running: Running, why: HandlerSignal) -> None:
-        """Ask a handler to stop: an async one is cancelled, a sync one sees ``current_job().cancelled``."""
-        running.ending = running.ending or why
+        """Ask a handler to stop: an async one is cancelled, a sync one sees ``current_job().cancelled``.
+
+        Only the first reason counts: a handler that cleans up is not interrupted again.
+        """
+        if running.ending is not None:
+            return
+        running.ending = why
         running.context.tell(why)
         if running.handler is not None:
             running.handler.cancel()
@@ -147,8 +153,6 @@ class Executor:
         try:
             with job_context.running(running.context):
                 await task.function(**arguments)
-        except asyncio.CancelledError as error:
-            self._ended(running, task, running.ending or error)
         except BaseException as error:  # noqa: BLE001 - also SystemExit: only this job has failed
             self._ended(running, task, error)
         else:
@@ -173,8 +177,10 @@ class Executor:
             loop.call_soon_threadsafe(finish, error)
 
         def finish(error: BaseException | None) -> None:
-            self._ended(running, task, error)
-            self._free(running)
+            try:
+                self._ended(running, task, error)
+            finally:
+                self._free(running)
 
         self._threads.submit(handler)
 
@@ -198,6 +204,8 @@ class Executor:
         if error is None:
             self._on_settlement(Settlement(claim, "complete"))
             return
+        # However a handler ends that was asked to stop, that is why.
+        error = running.ending or error
         if isinstance(error, LeaseLost):
             # That claim is not in force: there is nothing to report it to.
             log.warning("lease lost, handler stopped", extra=_facts(running))
@@ -223,7 +231,8 @@ class Executor:
     def _free(self, running: Running) -> None:
         if running.timer is not None:
             running.timer.cancel()
-        self.running.pop((running.claim.queue, running.claim.id), None)
+        claim = running.claim
+        self.running.pop((claim.queue, claim.id, claim.fence), None)
         self._on_free(running)
 
 

@@ -249,7 +249,9 @@ class Operations:
                 if slot is not None:
                     self._free[call.queue, call.script].append(slot)
 
-    def _settle(self, calls: Sequence[Call[Any]], commands: list[list[Any]]) -> Plan[list[Any]]:
+    def _settle(  # noqa: PLR0912 - one branch per thing that a reply can be
+        self, calls: Sequence[Call[Any]], commands: list[list[Any]]
+    ) -> Plan[list[Any]]:
         results: list[Any] = [None] * len(calls)
         waiting = list(range(len(calls)))
         first = self._clock()
@@ -285,13 +287,28 @@ class Operations:
             rounds += 1
             if forgotten:
                 trouble = (yield from self._load(forgotten)) or trouble
-            for queue in sorted(strangers):
-                yield from self.handshake(queue)
+            unusable = yield from self._meet(strangers)
+            for i in waiting:
+                results[i] = unusable.get(calls[i].queue)
+            waiting = [i for i in waiting if results[i] is None]
+            if not waiting:
+                return results
             trouble = trouble or _too_many(rounds)
             if trouble is not None:
                 self._check_patience(first, bool(lost), trouble, [calls[i] for i in waiting])
                 yield _pause(attempt)
                 attempt += 1
+
+    def _meet(self, queues: Iterable[str]) -> Plan[dict[str, errors.RqCoreError]]:
+        """Meet queues whose history is another one. Returns why some cannot be used: the others' calls, done or
+        not, must not suffer for it."""
+        unusable: dict[str, errors.RqCoreError] = {}
+        for queue in sorted(queues):
+            try:
+                yield from self.handshake(queue)
+            except (errors.Refused, errors.QueueDamaged) as error:
+                unusable[queue] = error
+        return unusable
 
     def _load(self, names: Iterable[str]) -> Plan[Exception | None]:
         """Load scripts. Returns what went wrong for now; raises ServerUnsuitable if it will stay so."""

@@ -86,6 +86,17 @@ async def sleeping(seconds: float) -> None:
 
 
 @app.task(queue="crew", retry=quick)
+async def tidying(seconds: float) -> None:
+    """On the loop; takes its time to clean up when it is cancelled."""
+    witness("begin")
+    try:
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(seconds)
+        witness("tidied")
+
+
+@app.task(queue="crew", retry=quick)
 def dozing(seconds: float) -> None:
     """In a thread; looks whether it should stop."""
     witness("begin")

@@ -362,4 +362,46 @@ async def test_an_error_that_cannot_say_what_it_is_is_reported_all_the_same(
         await wait_until_async(gone(client, good.id), "its place is free again")
 
     error = events(client, handle.id)[-1][1]["error"]
-    assert (error["type"], error["message"]) == ("Speechless", "<no words: str() raised RuntimeError>")
+    assert (error["type"], error["message"]) == (
+        "Speechless",
+        "<no words: str() raised RuntimeError>",
+    )
+
+
+async def test_a_job_that_timed_out_in_a_thread_may_run_again_on_the_same_worker(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    """The old handler still runs when the new claim begins; its end must not make the worker forget the new one."""
+    handle = crew.deaf.with_options(timeout=0.2, max_attempts=2).enqueue(0.6)
+    async with run_worker() as worker:
+        await wait_until_async(lambda: len(witness.lines("begin")) == 2, "it runs again")
+        await wait_until_async(lambda: len(witness.lines("end")) == 1, "the first thread ended")
+        assert [claim for _, claim, _ in worker._executor.running] == [handle.id]
+        await wait_until_async(lambda: handle.state() == "dead", "its attempts are spent")
+
+
+async def test_a_cancelled_handler_may_take_its_time_to_clean_up(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    """Every heartbeat says again that the job is unwanted; the handler is interrupted once."""
+    handle = crew.tidying.enqueue(1.2 * crew.LEASE)
+    async with run_worker():
+        await wait_until_async(lambda: witness.lines("begin"), "the job runs")
+        handle.cancel()
+        await wait_until_async(gone(client, handle.id), "it stopped")
+
+    assert len(witness.lines("tidied")) == 1
+
+
+async def test_an_async_handler_that_ignores_the_end_is_given_back_all_the_same(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    handle = crew.tidying.enqueue(4.0)
+    async with run_worker(grace=0.0):
+        await wait_until_async(lambda: witness.lines("begin"), "the job runs")
+
+    job = client.job(handle.id, ["crew"])
+    assert job is not None
+    assert job.state == "ready"
+    assert "failed" not in job.fields
+    await wait_until_async(lambda: witness.lines("tidied"), "the handler came to its end")
