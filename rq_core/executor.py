@@ -18,7 +18,6 @@ from typing import Any
 from rq_core import context as job_context
 from rq_core.context import JobContext
 from rq_core.errors import (
-    ArgumentsInvalid,
     HandlerSignal,
     HandlerTimeout,
     JobCancelled,
@@ -90,7 +89,7 @@ class Executor:
             return None
         try:
             arguments = task.arguments.load(spec.args_json)
-        except ArgumentsInvalid as error:
+        except Exception as error:  # noqa: BLE001 - a model's own checks may raise anything, too
             self._refuse(claim, "rollback", "unknown_arguments", error)
             return None
         running = self._running(claim, spec, task)

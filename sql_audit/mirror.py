@@ -237,6 +237,7 @@ class Mirror:
             # Redis may have forgotten that this database mirrors the queue, or ask for a baseline.
             self.attach()
         self.trim(batch.cursor)
+        self.position = batch.cursor.position
         events = 0 if batch.folder is None else len(batch.folder.events)
         return Turn(outcome, len(batch.entries), events)
 
@@ -251,7 +252,8 @@ class Mirror:
             self.chain(connection, batch)
             self.advance(connection, batch)
             connection.commit()
-            self.position = batch.cursor.position
+            # Until the trim is answered it is owed, and the next turn begins with it.
+            self.position = None
             self._done("committed")
         return Outcome.MIRRORED
 

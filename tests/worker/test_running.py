@@ -405,3 +405,19 @@ async def test_an_async_handler_that_ignores_the_end_is_given_back_all_the_same(
     assert job.state == "ready"
     assert "failed" not in job.fields
     await wait_until_async(lambda: witness.lines("tidied"), "the handler came to its end")
+
+
+async def test_a_check_of_arguments_that_breaks_gives_the_job_back_and_harms_no_other(
+    app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    other = App(app.redis_url)
+    bad = other.enqueue("crew", "counting", {"count": {"n": -1}})
+    good = other.enqueue("crew", "counting", {"count": {"n": 1}})
+    other.close()
+
+    async with run_worker():
+        await wait_until_async(gone(client, good.id), "the good job is done")
+        await wait_until_async(lambda: bad.state() == "scheduled", "the bad job was given back")
+
+    (rolled_back,) = [f for e, f in events(client, bad.id) if e.event == "rolled_back"]
+    assert rolled_back["reason"] == "unknown_arguments"
