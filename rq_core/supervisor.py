@@ -178,7 +178,8 @@ class Supervisor:
                     continue
                 child.join()
                 del self._children[place]
-                if child.exitcode == 0 or self._stops:
+                # Without burst no worker is ever done: a handler has ended the process (os._exit, a C library).
+                if self._stops or (child.exitcode == 0 and self._options.worker.burst):
                     status = status or max(0, child.exitcode)
                     continue
                 self._bury(place, child.exitcode)

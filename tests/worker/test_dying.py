@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
+
+import pytest
 
 from rq_core.app import App
 from rq_core.client import Client
 from tests.support import crew
 from tests.support.crew import worker_process
+from tests.support.servers import RedisServer
 from tests.support.wait import wait_until
 from tests.worker.conftest import event_types, events
 
@@ -142,5 +146,22 @@ def test_the_supervisor_replaces_a_dead_worker_and_ends_all_on_one_signal(
         )
         app.enqueue_many(crew.function.job(n=n) for n in range(20, 40))
         wait_until(lambda: len(witness.lines()) == 40, "the jobs are done", timeout=30)
+        supervisor.send_signal(signal.SIGTERM)
+        assert supervisor.wait(30) == 0
+
+
+def test_a_worker_whose_handler_ends_the_process_with_status_0_is_replaced(
+    client: Client, witness: crew.Witness, app: App
+) -> None:
+    """Nobody asked that worker to stop, so it did not finish: it is gone."""
+    handle = crew.exiting.enqueue(0)
+    with worker_process(app.redis_url, witness, "--processes", "2") as supervisor:
+        wait_until(lambda: witness.lines("exiting"), "it runs", timeout=30)
+        wait_until(
+            lambda: "restarting" in witness.path.with_suffix(".log").read_text(),
+            "the supervisor has noticed",
+            timeout=10,
+        )
+        wait_until(lambda: handle.state() == "gone", "the job is done", timeout=30)
         supervisor.send_signal(signal.SIGTERM)
         assert supervisor.wait(30) == 0
