@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
-
-import pytest
 
 from rq_core.app import App
 from rq_core.client import Client
 from tests.support import crew
 from tests.support.crew import worker_process
-from tests.support.servers import RedisServer
 from tests.support.wait import wait_until
 from tests.worker.conftest import event_types, events
 
