@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from rq_core.errors import AuditElsewhere
+from rq_core.errors import AuditElsewhere, ServerUnavailable
 from sql_audit.database import Database
 from sql_audit.mirror import STEPS, BatchLimits, Mirror, Outcome
 from sql_audit.queries import audit_id
@@ -361,3 +361,23 @@ def test_queues_do_not_meet(
         assert auditlog.told_by_sql(database, writer.queue) == auditlog.told_by_stream(writer.log)
         auditlog.assert_chain_holds(database, writer.queue)
     assert len(auditlog.rows(database, "SELECT * FROM job")) == 2 * len(queues)
+
+
+def test_a_trim_that_failed_is_made_up_for(
+    writer: StreamWriter, source: StreamSource, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis went away between the commit and the trim: what it owes must still come off the backlog."""
+    enqueue(writer, "a", "b")
+    with monkeypatch.context() as away:
+
+        def trim(*_args: object) -> None:
+            raise ServerUnavailable(url="redis://", why="it went away")
+
+        away.setattr(source, "trim", trim)
+        with pytest.raises(ServerUnavailable):
+            mirror.turn()
+
+    enqueue(writer, "c")
+    auditlog.drain(mirror)
+
+    assert writer.backlog() == (0, 0)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
+
+import pytest
 
 from rq_core.app import App
 from rq_core.client import Client
 from tests.support import crew
 from tests.support.crew import worker_process
+from tests.support.servers import RedisServer
 from tests.support.wait import wait_until
 from tests.worker.conftest import event_types, events
 
@@ -161,3 +165,22 @@ def test_a_worker_whose_handler_ends_the_process_with_status_0_is_replaced(
         wait_until(lambda: handle.state() == "gone", "the job is done", timeout=30)
         supervisor.send_signal(signal.SIGTERM)
         assert supervisor.wait(30) == 0
+
+
+@pytest.mark.parametrize("options", [(), ("--processes", "2")], ids=["alone", "supervised"])
+def test_sigterm_ends_a_worker_though_the_server_is_away(
+    start_redis: Callable[..., RedisServer], witness: crew.Witness, options: tuple[str, ...]
+) -> None:
+    server = start_redis()
+    with App(server.url) as app:
+        app.enqueue("crew", "sleeping", {"seconds": 0.1})
+    with worker_process(server.url, witness, "--grace", "1", *options) as process:
+        wait_until(lambda: witness.lines("end"), "the worker works", timeout=20)
+        server.kill()
+        wait_until(
+            lambda: "trying again" in witness.path.with_suffix(".log").read_text(),
+            "the worker has noticed",
+            timeout=10,
+        )
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(15) == 0
