@@ -199,7 +199,7 @@ def change_settings(queue: str, assignments: Sequence[str], **given: Any) -> Non
         print_json(settings)
         return
     for name, value in settings.items():
-        shown = f"{value / 1000:g}" if name.endswith("_ms") else f"{value}"
+        shown = f"{value / 1000:.15g}" if name.endswith("_ms") else f"{value}"
         click.echo(f"{_shown(name)}={shown}")
 
 
