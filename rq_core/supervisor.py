@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RESTART_PAUSE_MAX: Final = 30.0
+HEALTHY_LIFE: Final = 60.0
+"""Seconds after which a worker's death is no longer counted with the ones before."""
 ATTACH_WAIT: Final = 15.0
 """Seconds that workers wait for the mirror to attach."""
 MIRROR_GRACE: Final = 60.0
@@ -106,12 +108,22 @@ def _child(options: ServeOptions) -> None:
     # Ctrl-C reaches the whole process group; only the supervisor answers it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logs.configure(options.log_format, options.log_level)
+    threading.Thread(target=_end_with_parent, name="rq-core-parent", daemon=True).start()
     try:
         status = work(load(options), options.worker)
     except RqCoreError as error:
         log.error("worker cannot run: %s", error)  # noqa: TRY400 - one clear line
         status = 1
     sys.exit(status)
+
+
+def _end_with_parent() -> None:
+    """Stop this worker when its supervisor is gone: nobody else would."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        log.error("the supervisor is gone, stopping")
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Supervisor:
@@ -123,6 +135,7 @@ class Supervisor:
         self._context = multiprocessing.get_context("spawn")
         self._children: dict[int, BaseProcess] = {}
         self._failures: dict[int, int] = {}
+        self._born: dict[int, float] = {}
         self._due: dict[int, float] = {}
         self._mirror: subprocess.Popen[bytes] | None = None
         self._stops = 0
@@ -159,6 +172,7 @@ class Supervisor:
             target=_child, args=(self._options,), name=f"rq-core-worker-{place}"
         )
         child.start()
+        self._born[place] = time.monotonic()
         self._children[place] = child
         if self._stops:
             child.terminate()
@@ -189,7 +203,9 @@ class Supervisor:
 
     def _bury(self, place: int, exitcode: int) -> None:
         """A worker died: its jobs run again when their leases expire; another takes its place."""
-        failures = self._failures[place] = self._failures.get(place, 0) + 1
+        lived = time.monotonic() - self._born[place]
+        before = 0 if lived > HEALTHY_LIFE else self._failures.get(place, 0)
+        failures = self._failures[place] = before + 1
         pause = min(0.5 * 2 ** (failures - 1), RESTART_PAUSE_MAX)
         what = f"signal {-exitcode}" if exitcode < 0 else f"status {exitcode}"
         log.error("worker process %d ended by %s, restarting in %g s", place, what, pause)

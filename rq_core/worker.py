@@ -291,7 +291,8 @@ class Worker:
             return False
         for name in self._queues:
             counts = await self._client.counts(name)
-            if sum(counts.ready.values()) or counts.running:
+            # A paused queue gives out nothing, however much is ready.
+            if counts.running or (sum(counts.ready.values()) and not counts.paused):
                 return False
             if self._queues[name].due <= time.monotonic():
                 return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -184,3 +185,21 @@ def test_sigterm_ends_a_worker_though_the_server_is_away(
         )
         process.send_signal(signal.SIGTERM)
         assert process.wait(15) == 0
+
+
+def test_workers_end_with_their_supervisor(client: Client, witness: crew.Witness, app: App) -> None:
+    """However it went: a worker that nobody watches would run on through the next deploy."""
+    with worker_process(app.redis_url, witness, "--processes", "2", "--grace", "1") as supervisor:
+        app.enqueue_many(crew.function.job(n=n) for n in range(20))
+        wait_until(lambda: len(witness.lines()) == 20, "the jobs are done", timeout=30)
+        workers = {line["pid"] for line in witness.lines()}
+        supervisor.kill()
+        wait_until(lambda: not any(map(_lives, workers)), "the workers have ended", timeout=20)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        # A zombie, ended but not yet waited for by whoever inherited it, does not live.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -421,3 +421,15 @@ async def test_a_check_of_arguments_that_breaks_gives_the_job_back_and_harms_no_
 
     (rolled_back,) = [f for e, f in events(client, bad.id) if e.event == "rolled_back"]
     assert rolled_back["reason"] == "unknown_arguments"
+
+
+async def test_burst_ends_at_a_paused_queue(app: App, client: Client) -> None:
+    from rq_core.worker import Worker, WorkerOptions
+
+    handle = crew.function.enqueue(1)
+    client.configure("crew", {"paused": 1})
+
+    async with asyncio.timeout(10):
+        await Worker(app, WorkerOptions(queues=("crew",), burst=True)).run()
+
+    assert handle.state() == "ready"
