@@ -1,12 +1,12 @@
 --[[ attach: a mirror takes a queue's outbox into its audit database, or gives it up (`mode` on or off).
 
-Until then the outbox is a ring of recent events. If the ring still has the whole epoch, the history simply
-begins there; otherwise a new epoch starts, and the mirror asks for a baseline of the jobs that are alive.
+Until then the outbox is a ring of recent events. If the queue began empty in this epoch and the ring still has the
+whole of it, the history simply begins there; otherwise a new epoch starts, and the mirror asks for a baseline of the jobs that are alive.
 Sending it twice is harmless, so it takes no call slot.
 
 Flags: allow-oom
 Keys: meta outbox wake
-Meta: epoch replid audit audit_id baseline
+Meta: epoch replid audit audit_id baseline whole_epoch
 Args: by audit_id mode
 Uses: clock meta epoch emit wake gate
 Returns: ok on|baseline|off | refused elsewhere AUDIT_ID | refused arguments mode | epoch. BASELINE asks for baseline calls
@@ -40,7 +40,7 @@ elseif facts.audit ~= 'on' then
   set_fact('audit', 'on')
   set_fact('audit_id', audit_id)
   set_fact('trimmed', '0-0')
-  if first == facts.epoch .. '-0' then
+  if facts.whole_epoch == facts.epoch and first == facts.epoch .. '-0' then
     set_fact('baseline', 'done')
   else
     local old = facts.epoch

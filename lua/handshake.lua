@@ -32,14 +32,22 @@ if not same_history(facts) then
   else
     started = 'outbox_lost'
   end
+  local alive = redis.call('HLEN', state)
   -- A lost meta loses the count of places in line; the clock is ahead of any that could have been given.
-  local sequence = facts.sequence or (redis.call('HLEN', state) > 0 and now or 0)
+  local sequence = facts.sequence or (alive > 0 and now or 0)
   local old_epoch, old_replid = facts.epoch, facts.replid
   local epoch = math.max(
     (tonumber(old_epoch) or 0) + 1, now, (tonumber(last and last:match('^%d+')) or 0) + 1, floor)
   set_fact('layout', LAYOUT)
   set_fact('epoch', string.format('%.0f', epoch))
   set_fact('replid', replid)
+  if not old_epoch and alive == 0 then
+    set_fact('whole_epoch', facts.epoch)
+  elseif started == 'outbox_lost' and facts.audit == 'on' then
+    set_fact('baseline', 'pending')
+    set_fact('backlog_jobs', 0)
+    set_fact('backlog_bytes', 0)
+  end
   set_fact('sequence', sequence)
   set_fact('no_reap_before', now + fact('lease_ms'))
   for name, default in pairs(SETTINGS) do

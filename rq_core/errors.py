@@ -146,8 +146,9 @@ class QueueDamaged(ServerError):
 
 
 class OutcomeUnknown(ServerError):
-    """no answer for {seconds:.0f} s: the call may or may not have been carried out. It will not be
-    carried out later. The jobs concerned are in .ids"""
+    """no answer for {seconds:.0f} s: the call may have been carried out, or may still be when the
+    server goes on. The jobs concerned are in .ids; enqueue them again under the same ids, and those
+    that are live are duplicates that change nothing."""
 
     ids: tuple[str, ...] = ()
 

@@ -18,7 +18,6 @@ from typing import Any
 from rq_core import context as job_context
 from rq_core.context import JobContext
 from rq_core.errors import (
-    ArgumentsInvalid,
     HandlerSignal,
     HandlerTimeout,
     JobCancelled,
@@ -26,7 +25,7 @@ from rq_core.errors import (
     WorkerStopping,
 )
 from rq_core.job import Claim, Spec, read_spec
-from rq_core.settlement import Settlement, describe
+from rq_core.settlement import Settlement, describe, message_of
 from rq_core.task import Task
 
 log = logging.getLogger(__name__)
@@ -74,7 +73,8 @@ class Executor:
         self._on_free = on_free
         self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
         self._threads = concurrent.futures.ThreadPoolExecutor(threads, "rq-core-job")
-        self.running: dict[tuple[str, str], Running] = {}
+        self.running: dict[tuple[str, str, str], Running] = {}
+        """By queue, job and fence: a job may be claimed anew while an old handler of it still runs."""
 
     def start(self, claim: Claim) -> Running | None:
         """Start a claim's handler. None: it could not be started, and its settlement has been given."""
@@ -89,11 +89,11 @@ class Executor:
             return None
         try:
             arguments = task.arguments.load(spec.args_json)
-        except ArgumentsInvalid as error:
+        except Exception as error:  # noqa: BLE001 - a model's own checks may raise anything, too
             self._refuse(claim, "rollback", "unknown_arguments", error)
             return None
         running = self._running(claim, spec, task)
-        self.running[claim.queue, claim.id] = running
+        self.running[claim.queue, claim.id, claim.fence] = running
         loop = asyncio.get_running_loop()
         if task.is_async:
             running.handler = loop.create_task(self._run_async(running, task, arguments))
@@ -104,8 +104,13 @@ class Executor:
         return running
 
     def end(self, running: Running, why: HandlerSignal) -> None:
-        """Ask a handler to stop: an async one is cancelled, a sync one sees ``current_job().cancelled``."""
-        running.ending = running.ending or why
+        """Ask a handler to stop: an async one is cancelled, a sync one sees ``current_job().cancelled``.
+
+        Only the first reason counts: a handler that cleans up is not interrupted again.
+        """
+        if running.ending is not None:
+            return
+        running.ending = why
         running.context.tell(why)
         if running.handler is not None:
             running.handler.cancel()
@@ -134,7 +139,7 @@ class Executor:
     def _refuse(self, claim: Claim, verdict: str, reason: str, error: BaseException) -> None:
         log.warning(
             "job cannot be run here: %s",
-            error,
+            message_of(error),
             extra={"job": claim.id, "queue": claim.queue, "reason": reason},
         )
         self._on_settlement(
@@ -147,9 +152,7 @@ class Executor:
         try:
             with job_context.running(running.context):
                 await task.function(**arguments)
-        except asyncio.CancelledError as error:
-            self._ended(running, task, running.ending or error)
-        except Exception as error:  # noqa: BLE001 - a handler may raise anything; it is reported
+        except BaseException as error:  # noqa: BLE001 - also SystemExit: only this job has failed
             self._ended(running, task, error)
         else:
             self._ended(running, task, None)
@@ -173,8 +176,10 @@ class Executor:
             loop.call_soon_threadsafe(finish, error)
 
         def finish(error: BaseException | None) -> None:
-            self._ended(running, task, error)
-            self._free(running)
+            try:
+                self._ended(running, task, error)
+            finally:
+                self._free(running)
 
         self._threads.submit(handler)
 
@@ -198,11 +203,13 @@ class Executor:
         if error is None:
             self._on_settlement(Settlement(claim, "complete"))
             return
+        # However a handler ends that was asked to stop, that is why.
+        error = running.ending or error
         if isinstance(error, LeaseLost):
             # That claim is not in force: there is nothing to report it to.
             log.warning("lease lost, handler stopped", extra=_facts(running))
             return
-        if isinstance(error, WorkerStopping | asyncio.CancelledError):
+        if isinstance(error, WorkerStopping):
             self._on_settlement(Settlement(claim, "rollback", 0, "shutdown"))
             return
         if isinstance(error, JobCancelled):
@@ -212,7 +219,7 @@ class Executor:
         log.warning(
             "job failed: %s: %s",
             type(error).__name__,
-            error,
+            message_of(error),
             extra=_facts(running) | {"verdict": verdict.outcome},
         )
         delay_ms = round(verdict.delay * 1000)
@@ -223,7 +230,8 @@ class Executor:
     def _free(self, running: Running) -> None:
         if running.timer is not None:
             running.timer.cancel()
-        self.running.pop((running.claim.queue, running.claim.id), None)
+        claim = running.claim
+        self.running.pop((claim.queue, claim.id, claim.fence), None)
         self._on_free(running)
 
 

@@ -38,7 +38,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("dead", "zset", "id → when it died (Unix ms)"),
     Key("expiring", "zset", "slot|name, dead|id → when to forget it (Unix ms)"),
     Key("slots", "hash", "call slot → its last number and answer"),
-    Key("wake", "list", "at most one token; wakes one idle worker"),
+    Key("wake", "list", "a token, as a rule one; wakes one idle worker"),
     Key("outbox", "stream", "events, entry ids <epoch>-<n>"),
 )
 """Every key that a queue may have. ``ready`` in a script's header means the four lists."""

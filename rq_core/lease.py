@@ -16,6 +16,7 @@ from typing import Final
 from rq_core.client import Client
 from rq_core.errors import RqCoreError
 from rq_core.job import Claim
+from rq_core.keys import queue_keys
 from rq_core.operations import Call, Extended
 
 log = logging.getLogger(__name__)
@@ -26,7 +27,8 @@ EXTEND_CHUNK: Final = 1_000
 class LeaseKeeper:
     """Extends all held claims every third of a lease, in one round trip.
 
-    ``on_lost`` and ``on_cancelling`` are called from the keeper's thread, with a queue and a job id.
+    ``on_lost`` and ``on_cancelling`` are called from the keeper's thread, with a queue, a job id and the fence of the
+    claim. The interval follows the queues' leases when somebody changes them.
     """
 
     def __init__(
@@ -34,8 +36,8 @@ class LeaseKeeper:
         client: Client,
         worker: str,
         *,
-        on_lost: Callable[[str, str], None],
-        on_cancelling: Callable[[str, str], None],
+        on_lost: Callable[[str, str, str], None],
+        on_cancelling: Callable[[str, str, str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
@@ -96,6 +98,7 @@ class LeaseKeeper:
                 )
         if calls:
             self._tell(calls, self._client.carry_out(calls))
+            self._follow_leases([queue for queue, jobs in held.items() if jobs])
         self.last_success = self._clock()
 
     def _tell(
@@ -105,10 +108,20 @@ class LeaseKeeper:
             if isinstance(answer, RqCoreError):
                 log.error("leases of queue %s were not extended: %s", call.queue, answer)
                 continue
+            fences: dict[str, str] = dict(call.each)
             for job_id in answer.lost:
-                self._on_lost(call.queue, job_id)
+                self._on_lost(call.queue, job_id, fences[job_id])
             for job_id in answer.cancelling:
-                self._on_cancelling(call.queue, job_id)
+                self._on_cancelling(call.queue, job_id, fences[job_id])
+
+    def _follow_leases(self, queues: Sequence[str]) -> None:
+        """A lease that was made shorter must be extended more often, from now on."""
+        prefix = self._client.operations.prefix
+        commands = [["HGET", queue_keys(queue, prefix)("meta"), "lease_ms"] for queue in queues]
+        leases = self._client.run(self._client.operations.ask(commands))
+        known = [int(lease) / 1000 for lease in leases if lease is not None]
+        if known:
+            self.interval = min(known) / 3
 
     def _run(self) -> None:
         while not self._stop.wait(self.interval):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -29,6 +30,8 @@ from rq_core.scripts import Script, script
 from rq_core.settings import SETTINGS
 
 log = logging.getLogger(__name__)
+
+_PASSWORD: Final = re.compile(r"(//[^/@\s:]*:)[^/\s]+@")
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -193,7 +196,8 @@ class Operations:
         scripts: Callable[[str], Script] = script,
     ) -> None:
         self.prefix = check_name("prefix", prefix)
-        self.url = url
+        # For messages only, so without its password.
+        self.url = _PASSWORD.sub(r"\1***@", url)
         self.name = check_name("client", name or boot_id("c"))
         self.patience = patience or Patience()
         self._clock = clock
@@ -245,7 +249,9 @@ class Operations:
                 if slot is not None:
                     self._free[call.queue, call.script].append(slot)
 
-    def _settle(self, calls: Sequence[Call[Any]], commands: list[list[Any]]) -> Plan[list[Any]]:
+    def _settle(  # noqa: PLR0912 - one branch per thing that a reply can be
+        self, calls: Sequence[Call[Any]], commands: list[list[Any]]
+    ) -> Plan[list[Any]]:
         results: list[Any] = [None] * len(calls)
         waiting = list(range(len(calls)))
         first = self._clock()
@@ -281,13 +287,28 @@ class Operations:
             rounds += 1
             if forgotten:
                 trouble = (yield from self._load(forgotten)) or trouble
-            for queue in sorted(strangers):
-                yield from self.handshake(queue)
+            unusable = yield from self._meet(strangers)
+            for i in waiting:
+                results[i] = unusable.get(calls[i].queue)
+            waiting = [i for i in waiting if results[i] is None]
+            if not waiting:
+                return results
             trouble = trouble or _too_many(rounds)
             if trouble is not None:
                 self._check_patience(first, bool(lost), trouble, [calls[i] for i in waiting])
                 yield _pause(attempt)
                 attempt += 1
+
+    def _meet(self, queues: Iterable[str]) -> Plan[dict[str, errors.RqCoreError]]:
+        """Meet queues whose history is another one. Returns why some cannot be used: the others' calls, done or
+        not, must not suffer for it."""
+        unusable: dict[str, errors.RqCoreError] = {}
+        for queue in sorted(queues):
+            try:
+                yield from self.handshake(queue)
+            except (errors.Refused, errors.QueueDamaged) as error:
+                unusable[queue] = error
+        return unusable
 
     def _load(self, names: Iterable[str]) -> Plan[Exception | None]:
         """Load scripts. Returns what went wrong for now; raises ServerUnsuitable if it will stay so."""

@@ -31,11 +31,19 @@ def describe(error: BaseException, *, with_traceback: bool = True) -> str:
     """An exception as the JSON object that events carry. ASCII only: lone surrogates and NUL are escaped."""
     facts: dict[str, Any] = {
         "type": type(error).__name__,
-        "message": _shorten(str(error), MESSAGE_MAX),
+        "message": _shorten(message_of(error), MESSAGE_MAX),
     }
     if with_traceback:
         facts["traceback"] = _shorten("".join(traceback.format_exception(error)), TRACEBACK_MAX)
     return json.dumps(facts)
+
+
+def message_of(error: BaseException) -> str:
+    """What an exception says of itself; never raises, whatever its class does when asked."""
+    try:
+        return str(error)
+    except Exception as unsaid:  # noqa: BLE001 - it is the user's code
+        return f"<no words: str() raised {type(unsaid).__name__}>"
 
 
 def _shorten(text: str, most: int) -> str:

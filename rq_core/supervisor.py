@@ -79,18 +79,17 @@ def load(options: ServeOptions) -> App:
 def work(app: App, options: WorkerOptions) -> int:
     """Run one worker in this process. Returns the exit status."""
 
-    async def main() -> bool:
+    async def main() -> None:
         worker = Worker(app, options)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, worker.stop)
-        return await worker.run()
+        if not await worker.run():
+            # Handlers that do not stop would keep the loop or the process; their jobs have been given back.
+            logging.shutdown()
+            os._exit(0)
 
-    clean = _run(main())
-    if not clean:
-        # Threads of handlers that do not stop would keep the process; their jobs have been given back.
-        logging.shutdown()
-        os._exit(0)
+    _run(main())
     return 0
 
 
@@ -135,6 +134,9 @@ class Supervisor:
             number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)
         }
         try:
+            for queue in self._options.worker.queues:
+                # Once here, so that a missing server is one clear line and not one per process, again and again.
+                self._app.client.handshake(queue)
             self._start_mirror()
             self._wait_for_mirror()
             for place in range(self._options.processes):
@@ -176,7 +178,8 @@ class Supervisor:
                     continue
                 child.join()
                 del self._children[place]
-                if child.exitcode == 0 or self._stops:
+                # Without burst no worker is ever done: a handler has ended the process (os._exit, a C library).
+                if self._stops or (child.exitcode == 0 and self._options.worker.burst):
                     status = status or max(0, child.exitcode)
                     continue
                 self._bury(place, child.exitcode)
@@ -217,8 +220,6 @@ class Supervisor:
             return
         client = self._app.client
         try:
-            for queue in self._options.worker.queues:
-                client.handshake(queue)
             deadline = time.monotonic() + ATTACH_WAIT
             while time.monotonic() < deadline and not self._stops and self._mirror.poll() is None:
                 if all(client.counts(queue).audit for queue in self._options.worker.queues):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
 
 import redis
 import redis.asyncio
@@ -79,19 +80,28 @@ def _for_unix(url: str, options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
+def _pool(kind: Any, url: str, retry: Any) -> Any:
+    """Make a pool; it connects to nothing yet. Raises InvalidOption.
+
+    redis-py would pass over a path that is no number of a database, and notice an unknown option only when it
+    connects.
+    """
+    try:
+        real = resolve(url)
+        if not real.startswith("unix:"):
+            int(urlsplit(real).path.strip("/") or 0)
+        pool = kind.from_url(real, **_for_unix(real, _options(retry)))
+        pool.connection_class(**pool.connection_kwargs)
+    except (ValueError, TypeError, redis.RedisError) as error:
+        raise InvalidOption(option="redis", value=url, must=f"must be a URL ({error})") from None
+    return pool
+
+
 class PoolWire:
     """A Wire over redis-py's connection pool."""
 
     def __init__(self, url: str) -> None:
-        real = resolve(url)
-        try:
-            self._pool = redis.ConnectionPool.from_url(
-                real, **_for_unix(real, _options(Retry(NoBackoff(), 0)))
-            )
-        except ValueError as error:
-            raise InvalidOption(
-                option="redis", value=url, must=f"must be a URL ({error})"
-            ) from None
+        self._pool = _pool(redis.ConnectionPool, url, Retry(NoBackoff(), 0))
 
     def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         try:
@@ -150,20 +160,12 @@ class AsyncPoolWire:
     """The same for asyncio."""
 
     def __init__(self, url: str) -> None:
-        real = resolve(url)
-        try:
-            self._pool = redis.asyncio.ConnectionPool.from_url(
-                real, **_for_unix(real, _options(AsyncRetry(NoBackoff(), 0)))
-            )
-        except ValueError as error:
-            raise InvalidOption(
-                option="redis", value=url, must=f"must be a URL ({error})"
-            ) from None
+        self._pool = _pool(redis.asyncio.ConnectionPool, url, AsyncRetry(NoBackoff(), 0))
 
     async def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """See Wire.exchange."""
         try:
-            connection: Any = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+            connection: Any = await self._pool.get_connection()
         except _ANSWERED as error:
             return [ReplyError(_words(error))] * len(commands)
         except (TimeoutError, *_BROKEN) as error:
@@ -195,7 +197,7 @@ class AsyncPoolWire:
     async def block(self, command: Sequence[Any], seconds: float) -> Any:
         """See Wire.block."""
         try:
-            connection: Any = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+            connection: Any = await self._pool.get_connection()
         except (TimeoutError, *_BROKEN, redis.RedisError) as error:
             raise Unsent(_words(error)) from error
         try:
@@ -219,7 +221,7 @@ class AsyncPoolWire:
 
 def _words(error: BaseException) -> str:
     """The error's own words, with the prefix (NOSCRIPT, OOM…) that redis-py turns into a class."""
-    text = str(error) or type(error).__name__
+    text = str(error).rstrip(".") or type(error).__name__
     prefix = _PREFIXES.get(type(error))
     return text if prefix is None or text.startswith(prefix) else f"{prefix} {text}"
 

@@ -41,6 +41,10 @@ LOOK_MAX: Final = 5.0
 """Seconds after which an idle worker looks at its queues though nothing woke it."""
 BURST_LOOK: Final = 0.1
 TROUBLE_PAUSE: Final = 1.0
+STOP_WAIT: Final = 1.0
+"""Seconds that an async handler gets to let itself be cancelled when the worker stops."""
+REPORT_WAIT: Final = 5.0
+"""Seconds for the last report of a stopping worker; what is not told by then shows when its lease expires."""
 EXTENSION_GRACE: Final = 30.0
 """Seconds beyond a job's timeout for which its lease is still extended."""
 
@@ -113,10 +117,7 @@ class Worker:
         self.options = options or WorkerOptions()
         self.name = check_name("worker", name or boot_id("w"))
         self.stats = WorkerStats()
-        patience = Patience(unsent=FOREVER, unknown=FOREVER)
-        self._client = AsyncClient(
-            app.redis_url, prefix=app.prefix, name=self.name, patience=patience
-        )
+        self._client = AsyncClient(app.redis_url, prefix=app.prefix, name=self.name)
         self._lease_client = Client(
             app.redis_url,
             prefix=app.prefix,
@@ -135,8 +136,10 @@ class Worker:
         self._leases = LeaseKeeper(
             self._lease_client,
             self.name,
-            on_lost=lambda queue, job: self._from_keeper(queue, job, LeaseLost),
-            on_cancelling=lambda queue, job: self._from_keeper(queue, job, JobCancelled),
+            on_lost=lambda queue, job, fence: self._from_keeper(queue, job, fence, LeaseLost),
+            on_cancelling=lambda queue, job, fence: self._from_keeper(
+                queue, job, fence, JobCancelled
+            ),
         )
         self._finished: list[Settlement] = []
         self._occupied = 0
@@ -147,6 +150,7 @@ class Worker:
         self._room = asyncio.Event()
         self._quiet = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
 
     # Asked from outside.
 
@@ -154,6 +158,8 @@ class Worker:
         """Claim no more; let jobs finish for the grace time. A second call ends the grace now."""
         self._stops += 1
         self._stopping.set()
+        if self._stops > 1:
+            self._hurry.set()
         self._news.set()
         self._room.set()
         self._quiet.set()
@@ -167,27 +173,48 @@ class Worker:
         await self._meet()
         self._leases.start()
         watcher = asyncio.create_task(self._watch())
+        work = asyncio.create_task(self._work())
+        stopping = asyncio.create_task(self._stopping.wait())
         try:
-            while not self._stopping.is_set():
-                await self._turn()
-                if self.options.burst and await self._nothing_left():
-                    break
+            await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            # A turn under way may bring claims; but one that waits for a server that is away must not hold us up.
+            await self._let_end(work, self.options.grace)
         finally:
             self._stopping.set()
-            watcher.cancel()
-            await asyncio.gather(watcher, return_exceptions=True)
+            for task in (watcher, work, stopping):
+                task.cancel()
+            await asyncio.gather(watcher, stopping, return_exceptions=True)
             clean = await self._wind_up()
+        if work.done() and not work.cancelled():
+            work.result()
         return clean
+
+    async def _work(self) -> None:
+        while not self._stopping.is_set():
+            await self._turn()
+            if self.options.burst and await self._nothing_left():
+                return
+
+    async def _let_end(self, task: asyncio.Task[None], seconds: float) -> None:
+        """Wait for a task: for ``seconds``, or until somebody is in a hurry."""
+        hurry = asyncio.create_task(self._hurry.wait())
+        try:
+            await asyncio.wait({task, hurry}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            hurry.cancel()
 
     # Beginning and end.
 
     async def _meet(self) -> None:
         self.app.check()
+        # Without a server at the start somebody has to hear of it; later, outages are waited out.
+        self._client.operations.patience = Patience()
         for name, values in self.app.settings.items():
             await self._client.configure(name, values, why="declared by the app")
         for queue in self._queues.values():
             met = await self._client.handshake(queue.name)
             queue.lease = met.lease_ms / 1000
+        self._client.operations.patience = Patience(unsent=FOREVER, unknown=FOREVER)
         self._leases.interval = min(q.lease for q in self._queues.values()) / 3
         log.info(
             "worker started",
@@ -207,19 +234,22 @@ class Worker:
                 self.options.grace,
                 extra={"worker": self.name},
             )
-        deadline = time.monotonic() + self.options.grace
-        while self._executor.running and time.monotonic() < deadline and self._stops < 2:
-            await self._flush_soon(deadline - time.monotonic())
-        for running in list(self._executor.running.values()):
+        flushing = asyncio.create_task(self._flush_until_done())
+        await self._let_end(flushing, self.options.grace)
+        flushing.cancel()
+        await asyncio.gather(flushing, return_exceptions=True)
+        for running in self._executor.running.values():
             self._executor.end(running, WorkerStopping())
-            if running.handler is None and not running.settled:
-                running.settled = True
-                self._settle(Settlement(running.claim, "rollback", 0, "shutdown"))
         handlers = [r.handler for r in self._executor.running.values() if r.handler]
         if handlers:
-            await asyncio.wait(handlers, timeout=1.0)
+            await asyncio.wait(handlers, timeout=STOP_WAIT)
+        for running in self._executor.running.values():
+            # Threads, and async handlers that do not let themselves be cancelled.
+            if not running.settled:
+                running.settled = True
+                self._settle(Settlement(running.claim, "rollback", 0, "shutdown"))
         try:
-            async with asyncio.timeout(max(5.0, self.options.grace)):
+            async with asyncio.timeout(REPORT_WAIT):
                 while self._finished:
                     await self._send(claims=[])
                 # A token that the watcher took, and that will not be used, belongs to another worker.
@@ -248,16 +278,13 @@ class Worker:
         )
         return clean
 
-    async def _flush_soon(self, seconds: float) -> None:
-        """Wait until something finished, and report it."""
-        self._news.clear()
-        if not self._finished:
-            try:
-                async with asyncio.timeout(max(seconds, 0)):
-                    await self._news.wait()
-            except TimeoutError:
-                return
-        await self._send(claims=[])
+    async def _flush_until_done(self) -> None:
+        """Report what finishes, until no handler runs."""
+        while self._executor.running or self._finished:
+            self._news.clear()
+            if not self._finished:
+                await self._news.wait()
+            await self._send(claims=[])
 
     async def _nothing_left(self) -> bool:
         if self._executor.running or self._finished or any(q.look for q in self._queues.values()):
@@ -328,6 +355,7 @@ class Worker:
             trouble = self._settled(group, result) or trouble
         for (queue, limit), result in zip(claims, results[len(settling) :], strict=True):
             self._occupied -= limit
+            self._room.set()
             trouble = self._claimed(queue, result) or trouble
         if trouble:
             await asyncio.sleep(TROUBLE_PAUSE)
@@ -403,11 +431,13 @@ class Worker:
 
     # Called by the lease keeper, on its thread.
 
-    def _from_keeper(self, queue: str, job_id: str, why: Callable[[], HandlerSignal]) -> None:
+    def _from_keeper(
+        self, queue: str, job_id: str, fence: str, why: Callable[[], HandlerSignal]
+    ) -> None:
         assert self._loop is not None
 
         def tell() -> None:
-            running = self._executor.running.get((queue, job_id))
+            running = self._executor.running.get((queue, job_id, fence))
             if running is not None:
                 self._executor.end(running, why())
 
@@ -418,21 +448,30 @@ class Worker:
     async def _watch(self) -> None:
         """Wait for wake tokens while there is room for a job, and look around now and then."""
         while not self._stopping.is_set():
-            if self._occupied >= self.options.concurrency:
-                self._room.clear()
-                await self._wait_for_room()
-                continue
-            if all(q.look for q in self._queues.values()):
-                # All queues are being claimed from anyway.
-                self._quiet.clear()
-                await self._quiet.wait()
-                continue
-            await self._wait_for_token()
+            try:
+                if self._occupied >= self.options.concurrency:
+                    await self._wait_for(self._room)
+                elif all(q.look for q in self._queues.values()):
+                    # All queues are being claimed from anyway.
+                    await self._wait_for(self._quiet)
+                else:
+                    await self._wait_for_token()
+            except (Lost, Unsent, ReplyError, RqCoreError) as error:
+                log.warning("waiting for jobs failed, trying again: %s", error)
+                await asyncio.sleep(0.2)
+                self._look_at(self._queues.values())
+            except Exception:
+                # A worker whose watcher has died is alive and deaf.
+                log.exception("waiting for jobs failed, trying again")
+                await asyncio.sleep(TROUBLE_PAUSE)
+                self._look_at(self._queues.values())
 
-    async def _wait_for_room(self) -> None:
+    async def _wait_for(self, event: asyncio.Event) -> None:
+        """Wait, but not so long that nobody does what is due for everybody."""
+        event.clear()
         try:
             async with asyncio.timeout(min(LOOK_MAX, self._leases.interval)):
-                await self._room.wait()
+                await event.wait()
         except TimeoutError:
             self._look_at(self._queues.values())
 
@@ -442,13 +481,7 @@ class Worker:
         seconds = min(LOOK_MAX, self._leases.interval, *(max(0.0, q.due - now) for q in queues))
         if self.options.burst:
             seconds = min(seconds, BURST_LOOK)
-        try:
-            name = await self._client.wait_wake(list(self._queues), seconds)
-        except (Lost, Unsent, ReplyError) as error:
-            log.warning("waiting for jobs failed, trying again: %s", error)
-            await asyncio.sleep(0.2)
-            self._look_at(queues)
-            return
+        name = await self._client.wait_wake(list(self._queues), seconds)
         if name is None:
             self._look_at(queues)
         elif self._occupied >= self.options.concurrency or self._stopping.is_set():

@@ -233,7 +233,11 @@ class Mirror:
         if outcome is not Outcome.MIRRORED:
             return Turn(outcome)
         self._after_commit()
+        if any(intake.event is Event.EPOCH_STARTED for intake in batch.intakes):
+            # Redis may have forgotten that this database mirrors the queue, or ask for a baseline.
+            self.attach()
         self.trim(batch.cursor)
+        self.position = batch.cursor.position
         events = 0 if batch.folder is None else len(batch.folder.events)
         return Turn(outcome, len(batch.entries), events)
 
@@ -248,7 +252,8 @@ class Mirror:
             self.chain(connection, batch)
             self.advance(connection, batch)
             connection.commit()
-            self.position = batch.cursor.position
+            # Until the trim is answered it is owed, and the next turn begins with it.
+            self.position = None
             self._done("committed")
         return Outcome.MIRRORED
 

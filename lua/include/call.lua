@@ -52,8 +52,8 @@ local function open_call(replay)
   return ok(words)
 end
 
---- End: keep the answer (words without spaces) in the slot and return it. The slot lives on for an hour; its
---- deadline is moved only now and then, to spare most calls a write.
+--- End: keep the answer (words without spaces) in the slot and return it. The slot lives on for 50 to 60
+--- minutes; its deadline is moved only now and then, to spare most calls a write.
 local function close_call(words)
   if slot_deadline < now + SLOT_LIFE_MS - SLOT_LIFE_MS / 6 then
     slot_deadline = now + SLOT_LIFE_MS

@@ -78,15 +78,12 @@ def connect(redis_url: str, prefix: str) -> Client:
     from rq_core.ids import boot_id
     from rq_core.operations import Patience
 
-    try:
-        return Client(
-            redis_url,
-            prefix=prefix,
-            name=boot_id("cli"),
-            patience=Patience(unsent=UNSENT_S, unknown=UNKNOWN_S),
-        )
-    except ValueError as error:  # an embedded:// URL that cannot be
-        raise click.UsageError(str(error)) from None
+    return Client(
+        redis_url,
+        prefix=prefix,
+        name=boot_id("cli"),
+        patience=Patience(unsent=UNSENT_S, unknown=UNKNOWN_S),
+    )
 
 
 def known_queues(client: Client, *queues: str) -> list[str]:

@@ -36,7 +36,11 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 PLUGINS: Final = "rq_core.plugins"
 """The entry points whose objects are click commands of other packages."""
 
-PLUGIN_HELP: Final = {"audit": "Mirror the queues' events into SQL, and ask it."}
+PLUGIN_HELP: Final = {
+    "audit": "Mirror the queues' events into SQL, and ask it.",
+    "demo": "Hash thousands of files, kill a worker, prove each was done once.",
+}
+"""What --help says of the commands that come with rq-core, so that it need not import them."""
 
 _PASSWORD = re.compile(r"(\w://[^/@\s:]*:)[^/\s]+@")
 

@@ -4,7 +4,7 @@ import re
 import sqlite3
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -109,10 +109,11 @@ def test_the_words_in_the_checks_are_the_tables(database: Database) -> None:
         "detail": None,
     }  # fmt: skip
     refused = (DBAPIError, psycopg.errors.CheckViolation)
-    with database.writing() as connection, pytest.raises(refused):
+    rows = [tuple(row[name] for name in schema.EVENT_COLUMNS)]
+    with database.writing() as connection:
         assert connection is not None
-        rows = [tuple(row[name] for name in schema.EVENT_COLUMNS)]
-        database.insert_events(connection, rows, copy_text(rows))
+        with pytest.raises(refused):
+            database.insert_events(connection, rows, copy_text(rows))
 
 
 def test_a_new_database_has_a_name_of_its_own(database: Database, tmp_path: Path) -> None:
@@ -199,7 +200,7 @@ def test_two_mirrors_may_meet_a_new_database(audit_url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "said,meant",
+    ("said", "meant"),
     [
         ("audit.db", "sqlite:///audit.db"),
         ("./a b/audit.db", "sqlite:///./a b/audit.db"),
@@ -247,7 +248,7 @@ def test_begin_immediate_is_really_issued(sqlite_database: Database) -> None:
     traced: list[str] = []
     with sqlite_database.writing() as connection:
         assert connection is not None
-        driver: Any = connection.connection.driver_connection
+        driver = cast(sqlite3.Connection, connection.connection.driver_connection)
         assert driver.in_transaction
     driver.set_trace_callback(traced.append)
     with sqlite_database.writing() as connection:

@@ -223,7 +223,7 @@ def test_waiting_is_counted_from_when_the_job_was_due() -> None:
 
 
 def test_an_id_used_again_keeps_the_claims_of_its_first_life() -> None:
-    life = [
+    life: list[tuple[str, int, list[Any]]] = [
         ("enqueued", 10, ["a", 1, None, "send", "normal", 3, 3]),
         ("claimed", 20, ["a", 1]),
         ("succeeded", 30, ["a", "7-1"]),

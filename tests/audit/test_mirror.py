@@ -124,12 +124,10 @@ def test_the_database_refuses_to_change_the_past(
 
     for table in APPEND_ONLY:
         for statement in (f"UPDATE {table} SET queue = 'x'", f"DELETE FROM {table}"):
-            with (
-                database.writing() as connection,
-                pytest.raises(DBAPIError, match="append-only"),
-            ):
+            with database.writing() as connection:
                 assert connection is not None
-                connection.execute(text(statement))
+                with pytest.raises(DBAPIError, match="append-only"):
+                    connection.execute(text(statement))
 
     assert auditlog.events(database, QUEUE) == before
 
@@ -146,9 +144,10 @@ def test_an_event_cannot_be_replaced(
         "SELECT queue, epoch, seq, ordinal, type, 1 FROM job_event"
     )
 
-    with database.writing() as connection, pytest.raises(DBAPIError):
+    with database.writing() as connection:
         assert connection is not None
-        connection.execute(text(copy))
+        with pytest.raises(DBAPIError):
+            connection.execute(text(copy))
 
     auditlog.assert_chain_holds(database, QUEUE)
 
@@ -241,7 +240,8 @@ def test_a_turn_takes_the_steps_in_order(
 
     Mirror(source, database, QUEUE, on_step=steps.append).turn()
 
-    assert steps == list(STEPS)
+    # The batch begins an epoch, so the mirror makes sure of its place before it trims.
+    assert steps == [*STEPS[:-1], "attached", "trimmed"]
 
 
 # What Redis forgot, or changed.

@@ -44,7 +44,7 @@ WHOLE: list[tuple[str, dict[str, str | bytes]]] = [
 ]
 
 
-@pytest.mark.parametrize("name,poison", WHOLE, ids=[name for name, _ in WHOLE])
+@pytest.mark.parametrize(("name", "poison"), WHOLE, ids=[name for name, _ in WHOLE])
 def test_what_cannot_be_read_keeps_its_place_and_its_bytes(
     name: str,
     poison: dict[str, str | bytes],
@@ -86,7 +86,7 @@ ONE: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("name,array", ONE, ids=[name for name, _ in ONE])
+@pytest.mark.parametrize(("name", "array"), ONE, ids=[name for name, _ in ONE])
 def test_one_bad_job_does_not_take_the_others_with_it(
     name: str, array: Any, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:

@@ -216,7 +216,7 @@ WRONG: list[tuple[str, list[str], str]] = [
 ]
 
 
-@pytest.mark.parametrize("words,said", [w[1:] for w in WRONG], ids=[w[0] for w in WRONG])
+@pytest.mark.parametrize(("words", "said"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG])
 def test_errors_are_one_clear_line(
     words: list[str],
     said: str,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from rq_core.errors import ServerUnavailable, UnknownQueue
 from sql_audit import run
@@ -241,7 +241,7 @@ def test_a_stop_signal_ends_the_process_after_draining(
     def there() -> bool:
         try:
             return bool(auditlog.rows(database, "SELECT * FROM mirror_cursor WHERE events > 0"))
-        except Exception:
+        except DBAPIError:
             time.sleep(0.05)
             return False
 

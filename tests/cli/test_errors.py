@@ -40,8 +40,10 @@ def test_no_server_there(words: tuple[str, ...], cli: CommandLine) -> None:
     [
         ("http://localhost", "must begin with redis://"),
         ("localhost:6379", "must begin with redis://"),
-        ("redis://localhost:port", "redis"),
-        ("redis://localhost:6379/zero", "redis"),
+        ("redis://localhost:port", "Port could not be cast"),
+        ("redis://localhost:6379/zero", "invalid literal for int() with base 10: 'zero'"),
+        ("redis://localhost:6379/0?colour=blue", "unexpected keyword argument 'colour'"),
+        ("rediss://localhost:1/0?ssl_cert_reqs=perhaps", "Invalid SSL Certificate"),
         ("embedded://x?idle=long", "idle must be a number of seconds"),
         ("unix:///no/such/socket", "no answer from Redis"),
         ("redis://no-such-host.invalid:6379", "no answer from Redis"),

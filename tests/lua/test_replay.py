@@ -148,6 +148,14 @@ OPERATIONS = [
     turn,
 ]  # fmt: skip
 every_operation = pytest.mark.parametrize("make", OPERATIONS, ids=lambda f: f.__name__)
+# A turn is several calls, each of them shown alone.
+every_single_operation = pytest.mark.parametrize(
+    "make", [make for make in OPERATIONS if make is not turn], ids=lambda f: f.__name__
+)
+# With asyncio, settlements and claims are only sent as parts of a turn.
+every_async_operation = pytest.mark.parametrize(
+    "make", [enqueue, cancel, requeue, prune, configure, turn], ids=lambda f: f.__name__
+)
 
 
 def told(seed: LossySeed, make: Callable[[Seed], Operation], **trouble: Any) -> tuple[Any, Any]:
@@ -311,12 +319,10 @@ def test_a_call_that_comes_late_is_refused_and_changes_nothing(lossy: LossySeed)
     assert before == raw(lossy.control)
 
 
-@every_operation
+@every_single_operation
 def test_a_lower_number_is_a_stale_call_in_every_script(
     lossy: LossySeed, make: Callable[[Seed], Operation]
 ) -> None:
-    if make is turn:
-        pytest.skip("several calls, each of them shown alone")
     operation = make(lossy)
     operation(lossy)
     for (_, script), slots in lossy.operations._free.items():
@@ -446,13 +452,11 @@ def test_a_forked_child_does_not_go_on_with_its_parents_slots(lossy: LossySeed) 
 # asyncio
 
 
-@every_operation
+@every_async_operation
 async def test_the_asyncio_client_sends_again_in_the_same_way(
     redis_url: str, make: Callable[[Seed], Operation]
 ) -> None:
     """The plans are the same; so it is enough that the loop which drives them is."""
-    if make not in {enqueue, cancel, requeue, prune, configure, turn}:
-        pytest.skip("a call of a turn: shown by the turn")
     with LossySeed(redis_url) as seed:
         expected = told(seed, make)
         seed.control.flushall()

@@ -15,7 +15,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+from pydantic import BaseModel, model_validator
 
 from rq_core import App, GiveUp, RetryLater, RetryPolicy, current_job
 
@@ -84,6 +86,17 @@ async def sleeping(seconds: float) -> None:
 
 
 @app.task(queue="crew", retry=quick)
+async def tidying(seconds: float) -> None:
+    """On the loop; takes its time to clean up when it is cancelled."""
+    witness("begin")
+    try:
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(seconds)
+        witness("tidied")
+
+
+@app.task(queue="crew", retry=quick)
 def dozing(seconds: float) -> None:
     """In a thread; looks whether it should stop."""
     witness("begin")
@@ -107,6 +120,62 @@ async def hogging(seconds: float) -> None:
     witness("begin")
     time.sleep(seconds)  # noqa: ASYNC251 - that is what it is for
     witness("end")
+
+
+class Ending(BaseException):
+    """Neither an Exception nor a cancellation, like those of test and async frameworks."""
+
+
+class Speechless(Exception):
+    """Nobody can say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Count(BaseModel):
+    """Its own check raises what pydantic does not catch."""
+
+    n: int
+
+    @model_validator(mode="after")
+    def known(self) -> Self:
+        if self.n < 0:
+            raise KeyError(self.n)
+        return self
+
+
+@app.task(queue="crew", retry=quick)
+async def counting(count: Count) -> None:
+    witness("counting", n=count.n)
+
+
+_RAISED: dict[str, type[BaseException]] = {
+    "SystemExit": SystemExit,
+    "KeyboardInterrupt": KeyboardInterrupt,
+    "CancelledError": asyncio.CancelledError,
+    "Ending": Ending,
+    "Speechless": Speechless,
+}
+
+
+@app.task(queue="crew", retry=quick)
+async def raising(name: str) -> None:
+    """On the loop."""
+    raise _RAISED[name]
+
+
+@app.task(queue="crew", retry=quick)
+def raising_in_thread(name: str) -> None:
+    raise _RAISED[name]
+
+
+@app.task(queue="crew", retry=quick)
+def exiting(status: int) -> None:
+    """Ends its process at once."""
+    witness("exiting")
+    if current_job().claim == 1:
+        os._exit(status)
 
 
 class Witness:

@@ -248,6 +248,7 @@ def trim(seed: Seed) -> Scene:
 @scene
 def repair(seed: Seed) -> Scene:
     each = _of_every_kind(seed)
+    seed.enqueue("garbled")
     for name in ("leases", "scheduled", "dead", "ready:2"):
         seed.control.delete(seed.keys(name))
     seed.control.zrem(seed.keys("expiring"), "dead|dead-1", "dead|dead-2")
@@ -255,6 +256,17 @@ def repair(seed: Seed) -> Scene:
     seed.control.zadd(seed.keys("scheduled"), {"job|ready": 1})
     seed.control.zadd(seed.keys("dead"), {"running": 1})
     seed.control.hset(seed.keys("jobs"), "nobody", "{}")
-    records = [("job", i, 1, 1, "", "") for (i,) in each[:-1]]
+    seed.control.zadd(seed.keys("scheduled"), {"stray": 1})
+    slot = next(iter(seed.snapshot()["slots"]))
+    seed.control.zadd(seed.keys("expiring"), {"stray": 1, f"slot|{slot}": 1})
+    line = seed.control.hget(seed.keys("state"), "garbled")
+    seed.control.hset(seed.keys("state"), "garbled", "rubbish")
+    records = [
+        *(("job", i, 1, 1, "", "") for (i,) in each[:-1]),
+        ("job", "garbled", 1, 1, "rubbish", line),
+        ("slot", slot, 0, 0, "", ""),
+        ("scheduled", "stray", 0, 0, "", ""),
+        ("expiring", "stray", 0, 0, "", ""),
+    ]
     args = {"by": "somebody", "sequence_min": 99, "tombstones_now": 0}
     return Scene("repair", args, records)

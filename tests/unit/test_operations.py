@@ -376,3 +376,9 @@ def test_a_slot_whose_call_was_broken_off_goes_on_with_a_higher_number() -> None
 
     first, second = calls(server)
     assert (first[0], first[1] + 1) == second
+
+
+def test_a_password_is_in_no_message() -> None:
+    operations = Operations(url="redis://me:secret@host:6379/0")
+
+    assert operations.url == "redis://me:***@host:6379/0"

@@ -1,5 +1,6 @@
 """The wheel is what users get: it must hold every file, and work where there is no repository."""
 
+import json
 import os
 import subprocess
 import sys
@@ -93,6 +94,16 @@ def test_the_wheel_works_outside_the_repository(installed: Path, tmp_path: Path)
     assert "worker" in help_text
     assert "audit" in help_text
     assert "history" in audit_help
+
+
+def test_the_demo_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
+    """The main job, with what a user has: the wheel, an empty environment, and no repository."""
+    answer = json.loads(run(installed / "rq-core", "demo", "--json", cwd=tmp_path).splitlines()[-1])
+
+    assert answer["files"] > 1000
+    assert answer["succeeded"] == answer["files"]
+    assert answer["digest_mismatches"] == answer["dead"] == 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_wheels_embedded_server_runs(installed: Path, tmp_path: Path) -> None:

@@ -144,3 +144,20 @@ def test_the_supervisor_replaces_a_dead_worker_and_ends_all_on_one_signal(
         wait_until(lambda: len(witness.lines()) == 40, "the jobs are done", timeout=30)
         supervisor.send_signal(signal.SIGTERM)
         assert supervisor.wait(30) == 0
+
+
+def test_a_worker_whose_handler_ends_the_process_with_status_0_is_replaced(
+    client: Client, witness: crew.Witness, app: App
+) -> None:
+    """Nobody asked that worker to stop, so it did not finish: it is gone."""
+    handle = crew.exiting.enqueue(0)
+    with worker_process(app.redis_url, witness, "--processes", "2") as supervisor:
+        wait_until(lambda: witness.lines("exiting"), "it runs", timeout=30)
+        wait_until(
+            lambda: "restarting" in witness.path.with_suffix(".log").read_text(),
+            "the supervisor has noticed",
+            timeout=10,
+        )
+        wait_until(lambda: handle.state() == "gone", "the job is done", timeout=30)
+        supervisor.send_signal(signal.SIGTERM)
+        assert supervisor.wait(30) == 0

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+
+import pytest
 
 from rq_core.app import App
 from rq_core.client import Client
@@ -315,3 +318,106 @@ async def test_an_idle_worker_sends_at_most_two_commands_a_second(
     # A turn is one command and each is preceded by one blocking wait; with T = 1 s there are three looks a second.
     # Measured per look: 2 commands in T/3 or 5 s, whichever is shorter.
     assert worker.stats.turns - turns <= 2.0 / (crew.LEASE / 3) + 1
+
+
+@pytest.mark.parametrize("task", [crew.raising, crew.raising_in_thread], ids=lambda t: t.name)
+@pytest.mark.parametrize("name", ["SystemExit", "KeyboardInterrupt", "Ending"])
+async def test_whatever_a_handler_raises_is_a_failure_of_its_job_only(
+    client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any, name: str
+) -> None:
+    handle = task.enqueue(name)
+
+    async with run_worker() as worker:
+        await wait_until_async(lambda: handle.state() == "dead", "the job is dead")
+        good = crew.coroutine.enqueue(n=1)
+        await wait_until_async(gone(client, good.id), "the worker goes on")
+
+    assert worker.stats.failed == 3
+    died = events(client, handle.id)[-1][1]
+    assert (died["reason"], died["error"]["type"]) == ("attempts_spent", name)
+
+
+@pytest.mark.parametrize("task", [crew.raising, crew.raising_in_thread], ids=lambda t: t.name)
+async def test_a_cancellation_that_nobody_asked_for_is_a_failure(
+    client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any
+) -> None:
+    """A library's cancelled future ends in the handler; given back unspent, the job would run for ever."""
+    handle = task.enqueue("CancelledError")
+
+    async with run_worker():
+        await wait_until_async(lambda: handle.state() == "dead", "the job is dead")
+
+    assert "rolled_back" not in event_types(client, handle.id)
+
+
+@pytest.mark.parametrize("task", [crew.raising, crew.raising_in_thread], ids=lambda t: t.name)
+async def test_an_error_that_cannot_say_what_it_is_is_reported_all_the_same(
+    client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any
+) -> None:
+    handle = task.enqueue("Speechless")
+
+    async with run_worker(concurrency=1):
+        await wait_until_async(lambda: handle.state() == "dead", "the job is dead")
+        good = crew.function.enqueue(n=1)
+        await wait_until_async(gone(client, good.id), "its place is free again")
+
+    error = events(client, handle.id)[-1][1]["error"]
+    assert (error["type"], error["message"]) == (
+        "Speechless",
+        "<no words: str() raised RuntimeError>",
+    )
+
+
+async def test_a_job_that_timed_out_in_a_thread_may_run_again_on_the_same_worker(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    """The old handler still runs when the new claim begins; its end must not make the worker forget the new one."""
+    handle = crew.deaf.with_options(timeout=0.2, max_attempts=2).enqueue(0.6)
+    async with run_worker() as worker:
+        await wait_until_async(lambda: len(witness.lines("begin")) == 2, "it runs again")
+        await wait_until_async(lambda: len(witness.lines("end")) == 1, "the first thread ended")
+        assert [claim for _, claim, _ in worker._executor.running] == [handle.id]
+        await wait_until_async(lambda: handle.state() == "dead", "its attempts are spent")
+
+
+async def test_a_cancelled_handler_may_take_its_time_to_clean_up(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    """Every heartbeat says again that the job is unwanted; the handler is interrupted once."""
+    handle = crew.tidying.enqueue(1.2 * crew.LEASE)
+    async with run_worker():
+        await wait_until_async(lambda: witness.lines("begin"), "the job runs")
+        handle.cancel()
+        await wait_until_async(gone(client, handle.id), "it stopped")
+
+    assert len(witness.lines("tidied")) == 1
+
+
+async def test_an_async_handler_that_ignores_the_end_is_given_back_all_the_same(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    handle = crew.tidying.enqueue(4.0)
+    async with run_worker(grace=0.0):
+        await wait_until_async(lambda: witness.lines("begin"), "the job runs")
+
+    job = client.job(handle.id, ["crew"])
+    assert job is not None
+    assert job.state == "ready"
+    assert "failed" not in job.fields
+    await wait_until_async(lambda: witness.lines("tidied"), "the handler came to its end")
+
+
+async def test_a_check_of_arguments_that_breaks_gives_the_job_back_and_harms_no_other(
+    app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    other = App(app.redis_url)
+    bad = other.enqueue("crew", "counting", {"count": {"n": -1}})
+    good = other.enqueue("crew", "counting", {"count": {"n": 1}})
+    other.close()
+
+    async with run_worker():
+        await wait_until_async(gone(client, good.id), "the good job is done")
+        await wait_until_async(lambda: bad.state() == "scheduled", "the bad job was given back")
+
+    (rolled_back,) = [f for e, f in events(client, bad.id) if e.event == "rolled_back"]
+    assert rolled_back["reason"] == "unknown_arguments"

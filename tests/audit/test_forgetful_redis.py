@@ -1,0 +1,86 @@
+"""Redis forgets a queue's log, or all of it, under a mirror: it attaches again and goes on."""
+
+from __future__ import annotations
+
+import threading
+
+from sqlalchemy import select
+
+from rq_core.client import Client
+from rq_core.ids import JobIds
+from rq_core.job import NewJob, profile
+from sql_audit import queries, run
+from sql_audit.database import Database
+from sql_audit.schema import job
+
+TASK = profile("task")
+ids = JobIds()
+
+
+def new_jobs(count: int) -> list[NewJob]:
+    return [NewJob(ids(), "q", TASK, "{}") for _ in range(count)]
+
+
+def mirror(client: Client, database: Database) -> None:
+    run.run(client, database, stop=threading.Event(), queues=["q"], once=True)
+
+
+def states(database: Database) -> dict[str, str]:
+    with database.readers.connect() as connection:
+        rows = connection.execute(select(job.c.job_id, job.c.state))
+        return {row[0]: row[1] for row in rows}
+
+
+def test_a_flushed_queue_is_mirrored_on(valkey_url: str, audit_url: str) -> None:
+    database = Database(audit_url)
+    with Client(valkey_url) as client:
+        client.enqueue(new_jobs(3))
+        mirror(client, database)
+        client.run(client.operations.ask([["FLUSHALL"]]))
+        after = client.enqueue(new_jobs(2)).ids
+        mirror(client, database)
+
+        assert client.counts("q").audit
+        assert client.counts("q").backlog == 0
+    found = states(database)
+    database.close()
+    assert {found[i] for i in after} == {"ready"}
+
+
+def test_a_lost_outbox_is_followed_by_a_baseline_of_what_lives(
+    valkey_url: str, audit_url: str
+) -> None:
+    database = Database(audit_url)
+    with Client(valkey_url) as client:
+        first = client.enqueue(new_jobs(3)).ids
+        mirror(client, database)
+        operations = client.operations
+        claimed = client.one(operations.claim_call("q", operations.name, 1))
+        client.run(operations.ask([["DEL", "rqc:{q}:outbox"]]))
+        second = client.enqueue(new_jobs(1)).ids
+        mirror(client, database)
+
+        assert client.counts("q").backlog == 0
+    found = states(database)
+    events = queries.history(database.readers, claimed.jobs[0].id)
+    database.close()
+    # The claim was lost with the outbox before it was mirrored; the baseline tells of it.
+    assert claimed.jobs[0].id == first[0]
+    assert found == {first[0]: "running", first[1]: "ready", first[2]: "ready", second[0]: "ready"}
+    assert [e.type for e in events] == ["enqueued", "baseline"]
+
+
+def test_a_queue_whose_log_was_lost_before_a_mirror_came_gets_a_baseline(
+    valkey_url: str, sqlite_url: str
+) -> None:
+    """The ring begins with its epoch's first entry, but jobs were alive before it."""
+    database = Database(sqlite_url)
+    with Client(valkey_url) as client:
+        old = client.enqueue(new_jobs(2)).ids
+        client.run(client.operations.ask([["DEL", "rqc:{q}:outbox"]]))
+        client.enqueue(new_jobs(1))
+        mirror(client, database)
+    found = states(database)
+    database.close()
+    assert {found[i] for i in old} == {"ready"}
+    assert len(found) == 3

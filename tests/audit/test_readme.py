@@ -1,0 +1,65 @@
+"""What sql_audit/README.md says, tried out."""
+
+import hashlib
+import re
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from sql_audit.database import Database
+from sql_audit.mirror import Mirror
+from sql_audit.schema import metadata
+from tests.audit.conftest import QUEUE
+from tests.support import auditlog
+from tests.support.outbox import StreamWriter
+
+README = (Path(__file__).parents[2] / "sql_audit" / "README.md").read_text()
+QUERIES = re.findall(r"```sql\n(.*?)```", README, re.DOTALL)
+
+
+def test_there_are_queries() -> None:
+    assert len(QUERIES) >= 5
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=range(1, len(QUERIES) + 1))
+def test_the_everyday_queries_run_on_both(
+    query: str, writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    writer.life("a", "b")
+    fence = writer.jobs("claimed", ["c", 1])
+    writer.jobs("lease_expired", ["c", fence, "w-1", 1, "ready"], by="w-2")
+    auditlog.drain(mirror)
+
+    assert auditlog.rows(database, query.rstrip().rstrip(";")) != []
+
+
+def test_every_table_is_described() -> None:
+    assert set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)) == set(metadata.tables)
+
+
+def test_a_digest_can_be_checked_with_psql_alone(writer: StreamWriter, postgres_url: str) -> None:
+    from sql_audit import migrate
+
+    database = Database(postgres_url)
+    migrate.upgrade(database)
+    error = {"type": "ValueError", "message": "tab\t back\\slash ü"}
+    writer.life("a", "b")
+    writer.jobs("died", ["a", None, "final", 1, error])
+    auditlog.drain(Mirror(writer.source, database, QUEUE))
+    batch = auditlog.one(database, "SELECT * FROM mirror_batch")
+    database.close()
+    copy_out = (
+        f"COPY (SELECT * FROM job_event WHERE queue = '{QUEUE}' AND (epoch, seq) BETWEEN "
+        f"({batch['first_epoch']}, {batch['first_seq']}) AND "
+        f"({batch['last_epoch']}, {batch['last_seq']}) ORDER BY epoch, seq, ordinal) TO STDOUT"
+    )
+
+    with (
+        psycopg.connect(postgres_url.replace("+psycopg", "")) as connection,
+        connection.cursor() as cursor,
+        cursor.copy(copy_out.encode()) as copy,
+    ):
+        said = b"".join(bytes(part) for part in copy)
+
+    assert hashlib.sha256(said).hexdigest() == batch["digest"]

@@ -1,0 +1,79 @@
+"""A script that is broken in the middle of its writes leaves what the doctor can mend (I8).
+
+Redis does not undo. `tests/lua/test_crash.py` shows that nothing breaks a script there by itself;
+here it is broken by force, after every one of its writes, and the queue is held against an oracle
+that shares no code with the doctor.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from rq_core.doctor import diagnose, repair
+from rq_core.machine import TRANSITIONS
+from tests.support.clock import timed_with
+from tests.support.consistency import assert_consistent
+from tests.support.scenes import SCENES, Scene
+from tests.support.seed import Seed
+
+BREAK_AT_WRITE = """
+local server = redis
+local made = 0
+local writes = {{
+  XADD = 1, HSET = 1, HDEL = 1, ZADD = 1, ZREM = 1, LPUSH = 1, RPUSH = 1, LTRIM = 1, XTRIM = 1,
+}}
+local redis = {{call = function(command, ...)
+  if writes[command] then
+    made = made + 1
+    if made > {count} then
+      error('broken by the test')
+    end
+  end
+  return server.call(command, ...)
+end}}
+"""
+
+MOVES_NO_JOB = {"extend", "configure", "handshake", "attach", "detach", "baseline", "trim"}
+MOVES_JOBS = [name for name in SCENES if name.partition("_")[0] not in MOVES_NO_JOB]
+WRITES_MAX = 60
+
+
+@pytest.fixture
+def seed(redis_url: str) -> Iterator[Seed]:
+    with Seed(redis_url) as made:
+        yield made
+
+
+def broken_after(count: int, seed: Seed, scene: Scene) -> bool:
+    """Carry the call out as far as its first writes; say whether it would have made more."""
+    script = timed_with(scene.script, BREAK_AT_WRITE.format(count=count))
+    try:
+        seed.control.execute_command(*scene.command(seed, script))  # type: ignore[no-untyped-call]
+    except redis.ResponseError as error:
+        if "broken by the test" not in str(error):
+            raise
+        return True
+    return False
+
+
+def test_what_moves_jobs_is_broken_here() -> None:
+    assert {t.script for t in TRANSITIONS} <= set(MOVES_JOBS)
+
+
+@pytest.mark.parametrize("name", MOVES_JOBS)
+def test_script_broken_after_any_write_is_mended(seed: Seed, name: str) -> None:
+    for count in range(WRITES_MAX):
+        queue = seed.of(f"q-{count}")
+        scene = SCENES[name](queue)
+        if not broken_after(count, queue, scene):
+            break
+
+        found = diagnose(queue.client, queue.queue)
+        left = repair(queue.client, queue.queue, found, by="ada")
+
+        assert left == [], f"after {count} writes: {found}"
+        assert_consistent(queue.snapshot())
+    else:
+        raise AssertionError(f"{name} makes more than {WRITES_MAX} writes")
+    assert count > 2, "it was broken in the middle"

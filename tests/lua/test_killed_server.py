@@ -1,0 +1,112 @@
+"""The server is killed in the middle of everything, and comes back with every script whole or not at all."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+
+from rq_core import errors
+from rq_core.client import Client
+from rq_core.doctor import examine
+from rq_core.ids import JobIds
+from rq_core.job import NewJob, profile
+from rq_core.operations import Patience
+from tests.support.consistency import assert_consistent
+from tests.support.servers import RedisServer
+from tests.support.wait import wait_until
+
+NO_PATIENCE = Patience(unsent=0.0, unknown=0.0)
+MINE = profile("task", max_attempts=2)
+ids = JobIds()
+
+
+class Load:
+    """Producers and workers without handlers: each thread makes calls until the server is gone."""
+
+    def __init__(self, url: str, seed: int) -> None:
+        self.url = url
+        self.random = random.Random(seed)
+        self.acknowledged: set[str] = set()
+        self.calls = 0
+        self.threads = [
+            threading.Thread(target=self._until_it_is_gone, args=(step,))
+            for step in (self._produce, self._produce, self._work, self._work)
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def _until_it_is_gone(self, step: Callable[[Client], None]) -> None:
+        with Client(self.url, patience=NO_PATIENCE) as client:
+            try:
+                while True:
+                    step(client)
+                    self.calls += 1
+            except (errors.ServerUnavailable, errors.OutcomeUnknown):
+                return
+
+    def _produce(self, client: Client) -> None:
+        delays = [0, 0, 0, 5]
+        batch = [NewJob(ids(), "q", MINE, "{}", self.random.choice(delays)) for _ in range(7)]
+        self.acknowledged.update(client.enqueue(batch).ids)
+
+    def _work(self, client: Client) -> None:
+        operations = client.operations
+        claimed = client.one(operations.claim_call("q", operations.name, 5))
+        calls = []
+        for kind, job in zip(("done", "bad", "back", "done", "done"), claimed.jobs, strict=False):
+            held = (job.id, job.fence)
+            if kind == "bad":
+                failed = [(*held, "retry", 1, "error", "null")]
+                calls.append(operations.fail_call("q", operations.name, failed))
+            elif kind == "back":
+                calls.append(
+                    operations.rollback_call("q", operations.name, [(*held, "shutdown", "null")])
+                )
+            else:
+                calls.append(operations.complete_call("q", operations.name, [held]))
+        client.carry_out(calls)
+
+
+def test_a_killed_server_comes_back_consistent_and_with_all_it_acknowledged(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    """With appendfsync always a crash can split no script and lose no answer (I1, I8)."""
+    server = start_redis(appendonly="yes", appendfsync="always")
+    with Client(server.url) as client:
+        # An attached log is kept whole; without a mirror it would be a ring.
+        client.attach("q", "test")
+    acknowledged: set[str] = set()
+    for round_ in range(3):
+        load = Load(server.url, seed=round_)
+        wait_until(lambda load=load: load.calls > 200, "there is load", timeout=30)  # type: ignore[misc]
+        server.kill()
+        for thread in load.threads:
+            thread.join(20)
+        acknowledged |= load.acknowledged
+        server.start()
+
+        with Client(server.url) as client:
+            client.handshake("q")
+            snapshot = client.snapshot("q")
+        assert_consistent(snapshot)
+        assert examine(snapshot) == []
+        told = _enqueued(snapshot)
+        assert acknowledged <= told
+        ended = told - set(snapshot["state"])
+        assert ended <= _ended(snapshot)
+
+
+def _enqueued(snapshot: dict[str, object]) -> set[str]:
+    return _ids(snapshot, {"enqueued"})
+
+
+def _ended(snapshot: dict[str, object]) -> set[str]:
+    return _ids(snapshot, {"succeeded", "cancelled", "pruned"})
+
+
+def _ids(snapshot: dict[str, object], types: set[str]) -> set[str]:
+    from rq_core.history import decode
+
+    entries = [decode(i, raw) for i, raw in snapshot["outbox"]]  # type: ignore[attr-defined]
+    return {event.job_id for entry in entries if entry.event in types for event in entry.jobs}

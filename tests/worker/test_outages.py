@@ -1,0 +1,127 @@
+"""Redis goes away under a working worker and comes back: nothing is lost, and work goes on by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from rq_core.errors import ServerUnavailable
+from rq_core.worker import Worker, WorkerOptions
+from tests.support import crew
+from tests.support.servers import RedisServer
+from tests.support.wait import wait_until_async
+
+
+async def test_work_goes_on_after_redis_was_killed_and_restarted(
+    start_redis: Callable[..., RedisServer], witness: crew.Witness
+) -> None:
+    server = start_redis(appendonly="yes", appendfsync="always")
+    crew.app.connect_to(server.url)
+    worker = Worker(crew.app, WorkerOptions(queues=("crew",), grace=1.0))
+    running = asyncio.create_task(worker.run())
+    try:
+        for n in range(3):
+            done = await crew.coroutine.enqueue_async(n=2 * n)
+            await wait_until_async(
+                lambda n=n: len(witness.lines("coroutine")) == 2 * n + 1,  # type: ignore[misc]
+                f"job {done.id} ran before the outage",
+            )
+            server.kill()
+            server.start()
+            await crew.coroutine.enqueue_async(n=2 * n + 1)
+            await wait_until_async(
+                lambda n=n: len(witness.lines("coroutine")) == 2 * n + 2,  # type: ignore[misc]
+                "a job ran after the outage",
+                timeout=10.0,
+            )
+        client = crew.app.client
+        await wait_until_async(lambda: not client.snapshot("crew")["state"], "all is settled")
+        epochs = [raw for _, raw in client.read_outbox("crew", "-", 1000)]
+    finally:
+        worker.stop()
+        await running
+        await crew.app.aclose()
+
+    # Each restart is another history of Redis, and the log says so.
+    reasons = [raw["data"] for raw in epochs if raw["type"] == "epoch_started"]
+    assert len(reasons) == 4
+    assert all("replid_changed" in data for data in reasons[1:])
+
+
+async def test_a_job_that_finishes_during_an_outage_is_reported_after_it(
+    start_redis: Callable[..., RedisServer], witness: crew.Witness
+) -> None:
+    """Its claim stays in force: an outage shorter than a lease costs no second run."""
+    server = start_redis(appendonly="yes", appendfsync="always")
+    crew.app.connect_to(server.url)
+    worker = Worker(crew.app, WorkerOptions(queues=("crew",), grace=1.0))
+    running = asyncio.create_task(worker.run())
+    try:
+        handle = await crew.sleeping.enqueue_async(0.2)
+        await wait_until_async(lambda: witness.lines("begin"), "the job runs")
+        server.kill()
+        await wait_until_async(lambda: witness.lines("end"), "it finished while Redis was away")
+        server.start()
+        client = crew.app.client
+        await wait_until_async(lambda: client.job(handle.id) is None, "it is reported")
+        types = [raw["type"] for _, raw in client.read_outbox("crew", "-", 1000)]
+    finally:
+        worker.stop()
+        await running
+        await crew.app.aclose()
+
+    assert [t for t in types if t not in ("epoch_started", "policy_changed")] == [
+        "enqueued", "claimed", "succeeded",
+    ]  # fmt: skip
+    assert len(witness.lines("begin")) == 1
+
+
+async def test_a_worker_can_be_stopped_while_redis_is_away(
+    start_redis: Callable[..., RedisServer], witness: crew.Witness
+) -> None:
+    server = start_redis()
+    crew.app.connect_to(server.url)
+    worker = Worker(crew.app, WorkerOptions(queues=("crew",), grace=0.5))
+    running = asyncio.create_task(worker.run())
+    await crew.sleeping.enqueue_async(60)
+    await wait_until_async(lambda: witness.lines("begin"), "the job runs")
+    server.kill()
+
+    worker.stop()
+    async with asyncio.timeout(0.5 + 0.5 + 1.0 + 5.0 + 5.0):
+        await running
+    await crew.app.aclose()
+
+    assert witness.lines("end") == []
+
+
+async def test_a_worker_without_a_server_says_so_and_ends(witness: crew.Witness) -> None:
+    crew.app.connect_to("redis://127.0.0.1:1/0")
+
+    with pytest.raises(ServerUnavailable, match="Is it running"):
+        async with asyncio.timeout(10):
+            await Worker(crew.app, WorkerOptions(queues=("crew",))).run()
+
+    await crew.app.aclose()
+
+
+async def test_a_lease_made_shorter_is_extended_more_often(
+    valkey_url: str, witness: crew.Witness
+) -> None:
+    """Otherwise old workers would lose the leases of healthy jobs, and those would die as poison."""
+    crew.app.connect_to(valkey_url)
+    worker = Worker(crew.app, WorkerOptions(queues=("crew",), grace=0.0))
+    running = asyncio.create_task(worker.run())
+    handle = await crew.sleeping.enqueue_async(60)
+    await wait_until_async(lambda: witness.lines("begin"), "the job runs")
+
+    crew.app.client.configure("crew", {"lease_ms": 600})
+
+    await wait_until_async(lambda: worker._leases.interval == pytest.approx(0.2), "it has noticed")
+    worker.stop()
+    await running
+    await crew.app.aclose()
+    assert handle.state() == "ready"
+    crew.app.client.close()
