@@ -7,7 +7,7 @@ import pytest
 from rq_core import errors
 from tests.support.consistency import assert_consistent
 from tests.support.seed import ERROR, LEASE_MS, NO_FENCE, START_MS, Seed, events_of, spec
-from tests.support.snapshots import diff, without_slot
+from tests.support.snapshots import diff, fields_of, without_slot
 
 T = START_MS
 DIGEST = "44136fa355b3678a1146ad16f7e8649e"  # of {}
@@ -352,6 +352,21 @@ def test_extend_moves_deadlines_and_reports_what_is_lost_or_unwanted(seed: Seed)
     assert (("back", "nobody"), ("unwanted",)) == (seen[0].lost, seen[0].cancelling)
 
 
+def test_only_the_claim_in_force_and_its_worker_extend_a_lease(seed: Seed) -> None:
+    """A worker that has lost a job and holds it again must not keep the old claim alive."""
+    old = seed.running("a")
+    seed.rollback(old)
+    new = seed.claim_one("a")
+    seed.advance(1_000)
+    before = seed.snapshot()["leases"]
+
+    lost = [seed.extend([old]).lost, seed.extend([new], worker="w-2").lost]
+
+    assert [("a",), ("a",)] == lost
+    assert before == seed.snapshot()["leases"]
+    assert seed.extend([new]).lost == ()
+
+
 def test_nobody_is_reaped_after_a_gap_until_another_lease_has_passed(seed: Seed) -> None:
     """While nothing moved, nobody could extend."""
     seed.running("a")
@@ -579,6 +594,10 @@ def test_people_are_named_with_their_reason(seed: Seed) -> None:
 # Waking.
 
 
+def fence_of(seed: Seed, job_id: str) -> str:
+    return fields_of(seed.state(job_id) or "")["fence"]
+
+
 def test_a_token_is_pushed_only_where_somebody_may_be_needed(seed: Seed) -> None:
     """(what happens, whether it pushes a token into an empty list)"""
     seed.client.handshake("q")
@@ -609,6 +628,8 @@ def test_a_token_is_pushed_only_where_somebody_may_be_needed(seed: Seed) -> None
         "retry later than others": pushed(lambda: seed.fail(held["a"], delay_ms=9_000)),
         "retry earlier than others": pushed(lambda: seed.fail(held["b"], delay_ms=5)),
         "rollback": pushed(lambda: seed.rollback(held["c"])),
+        "claim it again": pushed(lambda: seed.claim(1)),
+        "retry at once": pushed(lambda: seed.fail(("c", fence_of(seed, "c")))),
         "cancel": pushed(lambda: seed.cancel("d-2")),
         "pause": pushed(lambda: seed.configure(paused=1)),
         "claim while paused": pushed(lambda: seed.claim()),
@@ -630,6 +651,8 @@ def test_a_token_is_pushed_only_where_somebody_may_be_needed(seed: Seed) -> None
         "retry later than others": 0,
         "retry earlier than others": 1,
         "rollback": 1,
+        "claim it again": 0,
+        "retry at once": 1,
         "cancel": 0,
         "pause": 0,
         "claim while paused": 0,

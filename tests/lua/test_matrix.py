@@ -425,11 +425,24 @@ def check(seed: Seed, each: Stand, probe: Probe, *, wrong: bool) -> None:
         }
         assert touched <= {JOB, f"job|{JOB}"}
     else:
-        assert_nothing_moved(seed, probe, changes, before, refused=refused)
+        assert_nothing_moved(
+            seed,
+            probe,
+            changes,
+            before,
+            refused=refused,
+            holds=facts_of(each, probe, wrong=wrong).holds,
+        )
 
 
 def assert_nothing_moved(
-    seed: Seed, probe: Probe, changes: dict[str, Any], before: dict[str, Any], *, refused: bool
+    seed: Seed,
+    probe: Probe,
+    changes: dict[str, Any],
+    before: dict[str, Any],
+    *,
+    refused: bool,
+    holds: bool,
 ) -> None:
     """Only what the call notes about itself: activity, and that a settlement was refused."""
     meta = changes.pop("meta", {})
@@ -445,7 +458,7 @@ def assert_nothing_moved(
     if probe.name == "claim none" and any(before[f"ready:{rank}"] for rank in range(4)):
         # Somebody else can take what this worker could not; an entry that leads nowhere counts until it is met.
         assert changes.pop("wake") == ([], ["1"])
-    if probe.script == "extend" and list(changes) == ["leases"]:
+    if probe.script == "extend" and holds and list(changes) == ["leases"]:
         # An extension that is accepted moves the deadline; it moves no job.
         assert list(changes.pop("leases")) == [JOB]
     if refused:

@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from rq_core.machine import PRIORITIES, STATE_FIELDS
 from tests.support.consistency import assert_consistent
@@ -17,13 +24,16 @@ from tests.support.seed import LEASE_MS, NO_FENCE, START_MS, Seed
 from tests.support.wires import LossyWire
 
 RETENTION_MS = 100_000
-BACKOFF_MS, BACKOFF_MAX_MS, UNKNOWN_MAX = 1_000, 3_000, 3
+LIMITS = {"backoff_ms": 1_000, "backoff_max_ms": 3_000, "unknown_max": 3}
 
 IDS = [f"j-{n}" for n in range(8)]
 WORKERS = ["w-1", "w-2", "w-3"]
 ids = st.sampled_from(IDS)
-several = st.lists(ids, min_size=1, max_size=4, unique=True)
+picks = st.lists(st.integers(0, 999), min_size=1, max_size=4)
+"""Which jobs a call names: see Queue.pick."""
+rarely = st.integers(0, 9).map(lambda n: n == 9)
 workers = st.sampled_from(WORKERS)
+settlements = st.sampled_from(["retry", "shutdown", "unknown_task", "complete", "final"])
 delays = st.sampled_from([0, 0, 0, 500, 5_000, 40_000])
 
 
@@ -125,6 +135,24 @@ class Model:
             if job.since + RETENTION_MS <= self.now:
                 del self.jobs[job.id]
 
+    def give_up(self, job: Job, how: str, delay: int) -> None:
+        """A claim ends without success."""
+        if how in {"retry", "final"}:
+            job.failed += 1
+            if how == "final" or job.failed >= job.attempts:
+                self.move(job, "dead", reason="given_up" if how == "final" else "attempts_spent")
+            elif delay:
+                self.move(job, "scheduled", due=self.now + delay)
+            else:
+                self.move(job, "ready", returning=True)
+        elif how == "shutdown":
+            self.move(job, "ready", returning=True)
+        elif job.unknown + 1 >= LIMITS["unknown_max"]:
+            self.move(job, "dead", reason="unknown_task")
+        else:
+            wait = min(LIMITS["backoff_ms"] * 2**job.unknown, LIMITS["backoff_max_ms"])
+            self.move(job, "scheduled", unknown=job.unknown + 1, due=self.now + wait)
+
     def in_force(self, job_id: str, fence: str) -> Job | None:
         job = self.jobs.get(job_id)
         return job if job is not None and job.fence == fence else None
@@ -155,7 +183,24 @@ class Queue(RuleBasedStateMachine):
             self.stranger = False
             self.model.new_epoch()
 
+    def pick(self, numbers: list[int], *states: str) -> list[str]:
+        """Name jobs: mostly such as stand in these states, now and then any."""
+        fitting = [job.id for job in self.model.in_state(*states)]
+        named = []
+        for number in numbers:
+            among = IDS if number % 7 == 0 or not fitting else fitting
+            named.append(among[number // 7 % len(among)])
+        return list(dict.fromkeys(named))
+
+    def some_held(self) -> bool:
+        return bool(self.model.in_state("running", "cancelling"))
+
     # Rules.
+
+    @initialize(count=st.integers(2, 6))
+    def begin(self, count: int) -> None:
+        self.enqueue([(i, "normal", 0, 3, 3) for i in IDS[:count]])
+        self.claim("w-1", count // 2, True)
 
     @rule(
         wanted=st.lists(
@@ -194,7 +239,7 @@ class Queue(RuleBasedStateMachine):
         assert tuple(fresh) == accepted.ids
         assert len(wanted) - len(fresh) == len(accepted.duplicates)
 
-    @rule(worker=workers, limit=st.integers(0, 4), woken=st.booleans())
+    @rule(worker=workers, limit=st.integers(0, 4).map(lambda n: 4 - n), woken=st.booleans())
     def claim(self, worker: str, limit: int, woken: bool) -> None:
         self.before_call()
         if woken:
@@ -238,93 +283,55 @@ class Queue(RuleBasedStateMachine):
         """What a worker presents: the last fence that it knows, or one that was never given."""
         return [(i, NO_FENCE if wrong else self.fences.get(i, NO_FENCE)) for i in names]
 
-    def refusal(self, job_id: str) -> str:
-        return "stale" if job_id in self.model.jobs else "gone"
-
-    @rule(names=several, wrong=st.booleans(), worker=workers)
-    def complete(self, names: list[str], wrong: bool, worker: str) -> None:
+    @rule(how=settlements, numbers=picks, wrong=rarely, delay=delays, worker=workers)
+    def settle(self, how: str, numbers: list[int], wrong: bool, delay: int, worker: str) -> None:
         self.before_call()
-        held = self.held(names, wrong)
-        refused = self.seed.complete(*held, worker=worker)
-        expected = {}
-        for job_id, fence in held:
-            if self.model.in_force(job_id, fence):
-                del self.model.jobs[job_id]
-            else:
-                expected[job_id] = self.refusal(job_id)
-
-        assert expected == refused
-
-    @rule(names=several, wrong=st.booleans(), delay=delays, final=st.booleans())
-    def fail(self, names: list[str], wrong: bool, delay: int, final: bool) -> None:
-        self.before_call()
-        held = self.held(names, wrong)
-        verdict = "final" if final else "retry"
-        outcomes = self.seed.fail(*held, verdict=verdict, delay_ms=delay, reason="given_up")
+        held = self.held(self.pick(numbers, "running", "cancelling"), wrong)
+        match how:
+            case "complete":
+                outcomes = self.seed.complete(*held, worker=worker)
+            case "retry" | "final":
+                outcomes = self.seed.fail(
+                    *held, verdict=how, delay_ms=delay, reason="given_up", worker=worker
+                )
+            case _:
+                outcomes = self.seed.rollback(*held, reason=how, worker=worker, **LIMITS)
         expected = {}
         for job_id, fence in held:
             job = self.model.in_force(job_id, fence)
             if job is None:
-                expected[job_id] = self.refusal(job_id)
-            elif job.state == "cancelling":
-                expected[job_id] = "cancelled"
+                expected[job_id] = "stale" if job_id in self.model.jobs else "gone"
+            elif how == "complete" or job.state == "cancelling":
                 del self.model.jobs[job_id]
+                if how != "complete":
+                    expected[job_id] = "cancelled"
             else:
-                failed = job.failed + 1
-                if final or failed >= job.attempts:
-                    reason = "given_up" if final else "attempts_spent"
-                    self.model.move(job, "dead", failed=failed, reason=reason)
-                elif delay:
-                    self.model.move(job, "scheduled", failed=failed, due=self.model.now + delay)
-                else:
-                    self.model.move(job, "ready", failed=failed, returning=True)
+                self.model.give_up(job, how, delay)
                 expected[job_id] = job.state
 
         assert expected == outcomes
 
-    @rule(names=several, wrong=st.booleans(), unknown=st.booleans())
-    def rollback(self, names: list[str], wrong: bool, unknown: bool) -> None:
-        self.before_call()
-        held = self.held(names, wrong)
-        limits = {
-            "backoff_ms": BACKOFF_MS,
-            "backoff_max_ms": BACKOFF_MAX_MS,
-            "unknown_max": UNKNOWN_MAX,
-        }
-        reason = "unknown_task" if unknown else "shutdown"
-        outcomes = self.seed.rollback(*held, reason=reason, **limits)
-        expected = {}
-        for job_id, fence in held:
-            job = self.model.in_force(job_id, fence)
-            if job is None:
-                expected[job_id] = self.refusal(job_id)
-            elif job.state == "cancelling":
-                expected[job_id] = "cancelled"
-                del self.model.jobs[job_id]
-            else:
-                if not unknown:
-                    self.model.move(job, "ready", returning=True)
-                elif job.unknown + 1 >= UNKNOWN_MAX:
-                    self.model.move(job, "dead", reason="unknown_task")
-                else:
-                    wait = min(BACKOFF_MS * 2**job.unknown, BACKOFF_MAX_MS)
-                    self.model.move(
-                        job, "scheduled", unknown=job.unknown + 1, due=self.model.now + wait
-                    )
-                expected[job_id] = job.state
+    @rule(how=settlements, numbers=picks, delay=delays, worker=workers, limit=st.integers(1, 4))
+    def take_and_settle(
+        self, how: str, numbers: list[int], delay: int, worker: str, limit: int
+    ) -> None:
+        """What workers do all day: by itself it would come up too rarely."""
+        self.claim(worker, limit, True)
+        self.settle(how, numbers, False, delay, worker)
 
-        assert expected == outcomes
-
-    @rule(names=several, wrong=st.booleans())
-    def extend(self, names: list[str], wrong: bool) -> None:
+    @precondition(some_held)
+    @rule(numbers=picks, wrong=rarely, worker=workers)
+    def extend(self, numbers: list[int], wrong: bool, worker: str) -> None:
+        """Only who made the claim may extend it."""
         self.before_call()
+        names = self.pick(numbers, "running", "cancelling")
         held = self.held(names, wrong)
-        extended = self.seed.extend(held)
+        extended = self.seed.extend(held, worker=worker)
         self.model.note_activity()
         lost, cancelling = [], []
         for job_id, fence in held:
             job = self.model.in_force(job_id, fence)
-            if job is None:
+            if job is None or job.by != worker:
                 lost.append(job_id)
                 continue
             job.lease = self.model.now + LEASE_MS
@@ -333,9 +340,18 @@ class Queue(RuleBasedStateMachine):
 
         assert (tuple(lost), tuple(cancelling)) == (extended.lost, extended.cancelling)
 
-    @rule(names=several)
-    def cancel(self, names: list[str]) -> None:
+    @rule(how=st.sampled_from(["requeue", "cancel", "prune"]), numbers=picks)
+    def a_person_decides(self, how: str, numbers: list[int]) -> None:
+        if how == "cancel":
+            self.cancel(numbers[:1])
+        elif how == "requeue" or len(numbers) < 3:
+            self.requeue(numbers)
+        else:
+            self.prune(numbers)
+
+    def cancel(self, numbers: list[int]) -> None:
         self.before_call()
+        names = self.pick(numbers, "ready", "scheduled", "running")
         outcomes = self.seed.cancel(*names)
         expected = {}
         for job_id in names:
@@ -354,9 +370,9 @@ class Queue(RuleBasedStateMachine):
 
         assert expected == outcomes
 
-    @rule(names=several)
-    def requeue(self, names: list[str]) -> None:
+    def requeue(self, numbers: list[int]) -> None:
         self.before_call()
+        names = self.pick(numbers, "dead")
         outcomes = self.seed.requeue(*names)
         expected = {}
         for job_id in names:
@@ -375,9 +391,9 @@ class Queue(RuleBasedStateMachine):
 
         assert expected == outcomes
 
-    @rule(names=several)
-    def prune(self, names: list[str]) -> None:
+    def prune(self, numbers: list[int]) -> None:
         self.before_call()
+        names = self.pick(numbers, "dead")
         outcomes = self.seed.prune(*names)
         expected = {}
         for job_id in names:
@@ -389,19 +405,32 @@ class Queue(RuleBasedStateMachine):
 
         assert expected == outcomes
 
+    @precondition(lambda self: not self.model.paused)
     @rule()
-    def pause_or_resume(self) -> None:
+    def pause(self) -> None:
         self.before_call()
-        self.model.paused = not self.model.paused
-        self.seed.configure(paused=int(self.model.paused))
+        self.model.paused = True
+        self.seed.configure(paused=1)
 
-    @rule(
-        ms=st.sampled_from([1, 500, 1_000, 5_000, 9_999, 10_000, 20_000, 20_001, 30_000, 100_000])
-    )
+    @precondition(lambda self: self.model.paused)
+    @rule()
+    def resume(self) -> None:
+        self.before_call()
+        self.model.paused = False
+        self.seed.configure(paused=0)
+
+    @precondition(lambda self: self.model.paused)
+    @rule()
+    def resume_soon(self) -> None:
+        """Twice as likely as any other rule, since a paused queue shows little."""
+        self.resume()
+
+    @rule(ms=st.sampled_from([1, 500, 1_000, 5_000, 10_000, 20_000, 20_001, 100_000]))
     def time_passes(self, ms: int) -> None:
         self.seed.advance(ms)
         self.model.now += ms
 
+    @precondition(some_held)
     @rule(worker=workers)
     def a_lease_passes_while_others_work(self, worker: str) -> None:
         for _ in range(3):
@@ -441,8 +470,8 @@ def test_random_histories_agree_with_the_model(valkey_url: str) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         lambda: Queue(valkey_url),
         settings=settings(
-            max_examples=60,
-            stateful_step_count=40,
+            max_examples=150,
+            stateful_step_count=50,
             deadline=None,
             print_blob=True,
             suppress_health_check=list(HealthCheck),
