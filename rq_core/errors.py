@@ -111,8 +111,8 @@ class AuditBacklogFull(Refused):
 
 
 class AuditElsewhere(Refused):
-    """queue {queue!r} is mirrored to another audit database ({attached}): use that one, or detach it
-    with `rq-core audit off` first."""
+    """queue {queue!r} is mirrored to another audit database ({attached}): use that one, or, if it is
+    lost, detach it with `rq-core audit off {queue} --force` first."""
 
 
 class LayoutMismatch(Refused):

@@ -86,7 +86,9 @@ class _Queue:
     """Whether a claim may find something."""
     looked: float = 0.0
     due: float = FOREVER
-    """When the next scheduled job is due, on the loop's clock."""
+    """When the next scheduled job is due, on the monotonic clock."""
+    timer: asyncio.TimerHandle | None = None
+    """Looks at the queue when it is."""
     empty: bool = False
     """Whether the last claim found nothing left."""
 
@@ -262,6 +264,9 @@ class Worker:
                 str(error) or "no answer",
                 extra={"worker": self.name},
             )
+        for watched in self._queues.values():
+            if watched.timer is not None:
+                watched.timer.cancel()
         self._leases.stop()
         self._lease_client.close()
         await self._client.close()
@@ -395,7 +400,8 @@ class Worker:
         if result.next_due_ms is None:
             queue.due = FOREVER
         else:
-            queue.due = now + max(0, result.next_due_ms - result.now_ms) / 1000
+            queue.due = now + max(1, result.next_due_ms - result.now_ms) / 1000
+        self._wake_when_due(queue, now)
         queue.empty = not result.more and queue.due > now
         queue.look = not queue.empty
         if queue.empty:
@@ -416,6 +422,18 @@ class Worker:
         elif not running.settled:
             until = running.started + running.timeout + EXTENSION_GRACE if running.timeout else None
             self._leases.hold(claim, until)
+
+    def _wake_when_due(self, queue: _Queue, now: float) -> None:
+        """Look again when the next scheduled job is due.
+
+        Not by the wait for tokens: that began before this was known.
+        """
+        if queue.timer is not None:
+            queue.timer.cancel()
+            queue.timer = None
+        if queue.due < FOREVER:
+            loop = asyncio.get_running_loop()
+            queue.timer = loop.call_later(queue.due - now, self._look_at, [queue])
 
     # Called by the executor, on the loop.
 
@@ -478,8 +496,7 @@ class Worker:
 
     async def _wait_for_token(self) -> None:
         queues = self._queues.values()
-        now = time.monotonic()
-        seconds = min(LOOK_MAX, self._leases.interval, *(max(0.0, q.due - now) for q in queues))
+        seconds = min(LOOK_MAX, self._leases.interval)
         if self.options.burst:
             seconds = min(seconds, BURST_LOOK)
         name = await self._client.wait_wake(list(self._queues), seconds)

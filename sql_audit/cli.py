@@ -166,25 +166,30 @@ def run(
 @audit_option
 @redis_option
 @prefix_option
+@click.option("--force", is_flag=True, help="Whichever database has it, for one that is lost.")
 @click.argument("queue")
-def off(url: str | None, redis_url: str, prefix: str, queue: str) -> None:
+def off(url: str | None, redis_url: str, prefix: str, queue: str, *, force: bool) -> None:
     """Give QUEUE's audit trail up: its events are no longer kept for SQL."""
-    address = _required(url)
+    address = None if force else _required(url)
     with _one_line():
         from rq_core.client import Client
         from rq_core.errors import UnknownQueue
         from sql_audit.database import Database
         from sql_audit.queries import audit_id
 
-        database = Database(address)
-        try:
-            with Client(redis_url, prefix=prefix, name="audit") as client:
-                known = client.queues()
-                if queue not in known:
-                    raise UnknownQueue(queue=queue, known=", ".join(known) or "none")
-                client.detach(queue, audit_id(database))
-        finally:
-            database.close()
+        with Client(redis_url, prefix=prefix, name="audit") as client:
+            known = client.queues()
+            if queue not in known:
+                raise UnknownQueue(queue=queue, known=", ".join(known) or "none")
+            if address is None:
+                holder = client.handshake(queue).audit_id or "none"
+            else:
+                database = Database(address)
+                try:
+                    holder = audit_id(database)
+                finally:
+                    database.close()
+            client.detach(queue, holder)
     click.echo(f"queue {queue}: audit off")
 
 

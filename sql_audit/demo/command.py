@@ -59,6 +59,10 @@ def demo(
     except (RqCoreError, DemoFailed, OSError) as error:
         click.echo(f"demo: {error}", err=True)
         sys.exit(1)
+    if outcome.duplicates:
+        click.echo(
+            f"{outcome.duplicates} files were hashed twice: the killed worker had done them, but had not said so."
+        )
     for problem in outcome.problems:
         click.echo(f"does not agree: {problem}", err=True)
     if not outcome.problems:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
 from sqlalchemy import select
 
 from rq_core.client import Client
+from rq_core.errors import AuditElsewhere
 from rq_core.ids import JobIds
 from rq_core.job import NewJob, profile
 from sql_audit import queries, run
+from sql_audit.cli import audit
 from sql_audit.database import Database
 from sql_audit.schema import job
 
@@ -84,3 +89,23 @@ def test_a_queue_whose_log_was_lost_before_a_mirror_came_gets_a_baseline(
     database.close()
     assert {found[i] for i in old} == {"ready"}
     assert len(found) == 3
+
+
+def test_a_lost_audit_database_can_be_let_go(valkey_url: str, tmp_path: Path) -> None:
+    lost, fresh = (
+        Database(f"sqlite:///{tmp_path / 'a.db'}"),
+        Database(f"sqlite:///{tmp_path / 'b.db'}"),
+    )
+    with Client(valkey_url) as client:
+        old = client.enqueue(new_jobs(2)).ids
+        mirror(client, lost)
+        with pytest.raises(AuditElsewhere, match="audit off q --force"):
+            mirror(client, fresh)
+
+        done = CliRunner().invoke(audit, ["off", "q", "--force", "--redis", valkey_url])
+        assert (done.exit_code, done.output) == (0, "queue q: audit off\n")
+
+        mirror(client, fresh)
+    assert set(states(fresh)) == set(old)
+    lost.close()
+    fresh.close()

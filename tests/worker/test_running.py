@@ -433,3 +433,22 @@ async def test_burst_ends_at_a_paused_queue(app: App, client: Client) -> None:
         await Worker(app, WorkerOptions(queues=("crew",), burst=True)).run()
 
     assert handle.state() == "ready"
+
+
+async def test_delayed_jobs_and_retries_are_on_time_in_every_queue_of_an_idle_worker(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    """The wait for tokens may have begun before the due time was known; it must not be slept through."""
+    queues = ("one", "two")
+    async with run_worker(queues=queues):
+        await wait_until_async(lambda: set(queues) <= set(client.queues()), "it has started")
+        for queue in queues:
+            delayed = crew.coroutine.with_options(queue=queue, delay=0.3).enqueue()
+            retried = crew.fails_once.with_options(queue=queue).enqueue()
+            await wait_until_async(
+                lambda queue=queue, ids=(delayed.id, retried.id): all(  # type: ignore[misc]
+                    client.job(i, [queue]) is None for i in ids
+                ),
+                "both are done",
+                timeout=2.0,
+            )
