@@ -61,7 +61,10 @@ class AsyncClient:
     async def close(self) -> None:
         """Wait for enqueues under way, then close all connections."""
         while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            tasks = tuple(self._tasks)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            # Not left to their callbacks: from Python 3.12 on, waiting for what is done does not let those run.
+            self._tasks.difference_update(tasks)
         await self._wire.close()
 
     async def __aenter__(self) -> Self:
