@@ -10,6 +10,7 @@ from typing import Any, Final, Self, TypeVar
 from rq_core import operations as ops
 from rq_core.job import NewJob
 from rq_core.keys import DEFAULT_PREFIX, queue_keys
+from rq_core.scopes import CapEntry
 from rq_core.wire import DEFAULT_URL, AsyncPoolWire
 
 T = TypeVar("T")
@@ -155,6 +156,33 @@ class AsyncClient:
     ) -> dict[str, str]:
         """See Operations.configure."""
         return await self.run(self.operations.configure(queue, values, by=by, why=why))
+
+    async def set_caps(
+        self,
+        queue: str,
+        limits: Sequence[tuple[str, str, int]],
+        *,
+        source: str = "live",
+        by: str | None = None,
+        why: str = "",
+    ) -> dict[str, ops.CapChange]:
+        """See Operations.set_caps."""
+        plan = self.operations.set_caps(queue, limits, source=source, by=by, why=why)
+        return await self.run(plan)
+
+    async def register(
+        self, queue: str, policies: Mapping[str, str], *, by: str | None = None
+    ) -> dict[str, str]:
+        """See Operations.register."""
+        return await self.run(self.operations.register(queue, policies, by=by))
+
+    async def policy(self, queue: str, task: str) -> str | None:
+        """See Operations.policy."""
+        return await self.run(self.operations.policy(queue, task))
+
+    async def limits(self, queue: str) -> dict[str, CapEntry]:
+        """See Operations.limits."""
+        return await self.run(self.operations.limits(queue))
 
     async def queues(self) -> list[str]:
         """See Operations.queues."""

@@ -98,9 +98,13 @@ class NewJob(NamedTuple):
     profile: Profile
     args_json: str
     delay_ms: int = 0
+    lane: str = ""
+    """Where it waits for its scopes (scopes.lane_name); empty: it has none."""
+    full: str = ""
+    """What happens when a scope is full (scopes.full_rules); empty: it waits."""
 
-    def record(self) -> tuple[str, int, int, str, str, str]:
-        """The job as enqueue.lua takes it: id delay_ms priority head detail spec."""
+    def record(self) -> tuple[str, int, int, str, str, str, str, str]:
+        """The job as enqueue.lua takes it: id delay_ms priority head detail spec lane full."""
         profile = self.profile
         before, after = profile.spec_parts
         digest = hashlib.sha256(self.args_json.encode()).hexdigest()[:32]
@@ -111,6 +115,8 @@ class NewJob(NamedTuple):
             profile.head,
             f'{profile.detail}{digest}"',
             f"{before}{self.args_json}{after}",
+            self.lane,
+            self.full,
         )
 
 
@@ -126,6 +132,8 @@ class Claim(NamedTuple):
     losses: int
     spec: str
     """The job's immutable JSON."""
+    lane: str = ""
+    """Where it waited; empty if it has no scopes."""
 
 
 class Spec(NamedTuple):

@@ -34,6 +34,7 @@ class Event(StrEnum):
     """What can happen, as a past participle. Each is emitted by the script that makes it true."""
 
     ENQUEUED = "enqueued"
+    DISCARDED = "discarded"
     PROMOTED = "promoted"
     CLAIMED = "claimed"
     SUCCEEDED = "succeeded"
@@ -50,6 +51,7 @@ class Event(StrEnum):
     PAUSED = "paused"
     RESUMED = "resumed"
     POLICY_CHANGED = "policy_changed"
+    CAP_CHANGED = "cap_changed"
     EPOCH_STARTED = "epoch_started"
 
 
@@ -71,6 +73,7 @@ _S, _E = State, Event
 TRANSITIONS: Final[tuple[Transition, ...]] = (
     Transition(None, _E.ENQUEUED, _S.READY, "enqueue"),
     Transition(None, _E.ENQUEUED, _S.SCHEDULED, "enqueue", "a delay was asked for"),
+    Transition(None, _E.DISCARDED, None, "enqueue", "a scope is full, and its cap says discard"),
     Transition(_S.SCHEDULED, _E.PROMOTED, _S.READY, "claim", "its due time has come"),
     Transition(_S.READY, _E.CLAIMED, _S.RUNNING, "claim"),
     Transition(_S.RUNNING, _E.LEASE_EXPIRED, _S.READY, "claim", "the lease is over"),
@@ -121,20 +124,38 @@ _TASK = EventField("task", "name of the task")
 _PRIORITY = EventField("priority", "critical, high, normal or low")
 _MAX_ATTEMPTS = EventField("max_attempts", "failures that the job survives, plus one")
 _MAX_LOSSES = EventField("max_losses", "lost leases at which the job is dead")
+_LANE = EventField(
+    "lane", "where it waits for its scopes: priority+scope+scope…; null: it has none"
+)
 
 JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
     _E.ENQUEUED: (
         _ID, _SEQ, _DUE, _TASK, _PRIORITY, _MAX_ATTEMPTS, _MAX_LOSSES,
         EventField("digest", "first 32 hex digits of the SHA-256 of the arguments' JSON"),
+        _LANE,
+    ),
+    _E.DISCARDED: (
+        _ID, _TASK, _LANE,
+        EventField("scope", "which was full"),
+        EventField("cap", "how many it takes"),
     ),
     _E.PROMOTED: (_ID, _SEQ),
-    _E.CLAIMED: (_ID, EventField("claim", "1, 2, 3… per job")),
+    _E.CLAIMED: (
+        _ID,
+        EventField("claim", "1, 2, 3… per job"),
+        EventField(
+            "scopes",
+            "[[scope, cap in force or null], …, [rate's scope, limit, window ms, burst], …], the queue's own cap"
+            ' as ["queue", cap]; null: nothing counts it',
+        ),
+    ),
     _E.SUCCEEDED: (_ID, _FENCE),
     _E.RETRIED: (_ID, _FENCE, _DUE, _FAILURES, _ERROR),
     _E.DIED: (_ID, _FENCE, _REASON, _FAILURES, _ERROR),
     _E.ROLLED_BACK: (
         _ID, _FENCE, _DUE, _REASON,
         EventField("unknown", "times given back because a worker lacked the task"),
+        EventField("lane", "the lane that it goes to, if that is another one; null: its own"),
     ),
     _E.LEASE_EXPIRED: (
         _ID, _FENCE,
@@ -157,7 +178,7 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         _FENCE,
         EventField("worker", "who holds the claim in force"),
         EventField("since_ms", "when it entered its state (Unix ms)"),
-        _REASON,
+        _REASON, _LANE,
     ),
     _E.SETTLEMENT_REFUSED: (
         _ID, _FENCE,
@@ -174,6 +195,17 @@ QUEUE_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         EventField("field", "what was changed"),
         EventField("old", "its value before, as text; null if it had none"),
         EventField("new", "its value now, as text"),
+    ),
+    _E.CAP_CHANGED: (
+        EventField(
+            "scope",
+            "what it counts: queue, task=…, a family of keys, or one key; weight=… for a fair queue",
+        ),
+        EventField(
+            "old", "the limit before: a number, none, or limit/window/burst; null: there was none"
+        ),
+        EventField("new", "the limit now"),
+        EventField("version", "1, 2, 3… per scope"),
     ),
     _E.EPOCH_STARTED: (
         EventField("reason", "created, replid_changed, outbox_lost or attached"),
@@ -206,7 +238,7 @@ DEFAULT_MAX_LOSSES: Final = 3
 """These three belong to the layout: a job at the default leaves the field out of its state line."""
 
 STATE_FIELDS: Final = (
-    "task", "priority", "attempts", "losses", "claim", "fence", "failed", "lost", "unknown",
+    "task", "priority", "attempts", "losses", "lane", "claim", "fence", "failed", "lost", "unknown",
     "seq", "due", "since", "by", "reason",
 )  # fmt: skip
 """Fields of a state line, in their fixed order, after the state itself."""

@@ -15,7 +15,7 @@ import logging
 import os
 import re
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -26,8 +26,9 @@ from rq_core.ids import boot_id
 from rq_core.job import Claim, NewJob
 from rq_core.keys import DEFAULT_PREFIX, KEYS, check_name, queue_keys, queues_key
 from rq_core.machine import LAYOUT, PRIORITIES, State
+from rq_core.scopes import CapEntry, Limit, is_scope
 from rq_core.scripts import Script, script
-from rq_core.settings import SETTINGS
+from rq_core.settings import FLAGS, SETTINGS
 
 log = logging.getLogger(__name__)
 
@@ -122,14 +123,27 @@ class Handshake:
     """Why this handshake started an epoch, if it did."""
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(NamedTuple):
     """What became of an enqueue."""
 
     ids: tuple[str, ...]
     """The jobs that are now in their queues, in the order given."""
     duplicates: tuple[str, ...] = ()
     """Ids that were live already; their jobs were not touched."""
+    discarded: tuple[tuple[str, str], ...] = ()
+    """(id, scope) of jobs that were dropped because that scope was full and its cap says discard."""
+    rejected: tuple[tuple[str, str], ...] = ()
+    """(id, scope) of jobs that were not taken: that scope is full and its cap says reject, or, where the scope is a
+    lane, as many wait there as its max_waiting allows."""
+
+    @classmethod
+    def sum(cls, parts: Iterable[Accepted]) -> Accepted:
+        """Several, one after the other, as one."""
+        wholes: tuple[list[Any], ...] = ([], [], [], [])
+        for part in parts:
+            for whole, some in zip(wholes, part, strict=True):
+                whole.extend(some)
+        return cls(*map(tuple, wholes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +156,15 @@ class Claimed:
     """When the next scheduled job is due, if one is."""
     more: bool
     """Whether claimable jobs are left."""
+
+
+class CapChange(NamedTuple):
+    """What became of a change of a limit, and what is stored now."""
+
+    outcome: str
+    """changed, same, kept or conflict."""
+    version: int
+    limit: Limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,7 +471,7 @@ class Operations:
             "enqueue",
             queue,
             {"by": self.name},
-            lambda refused: _parse_accepted(jobs, refused),
+            lambda others: _parse_accepted(jobs, others),
             [job.record() for job in jobs],
             tuple(job.id for job in jobs),
         )
@@ -458,17 +481,14 @@ class Operations:
 
         An error that stops it half-way carries what was accepted before in ``accepted``.
         """
-        ids: list[str] = []
-        duplicates: list[str] = []
+        parts: list[Accepted] = []
         try:
             for queue, chunk in _chunks(jobs):
-                accepted = yield from self.one(self.enqueue_call(queue, chunk))
-                ids += accepted.ids
-                duplicates += accepted.duplicates
+                parts.append((yield from self.one(self.enqueue_call(queue, chunk))))
         except errors.RqCoreError as error:  # The generator of the jobs may raise, too.
-            error.accepted = Accepted(tuple(ids), tuple(duplicates))  # type: ignore[attr-defined]
+            error.accepted = Accepted.sum(parts)  # type: ignore[attr-defined]
             raise
-        return Accepted(tuple(ids), tuple(duplicates))
+        return Accepted.sum(parts)
 
     # Workers.
 
@@ -505,13 +525,14 @@ class Operations:
         self,
         queue: str,
         worker: str,
-        held: Sequence[tuple[str, str, str, str]],
+        held: Sequence[tuple[str, str, str, str, str]],
         *,
         backoff_ms: int = 1_000,
         backoff_max_ms: int = 60_000,
         unknown_max: int = 100,
     ) -> Call[dict[str, str]]:
-        """Give back (id, fence, reason, error JSON); the answer is the outcomes by id."""
+        """Give back (id, fence, reason, error JSON, lane); the answer is the outcomes by id. A lane that is not empty
+        is where the job goes if its task's policy has changed."""
         args = {
             "worker": worker,
             "backoff_ms": backoff_ms,
@@ -563,13 +584,14 @@ class Operations:
     def configure(
         self, queue: str, values: Mapping[str, int], *, by: str | None = None, why: str = ""
     ) -> Plan[dict[str, str]]:
-        """Change settings of a queue, or ``paused`` (0 or 1). The outcome by field: changed or same."""
+        """Change settings of a queue, or a flag (``paused``, ``fair``: 0 or 1). The outcome by field: changed
+        or same."""
         for name, value in values.items():
             minimum = SETTINGS[name].minimum if name in SETTINGS else 0
-            if name not in SETTINGS and name != "paused":
-                known = ", ".join((*SETTINGS, "paused"))
+            if name not in SETTINGS and name not in FLAGS:
+                known = ", ".join((*SETTINGS, *FLAGS))
                 raise errors.InvalidOption(option=name, value=value, must=f"must be one of {known}")
-            if name == "paused" and value not in (0, 1):
+            if name in FLAGS and value not in (0, 1):
                 raise errors.InvalidOption(option=name, value=value, must="must be 0 or 1")
             if not _is_whole(value) or value < minimum:
                 raise errors.InvalidOption(
@@ -580,6 +602,62 @@ class Operations:
         records = tuple((name, int(value)) for name, value in values.items())
         call = Call("configure", queue, args, _pairs, records)
         return (yield from self.one(call))
+
+    # Caps.
+
+    def set_caps(
+        self,
+        queue: str,
+        limits: Sequence[tuple[str, str, int]],
+        *,
+        source: str = "live",
+        by: str | None = None,
+        why: str = "",
+    ) -> Plan[dict[str, CapChange]]:
+        """Change limits: (scope, limit, version) each; see scopes.Limit. The outcome by scope.
+
+        ``version`` is the one that the change was made from (0: nothing was stored): if it is another by now, the
+        outcome is ``conflict``. -1 asks for no comparison. ``source`` is live, or code for what a task declares:
+        that never replaces a live limit, nor brings back a limit that code declared before (``kept``).
+        """
+        for name, limit, _ in limits:
+            if not is_scope(name):
+                raise errors.InvalidOption(
+                    option="scope",
+                    value=name,
+                    must="must read queue, task=NAME, a family of keys, or FAMILY=VALUE, percent-encoded",
+                )
+            try:
+                Limit.parse(limit)
+            except ValueError:
+                raise errors.InvalidOption(
+                    option=name,
+                    value=limit,
+                    must="must be a number from 0, none, or LIMIT/WINDOWms/BURST",
+                ) from None
+        args = {"by": check_name("actor", by or self.name), "why": why, "source": source}
+        return (yield from self.one(Call("cap", queue, args, _parse_cap_changes, tuple(limits))))
+
+    def register(
+        self, queue: str, policies: Mapping[str, str], *, by: str | None = None
+    ) -> Plan[dict[str, str]]:
+        """Store tasks' policies (JSON by task name), so that producers by name get the same scopes. The outcome by
+        task: changed or same."""
+        args = {"by": check_name("actor", by or self.name)}
+        records = tuple((check_name("task", name), text) for name, text in policies.items())
+        return (yield from self.one(Call("register", queue, args, _pairs, records)))
+
+    def policy(self, queue: str, task: str) -> Plan[str | None]:
+        """The policy that workers registered for a task (JSON), if any did."""
+        keys = queue_keys(queue, self.prefix)
+        (text,) = yield from self.ask([["HGET", keys("tasks"), task]], queue)
+        return text  # type: ignore[no-any-return]
+
+    def limits(self, queue: str) -> Plan[dict[str, CapEntry]]:
+        """The stored limits of a queue, by scope or family."""
+        keys = queue_keys(queue, self.prefix)
+        (stored,) = yield from self.ask([["HGETALL", keys("caps")]], queue)
+        return {name: CapEntry.parse(text) for name, text in sorted(_as_dict(stored).items())}
 
     def queues(self) -> Plan[list[str]]:
         """The queues of this prefix, by name."""
@@ -807,6 +885,13 @@ def _as_dict(value: Any) -> dict[str, Any]:
     return dict(zip(value[::2], value[1::2], strict=True))
 
 
+def _parse_cap_changes(reply: Sequence[Any]) -> dict[str, CapChange]:
+    return {
+        reply[at]: CapChange(reply[at + 1], int(reply[at + 2]), Limit.parse(reply[at + 3]))
+        for at in range(0, len(reply), 4)
+    }
+
+
 def _nothing(_reply: Sequence[Any]) -> None:
     return None
 
@@ -828,26 +913,29 @@ def _parse_handshake(reply: Sequence[Any]) -> Handshake:
     )
 
 
-def _parse_accepted(jobs: Sequence[NewJob], refused: Sequence[Any]) -> Accepted:
-    if not refused:
+def _parse_accepted(jobs: Sequence[NewJob], others: Sequence[Any]) -> Accepted:
+    """``others`` are (position from 1, outcome, scope) of the jobs that were not accepted, flat."""
+    if not others:
         return Accepted(tuple(job.id for job in jobs))
-    # An id that stands several times in a chunk is refused each time, or accepted the first time.
-    refusals, ids, duplicates = Counter(refused), [], []
-    for job in reversed(jobs):
-        if refusals[job.id] > 0:
-            refusals[job.id] -= 1
-            duplicates.append(job.id)
-        else:
-            ids.append(job.id)
-    return Accepted(tuple(reversed(ids)), tuple(reversed(duplicates)))
+    outcomes: dict[str, list[Any]] = {"duplicate": [], "discarded": [], "rejected": []}
+    left: dict[int, bool] = {}
+    for at in range(0, len(others), 3):
+        place, outcome, scope = int(others[at]) - 1, others[at + 1], others[at + 2]
+        left[place] = True
+        job_id = jobs[place].id
+        outcomes[outcome].append(job_id if outcome == "duplicate" else (job_id, scope))
+    ids = tuple(job.id for place, job in enumerate(jobs) if place not in left)
+    return Accepted(ids, *map(tuple, outcomes.values()))
 
 
 def _parse_claimed(queue: str, reply: Sequence[Any]) -> Claimed:
     now_ms, next_due, more, fence = reply[:4]
     flat = reply[4:]
     jobs = tuple(
-        Claim(queue, flat[at], fence, int(flat[at + 1]), int(flat[at + 2]), int(flat[at + 3]), flat[at + 4])
-        for at in range(0, len(flat), 5)
+        Claim(
+            queue, flat[at], fence, int(flat[at + 1]), int(flat[at + 2]), int(flat[at + 3]), flat[at + 4], flat[at + 5]
+        )
+        for at in range(0, len(flat), 6)
     )  # fmt: skip
     due = None if next_due == "-" else int(float(next_due))
     return Claimed(jobs, int(now_ms), due, int(more) == 1)

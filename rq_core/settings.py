@@ -29,6 +29,10 @@ SETTINGS: Final[dict[str, Setting]] = {
     )
 }
 
+FLAGS: Final = ("paused", "fair")
+"""Facts of ``meta`` that are 0 or 1 and changed like settings. In a fair queue, lanes of one priority are served by
+virtual time per key instead of age."""
+
 SLOT_LIFE_MS: Final = 3_600_000
 """How long a call slot is remembered after its last call."""
 

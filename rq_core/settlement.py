@@ -25,6 +25,8 @@ class Settlement(NamedTuple):
     reason: str = "error"
     error: str = "null"
     """A JSON object."""
+    lane: str = ""
+    """Of a rollback: the lane that the job belongs into, if its task's policy has changed."""
 
 
 def describe(error: BaseException, *, with_traceback: bool = True) -> str:
@@ -80,7 +82,9 @@ def calls_of(
             )
         else:
             call = operations.rollback_call(
-                queue, worker, [(s.claim.id, s.claim.fence, s.reason, s.error) for s in group]
+                queue,
+                worker,
+                [(s.claim.id, s.claim.fence, s.reason, s.error, s.lane) for s in group],
             )
         calls.append((call, group))
     return calls
