@@ -4,13 +4,13 @@ tombstone that claim passes over, so that a cancel costs the same at any depth.
 
 Transitions: ready -cancelled-> none, scheduled -cancelled-> none, running -cancel_requested-> cancelling
 Flags: allow-oom
-Keys: meta state jobs scheduled outbox slots expiring
+Keys: meta state jobs waiting lanes open blocked holders caps rates fair scheduled outbox slots expiring wake
 Meta: tombstones
 Args: slot number:int by why
 Each: id
-Uses: call emit state batch
+Uses: call emit state lanes wake batch
 Returns: ok {ID cancelled|cancelling|dead|gone}… | epoch
-Invariants: I6
+Invariants: I6, I10
 ]]
 
 local refusal = open_call()
@@ -25,6 +25,14 @@ local lines = read_many(state, ids)
 redis.call('HLEN', jobs)
 redis.call('ZCARD', scheduled)
 
+--- A waiting job leaves its lane. If that was open, what stood behind it may be served now.
+local function leave_lane(lane, id, job)
+  remove(lane, {member = member_of(lane, count(job, 'seq'), id)})
+  if lane.was == 'open' or lane.where == 'open' then
+    moved_on(lane)
+  end
+end
+
 local cancelled, requested = {}, {}
 local gone, undue, flagged, answer, seen = {}, {}, {}, {}, {}
 local tombstones = 0
@@ -38,7 +46,11 @@ for i, id in ipairs(ids) do
     cancelled[#cancelled + 1] = '["' .. id .. '"]'
     gone[#gone + 1] = id
     undue[#undue + 1] = 'job|' .. id
-    tombstones = tombstones + (job.state == 'ready' and 1 or 0)
+    if job.state == 'ready' and job.lane then
+      leave_lane(lane_of(job.lane), id, job)
+    elseif job.state == 'ready' then
+      tombstones = tombstones + 1
+    end
     job.state = 'gone'
   elseif job.state == 'running' then
     outcome = 'cancelling'
@@ -52,12 +64,19 @@ for i, id in ipairs(ids) do
   answer[#answer + 1], answer[#answer + 2] = id, outcome
 end
 
+local wakes = opened and wake_is_empty()
+check_lanes()
+
 emit('cancelled', now, by, cancelled, why)
 emit('cancel_requested', now, by, requested, why)
 call_many('HDEL', state, gone)
 call_many('HDEL', jobs, gone)
 call_many('HSET', state, flagged)
 call_many('ZREM', scheduled, undue)
+write_lanes()
+if wakes then
+  push_token()
+end
 if tombstones > 0 then
   set_fact('tombstones', fact('tombstones') + tombstones)
 end

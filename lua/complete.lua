@@ -2,12 +2,12 @@
 
 Transitions: running -succeeded-> none, cancelling -succeeded-> none
 Flags: allow-oom
-Keys: meta state jobs leases outbox slots expiring
+Keys: meta state jobs waiting lanes open blocked holders caps rates fair scheduled leases outbox slots expiring wake
 Args: slot number:int worker
 Each: id fence
-Uses: call emit settle batch
+Uses: call emit settle lanes room wake batch
 Returns: ok {REFUSED_ID gone|stale}… | epoch
-Invariants: I2, I6, I9 (a fence that is not in force settles nothing)
+Invariants: I2, I3, I6, I9 (a fence that is not in force settles nothing), I10
 ]]
 
 local refusal = open_call()
@@ -16,7 +16,6 @@ if refusal then
 end
 local held, refusals = read_held()
 redis.call('HLEN', jobs)
-redis.call('ZCARD', leases)
 
 local events, done, answer = {}, {}, {}
 for i = 1, each_count do
@@ -24,14 +23,22 @@ for i = 1, each_count do
   if held[i] then
     done[#done + 1] = id
     events[#events + 1] = '["' .. id .. '","' .. fence .. '"]'
+    release(held[i]:match(' lane=(%S+)'), id)
   else
     answer[#answer + 1], answer[#answer + 2] = id, refusals[i]
   end
 end
+free_slots()
+local wakes = (frees_queue(#done) or opened) and wake_is_empty()
+check_lanes()
 
 emit('succeeded', now, worker, events)
 emit_refused(refusals, 'complete', now, worker)
 call_many('HDEL', state, done)
 call_many('HDEL', jobs, done)
 call_many('ZREM', leases, done)
+write_lanes()
+if wakes then
+  push_token()
+end
 return close_call(answer)

@@ -2,7 +2,7 @@
 
 Flags: allow-oom
 Keys: meta outbox slots expiring wake
-Meta: lease_ms dead_retention_ms
+Meta: lease_ms dead_retention_ms sequence fair fair_clock fair_top
 Args: slot number:int by why
 Each: field value:int
 Uses: call emit wake gate
@@ -16,8 +16,8 @@ if refusal then
 end
 for i = 1, each_count do
   local field, value = each(i)
-  local minimum = field == 'paused' and 0 or MINIMA[field]
-  if not minimum or value < minimum or field == 'paused' and value > 1 then
+  local minimum = FLAGS[field] and 0 or MINIMA[field]
+  if not minimum or value < minimum or FLAGS[field] and value > 1 then
     return {'refused', 'field', field}
   end
 end
@@ -36,6 +36,12 @@ for i = 1, each_count do
       emit_queue('policy_changed', now, by, '["' .. field .. '","' .. old .. '","' .. value .. '"]', why)
     end
     set_fact(field, value)
+    if field == 'fair' and value == 1 then
+      -- Ages become virtual times, and back: what came first so far stays first.
+      set_fact('fair_clock', math.max(fact('fair_clock'), fact('sequence')))
+    elseif field == 'fair' then
+      set_fact('sequence', math.max(fact('sequence'), fact('fair_top')))
+    end
   end
 end
 if sleeping and shut and not gate_is_shut() then

@@ -1,13 +1,18 @@
---[[ enqueue: a producer hands over jobs. All new ones are accepted together; an id that is live is a duplicate.
+--[[ enqueue: a producer hands over jobs. All new ones are accepted together; an id that is live is a duplicate, and
+what happens to a job whose scopes are full is said with it.
 
-Transitions: none -enqueued-> ready, none -enqueued-> scheduled
-Keys: meta state jobs ready scheduled outbox slots expiring wake
-Meta: sequence backlog_max_jobs backlog_max_bytes
+FULL is empty (it waits), or rules: `discard|SCOPE` and `reject|SCOPE` for a scope that is full, counting what holds it
+and what waits in the job's lane, and `most|N` for how many may wait in the lane.
+
+Transitions: none -enqueued-> ready, none -enqueued-> scheduled, none -discarded-> none
+Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled outbox slots expiring wake
+Meta: sequence backlog_max_jobs backlog_max_bytes caps_by_task
 Args: slot number:int by
-Each: id delay_ms:int priority:int head detail spec
-Uses: call emit ready due wake batch
-Returns: ok {DUPLICATE_ID}… | refused audit_backlog BACKLOG BOUND | refused arguments priority | epoch
-Invariants: I1 (the outbox entry and the jobs are one write), I6
+Each: id delay_ms:int priority:int head detail spec lane full
+Uses: call emit ready lanes due wake batch
+Returns: ok {PLACE duplicate|discarded|rejected SCOPE}… | refused audit_backlog BACKLOG BOUND |
+    refused arguments priority | epoch. PLACE counts the jobs of the call from 1; SCOPE is - for a duplicate
+Invariants: I1 (the outbox entry and the jobs are one write), I6, I10
 ]]
 
 local refusal = open_call()
@@ -21,60 +26,132 @@ if facts.audit == 'on' then
   end
 end
 
-local ids, seen, answer = {}, {}, {}
+local ids, names = {}, {}
 for i = 1, each_count do
-  local id, _, priority = each(i)
+  local id, _, priority, _, _, _, lane = each(i)
   if not ready[priority] then
     return {'refused', 'arguments', 'priority'}
   end
   ids[i] = id
+  if lane ~= '' then
+    names[#names + 1] = lane
+  end
 end
 local live = read_many(state, ids)
 redis.call('HLEN', jobs)
 lengths()
 local next_due = earliest_due(0)
 local sleeping = wake_is_empty()
+if #names > 0 then
+  meet_lanes(names)
+end
+
+--- The lane of a job whose producer knows of no cap on its task, if there is one by now.
+local capped_tasks = {}
+local function lane_for(priority, head)
+  if fact('caps_by_task') == 0 then
+    return ''
+  end
+  local task = 'task=' .. head:match('^task=(%S+)')
+  if capped_tasks[task] == nil then
+    capped_tasks[task] = redis.call('HEXISTS', caps, task) == 1
+  end
+  return capped_tasks[task] and priority .. '+' .. task or ''
+end
+
+--- How many wait in a lane, with those of this call.
+local function waiting_in_lane(lane)
+  if not lane.stored then
+    lane.stored = redis.call('ZLEXCOUNT', waiting, '[' .. lane.name .. '|', '(' .. lane.name .. '}')
+  end
+  return lane.stored + #lane.added
+end
+
+--- Which rule keeps a job out: its kind and the scope, or the lane, that is full; nil if none does.
+local function kept_out(name, rules)
+  local lane = lane_of(name)
+  for kind, value in rules:gmatch('(%l+)|(%S+)') do
+    local queued = waiting_in_lane(lane)
+    if kind == 'most' then
+      if queued >= tonumber(value) then
+        return 'reject', name
+      end
+    else
+      local scope = scope_of(value)
+      if scope.cap and held_in(scope) + queued >= scope.cap then
+        return kind, value
+      end
+    end
+  end
+  return nil
+end
 
 local seq = fact('sequence')
-local events, specs, lines, due = {}, {}, {}, {}
+local events, dropped, specs, lines, due, seen, answer = {}, {}, {}, {}, {}, {}, {}
 local joining = {[0] = {}, {}, {}, {}}
 local earlier, claimable = false, false
 for i = 1, each_count do
-  local id, delay_ms, priority, head, detail, spec = each(i)
+  local id, delay_ms, priority, head, detail, spec, lane, full = each(i)
+  if lane == '' then
+    lane = lane_for(priority, head)
+  end
+  local kind, on
   if live[i] or seen[id] then
-    answer[#answer + 1] = id
+    kind, on = 'duplicate', '-'
+  elseif full ~= '' then
+    kind, on = kept_out(lane, full)
+  end
+  if kind then
+    if kind == 'discard' then
+      dropped[#dropped + 1] = '["' .. id .. '","' .. head:match('^task=(%S+)') .. '",' .. quoted(lane) .. ',' ..
+        quoted(on) .. ',' .. scope_of(on).cap .. ']'
+    end
+    answer[#answer + 1] = i
+    answer[#answer + 1] = kind == 'discard' and 'discarded' or kind == 'reject' and 'rejected' or kind
+    answer[#answer + 1] = on
   else
     seen[id] = true
     specs[#specs + 1], specs[#specs + 2] = id, spec
     lines[#lines + 1] = id
+    local begin, with_lane = '["' .. id .. '",', ']'
+    if lane ~= '' then
+      head, with_lane = head .. ' lane=' .. lane, ',"' .. lane .. '"]'
+    end
     if delay_ms > 0 then
       local at = now + delay_ms
       lines[#lines + 1] = 'scheduled ' .. head .. ' due=' .. at .. ' since=' .. now
       due[#due + 1], due[#due + 2] = at, 'job|' .. id
-      events[#events + 1] = '["' .. id .. '",null,' .. at .. ',' .. detail .. ']'
+      events[#events + 1] = begin .. 'null,' .. at .. ',' .. detail .. with_lane
       earlier = earlier or not next_due or at < next_due
     else
       seq = seq + 1
       lines[#lines + 1] = 'ready ' .. head .. ' seq=' .. seq .. ' since=' .. now
-      local list = joining[priority]
-      list[#list + 1] = id
-      events[#events + 1] = '["' .. id .. '",' .. seq .. ',null,' .. detail .. ']'
-      claimable = true
+      events[#events + 1] = begin .. seq .. ',null,' .. detail .. with_lane
+      if lane ~= '' then
+        put(lane_of(lane), seq, id)
+      else
+        local list = joining[priority]
+        list[#list + 1] = id
+        claimable = true
+      end
     end
   end
 end
+check_lanes()
 
 emit('enqueued', now, by, events)
+emit('discarded', now, by, dropped)
 call_many('HSET', jobs, specs)
 call_many('HSET', state, lines)
 for priority = 0, 3 do
   call_many('RPUSH', ready[priority], joining[priority])
 end
 call_many('ZADD', scheduled, due)
+write_lanes()
 if seq ~= fact('sequence') then
   set_fact('sequence', seq)
 end
-if sleeping and (claimable or earlier) then
+if sleeping and (claimable or opened or earlier) then
   push_token()
 end
 return close_call(answer)

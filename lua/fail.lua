@@ -4,13 +4,14 @@ this script counts the failure and decides, so that no worker can grant an attem
 Transitions: running -retried-> scheduled, running -retried-> ready, running -died-> dead,
     cancelling -cancelled-> none
 Flags: allow-oom
-Keys: meta state jobs ready scheduled leases dead outbox slots expiring wake
+Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled leases dead outbox slots
+    expiring wake
 Args: slot number:int worker
 Each: id fence verdict delay_ms:int reason error
-Uses: call emit state settle ready due dead wake batch
+Uses: call emit settle ends
 Returns: ok {ID scheduled|ready|dead|cancelled|gone|stale}… | epoch. VERDICT is retry or final; REASON is the
     word that a final failure dies with; ERROR is a JSON object
-Invariants: I2, I4 (failures ≤ max_attempts), I6, I9
+Invariants: I2, I3, I4 (failures ≤ max_attempts), I6, I9, I10
 ]]
 
 local refusal = open_call()
@@ -18,72 +19,44 @@ if refusal then
   return refusal
 end
 local held, refusals = read_held()
-redis.call('HLEN', jobs)
-redis.call('ZCARD', leases)
-redis.call('ZCARD', dead)
-lengths()
-local next_due = earliest_due(0)
-local sleeping = wake_is_empty()
+prepare_ends()
 
-local retried, died, cancelled = {}, {}, {}
-local ended, gone, buried, lines, due, answer = {}, {}, {}, {}, {}, {}
-local returning = {[0] = {}, {}, {}, {}}
-local earlier, claimable = false, false
+local retried, died, cancelled, answer = {}, {}, {}, {}
 for i = 1, each_count do
   local id, fence, verdict, delay_ms, reason, failure = each(i)
   local job = read_line(held[i])
   local outcome = refusals[i]
+  if job then
+    end_claim(id, job)
+  end
   if job and job.state == 'cancelling' then
     outcome = 'cancelled'
-    gone[#gone + 1] = id
+    forget(id)
     cancelled[#cancelled + 1] = '["' .. id .. '","' .. fence .. '"]'
   elseif job then
-    local failed = count(job, 'failed') + 1
-    drop_claim(job)
-    job.failed, job.since = failed, now
-    if verdict == 'retry' and failed < count(job, 'attempts') then
+    job.failed = count(job, 'failed') + 1
+    if verdict == 'retry' and job.failed < count(job, 'attempts') then
       local at = 'null'
       if delay_ms > 0 then
         at = now + delay_ms
-        job.due = at
-        due[#due + 1], due[#due + 2] = at, 'job|' .. id
-        earlier = earlier or not next_due or at < next_due
+        make_scheduled(id, job, now, at)
       else
-        local list = returning[rank(job)]
-        list[#list + 1] = {id, count(job, 'seq')}
-        claimable = true
+        make_ready(id, job, now)
       end
-      outcome = delay_ms > 0 and 'scheduled' or 'ready'
-      retried[#retried + 1] = '["' .. id .. '","' .. fence .. '",' .. at .. ',' .. failed .. ',' .. failure .. ']'
+      retried[#retried + 1] = '["' .. id .. '","' .. fence .. '",' .. at .. ',' .. job.failed .. ',' .. failure .. ']'
     else
-      outcome = 'dead'
-      job.reason = verdict == 'retry' and 'attempts_spent' or reason
-      buried[#buried + 1] = id
-      died[#died + 1] = '["' .. id .. '","' .. fence .. '","' .. job.reason .. '",' .. failed .. ',' .. failure .. ']'
+      make_dead(id, job, now, verdict == 'retry' and 'attempts_spent' or reason)
+      died[#died + 1] = '["' .. id .. '","' .. fence .. '","' .. job.reason .. '",' .. job.failed .. ',' .. failure .. ']'
     end
-    job.state = outcome
-    lines[#lines + 1], lines[#lines + 2] = id, write_line(job)
-  end
-  if job then
-    ended[#ended + 1] = id
+    outcome = job.state
   end
   answer[#answer + 1], answer[#answer + 2] = id, outcome
 end
+settle_lanes()
 
 emit('retried', now, worker, retried)
 emit('died', now, worker, died)
 emit('cancelled', now, worker, cancelled)
 emit_refused(refusals, 'fail', now, worker)
-call_many('HDEL', state, gone)
-call_many('HDEL', jobs, gone)
-call_many('HSET', state, lines)
-call_many('ZREM', leases, ended)
-call_many('ZADD', scheduled, due)
-for priority = 0, 3 do
-  return_ready(priority, returning[priority])
-end
-bury(buried, now)
-if sleeping and (claimable or earlier) then
-  push_token()
-end
+write_ends(now)
 return close_call(answer)

@@ -2,13 +2,13 @@
 counted on, and they join the tail of the line.
 
 Transitions: dead -requeued-> ready
-Keys: meta state ready dead outbox slots expiring wake
+Keys: meta state ready waiting lanes open blocked holders caps rates fair scheduled dead outbox slots expiring wake
 Meta: sequence
 Args: slot number:int by why
 Each: id
-Uses: call emit state ready dead wake batch
+Uses: call emit state ready lanes dead wake batch
 Returns: ok {ID requeued|STATE|gone}… | epoch
-Invariants: I6
+Invariants: I6, I10
 ]]
 
 local refusal = open_call()
@@ -27,6 +27,7 @@ local sleeping = wake_is_empty()
 local seq = fact('sequence')
 local events, revived, lines, answer, seen = {}, {}, {}, {}, {}
 local joining = {[0] = {}, {}, {}, {}}
+local claimable = false
 for i, id in ipairs(ids) do
   local job = read_line(held[i])
   local outcome = job and job.state or 'gone'
@@ -40,11 +41,18 @@ for i, id in ipairs(ids) do
     events[#events + 1] = '["' .. id .. '",' .. seq .. ']'
     revived[#revived + 1] = id
     lines[#lines + 1], lines[#lines + 2] = id, write_line(job)
-    local list = joining[rank(job)]
-    list[#list + 1] = id
+    if job.lane then
+      put(lane_of(job.lane), seq, id)
+    else
+      local list = joining[rank(job)]
+      list[#list + 1] = id
+      claimable = true
+    end
   end
   answer[#answer + 1], answer[#answer + 2] = id, outcome
 end
+
+check_lanes()
 
 emit('requeued', now, by, events, why)
 call_many('HSET', state, lines)
@@ -52,10 +60,11 @@ exhume(revived)
 for priority = 0, 3 do
   call_many('RPUSH', ready[priority], joining[priority])
 end
+write_lanes()
 if #revived > 0 then
   set_fact('sequence', seq)
-  if sleeping then
-    push_token()
-  end
+end
+if sleeping and (claimable or opened) then
+  push_token()
 end
 return close_call(answer)

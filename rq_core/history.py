@@ -126,6 +126,7 @@ class JobRecord:
     max_attempts: int | None = None
     max_losses: int | None = None
     seq: int | None = None
+    lane: str | None = None
     due_ms: int | None = None
     since_ms: int | None = None
     claims: int = 0
@@ -140,7 +141,8 @@ class JobRecord:
 
 
 _TAKEN: Final[dict[Event, tuple[str, ...]]] = {
-    Event.ENQUEUED: ("task", "priority", "max_attempts", "max_losses", "seq"),
+    Event.ENQUEUED: ("task", "priority", "max_attempts", "max_losses", "seq", "lane"),
+    Event.DISCARDED: ("task", "lane"),
     Event.PROMOTED: ("seq",),
     Event.REQUEUED: ("seq",),
     Event.RETRIED: ("failures",),
@@ -152,9 +154,13 @@ _TAKEN: Final[dict[Event, tuple[str, ...]]] = {
 
 _RESET: Final[dict[Event, tuple[str, ...]]] = {
     Event.ENQUEUED: ("claims", "failures", "losses", "unknown"),
+    Event.DISCARDED: ("claims", "failures", "losses", "unknown"),
     Event.REQUEUED: ("failures", "losses", "unknown"),
 }
 """Counters that begin again."""
+
+_BEGINNINGS: Final = frozenset({Event.ENQUEUED, Event.DISCARDED, Event.BASELINE})
+"""Events before which there is nothing to know."""
 
 
 def fold(record: JobRecord | None, entry: Entry, event: JobEvent) -> tuple[JobRecord, str | None]:
@@ -166,7 +172,7 @@ def fold(record: JobRecord | None, entry: Entry, event: JobEvent) -> tuple[JobRe
     problem = None
     if record is None:
         record = JobRecord(event.job_id)
-        record.complete = entry.event in (Event.ENQUEUED, Event.BASELINE)
+        record.complete = entry.event in _BEGINNINGS
     if entry.event is Event.SETTLEMENT_REFUSED:
         return record, None
     before = record.state
@@ -184,6 +190,8 @@ def fold(record: JobRecord | None, entry: Entry, event: JobEvent) -> tuple[JobRe
         setattr(record, name, 0)
     for name in _TAKEN.get(entry.event, ()):
         setattr(record, name, facts[name])
+    if entry.event is Event.ROLLED_BACK and facts["lane"] is not None:
+        record.lane = facts["lane"]
     if entry.event is Event.CLAIMED:
         if record.complete and facts["claim"] != record.claims + 1:
             problem = f"claim {facts['claim']} follows claim {record.claims}"
@@ -216,7 +224,7 @@ def _target(event: Event, facts: Mapping[str, Any]) -> State | None:
             return State(facts["target"])
         case Event.CANCEL_REQUESTED:
             return State.CANCELLING
-        case Event.SUCCEEDED | Event.CANCELLED | Event.PRUNED:
+        case Event.SUCCEEDED | Event.CANCELLED | Event.PRUNED | Event.DISCARDED:
             return None
         case _:
             raise ValueError(f"{event} is not about a job")
@@ -226,7 +234,7 @@ def _take_baseline(record: JobRecord, facts: Mapping[str, Any]) -> None:
     record.complete = True
     record.state = State(facts["state"]) if facts["state"] is not None else None
     for name in (
-        "task", "priority", "max_attempts", "max_losses", "seq", "due_ms",
+        "task", "priority", "max_attempts", "max_losses", "seq", "lane", "due_ms",
         "fence", "worker", "reason", "since_ms",
     ):  # fmt: skip
         setattr(record, name, facts[name])

@@ -40,7 +40,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("holders", "zset", "scope|id: claimed jobs, counted per scope"),
     Key("caps", "hash", "scope or family of scopes → limit, version, and where it comes from"),
     Key("rates", "hash", "scope of a rate → its theoretical arrival time (Unix µs)"),
-    Key("fair", "hash", "fair queues: key → virtual finish time"),
+    Key("fair", "zset", "fair queues: key → virtual finish time"),
     Key("tasks", "hash", "task → its policy, as workers register it (JSON)"),
     Key("scheduled", "zset", "job|id, rate|scope, caps|family|after → due time (Unix ms)"),
     Key("leases", "zset", "id → until when its claim is in force (Unix ms)"),

@@ -33,6 +33,9 @@ _HEADER = re.compile(r"\A--\[\[ (?P<name>[a-z_]+): (?P<text>.*?)\]\]\n", re.DOTA
 _SECTION = re.compile(
     r"^(Transitions|Flags|Keys|Meta|Args|Each|Uses|Returns|Invariants): ", re.MULTILINE
 )
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_DEFINES = re.compile(r"local (?:function (?P<function>\w+)|(?P<names>[\w, ]+))")
+_CODE = re.compile(r"^(?!--)\S", re.MULTILINE)
 _READY: Final = tuple(f"ready:{n}" for n in range(len(machine.PRIORITIES)))
 _BASE_META: Final = ("layout", "epoch", "replid")
 
@@ -142,7 +145,7 @@ def build(name: str, variant: Variant | None = None) -> Script:
     meta = dict.fromkeys(_BASE_META)
     for source in (header, *(i[0] for i in includes)):
         meta |= dict.fromkeys(source.words("Meta"))
-    body = "\n".join([variant.prelude, *(i[1] for i in includes), text])
+    body = "\n".join([variant.prelude, *_used_parts([i[1] for i in includes], text), text])
     parts = [
         _shebang(header) if variant.shebang else "",
         _bind_keys(declared),
@@ -182,6 +185,39 @@ def _resolve(
             found.setdefault(inner[0].name, inner)
         found.setdefault(name, (header, text))
     return list(found.values())
+
+
+def _used_parts(includes: list[str], text: str) -> list[str]:
+    """The parts of includes that the script needs, directly or not: every definition costs time in every call."""
+    parts = [part for include in includes for part in _parts(include)]
+    needed: set[int] = set()
+    words = set(_WORD.findall(text))
+    while True:
+        found = {at for at, (names, _) in enumerate(parts) if not words.isdisjoint(names)} - needed
+        if not found:
+            return [parts[at][1] for at in sorted(needed)]
+        needed |= found
+        words.update(*(_WORD.findall(parts[at][1]) for at in found))
+
+
+def _parts(include: str) -> list[tuple[frozenset[str], str]]:
+    """An include's definitions, with the names that each defines. One begins with `local` in the first column."""
+    body = _HEADER.sub("", include)
+    parts = []
+    for part in re.split(r"^(?=local )", body, flags=re.MULTILINE):
+        defined = _DEFINES.match(part)
+        if defined is None:
+            if _CODE.search(part):
+                raise HeaderError(f"an include may only define locals, not: {part.strip()[:60]}")
+            continue
+        code = "\n".join(line for line in part.split("\n") if line and not line.startswith("--"))
+        parts.append(
+            (
+                frozenset(re.split(r"\s*,\s*", (defined["function"] or defined["names"]).strip())),
+                code,
+            )
+        )
+    return parts
 
 
 def _shebang(header: Header) -> str:
@@ -265,6 +301,7 @@ def _constants(body: str, meta: tuple[str, ...]) -> str:
         "SETTINGS": "{"
         + ", ".join(f"{s.name} = {s.default}" for s in settings.SETTINGS.values())
         + "}",
+        "FLAGS": "{" + ", ".join(f"{name} = true" for name in settings.FLAGS) + "}",
         "MINIMA": "{"
         + ", ".join(f"{s.name} = {s.minimum}" for s in settings.SETTINGS.values())
         + "}",

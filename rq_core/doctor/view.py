@@ -27,6 +27,7 @@ RECORD_FIELDS: Final[dict[str, tuple[str, Any]]] = {
     "priority": ("priority", str(DEFAULT_PRIORITY)),
     "attempts": ("max_attempts", DEFAULT_MAX_ATTEMPTS),
     "losses": ("max_losses", DEFAULT_MAX_LOSSES),
+    "lane": ("lane", None),
     "claim": ("claims", 0),
     "fence": ("fence", None),
     "failed": ("failures", 0),
@@ -40,7 +41,7 @@ RECORD_FIELDS: Final[dict[str, tuple[str, Any]]] = {
 }
 """A state line's field: the same in a folded record, and what it is if the line leaves it out."""
 
-_NUMBERS: Final = frozenset(STATE_FIELDS) - {"task", "priority", "fence", "by", "reason"}
+_NUMBERS: Final = frozenset(STATE_FIELDS) - {"task", "priority", "lane", "fence", "by", "reason"}
 
 
 class Job(NamedTuple):

@@ -61,7 +61,9 @@ class Load:
                 calls.append(operations.fail_call("q", operations.name, failed))
             elif kind == "back":
                 calls.append(
-                    operations.rollback_call("q", operations.name, [(*held, "shutdown", "null")])
+                    operations.rollback_call(
+                        "q", operations.name, [(*held, "shutdown", "null", "")]
+                    )
                 )
             else:
                 calls.append(operations.complete_call("q", operations.name, [held]))

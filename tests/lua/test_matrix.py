@@ -17,6 +17,8 @@ from tests.support.snapshots import diff, fields_of, without_slot
 
 JOB = "job"
 DELAY_MS = 60_000
+FULL_SCOPE = "host=full"
+FULL_LANE = f"2+{FULL_SCOPE}"
 RETENTION_MS = 30 * 86_400_000
 SETTLING = {"complete", "fail", "rollback"}
 
@@ -38,11 +40,14 @@ class Facts:
     final: bool = False
     unknown_task: bool = False
     last_unknown: bool = False
+    full: bool = False
+    """A scope of the job is full, and its rule is to discard."""
 
 
 GUARDS: dict[str, Callable[[Facts], bool]] = {
-    "enqueue: none -enqueued-> ready": lambda f: not f.delayed,
+    "enqueue: none -enqueued-> ready": lambda f: not (f.delayed or f.full),
     "enqueue: none -enqueued-> scheduled": lambda f: f.delayed,
+    "enqueue: none -discarded-> none": lambda f: f.full,
     "claim: scheduled -promoted-> ready": lambda f: f.due,
     "claim: ready -claimed-> running": lambda f: f.takes,
     "claim: running -lease_expired-> ready": lambda f: f.lease_over and not f.last_loss,
@@ -333,6 +338,12 @@ PROBES = [
     Probe(
         "enqueue delayed", "enqueue", lambda s, f: s.enqueue(JOB, delay_ms=5_000), {"delayed": True}
     ),
+    Probe(
+        "enqueue to be discarded",
+        "enqueue",
+        lambda s, f: s.enqueue(JOB, lane=FULL_LANE, full=f"discard|{FULL_SCOPE}"),
+        {"full": True},
+    ),
     Probe("claim", "claim", lambda s, f: s.claim(worker="w-2"), {}),
     Probe("claim none", "claim", lambda s, f: s.claim(0, worker="w-2"), {"takes": False}),
     Probe("complete", "complete", lambda s, f: s.complete((JOB, f)), {}),
@@ -374,6 +385,7 @@ def facts_of(each: Stand, probe: Probe, *, wrong: bool) -> Facts:
 
 def bystanders(seed: Seed) -> None:
     """One job in each state that no call of the matrix should touch."""
+    seed.cap(FULL_SCOPE, 0)
     running = seed.running("b-running")
     seed.fail(seed.running("b-dead"), verdict="final")
     seed.enqueue("b-scheduled", delay_ms=90 * 86_400_000)

@@ -13,7 +13,8 @@ from rq_core.history import Entry, decode
 from rq_core.job import Claim, NewJob, profile
 from rq_core.keys import queue_keys
 from rq_core.machine import Priority
-from rq_core.operations import Accepted, Call, Claimed, Extended, Operations, Patience
+from rq_core.operations import Accepted, Call, CapChange, Claimed, Extended, Operations, Patience
+from rq_core.scopes import lane_name
 from rq_core.scripts import Script
 from rq_core.wire import Wire
 from tests.support.clock import Clock, timed
@@ -100,9 +101,13 @@ class Seed:
         attempts: int = 3,
         losses: int = 3,
         args_json: str = "{}",
+        lane: str = "",
+        scopes: Sequence[str] = (),
+        full: str = "",
     ) -> NewJob:
         made = profile(task, Priority(priority), attempts, losses)
-        return NewJob(job_id, self.queue, made, args_json, delay_ms)
+        lane = lane or lane_name(made.rank, scopes)
+        return NewJob(job_id, self.queue, made, args_json, delay_ms, lane, full)
 
     def enqueue(self, *jobs: str | NewJob, **options: Any) -> Accepted:
         """Hand over jobs; one given by its id alone gets the options."""
@@ -148,12 +153,16 @@ class Seed:
         *held: Claim | tuple[str, str],
         reason: str = "shutdown",
         worker: str = WORKER,
+        lane: str = "",
         **limits: int,
     ) -> dict[str, str]:
         records = [(h[1], h[2]) if isinstance(h, Claim) else h for h in held]
         return self.client.one(
             self.operations.rollback_call(
-                self.queue, worker, [(i, fence, reason, "null") for i, fence in records], **limits
+                self.queue,
+                worker,
+                [(i, fence, reason, "null", lane) for i, fence in records],
+                **limits,
             )
         )
 
@@ -170,6 +179,10 @@ class Seed:
     def prune(self, *ids: str) -> dict[str, str]:
         return self.client.prune(self.queue, ids)
 
+    def cap(self, scope: str, limit: int | str, version: int = -1, **how: str) -> CapChange:
+        """Change a limit; returns what became of it."""
+        return self.client.set_caps(self.queue, [(scope, str(limit), version)], **how)[scope]
+
     def configure(self, **values: int) -> dict[str, str]:
         return self.client.configure(self.queue, values)
 
@@ -180,6 +193,9 @@ class Seed:
 
     def snapshot(self) -> Snapshot:
         return self.client.snapshot(self.queue)
+
+    def assert_consistent(self) -> None:
+        assert_consistent(self.snapshot())
 
     def state(self, job_id: str) -> str | None:
         line: Any = self.control.hget(self.keys("state"), job_id)

@@ -204,9 +204,9 @@ def test_script_that_lacks_a_key_of_its_include_is_refused(edit: Edit) -> None:
 
 
 def test_unknown_key_is_refused(edit: Edit) -> None:
-    edit("trim.lua", "Keys: meta outbox", "Keys: meta outbox lanes")
+    edit("trim.lua", "Keys: meta outbox", "Keys: meta outbox cellar")
 
-    with pytest.raises(scripts.HeaderError, match=r"trim.lua: unknown keys.*lanes"):
+    with pytest.raises(scripts.HeaderError, match=r"trim.lua: unknown keys.*cellar"):
         scripts.build("trim")
 
 

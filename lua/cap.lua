@@ -1,0 +1,156 @@
+--[[ cap: somebody changes how many a scope takes. It holds at once for every worker; lowering it ends no claim, and what
+a rise lets in is opened here.
+
+A record's version is the one that the change was made from (0: nothing was stored, -1: whatever is); if it is another by
+now nothing is changed. SOURCE is live, or code for what a task declares: code never replaces a live limit, nor brings
+back one that it had declared before, so that an old worker that starts again cannot write an old value back.
+
+A task's first cap counts what runs already: those jobs get the scope and hold it. What waits already takes it up when
+claim meets it.
+
+Flags: allow-oom
+Keys: meta state waiting lanes open blocked holders caps rates fair scheduled leases outbox slots expiring wake
+Args: slot number:int by why source
+Each: scope limit version:int
+Uses: call emit state lanes room wake batch
+Returns: ok {SCOPE changed|same|kept|conflict VERSION LIMIT}… | refused arguments SCOPE | epoch. VERSION and LIMIT are
+    those that are stored now
+Invariants: I3, I5, I10
+]]
+
+local refusal = open_call()
+if refusal then
+  return refusal
+end
+
+local SCOPES_MAX = 500    -- scopes of a family that one call re-evaluates; claims go on with the rest
+
+--- An entry of `caps`, taken apart; nil for none.
+local function read_entry(text)
+  if not text then
+    return nil
+  end
+  local limit, version, origin = text:match('^(%S+) version=(%d+) from=(%l+)')
+  return {limit = limit, version = tonumber(version), source = origin, was = text:match(' was=(%S+)$') or ''}
+end
+
+local scopes = {}
+for i = 1, each_count do
+  local scope, limit = each(i)
+  if scope == 'task' or scope == 'fair' or scope == 'weight' or
+      not (limit == 'none' or limit:match('^%d+$') or limit:match('^%d+/%d+ms/%d+$')) then
+    return {'refused', 'arguments', scope}
+  end
+  scopes[i] = scope
+end
+local stored = read_many(caps, scopes)
+local sleeping = wake_is_empty()
+redis.call('ZCARD', leases)
+redis.call('ZCARD', scheduled)
+
+--- Running jobs of a task hold its new scope. Their lanes name it from now on.
+local lines = {}
+local function count_running(scope)
+  local task = scope:sub(6)
+  local ids = redis.call('ZRANGE', leases, 0, -1)
+  local held = read_many(state, ids)
+  for i, id in ipairs(ids) do
+    local line = held[i]
+    local job = line and line:find(' ' .. scope .. ' ', 1, true) and read_line(line)
+    if job and job.task == task and is_claimed(job) and
+        not ((job.lane or '') .. '+'):find('+' .. scope .. '+', 1, true) then
+      local lane = job.lane or tostring(rank(job))
+      job.lane = lane:sub(1, 1) .. '+' .. scope .. lane:sub(2)
+      lines[#lines + 1], lines[#lines + 2] = id, write_line(job)
+      holders_in[#holders_in + 1], holders_in[#holders_in + 2] = 0, scope .. '|' .. id
+      scope_of(scope).delta = scope_of(scope).delta + 1
+    end
+  end
+end
+
+local entries, changes, answer, sweeps = {}, {}, {}, {}
+local queue_opens, by_task, by_key = false, false, false
+local queue_before = queue_cap()
+for i = 1, each_count do
+  local scope, limit, version = each(i)
+  local old = read_entry(stored[i])
+  local outcome = 'changed'
+  if old and old.limit == limit and (old.source == source or source == 'code') then
+    outcome = 'same'
+  elseif source == 'code' and old and (old.source == 'live' or (',' .. old.was .. ','):find(',' .. limit .. ',', 1, true)) then
+    outcome = 'kept'
+  elseif version >= 0 and version ~= (old and old.version or 0) then
+    outcome = 'conflict'
+  end
+  local now_stored = old or {limit = 'none', version = 0}
+  if outcome == 'changed' then
+    local was = old and old.was or ''
+    if source == 'code' and old then
+      was = was == '' and old.limit or was .. ',' .. old.limit
+    end
+    now_stored = {limit = limit, version = (old and old.version or 0) + 1}
+    entries[#entries + 1] = scope
+    entries[#entries + 1] = limit .. ' version=' .. now_stored.version .. ' from=' .. source ..
+      (was ~= '' and ' was=' .. was or '')
+    changes[#changes + 1] = '["' .. scope .. '",' .. quoted(old and old.limit) .. ',"' .. limit .. '",' ..
+      now_stored.version .. ']'
+    if scope == 'queue' then
+      local held, most = redis.call('ZCARD', leases), tonumber(limit)
+      queue_opens = queue_before ~= nil and held >= queue_before and (not most or held < most)
+    elseif scope:sub(1, 5) == 'task=' then
+      by_task = true
+      if not old then
+        count_running(scope)
+      end
+      sweeps[#sweeps + 1] = scope
+    elseif scope:sub(1, 7) ~= 'weight=' then
+      by_key = by_key or scope:find('=', 1, true) ~= nil
+      sweeps[#sweeps + 1] = scope
+    end
+  end
+  for _, value in ipairs({scope, outcome, now_stored.version, now_stored.limit}) do
+    answer[#answer + 1] = value
+  end
+end
+
+-- The new limits are written before what they change is decided, so the first event stands before them. From here on
+-- nothing fails: the keys were looked at.
+redis.call('ZCARD', holders)
+redis.call('ZCARD', blocked)
+redis.call('ZCARD', open)
+redis.call('ZCARD', waiting)
+redis.call('HLEN', lanes)
+redis.call('HLEN', rates)
+redis.call('ZCARD', fair)
+for i = 1, #changes do
+  emit_queue('cap_changed', now, by, changes[i], why)
+end
+call_many('HSET', caps, entries)
+call_many('HSET', state, lines)
+if by_task then
+  set_fact('caps_by_task', 1)
+end
+if by_key then
+  set_fact('caps_by_key', 1)
+end
+known_scopes = {}
+call_many('ZADD', holders, holders_in)
+holders_in = {}
+local unfinished = {}
+for _, scope in ipairs(sweeps) do
+  if scope:find('=', 1, true) then
+    await_no_more(scope_of(scope))
+    reevaluate(scope)
+  else
+    local last = reevaluate_family(scope, '', SCOPES_MAX)
+    if last then
+      unfinished[#unfinished + 1], unfinished[#unfinished + 2] = now, 'caps|' .. scope .. '|' .. last
+    end
+  end
+end
+call_many('ZADD', scheduled, unfinished)
+write_lanes()
+if sleeping and (opened or queue_opens or #unfinished > 0) then
+  push_token()
+end
+return close_call(answer)

@@ -1,0 +1,440 @@
+--[[ lanes: how jobs with scopes wait.
+
+Jobs of the same priority and scopes wait in one lane, first in first out. A lane is open (it may be served) or blocked
+on one scope that has no room. What waits for a cap is the lane, so blocking costs the same whatever waits in it.
+
+A lane's ORDER is its priority and the place in line of its head; in a fair queue, the virtual time of its key instead of
+the place (start-time fair queueing: Goyal, Vin, Cheng 1996).
+
+To re-evaluate a scope is to open the first lane that is blocked on it, if it has room. This happens whenever
+(a) a place in it becomes free, (b) its limit changes or its rate resumes, (c) an open lane that contains it moves on: it
+is emptied, blocked on another scope, or stands behind one that is blocked. So no scope has room and a blocked lane
+unless an open lane contains it; there is no hand-off that could be lost.
+
+All of it is decided in Lua and written by `write_lanes` in the end.
+
+Keys: waiting lanes open blocked caps holders rates scheduled expiring fair
+Meta: fair fair_clock fair_top
+Uses: batch meta scopes heap
+]]
+
+local RANK = 1e15       -- orders of one priority are below the next one's
+local FAIR_STEP = 10000 -- virtual time that one job of weight 1 takes
+
+local known_lanes, lane_list = {}, {}
+local waiting_in, waiting_out = {}, {}
+local blocked_here = {}   -- scope → lanes of this call that are, or were, blocked on it
+local blocked_pages = {}  -- scope → what Redis has blocked on it, as far as it was read
+local open_lanes = {}     -- a heap; entries whose lane has moved on are passed over
+local finishes = {}       -- fair: key → virtual finish time, as far as it was read
+local weights = {}
+local finished = {}       -- fair: keys whose finish time changed
+local opened = false      -- whether a lane may be served that could not before, or has more to serve
+local any_blocked
+
+local function padded(number)
+  return string.format('%016.0f', number)
+end
+
+--- Where a job with a place in line stands in its lane.
+local function member_of(lane, seq, id)
+  return lane.name .. '|' .. padded(seq) .. '|' .. id
+end
+
+--- The virtual finish time of a fair queue's key.
+local function finish_of(key)
+  if not finishes[key] then
+    finishes[key] = tonumber(redis.call('ZSCORE', fair, key)) or 0
+  end
+  return finishes[key]
+end
+
+local function weight_of(key)
+  if not weights[key] then
+    local stored = redis.call('HGET', caps, 'weight=' .. key)
+    weights[key] = math.max(1, stored and tonumber(stored:match('^%d+')) or 1)
+  end
+  return weights[key]
+end
+
+--- The order of a lane whose next job has this place in line.
+local function order_of(lane, seq)
+  if fact('fair') == 0 then
+    return lane.rank * RANK + seq
+  end
+  return lane.rank * RANK + math.max(fact('fair_clock'), finish_of(lane.key))
+end
+
+local function note_blocked(lane)
+  local list = blocked_here[lane.on] or {}
+  list[#list + 1] = lane
+  blocked_here[lane.on] = list
+end
+
+local function block(lane, on)
+  lane.where, lane.on = 'blocked', on
+  any_blocked = true
+  note_blocked(lane)
+end
+
+local function open_lane(lane)
+  lane.where, lane.on = 'open', nil
+  opened = true
+  heap_push(open_lanes, lane.order, lane)
+end
+
+--- Give a lane another order; it stays open, or blocked on its scope.
+local function reorder(lane, order)
+  lane.order = order
+  if lane.where == 'open' then
+    heap_push(open_lanes, order, lane)
+  end
+end
+
+--- Take note of a lane. `place` is its field in `lanes`, false if it has none.
+local function meet_lane(name, place)
+  local lane = {name = name, rank = tonumber(name:sub(1, 1)), scopes = {}, key = '', added = {}, page = {}, at = 1,
+    offset = 0, step = 1}
+  for scope in name:gmatch('%+([^+]+)') do
+    lane.scopes[#lane.scopes + 1] = scope
+    lane.key = scope:match('^fair=(.*)$') or lane.key
+  end
+  known_lanes[name] = lane
+  lane_list[#lane_list + 1] = lane
+  if place then
+    local where, on, order = place:match('^(%l+) ?(%S*) (%d+)$')
+    lane.where, lane.order = where, tonumber(order)
+    lane.on = where == 'blocked' and on or nil
+    lane.was, lane.was_on, lane.was_order = lane.where, lane.on, lane.order
+    if where == 'blocked' then
+      note_blocked(lane)
+    else
+      heap_push(open_lanes, lane.order, lane)
+    end
+  end
+  return lane
+end
+
+--- Read many lanes at once.
+local function meet_lanes(names)
+  local unknown, seen = {}, {}
+  for i = 1, #names do
+    if not known_lanes[names[i]] and not seen[names[i]] then
+      seen[names[i]] = true
+      unknown[#unknown + 1] = names[i]
+    end
+  end
+  local places = read_many(lanes, unknown)
+  for i = 1, #unknown do
+    meet_lane(unknown[i], places[i])
+  end
+end
+
+local function lane_of(name)
+  if not known_lanes[name] then
+    meet_lanes({name})
+  end
+  return known_lanes[name]
+end
+
+--- The first lane that is blocked on a scope, nil if there is none.
+local function first_blocked(on)
+  if any_blocked == nil then
+    any_blocked = redis.call('ZCARD', blocked) > 0
+  end
+  if not any_blocked then
+    return nil
+  end
+  local page = blocked_pages[on] or {members = {}, at = 1, offset = 0, step = 1}
+  blocked_pages[on] = page
+  local first_name, first_place
+  while not page.finished do
+    local member = page.members[page.at]
+    if not member then
+      page.members = redis.call('ZRANGEBYLEX', blocked, '[' .. on .. '|', '(' .. on .. '}', 'LIMIT', page.offset, page.step)
+      page.offset, page.at, page.step = page.offset + #page.members, 1, math.min(page.step * 2, 100)
+      page.finished = #page.members == 0
+    else
+      local order, name = member:match('^[^|]*|(%d+)|(.*)$')
+      if not known_lanes[name] then
+        first_name, first_place = name, 'blocked ' .. on .. ' ' .. order
+        break
+      end
+      page.at = page.at + 1
+    end
+  end
+  local best = first_name and {name = first_name, order = tonumber(first_place:match('%d+$'))}
+  local here, left = blocked_here[on] or {}, {}
+  for i = 1, #here do
+    local lane = here[i]
+    if lane.where == 'blocked' and lane.on == on then
+      left[#left + 1] = lane
+      if not best or lane.order < best.order then
+        best = lane
+      end
+    end
+  end
+  blocked_here[on] = left
+  if best and best.name == first_name then
+    return meet_lane(first_name, first_place)
+  end
+  return best
+end
+
+--- Open the first lane that is blocked on a scope, if the scope has room (and, with `before`, if the lane comes before
+--- that order).
+local function reevaluate(name, before)
+  local scope = scope_of(name)
+  if scope.stored and not has_room(scope) then
+    return
+  end
+  local lane = first_blocked(name)
+  if lane and (not before or lane.order < before) and has_room(scope) then
+    open_lane(lane)
+  end
+end
+
+--- (c): an open lane has moved on; `refused_by` is the scope that it is now blocked on.
+local function moved_on(lane, refused_by)
+  for i = 1, #lane.scopes do
+    local name = lane.scopes[i]
+    if name ~= refused_by and name ~= 'fair=' .. lane.key then
+      reevaluate(name, lane.where == 'open' and lane.order or nil)
+    end
+  end
+end
+
+--- Find its place for a lane that has none. Beyond as many lanes as a scope has room for it is blocked at once: the
+--- lanes opened before it contain the scope, and open it when they move on.
+local function place(lane, order)
+  lane.order = order
+  for i = 1, #lane.scopes do
+    local scope = scope_of(lane.scopes[i])
+    if not has_room(scope) or scope.rate and scope.promised > 0 or
+        scope.cap and scope.promised >= scope.cap - held_in(scope) then
+      block(lane, scope.name)
+      return
+    end
+  end
+  for i = 1, #lane.scopes do
+    local scope = scope_of(lane.scopes[i])
+    scope.promised = scope.promised + 1
+  end
+  open_lane(lane)
+end
+
+--- Put a job into its lane. `job` may be its record.
+local function put(lane, seq, id, job)
+  local member = member_of(lane, seq, id)
+  if waiting_out[member] then
+    waiting_out[member] = nil
+  else
+    waiting_in[member] = true
+  end
+  local added, at = lane.added, #lane.added
+  while at > 0 and added[at].seq > seq do
+    added[at + 1] = added[at]
+    at = at - 1
+  end
+  added[at + 1] = {seq = seq, id = id, job = job, member = member}
+  if not lane.where then
+    place(lane, order_of(lane, seq))
+  elseif fact('fair') == 0 and lane.rank * RANK + seq < lane.order then
+    reorder(lane, lane.rank * RANK + seq)
+    if lane.where == 'blocked' then
+      reevaluate(lane.on)
+    end
+  end
+  opened = opened or lane.where == 'open'
+end
+
+--- Read ahead in a lane; claim sets it to read the jobs' records too.
+local page_read = nil
+
+--- The first job of a lane: {seq, id, member, and its record if known}; nil if there is none.
+local function peek(lane)
+  local stored
+  while not lane.finished do
+    stored = lane.page[lane.at]
+    if not stored then
+      local members = redis.call('ZRANGEBYLEX', waiting, '[' .. lane.name .. '|', '(' .. lane.name .. '}', 'LIMIT',
+        lane.offset, lane.step)
+      lane.offset, lane.at, lane.step, lane.page = lane.offset + #members, 1, math.min(lane.step * 2, 100), {}
+      lane.finished = #members == 0
+      for i = 1, #members do
+        local seq, id = members[i]:match('|(%d+)|([^|]*)$')
+        lane.page[i] = {seq = tonumber(seq), id = id, member = members[i]}
+      end
+      if page_read then
+        page_read(lane.page)
+      end
+    elseif waiting_out[stored.member] then
+      lane.at = lane.at + 1
+    else
+      break
+    end
+  end
+  local added = lane.added[1]
+  if added and (not stored or added.seq < stored.seq) then
+    return added
+  end
+  return stored
+end
+
+--- Take a job out of its lane, wherever it stands in it, and let the lane stand where it then belongs.
+local function remove(lane, entry)
+  if waiting_in[entry.member] then
+    waiting_in[entry.member] = nil
+    for i = 1, #lane.added do
+      if lane.added[i].member == entry.member then
+        table.remove(lane.added, i)
+        break
+      end
+    end
+  else
+    waiting_out[entry.member] = true
+  end
+  local head = peek(lane)
+  if not head then
+    lane.where, lane.on = nil, nil
+  elseif fact('fair') == 0 then
+    local order = lane.rank * RANK + head.seq
+    if order ~= lane.order then
+      reorder(lane, order)
+    end
+  end
+end
+
+--- Slots to free, once everything is put back: (lane name, id) pairs.
+local freed = {}
+
+--- The claim of a job ends: its slots will be free.
+local function release(lane_name, id)
+  if lane_name then
+    freed[#freed + 1] = {lane_name, id}
+  end
+end
+
+--- Free the slots, then re-evaluate their scopes: (a).
+local function free_slots()
+  local names, seen = {}, {}
+  for i = 1, #freed do
+    for name in freed[i][1]:gmatch('%+([^+]+)') do
+      local scope = scope_of(name)
+      if scope.is_counted then
+        holders_out[#holders_out + 1] = name .. '|' .. freed[i][2]
+        scope.delta = scope.delta - 1
+        if not seen[name] then
+          seen[name] = true
+          names[#names + 1] = name
+        end
+      end
+    end
+  end
+  freed = {}
+  for i = 1, #names do
+    reevaluate(names[i])
+  end
+end
+
+--- (b): re-evaluate all scopes of a family, in order, from after `after` on ('' for the first), at most `most` of them.
+--- Returns the last one if there are more.
+local function reevaluate_family(family, after, most)
+  for _ = 1, most do
+    local from = after == '' and '[' .. family .. '=' or '(' .. after .. '}'
+    local member = redis.call('ZRANGEBYLEX', blocked, from, '(' .. family .. '>', 'LIMIT', 0, 1)[1]
+    if not member then
+      return nil
+    end
+    after = member:match('^([^|]*)|')
+    await_no_more(scope_of(after))
+    reevaluate(after)
+  end
+  return after
+end
+
+--- Fair queues: a job of this lane is served.
+local function serve_fairly(lane)
+  if fact('fair') == 1 then
+    local tag = lane.order - lane.rank * RANK
+    if tag > fact('fair_clock') then
+      set_fact('fair_clock', tag)
+    end
+    local finish = math.max(tag, finish_of(lane.key)) + math.ceil(FAIR_STEP / weight_of(lane.key))
+    finishes[lane.key] = finish
+    finished[lane.key] = true
+    if finish > fact('fair_top') then
+      set_fact('fair_top', finish)
+    end
+    if lane.where then
+      reorder(lane, lane.rank * RANK + finish)
+    end
+  end
+end
+
+--- How many more lanes are open than before the call.
+local function open_growth()
+  local growth = 0
+  for i = 1, #lane_list do
+    local lane = lane_list[i]
+    growth = growth + (lane.where == 'open' and 1 or 0) - (lane.was == 'open' and 1 or 0)
+  end
+  return growth
+end
+
+--- The types of all keys that may be written, asked before the first write. Costs nothing if no lane was met.
+local function check_lanes()
+  if #lane_list > 0 or #holders_in > 0 or #holders_out > 0 then
+    redis.call('ZCARD', waiting)
+    redis.call('ZCARD', open)
+    redis.call('ZCARD', blocked)
+    redis.call('HLEN', lanes)
+    redis.call('ZCARD', fair)
+    check_scopes()
+  end
+end
+
+--- Write everything that was decided about lanes and scopes.
+local function write_lanes()
+  local joining, leaving = {}, {}
+  for member in pairs(waiting_in) do
+    joining[#joining + 1], joining[#joining + 2] = 0, member
+  end
+  for member in pairs(waiting_out) do
+    leaving[#leaving + 1] = member
+  end
+  local gone, places, shut, opening, unblocked, blocking = {}, {}, {}, {}, {}, {}
+  for i = 1, #lane_list do
+    local lane = lane_list[i]
+    if lane.where ~= lane.was or lane.on ~= lane.was_on or lane.order ~= lane.was_order then
+      if lane.was == 'blocked' then
+        unblocked[#unblocked + 1] = lane.was_on .. '|' .. padded(lane.was_order) .. '|' .. lane.name
+      elseif lane.was == 'open' and lane.where ~= 'open' then
+        shut[#shut + 1] = lane.name
+      end
+      if lane.where == 'open' then
+        opening[#opening + 1], opening[#opening + 2] = string.format('%.0f', lane.order), lane.name
+        places[#places + 1], places[#places + 2] = lane.name, 'open ' .. padded(lane.order)
+      elseif lane.where == 'blocked' then
+        blocking[#blocking + 1], blocking[#blocking + 2] = 0, lane.on .. '|' .. padded(lane.order) .. '|' .. lane.name
+        places[#places + 1], places[#places + 2] = lane.name, 'blocked ' .. lane.on .. ' ' .. padded(lane.order)
+      elseif lane.was then
+        gone[#gone + 1] = lane.name
+      end
+    end
+  end
+  call_many('ZREM', waiting, leaving)
+  call_many('ZADD', waiting, joining)
+  call_many('ZREM', open, shut)
+  call_many('ZADD', open, opening)
+  call_many('ZREM', blocked, unblocked)
+  call_many('ZADD', blocked, blocking)
+  call_many('HDEL', lanes, gone)
+  call_many('HSET', lanes, places)
+  local times = {}
+  for key in pairs(finished) do
+    times[#times + 1], times[#times + 2] = string.format('%.0f', finishes[key]), key
+  end
+  call_many('ZADD', fair, times)
+  write_scopes()
+end

@@ -1,0 +1,182 @@
+--[[ scopes: what counts claimed jobs, and how many it takes.
+
+A scope is the task's (`task=send`), one value of a family of keys (`tenant=acme`), or a rate (`tenant@60s=acme`, its
+family named with the window). A cap counts its holders, a set of claimed jobs; a rate keeps its theoretical arrival
+time (GCRA: the generic cell rate algorithm of ATM traffic control) and has no holders. A cap of N takes N.
+
+Nothing is written here: what a call acquires and gives back is counted on in Lua, so that one scope that refuses undoes
+the others in the same call and nothing of it reaches Redis. `write_scopes` writes what is left in the end.
+
+Keys: caps holders rates scheduled expiring
+Meta: caps_by_key
+Uses: batch meta
+]]
+
+local known_scopes = {}
+local holders_in, holders_out = {}, {}
+
+--- The stored limit of a scope or a family: `10`, `none`, `100/60000ms/1`; nil if there is none.
+local families = {}
+local function limit_of(name, family)
+  local own = fact('caps_by_key') == 1 and name ~= family and redis.call('HGET', caps, name)
+  if not own and families[family] == nil then
+    families[family] = redis.call('HGET', caps, family)
+  end
+  own = own or families[family]
+  return own and own:match('^%S+')
+end
+
+--- What is known of a scope in this call: `cap` (nil: it takes any number), `rate`, and what was counted on.
+local function scope_of(name)
+  local scope = known_scopes[name]
+  if scope then
+    return scope
+  end
+  local family = name:match('^[^=]*')
+  scope = {name = name, delta = 0, promised = 0, is_rate = family:find('@', 1, true) ~= nil}
+  scope.is_counted = not scope.is_rate and family ~= 'fair'
+  known_scopes[name] = scope
+  local limit
+  if family == 'task' then
+    limit = redis.call('HGET', caps, name)
+    limit = limit and limit:match('^%S+')
+  elseif family ~= 'fair' then
+    limit = limit_of(name, family)
+  end
+  local most, window_ms, burst = (limit or ''):match('^(%d+)/(%d+)ms/(%d+)$')
+  if window_ms and tonumber(most) > 0 then
+    scope.rate = limit
+    scope.interval_us = math.ceil(window_ms * 1000 / most)
+    scope.slack_us = (burst - 1) * scope.interval_us
+    scope.arrival_us = tonumber(redis.call('HGET', rates, name)) or 0
+    scope.resumes = tonumber(redis.call('ZSCORE', scheduled, 'rate|' .. name))
+  elseif limit and limit ~= 'none' then
+    scope.cap = tonumber(most or limit)
+  end
+  return scope
+end
+
+--- How many hold the scope, with what this call has decided.
+local function held_in(scope)
+  if not scope.stored then
+    scope.stored = redis.call('ZLEXCOUNT', holders, '[' .. scope.name .. '|', '(' .. scope.name .. '}')
+  end
+  return math.max(0, scope.stored + scope.delta)
+end
+
+--- True if another job may take it now. A rate has room unless its resume is awaited.
+local function has_room(scope)
+  if scope.rate then
+    return not scope.resumes
+  end
+  return not scope.cap or held_in(scope) < scope.cap
+end
+
+--- Take one place in the scope, if it has one. A rate that says later is from now on awaited.
+local function acquire(scope, at)
+  if not has_room(scope) then
+    return false
+  end
+  if scope.rate then
+    -- After a change of the limit the time may lie further ahead than any that this limit gives.
+    local furthest = at * 1000 + scope.slack_us + scope.interval_us
+    local begins = math.max(math.min(scope.arrival_us, furthest), at * 1000)
+    if begins - at * 1000 > scope.slack_us then
+      scope.resumes = math.ceil((begins - scope.slack_us) / 1000)
+      scope.awaited = true
+      return false
+    end
+    scope.before_us = scope.arrival_us
+    scope.arrival_us = begins + scope.interval_us
+  else
+    scope.delta = scope.delta + 1
+  end
+  return true
+end
+
+--- A rate that was awaited is tried again now.
+local function await_no_more(scope)
+  if scope.resumes then
+    scope.resumes, scope.awaited = nil, nil
+    scope.resumed = true
+  end
+end
+
+--- Undo the last acquire.
+local function give_back(scope)
+  if scope.rate then
+    scope.arrival_us = scope.before_us
+  else
+    scope.delta = scope.delta - 1
+  end
+end
+
+--- Take a place in all of these scopes or in none. Returns the scope that refused, if one did.
+local function acquire_all(names, at)
+  for i = 1, #names do
+    if not acquire(scope_of(names[i]), at) then
+      for k = 1, i - 1 do
+        give_back(scope_of(names[k]))
+      end
+      return names[i]
+    end
+  end
+  return nil
+end
+
+--- A job holds these scopes from now on.
+local function hold(names, id)
+  for i = 1, #names do
+    local scope = scope_of(names[i])
+    if scope.is_counted then
+      holders_in[#holders_in + 1], holders_in[#holders_in + 2] = 0, scope.name .. '|' .. id
+    elseif scope.rate then
+      scope.spent = true
+    end
+  end
+end
+
+--- The scopes and the limits in force, as a claimed event carries them; `[]` without the brackets.
+local function limits_in_force(names)
+  local parts = {}
+  for i = 1, #names do
+    local scope = scope_of(names[i])
+    if scope.rate then
+      local most, window_ms, burst = scope.rate:match('^(%d+)/(%d+)ms/(%d+)$')
+      parts[#parts + 1] = '["' .. scope.name .. '",' .. most .. ',' .. window_ms .. ',' .. burst .. ']'
+    elseif scope.is_counted then
+      parts[#parts + 1] = '["' .. scope.name .. '",' .. (scope.cap or 'null') .. ']'
+    end
+  end
+  return table.concat(parts, ',')
+end
+
+--- Whether anything here will be written; then all its keys are checked, since after the first write nothing may fail.
+local function check_scopes()
+  redis.call('ZCARD', holders)
+  redis.call('HLEN', rates)
+end
+
+--- Write the holders, and what rates were spent or are awaited.
+local function write_scopes()
+  call_many('ZREM', holders, holders_out)
+  call_many('ZADD', holders, holders_in)
+  local arrivals, resumes, deadlines, resumed = {}, {}, {}, {}
+  for name, scope in pairs(known_scopes) do
+    if scope.spent then
+      arrivals[#arrivals + 1], arrivals[#arrivals + 2] = name, string.format('%.0f', scope.arrival_us)
+      deadlines[#deadlines + 1] = math.ceil(scope.arrival_us / 1000)
+      deadlines[#deadlines + 1] = 'rate|' .. name
+    end
+    if scope.resumed then
+      resumed[#resumed + 1] = 'rate|' .. name
+    end
+    if scope.awaited then
+      resumes[#resumes + 1], resumes[#resumes + 2] = scope.resumes, 'rate|' .. name
+    end
+  end
+  call_many('HSET', rates, arrivals)
+  call_many('ZADD', expiring, deadlines)
+  call_many('ZREM', scheduled, resumed)
+  call_many('ZADD', scheduled, resumes)
+end

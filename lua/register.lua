@@ -1,0 +1,36 @@
+--[[ register: a worker says how jobs of its tasks are treated, so that producers that know a task only by name give
+them the same scopes. It stays when the worker goes; the last to start wins.
+
+Flags: allow-oom
+Keys: meta tasks outbox slots expiring
+Args: slot number:int by
+Each: task policy
+Uses: call emit batch
+Returns: ok {TASK changed|same}… | epoch
+Invariants: I5
+]]
+
+local refusal = open_call()
+if refusal then
+  return refusal
+end
+local names = {}
+for i = 1, each_count do
+  names[i] = each(i)
+end
+local stored = read_many(tasks, names)
+
+local fields, answer = {}, {}
+for i = 1, each_count do
+  local task, policy = each(i)
+  local outcome = stored[i] == policy and 'same' or 'changed'
+  if outcome == 'changed' then
+    fields[#fields + 1], fields[#fields + 2] = task, policy
+  end
+  answer[#answer + 1], answer[#answer + 2] = task, outcome
+end
+for i = 1, #fields, 2 do
+  emit_queue('policy_changed', now, by, '["task=' .. fields[i] .. '",null,null]')
+end
+call_many('HSET', tasks, fields)
+return close_call(answer)

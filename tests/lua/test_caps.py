@@ -1,0 +1,135 @@
+"""Caps: who may run, who waits where, and who comes next."""
+
+from tests.support.lanes import breaches, holders_of
+from tests.support.seed import Seed
+
+
+def ids(claimed: object) -> list[str]:
+    return [c.id for c in claimed.jobs]  # type: ignore[attr-defined]
+
+
+def test_a_cap_of_one_runs_one(seed: Seed) -> None:
+    seed.cap("task=t", 1)
+    seed.enqueue(*(seed.job(f"j-{n}", scopes=["task=t"]) for n in range(3)))
+
+    first = seed.claim()
+    again = seed.claim()
+
+    assert ids(first) == ["j-0"]
+    assert ids(again) == []
+    assert not again.more
+    seed.assert_consistent()
+
+
+def test_the_next_starts_when_the_first_ends(seed: Seed) -> None:
+    seed.cap("task=t", 1)
+    seed.enqueue(*(seed.job(f"j-{n}", scopes=["task=t"]) for n in range(3)))
+    (first,) = seed.claim().jobs
+    seed.claim()
+    seed.take_token()
+
+    seed.complete(first)
+
+    assert seed.tokens() == 1
+    assert ids(seed.claim()) == ["j-1"]
+    seed.assert_consistent()
+
+
+def test_task_and_key_caps_hold_together(seed: Seed) -> None:
+    """Ten tenants of cap 1 under a task cap of 3, oldest first."""
+    seed.cap("task=t", 3)
+    seed.cap("tenant", 1)
+    for n in range(20):
+        seed.enqueue(seed.job(f"j-{n:02}", scopes=["task=t", f"tenant=t{n % 10}"]))
+    served = []
+    running = list(seed.claim().jobs)
+    while running:
+        assert breaches(seed.snapshot()) == []
+        assert len(holders_of(seed.snapshot())["task=t"]) == len(running) <= 3
+        first = running.pop(0)
+        served.append(first.id)
+        seed.complete(first)
+        running += seed.claim().jobs
+        seed.assert_consistent()
+
+    assert served == [f"j-{n:02}" for n in range(20)]
+
+
+def test_a_full_scope_blocks_nobody_else(seed: Seed) -> None:
+    seed.cap("tenant", 1)
+    for n in range(50):
+        seed.enqueue(seed.job(f"a-{n:02}", scopes=["tenant=a"]))
+    seed.enqueue(seed.job("b", scopes=["tenant=b"]), "plain")
+
+    assert ids(seed.claim()) == ["a-00", "b", "plain"]
+    seed.assert_consistent()
+
+
+def test_a_rate_spends_and_resumes(seed: Seed) -> None:
+    seed.cap("tenant@10s", "5/10000ms/2")
+    for n in range(6):
+        seed.enqueue(seed.job(f"j-{n}", scopes=["tenant@10s=a"]))
+
+    first = seed.claim()
+
+    assert ids(first) == ["j-0", "j-1"]
+    assert first.next_due_ms == seed.now + 2_000
+    seed.assert_consistent()
+    seed.advance(1_999)
+    assert ids(seed.claim()) == []
+    seed.advance(1)
+    assert ids(seed.claim()) == ["j-2"]
+    seed.assert_consistent()
+
+
+def test_a_first_cap_counts_what_runs_and_takes_in_what_waits(seed: Seed) -> None:
+    seed.enqueue(*(f"j-{n}" for n in range(5)))
+    running = seed.claim(2).jobs
+
+    seed.cap("task=t", 3)
+
+    seed.assert_consistent()
+    assert len(holders_of(seed.snapshot())["task=t"]) == 2
+    assert ids(seed.claim()) == ["j-2"]
+    seed.assert_consistent()
+    seed.complete(*running)
+    assert ids(seed.claim()) == ["j-3", "j-4"]
+    seed.assert_consistent()
+
+
+def test_a_raised_cap_lets_the_next_in(seed: Seed) -> None:
+    seed.cap("tenant", 1)
+    seed.enqueue(*(seed.job(f"j-{n}", scopes=["tenant=a"]) for n in range(5)))
+    seed.claim()
+    seed.claim()
+    seed.take_token()
+
+    seed.cap("tenant", 3)
+
+    assert seed.tokens() == 1
+    assert ids(seed.claim()) == ["j-1", "j-2"]
+    seed.assert_consistent()
+
+
+def test_the_queues_own_cap_is_a_gate(seed: Seed) -> None:
+    seed.cap("queue", 2)
+    seed.enqueue(*(f"j-{n}" for n in range(5)))
+    first = seed.claim()
+
+    assert ids(first) == ["j-0", "j-1"]
+    assert not first.more
+    seed.take_token()
+    seed.complete(first.jobs[0])
+    assert seed.tokens() == 1
+    assert ids(seed.claim()) == ["j-2"]
+
+
+def test_fair_queues_serve_keys_in_turn(seed: Seed) -> None:
+    seed.configure(fair=1)
+    seed.enqueue(*(seed.job(f"a-{n}", scopes=["fair=a"]) for n in range(5)))
+    seed.enqueue(*(seed.job(f"b-{n}", scopes=["fair=b"]) for n in range(2)))
+
+    served = [seed.claim(1).jobs[0].id for _ in range(7)]
+
+    assert served == ["a-0", "b-0", "a-1", "b-1", "a-2", "a-3", "a-4"]
+    seed.assert_consistent()
