@@ -202,7 +202,7 @@ end
 --- The lane that a job has to be moved into, because its task got a cap after it was enqueued; nil if none.
 local capped_tasks = {}
 local function other_lane(job)
-  if fact('caps_by_task') == 0 or not job.task then
+  if not facts.caps_by_task or not job.task then
     return nil
   end
   local task = 'task=' .. job.task
@@ -218,6 +218,9 @@ end
 
 --- Put a ready job into another lane. It keeps its place in line, and there is no event: nothing happened to it.
 local function move_job(job, name)
+  if job.head then
+    job.head = job.head:gsub(' lane=%S+', '') .. ' lane=' .. name
+  end
   job.lane = name
   put(lane_of(name), count(job, 'seq'), job.id, job)
   if not job.moved then
@@ -252,7 +255,8 @@ local function peek_list()
       source.held, source.specs, source.at = read_many(state, source.ids), read_many(jobs, source.ids), 1
     end
     local id = source.ids[source.at]
-    local job = not taken[id] and read_line(source.held[source.at])
+    local line = not taken[id] and source.held[source.at]
+    local job = line and read_ready(line)
     if job and job.state == 'ready' and not job.lane and rank(job) == priority then
       job.id = id
       source.job, source.spec = job, source.specs[source.at]
@@ -295,13 +299,12 @@ local function first_open(priority)
   local stored
   while true do
     if page_at > #page then
-      page = page_offset >= 0 and
-        redis.call('ZRANGE', open, page_offset, page_offset + page_step - 1, 'WITHSCORES') or {}
-      page_offset = #page > 0 and page_offset + page_step or -1
-      page_step, page_at = math.min(page_step * 2, 100), 1
-      if #page == 0 then
+      if page_offset < 0 then
         break
       end
+      page = redis.call('ZRANGE', open, page_offset, page_offset + page_step - 1, 'WITHSCORES')
+      page_offset = #page == 2 * page_step and page_offset + page_step or -1
+      page_step, page_at = math.min(page_step * 2, 100), 1
     elseif known_lanes[page[page_at]] then
       page_at = page_at + 2
     else
@@ -326,23 +329,28 @@ local function first_open(priority)
   return meet_lane(page[page_at], 'open ' .. padded(stored))
 end
 
---- Lanes are read with their jobs' records.
-page_read = function(entries)
-  local ids = {}
-  for i = 1, #entries do
-    ids[i] = entries[i].id
+--- The record of a lane's first job. Records are read in steps that double, like those of the plain lists.
+local function record_of(lane, entry)
+  if entry.job or entry.line ~= nil then
+    return entry.job or entry.line and read_ready(entry.line)
+  end
+  local ids, from = {}, lane.at
+  lane.records = math.min((lane.records or 0.5) * 2, limit - #chosen)
+  for at = from, math.min(from + lane.records - 1, #lane.page) do
+    ids[#ids + 1] = lane.page[at].id
   end
   local held, specs = read_many(state, ids), read_many(jobs, ids)
-  for i = 1, #entries do
-    entries[i].line, entries[i].spec = held[i], specs[i]
+  for i = 1, #ids do
+    lane.page[from + i - 1].line, lane.page[from + i - 1].spec = held[i], specs[i]
   end
+  return entry.line and read_ready(entry.line)
 end
 
 --- Take the first job of an open lane, or let the lane move on.
 local function serve(lane)
   local entry = peek(lane)
-  local job = entry and (entry.job or read_line(entry.line))
-  if fact('fair') == 1 and lane.rank * RANK + finish_of(lane.key) > lane.order then
+  local job = entry and record_of(lane, entry)
+  if is_fair() and lane.rank * RANK + finish_of(lane.key) > lane.order then
     -- Jobs of this key were served from other lanes since it was put here.
     moves = moves + 1
     reorder(lane, lane.rank * RANK + finish_of(lane.key))
@@ -388,7 +396,7 @@ for priority = 0, 3 do
     local job = peek_plain()
     local lane = moves <= sweep_max and first_open(priority)
     -- In a fair queue, plain jobs are those from before it was fair.
-    if lane and (not job or fact('fair') == 0 and lane.order - priority * RANK < count(job, 'seq')) then
+    if lane and (not job or not is_fair() and lane.order - priority * RANK < count(job, 'seq')) then
       serve(lane)
     elseif job and (moves <= sweep_max or not other_lane(job)) then
       local spec = pass_plain()
@@ -433,7 +441,7 @@ end
 if #unfinished > 0 then
   next_due = now
 end
-local outrun = fact('fair') == 1 and redis.call('ZRANGEBYSCORE', fair, '-inf', fact('fair_clock'), 'LIMIT', 0, sweep_max)
+local outrun = is_fair() and redis.call('ZRANGEBYSCORE', fair, '-inf', fact('fair_clock'), 'LIMIT', 0, sweep_max)
 check_lanes()
 if #stale > 0 then
   check_scopes()
@@ -449,18 +457,19 @@ local answer = {now, next_due, more and 1 or 0, fence}
 local reply = {'ok', unpack(answer)}
 local granted = {}
 local deadline = now + fact('lease_ms')
+local ending = ' since=' .. now .. ' by=' .. worker
 for _, job in ipairs(chosen) do
-  for _, value in ipairs({job.id, job.claim, job.failed or 0, job.lost or 0, job.spec, job.lane or ''}) do
-    reply[#reply + 1] = value
-  end
+  local at = #reply
+  reply[at + 1], reply[at + 2], reply[at + 3] = job.id, job.claim, job.failed or 0
+  reply[at + 4], reply[at + 5], reply[at + 6] = job.lost or 0, job.spec, job.lane or ''
   answer[#answer + 1] = job.id
   job.state, job.fence, job.by, job.since = 'running', fence, worker, now
-  lines[#lines + 1], lines[#lines + 2] = job.id, write_line(job)
+  lines[#lines + 1], lines[#lines + 2] = job.id, write_running(job, fence, ending)
   granted[#granted + 1], granted[#granted + 2] = deadline, job.id
 end
 for _, job in ipairs(back) do
   if not job.chosen then
-    lines[#lines + 1], lines[#lines + 2] = job.id, write_line(job)
+    lines[#lines + 1], lines[#lines + 2] = job.id, write_ready(job)
   end
 end
 for priority = 0, 3 do

@@ -49,7 +49,7 @@ end
 --- The lane of a job whose producer knows of no cap on its task, if there is one by now.
 local capped_tasks = {}
 local function lane_for(priority, head)
-  if fact('caps_by_task') == 0 then
+  if not facts.caps_by_task then
     return ''
   end
   local task = 'task=' .. head:match('^task=(%S+)')
@@ -90,6 +90,7 @@ local seq = fact('sequence')
 local events, dropped, specs, lines, due, seen, answer = {}, {}, {}, {}, {}, {}, {}
 local joining = {[0] = {}, {}, {}, {}}
 local earlier, claimable = false, false
+local since = ' since=' .. now
 for i = 1, each_count do
   local id, delay_ms, priority, head, detail, spec, lane, full = each(i)
   if lane == '' then
@@ -119,14 +120,15 @@ for i = 1, each_count do
     end
     if delay_ms > 0 then
       local at = now + delay_ms
-      lines[#lines + 1] = 'scheduled ' .. head .. ' due=' .. at .. ' since=' .. now
+      lines[#lines + 1] = 'scheduled ' .. head .. ' due=' .. at .. since
       due[#due + 1], due[#due + 2] = at, 'job|' .. id
       events[#events + 1] = begin .. 'null,' .. at .. ',' .. detail .. with_lane
       earlier = earlier or not next_due or at < next_due
     else
       seq = seq + 1
-      lines[#lines + 1] = 'ready ' .. head .. ' seq=' .. seq .. ' since=' .. now
-      events[#events + 1] = begin .. seq .. ',null,' .. detail .. with_lane
+      local place = tostring(seq)
+      lines[#lines + 1] = 'ready ' .. head .. ' seq=' .. place .. since
+      events[#events + 1] = begin .. place .. ',null,' .. detail .. with_lane
       if lane ~= '' then
         put(lane_of(lane), seq, id)
       else

@@ -35,6 +35,7 @@ _SECTION = re.compile(
 )
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _DEFINES = re.compile(r"local (?:function (?P<function>\w+)|(?P<names>[\w, ]+))")
+_DECLARES = re.compile(r"local [\w, ]+")
 _CODE = re.compile(r"^(?!--)\S", re.MULTILINE)
 _READY: Final = tuple(f"ready:{n}" for n in range(len(machine.PRIORITIES)))
 _BASE_META: Final = ("layout", "epoch", "replid")
@@ -188,16 +189,45 @@ def _resolve(
 
 
 def _used_parts(includes: list[str], text: str) -> list[str]:
-    """The parts of includes that the script needs, directly or not: every definition costs time in every call."""
-    parts = [part for include in includes for part in _parts(include)]
+    """The definitions of includes that the script needs, directly or not: every one costs time in every call.
+
+    Those that only their own include uses are kept in a block, since Lua allows a chunk 200 locals.
+    """
+    parts = [(at, *part) for at, include in enumerate(includes) for part in _parts(include)]
     needed: set[int] = set()
     words = set(_WORD.findall(text))
     while True:
-        found = {at for at, (names, _) in enumerate(parts) if not words.isdisjoint(names)} - needed
+        found = {n for n, (_, names, _) in enumerate(parts) if not words.isdisjoint(names)} - needed
         if not found:
-            return [parts[at][1] for at in sorted(needed)]
+            break
         needed |= found
-        words.update(*(_WORD.findall(parts[at][1]) for at in found))
+        words.update(*(_WORD.findall(parts[n][2]) for n in found))
+    kept = [parts[n] for n in sorted(needed)]
+    blocks = []
+    for at in range(len(includes)):
+        own = [(names, code) for include, names, code in kept if include == at]
+        others = set(_WORD.findall(text)).union(
+            *(_WORD.findall(code) for include, _, code in kept if include != at)
+        )
+        blocks.append(_block(own, others))
+    return [block for block in blocks if block]
+
+
+def _block(parts: list[tuple[frozenset[str], str]], others: set[str]) -> str:
+    """Definitions of one include; those that ``others`` mention are visible outside."""
+    shared = sorted(name for names, _ in parts if not names.isdisjoint(others) for name in names)
+    if len(shared) == sum(len(names) for names, _ in parts):
+        return "\n".join(code for _, code in parts)
+    lines = [f"local {', '.join(shared)}"] if shared else []
+    lines.append("do")
+    for names, code in parts:
+        public = not names.isdisjoint(others)
+        assigned = _DECLARES.fullmatch(code) is None
+        if not public:
+            lines.append(code)
+        elif assigned:
+            lines.append(code.removeprefix("local "))
+    return "\n".join([*lines, "end"])
 
 
 def _parts(include: str) -> list[tuple[frozenset[str], str]]:
@@ -239,9 +269,12 @@ def _bind_keys(declared: tuple[str, ...]) -> str:
     return "\n".join(lines)
 
 
-_INTEGER: Final = """local function integer(text)
-  local value = text and text:match('^%-?%d+$') and tonumber(text)
-  return value and value > -1e13 and value < 1e13 and value or nil
+_INTEGER: Final = """local function whole_number(text)
+  local value = tonumber(text)
+  return value and value % 1 == 0 and value > -1e13 and value < 1e13 and value or nil
+end
+local function integer(text)
+  return text and text:match('^%-?%d+$') and whole_number(text) or nil
 end"""
 """Whole numbers only: no nan, inf, fraction or hexadecimal, all of which Lua takes for numbers. Below 10^13 the sum
 with a Unix time in ms still has the 14 digits that Lua writes exactly."""
@@ -276,7 +309,7 @@ def _bind_args(header: Header) -> str:
     for n, word in enumerate(each, 1):
         if word.endswith(":int"):
             lines.append(
-                f"for at = {len(args) + n}, #ARGV, {len(each)} do if not integer(ARGV[at]) then"
+                f"for at = {len(args) + n}, #ARGV, {len(each)} do if not whole_number(ARGV[at]) then"
                 f" return {{'refused', 'arguments', '{word.removesuffix(':int')}'}} end end"
             )
     return "\n".join(lines)

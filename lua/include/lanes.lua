@@ -57,9 +57,13 @@ local function weight_of(key)
   return weights[key]
 end
 
+local function is_fair()
+  return facts.fair == '1'
+end
+
 --- The order of a lane whose next job has this place in line.
 local function order_of(lane, seq)
-  if fact('fair') == 0 then
+  if not is_fair() then
     return lane.rank * RANK + seq
   end
   return lane.rank * RANK + math.max(fact('fair_clock'), finish_of(lane.key))
@@ -94,7 +98,7 @@ end
 --- Take note of a lane. `place` is its field in `lanes`, false if it has none.
 local function meet_lane(name, place)
   local lane = {name = name, rank = tonumber(name:sub(1, 1)), scopes = {}, key = '', added = {}, page = {}, at = 1,
-    offset = 0, step = 1}
+    offset = 0, step = 2}
   for scope in name:gmatch('%+([^+]+)') do
     lane.scopes[#lane.scopes + 1] = scope
     lane.key = scope:match('^fair=(.*)$') or lane.key
@@ -137,12 +141,17 @@ local function lane_of(name)
   return known_lanes[name]
 end
 
---- The first lane that is blocked on a scope, nil if there is none.
-local function first_blocked(on)
+--- False if no lane is blocked at all, which is the rule where caps are never reached.
+local function may_be_blocked()
   if any_blocked == nil then
     any_blocked = redis.call('ZCARD', blocked) > 0
   end
-  if not any_blocked then
+  return any_blocked
+end
+
+--- The first lane that is blocked on a scope, nil if there is none.
+local function first_blocked(on)
+  if not may_be_blocked() then
     return nil
   end
   local page = blocked_pages[on] or {members = {}, at = 1, offset = 0, step = 1}
@@ -152,8 +161,8 @@ local function first_blocked(on)
     local member = page.members[page.at]
     if not member then
       page.members = redis.call('ZRANGEBYLEX', blocked, '[' .. on .. '|', '(' .. on .. '}', 'LIMIT', page.offset, page.step)
-      page.offset, page.at, page.step = page.offset + #page.members, 1, math.min(page.step * 2, 100)
       page.finished = #page.members == 0
+      page.offset, page.at, page.step = page.offset + #page.members, 1, math.min(page.step * 2, 100)
     else
       local order, name = member:match('^[^|]*|(%d+)|(.*)$')
       if not known_lanes[name] then
@@ -196,6 +205,9 @@ end
 
 --- (c): an open lane has moved on; `refused_by` is the scope that it is now blocked on.
 local function moved_on(lane, refused_by)
+  if not may_be_blocked() then
+    return
+  end
   for i = 1, #lane.scopes do
     local name = lane.scopes[i]
     if name ~= refused_by and name ~= 'fair=' .. lane.key then
@@ -239,7 +251,7 @@ local function put(lane, seq, id, job)
   added[at + 1] = {seq = seq, id = id, job = job, member = member}
   if not lane.where then
     place(lane, order_of(lane, seq))
-  elseif fact('fair') == 0 and lane.rank * RANK + seq < lane.order then
+  elseif not is_fair() and lane.rank * RANK + seq < lane.order then
     reorder(lane, lane.rank * RANK + seq)
     if lane.where == 'blocked' then
       reevaluate(lane.on)
@@ -248,25 +260,22 @@ local function put(lane, seq, id, job)
   opened = opened or lane.where == 'open'
 end
 
---- Read ahead in a lane; claim sets it to read the jobs' records too.
-local page_read = nil
-
 --- The first job of a lane: {seq, id, member, and its record if known}; nil if there is none.
 local function peek(lane)
   local stored
-  while not lane.finished do
+  while true do
     stored = lane.page[lane.at]
-    if not stored then
+    if not stored and lane.last then
+      break
+    elseif not stored then
       local members = redis.call('ZRANGEBYLEX', waiting, '[' .. lane.name .. '|', '(' .. lane.name .. '}', 'LIMIT',
         lane.offset, lane.step)
-      lane.offset, lane.at, lane.step, lane.page = lane.offset + #members, 1, math.min(lane.step * 2, 100), {}
-      lane.finished = #members == 0
+      -- A page that is not full is the last one. Its entries may still be to be served.
+      lane.at, lane.page, lane.last = 1, {}, #members < lane.step
+      lane.offset, lane.step = lane.offset + #members, math.min(lane.step * 2, 100)
       for i = 1, #members do
         local seq, id = members[i]:match('|(%d+)|([^|]*)$')
         lane.page[i] = {seq = tonumber(seq), id = id, member = members[i]}
-      end
-      if page_read then
-        page_read(lane.page)
       end
     elseif waiting_out[stored.member] then
       lane.at = lane.at + 1
@@ -283,7 +292,10 @@ end
 
 --- Take a job out of its lane, wherever it stands in it, and let the lane stand where it then belongs.
 local function remove(lane, entry)
-  if waiting_in[entry.member] then
+  if lane.page[lane.at] == entry then
+    waiting_out[entry.member] = true
+    lane.at = lane.at + 1
+  elseif waiting_in[entry.member] then
     waiting_in[entry.member] = nil
     for i = 1, #lane.added do
       if lane.added[i].member == entry.member then
@@ -297,7 +309,7 @@ local function remove(lane, entry)
   local head = peek(lane)
   if not head then
     lane.where, lane.on = nil, nil
-  elseif fact('fair') == 0 then
+  elseif not is_fair() then
     local order = lane.rank * RANK + head.seq
     if order ~= lane.order then
       reorder(lane, order)
@@ -355,7 +367,7 @@ end
 
 --- Fair queues: a job of this lane is served.
 local function serve_fairly(lane)
-  if fact('fair') == 1 then
+  if is_fair() then
     local tag = lane.order - lane.rank * RANK
     if tag > fact('fair_clock') then
       set_fact('fair_clock', tag)

@@ -18,7 +18,7 @@ local holders_in, holders_out = {}, {}
 --- The stored limit of a scope or a family: `10`, `none`, `100/60000ms/1`; nil if there is none.
 local families = {}
 local function limit_of(name, family)
-  local own = fact('caps_by_key') == 1 and name ~= family and redis.call('HGET', caps, name)
+  local own = facts.caps_by_key and name ~= family and redis.call('HGET', caps, name)
   if not own and families[family] == nil then
     families[family] = redis.call('HGET', caps, family)
   end

@@ -27,6 +27,41 @@ local function write_line(job)
   return table.concat(parts, ' ')
 end
 
+--- The same for the line of a job that is ready, the way nearly all are that were never claimed: what stands before
+--- its place in line goes into the line of its claim as it is (`head`), so that it need not be taken apart.
+local function read_ready(line)
+  local head, seq, since = line:match('^ready (.*) seq=(%d+) since=(%d+)$')
+  if not head or head:find(' claim=', 1, true) then
+    return read_line(line)
+  end
+  local task, rest = head:match('^task=(%S+)(.*)$')
+  if not task then
+    return read_line(line)
+  end
+  local job = {state = 'ready', task = task, seq = seq, since = since, head = head}
+  if rest ~= '' then
+    job.priority = rest:match(' priority=(%l+)')
+    job.lane = rest:match(' lane=(%S+)')
+  end
+  return job
+end
+
+--- The line of a job that is ready and was read so.
+local function write_ready(job)
+  if job.head then
+    return 'ready ' .. job.head .. ' seq=' .. job.seq .. ' since=' .. job.since
+  end
+  return write_line(job)
+end
+
+--- The line of a job that is claimed: `ending` is its fence, since when and by whom, as they stand in a line.
+local function write_running(job, fence, ending)
+  if job.head then
+    return 'running ' .. job.head .. ' claim=1 fence=' .. fence .. ' seq=' .. job.seq .. ending
+  end
+  return write_line(job)
+end
+
 --- A counter of a job; absent means none yet, or the layout's default.
 local function count(job, name)
   return tonumber(job[name]) or DEFAULTS[name] or 0
