@@ -30,6 +30,10 @@ end
 --- The same for the line of a job that is ready, the way nearly all are that were never claimed: what stands before
 --- its place in line goes into the line of its claim as it is (`head`), so that it need not be taken apart.
 local function read_ready(line)
+  local only, place, entered = line:match('^ready task=(%S+) seq=(%d+) since=(%d+)$')
+  if only then
+    return {state = 'ready', task = only, seq = place, since = entered, head = 'task=' .. only}
+  end
   local head, seq, since = line:match('^ready (.*) seq=(%d+) since=(%d+)$')
   if not head or head:find(' claim=', 1, true) then
     return read_line(line)
