@@ -217,13 +217,15 @@ local function moved_on(lane, refused_by)
 end
 
 --- Find its place for a lane that has none. Beyond as many lanes as a scope has room for it is blocked at once: the
---- lanes opened before it contain the scope, and open it when they move on.
+--- lanes opened before it contain the scope, and open it when they move on. It may come before them, though; then they
+--- would make it wait for all that comes before them.
 local function place(lane, order)
   lane.order = order
   for i = 1, #lane.scopes do
     local scope = scope_of(lane.scopes[i])
-    if not has_room(scope) or scope.rate and scope.promised > 0 or
-        scope.cap and scope.promised >= scope.cap - held_in(scope) then
+    local promised = order > (scope.promised_until or 0) and scope.promised or 0
+    if not has_room(scope) or scope.rate and promised > 0 or
+        scope.cap and promised >= scope.cap - held_in(scope) then
       block(lane, scope.name)
       return
     end
@@ -231,6 +233,7 @@ local function place(lane, order)
   for i = 1, #lane.scopes do
     local scope = scope_of(lane.scopes[i])
     scope.promised = scope.promised + 1
+    scope.promised_until = math.max(scope.promised_until or 0, order)
   end
   open_lane(lane)
 end

@@ -133,3 +133,18 @@ def test_fair_queues_serve_keys_in_turn(seed: Seed) -> None:
 
     assert served == ["a-0", "b-0", "a-1", "b-1", "a-2", "a-3", "a-4"]
     seed.assert_consistent()
+
+
+def test_a_lane_of_higher_priority_does_not_wait_behind_those_enqueued_before_it(
+    seed: Seed,
+) -> None:
+    """In the same call; it was blocked behind the open lane of low priority, and so behind every normal job."""
+    seed.cap("tenant", 1)
+    seed.enqueue(
+        seed.job("low", priority="low", scopes=["tenant=a"]),
+        seed.job("high", priority="high", scopes=["tenant=a"]),
+        "plain",
+    )
+
+    assert [ids(seed.claim(1)) for _ in range(2)] == [["high"], ["plain"]]
+    seed.assert_consistent()
