@@ -15,6 +15,7 @@ used.
 """
 
 from rq_core.app import App
+from rq_core.caps import Cap, Rate
 from rq_core.context import JobContext, current_job
 from rq_core.errors import (
     ArgumentsInvalid,
@@ -22,6 +23,7 @@ from rq_core.errors import (
     AuditElsewhere,
     AuditNotConfigured,
     BadArguments,
+    CapConflict,
     GiveUp,
     HandlerSignal,
     HandlerTimeout,
@@ -29,6 +31,7 @@ from rq_core.errors import (
     InvalidOption,
     InvalidTask,
     JobCancelled,
+    KeyNeeded,
     LayoutMismatch,
     LeaseLost,
     NoCurrentJob,
@@ -39,11 +42,13 @@ from rq_core.errors import (
     Refused,
     RetryLater,
     RqCoreError,
+    ScopeFull,
     ServerError,
     ServerUnavailable,
     ServerUnsuitable,
     StaleCall,
     UnknownQueue,
+    UnknownScope,
     UnknownTask,
     UsageError,
     WorkerStopping,
@@ -52,6 +57,7 @@ from rq_core.handle import JobHandle
 from rq_core.job import NewJob
 from rq_core.machine import Priority, State
 from rq_core.retry import RetryPolicy
+from rq_core.scopes import Limit, ScopeStatus
 from rq_core.task import AsyncTask, PreparedTask, Task
 
 __all__ = [
@@ -62,6 +68,8 @@ __all__ = [
     "AuditElsewhere",
     "AuditNotConfigured",
     "BadArguments",
+    "Cap",
+    "CapConflict",
     "GiveUp",
     "HandlerSignal",
     "HandlerTimeout",
@@ -71,8 +79,10 @@ __all__ = [
     "JobCancelled",
     "JobContext",
     "JobHandle",
+    "KeyNeeded",
     "LayoutMismatch",
     "LeaseLost",
+    "Limit",
     "NewJob",
     "NoCurrentJob",
     "OutcomeUnknown",
@@ -81,10 +91,13 @@ __all__ = [
     "Priority",
     "QueueDamaged",
     "QueueFull",
+    "Rate",
     "Refused",
     "RetryLater",
     "RetryPolicy",
     "RqCoreError",
+    "ScopeFull",
+    "ScopeStatus",
     "ServerError",
     "ServerUnavailable",
     "ServerUnsuitable",
@@ -92,6 +105,7 @@ __all__ = [
     "State",
     "Task",
     "UnknownQueue",
+    "UnknownScope",
     "UnknownTask",
     "UsageError",
     "WorkerStopping",

@@ -38,7 +38,7 @@ class AsyncClient:
         )
         self._wire = wire or AsyncPoolWire(url)
         self._in_flight = 0
-        self._waiting: list[tuple[NewJob, asyncio.Future[bool]]] = []
+        self._waiting: list[tuple[NewJob, asyncio.Future[ops.Accepted]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, plan: ops.Plan[T]) -> T:
@@ -87,13 +87,13 @@ class AsyncClient:
         """See Operations.enqueue."""
         return await self.run(self.operations.enqueue(jobs))
 
-    async def enqueue_one(self, job: NewJob) -> bool:
-        """Enqueue one job, together with others that are enqueued at the same time. False: its id is live already.
+    async def enqueue_one(self, job: NewJob) -> ops.Accepted:
+        """Enqueue one job, together with others that are enqueued at the same time. Returns what became of this one.
 
         A few calls are under way at once; jobs that come meanwhile share the next. An error of a shared call is
         raised to each of its callers.
         """
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[ops.Accepted] = asyncio.get_running_loop().create_future()
         self._waiting.append((job, future))
         if self._in_flight < ENQUEUES_IN_FLIGHT:
             self._in_flight += 1
@@ -105,10 +105,7 @@ class AsyncClient:
     async def _flush(self) -> None:
         try:
             while self._waiting:
-                queue = self._waiting[0][0].queue
-                batch = [w for w in self._waiting if w[0].queue == queue][: ops.ENQUEUE_CHUNK]
-                taken = {id(future) for _, future in batch}
-                self._waiting = [w for w in self._waiting if id(w[1]) not in taken]
+                batch = self._next_batch()
                 try:
                     accepted = await self.enqueue([job for job, _ in batch])
                 except Exception as error:  # noqa: BLE001 - whatever it is, the callers must learn of it
@@ -116,14 +113,26 @@ class AsyncClient:
                         if not future.done():
                             future.set_exception(error)
                 else:
-                    fresh = set(accepted.ids)
+                    others = accepted.others()
                     for job, future in batch:
                         if not future.done():
-                            future.set_result(job.id in fresh)
-                        # Of the same id twice in a call, the first was accepted.
-                        fresh.discard(job.id)
+                            future.set_result(others.get(job.id) or ops.Accepted((job.id,)))
         finally:
             self._in_flight -= 1
+
+    def _next_batch(self) -> list[tuple[NewJob, asyncio.Future[ops.Accepted]]]:
+        """Take the next call's jobs: of one queue, and no id twice, so that each outcome has one job."""
+        queue = self._waiting[0][0].queue
+        batch: dict[str, tuple[NewJob, asyncio.Future[ops.Accepted]]] = {}
+        rest = []
+        for each in self._waiting:
+            job = each[0]
+            if job.queue == queue and job.id not in batch and len(batch) < ops.ENQUEUE_CHUNK:
+                batch[job.id] = each
+            else:
+                rest.append(each)
+        self._waiting = rest
+        return list(batch.values())
 
     async def carry_out(self, calls: Sequence[ops.Call[Any]]) -> list[Any]:
         """See Operations.carry_out."""

@@ -13,28 +13,44 @@ Making an app, and defining tasks on it, connects to nothing and reads nothing b
 from __future__ import annotations
 
 import inspect
+import json
 import os
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    overload,
+)
 
-from rq_core.arguments import dump_untyped
+from rq_core.arguments import Arguments, dump_untyped
+from rq_core.caps import Cap, Rate
 from rq_core.connections import Connections
+from rq_core.declared import Declared
 from rq_core.durations import Duration, ms_of, seconds_of
 from rq_core.errors import InvalidOption, InvalidTask, PayloadTooLarge, RqCoreError
-from rq_core.handle import JobHandle
+from rq_core.handle import JobHandle, handle_of
 from rq_core.ids import JobIds
 from rq_core.job import NewJob, Profile
 from rq_core.keys import DEFAULT_PREFIX, check_name
 from rq_core.machine import DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, Priority
+from rq_core.placing import Placing, read_policy
 from rq_core.retry import RetryPolicy
+from rq_core.scopes import Limit, ScopeStatus
 from rq_core.settings import SETTINGS
 from rq_core.task import TIMEOUT_MIN, AsyncTask, JobOptions, PriorityName, Task
 
 if TYPE_CHECKING:
     from rq_core.aio import AsyncClient
     from rq_core.client import Client
-    from rq_core.operations import Accepted, Patience
+    from rq_core.operations import Accepted, CapChange, Operations, Patience, Plan
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,6 +63,17 @@ MAX_PAYLOAD: Final = 1024 * 1024
 """Bytes of a job's arguments as JSON."""
 
 _ASYNC_CHUNK: Final = 1_000
+
+
+class _Draft(NamedTuple):
+    """A job by name, whose lane is not known yet."""
+
+    profile: Profile
+    options: JobOptions
+    args_json: str
+    placing: Placing | None
+    values: Mapping[str, Any]
+    """Of the arguments, as Placing.lane takes them; not asked for if ``placing`` is None."""
 
 
 class TaskDecorator(Protocol):
@@ -92,6 +119,8 @@ class App:
         self._make_id = ids or JobIds()
         self._tasks: dict[str, Task[..., Any]] = {}
         self._settings: dict[str, dict[str, int]] = {}
+        self.declared = Declared()
+        """What the code says of caps, rates and fairness."""
 
     # Tasks.
 
@@ -110,6 +139,7 @@ class App:
         timeout: Duration | None = ...,
         priority: Priority | PriorityName = ...,
         max_losses: int = ...,
+        caps: Sequence[Cap | Rate] = ...,
     ) -> TaskDecorator: ...
     def task(
         self,
@@ -122,12 +152,14 @@ class App:
         timeout: Duration | None = None,
         priority: Priority | PriorityName = DEFAULT_PRIORITY,
         max_losses: int = DEFAULT_MAX_LOSSES,
+        caps: Sequence[Cap | Rate] = (),
     ) -> Any:
         """Make a task of a function: ``@app.task`` or ``@app.task(queue="mail", …)``.
 
         ``name`` is by default the function's own. ``timeout`` (seconds or timedelta) is that of one
         attempt; None leaves it to the worker. ``max_losses`` is after how many lost workers a job
-        is taken for poison and dies. Raises InvalidTask, InvalidName or InvalidOption.
+        is taken for poison and dies. ``caps`` are Caps and Rates; a claim takes a place in each of
+        them, or none. Raises InvalidTask, InvalidName or InvalidOption.
         """
         if function is not None and not callable(function):
             raise InvalidOption(
@@ -143,7 +175,7 @@ class App:
         seconds = None if timeout is None else seconds_of("timeout", timeout, minimum=TIMEOUT_MIN)
 
         def decorate(function: Callable[..., Any], /) -> Task[..., Any]:
-            return self._register(function, name, options, policy, seconds)
+            return self._register(function, name, options, policy, seconds, caps)
 
         return decorate if function is None else decorate(function)
 
@@ -154,6 +186,7 @@ class App:
         options: JobOptions,
         retry: RetryPolicy,
         timeout: float | None,
+        caps: Sequence[Cap | Rate],
     ) -> Task[..., Any]:
         own_name = getattr(function, "__name__", None)
         if name is None and (own_name is None or own_name == "<lambda>"):
@@ -167,8 +200,14 @@ class App:
                 why=f"this app has a task of that name ({self._tasks[name].function!r}): pass"
                 " another name=…",
             )
+        arguments = Arguments(name, function)
+        # Checked before the caps are noted: a task that is refused leaves no trace.
+        options.profile(name)
+        self.declared.add_task(name, options.queue, arguments, caps)
         kind = AsyncTask if _is_async(function) else Task
-        task: Task[..., Any] = kind(self, name, function, options, retry=retry, timeout=timeout)
+        task: Task[..., Any] = kind(
+            self, name, function, arguments, options, retry=retry, timeout=timeout
+        )
         self._tasks[name] = task
         return task
 
@@ -187,7 +226,9 @@ class App:
 
     # Producers.
 
-    def new_job(self, profile: Profile, options: JobOptions, args_json: str) -> NewJob:
+    def new_job(
+        self, profile: Profile, options: JobOptions, args_json: str, lane: str = "", full: str = ""
+    ) -> NewJob:
         """Put a job together. Raises PayloadTooLarge."""
         # Most are far below the limit; four bytes is the most that a character takes.
         if len(args_json) * 4 > self.max_payload:
@@ -195,13 +236,11 @@ class App:
             if size > self.max_payload:
                 raise PayloadTooLarge(task=profile.task, size=size, limit=self.max_payload)
         job_id = options.id if options.id is not None else self._make_id()
-        return NewJob(job_id, options.queue, profile, args_json, options.delay_ms)
+        return NewJob(job_id, options.queue, profile, args_json, options.delay_ms, lane, full)
 
-    def handle(self, job: NewJob, *, duplicate: bool = False) -> JobHandle[Any]:
-        """Return the handle of a job of this app."""
-        return JobHandle(
-            self, id=job.id, queue=job.queue, task=job.profile.task, duplicate=duplicate
-        )
+    def handle(self, job: NewJob, accepted: Accepted | None = None) -> JobHandle[Any]:
+        """Return the handle of a job of this app. Raises ScopeFull if it was rejected."""
+        return handle_of(self, job, accepted)
 
     def job(
         self,
@@ -209,6 +248,7 @@ class App:
         task: str,
         args: Mapping[str, Any] | None = None,
         *,
+        keys: Mapping[str, str] | None = None,
         delay: Duration | None = None,
         priority: Priority | PriorityName | None = None,
         max_attempts: int | None = None,
@@ -219,12 +259,15 @@ class App:
         """Return a job for enqueue_many, by the task's name; its code need not be here.
 
         If this app has the task, its options are the defaults and the arguments are validated here,
-        else by the worker. Raises InvalidName, InvalidOption, InvalidTask, ArgumentsInvalid or
-        PayloadTooLarge.
+        else by the worker; then its caps are those that workers have registered in the queue, which
+        is asked for them every few seconds (in an event loop use job_async). ``keys`` are the keys,
+        by the caps' names, that the task takes from functions. Raises InvalidName, InvalidOption,
+        InvalidTask, ArgumentsInvalid, KeyNeeded, PayloadTooLarge, and what reading the queue does.
         """
-        known = self._tasks.get(check_name("task", task))
-        options = (known.options if known else JobOptions(queue)).changed(
-            queue=queue,
+        draft = self._draft(
+            queue,
+            task,
+            args,
             delay=delay,
             priority=priority,
             max_attempts=max_attempts,
@@ -232,9 +275,73 @@ class App:
             timeout=timeout,
             id=id,
         )
-        values = {} if args is None else args
-        args_json = known.arguments.dump_named(values) if known else dump_untyped(task, values)
-        return self.new_job(options.profile(task), options, args_json)
+        placing = draft.placing or self.connections.policies.get(queue, task)
+        if placing is None:
+            placing = self._policy_read(queue, task, self.client.policy(queue, task))
+        return self._finish(draft, placing, keys)
+
+    async def job_async(
+        self,
+        queue: str,
+        task: str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        keys: Mapping[str, str] | None = None,
+        delay: Duration | None = None,
+        priority: Priority | PriorityName | None = None,
+        max_attempts: int | None = None,
+        max_losses: int | None = None,
+        timeout: Duration | None = None,  # noqa: ASYNC109 - the job's, not this call's
+        id: str | None = None,  # noqa: A002 - the name that it has everywhere else
+    ) -> NewJob:
+        """See job."""
+        draft = self._draft(
+            queue,
+            task,
+            args,
+            delay=delay,
+            priority=priority,
+            max_attempts=max_attempts,
+            max_losses=max_losses,
+            timeout=timeout,
+            id=id,
+        )
+        placing = draft.placing or self.connections.policies.get(queue, task)
+        if placing is None:
+            policy = await self.async_client().policy(queue, task)
+            placing = self._policy_read(queue, task, policy)
+        return self._finish(draft, placing, keys)
+
+    def _draft(
+        self, queue: str, task: str, args: Mapping[str, Any] | None, **changes: Any
+    ) -> _Draft:
+        known = self._tasks.get(check_name("task", task))
+        options = (known.options if known else JobOptions(queue)).changed(queue=queue, **changes)
+        profile = options.profile(task)
+        given = {} if args is None else args
+        if known is None:
+            return _Draft(profile, options, dump_untyped(task, given), None, {})
+        self.declared.check_queue(task, queue)
+        values = known.arguments.validate_named(given)
+        placing = self.declared.placing(task, queue)
+        return _Draft(profile, options, known.arguments.dump_valid(values), placing, values)
+
+    def _policy_read(self, queue: str, task: str, policy: str | None) -> Placing:
+        return self.connections.policies.put(
+            self.declared.unregistered(task, queue)
+            if policy is None
+            else read_policy(task, queue, policy)
+        )
+
+    def _finish(self, draft: _Draft, placing: Placing, keys: Mapping[str, str] | None) -> NewJob:
+        placing.check_delay(draft.options.delay_ms)
+        lane = "", ""
+        if placing.sources or keys:
+            values = draft.values
+            if draft.placing is None and placing.sources:
+                values = json.loads(draft.args_json)
+            lane = placing.lane(draft.profile.rank, values, keys)
+        return self.new_job(draft.profile, draft.options, draft.args_json, *lane)
 
     def enqueue(
         self,
@@ -242,6 +349,7 @@ class App:
         task: str,
         args: Mapping[str, Any] | None = None,
         *,
+        keys: Mapping[str, str] | None = None,
         delay: Duration | None = None,
         priority: Priority | PriorityName | None = None,
         max_attempts: int | None = None,
@@ -257,6 +365,7 @@ class App:
             queue,
             task,
             args,
+            keys=keys,
             delay=delay,
             priority=priority,
             max_attempts=max_attempts,
@@ -264,8 +373,7 @@ class App:
             timeout=timeout,
             id=id,
         )
-        accepted = self.client.enqueue([job])
-        return self.handle(job, duplicate=not accepted.ids)
+        return self.handle(job, self.client.enqueue([job]))
 
     async def enqueue_async(
         self,
@@ -273,6 +381,7 @@ class App:
         task: str,
         args: Mapping[str, Any] | None = None,
         *,
+        keys: Mapping[str, str] | None = None,
         delay: Duration | None = None,
         priority: Priority | PriorityName | None = None,
         max_attempts: int | None = None,
@@ -281,10 +390,11 @@ class App:
         id: str | None = None,  # noqa: A002 - the name that it has everywhere else
     ) -> JobHandle[Any]:
         """See enqueue."""
-        job = self.job(
+        job = await self.job_async(
             queue,
             task,
             args,
+            keys=keys,
             delay=delay,
             priority=priority,
             max_attempts=max_attempts,
@@ -292,8 +402,7 @@ class App:
             timeout=timeout,
             id=id,
         )
-        accepted = await self.async_client().enqueue_one(job)
-        return self.handle(job, duplicate=not accepted)
+        return self.handle(job, await self.async_client().enqueue_one(job))
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> Accepted:
         """Enqueue jobs of one or more queues, in chunks: each is accepted whole or not at all.
@@ -310,19 +419,16 @@ class App:
             return await client.enqueue(jobs)
         from rq_core.operations import Accepted
 
-        ids: list[str] = []
-        duplicates: list[str] = []
+        parts: list[Accepted] = []
         chunk: list[NewJob] = []
 
         async def send() -> None:
             try:
-                accepted = await client.enqueue(chunk)
+                parts.append(await client.enqueue(chunk))
             except RqCoreError as error:
-                accepted = getattr(error, "accepted", Accepted(()))
+                parts.append(getattr(error, "accepted", Accepted(())))
                 raise
             finally:
-                ids.extend(accepted.ids)
-                duplicates.extend(accepted.duplicates)
                 chunk.clear()
 
         try:
@@ -332,9 +438,9 @@ class App:
                     await send()
             await send()
         except RqCoreError as error:
-            error.accepted = Accepted(tuple(ids), tuple(duplicates))  # type: ignore[attr-defined]
+            error.accepted = Accepted.sum(parts)  # type: ignore[attr-defined]
             raise
-        return Accepted(tuple(ids), tuple(duplicates))
+        return Accepted.sum(parts)
 
     # Queues.
 
@@ -344,38 +450,153 @@ class App:
         *,
         lease: Duration | None = None,
         dead_retention: Duration | None = None,
+        cap: int | None = None,
+        fair: str | Literal[False] | None = None,
+        weights: Mapping[str, int] | None = None,
     ) -> None:
         """Declare a queue's settings. A worker applies them when it starts; so does apply_settings.
 
         ``lease`` is how long a claim is in force unless its worker extends it, ``dead_retention``
-        how long dead jobs are kept in Redis; both in seconds, or timedeltas. What is None stays as
-        it is. Raises InvalidName, InvalidOption.
+        how long dead jobs are kept in Redis; both in seconds, or timedeltas. ``cap`` is how many of
+        its jobs may be claimed at once. ``fair`` names the argument whose values share the queue:
+        among jobs of one priority each is served in turn, in proportion to its weight (1, if
+        ``weights`` does not have it), however many jobs the others have waiting; False ends that.
+        What is None stays as it is. Raises InvalidName, InvalidOption.
         """
-        declared = self._settings.setdefault(check_name("queue", name), {})
+        changes: dict[str, int] = {}
         for field, option, value in (
             ("lease_ms", "lease", lease),
             ("dead_retention_ms", "dead_retention", dead_retention),
         ):
             if value is not None:
                 minimum = SETTINGS[field].minimum / 1000
-                declared[field] = ms_of(option, value, minimum=minimum)
+                changes[field] = ms_of(option, value, minimum=minimum)
+        given: object = fair
+        if given is not None and given is not False:
+            if not isinstance(given, str) or not given.isidentifier():
+                raise InvalidOption(
+                    option="fair", value=fair, must="must be the name of an argument, or False"
+                )
+            changes["fair"] = 1
+        elif given is False:
+            changes["fair"] = 0
+        check_name("queue", name)
+        self.declared.set_queue(name, cap, "" if fair is False else fair, weights)
+        self._settings.setdefault(name, {}).update(changes)
 
     @property
     def settings(self) -> Mapping[str, Mapping[str, int]]:
         """The declared settings by queue, as Client.configure takes them."""
         return MappingProxyType(self._settings)
 
+    def declaration(self, operations: Operations, *queues: str) -> Plan[list[str]]:
+        """The plan that tells a server what the code declares: settings, limits, and tasks' policies.
+
+        Those of ``queues``, and of all queues that have settings. Returns what the server does not
+        take, as sentences.
+        """
+        from rq_core.limits import DECLARED_WHY, declare
+
+        refused: list[str] = []
+        for queue in dict.fromkeys((*self._settings, *queues)):
+            if self._settings.get(queue):
+                yield from operations.configure(queue, self._settings[queue], why=DECLARED_WHY)
+            limits = self.declared.limits(queue)
+            policies = self.declared.policies(queue)
+            refused += map(str, (yield from declare(operations, queue, limits, policies)))
+        return refused
+
     def apply_settings(self) -> None:
-        """Write the declared settings to the server. Raises ServerUnavailable, ServerUnsuitable."""
-        for name, values in self._settings.items():
-            if values:
-                self.client.configure(name, values, why="declared by the app")
+        """Write what the code declares of queues and caps to the server, as a worker does when it starts.
+
+        Raises ServerUnavailable, ServerUnsuitable.
+        """
+        client = self.client
+        client.run(self.declaration(client.operations, *self.declared.queues))
 
     async def apply_settings_async(self) -> None:
         """See apply_settings."""
-        for name, values in self._settings.items():
-            if values:
-                await self.async_client().configure(name, values, why="declared by the app")
+        client = self.async_client()
+        await client.run(self.declaration(client.operations, *self.declared.queues))
+
+    # Caps.
+
+    def set_cap(
+        self,
+        queue: str,
+        scope: str,
+        limit: int | Limit | None,
+        *,
+        reason: str = "",
+        by: str | None = None,
+        version: int | None = None,
+    ) -> CapChange:
+        """Change a limit while everything runs; every worker follows at once.
+
+        ``scope`` is queue, task=NAME, a family of keys (send.tenant, or the cap's name: the limit of
+        each key), or one key (tenant=acme). 0 stops it, None lifts the cap. Lowering ends no claim.
+        A number for a rate is per its own window. ``version`` makes it fail with CapConflict if the
+        limit has another version by now; without it, the last change holds. Raises InvalidOption,
+        UnknownScope.
+        """
+        client = self.client
+        return client.run(
+            self._change_of(client.operations, queue, scope, limit, reason, by, version)
+        )
+
+    async def set_cap_async(
+        self,
+        queue: str,
+        scope: str,
+        limit: int | Limit | None,
+        *,
+        reason: str = "",
+        by: str | None = None,
+        version: int | None = None,
+    ) -> CapChange:
+        """See set_cap."""
+        client = self.async_client()
+        return await client.run(
+            self._change_of(client.operations, queue, scope, limit, reason, by, version)
+        )
+
+    def _change_of(
+        self,
+        operations: Operations,
+        queue: str,
+        scope: str,
+        limit: int | Limit | None,
+        reason: str,
+        by: str | None,
+        version: int | None,
+    ) -> Plan[CapChange]:
+        from rq_core.limits import change
+
+        declared = self.declared.families(queue)
+        return change(
+            operations,
+            queue,
+            scope,
+            limit,
+            declared=declared,
+            version=version,
+            by=by,
+            why=reason,
+        )
+
+    def caps(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
+        """Return how the scopes of a queue stand: those that have limits, then keys in use, at most ``limit``."""
+        from rq_core.looks import caps
+
+        client = self.client
+        return client.run(caps(client.operations, queue, limit))
+
+    async def caps_async(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
+        """See caps."""
+        from rq_core.looks import caps
+
+        client = self.async_client()
+        return await client.run(caps(client.operations, queue, limit))
 
     # Connections.
 

@@ -71,6 +71,14 @@ class Arguments:
             for name, parameter in self._signature.parameters.items()
             if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
         )
+        self.names = tuple(self._signature.parameters)
+        """The arguments' names."""
+        self.defaults = {
+            name: parameter.default
+            for name, parameter in self._signature.parameters.items()
+            if parameter.default is not inspect.Parameter.empty
+        }
+        """What the function takes for arguments that are left out."""
 
     def check(self) -> None:
         """Look at the annotations now.
@@ -81,11 +89,15 @@ class Arguments:
 
     def dump(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Return a call's arguments as a JSON object. Defaults are not filled in."""
-        return self._dump(self._by_name(args, kwargs) if args else kwargs)
+        return self.dump_valid(self.validate(args, kwargs))
 
-    def dump_named(self, values: Mapping[str, Any]) -> str:
-        """Return arguments given by name as a JSON object."""
-        return self._dump(_check_names(self.task, values))
+    def validate(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a call's arguments as the annotated types, by name. Defaults are not filled in."""
+        return self._validate(self._by_name(args, kwargs) if args else kwargs)
+
+    def validate_named(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments given by name as the annotated types."""
+        return self._validate(_check_names(self.task, values))
 
     def load(self, args_json: str) -> dict[str, Any]:
         """Return a JSON object's arguments as the annotated types, to call the function with."""
@@ -105,11 +117,14 @@ class Arguments:
             raise _invalid(self.task, dict.fromkeys(sorted(twice), "given twice"))
         return {**values, **kwargs}
 
-    def _dump(self, values: Mapping[str, Any]) -> str:
+    def _validate(self, values: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            valid = self._adapter.validate_python(values)
+            return self._adapter.validate_python(values)
         except ValueError as error:
             raise _invalid(self.task, _problems_of(error)) from None
+
+    def dump_valid(self, valid: dict[str, Any]) -> str:
+        """Return arguments that were validated as a JSON object."""
         try:
             if self._plain:
                 dumped = self._adapter.dump_json(valid, warnings="error")

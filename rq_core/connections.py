@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from rq_core.placing import PolicyCache
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -24,6 +26,8 @@ class Connections:
         self.url = url
         self.prefix = prefix
         self.patience = patience
+        self.policies = PolicyCache()
+        """Of tasks whose code is not here, as the queues' workers registered them."""
         self._lock = threading.Lock()
         self._client: Client | None = None
         self._async_clients: dict[asyncio.AbstractEventLoop, AsyncClient] = {}

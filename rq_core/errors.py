@@ -9,12 +9,16 @@
     │   ├── PayloadTooLarge
     │   ├── UnknownTask
     │   ├── UnknownQueue
+    │   ├── UnknownScope
+    │   ├── KeyNeeded
     │   ├── AuditNotConfigured
     │   └── NoCurrentJob
     ├── Refused                     a script refused the whole call; nothing was changed
     │   ├── QueueFull
     │   ├── AuditBacklogFull
     │   ├── AuditElsewhere
+    │   ├── ScopeFull
+    │   ├── CapConflict
     │   ├── LayoutMismatch
     │   ├── StaleCall
     │   └── BadArguments
@@ -86,6 +90,16 @@ class UnknownQueue(UsageError):
     """there is no queue {queue!r} at this server: known are {known}."""
 
 
+class UnknownScope(UsageError):
+    """queue {queue!r} has no scope {scope!r}: no task that its workers registered is counted by it. Known are
+    {known}; one value of a key is FAMILY=VALUE."""
+
+
+class KeyNeeded(UsageError):
+    """task {task!r} of queue {queue!r} takes its key {family!r} from a function, which is not here: give
+    the key with keys=, a mapping that has {family!r}, or with `--key {family}=VALUE` on the command line."""
+
+
 class AuditNotConfigured(UsageError):
     """history is kept in SQL, and no audit database is set: pass App(audit=…) or set
     RQ_CORE_AUDIT_URL."""
@@ -113,6 +127,16 @@ class AuditBacklogFull(Refused):
 class AuditElsewhere(Refused):
     """queue {queue!r} is mirrored to another audit database ({attached}): use that one, or, if it is
     lost, detach it with `rq-core audit off {queue} --force` first."""
+
+
+class ScopeFull(Refused):
+    """queue {queue!r} did not take job {id}: scope {scope} is full, and its cap says reject. Enqueue it later, or
+    declare the cap with on_full="wait"."""
+
+
+class CapConflict(Refused):
+    """the limit of {scope} in queue {queue!r} was changed meanwhile: it is {limit} now, version {version}. Look at it,
+    then set it from that version."""
 
 
 class LayoutMismatch(Refused):

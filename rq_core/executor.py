@@ -13,7 +13,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from rq_core import context as job_context
 from rq_core.context import JobContext
@@ -29,6 +29,9 @@ from rq_core.settlement import Settlement, describe, message_of
 from rq_core.task import Task
 
 log = logging.getLogger(__name__)
+
+LANE_CHANGED: Final = "lane_changed"
+"""The reason of a rollback into another lane."""
 
 
 @dataclass(slots=True, eq=False)
@@ -89,8 +92,13 @@ class Executor:
             return None
         try:
             arguments = task.arguments.load(spec.args_json)
-        except Exception as error:  # noqa: BLE001 - a model's own checks may raise anything, too
+            lane = task.lane_of_claim(claim.queue, claim.lane, arguments)
+        except Exception as error:  # noqa: BLE001 - a model's own checks, or a key's function, may raise anything
             self._refuse(claim, "rollback", "unknown_arguments", error)
+            return None
+        if lane is not None:
+            # Enqueued by somebody who did not know its caps: it must not run uncounted.
+            self._on_settlement(Settlement(claim, "rollback", 0, LANE_CHANGED, lane=lane))
             return None
         running = self._running(claim, spec, task)
         self.running[claim.queue, claim.id, claim.fence] = running

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from rq_core.errors import AuditNotConfigured
+from rq_core.errors import AuditNotConfigured, ScopeFull
 from rq_core.machine import Event
 
 if TYPE_CHECKING:
     from rq_core.app import App
+    from rq_core.job import NewJob
+    from rq_core.operations import Accepted
 
 R_co = TypeVar("R_co", covariant=True)
 """What the task's function returns."""
@@ -28,10 +30,11 @@ class JobHandle(Generic[R_co]):
     """One job, as its producer sees it. It holds names only; every method asks anew.
 
     ``duplicate`` is True if a job of this id was live already: then that one stands, and this call
-    changed nothing.
+    changed nothing. ``discarded`` is True if the job was dropped, since a scope was full and its cap
+    says discard.
     """
 
-    __slots__ = ("_app", "duplicate", "id", "queue", "task")
+    __slots__ = ("_app", "discarded", "duplicate", "id", "queue", "task")
 
     def __init__(
         self,
@@ -41,15 +44,17 @@ class JobHandle(Generic[R_co]):
         queue: str,
         task: str,
         duplicate: bool = False,
+        discarded: bool = False,
     ) -> None:
         self._app = app
         self.id = id
         self.queue = queue
         self.task = task
         self.duplicate = duplicate
+        self.discarded = discarded
 
     def __repr__(self) -> str:
-        note = ", duplicate" if self.duplicate else ""
+        note = ", duplicate" if self.duplicate else ", discarded" if self.discarded else ""
         return f"<job {self.id} of {self.task} in {self.queue}{note}>"
 
     def state(self) -> str:
@@ -99,6 +104,28 @@ class JobHandle(Generic[R_co]):
         import asyncio
 
         return await asyncio.to_thread(self.history)
+
+
+def handle_of(app: App, job: NewJob, accepted: Accepted | None) -> JobHandle[Any]:
+    """Return the handle of a job and what became of it. Raises ScopeFull if it was rejected."""
+    if accepted is None or accepted.ids:
+        return JobHandle(app, id=job.id, queue=job.queue, task=job.profile.task)
+    for _, scope in accepted.rejected:
+        message = None
+        if "+" in scope:  # A lane; in a scope it would be encoded.
+            message = (
+                f"queue {job.queue!r} did not take job {job.id}: as many wait in its lane {scope} as its"
+                " cap's max_waiting allows. Enqueue it later, or raise max_waiting"
+            )
+        raise ScopeFull(message, scope=scope, queue=job.queue, id=job.id)
+    return JobHandle(
+        app,
+        id=job.id,
+        queue=job.queue,
+        task=job.profile.task,
+        duplicate=bool(accepted.duplicates),
+        discarded=bool(accepted.discarded),
+    )
 
 
 def _history_reader() -> Callable[[str, str, str], list[Any]]:

@@ -145,6 +145,14 @@ class Accepted(NamedTuple):
                 whole.extend(some)
         return cls(*map(tuple, wholes))
 
+    def others(self) -> dict[str, Accepted]:
+        """The outcome of each job that was not accepted, by id."""
+        return (
+            {i: Accepted((), (i,)) for i in self.duplicates}
+            | {i: Accepted((), (), ((i, on),)) for i, on in self.discarded}
+            | {i: Accepted((), (), (), ((i, on),)) for i, on in self.rejected}
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
@@ -657,7 +665,7 @@ class Operations:
         """The stored limits of a queue, by scope or family."""
         keys = queue_keys(queue, self.prefix)
         (stored,) = yield from self.ask([["HGETALL", keys("caps")]], queue)
-        return {name: CapEntry.parse(text) for name, text in sorted(_as_dict(stored).items())}
+        return {name: CapEntry.parse(text) for name, text in sorted(pairs_of(stored).items())}
 
     def queues(self) -> Plan[list[str]]:
         """The queues of this prefix, by name."""
@@ -670,7 +678,7 @@ class Operations:
         ready = [["LLEN", keys(f"ready:{n}")] for n in range(len(PRIORITIES))]
         rest = [["ZCARD", keys(name)] for name in ("scheduled", "leases", "dead")]
         *numbers, meta = yield from self.ask([*ready, *rest, ["HGETALL", keys("meta")]], queue)
-        facts = _as_dict(meta)
+        facts = pairs_of(meta)
         return QueueCounts(
             queue=queue,
             ready=dict(zip((str(p) for p in PRIORITIES), numbers, strict=False)),
@@ -719,7 +727,7 @@ class Operations:
         while True:
             (reply,) = yield from self.ask([["HSCAN", keys("state"), cursor, "COUNT", 1000]], queue)
             cursor, flat = reply
-            ids = list(_as_dict(flat))
+            ids = list(pairs_of(flat))
             chunks = [ids[at : at + ENQUEUE_CHUNK] for at in range(0, len(ids), ENQUEUE_CHUNK)]
             for chunk in chunks:
                 yield from self._baseline(queue, chunk, last=0)
@@ -747,7 +755,7 @@ class Operations:
         (entries,) = yield from self.ask(
             [["XRANGE", keys("outbox"), start, "+", "COUNT", count]], queue
         )
-        return [(entry_id, _as_dict(flat)) for entry_id, flat in entries]
+        return [(entry_id, pairs_of(flat)) for entry_id, flat in entries]
 
     def trim(self, queue: str, audit_id: str, upto: str, jobs: int, size: int) -> Plan[None]:
         """Forget the outbox below ``upto``, which is committed in SQL and stays as an anchor.
@@ -798,11 +806,11 @@ class Operations:
                     why=str(value),
                 )
             if key.type == "hash":
-                shaped[key.name] = _as_dict(value)
+                shaped[key.name] = pairs_of(value)
             elif key.type == "zset":
-                shaped[key.name] = {m: float(s) for m, s in _as_dict(value).items()}
+                shaped[key.name] = {m: float(s) for m, s in pairs_of(value).items()}
             elif key.type == "stream":
-                shaped[key.name] = [(i, _as_dict(flat)) for i, flat in value]
+                shaped[key.name] = [(i, pairs_of(flat)) for i, flat in value]
             else:
                 shaped[key.name] = list(value)
         return shaped
@@ -876,7 +884,7 @@ def _wrong_type(queue: str, text: str) -> errors.QueueDamaged:
     return errors.QueueDamaged(queue=queue, why=f"a key has the wrong type ({text})")
 
 
-def _as_dict(value: Any) -> dict[str, Any]:
+def pairs_of(value: Any) -> dict[str, Any]:
     """A reply of pairs, as RESP2 (flat list) or RESP3 (map, or list of pairs) gives it."""
     if isinstance(value, dict):
         return value

@@ -158,13 +158,15 @@ class ScopeStatus(NamedTuple):
     version: int
     """0 if nothing is stored for it or its family."""
     source: str
-    """code, live, or family: its family's limit holds."""
+    """code, live, family (its family's limit holds), or none."""
     holders: int
     waiting: int
     """Jobs in lanes that are blocked on this scope."""
     oldest_wait_ms: int | None
     resumes_ms: int | None = None
     """Of a rate that is spent: when it goes on (Unix ms)."""
+    partial: bool = False
+    """Whether more wait than were counted."""
 
 
 def check_limit(option: str, value: Any, *, minimum: int = 0) -> int:

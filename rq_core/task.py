@@ -10,7 +10,7 @@ to="a@b.c")   # not before a minute has passed
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
@@ -110,7 +110,11 @@ class PreparedTask(Generic[P, R]):
         self.name = name
         self.arguments = arguments
         self.options = options
+        self.placing = app.declared.placing(name, options.queue)
+        """How its jobs get their lane."""
         self._profile = options.profile(name)
+        app.declared.check_queue(name, options.queue)
+        self.placing.check_delay(options.delay_ms)
 
     def with_options(
         self,
@@ -143,26 +147,30 @@ class PreparedTask(Generic[P, R]):
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """Return a job for App.enqueue_many, of a call with these arguments.
 
-        Raises ArgumentsInvalid, PayloadTooLarge, and InvalidTask if an annotation cannot be used.
+        Raises ArgumentsInvalid (also for a cap's key that is too long, or more than one value), PayloadTooLarge, and
+        InvalidTask if an annotation cannot be used.
         """
-        return self.app.new_job(self._profile, self.options, self.arguments.dump(args, kwargs))
+        if not self.placing.sources:
+            return self.app.new_job(self._profile, self.options, self.arguments.dump(args, kwargs))
+        values = self.arguments.validate(args, kwargs)
+        args_json = self.arguments.dump_valid(values)
+        lane = self.placing.lane(self._profile.rank, values)
+        return self.app.new_job(self._profile, self.options, args_json, *lane)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Hand over a call with these arguments to the workers.
 
-        Raises what job raises, what the queue refuses (QueueFull, AuditBacklogFull),
+        Raises what job raises, what the queue refuses (ScopeFull, QueueFull, AuditBacklogFull),
         ServerUnavailable, ServerUnsuitable or OutcomeUnknown. Blocks; in an event loop use
         enqueue_async.
         """
         job = self.job(*args, **kwargs)
-        accepted = self.app.client.enqueue([job])
-        return self.app.handle(job, duplicate=not accepted.ids)
+        return self.app.handle(job, self.app.client.enqueue([job]))
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """See enqueue. Calls that are under way at the same time share round trips."""
         job = self.job(*args, **kwargs)
-        accepted = await self.app.async_client().enqueue_one(job)
-        return self.app.handle(job, duplicate=not accepted)
+        return self.app.handle(job, await self.app.async_client().enqueue_one(job))
 
 
 class Task(PreparedTask[P, R]):
@@ -178,13 +186,14 @@ class Task(PreparedTask[P, R]):
         app: App,
         name: str,
         function: Callable[P, Any],
+        arguments: Arguments,
         options: JobOptions,
         *,
         retry: RetryPolicy,
         timeout: float | None,
     ) -> None:
         """``timeout`` is in seconds. Raises InvalidTask, InvalidName or InvalidOption."""
-        super().__init__(app, name, Arguments(name, function), options)
+        super().__init__(app, name, arguments, options)
         self.function = function
         self.retry = retry
         self.timeout = timeout
@@ -192,6 +201,15 @@ class Task(PreparedTask[P, R]):
 
     def __repr__(self) -> str:
         return f"<task {self.name} of queue {self.options.queue}>"
+
+    def lane_of_claim(self, queue: str, lane: str, values: Mapping[str, Any]) -> str | None:
+        """The lane that a job claimed from this one belongs into; None if it is in the right one."""
+        placing = self.placing
+        if queue != self.options.queue:
+            placing = self.app.declared.placing(self.name, queue)
+        if not placing.sources:
+            return None
+        return placing.moved(lane, self._profile.rank, values)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function here and now, as if it were no task."""

@@ -28,9 +28,10 @@ from rq_core.client import Client
 from rq_core.connections import Connections
 from rq_core.context import JobContext, running
 from rq_core.errors import RqCoreError
-from rq_core.executor import Executor, Running
+from rq_core.executor import LANE_CHANGED, Executor, Running
 from rq_core.job import Claim, read_spec
 from rq_core.keys import queue_keys
+from rq_core.limits import declare
 from rq_core.operations import Operations, Patience
 from rq_core.scripts import Script, Variant, build, directory
 from rq_core.settlement import Settlement, calls_of
@@ -179,7 +180,9 @@ class Fake:
                 found = queues or tuple(self.app.client.queues())
                 claims, due = self._claim(found)
                 for claim in claims:
-                    ran.append(await inline.run(claim))
+                    done = await inline.run(claim)
+                    if done is not None:
+                        ran.append(done)
                     if len(ran) >= runs_max:
                         raise RqCoreError(f"{runs_max} runs, and there are still jobs left")
                 if not claims and not due:
@@ -234,7 +237,8 @@ class _Inline:
     def _freed(self, _running: Running) -> None:
         self._free.set()
 
-    async def run(self, claim: Claim) -> Ran:
+    async def run(self, claim: Claim) -> Ran | None:
+        """Run a claim. None: it did not run, since it belongs into another lane, and will be claimed again."""
         self._free.clear()
         started = self._executor.start(claim)
         settlement = await self._settlements.get()
@@ -244,6 +248,8 @@ class _Inline:
         outcome = "succeeded"
         for call, _ in calls_of(client.operations, _WORKER, [settlement]):
             outcome = client.one(call).get(claim.id, outcome)
+        if settlement.reason == LANE_CHANGED:
+            return None
         return Ran(
             id=claim.id,
             queue=claim.queue,
@@ -264,11 +270,17 @@ def _words(error_json: str) -> str | None:
 
 @contextmanager
 def fake(app: App) -> Iterator[Fake]:
-    """Put the app on a fake server of its own. Raises ImportError without fakeredis[lua]."""
+    """Put the app on a fake server of its own. Raises ImportError without fakeredis[lua].
+
+    The caps that the app declares by then hold there, too, so that what is rejected or discarded at a full one is.
+    """
     before = app.connections
     connections = FakeConnections(prefix=app.prefix)
     app.connections = connections
     try:
+        client = app.client
+        for queue in app.declared.queues:
+            client.run(declare(client.operations, queue, app.declared.limits(queue), {}))
         yield Fake(app, connections)
     finally:
         connections.close()

@@ -211,8 +211,9 @@ class Worker:
         self.app.check()
         # Without a server at the start somebody has to hear of it; later, outages are waited out.
         self._client.operations.patience = Patience()
-        for name, values in self.app.settings.items():
-            await self._client.configure(name, values, why="declared by the app")
+        declared = self.app.declaration(self._client.operations, *self._queues)
+        for sentence in await self._client.run(declared):
+            log.warning("%s", sentence, extra={"worker": self.name})
         for queue in self._queues.values():
             met = await self._client.handshake(queue.name)
             queue.lease = met.lease_ms / 1000

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from rq_core.cli.options import connect, json_option, print_json, server_options
+from rq_core.connections import Connections
 from rq_core.machine import PRIORITIES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rq_core.app import App
+    from rq_core.client import Client
 
 ARGS_OPTION: Final = "--json-args"
 
@@ -31,6 +35,13 @@ ARGS_OPTION: Final = "--json-args"
 @click.option("--priority", type=click.Choice(PRIORITIES, case_sensitive=False))
 @click.option("--max-attempts", type=int, metavar="N", help="Failures at which it is dead.")
 @click.option("--id", "job_id", metavar="ID", help="The job's id; nothing happens if it is live.")
+@click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="The key of a cap that the task takes from a function.",
+)
 @click.option(
     "--app",
     "target",
@@ -52,24 +63,52 @@ def enqueue(ctx: click.Context, /, queue: str, task: str, **given: Any) -> None:
         from rq_core.errors import UnknownTask
 
         raise UnknownTask(task=task, known=", ".join(sorted(app.tasks)) or "none")
-    job = app.job(
-        queue,
-        task,
-        values,
-        delay=given["delay"],
-        priority=given["priority"],
-        max_attempts=given["max_attempts"],
-        id=given["job_id"],
-    )
-    url, prefix = _server(ctx, app, given)
-    with connect(url, prefix) as client:
-        duplicate = job.id in client.enqueue([job]).duplicates
+    keys = parse_keys(given["keys"])
+    app.connections = Terminal(*_server(ctx, app, given))
+    with app:
+        handle = app.enqueue(
+            queue,
+            task,
+            values,
+            keys=keys,
+            delay=given["delay"],
+            priority=given["priority"],
+            max_attempts=given["max_attempts"],
+            id=given["job_id"],
+        )
     if given["as_json"]:
-        print_json({"id": job.id, "queue": queue, "task": task, "duplicate": duplicate})
+        print_json(
+            {"id": handle.id, "queue": queue, "task": task, "duplicate": handle.duplicate}
+            | {"discarded": handle.discarded}
+        )
         return
-    click.echo(job.id)
-    if duplicate:
-        click.echo(f"job {job.id} is live already; it was not touched", err=True)
+    click.echo(handle.id)
+    if handle.duplicate:
+        click.echo(f"job {handle.id} is live already; it was not touched", err=True)
+    if handle.discarded:
+        click.echo(f"job {handle.id} was discarded: a scope of it is full", err=True)
+
+
+class Terminal(Connections):
+    """Clients with the patience of somebody at a terminal."""
+
+    def __init__(self, url: str, prefix: str) -> None:
+        super().__init__(url, prefix=prefix)
+
+    def make_client(self) -> Client:
+        """See Connections.make_client."""
+        return connect(self.url, self.prefix)
+
+
+def parse_keys(given: Sequence[str]) -> dict[str, str]:
+    """Read ``tenant=acme``. Raises click.UsageError."""
+    keys = {}
+    for text in given:
+        name, found, value = text.partition("=")
+        if not found:
+            raise click.UsageError(f"--key must be NAME=VALUE, not {text!r}")
+        keys[name] = value
+    return keys
 
 
 def _app(target: str | None) -> App:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rq_core import looks
+from rq_core.cli.caps import waiting_document, waiting_rows
 from rq_core.cli.options import (
     connect,
     json_option,
@@ -69,21 +71,24 @@ def _notes(counts: QueueCounts) -> str:
 def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json: bool) -> None:
     """Show where the job ID stands.
 
-    A finished job has left Redis; `rq-core audit history ID` knows it still.
+    If it waits for a cap: for which, who holds it now, and how many are ahead of it. A finished job
+    has left Redis; `rq-core audit history ID` knows it still.
     """
     with connect(redis_url, prefix) as client:
         where = known_queues(client, *([queue] if queue is not None else []))
         found = client.job(job_id, where)
-    if found is None:
+        standing = None if found is None else client.run(looks.standing(client.operations, found))
+    if found is None or standing is None:
         searched = ", ".join(where) or "no queue, there is none"
         raise click.ClickException(
             f"no live job {job_id} in {searched}. A finished job has left Redis; if the queue is"
             f" mirrored, `rq-core audit history {job_id}` knows it"
         )
     if as_json:
-        print_json(document_of(found))
+        print_json(document_of(found) | waiting_document(standing))
         return
-    rows = _rows(found, time.time() * 1000)
+    now_ms = time.time() * 1000
+    rows = [*_rows(found, now_ms), *waiting_rows(standing, now_ms)]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         click.echo(f"{name:<{width}}  {printable(value)}")

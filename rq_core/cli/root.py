@@ -20,7 +20,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "worker": ("worker:worker", "Run the jobs of an app's tasks."),
     "enqueue": ("enqueue:enqueue", "Hand over a job."),
     "queues": ("look:queues", "Show the queues and how many jobs they have."),
-    "job": ("look:job", "Show where a job stands."),
+    "job": ("look:job", "Show where a job stands, and what it waits for."),
     "dead": ("look:dead", "Show the jobs that died last."),
     "cancel": ("change:cancel", "Cancel jobs."),
     "requeue": ("change:requeue", "Give dead jobs another life."),
@@ -28,6 +28,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "pause": ("change:pause", "Let a queue give out no jobs."),
     "resume": ("change:resume", "Let a paused queue give out jobs again."),
     "set": ("change:change_settings", "Show or change a queue's settings."),
+    "cap": ("caps:cap", "Change how many jobs may run, of a queue, a task or a key."),
+    "caps": ("caps:caps", "Show what limits a queue's jobs, and who waits for it."),
     "doctor": ("doctor:doctor", "Compare queues with their logs; mend what differs."),
     "server": ("server:server", "Run, find or stop the server that comes with rq-core."),
 }

@@ -39,6 +39,7 @@ FACTS = {
     "task": "send", "why": "it yields", "problems": "to: is required", "size": 2, "limit": 1,
     "known": "a, b", "queue": "mail", "backlog": 9, "bound": 8, "attached": "other", "found": "0",
     "what": "count", "url": "redis://x", "seconds": 600.0, "after": None,
+    "scope": "tenant=acme", "family": "tenant", "id": "job-1", "version": 3,
 }  # fmt: skip
 
 

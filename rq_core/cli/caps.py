@@ -1,0 +1,159 @@
+"""Commands about caps: ``cap`` and ``caps``, and what ``job`` says of waiting."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rq_core import looks
+from rq_core.cli.options import (
+    actor,
+    audited_options,
+    connect,
+    json_option,
+    known_queues,
+    print_json,
+    server_options,
+)
+from rq_core.cli.words import ago, print_table, span
+from rq_core.limits import change, read_limit, shown
+from rq_core.scopes import family_of, is_rate
+
+if TYPE_CHECKING:
+    from rq_core.looks import Standing
+    from rq_core.scopes import ScopeStatus
+
+
+@click.command()
+@click.argument("queue")
+@click.argument("scope")
+@click.argument("limit", metavar="N|none")
+@click.option(
+    "--version",
+    type=click.IntRange(0),
+    metavar="V",
+    help="Only if the limit still has this version (0: none is stored).",
+)
+@audited_options
+@server_options
+@json_option
+def cap(queue: str, scope: str, limit: str, **given: Any) -> None:
+    """Change how much SCOPE of QUEUE takes, at once and for every worker.
+
+    SCOPE is queue, task=NAME, a family of keys (the limit of each), or one key, like tenant=acme.
+    The limit is a number, 0 to stop it, none to lift it, or for a rate like 100/60s, with bursts of
+    5 100/60s/5. Lowering it ends nothing that runs.
+    """
+    wanted = read_limit(limit)
+    with connect(given["redis_url"], given["prefix"]) as client:
+        known_queues(client, queue)
+        made = client.run(
+            change(
+                client.operations,
+                queue,
+                scope,
+                None if wanted.most is None else wanted if wanted.window_ms else wanted.most,
+                version=given["version"],
+                by=actor(given["by"]),
+                why=given["reason"],
+            )
+        )
+    if given["as_json"]:
+        print_json(
+            {"queue": queue, "scope": scope, "limit": str(made.limit), "version": made.version}
+            | {"outcome": made.outcome}
+        )
+        return
+    done = "is now" if made.outcome == "changed" else "was already"
+    click.echo(f"{scope} {done} {shown(made.limit)} (version {made.version})")
+
+
+@click.command()
+@click.argument("queue")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, metavar="N")
+@server_options
+@json_option
+def caps(queue: str, limit: int, redis_url: str, prefix: str, *, as_json: bool) -> None:
+    """Show what limits QUEUE's jobs: who holds it, and who waits for it.
+
+    First what has a limit of its own, then the keys that are waited for or held.
+    """
+    with connect(redis_url, prefix) as client:
+        known_queues(client, queue)
+        found = client.run(looks.caps(client.operations, queue, limit + 1))
+    if as_json:
+        print_json([_document(status) for status in found[:limit]])
+        return
+    now_ms = time.time() * 1000
+    print_table(
+        ("scope", "cap", "holders", "waiting", "oldest wait", ""),
+        (
+            (
+                status.scope,
+                _limit_of(status),
+                "" if is_rate(status.scope) else status.holders,
+                f"{status.waiting:,}{'+' if status.partial else ''}",
+                "" if status.oldest_wait_ms is None else span(status.oldest_wait_ms),
+                _note(status, now_ms),
+            )
+            for status in found[:limit]
+        ),
+        empty=f"nothing limits the jobs of {queue}",
+    )
+    if len(found) > limit:
+        click.echo(f"the first {limit:,}; --limit shows more")
+
+
+def _document(status: ScopeStatus) -> dict[str, Any]:
+    return status._asdict() | {"limit": str(status.limit)}
+
+
+def _limit_of(status: ScopeStatus) -> str:
+    whole_family = "=" not in status.scope and status.scope != "queue"
+    return shown(status.limit) + (" each" if whole_family else "")
+
+
+def _note(status: ScopeStatus, now_ms: float) -> str:
+    if status.resumes_ms is not None:
+        return f"resumes {ago(status.resumes_ms, now_ms)}"
+    return {"live": "set live", "family": f"as {family_of(status.scope)}"}.get(status.source, "")
+
+
+def waiting_rows(standing: Standing, now_ms: float) -> list[tuple[str, str]]:
+    """What `rq-core job` says of a job's lane and of what it waits for."""
+    rows = [("lane", standing.lane)] if standing.lane else []
+    if standing.paused and standing.job.state == "ready":
+        rows.append(("waits for", "the queue, which is paused"))
+    elif standing.scope is not None:
+        rows.append(("waits for", standing.scope))
+        if is_rate(standing.scope) and standing.limit.most:
+            rows.append(("rate", shown(standing.limit)))
+            if standing.resumes_ms is not None:
+                rows.append(("resumes", ago(standing.resumes_ms, now_ms)))
+        else:
+            rows.append(("cap", f"{shown(standing.limit)}, held by {standing.holders:,}"))
+            for holder in standing.shown:
+                since = f", since {ago(holder.since_ms, now_ms)}" if holder.since_ms else ""
+                rows.append(("held by", f"{holder.id} at {holder.worker or '?'}{since}"))
+            if standing.holders > len(standing.shown) > 0:
+                rows.append(("", f"and {standing.holders - len(standing.shown):,} more"))
+    if standing.ahead:
+        rows.append(("ahead", f"{standing.ahead:,} in its lane"))
+    return rows
+
+
+def waiting_document(standing: Standing) -> dict[str, Any]:
+    """The same, for programs."""
+    return {
+        "lane": standing.lane or None,
+        "place": standing.place or None,
+        "waits_for": standing.scope,
+        "limit": None if standing.scope is None else str(standing.limit),
+        "holders": standing.holders,
+        "held_by": [holder._asdict() for holder in standing.shown],
+        "resumes_ms": standing.resumes_ms,
+        "ahead": standing.ahead,
+        "paused": standing.paused,
+    }

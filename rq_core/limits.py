@@ -1,0 +1,209 @@
+"""Limits on their way to a queue, as plans: what code declares when a worker starts, and what people change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
+
+from rq_core import errors
+from rq_core.keys import queue_keys
+from rq_core.operations import CapChange, Operations, Plan, pairs_of
+from rq_core.placing import NO_CAPS, families_of
+from rq_core.scopes import (
+    CAP_MAX,
+    FAIR,
+    QUEUE,
+    TASK,
+    WEIGHT,
+    CapEntry,
+    Limit,
+    check_limit,
+    family_of,
+    is_scope,
+)
+from rq_core.settings import BATCH_MAX
+
+CHANGES_MAX: Final = 20
+"""Times that a change is tried again because somebody else's came first."""
+DECLARED_WHY: Final = "declared by the app"
+
+_WINDOW: Final = re.compile(r"@(\d+(?:\.\d+)?)s$")
+_RATE: Final = re.compile(r"(\d{1,10})/(\d{1,9}(?:\.\d{1,3})?)s(?:/(\d{1,10}))?")
+
+
+class Kept(NamedTuple):
+    """A limit that code declares and the queue does not take, since a person, or other code, set another."""
+
+    queue: str
+    scope: str
+    declared: Limit
+    stored: Limit
+
+    def __str__(self) -> str:
+        return (
+            f"queue {self.queue} keeps {self.scope} at {self.stored}; this code declares"
+            f" {self.declared}, which `rq-core cap {self.queue} {self.scope} {shown(self.declared)}` would set"
+        )
+
+
+def shown(limit: Limit) -> str:
+    """A limit as people write it: ``10``, ``none``, ``100/60s``, ``100/60s/5``."""
+    if limit.window_ms is None or limit.most is None:
+        return str(limit)
+    seconds = f"{limit.window_ms / 1000:.3f}".rstrip("0").rstrip(".")
+    return f"{limit.most}/{seconds}s" + ("" if limit.burst == 1 else f"/{limit.burst}")
+
+
+def read_limit(text: str) -> Limit:
+    """Read a limit as people write it, or as it is stored. Raises InvalidOption."""
+    try:
+        rate = _RATE.fullmatch(text)
+        if rate is None:
+            limit = Limit.parse(text)
+        else:
+            window_ms = round(float(rate[2]) * 1000)
+            limit = Limit(int(rate[1]), window_ms, int(rate[3] or 1))
+    except ValueError:
+        limit = Limit(-1)
+    least = 0 if limit.window_ms is None else 1
+    if (
+        (limit.most is not None and not least <= limit.most <= CAP_MAX)
+        or limit.window_ms == 0
+        or not 1 <= limit.burst <= CAP_MAX
+    ):
+        raise errors.InvalidOption(
+            option="limit",
+            value=text,
+            must=f"must be a number from 0 to {CAP_MAX:,}, none, or a rate like 100/60s (or 100/60s/5 with"
+            " bursts of 5)",
+        )
+    return limit
+
+
+def declare(
+    operations: Operations,
+    queue: str,
+    limits: Mapping[str, Limit],
+    policies: Mapping[str, str],
+) -> Plan[list[Kept]]:
+    """Make a queue know what code declares: the limits, then the policies of its tasks.
+
+    Two calls, or none if there is nothing new to say: a task without caps needs no registration unless it had caps
+    before. Returns the limits that the queue keeps otherwise.
+    """
+    kept: list[Kept] = []
+    records = [(name, str(limit), -1) for name, limit in limits.items()]
+    for at in range(0, len(records), BATCH_MAX):
+        chunk = records[at : at + BATCH_MAX]
+        changes = yield from operations.set_caps(queue, chunk, source="code", why=DECLARED_WHY)
+        kept += [
+            Kept(queue, name, limits[name], change.limit)
+            for name, change in changes.items()
+            if change.outcome == "kept" and change.limit != limits[name]
+        ]
+    if policies:
+        names = list(policies)
+        tasks = queue_keys(queue, operations.prefix)("tasks")
+        (stored,) = yield from operations.ask([["HMGET", tasks, *names]], queue)
+        news = {
+            name: policies[name]
+            for name, known in zip(names, stored, strict=True)
+            if (known or NO_CAPS) != policies[name]
+        }
+        if news:
+            yield from operations.register(queue, news)
+    return kept
+
+
+def change(
+    operations: Operations,
+    queue: str,
+    scope: str,
+    limit: Limit | int | None,
+    *,
+    declared: Collection[str] = (),
+    version: int | None = None,
+    by: str | None = None,
+    why: str = "",
+) -> Plan[CapChange]:
+    """Set a limit live: compare with the version that was read, and set.
+
+    Without ``version`` somebody else's change in between is read and replaced; with it, CapConflict is raised.
+    ``declared`` are families that are known besides those of the queue. Raises InvalidOption, UnknownScope.
+    """
+    if not is_scope(scope) or family_of(scope) == FAIR:
+        raise errors.InvalidOption(
+            option="scope",
+            value=scope,
+            must="must read queue, task=NAME, a family of keys, or FAMILY=VALUE, percent-encoded",
+        )
+    for _ in range(CHANGES_MAX):
+        stored = yield from _stored(operations, queue, scope, declared)
+        wanted = _checked(scope, limit, stored)
+        known = stored[scope].version if scope in stored else 0
+        expected = known if version is None else version
+        changes = yield from operations.set_caps(
+            queue, [(scope, str(wanted), expected)], by=by, why=why
+        )
+        made = changes[scope]
+        if made.outcome != "conflict":
+            return made
+        if version is not None:
+            break
+    raise errors.CapConflict(queue=queue, scope=scope, limit=made.limit, version=made.version)
+
+
+def _stored(
+    operations: Operations, queue: str, scope: str, declared: Collection[str]
+) -> Plan[dict[str, CapEntry]]:
+    """The stored limits. Raises UnknownScope if nothing in the queue is counted by the scope."""
+    keys = queue_keys(queue, operations.prefix)
+    entries, tasks = yield from operations.ask(
+        [["HGETALL", keys("caps")], ["HVALS", keys("tasks")]], queue
+    )
+    stored = {name: CapEntry.parse(text) for name, text in pairs_of(entries).items()}
+    family = family_of(scope)
+    known = {*map(family_of, stored), *declared, QUEUE, TASK, WEIGHT}
+    for policy in tasks:
+        known.update(families_of(policy))
+    whole = family in (QUEUE, TASK, WEIGHT) and (family == QUEUE) == ("=" in scope)
+    if family not in known or whole:
+        told = ["queue", "task=NAME", *sorted(known - {QUEUE, TASK, WEIGHT, FAIR})]
+        raise errors.UnknownScope(queue=queue, scope=scope, known=", ".join(told))
+    return stored
+
+
+def _checked(scope: str, limit: Limit | int | None, stored: Mapping[str, CapEntry]) -> Limit:
+    """The limit as it is stored: a bare number for a rate is per its window. Raises InvalidOption."""
+    if limit is None:
+        return Limit(None)
+    given = limit if isinstance(limit, Limit) else Limit(check_limit("limit", limit))
+    window = _WINDOW.search(family_of(scope))
+    if window is None:
+        if given.window_ms is not None:
+            raise errors.InvalidOption(
+                option="limit",
+                value=shown(given),
+                must=f"must be a number or none: {scope} is no rate",
+            )
+        return _weight(given) if family_of(scope) == WEIGHT else given
+    window_ms = round(float(window[1]) * 1000)
+    if given.window_ms not in (None, window_ms):
+        raise errors.InvalidOption(
+            option="limit",
+            value=shown(given),
+            must=f"must be per {window[1]}s, as {scope} is; another window is another rate, declared in code",
+        )
+    if given.window_ms is not None or not given.most:
+        return given
+    before = stored.get(scope) or stored.get(family_of(scope))
+    return Limit(given.most, window_ms, before.limit.burst if before else 1)
+
+
+def _weight(limit: Limit) -> Limit:
+    if not limit.most:
+        raise errors.InvalidOption(
+            option="limit", value=str(limit), must="must be a weight, 1 or more"
+        )
+    return limit

@@ -1,0 +1,280 @@
+"""Looking at caps, as plans: how scopes stand, and why a job does not run. Every read is bounded.
+
+client.run(looks.caps(client.operations, "mail", 100))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from rq_core.keys import QueueKeys, queue_keys
+from rq_core.machine import State
+from rq_core.operations import JobState, Operations, Plan, pairs_of, read_state_line
+from rq_core.scopes import (
+    QUEUE,
+    WEIGHT,
+    CapEntry,
+    Limit,
+    ScopeStatus,
+    family_of,
+)
+
+LANES_MAX: Final = 20_000
+"""Lanes whose jobs are counted for one answer, shared by its scopes."""
+HOLDERS_SHOWN: Final = 5
+_PAGE: Final = 500
+_PIPELINE: Final = 1_000
+"""Commands in one round trip."""
+
+NO_LIMIT: Final = Limit(None)
+
+
+class Holder(NamedTuple):
+    """A claimed job that counts in a scope."""
+
+    id: str
+    worker: str | None
+    since_ms: int | None
+
+
+class Standing(NamedTuple):
+    """Where a job stands among those that wait with it, and what it waits for."""
+
+    job: JobState
+    lane: str
+    """Empty: it has no scopes."""
+    place: str
+    """open, blocked, or empty: it does not wait in its lane."""
+    scope: str | None
+    """What it waits for: a scope, the whole queue, or nothing."""
+    limit: Limit
+    """Of that scope."""
+    holders: int
+    shown: tuple[Holder, ...]
+    """Some of those who hold it."""
+    resumes_ms: int | None
+    """When a rate that is spent goes on (Unix ms)."""
+    ahead: int
+    """Jobs before it in its lane."""
+    paused: bool
+
+
+def members(scope: str) -> tuple[str, str]:
+    """The bounds of a scope's members, or of a whole family's if it is one, in `holders` and `blocked`."""
+    if "=" in scope:
+        return f"[{scope}|", f"({scope}}}"
+    return f"[{scope}=", f"({scope}>"
+
+
+def entry_of(entries: dict[str, CapEntry], scope: str) -> CapEntry | None:
+    """The stored limit that holds for a scope: its own, else its family's."""
+    return entries.get(scope) or (
+        None if scope.startswith("task=") else entries.get(family_of(scope))
+    )
+
+
+def caps(operations: Operations, queue: str, limit: int) -> Plan[list[ScopeStatus]]:
+    """How the scopes of a queue stand: those with a limit of their own, then the keys that wait or are held.
+
+    At most ``limit``. What waits is what its lanes that are blocked on the scope hold; of very many lanes, not all are
+    counted (``partial``).
+    """
+    keys = queue_keys(queue, operations.prefix)
+    entries = yield from operations.limits(queue)
+    names = [name for name in entries if family_of(name) != WEIGHT][:limit]
+    seen = set(names)
+    for index in ("blocked", "holders"):
+        more = limit - len(names)
+        if more > 0:
+            found = yield from _scopes_in(operations, keys, index, more, seen)
+            names += found
+            seen.update(found)
+    status = yield from _status(operations, keys, names, entries)
+    return status
+
+
+def _scopes_in(
+    operations: Operations, keys: QueueKeys, index: str, most: int, seen: set[str]
+) -> Plan[list[str]]:
+    """Scopes that have members in an index, in its order, without those seen. Passes over a scope's other members."""
+    found: list[str] = []
+    start = "-"
+    while len(found) < most:
+        (page,) = yield from operations.ask(
+            [["ZRANGEBYLEX", keys(index), start, "+", "LIMIT", 0, _PAGE]], keys.queue
+        )
+        if not page:
+            break
+        scopes = dict.fromkeys(member.partition("|")[0] for member in page)
+        found += [scope for scope in scopes if scope not in seen]
+        start = f"[{next(reversed(scopes))}}}"
+    return sorted(found[:most])
+
+
+def _status(
+    operations: Operations, keys: QueueKeys, names: Sequence[str], entries: dict[str, CapEntry]
+) -> Plan[list[ScopeStatus]]:
+    """One status per name, in a fixed number of round trips and bounded pipelines."""
+    if not names:
+        return []
+    each_max = max(10, LANES_MAX // len(names))
+    commands: list[list[Any]] = []
+    for name in names:
+        low, high = members(name)
+        held = [["ZLEXCOUNT", keys("holders"), low, high], ["ZCARD", keys("leases")]][name == QUEUE]
+        commands += [
+            held,
+            ["ZRANGEBYLEX", keys("blocked"), low, high, "LIMIT", 0, each_max + 1],
+            ["ZSCORE", keys("scheduled"), f"rate|{name}"],
+        ]
+    replies = yield from _piped(operations, keys, commands)
+    lanes = {
+        name: [member.split("|")[2] for member in replies[3 * at + 1][:each_max]]
+        for at, name in enumerate(names)
+    }
+    counted = list(dict.fromkeys(lane for each in lanes.values() for lane in each))
+    counts = yield from _piped(
+        operations,
+        keys,
+        [["ZLEXCOUNT", keys("waiting"), f"[{lane}|", f"({lane}}}"] for lane in counted],
+    )
+    waiting = dict(zip(counted, counts, strict=True))
+    oldest = yield from _oldest(operations, keys, lanes)
+    (now,) = yield from operations.ask([["TIME"]], keys.queue)
+    now_ms = int(now[0]) * 1000 + int(now[1]) // 1000
+    result = []
+    for at, name in enumerate(names):
+        entry = entry_of(entries, name)
+        resumes = replies[3 * at + 2]
+        since = oldest.get(name)
+        result.append(
+            ScopeStatus(
+                name,
+                entry.limit if entry else NO_LIMIT,
+                entry.version if entry else 0,
+                "none" if entry is None else entry.source if name in entries else "family",
+                int(replies[3 * at]),
+                sum(waiting[lane] for lane in lanes[name]),
+                None if since is None else max(0, now_ms - since),
+                None if resumes is None else int(float(resumes)),
+                partial=len(replies[3 * at + 1]) > each_max,
+            )
+        )
+    return result
+
+
+def _oldest(
+    operations: Operations, keys: QueueKeys, lanes: dict[str, list[str]]
+) -> Plan[dict[str, int]]:
+    """Since when the head of the first lane of each priority has waited, the oldest by scope (Unix ms)."""
+    firsts: list[tuple[str, str]] = []
+    for name, each in lanes.items():
+        by_rank: dict[str, str] = {}
+        for lane in each:
+            by_rank.setdefault(lane[:1], lane)
+        firsts += [(name, lane) for lane in by_rank.values()]
+    heads = yield from _piped(
+        operations,
+        keys,
+        [
+            ["ZRANGEBYLEX", keys("waiting"), f"[{lane}|", f"({lane}}}", "LIMIT", 0, 1]
+            for _, lane in firsts
+        ],
+    )
+    found = [
+        (name, head[0].rpartition("|")[2])
+        for (name, _), head in zip(firsts, heads, strict=True)
+        if head
+    ]
+    holders = yield from _jobs(operations, keys, [job_id for _, job_id in found])
+    oldest: dict[str, int] = {}
+    for (name, _), holder in zip(found, holders, strict=True):
+        if holder.since_ms is not None:
+            oldest[name] = min(oldest.get(name, holder.since_ms), holder.since_ms)
+    return oldest
+
+
+def _piped(operations: Operations, keys: QueueKeys, commands: list[list[Any]]) -> Plan[list[Any]]:
+    replies: list[Any] = []
+    for at in range(0, len(commands), _PIPELINE):
+        replies += yield from operations.ask(commands[at : at + _PIPELINE], keys.queue)
+    return replies
+
+
+def _jobs(operations: Operations, keys: QueueKeys, ids: Sequence[str]) -> Plan[list[Holder]]:
+    """Who has these jobs, and since when they are where they are."""
+    if not ids:
+        return []
+    (lines,) = yield from operations.ask([["HMGET", keys("state"), *ids]], keys.queue)
+    found = []
+    for job_id, line in zip(ids, lines, strict=True):
+        fields = read_state_line(keys.queue, job_id, line).fields if line else {}
+        since = fields.get("since", "")
+        found.append(Holder(job_id, fields.get("by"), int(since) if since.isdigit() else None))
+    return found
+
+
+def standing(operations: Operations, job: JobState) -> Plan[Standing]:
+    """Why a job does not run: its lane, the scope that it waits for, who holds that now, and who is ahead of it."""
+    keys = queue_keys(job.queue, operations.prefix)
+    lane = job.fields.get("lane", "")
+    ready = job.state is State.READY
+    place, behind, meta, caps_stored, held = yield from operations.ask(
+        [
+            ["HGET", keys("lanes"), lane],
+            ["ZLEXCOUNT", keys("waiting"), f"[{lane}|", f"({_member(lane, job)}"],
+            ["HGET", keys("meta"), "paused"],
+            ["HGETALL", keys("caps")],
+            ["ZCARD", keys("leases")],
+        ],
+        job.queue,
+    )
+    entries = {name: CapEntry.parse(text) for name, text in pairs_of(caps_stored).items()}
+    word, scope = _place(place) if ready and lane else ("", None)
+    gate = entries.get(QUEUE)
+    if ready and gate is not None and gate.limit.most is not None and held >= gate.limit.most:
+        # Nothing of the queue is claimed then, whatever its lanes say.
+        scope = QUEUE
+    count: int = 0
+    shown: tuple[Holder, ...] = ()
+    resumes = None
+    limit = NO_LIMIT
+    if scope is not None:
+        entry = entry_of(entries, scope)
+        limit = entry.limit if entry else NO_LIMIT
+        count, shown, resumes = yield from _held(operations, keys, scope)
+    ahead = int(behind) if word else 0
+    return Standing(job, lane, word, scope, limit, count, shown, resumes, ahead, meta == "1")
+
+
+def _held(
+    operations: Operations, keys: QueueKeys, scope: str
+) -> Plan[tuple[int, tuple[Holder, ...], int | None]]:
+    """How many hold a scope, a few of them, and when it resumes if it is a rate."""
+    low, high = members(scope)
+    count: list[Any] = ["ZLEXCOUNT", keys("holders"), low, high]
+    some: list[Any] = ["ZRANGEBYLEX", keys("holders"), low, high, "LIMIT", 0, HOLDERS_SHOWN]
+    if scope == QUEUE:
+        count, some = ["ZCARD", keys("leases")], ["ZRANGE", keys("leases"), 0, HOLDERS_SHOWN - 1]
+    total, found, resumes = yield from operations.ask(
+        [count, some, ["ZSCORE", keys("scheduled"), f"rate|{scope}"]], keys.queue
+    )
+    ids = [member.rpartition("|")[2] for member in found]
+    holders = yield from _jobs(operations, keys, ids)
+    return int(total), tuple(holders), None if resumes is None else int(float(resumes))
+
+
+def _member(lane: str, job: JobState) -> str:
+    seq = job.fields.get("seq", "")
+    return f"{lane}|{int(seq) if seq.isdigit() else 0:016d}|{job.id}"
+
+
+def _place(text: str | None) -> tuple[str, str | None]:
+    """Read a field of `lanes`: ``open ORDER`` or ``blocked SCOPE ORDER``."""
+    match (text or "").split(" "):
+        case ["blocked", scope, _]:
+            return "blocked", scope
+        case ["open", _]:
+            return "open", None
+    return "", None
