@@ -36,6 +36,10 @@ for i = 1, each_count do
     cancelled[#cancelled + 1] = '["' .. id .. '","' .. fence .. '"]'
   elseif job then
     local at, moved = 'null', 'null'
+    if lane ~= '' then
+      -- A claim does not tell the worker the job's priority.
+      lane = rank(job) .. lane:sub(2)
+    end
     if lane ~= '' and lane ~= job.lane then
       job.lane, moved = lane, quoted(lane)
     end
