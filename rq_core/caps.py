@@ -9,6 +9,7 @@ counts them is called a scope (:mod:`rq_core.scopes`); how a job gets its scopes
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
@@ -139,6 +140,10 @@ def _check_key(per: Per | None, name: str | None) -> None:
             option="per",
             value=per,
             must="must be the name of an argument, or a function of the arguments",
+        )
+    if inspect.iscoroutinefunction(per):
+        raise InvalidOption(
+            option="per", value=per, must="must not be async: a job's key is needed at once"
         )
     if name is not None:
         check_name("cap", name)

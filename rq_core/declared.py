@@ -167,8 +167,9 @@ class Declared:
 
     @property
     def queues(self) -> list[str]:
-        """The queues that have a limit."""
-        return [queue for queue, limits in self._limits.items() if limits]
+        """The queues of tasks, and those that have a limit."""
+        found = [queue for queue, limits in self._limits.items() if limits]
+        return list(dict.fromkeys([*found, *(p.queue for p in self._own.values())]))
 
     def limits(self, queue: str) -> dict[str, Limit]:
         """The limits that code declares in this queue, by scope or family."""

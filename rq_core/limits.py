@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 
 from rq_core import errors
 from rq_core.keys import queue_keys
-from rq_core.operations import CapChange, Operations, Plan, pairs_of
+from rq_core.looks import entries_of
+from rq_core.operations import CapChange, Operations, Plan
 from rq_core.placing import NO_CAPS, families_of
 from rq_core.scopes import (
     CAP_MAX,
@@ -157,18 +158,20 @@ def change(
 def _stored(
     operations: Operations, queue: str, scope: str, declared: Collection[str]
 ) -> Plan[dict[str, CapEntry]]:
-    """The stored limits. Raises UnknownScope if nothing in the queue is counted by the scope."""
+    """The stored limits of the scope and its family. Raises UnknownScope if nothing in the queue is counted by the scope."""
     keys = queue_keys(queue, operations.prefix)
-    entries, tasks = yield from operations.ask(
-        [["HGETALL", keys("caps")], ["HVALS", keys("tasks")]], queue
-    )
-    stored = {name: CapEntry.parse(text) for name, text in pairs_of(entries).items()}
     family = family_of(scope)
-    known = {*map(family_of, stored), *declared, QUEUE, TASK, WEIGHT}
+    names = [scope, family]
+    texts, tasks = yield from operations.ask(
+        [["HMGET", keys("caps"), *names], ["HVALS", keys("tasks")]], queue
+    )
+    stored = entries_of(queue, zip(names, texts, strict=True))
+    known = {family_of(name) for name in stored} | {*declared, QUEUE, TASK, WEIGHT}
     for policy in tasks:
         known.update(families_of(policy))
-    whole = family in (QUEUE, TASK, WEIGHT) and (family == QUEUE) == ("=" in scope)
-    if family not in known or whole:
+    # `queue` has no keys; of the others here, only the keys have limits.
+    odd = family in (QUEUE, TASK, WEIGHT) and (family == QUEUE) == ("=" in scope)
+    if odd or family not in known:
         told = ["queue", "task=NAME", *sorted(known - {QUEUE, TASK, WEIGHT, FAIR})]
         raise errors.UnknownScope(queue=queue, scope=scope, known=", ".join(told))
     return stored
@@ -193,7 +196,8 @@ def _checked(scope: str, limit: Limit | int | None, stored: Mapping[str, CapEntr
         raise errors.InvalidOption(
             option="limit",
             value=shown(given),
-            must=f"must be per {window[1]}s, as {scope} is; another window is another rate, declared in code",
+            must=f"must be per {window[1]}s, as {scope} is: another window is another rate, declared in"
+            " code",
         )
     if given.window_ms is not None or not given.most:
         return given

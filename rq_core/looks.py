@@ -5,9 +5,10 @@ client.run(looks.caps(client.operations, "mail", 100))
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from rq_core.errors import QueueDamaged
 from rq_core.keys import QueueKeys, queue_keys
 from rq_core.machine import State
 from rq_core.operations import JobState, Operations, Plan, pairs_of, read_state_line
@@ -81,8 +82,7 @@ def caps(operations: Operations, queue: str, limit: int) -> Plan[list[ScopeStatu
     counted (``partial``).
     """
     keys = queue_keys(queue, operations.prefix)
-    entries = yield from operations.limits(queue)
-    names = [name for name in entries if family_of(name) != WEIGHT][:limit]
+    names = yield from _limited(operations, keys, limit)
     seen = set(names)
     for index in ("blocked", "holders"):
         more = limit - len(names)
@@ -90,8 +90,46 @@ def caps(operations: Operations, queue: str, limit: int) -> Plan[list[ScopeStatu
             found = yield from _scopes_in(operations, keys, index, more, seen)
             names += found
             seen.update(found)
-    status = yield from _status(operations, keys, names, entries)
-    return status
+    entries = yield from _entries(operations, keys, [*names, *map(family_of, names)])
+    return (yield from _status(operations, keys, names, entries))
+
+
+def _limited(operations: Operations, keys: QueueKeys, most: int) -> Plan[list[str]]:
+    """Scopes and families that have a limit of their own; of very many, not the first by name."""
+    names: set[str] = set()
+    cursor = "0"
+    while True:
+        ((cursor, flat),) = yield from operations.ask(
+            [["HSCAN", keys("caps"), cursor, "COUNT", _PAGE]], keys.queue
+        )
+        names.update(name for name in pairs_of(flat) if family_of(name) != WEIGHT)
+        if str(cursor) == "0" or len(names) >= most:
+            return sorted(names)[:most]
+
+
+def _entries(
+    operations: Operations, keys: QueueKeys, names: Sequence[str]
+) -> Plan[dict[str, CapEntry]]:
+    """The stored limits of these names, of those that have one."""
+    found: dict[str, CapEntry] = {}
+    wanted = list(dict.fromkeys(names))
+    for at in range(0, len(wanted), _PIPELINE):
+        chunk = wanted[at : at + _PIPELINE]
+        (texts,) = yield from operations.ask([["HMGET", keys("caps"), *chunk]], keys.queue)
+        found |= entries_of(keys.queue, zip(chunk, texts, strict=True))
+    return found
+
+
+def entries_of(queue: str, texts: Iterable[tuple[str, str | None]]) -> dict[str, CapEntry]:
+    """Fields of `caps` as limits; what is not there is left out. Raises QueueDamaged for what is none."""
+    found = {}
+    for name, text in texts:
+        if text is not None:
+            try:
+                found[name] = CapEntry.parse(text)
+            except (ValueError, KeyError):
+                raise QueueDamaged(queue=queue, why=f"the limit of {name} reads {text!r}") from None
+    return found
 
 
 def _scopes_in(
@@ -118,19 +156,22 @@ def _status(
     """One status per name, in a fixed number of round trips and bounded pipelines."""
     if not names:
         return []
-    each_max = max(10, LANES_MAX // len(names))
+    # Few have a limit of their own, and many lanes wait for those; many are keys, and few wait for one.
+    stored = sum(name in entries for name in names)
+    shares = [LANES_MAX // 2 // max(1, n) for n in (len(names) - stored, stored)]
+    bounds = [max(10, shares[name in entries]) for name in names]
     commands: list[list[Any]] = []
-    for name in names:
+    for name, bound in zip(names, bounds, strict=True):
         low, high = members(name)
         held = [["ZLEXCOUNT", keys("holders"), low, high], ["ZCARD", keys("leases")]][name == QUEUE]
         commands += [
             held,
-            ["ZRANGEBYLEX", keys("blocked"), low, high, "LIMIT", 0, each_max + 1],
+            ["ZRANGEBYLEX", keys("blocked"), low, high, "LIMIT", 0, bound + 1],
             ["ZSCORE", keys("scheduled"), f"rate|{name}"],
         ]
     replies = yield from _piped(operations, keys, commands)
     lanes = {
-        name: [member.split("|")[2] for member in replies[3 * at + 1][:each_max]]
+        name: [member.split("|")[2] for member in replies[3 * at + 1][: bounds[at]]]
         for at, name in enumerate(names)
     }
     counted = list(dict.fromkeys(lane for each in lanes.values() for lane in each))
@@ -158,7 +199,7 @@ def _status(
                 sum(waiting[lane] for lane in lanes[name]),
                 None if since is None else max(0, now_ms - since),
                 None if resumes is None else int(float(resumes)),
-                partial=len(replies[3 * at + 1]) > each_max,
+                partial=len(replies[3 * at + 1]) > bounds[at],
             )
         )
     return result
@@ -220,17 +261,17 @@ def standing(operations: Operations, job: JobState) -> Plan[Standing]:
     keys = queue_keys(job.queue, operations.prefix)
     lane = job.fields.get("lane", "")
     ready = job.state is State.READY
-    place, behind, meta, caps_stored, held = yield from operations.ask(
+    place, behind, paused, gate_stored, held = yield from operations.ask(
         [
             ["HGET", keys("lanes"), lane],
             ["ZLEXCOUNT", keys("waiting"), f"[{lane}|", f"({_member(lane, job)}"],
             ["HGET", keys("meta"), "paused"],
-            ["HGETALL", keys("caps")],
+            ["HGET", keys("caps"), QUEUE],
             ["ZCARD", keys("leases")],
         ],
         job.queue,
     )
-    entries = {name: CapEntry.parse(text) for name, text in pairs_of(caps_stored).items()}
+    entries = entries_of(job.queue, [(QUEUE, gate_stored)])
     word, scope = _place(place) if ready and lane else ("", None)
     gate = entries.get(QUEUE)
     if ready and gate is not None and gate.limit.most is not None and held >= gate.limit.most:
@@ -241,11 +282,12 @@ def standing(operations: Operations, job: JobState) -> Plan[Standing]:
     resumes = None
     limit = NO_LIMIT
     if scope is not None:
+        entries |= yield from _entries(operations, keys, [scope, family_of(scope)])
         entry = entry_of(entries, scope)
         limit = entry.limit if entry else NO_LIMIT
         count, shown, resumes = yield from _held(operations, keys, scope)
     ahead = int(behind) if word else 0
-    return Standing(job, lane, word, scope, limit, count, shown, resumes, ahead, meta == "1")
+    return Standing(job, lane, word, scope, limit, count, shown, resumes, ahead, paused == "1")
 
 
 def _held(

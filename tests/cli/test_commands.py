@@ -42,6 +42,7 @@ def test_enqueue_options_reach_the_job(cli: CommandLine) -> None:
         "queue": "mail",
         "task": "send",
         "duplicate": False,
+        "discarded": False,
     }
     found = cli.json("job", "mine")
     assert found["state"] == "scheduled"

@@ -7,7 +7,18 @@ from collections.abc import AsyncIterator, Coroutine
 from datetime import timedelta
 from typing import Any, assert_type
 
-from rq_core import App, AsyncTask, JobHandle, NewJob, RetryPolicy, Task
+from rq_core import (
+    App,
+    AsyncTask,
+    Cap,
+    JobHandle,
+    Limit,
+    NewJob,
+    Rate,
+    RetryPolicy,
+    ScopeStatus,
+    Task,
+)
 
 app = App()
 
@@ -118,3 +129,47 @@ takes_any_task(later)
 takes_async_task(later)
 takes_async_task(later_with_parentheses)  # type: ignore[arg-type]
 takes_handle(plain.enqueue("a", "b"))
+
+
+def shard(tenant: str, **_: Any) -> str:
+    return tenant[:1]
+
+
+@app.task(
+    queue="mail",
+    caps=[
+        Cap(10),
+        Cap(1, per="tenant", on_full="reject"),
+        Cap(5, per=shard, name="shard", max_waiting=100),
+        Rate(100, per_seconds=timedelta(minutes=1), per="tenant", burst=5),
+    ],
+)
+def capped(tenant: str) -> int:
+    return len(tenant)
+
+
+assert_type(capped.enqueue("acme").discarded, bool)
+app.task(caps=(Cap(1), Rate(1, per_seconds=0.5)))
+app.task(caps=[1])  # type: ignore[list-item]
+app.task(caps=Cap(1))  # type: ignore[call-overload]
+Cap("1")  # type: ignore[arg-type]
+Cap(1, on_full="drop")  # type: ignore[arg-type]
+Cap(1, "tenant", "name")  # type: ignore[call-arg]
+Rate(1)  # type: ignore[call-arg]
+Rate(1, 60)  # type: ignore[call-arg]
+app.queue("mail", cap=50, fair="tenant", weights={"acme": 3})
+app.queue("mail", fair=False)
+app.queue("mail", fair=True)  # type: ignore[arg-type]
+app.enqueue("mail", "capped", {"tenant": "acme"}, keys={"shard": "a"})
+app.enqueue("mail", "capped", {}, keys={"shard": 1})  # type: ignore[dict-item]
+app.set_cap("mail", "task=capped", 5, reason="more servers")
+app.set_cap("mail", "tenant@60s", Limit(5, 60_000))
+app.set_cap("mail", "task=capped", None)
+app.set_cap("mail", "task=capped", "5")  # type: ignore[arg-type]
+assert_type(app.caps("mail"), list[ScopeStatus])
+
+
+async def caps_later() -> None:
+    assert_type(await app.caps_async("mail"), list[ScopeStatus])
+    assert_type(await app.job_async("mail", "capped", {"tenant": "a"}), NewJob)
+    await app.set_cap_async("mail", "queue", 0)

@@ -43,6 +43,10 @@ def app() -> Iterator[App]:
 def send(tenant: str, to: str = "", n: int | None = None) -> None: ...
 
 
+async def later(tenant: str, **_: Any) -> str:
+    return tenant
+
+
 def lane(job: NewJob) -> str:
     return job.lane
 
@@ -61,6 +65,7 @@ def lane(job: NewJob) -> str:
         (lambda: Cap(1, per="a b"), "pass name="),
         (lambda: Cap(1, per=""), "pass name="),
         (lambda: Cap(1, per=lambda **_: "x"), "pass name="),
+        (lambda: Cap(1, per=later), "must not be async"),
         (lambda: Cap(1, name="queue"), "must not be one of fair, queue, task, weight"),
         (lambda: Cap(1, per="x", name="task"), "must not be one of"),
         (lambda: Cap(1, on_full="drop"), "must be one of wait, discard, reject"),  # type: ignore[arg-type]

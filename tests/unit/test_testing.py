@@ -10,7 +10,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from rq_core import App, GiveUp, RetryPolicy, RqCoreError, current_job, testing
+from rq_core import (
+    App,
+    Cap,
+    GiveUp,
+    Rate,
+    RetryPolicy,
+    RqCoreError,
+    ScopeFull,
+    current_job,
+    testing,
+)
 
 app = App("redis://nowhere.invalid")
 outbox: list[str] = []
@@ -156,3 +166,39 @@ def test_each_fake_is_empty_and_the_app_is_given_back() -> None:
 def test_an_async_function_can_be_called_without_anything() -> None:
     with testing.fake(app):
         asyncio.run(greet([]))
+
+
+def test_caps_hold_on_the_fake_server() -> None:
+    """What is full is full, and a rate is waited for by the clock."""
+    capped = App("redis://nowhere.invalid")
+    ran: list[str] = []
+
+    @capped.task(queue="mail", caps=[Cap(1, per="to", on_full="discard"), Rate(1, per_seconds=60)])
+    def write(to: str) -> None:
+        ran.append(to)
+
+    @capped.task(queue="mail", caps=[Cap(1, on_full="reject")])
+    async def one() -> None: ...
+
+    with testing.fake(capped) as fake:
+        assert [write.enqueue(to).discarded for to in ("a", "a", "b")] == [False, True, False]
+        one.enqueue()
+        with pytest.raises(ScopeFull):
+            one.enqueue()
+
+        assert [done.outcome for done in fake.drain()] == ["succeeded"] * 3
+    assert ran == ["a", "b"]
+
+
+def test_a_job_that_was_enqueued_without_its_caps_runs_once() -> None:
+    producer, capped = App("redis://nowhere.invalid"), App("redis://nowhere.invalid")
+
+    @capped.task(queue="mail", caps=[Cap(1, per="to")])
+    def write(to: str) -> None: ...
+
+    with testing.fake(capped) as fake:
+        producer.connections = fake.connections
+        producer.enqueue("mail", "write", {"to": "a"})
+
+        (ran,) = fake.drain()
+    assert (ran.claim, ran.outcome) == (2, "succeeded")

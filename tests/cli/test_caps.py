@@ -1,0 +1,226 @@
+"""``rq-core cap``, ``caps``, and what ``job`` says of waiting, on a real server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from rq_core import App, Cap, Rate
+from rq_core.job import Claim
+from rq_core.task import Task
+from tests.cli.conftest import CommandLine
+
+
+@pytest.fixture
+def app(valkey_url: str) -> Iterator[App]:
+    with App(valkey_url) as made:
+        yield made
+
+
+def send(tenant: str, to: str = "") -> None: ...
+
+
+@pytest.fixture
+def task(app: App) -> Task[[str, str], None]:
+    made = app.task(queue="mail", caps=[Cap(10), Cap(1, per="tenant", name="tenant")])(send)
+    app.apply_settings()
+    return made
+
+
+def claim(app: App, limit: int = 10) -> list[Claim]:
+    client = app.client
+    return list(client.one(client.operations.claim_call("mail", "w-1", limit)).jobs)
+
+
+def enqueue(task: Task[[str, str], None], *ids: str, tenant: str = "acme") -> None:
+    for job_id in ids:
+        task.with_options(id=job_id).enqueue(tenant, "")
+
+
+def words(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines()]
+
+
+def test_a_cap_is_changed_with_who_and_why(
+    cli: CommandLine, app: App, task: Task[[str, str], None]
+) -> None:
+    printed = cli.ok("cap", "mail", "task=send", "20", "--by", "ada", "--reason", "new servers")
+
+    assert printed == "task=send is now 20 (version 2)\n"
+    _, last = app.client.read_outbox("mail", "-", 100)[-1]
+    assert (last["type"], last["by"], last["why"]) == ("cap_changed", "ada", "new servers")
+    assert cli.ok("cap", "mail", "task=send", "20") == "task=send was already 20 (version 2)\n"
+    assert cli.json("cap", "mail", "tenant=acme", "none") == {
+        "queue": "mail",
+        "scope": "tenant=acme",
+        "limit": "none",
+        "version": 1,
+        "outcome": "changed",
+    }
+
+
+def test_a_rate_is_changed_as_it_is_read(cli: CommandLine, app: App) -> None:
+    app.task(queue="mail", caps=[Rate(10, per_seconds=60, per="tenant", name="tenant")])(send)
+    app.apply_settings()
+
+    assert (
+        cli.ok("cap", "mail", "tenant@60s", "100/60s") == "tenant@60s is now 100/60s (version 2)\n"
+    )
+    assert "is now 5/60s (version 3)" in cli.ok("cap", "mail", "tenant@60s", "5/60000ms/1")
+    assert "is now 7/60s/3 (version 1)" in cli.ok("cap", "mail", "tenant@60s=a", "7/60s/3")
+    assert "must be per 60s" in cli.line(2, "cap", "mail", "tenant@60s", "5/1s")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (("mail", "task=send", "ten"), 2, "must be a number from 0"),
+        (("mail", "tennant", "1"), 2, "queue 'mail' has no scope 'tennant'"),
+        (("mail", "tenant=a b", "1"), 2, "percent-encoded"),
+        (("nowhere", "queue", "1"), 2, "there is no queue 'nowhere'"),
+        (("mail", "task=send", "5", "--version", "9"), 1, "it is 10 now, version 1"),
+    ],
+)
+def test_a_bad_change_is_one_line(
+    cli: CommandLine,
+    task: Task[[str, str], None],
+    words: tuple[str, ...],
+    status: int,
+    says: str,
+) -> None:
+    assert says in cli.line(status, "cap", *words)
+
+
+def test_a_negative_cap_is_refused(cli: CommandLine, task: Task[[str, str], None]) -> None:
+    assert "must be a number from 0" in cli.line(2, "cap", "mail", "task=send", "--", "-1")
+
+
+def test_caps_is_a_table_of_what_limits(
+    cli: CommandLine, app: App, task: Task[[str, str], None]
+) -> None:
+    enqueue(task, "a-1", "a-2", "a-3")
+    enqueue(task, "b-1", tenant="b")
+    claim(app)
+
+    table = words(cli.ok("caps", "mail"))
+
+    assert ["scope", "cap", "holders", "waiting", "oldest", "wait"] in table
+    assert ["task=send", "10", "2", "0"] in table
+    assert ["tenant", "1", "each", "2", "2", "0", "s"] in table
+    assert ["tenant=acme", "1", "1", "2", "0", "s", "as", "tenant"] in table
+    assert ["tenant=b", "1", "1", "0", "as", "tenant"] in table
+
+
+def test_caps_are_bounded_and_say_so(
+    cli: CommandLine, app: App, task: Task[[str, str], None]
+) -> None:
+    for tenant in "abcde":
+        enqueue(task, f"{tenant}-1", tenant=tenant)
+    claim(app)
+
+    assert cli.ok("caps", "mail", "--limit", "3").endswith("the first 3; --limit shows more\n")
+    assert "--limit" not in cli.ok("caps", "mail", "--limit", "7")
+    assert [s["scope"] for s in cli.json("caps", "mail", "--limit", "3")] == [
+        "task=send", "tenant", "tenant=a"
+    ]  # fmt: skip
+
+
+def test_no_caps_is_said(cli: CommandLine) -> None:
+    cli.ok("enqueue", "mail", "send")
+
+    assert cli.ok("caps", "mail") == "nothing limits the jobs of mail\n"
+
+
+def test_a_waiting_job_names_its_scope_and_holders_and_who_is_ahead(
+    cli: CommandLine, app: App, task: Task[[str, str], None]
+) -> None:
+    enqueue(task, "one", "two", "three")
+    claim(app)
+
+    printed = cli.ok("job", "three")
+    rows = dict(re.split("  +", line, maxsplit=1) for line in printed.splitlines())
+
+    assert rows["lane"] == "2+task=send+tenant=acme"
+    assert rows["waits for"] == "tenant=acme"
+    assert rows["cap"] == "1, held by 1"
+    assert rows["held by"].startswith("one at w-1, since 0 s ago")
+    assert rows["ahead"] == "1 in its lane"
+    found = cli.json("job", "two")
+    assert (found["waits_for"], found["limit"], found["ahead"]) == ("tenant=acme", "1", 0)
+    assert [(h["id"], h["worker"]) for h in found["held_by"]] == [("one", "w-1")]
+    # The one that runs waits for nothing.
+    assert "waits for" not in cli.ok("job", "one")
+    assert cli.json("job", "one")["lane"] == "2+task=send+tenant=acme"
+
+
+def test_a_few_of_many_holders_are_named(
+    cli: CommandLine, app: App, task: Task[[str, str], None]
+) -> None:
+    for n in range(11):
+        enqueue(task, f"j-{n:02}", tenant=f"t{n}")
+    assert len(claim(app, 20)) == 10
+
+    printed = cli.ok("job", "j-10")
+
+    assert "10, held by 10" in printed
+    assert printed.count("held by") == 1 + 5
+    assert "and 5 more" in printed
+
+
+def test_a_job_behind_a_rate_says_when_it_resumes(cli: CommandLine, app: App) -> None:
+    task = app.task(queue="mail", caps=[Rate(1, per_seconds=3600)])(send)
+    app.apply_settings()
+    for job_id in ("one", "two"):
+        task.with_options(id=job_id).enqueue("a")
+    claim(app)
+
+    printed = cli.ok("job", "two")
+
+    assert re.search(r"^waits for +task@3600s=send$", printed, re.MULTILINE)
+    assert "1/3600s" in printed
+    assert "in 59 min" in printed or "in 1 h" in printed
+
+
+def test_a_queue_that_is_full_or_paused_is_what_a_job_waits_for(cli: CommandLine, app: App) -> None:
+    cli.ok("enqueue", "mail", "send", "--id", "one")
+    cli.ok("enqueue", "mail", "send", "--id", "two")
+    assert "waits for" not in cli.ok("job", "two")
+    cli.ok("cap", "mail", "queue", "1")
+    assert [c.id for c in claim(app)] == ["one"]
+
+    found = cli.json("job", "two")
+    assert (found["waits_for"], found["limit"], found["holders"]) == ("queue", "1", 1)
+    assert [h["id"] for h in found["held_by"]] == ["one"]
+    cli.ok("pause", "mail")
+    assert "the queue, which is paused" in cli.ok("job", "two")
+
+
+def test_enqueue_gets_the_scopes_and_says_what_became_of_the_job(
+    cli: CommandLine, app: App
+) -> None:
+    app.task(
+        queue="mail",
+        caps=[
+            Cap(1, per="tenant", on_full="discard"),
+            Cap(1, per="to", on_full="reject"),
+            Cap(1, per=lambda **_: "x", name="shard"),
+        ],
+    )(send)
+    app.apply_settings()
+    given = ("enqueue", "mail", "send", "--json-args")
+
+    assert "takes its key 'shard' from a function" in cli.line(
+        2, *given, '{"tenant": "a", "to": "x"}'
+    )
+    key = ("--key", "shard=s 1")
+    cli.ok(*given, '{"tenant": "a", "to": "x"}', *key)
+    (held,) = claim(app)
+    assert held.lane == "2+send.tenant=a+send.to=x+shard=s%201"
+
+    dropped = cli(*given, '{"tenant": "a", "to": "y"}', *key, "--id", "late")
+    assert (dropped.exit_code, dropped.stdout) == (0, "late\n")
+    assert dropped.stderr == "job late was discarded: a scope of it is full\n"
+    assert "scope send.to=x is full" in cli.line(1, *given, '{"tenant": "b", "to": "x"}', *key)
+    assert "--key must be NAME=VALUE" in cli.line(2, *given, "{}", "--key", "x")

@@ -1,0 +1,266 @@
+"""Workers and caps: what they register, what they put right, and that a running one follows a change at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+
+from rq_core import App, Cap, Rate
+from rq_core.worker import Worker, WorkerOptions
+from tests.support.wait import wait_until_async
+from tests.worker.conftest import event_types, events
+
+RunApp = Callable[..., AbstractAsyncContextManager[Worker]]
+
+
+class Crowd:
+    """A task that counts how many of it run at once, and ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.running: list[str] = []
+        self.most = 0
+        self.begun = 0
+        self.gate = asyncio.Event()
+
+    async def __call__(self, tenant: str = "a") -> None:
+        self.begun += 1
+        self.running.append(tenant)
+        self.most = max(self.most, len(self.running))
+        try:
+            await self.gate.wait()
+        finally:
+            self.running.remove(tenant)
+
+
+@pytest.fixture
+def crowd() -> Crowd:
+    return Crowd()
+
+
+@pytest.fixture
+def make_app(valkey_url: str) -> Iterator[Callable[[], App]]:
+    with contextlib.ExitStack() as stack:
+        yield lambda: stack.enter_context(App(valkey_url))
+
+
+@pytest.fixture
+def run() -> RunApp:
+    """``async with run(app) as worker``: it works for the queue ``mail`` during the block."""
+
+    @contextlib.asynccontextmanager
+    async def running(app: App, **options: Any) -> AsyncIterator[Worker]:
+        worker = Worker(app, WorkerOptions(**{"queues": ("mail",), "grace": 5.0, **options}))
+        task = asyncio.create_task(worker.run())
+        try:
+            yield worker
+        finally:
+            worker.stop()
+            async with asyncio.timeout(20):
+                await task
+            await app.connections.aclose()
+
+    return running
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    await wait_until_async(condition, what)
+
+
+async def test_a_worker_registers_its_caps_and_holds_them(
+    make_app: Callable[[], App], run: RunApp, crowd: Crowd
+) -> None:
+    app, other = make_app(), make_app()
+    app.task(queue="mail", name="crowd", caps=[Cap(3), Cap(1, per="tenant")])(crowd.__call__)
+    app.task(queue="elsewhere", name="not-here", caps=[Cap(1)])(crowd.__call__)
+    async with run(app):
+        await until(
+            lambda: other.client.policy("mail", "crowd") is not None, "the policy is registered"
+        )
+        assert {n: str(e.limit) for n, e in app.client.limits("mail").items()} == {
+            "task=crowd": "3",
+            "crowd.tenant": "1",
+        }
+        assert app.client.snapshot("elsewhere")["caps"] == {}
+        for tenant in "aabbccdd":
+            other.enqueue("mail", "crowd", {"tenant": tenant})
+        await until(lambda: len(crowd.running) == 3, "three run")
+        assert sorted(crowd.running) == ["a", "b", "c"]
+        crowd.gate.set()
+        await until(lambda: crowd.begun == 8, "all have run")
+    assert crowd.most == 3
+
+
+async def test_jobs_that_were_enqueued_without_their_scopes_are_put_right(
+    make_app: Callable[[], App], run: RunApp, crowd: Crowd
+) -> None:
+    """A producer without the code was there before any worker: it knew of no caps."""
+    app, other = make_app(), make_app()
+    handles = [
+        other.enqueue("mail", "crowd", {"tenant": tenant}, priority=priority)  # type: ignore[arg-type]
+        for tenant, priority in (("a", "normal"), ("a", "high"), ("a", "normal"), ("b", "low"))
+    ]
+    app.task(queue="mail", name="crowd", caps=[Cap(1, per="tenant")])(crowd.__call__)
+
+    async with run(app):
+        await until(lambda: sorted(crowd.running) == ["a", "b"], "one of each runs")
+        await until(lambda: all("lane=" in line for line in lines(app)), "all are in their lanes")
+        crowd.gate.set()
+        await until(lambda: crowd.begun == 4, "all have run")
+        await until(lambda: not lines(app), "all are settled")
+    assert crowd.most == 2
+    lanes = []
+    for handle in handles:
+        found = [e for e in events(app.client, handle.id, "mail") if e[0].event == "rolled_back"]
+        ((_, fields),) = found
+        assert fields["reason"] == "lane_changed"
+        lanes.append(fields["lane"])
+    # Each keeps its priority.
+    assert lanes == [
+        "2+crowd.tenant=a", "1+crowd.tenant=a", "2+crowd.tenant=a", "3+crowd.tenant=b"
+    ]  # fmt: skip
+
+
+def lines(app: App) -> list[str]:
+    return list(app.client.snapshot("mail")["state"].values())
+
+
+async def test_a_deploy_that_adds_a_cap_takes_in_what_waits(
+    make_app: Callable[[], App], run: RunApp, crowd: Crowd
+) -> None:
+    old, new = make_app(), make_app()
+    before = old.task(queue="mail", name="crowd", caps=[Cap(5)])(crowd.__call__)
+    old.apply_settings()
+    handles = [before.enqueue("a") for _ in range(4)]
+    new.task(queue="mail", name="crowd", caps=[Cap(5), Cap(1, per="tenant")])(crowd.__call__)
+
+    async with run(new):
+        await until(lambda: len(crowd.running) == 1, "one runs")
+        await until(
+            lambda: all("crowd.tenant=a" in line for line in lines(new)), "all are in the new lane"
+        )
+        crowd.gate.set()
+        await until(lambda: not lines(new), "all have run")
+
+    assert crowd.most == 1
+    for handle in handles:
+        # It cost no attempt, and happened once.
+        types = event_types(new.client, handle.id, "mail")
+        assert types == ["enqueued", "claimed", "rolled_back", "claimed", "succeeded"]
+
+
+async def test_a_live_change_is_followed_at_once(
+    make_app: Callable[[], App], run: RunApp, crowd: Crowd
+) -> None:
+    app = make_app()
+    task = app.task(queue="mail", name="crowd", caps=[Cap(1)])(crowd.__call__)
+    app.apply_settings()
+    for _ in range(6):
+        task.enqueue("a")
+
+    async with run(app):
+        await until(lambda: len(crowd.running) == 1, "one runs")
+        app.set_cap("mail", "task=crowd", 4)
+        # Well before a worker looks around by itself.
+        async with asyncio.timeout(2):
+            await until(lambda: len(crowd.running) == 4, "four run")
+        app.set_cap("mail", "queue", 5)
+        app.set_cap("mail", "task=crowd", None)
+        async with asyncio.timeout(2):
+            await until(lambda: len(crowd.running) == 5, "as many as the queue takes")
+        crowd.gate.set()
+        await until(lambda: crowd.begun == 6, "all have run")
+    assert crowd.most == 5
+
+
+async def test_a_rate_resumes_by_itself(
+    make_app: Callable[[], App], run: RunApp, crowd: Crowd
+) -> None:
+    app = make_app()
+    task = app.task(queue="mail", name="crowd", caps=[Rate(10, per_seconds=1)])(crowd.__call__)
+    crowd.gate.set()
+    async with run(app):
+        loop = asyncio.get_running_loop()
+        await until(lambda: app.client.policy("mail", "crowd") is not None, "it is registered")
+        begun = loop.time()
+        for _ in range(6):
+            task.enqueue("a")
+        await until(lambda: crowd.begun == 6, "all have run")
+        took = loop.time() - begun
+    # Five pauses of 100 ms: neither faster, nor by the look every few seconds.
+    assert 0.49 < took < 3
+
+
+async def test_what_a_person_set_is_kept_and_told(
+    make_app: Callable[[], App], run: RunApp, crowd: Crowd, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make_app()
+    app.task(queue="mail", name="crowd", caps=[Cap(3), Cap(1, per="tenant")])(crowd.__call__)
+    app.apply_settings()
+    app.set_cap("mail", "task=crowd", 9)
+
+    with caplog.at_level(logging.WARNING, "rq_core.worker"):
+        async with run(app):
+            await until(lambda: bool(caplog.records), "it says so")
+
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "queue mail keeps task=crowd at 9; this code declares 3, which"
+        " `rq-core cap mail task=crowd 3` would set"
+    )
+    assert str(app.client.limits("mail")["task=crowd"].limit) == "9"
+
+
+async def test_a_worker_without_caps_registers_nothing(
+    make_app: Callable[[], App], run: RunApp, crowd: Crowd
+) -> None:
+    app = make_app()
+    task = app.task(queue="mail", name="crowd")(crowd.__call__)
+    crowd.gate.set()
+    async with run(app):
+        handle = task.enqueue("a")
+        await until(lambda: crowd.begun == 1, "it runs")
+        await until(lambda: handle.state() == "gone", "it is settled")
+    snapshot = app.client.snapshot("mail")
+    assert (snapshot["tasks"], snapshot["caps"]) == ({}, {})
+
+
+async def test_jobs_enqueued_into_a_queue_that_became_fair_are_served_fairly(
+    make_app: Callable[[], App], run: RunApp
+) -> None:
+    """One tenant's backlog does not delay another's first."""
+    app, other = make_app(), make_app()
+    order: list[str] = []
+    for tenant in [*["big"] * 20, "small"]:
+        other.enqueue("mail", "note", {"tenant": tenant})
+    app.queue("mail", fair="tenant", cap=1)
+
+    @app.task(queue="mail")
+    async def note(tenant: str) -> None:
+        order.append(tenant)
+
+    async with run(app):
+        await until(lambda: len(order) == 21, "all have run")
+
+    assert order.index("small") <= 1
+
+
+async def test_a_key_function_that_fails_gives_the_job_back(
+    make_app: Callable[[], App], run: RunApp, crowd: Crowd
+) -> None:
+    app, other = make_app(), make_app()
+    handle = other.enqueue("mail", "crowd", {"tenant": "a"})
+
+    def key(**_: Any) -> str:
+        raise LookupError("no such tenant")
+
+    app.task(queue="mail", name="crowd", caps=[Cap(1, per=key)])(crowd.__call__)
+    async with run(app):
+        await until(lambda: handle.state() == "scheduled", "it waits for a worker that can")
+    assert crowd.begun == 0
+    assert event_types(app.client, handle.id, "mail") == ["enqueued", "claimed", "rolled_back"]
