@@ -158,7 +158,7 @@ def change(
 def _stored(
     operations: Operations, queue: str, scope: str, declared: Collection[str]
 ) -> Plan[dict[str, CapEntry]]:
-    """The stored limits of the scope and its family. Raises UnknownScope if nothing in the queue is counted by the scope."""
+    """The stored limits of the scope and its family. Raises UnknownScope if nothing in the queue is counted by it."""
     keys = queue_keys(queue, operations.prefix)
     family = family_of(scope)
     names = [scope, family]

@@ -141,17 +141,19 @@ class Placing:
 
         Scopes that are no longer declared may stay. So may the key that a producer gave in the place of a function.
         """
-        has = scopes_of(lane)
         wanted: list[str] = []
         for source in self.sources:
             scope: str | None = source.scope
             if source.function is not None:
-                given = [s for s in has if family_of(s) == source.family]
+                given = [s for s in scopes_of(lane) if family_of(s) == source.family]
                 scope = given[0] if given else self._scope(source, values, None)
             elif not scope:
                 scope = self._scope(source, values, None)
             if scope is not None:
                 wanted.append(scope)
+        if lane[2:] == "+".join(wanted):  # As a rule.
+            return None
+        has = scopes_of(lane)
         if all(scope in has for scope in wanted):
             return None
         return lane_name(int(lane[0]) if lane else rank, wanted)
@@ -166,12 +168,11 @@ class Placing:
         self, source: Source, values: Mapping[str, Any], keys: Mapping[str, str] | None
     ) -> str | None:
         what = source.argument
-        if source.argument:
-            if source.argument in values:
-                value = values[source.argument]
-                text = value if type(value) is str else self._text(what, value)
-            else:
-                text = source.default
+        if what:
+            value = values.get(what)
+            if type(value) is str and len(value) <= KEY_MAX and _PLAIN.fullmatch(value):
+                return f"{source.family}={value}"
+            text = self._text(what, value) if what in values else source.default
         elif keys is not None and source.family in keys:
             what, text = f"keys[{source.family!r}]", keys[source.family]
         elif source.function is None:

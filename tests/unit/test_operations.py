@@ -12,6 +12,7 @@ import pytest
 from rq_core import errors
 from rq_core.job import NewJob, profile
 from rq_core.operations import (
+    Accepted,
     Lost,
     Operations,
     Patience,
@@ -315,19 +316,33 @@ def test_jobs_of_several_queues_keep_their_order() -> None:
     ("refused", "ids", "duplicates"),
     [
         ([], ("job-1", "job-2", "job-1"), ()),
-        (["job-2"], ("job-1", "job-1"), ("job-2",)),
-        (["job-1"], ("job-1", "job-2"), ("job-1",)),
-        (["job-1", "job-1"], ("job-2",), ("job-1", "job-1")),
+        ([2], ("job-1", "job-1"), ("job-2",)),
+        ([3], ("job-1", "job-2"), ("job-1",)),
+        ([1, 3], ("job-2",), ("job-1", "job-1")),
     ],
 )
 def test_duplicates_are_told_from_what_was_accepted(
-    refused: list[str], ids: tuple[str, ...], duplicates: tuple[str, ...]
+    refused: list[int], ids: tuple[str, ...], duplicates: tuple[str, ...]
 ) -> None:
-    server = Server(enqueue=[["ok", *refused]])
+    answer = [fact for place in refused for fact in (str(place), "duplicate", "-")]
+    server = Server(enqueue=[["ok", *answer]])
 
     accepted = server.run(plans(server).enqueue([job(1), job(2), job(1)]))
 
     assert (accepted.ids, accepted.duplicates) == (ids, duplicates)
+
+
+def test_what_was_dropped_or_rejected_is_told_with_the_scope() -> None:
+    answer = ["1", "discarded", "task=t", "3", "rejected", "2+task=t"]
+    server = Server(enqueue=[["ok", *answer]])
+
+    accepted = server.run(plans(server).enqueue([job(1), job(2), job(3)]))
+
+    assert accepted == Accepted(("job-2",), (), (("job-1", "task=t"),), (("job-3", "2+task=t"),))
+    assert accepted.others() == {
+        "job-1": Accepted((), (), (("job-1", "task=t"),)),
+        "job-3": Accepted((), (), (), (("job-3", "2+task=t"),)),
+    }
 
 
 def test_a_forked_child_does_not_go_on_with_its_parents_slots() -> None:
