@@ -39,6 +39,8 @@ class AsyncClient:
         self._wire = wire or AsyncPoolWire(url)
         self._in_flight = 0
         self._waiting: list[tuple[NewJob, asyncio.Future[ops.Accepted]]] = []
+        self._under_way: set[str] = set()
+        """Ids of jobs in enqueue calls that are not answered yet."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, plan: ops.Plan[T]) -> T:
@@ -104,8 +106,8 @@ class AsyncClient:
 
     async def _flush(self) -> None:
         try:
-            while self._waiting:
-                batch = self._next_batch()
+            while batch := self._next_batch():
+                self._under_way.update(job.id for job, _ in batch)
                 try:
                     accepted = await self.enqueue([job for job, _ in batch])
                 except Exception as error:  # noqa: BLE001 - whatever it is, the callers must learn of it
@@ -117,17 +119,24 @@ class AsyncClient:
                     for job, future in batch:
                         if not future.done():
                             future.set_result(others.get(job.id) or ops.Accepted((job.id,)))
+                finally:
+                    self._under_way.difference_update(job.id for job, _ in batch)
         finally:
             self._in_flight -= 1
 
     def _next_batch(self) -> list[tuple[NewJob, asyncio.Future[ops.Accepted]]]:
-        """Take the next call's jobs: of one queue, and no id twice, so that each outcome has one job."""
-        queue = self._waiting[0][0].queue
+        """Take the next call's jobs, all of one queue; none: what waits is for the calls under way to take.
+
+        An id is under way once: so each outcome is one job's, and the first to come is the one that is accepted.
+        """
+        queue: str | None = None
         batch: dict[str, tuple[NewJob, asyncio.Future[ops.Accepted]]] = {}
         rest = []
         for each in self._waiting:
             job = each[0]
-            if job.queue == queue and job.id not in batch and len(batch) < ops.ENQUEUE_CHUNK:
+            fits = queue in (None, job.queue) and len(batch) < ops.ENQUEUE_CHUNK
+            if fits and job.id not in batch and job.id not in self._under_way:
+                queue = job.queue
                 batch[job.id] = each
             else:
                 rest.append(each)

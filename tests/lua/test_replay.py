@@ -10,7 +10,7 @@ import redis
 from rq_core import errors
 from rq_core.aio import AsyncClient
 from rq_core.client import Client
-from rq_core.operations import Call, Operations, Patience
+from rq_core.operations import Accepted, Call, Operations, Patience
 from rq_core.scripts import names
 from tests.support.clock import timed
 from tests.support.consistency import assert_consistent
@@ -513,9 +513,10 @@ async def test_jobs_enqueued_at_once_share_calls_and_each_has_its_answer(redis_u
             await client.handshake("q")
             wire.lose = 3
             ids = [*(f"a-{n}" for n in range(100)), "live", "a-7"]
-            fresh = await asyncio.gather(*(client.enqueue_one(seed.job(i)) for i in ids))
+            found = await asyncio.gather(*(client.enqueue_one(seed.job(i)) for i in ids))
 
-        assert [True] * 100 + [False, False] == fresh
+        assert [Accepted((f"a-{n}",)) for n in range(100)] == found[:100]
+        assert [Accepted((), ("live",)), Accepted((), ("a-7",))] == found[100:]
         assert_consistent(seed.snapshot())
         assert 101 == len(seed.snapshot()["state"])
 
@@ -528,7 +529,7 @@ async def test_a_job_that_cannot_be_sent_raises_to_its_caller(redis_url: str) ->
             with pytest.raises(TypeError):
                 async with asyncio.timeout(5):
                     await client.enqueue_one(bad)
-            assert await client.enqueue_one(seed.job("good"))
+            assert Accepted(("good",)) == await client.enqueue_one(seed.job("good"))
 
 
 # The server's own refusals.
