@@ -163,7 +163,7 @@ async def test_a_producer_by_name_gets_the_same_scopes(app: App, other: App) -> 
 async def test_enqueue_async_by_name_does_not_use_the_blocking_client(
     app: App, other: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app.task(queue="mail", caps=[Cap(1)])(send)
+    app.task(queue="mail", caps=[Cap(1, per="tenant")])(send)
     app.apply_settings()
 
     def blocking() -> Any:
@@ -174,7 +174,7 @@ async def test_enqueue_async_by_name_does_not_use_the_blocking_client(
     await other.connections.async_client().close()
     other.connections._async_clients.clear()
 
-    assert app.client.snapshot("mail")["state"][handle.id].count("lane=2+task=send") == 1
+    assert app.client.snapshot("mail")["state"][handle.id].count("lane=2+send.tenant=a") == 1
 
 
 def test_a_key_from_a_function_is_refused_by_name_or_given(app: App, other: App) -> None:

@@ -589,13 +589,17 @@ class Scripted(AsyncClient):
     def __init__(self) -> None:
         super().__init__("redis://nowhere.invalid")
         self.calls: list[list[str]] = []
+        self.open: list[str] = []
 
     async def enqueue(self, jobs: Iterable[NewJob]) -> Accepted:
         ids = [job.id for job in jobs]
         known = {i for call in self.calls for i in call}
         self.calls.append(ids)
-        assert len(set(ids)) == len(ids)
+        self.open += ids
+        # Else a second job of an id might overtake the first.
+        assert len(set(self.open)) == len(self.open)
         await asyncio.sleep(0)
+        self.open = [i for i in self.open if i not in ids]
         return Accepted(
             tuple(i for i in ids if i[:4] not in ("drop", "full") and i not in known),
             tuple(i for i in ids if i in known),
