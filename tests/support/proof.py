@@ -45,3 +45,17 @@ def _full(event: JobEvent, claimed: dict[str, set[str]]) -> list[str]:
         for scope, *cap in event.fields["scopes"] or []
         if len(cap) == 1 and cap[0] is not None and held[scope] >= cap[0]
     ]
+
+
+def most_running(entries: Iterable[Entry]) -> int:
+    """The greatest number of claims that were in force at once."""
+    running: set[str] = set()
+    most = 0
+    for entry in entries:
+        for event in entry.jobs:
+            if entry.event is Event.CLAIMED:
+                running.add(event.job_id)
+                most = max(most, len(running))
+            elif entry.event in _ENDS:
+                running.discard(event.job_id)
+    return most
