@@ -9,6 +9,7 @@ import pytest
 
 from rq_core.history import Entry
 from rq_core.machine import Event
+from rq_core.scopes import full_rules
 from tests.support.lanes import holders_of
 from tests.support.proof import most_running, unproved
 from tests.support.seed import LEASE_MS, Seed
@@ -242,3 +243,20 @@ def test_a_slot_lasts_until_its_claim_is_ended_by_a_script(seed: Seed) -> None:
     assert seed.complete(held) == {}
     assert ids(seed.claim(worker="w-2")) == ["next"]
     assert most_running(seed.entries()) == 1
+
+
+# What went wrong here.
+
+
+def test_a_job_may_be_discarded_and_then_taken_in_one_call(seed: Seed) -> None:
+    """The log said that it was taken first and discarded then, so by the log it was gone, and it ran."""
+    seed.cap("task=t", 0)
+    full = full_rules([("discard", "task=t")])
+
+    told = seed.enqueue(
+        seed.job("j", scopes=["task=t"], full=full),
+        seed.job("j", scopes=["task=t"]),
+    )
+
+    assert (told.ids, told.discarded) == (("j",), (("j", "task=t"),))
+    seed.assert_consistent()
