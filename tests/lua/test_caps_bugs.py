@@ -260,3 +260,26 @@ def test_a_job_may_be_discarded_and_then_taken_in_one_call(seed: Seed) -> None:
 
     assert (told.ids, told.discarded) == (("j",), (("j", "task=t"),))
     seed.assert_consistent()
+
+
+def test_jobs_move_into_the_lane_of_a_capped_task_one_after_the_other(seed: Seed) -> None:
+    """A lane that was filled, served and emptied in one claim was filled again, and blocked as if it were still open
+    and ahead of itself: the job waited although its scopes had room, and nobody would open the lane (I10)."""
+    seed.cap("task=t", 2)
+    seed.enqueue("first", "second", scopes=["tenant=x"])
+
+    claimed = seed.claim()
+
+    assert ids(claimed) == ["first", "second"]
+    seed.assert_consistent()
+
+
+def test_a_lane_that_was_served_keeps_no_other_waiting(seed: Seed) -> None:
+    """The same with another lane, in whose favour the second job was blocked: a younger one went before it."""
+    seed.cap("task=t", 2)
+    seed.enqueue("first", scopes=["tenant=x"], priority="critical")
+    seed.enqueue("second", scopes=["tenant=x"])
+    seed.enqueue("third", task="u")
+
+    assert ids(seed.claim(2)) == ["first", "second"]
+    seed.assert_consistent()
