@@ -154,6 +154,17 @@ class CapsModel(Model):
             if other.lane is None and other.rank == job.rank
         )
 
+    # What another order may have to remember: see FairModel.
+
+    def note_waiting(self) -> None:
+        """A step is over: who waits, waits from now on."""
+
+    def begin_claim(self) -> None:
+        """A claim begins."""
+
+    def end_claim(self, most: int) -> None:
+        """It is over; it forgot at most so many things."""
+
     # What people and producers do.
 
     def kept_out(self, lane: str, rules: Iterable[tuple[str, str | int]]) -> tuple[str, str] | None:

@@ -15,6 +15,7 @@ from rq_core.operations import CLAIM_BYTES, SWEEP_MAX
 from rq_core.scopes import full_rules, lane_name
 from rq_core.scripts import Script
 from tests.model.caps_model import CapsModel
+from tests.model.fair_model import FairModel
 from tests.model.machine import (
     LIMITS,
     RETENTION_MS,
@@ -30,9 +31,11 @@ from tests.support.clock import timed
 from tests.support.lanes import breaches
 from tests.support.proof import unproved
 from tests.support.seed import spec
+from tests.support.servers import Engine
 
 IDS = [f"j-{n}" for n in range(14)]
 RATE = "tenant@10s"
+KEYS = ["x", "y", "z", ""]
 limits = st.sampled_from(["0", "1", "1", "1", "2", "2", "3", "none"])
 rates = st.sampled_from(["5/10000ms/1", "2/10000ms/2", "10/10000ms/3", "0", "none"])
 targets = st.sampled_from(
@@ -45,12 +48,14 @@ changes = st.one_of(
 
 
 @st.composite
-def wanted(draw: Callable[..., Any], *, plain: bool = True) -> dict[str, Any]:
-    """A job that a producer hands over."""
+def wanted(draw: Callable[..., Any], *, fair: bool = False) -> dict[str, Any]:
+    """A job that a producer hands over. In a fair queue it always has a key, and here its task's scope, too."""
     task = draw(st.sampled_from(["a", "a", "b"]))
     tenant = draw(st.sampled_from(["x", "x", "y"]))
     all_scopes = [f"task={task}", f"tenant={tenant}", "host=h", f"{RATE}={tenant}"]
-    scopes = draw(st.lists(st.sampled_from(all_scopes), min_size=0 if plain else 1, max_size=3))
+    scopes = draw(st.lists(st.sampled_from(all_scopes), max_size=3))
+    if fair:
+        scopes = [*all_scopes[:1], *scopes, f"fair={draw(st.sampled_from(KEYS))}"]
     priority = draw(st.sampled_from(["normal", "normal", "normal", *map(str, PRIORITIES)]))
     delay = draw(delays)
     lane = lane_name(list(map(str, PRIORITIES)).index(priority), scopes)
@@ -183,6 +188,8 @@ class CapsQueue(Queue):
         self, worker: str, limit: int, woken: bool, bytes_max: int, sweep_max: int
     ) -> None:
         self.before_call()
+        self.model.note_waiting()
+        self.model.begin_claim()
         if woken:
             self.seed.take_token()
         before = len(self.seed.entries())
@@ -197,6 +204,7 @@ class CapsQueue(Queue):
             pruned = {j.job_id for e in entries if e.event is Event.PRUNED for j in e.jobs}
             assert pruned <= over
             self.model.sweep_within(sweep_max, promoted, pruned)
+        self.model.note_waiting()
 
         size = 0
         room = self.model.limit("queue").most
@@ -221,6 +229,7 @@ class CapsQueue(Queue):
             size += len(spec(job.task))
         self.check_whole(claimed, min(limit, max(0, free)), size >= bytes_max, ample)
         self.take_up()
+        self.model.end_claim(sweep_max)
         self.known_due = claimed.next_due_ms
 
     def is_over(self, job: Job) -> bool:
@@ -253,6 +262,10 @@ class CapsQueue(Queue):
         ]
         assert told == self.model.limits_in_force(job)
 
+    def other_lane(self, job: Job, scopes: list[str]) -> str:
+        """Where the policy of its task puts a job, if it has these scopes now."""
+        return lane_name(job.rank, [f"task={job.task}", *scopes])
+
     def take_up(self) -> None:
         """Waiting jobs of a task that is capped have moved into its lanes, as far as a claim met them."""
         for job_id, line in self.seed.snapshot()["state"].items():
@@ -281,9 +294,7 @@ class CapsQueue(Queue):
         self.before_call()
         held = self.held(self.pick(numbers, "running"), False)
         lanes = {
-            i: lane_name(self.model.jobs[i].rank, [f"task={self.model.jobs[i].task}", *scopes])
-            for i, _ in held
-            if i in self.model.jobs
+            i: self.other_lane(self.model.jobs[i], scopes) for i, _ in held if i in self.model.jobs
         }
         outcomes = self.seed.client.one(
             self.seed.operations.rollback_call(
@@ -333,6 +344,7 @@ class CapsQueue(Queue):
     @invariant()
     def caps_hold(self) -> None:
         """I3: more than the cap hold a scope only after it was lowered."""
+        self.model.note_waiting()
         self.model.over &= self.model.breached()
         snapshot = self.seed.snapshot()
         told = {each.partition(":")[0] for each in breaches(snapshot)}
@@ -365,5 +377,46 @@ class CapsQueue(Queue):
             assert self.known_due <= min(due.values())
 
 
-def test_random_histories_with_caps_agree_with_the_model(engine: Any, redis_url: str) -> None:
-    run(lambda: CapsQueue(redis_url), examples=120 if engine.name == "valkey" else 40)
+class FairQueue(CapsQueue):
+    """The same in a fair queue."""
+
+    model: FairModel
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.model = FairModel()
+        self.seed.configure(fair=1)
+
+    @initialize(
+        caps=st.lists(changes, max_size=3),
+        jobs=st.lists(wanted(fair=True), min_size=2, max_size=10, unique_by=lambda w: w["id"]),
+        limit=st.integers(0, 4),
+    )
+    def begin(self, caps: list[tuple[str, str]], jobs: list[dict[str, Any]], limit: int) -> None:
+        super().begin(caps, jobs, limit)
+
+    @rule(jobs=st.lists(wanted(fair=True), min_size=1, max_size=6))
+    def enqueue(self, jobs: list[dict[str, Any]]) -> None:
+        super().enqueue(jobs)
+
+    def other_lane(self, job: Job, scopes: list[str]) -> str:
+        return super().other_lane(job, [*scopes, f"fair={self.model.key(job)}"])
+
+    @rule(key=st.sampled_from(KEYS[:3]), weight=st.integers(1, 3))
+    def change_weight(self, key: str, weight: int) -> None:
+        self.set_caps([(f"weight={key}", str(weight), "any", "live")])
+
+    @invariant()
+    def virtual_times_are_as_the_model_says(self) -> None:
+        snapshot = self.seed.snapshot()
+
+        assert self.model.finishes == snapshot["fair"]
+        assert self.model.clock == int(snapshot["meta"].get("fair_clock", 0))
+
+
+def test_random_histories_with_caps_agree_with_the_model(engine: Engine, redis_url: str) -> None:
+    run(lambda: CapsQueue(redis_url), examples=90 if engine.name == "valkey" else 25)
+
+
+def test_random_histories_of_fair_queues_agree_with_the_model(valkey_url: str) -> None:
+    run(lambda: FairQueue(valkey_url), examples=50)
