@@ -141,8 +141,9 @@ for i = 1, each_count do
 end
 check_lanes()
 
-emit('enqueued', now, by, events)
+-- An id that was dropped may come again in the same call, and be taken.
 emit('discarded', now, by, dropped)
+emit('enqueued', now, by, events)
 call_many('HSET', jobs, specs)
 call_many('HSET', state, lines)
 for priority = 0, 3 do

@@ -203,8 +203,15 @@ local function reevaluate(name, before)
   end
 end
 
---- (c): an open lane has moved on; `refused_by` is the scope that it is now blocked on.
+--- (c): an open lane has moved on; `refused_by` is the scope that it is now blocked on. Whom it kept waiting is looked
+--- at here, so it keeps nobody waiting who comes later in this call.
 local function moved_on(lane, refused_by)
+  if lane.promises then
+    lane.promises = nil
+    for i = 1, #lane.scopes do
+      scope_of(lane.scopes[i]).promised = 0
+    end
+  end
   if not may_be_blocked() then
     return
   end
@@ -235,6 +242,7 @@ local function place(lane, order)
     scope.promised = scope.promised + 1
     scope.promised_until = math.max(scope.promised_until or 0, order)
   end
+  lane.promises = true
   open_lane(lane)
 end
 

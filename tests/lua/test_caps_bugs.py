@@ -1,0 +1,285 @@
+"""Bugs that caps had elsewhere, or here, each as a history that shows it. The docstrings say what went wrong."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import pytest
+
+from rq_core.history import Entry
+from rq_core.machine import Event
+from rq_core.scopes import full_rules
+from tests.support.lanes import holders_of
+from tests.support.proof import most_running, unproved
+from tests.support.seed import LEASE_MS, Seed
+from tests.support.snapshots import fields_of
+
+CAPS = pytest.mark.parametrize("cap", [1, 2, 3, 10])
+
+
+def ids(claimed: Any) -> list[str]:
+    return [c.id for c in claimed.jobs]
+
+
+def at_once(*calls: Callable[[], Any]) -> list[Any]:
+    """Make calls at the same time, each on a connection of its own."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [made.result() for made in [pool.submit(call) for call in calls]]
+
+
+def holders(seed: Seed, scope: str) -> set[str]:
+    return holders_of(seed.snapshot())[scope]
+
+
+# What others shipped.
+
+
+@CAPS
+def test_a_cap_is_not_read_before_the_claim(redis_url: str, cap: int) -> None:
+    """The cap was read, then the claim was made: two claimants both read that one place is free, and both took it."""
+    crowd = [Seed(redis_url, name=f"c-{n}") for n in range(4)]
+    seed = crowd[0]
+    seed.cap("task=t", cap)
+    seed.enqueue(*(f"j-{n}" for n in range(120)), scopes=["task=t"])
+
+    def work(who: Seed) -> None:
+        while True:
+            jobs = who.claim(3, worker=who.operations.name).jobs
+            if jobs:
+                who.complete(*jobs, worker=who.operations.name)
+            elif not who.snapshot()["state"]:
+                return
+
+    at_once(*(lambda who=who: work(who) for who in crowd))
+
+    entries = seed.entries()
+    assert unproved(entries) == []
+    assert ended(entries) == 120
+    assert most_running(entries) <= cap
+    seed.assert_consistent()
+    for who in crowd:
+        who.client.close()
+        who.control.close()
+
+
+def ended(entries: list[Entry]) -> int:
+    return sum(len(e.jobs) for e in entries if e.event is Event.SUCCEEDED)
+
+
+@CAPS
+@pytest.mark.parametrize("scope", ["task=t", "tenant=x", "queue"])
+@pytest.mark.parametrize("limit", [1, 100])
+def test_a_cap_of_n_allows_n(seed: Seed, cap: int, scope: str, limit: int) -> None:
+    """The job was counted among the holders and then compared with >=, so that N allowed N-1 and 1 allowed none."""
+    seed.cap(scope.replace("=x", ""), cap)
+    scopes = ["task=t", "tenant=x"]
+    seed.enqueue(*(f"j-{n:02}" for n in range(cap + 2)), scopes=scopes)
+
+    claimed = [job_id for _ in range(cap + 2) for job_id in ids(seed.claim(limit))]
+
+    assert claimed == [f"j-{n:02}" for n in range(cap)]
+    assert most_running(seed.entries()) == cap
+    seed.assert_consistent()
+
+
+def test_a_scope_that_refuses_leaves_nothing_behind(seed: Seed) -> None:
+    """A claim that was given back since the second cap refused stayed in the first, so the slot was stuck until a
+    timeout."""
+    seed.cap("task=t", 2)
+    seed.cap("tenant", 1)
+    seed.enqueue("x-1", "x-2", scopes=["task=t", "tenant=x"])
+    assert ids(seed.claim()) == ["x-1"]
+
+    for _ in range(3):
+        assert ids(seed.claim()) == []
+
+    assert holders(seed, "task=t") == {"x-1"}
+    seed.enqueue("y-1", "y-2", scopes=["task=t", "tenant=y"])
+    assert ids(seed.claim()) == ["y-1"]
+    seed.assert_consistent()
+
+
+def test_a_claim_given_back_frees_all_its_slots_at_once(seed: Seed) -> None:
+    """A claim given back by its worker was kept among the holders until its lease ended."""
+    seed.cap("task=t", 1)
+    seed.cap("tenant", 1)
+    seed.enqueue("x-1", scopes=["task=t", "tenant=x"])
+    (claim,) = seed.claim().jobs
+
+    seed.rollback(claim)
+
+    assert seed.snapshot()["holders"] == {}
+    assert ids(seed.claim()) == ["x-1"]
+    seed.assert_consistent()
+
+
+def test_a_refused_job_is_not_touched(seed: Seed) -> None:
+    """Waiting for a cap spent an attempt each time, or put the job behind those that came later."""
+    seed.cap("task=t", 1)
+    seed.enqueue("first", "second", "third", scopes=["task=t"], attempts=1)
+    (first,) = seed.claim().jobs
+    before, log = seed.snapshot()["state"], len(seed.entries())
+
+    for _ in range(20):
+        seed.advance(1_000)
+        seed.claim()
+
+    assert seed.snapshot()["state"] == before
+    assert len(seed.entries()) == log
+    seed.complete(first)
+    assert ids(seed.claim()) == ["second"]
+
+
+def test_a_rollback_spends_nothing_and_keeps_the_place(seed: Seed) -> None:
+    """A rollback spent an attempt, so that jobs died of waiting; or the job went to the end of the line."""
+    seed.cap("task=t", 1)
+    seed.enqueue("first", "second", scopes=["task=t"], attempts=1)
+    for _ in range(5):
+        first = seed.claim_one("first")
+        seed.rollback(first)
+
+    line = fields_of(seed.state("first") or "")
+    assert (line["state"], line["seq"], line.get("failed")) == ("ready", "1", None)
+    assert ids(seed.claim()) == ["first"]
+    seed.assert_consistent()
+
+
+def test_two_claimants_never_both_give_way(redis_url: str) -> None:
+    """Each took the one scope that the other needed, both rolled back, and the slot stayed empty while both waited."""
+    with Seed(redis_url, name="c-1") as one, Seed(redis_url, name="c-2") as other:
+        one.cap("tenant", 1)
+        one.cap("host", 1)
+        for n in range(100):
+            one.enqueue(f"a-{n}", f"b-{n}", scopes=["tenant=x", "host=h"])
+
+            took = at_once(lambda: one.claim(1), lambda: other.claim(1))
+
+            (claim,) = [c for claimed in took for c in claimed.jobs]
+            assert ids(one.claim()) == []
+            one.complete(claim)
+            one.complete(*one.claim().jobs)
+        assert unproved(one.entries()) == []
+
+
+def test_a_release_meets_a_job_about_to_wait(redis_url: str) -> None:
+    """The last holder released the slot between the look at it and the wait for it: nobody woke the job for minutes."""
+    with Seed(redis_url, name="c-1") as worker, Seed(redis_url, name="c-2") as producer:
+        worker.cap("task=t", 1)
+        worker.enqueue("j-0", scopes=["task=t"])
+        for n in range(300):
+            (holder,) = worker.claim().jobs
+            worker.take_token()
+
+            new = worker.job(f"j-{n + 1}", scopes=["task=t"])
+            at_once(partial(worker.complete, holder), partial(producer.enqueue, new))
+
+            assert worker.tokens() == 1
+        worker.assert_consistent()
+
+
+@pytest.mark.parametrize("how", ["complete", "fail", "rollback"])
+def test_a_zombie_frees_no_slot(seed: Seed, how: str) -> None:
+    """A worker that was declared dead released its slot again each time that it came back: a cap of 1 ran eleven."""
+    seed.cap("task=t", 1)
+    seed.enqueue(*(f"j-{n:02}" for n in range(12)), scopes=["task=t"])
+    (zombie,) = seed.claim(1, worker="w-zombie").jobs
+    seed.live(LEASE_MS)
+    assert ids(seed.claim(worker="w-2")) == ["j-00"]
+
+    for _ in range(11):
+        outcome = getattr(seed, how)(zombie, worker="w-zombie")
+        assert outcome == {"j-00": "stale"}
+        assert ids(seed.claim(worker="w-2")) == []
+        assert holders(seed, "task=t") == {"j-00"}
+
+    refused = [e for e in seed.entries() if e.event is Event.SETTLEMENT_REFUSED]
+    assert len(refused) == 11
+    assert most_running(seed.entries()) == 1
+    seed.assert_consistent()
+
+
+@pytest.mark.parametrize("how", ["complete", "fail", "rollback"])
+def test_a_claim_that_ends_twice_frees_one_slot(seed: Seed, how: str) -> None:
+    """A counter of free slots went up at each end of the same claim."""
+    seed.cap("task=t", 1)
+    seed.enqueue(*(f"j-{n}" for n in range(4)), scopes=["task=t"])
+    (first,) = seed.claim().jobs
+
+    for _ in range(11):
+        getattr(seed, how)(first, first)
+
+    assert len(ids(seed.claim())) == 1
+    assert ids(seed.claim()) == []
+    seed.assert_consistent()
+
+
+def test_a_slot_lasts_as_long_as_the_job_runs(seed: Seed) -> None:
+    """A slot had an expiry of its own: it ended while the job still ran, and another job ran beside it."""
+    seed.cap("task=t", 1)
+    seed.enqueue("long", "next", scopes=["task=t"])
+    (held,) = seed.claim().jobs
+    for _ in range(400):
+        seed.advance(LEASE_MS // 3)
+        assert seed.extend([held]).lost == ()
+        assert ids(seed.claim(worker="w-2")) == []
+
+    assert holders(seed, "task=t") == {"long"}
+    assert seed.complete(held) == {}
+    assert ids(seed.claim()) == ["next"]
+
+
+def test_a_slot_lasts_until_its_claim_is_ended_by_a_script(seed: Seed) -> None:
+    """The lease was over and nobody had looked: the slot counted as free although the claim was still in force."""
+    seed.cap("task=t", 1)
+    seed.enqueue("long", scopes=["task=t"])
+    (held,) = seed.claim().jobs
+    seed.advance(10 * LEASE_MS)
+    seed.enqueue("next", scopes=["task=t"])
+
+    # The whole fleet stood still, so nobody is reaped yet; the claim is in force, and its slot is taken.
+    assert ids(seed.claim(worker="w-2")) == []
+    assert holders(seed, "task=t") == {"long"}
+    assert seed.complete(held) == {}
+    assert ids(seed.claim(worker="w-2")) == ["next"]
+    assert most_running(seed.entries()) == 1
+
+
+# What went wrong here.
+
+
+def test_a_job_may_be_discarded_and_then_taken_in_one_call(seed: Seed) -> None:
+    """The log said that it was taken first and discarded then, so by the log it was gone, and it ran."""
+    seed.cap("task=t", 0)
+    full = full_rules([("discard", "task=t")])
+
+    told = seed.enqueue(
+        seed.job("j", scopes=["task=t"], full=full),
+        seed.job("j", scopes=["task=t"]),
+    )
+
+    assert (told.ids, told.discarded) == (("j",), (("j", "task=t"),))
+    seed.assert_consistent()
+
+
+def test_jobs_move_into_the_lane_of_a_capped_task_one_after_the_other(seed: Seed) -> None:
+    """A lane that was filled, served and emptied in one claim was filled again, and blocked as if it were still open
+    and ahead of itself: the job waited although its scopes had room, and nobody would open the lane (I10)."""
+    seed.cap("task=t", 2)
+    seed.enqueue("first", "second", scopes=["tenant=x"])
+
+    claimed = seed.claim()
+
+    assert ids(claimed) == ["first", "second"]
+    seed.assert_consistent()
+
+
+def test_a_lane_that_was_served_keeps_no_other_waiting(seed: Seed) -> None:
+    """The same with another lane, in whose favour the second job was blocked: a younger one went before it."""
+    seed.cap("task=t", 2)
+    seed.enqueue("first", scopes=["tenant=x"], priority="critical")
+    seed.enqueue("second", scopes=["tenant=x"])
+    seed.enqueue("third", task="u")
+
+    assert ids(seed.claim(2)) == ["first", "second"]
+    seed.assert_consistent()

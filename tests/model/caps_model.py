@@ -1,0 +1,232 @@
+"""What caps and rates allow, as naively as it can be said: jobs, and a walk over all of them for every question.
+
+There are no lanes here. A job may run when every scope that counts it has room; who comes first is decided by looking
+at everybody else.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from rq_core.scopes import Limit, lane_name, scopes_of
+from tests.model.machine import Job, Model
+from tests.support.lanes import counted
+from tests.support.seed import LEASE_MS
+
+
+@dataclass
+class Entry:
+    """A stored limit."""
+
+    limit: str
+    version: int
+    source: str
+    was: list[str] = field(default_factory=list)
+
+
+@dataclass
+class CapsModel(Model):
+    """A queue with caps."""
+
+    caps: dict[str, Entry] = field(default_factory=dict)
+    arrivals: dict[str, int] = field(default_factory=dict)
+    """Of a rate: its theoretical arrival time, µs."""
+    over: set[str] = field(default_factory=set)
+    """Scopes whose limit was lowered below what holds them, until they are below it."""
+
+    # What counts a job.
+
+    def lane(self, job: Job) -> str | None:
+        """The lane that a job belongs into: its own, and its task's scope if that is capped."""
+        scopes = set(scopes_of(job.lane or ""))
+        if f"task={job.task}" in self.caps:
+            scopes.add(f"task={job.task}")
+        return lane_name(job.rank, scopes) or None
+
+    def scopes(self, job: Job) -> tuple[str, ...]:
+        return scopes_of(self.lane(job) or "")
+
+    def limit(self, scope: str) -> Limit:
+        """The limit in force: a key's own, or its family's."""
+        family = scope.partition("=")[0]
+        entry = self.caps.get(scope)
+        if entry is None and family != "task":
+            entry = self.caps.get(family)
+        return Limit.parse(entry.limit if entry else "none")
+
+    def claimed(self) -> list[Job]:
+        return self.in_state("running", "cancelling")
+
+    def holders(self, scope: str) -> list[Job]:
+        if scope == "queue":
+            return self.claimed()
+        return [job for job in self.claimed() if scope in scopes_of(job.lane or "")]
+
+    def has_room(self, scope: str) -> bool:
+        limit = self.limit(scope)
+        if limit.most is None or scope.startswith("fair="):
+            return True
+        if limit.window_ms is None or limit.most == 0:
+            return (len(self.holders(scope)) if counted(scope) else 0) < limit.most
+        return self.begins(scope) - self.now * 1000 <= self.slack(limit)
+
+    # Rates: the generic cell rate algorithm.
+
+    def interval(self, limit: Limit) -> int:
+        return math.ceil((limit.window_ms or 0) * 1000 / (limit.most or 1))
+
+    def slack(self, limit: Limit) -> int:
+        return (limit.burst - 1) * self.interval(limit)
+
+    def begins(self, scope: str) -> int:
+        """The arrival time that counts: not in the past, and no further ahead than this limit puts anybody."""
+        limit = self.limit(scope)
+        furthest = self.now * 1000 + self.slack(limit) + self.interval(limit)
+        return max(min(self.arrivals.get(scope, 0), furthest), self.now * 1000)
+
+    # Who may run.
+
+    def gated(self) -> bool:
+        """Whether the queue gives out nothing."""
+        return self.paused or not self.has_room("queue")
+
+    def may_run(self, job: Job) -> bool:
+        return job.state == "ready" and all(map(self.has_room, self.scopes(job)))
+
+    def runnable(self) -> list[Job]:
+        return [job for job in self.jobs.values() if self.may_run(job)]
+
+    def take(self, job: Job, fence: str, worker: str) -> None:
+        """A worker claims a job."""
+        assert self.may_run(job), f"{job.line()} was claimed"
+        assert not self.gated(), f"{job.line()} was claimed at a shut gate"
+        for scope in self.scopes(job):
+            limit = self.limit(scope)
+            if limit.window_ms is not None and limit.most:
+                self.arrivals[scope] = self.begins(scope) + self.interval(limit)
+        job.lane = self.lane(job)
+        self.move(job, "running", claim=job.claim + 1, fence=fence, by=worker, returning=False)
+        job.lease = self.now + LEASE_MS
+        job.old_entry = False
+
+    def limits_in_force(self, job: Job) -> list[list[str | int | None]] | None:
+        """What its claimed event says of its scopes."""
+        told: list[list[str | int | None]] = []
+        for scope in self.scopes(job):
+            limit = self.limit(scope)
+            if limit.window_ms is not None and limit.most:
+                told.append([scope, limit.most, limit.window_ms, limit.burst])
+            elif counted(scope):
+                told.append([scope, limit.most])
+        if "queue" in self.caps and self.limit("queue").most is not None:
+            told.append(["queue", self.limit("queue").most])
+        return told or None
+
+    def before(self, job: Job) -> list[Job]:
+        """Who may run, too, and comes before this job.
+
+        By priority, then by place in line; that is exact where one of the two is in a lane. Between plain jobs, those
+        that return go before those that never left, and are in no order among themselves.
+        """
+        return [
+            other
+            for other in self.runnable()
+            if other is not job and other.rank <= job.rank and self.precedes(other, job)
+        ]
+
+    def precedes(self, first: Job, job: Job) -> bool:
+        if first.rank != job.rank:
+            return first.rank < job.rank
+        older = (first.seq or 0) < (job.seq or 0)
+        if first.lane is not None:
+            return older
+        if self.lane(job) is not None:
+            return older and not self.is_hidden(first)
+        if job.returning or job.old_entry or first.old_entry:
+            return False
+        return older or (first.returning and self.lane(first) is None)
+
+    def is_hidden(self, job: Job) -> bool:
+        """Whether a plain job may stand behind one that came later, so that its place is not seen."""
+        return any(
+            (other.returning or other.old_entry) and (other.seq or 0) > (job.seq or 0)
+            for other in self.in_state("ready")
+            if other.lane is None and other.rank == job.rank
+        )
+
+    # What another order may have to remember: see FairModel.
+
+    def note_waiting(self) -> None:
+        """A step is over: who waits, waits from now on."""
+
+    def begin_claim(self) -> None:
+        """A claim begins."""
+
+    def end_claim(self, most: int) -> None:
+        """It is over; it forgot at most so many things."""
+
+    # What people and producers do.
+
+    def kept_out(self, lane: str, rules: Iterable[tuple[str, str | int]]) -> tuple[str, str] | None:
+        """Which policy keeps a job out of its lane: what becomes of it, and the scope or lane that is full."""
+        queued = len([j for j in self.in_state("ready") if j.lane == lane])
+        for what, value in rules:
+            if what == "most":
+                if queued >= int(value):
+                    return "rejected", lane
+                continue
+            limit = self.limit(str(value))
+            if limit.most is None or (limit.window_ms is not None and limit.most):
+                continue
+            held = len(self.holders(str(value))) if counted(str(value)) else 0
+            if held + queued >= limit.most:
+                return ("discarded" if what == "discard" else "rejected"), str(value)
+        return None
+
+    def set_cap(self, scope: str, limit: str, version: int, source: str) -> tuple[str, int, str]:
+        """Compare and set. Returns the outcome, and the version and the limit that are stored now."""
+        old = self.caps.get(scope)
+        if old and old.limit == limit and source in {"code", old.source}:
+            return "same", old.version, old.limit
+        if old and source == "code" and (old.source == "live" or limit in old.was):
+            return "kept", old.version, old.limit
+        if version >= 0 and version != (old.version if old else 0):
+            return "conflict", old.version if old else 0, old.limit if old else "none"
+        was = list(old.was) if old else []
+        if old and source == "code":
+            was.append(old.limit)
+        self.caps[scope] = Entry(limit, (old.version if old else 0) + 1, source, was)
+        if old is None and scope.startswith("task="):
+            for job in self.claimed():
+                if f"task={job.task}" == scope:
+                    job.lane = self.lane(job)
+        return "changed", self.caps[scope].version, limit
+
+    def breached(self) -> set[str]:
+        """Scopes with more holders than their cap."""
+        scopes = {s for job in self.claimed() for s in scopes_of(job.lane or "") if counted(s)}
+        limits = {s: self.limit(s) for s in scopes | {"queue"}}
+        return {
+            s
+            for s, limit in limits.items()
+            if limit.most is not None and len(self.holders(s)) > limit.most
+        }
+
+    # Step 0.
+
+    def sweep_within(self, most: int, promoted: list[str], gone: set[str]) -> None:
+        """Step 0 of a claim that takes care of at most so many things of a kind. Which due jobs it came to is taken
+        from the log, since rates that resume are of the same kind, and which dead ones were forgotten, too."""
+        self.note_activity()
+        if self.no_reap_before <= self.now:
+            over = sorted((j.lease, j.id) for j in self.claimed() if j.lease <= self.now)
+            for _, job_id in over[:most]:
+                self.expire(self.jobs[job_id])
+        due = [j for j in self.in_state("scheduled") if j.due is not None and j.due <= self.now]
+        assert set(promoted) <= {j.id for j in due}
+        assert len(promoted) <= most
+        for job in sorted(due, key=lambda j: (j.due, j.id)):
+            if job.id in promoted:
+                self.promote(job)
+        for job_id in gone:
+            del self.jobs[job_id]

@@ -1,0 +1,484 @@
+"""A queue on a real server beside a model of it in Python: the rules of the random histories, and what must hold.
+
+After every step the model's state lines are compared with the queue's, its indexes and its log with both, and
+wherever jobs can be claimed there is a token. A failure prints the steps that lead to it, and how to repeat them.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from rq_core.machine import PRIORITIES, STATE_FIELDS
+from rq_core.scripts import Script
+from tests.support.clock import timed
+from tests.support.consistency import assert_consistent
+from tests.support.seed import LEASE_MS, NO_FENCE, START_MS, Seed
+from tests.support.wires import LossyWire
+
+RETENTION_MS = 100_000
+LIMITS = {"backoff_ms": 1_000, "backoff_max_ms": 3_000, "unknown_max": 3}
+
+IDS = [f"j-{n}" for n in range(8)]
+WORKERS = ["w-1", "w-2", "w-3"]
+ids = st.sampled_from(IDS)
+picks = st.lists(st.integers(0, 999), min_size=1, max_size=4)
+"""Which jobs a call names: see Queue.pick."""
+rarely = st.integers(0, 9).map(lambda n: n == 9)
+workers = st.sampled_from(WORKERS)
+settlements = st.sampled_from(["retry", "shutdown", "unknown_task", "complete", "final"])
+delays = st.sampled_from([0, 0, 0, 500, 5_000, 40_000])
+
+
+@dataclass
+class Job:
+    """What the model knows of a live job."""
+
+    id: str
+    state: str
+    since: int
+    task: str = "t"
+    priority: str = "normal"
+    lane: str | None = None
+    attempts: int = 3
+    losses: int = 3
+    claim: int = 0
+    fence: str | None = None
+    failed: int = 0
+    lost: int = 0
+    unknown: int = 0
+    seq: int | None = None
+    due: int | None = None
+    by: str | None = None
+    reason: str | None = None
+    lease: int = 0
+    returning: bool = False
+    """Ready again with the place that it had: it goes before those that never left theirs."""
+    old_entry: bool = False
+    """A cancelled job of this id left an entry in the list, so this one may come before its turn."""
+
+    @property
+    def rank(self) -> int:
+        return [str(p) for p in PRIORITIES].index(self.priority)
+
+    def line(self) -> str:
+        """The state line, fields at their default left out."""
+        defaults = {"priority": "normal", "attempts": 3, "losses": 3}
+        parts = [self.state]
+        for name in STATE_FIELDS:
+            value = getattr(self, name)
+            if value is not None and value != defaults.get(name, 0):
+                parts.append(f"{name}={value}")
+        return " ".join(parts)
+
+
+@dataclass
+class Model:
+    """The design's sections 5 to 7 in a few lines."""
+
+    now: int = START_MS
+    jobs: dict[str, Job] = field(default_factory=dict)
+    sequence: int = 0
+    paused: bool = False
+    no_reap_before: int = START_MS + LEASE_MS
+    last_activity: int = 0
+    tombs: set[str] = field(default_factory=set)
+
+    def in_state(self, *states: str) -> list[Job]:
+        return [job for job in self.jobs.values() if job.state in states]
+
+    def move(self, job: Job, state: str, **changes: object) -> None:
+        job.state, job.since, job.due, job.reason = state, self.now, None, None
+        if state not in {"running", "cancelling"}:
+            job.fence = job.by = None
+        for name, value in changes.items():
+            setattr(job, name, value)
+
+    def next_place(self) -> int:
+        self.sequence += 1
+        return self.sequence
+
+    def note_activity(self) -> None:
+        if self.now - self.last_activity > LEASE_MS * 2 / 3:
+            self.no_reap_before = self.now + LEASE_MS
+        if self.now - self.last_activity > LEASE_MS / 10:
+            self.last_activity = self.now
+
+    def new_epoch(self) -> None:
+        self.no_reap_before = self.now + LEASE_MS
+
+    def sweep(self) -> None:
+        """Step 0 of a claim."""
+        buried = self.in_state("dead")
+        self.note_activity()
+        if self.no_reap_before <= self.now:
+            for job in self.in_state("running", "cancelling"):
+                if job.lease <= self.now:
+                    self.expire(job)
+        due = [j for j in self.in_state("scheduled") if j.due is not None and j.due <= self.now]
+        for job in sorted(due, key=lambda j: (j.due, j.id)):
+            self.promote(job)
+        for job in buried:
+            if job.since + RETENTION_MS <= self.now:
+                del self.jobs[job.id]
+
+    def expire(self, job: Job) -> None:
+        """Its lease is over."""
+        if job.state == "cancelling":
+            del self.jobs[job.id]
+        elif job.lost + 1 < job.losses:
+            self.move(job, "ready", lost=job.lost + 1, returning=True)
+        else:
+            self.move(job, "dead", lost=job.lost + 1, reason="poison")
+
+    def promote(self, job: Job) -> None:
+        """It is due."""
+        returning = job.seq is not None
+        self.move(job, "ready", returning=returning, seq=job.seq or self.next_place())
+
+    def give_up(self, job: Job, how: str, delay: int) -> None:
+        """A claim ends without success."""
+        if how in {"retry", "final"}:
+            job.failed += 1
+            if how == "final" or job.failed >= job.attempts:
+                self.move(job, "dead", reason="given_up" if how == "final" else "attempts_spent")
+            elif delay:
+                self.move(job, "scheduled", due=self.now + delay)
+            else:
+                self.move(job, "ready", returning=True)
+        elif how == "shutdown":
+            self.move(job, "ready", returning=True)
+        elif job.unknown + 1 >= LIMITS["unknown_max"]:
+            self.move(job, "dead", reason="unknown_task")
+        else:
+            wait = min(LIMITS["backoff_ms"] * 2**job.unknown, LIMITS["backoff_max_ms"])
+            self.move(job, "scheduled", unknown=job.unknown + 1, due=self.now + wait)
+
+    def in_force(self, job_id: str, fence: str) -> Job | None:
+        job = self.jobs.get(job_id)
+        return job if job is not None and job.fence == fence else None
+
+
+class Queue(RuleBasedStateMachine):
+    """Random histories of one queue, told to the server and to the model."""
+
+    def __init__(
+        self, url: str, *, scripts: Callable[[str], Script] = timed, ids: Sequence[str] = IDS
+    ) -> None:
+        super().__init__()
+        self.ids = ids
+        self.wire = LossyWire(url)
+        self.seed = Seed(url, wire=self.wire, scripts=scripts)
+        self.seed.control.flushall()
+        self.seed.clock.set(START_MS)
+        self.seed.configure(dead_retention_ms=RETENTION_MS)
+        self.model = Model()
+        self.fences: dict[str, str] = {}
+        """The last fence of every job that was ever claimed."""
+        self.stranger = False
+
+    def teardown(self) -> None:
+        self.seed.client.close()
+        self.seed.control.close()
+
+    def before_call(self) -> None:
+        """The first call that meets another history starts an epoch."""
+        if self.stranger:
+            self.stranger = False
+            self.model.new_epoch()
+
+    def pick(self, numbers: list[int], *states: str) -> list[str]:
+        """Name jobs: mostly such as stand in these states, now and then any."""
+        fitting = [job.id for job in self.model.in_state(*states)]
+        named = []
+        for number in numbers:
+            among = self.ids if number % 7 == 0 or not fitting else fitting
+            named.append(among[number // 7 % len(among)])
+        return list(dict.fromkeys(named))
+
+    def some_held(self) -> bool:
+        return bool(self.model.in_state("running", "cancelling"))
+
+    # Rules.
+
+    @initialize(count=st.integers(2, 6))
+    def begin(self, count: int) -> None:
+        self.enqueue([(i, "normal", 0, 3, 3) for i in IDS[:count]])
+        self.claim("w-1", count // 2, True)
+
+    @rule(
+        wanted=st.lists(
+            st.tuples(
+                ids,
+                st.sampled_from([str(p) for p in PRIORITIES]),
+                delays,
+                st.integers(1, 3),
+                st.integers(1, 3),
+            ),
+            min_size=1,
+            max_size=5,
+        )
+    )
+    def enqueue(self, wanted: list[tuple[str, str, int, int, int]]) -> None:
+        self.before_call()
+        accepted = self.seed.enqueue(
+            *(
+                self.seed.job(i, priority=p, delay_ms=d, attempts=a, losses=n)
+                for i, p, d, a, n in wanted
+            )
+        )
+        fresh = []
+        for job_id, priority, delay, attempts, losses in wanted:
+            if job_id in self.model.jobs:
+                continue
+            fresh.append(job_id)
+            job = Job(
+                job_id,
+                "ready",
+                self.model.now,
+                priority=priority,
+                attempts=attempts,
+                losses=losses,
+            )
+            job.old_entry = job_id in self.model.tombs
+            if delay:
+                job.state, job.due = "scheduled", self.model.now + delay
+            else:
+                job.seq = self.model.next_place()
+            self.model.jobs[job_id] = job
+
+        assert tuple(fresh) == accepted.ids
+        assert len(wanted) - len(fresh) == len(accepted.duplicates)
+
+    @rule(worker=workers, limit=st.integers(0, 4).map(lambda n: 4 - n), woken=st.booleans())
+    def claim(self, worker: str, limit: int, woken: bool) -> None:
+        self.before_call()
+        if woken:
+            self.seed.take_token()
+        claimed = self.seed.claim(limit, worker=worker)
+        self.model.sweep()
+        ready = {job.id: job for job in self.model.in_state("ready")}
+        expected = 0 if self.model.paused else min(limit, len(ready))
+
+        assert expected == len(claimed.jobs)
+        self.check_order([ready[c.id] for c in claimed.jobs], ready.values())
+        for claim in claimed.jobs:
+            job = ready[claim.id]
+            self.model.move(
+                job, "running", claim=job.claim + 1, fence=claim.fence, by=worker, returning=False
+            )
+            job.lease = self.model.now + LEASE_MS
+            job.old_entry = False
+            assert (job.claim, job.failed, job.lost) == (claim.number, claim.failures, claim.losses)
+            self.fences[job.id] = claim.fence
+        due = [job.due for job in self.model.in_state("scheduled")]
+        assert min(due, default=None) == claimed.next_due_ms
+        left = bool(self.model.in_state("ready")) and not self.model.paused
+        assert claimed.more or not left
+
+    def check_order(self, taken: list[Job], ready: Iterable[Job]) -> None:
+        """Strictly by priority. In it, those that return go first, and the others in the order of their places."""
+        assert [j.rank for j in taken] == sorted(j.rank for j in taken)
+        names = {j.id for j in taken}
+        left = [j for j in ready if j.id not in names]
+        for at, job in enumerate(taken):
+            behind = [*taken[at + 1 :], *left]
+            assert not [j for j in behind if j.rank < job.rank]
+            if job.old_entry or job.returning:
+                continue
+            peers = [j for j in behind if j.rank == job.rank and not j.old_entry]
+            assert not [j for j in peers if j.returning]
+            assert not [j for j in peers if (j.seq or 0) < (job.seq or 0)]
+
+    def held(self, names: list[str], wrong: bool) -> list[tuple[str, str]]:
+        """What a worker presents: the last fence that it knows, or one that was never given."""
+        return [(i, NO_FENCE if wrong else self.fences.get(i, NO_FENCE)) for i in names]
+
+    @rule(how=settlements, numbers=picks, wrong=rarely, delay=delays, worker=workers)
+    def settle(self, how: str, numbers: list[int], wrong: bool, delay: int, worker: str) -> None:
+        self.before_call()
+        held = self.held(self.pick(numbers, "running", "cancelling"), wrong)
+        match how:
+            case "complete":
+                outcomes = self.seed.complete(*held, worker=worker)
+            case "retry" | "final":
+                outcomes = self.seed.fail(
+                    *held, verdict=how, delay_ms=delay, reason="given_up", worker=worker
+                )
+            case _:
+                outcomes = self.seed.rollback(*held, reason=how, worker=worker, **LIMITS)
+        expected = {}
+        for job_id, fence in held:
+            job = self.model.in_force(job_id, fence)
+            if job is None:
+                expected[job_id] = "stale" if job_id in self.model.jobs else "gone"
+            elif how == "complete" or job.state == "cancelling":
+                del self.model.jobs[job_id]
+                if how != "complete":
+                    expected[job_id] = "cancelled"
+            else:
+                self.model.give_up(job, how, delay)
+                expected[job_id] = job.state
+
+        assert expected == outcomes
+
+    @rule(how=settlements, numbers=picks, delay=delays, worker=workers, limit=st.integers(1, 4))
+    def take_and_settle(
+        self, how: str, numbers: list[int], delay: int, worker: str, limit: int
+    ) -> None:
+        """What workers do all day: by itself it would come up too rarely."""
+        self.claim(worker, limit, True)
+        self.settle(how, numbers, False, delay, worker)
+
+    @precondition(some_held)
+    @rule(numbers=picks, wrong=rarely, worker=workers)
+    def extend(self, numbers: list[int], wrong: bool, worker: str) -> None:
+        """Only who made the claim may extend it."""
+        self.before_call()
+        names = self.pick(numbers, "running", "cancelling")
+        held = self.held(names, wrong)
+        extended = self.seed.extend(held, worker=worker)
+        self.model.note_activity()
+        lost, cancelling = [], []
+        for job_id, fence in held:
+            job = self.model.in_force(job_id, fence)
+            if job is None or job.by != worker:
+                lost.append(job_id)
+                continue
+            job.lease = self.model.now + LEASE_MS
+            if job.state == "cancelling":
+                cancelling.append(job_id)
+
+        assert (tuple(lost), tuple(cancelling)) == (extended.lost, extended.cancelling)
+
+    @rule(how=st.sampled_from(["requeue", "cancel", "prune"]), numbers=picks)
+    def a_person_decides(self, how: str, numbers: list[int]) -> None:
+        if how == "cancel":
+            self.cancel(numbers[:1])
+        elif how == "requeue" or len(numbers) < 3:
+            self.requeue(numbers)
+        else:
+            self.prune(numbers)
+
+    def cancel(self, numbers: list[int]) -> None:
+        self.before_call()
+        names = self.pick(numbers, "ready", "scheduled", "running")
+        outcomes = self.seed.cancel(*names)
+        expected = {}
+        for job_id in names:
+            job = self.model.jobs.get(job_id)
+            if job is None:
+                expected[job_id] = "gone"
+            elif job.state in {"ready", "scheduled"}:
+                expected[job_id] = "cancelled"
+                if job.state == "ready" and job.lane is None:
+                    self.model.tombs.add(job_id)
+                del self.model.jobs[job_id]
+            else:
+                if job.state == "running":
+                    job.state, job.since = "cancelling", self.model.now
+                expected[job_id] = job.state
+
+        assert expected == outcomes
+
+    def requeue(self, numbers: list[int]) -> None:
+        self.before_call()
+        names = self.pick(numbers, "dead")
+        outcomes = self.seed.requeue(*names)
+        expected = {}
+        for job_id in names:
+            job = self.model.jobs.get(job_id)
+            if job is None:
+                expected[job_id] = "gone"
+            elif job.state != "dead":
+                expected[job_id] = job.state
+            else:
+                expected[job_id] = "requeued"
+                self.model.move(
+                    job, "ready", seq=self.model.next_place(), failed=0, lost=0, unknown=0
+                )
+                job.returning = False
+                job.old_entry = job_id in self.model.tombs
+
+        assert expected == outcomes
+
+    def prune(self, numbers: list[int]) -> None:
+        self.before_call()
+        names = self.pick(numbers, "dead")
+        outcomes = self.seed.prune(*names)
+        expected = {}
+        for job_id in names:
+            job = self.model.jobs.get(job_id)
+            expected[job_id] = "gone" if job is None else job.state
+            if job is not None and job.state == "dead":
+                expected[job_id] = "pruned"
+                del self.model.jobs[job_id]
+
+        assert expected == outcomes
+
+    @precondition(lambda self: not self.model.paused)
+    @rule()
+    def pause(self) -> None:
+        self.before_call()
+        self.model.paused = True
+        self.seed.configure(paused=1)
+
+    @precondition(lambda self: self.model.paused)
+    @rule()
+    def resume(self) -> None:
+        self.before_call()
+        self.model.paused = False
+        self.seed.configure(paused=0)
+
+    @precondition(lambda self: self.model.paused)
+    @rule()
+    def resume_soon(self) -> None:
+        """Twice as likely as any other rule, since a paused queue shows little."""
+        self.resume()
+
+    @rule(ms=st.sampled_from([1, 500, 1_000, 5_000, 10_000, 20_000, 20_001, 100_000]))
+    def time_passes(self, ms: int) -> None:
+        self.seed.advance(ms)
+        self.model.now += ms
+
+    @precondition(some_held)
+    @rule(worker=workers)
+    def a_lease_passes_while_others_work(self, worker: str) -> None:
+        for _ in range(3):
+            self.time_passes(LEASE_MS // 3)
+            self.claim(worker, 0, False)
+
+    @rule()
+    def the_next_reply_is_lost(self) -> None:
+        self.wire.lose = 1
+
+    @rule()
+    def failover(self) -> None:
+        """To a replica that has everything: only the server's history is another."""
+        self.seed.control.execute_command("DEBUG", "CHANGE-REPL-ID")
+        self.stranger = True
+
+    # What holds after every step.
+
+    @invariant()
+    def the_queue_is_as_the_model_says(self) -> None:
+        snapshot = self.seed.snapshot()
+        told = {job.id: job.line() for job in self.model.jobs.values()}
+
+        assert told == snapshot["state"]
+        leases = {j.id: float(j.lease) for j in self.model.in_state("running", "cancelling")}
+        assert leases == snapshot["leases"]
+        assert_consistent(snapshot)
+
+    @invariant()
+    def whoever_sleeps_is_woken(self) -> None:
+        """Jobs that can be claimed, and an empty wake list, would wait for the next poll."""
+        if self.model.in_state("ready") and not self.model.paused:
+            assert self.seed.tokens() == 1

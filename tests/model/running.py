@@ -1,0 +1,40 @@
+"""Running a state machine: so many examples, or, for the long form, for so many minutes."""
+
+import os
+import time
+from collections.abc import Callable
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+
+MINUTES = "RQ_CORE_MODEL_MINUTES"
+"""Set by scripts/model: how long each machine runs, in batches of new examples."""
+BATCH = 200
+
+
+def run(machine: Callable[[], RuleBasedStateMachine], *, examples: int, steps: int = 50) -> None:
+    """Run a machine, so many examples or as long as MINUTES says. A failure prints its steps and how to repeat them."""
+    minutes = float(os.environ.get(MINUTES, "0"))
+    if not minutes:
+        _run(machine, examples, steps)
+        return
+    until = time.monotonic() + 60 * minutes
+    begun = 0
+    while time.monotonic() < until:
+        _run(machine, BATCH, steps)
+        begun += BATCH
+        print(f"{begun} examples agree", flush=True)  # noqa: T201 - tells how far a long run has come
+
+
+def _run(machine: Callable[[], RuleBasedStateMachine], examples: int, steps: int) -> None:
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            print_blob=True,
+            phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -1,0 +1,422 @@
+"""Random histories of a queue with caps agree with a model that knows no lanes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from hashlib import sha1
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, invariant, rule
+
+from rq_core.history import Entry
+from rq_core.machine import PRIORITIES, Event
+from rq_core.operations import CLAIM_BYTES, SWEEP_MAX
+from rq_core.scopes import full_rules, lane_name
+from rq_core.scripts import Script
+from tests.model.caps_model import CapsModel
+from tests.model.fair_model import FairModel
+from tests.model.machine import (
+    LIMITS,
+    RETENTION_MS,
+    Job,
+    Queue,
+    delays,
+    picks,
+    settlements,
+    workers,
+)
+from tests.model.running import run
+from tests.support.clock import timed
+from tests.support.lanes import breaches
+from tests.support.proof import unproved
+from tests.support.seed import spec
+from tests.support.servers import Engine
+
+IDS = [f"j-{n}" for n in range(14)]
+RATE = "tenant@10s"
+KEYS = ["x", "y", "z", ""]
+limits = st.sampled_from(["0", "1", "1", "1", "2", "2", "3", "none"])
+rates = st.sampled_from(["5/10000ms/1", "2/10000ms/2", "10/10000ms/3", "0", "none"])
+targets = st.sampled_from(
+    ["task=a", "task=b", "tenant", "tenant", "tenant=x", "host", "host=h", "queue"]
+)
+rate_targets = st.sampled_from([RATE, f"{RATE}=x"])
+changes = st.one_of(
+    st.tuples(targets, limits), st.tuples(targets, limits), st.tuples(rate_targets, rates)
+)
+
+
+@st.composite
+def wanted(draw: Callable[..., Any], *, fair: bool = False) -> dict[str, Any]:
+    """A job that a producer hands over. In a fair queue it always has a key, and here its task's scope, too."""
+    task = draw(st.sampled_from(["a", "a", "b"]))
+    tenant = draw(st.sampled_from(["x", "x", "y"]))
+    all_scopes = [f"task={task}", f"tenant={tenant}", "host=h", f"{RATE}={tenant}"]
+    scopes = draw(st.lists(st.sampled_from(all_scopes), max_size=3))
+    if fair:
+        scopes = [*all_scopes[:1], *scopes, f"fair={draw(st.sampled_from(KEYS))}"]
+    priority = draw(st.sampled_from(["normal", "normal", "normal", *map(str, PRIORITIES)]))
+    delay = draw(delays)
+    lane = lane_name(list(map(str, PRIORITIES)).index(priority), scopes)
+    rules = []
+    if lane and not delay and draw(st.integers(0, 3)) == 3:
+        kinds = [st.tuples(st.just("most"), st.integers(0, 2))]
+        kinds.append(
+            st.tuples(st.sampled_from(["discard", "reject"]), st.sampled_from(scopes))  # type: ignore[arg-type]
+        )
+        rules = draw(st.lists(st.one_of(kinds), min_size=1, max_size=2))
+    return {
+        "id": draw(st.sampled_from(IDS)),
+        "task": task,
+        "priority": priority,
+        "delay": delay,
+        "attempts": draw(st.integers(1, 3)),
+        "losses": draw(st.integers(1, 3)),
+        "lane": lane,
+        "rules": rules,
+    }
+
+
+@cache
+def in_small_sweeps(name: str) -> Script:
+    """Scripts whose change of a family's limit re-evaluates one scope and leaves the others to claims."""
+    made = timed(name)
+    if name != "cap":
+        return made
+    text = made.text.replace("SCOPES_MAX = 500 ", "SCOPES_MAX = 1 ")
+    assert text != made.text
+    return replace(made, text=text, sha=sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+class CapsQueue(Queue):
+    """Random histories of one queue with caps, told to the server and to the model."""
+
+    model: CapsModel
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, scripts=in_small_sweeps, ids=IDS)
+        self.model = CapsModel()
+        self.known_due: int | None = None
+        """When whoever sleeps will claim by itself."""
+
+    # Rules.
+
+    @initialize(
+        caps=st.lists(changes, max_size=4),
+        jobs=st.lists(wanted(), min_size=2, max_size=8, unique_by=lambda w: w["id"]),
+        limit=st.integers(0, 4),
+    )
+    def begin(  # type: ignore[override]
+        self, caps: list[tuple[str, str]], jobs: list[dict[str, Any]], limit: int
+    ) -> None:
+        for change in caps:
+            self.set_caps([(*change, "any", "live")])
+        self.enqueue(jobs)
+        self.claim("w-1", limit, True)
+
+    @rule(jobs=st.lists(wanted(), min_size=1, max_size=5))
+    def enqueue(self, jobs: list[dict[str, Any]]) -> None:  # type: ignore[override]
+        self.before_call()
+        made = [
+            self.seed.job(
+                w["id"],
+                task=w["task"],
+                priority=w["priority"],
+                delay_ms=w["delay"],
+                attempts=w["attempts"],
+                losses=w["losses"],
+                lane=w["lane"],
+                full=full_rules(w["rules"]),
+            )
+            for w in jobs
+        ]
+        told = self.seed.enqueue(*made)
+        expected: dict[str, list[Any]] = {
+            "ids": [], "duplicates": [], "discarded": [], "rejected": [],
+        }  # fmt: skip
+        for w in jobs:
+            job = self.new_job(w)
+            if job.id in self.model.jobs:
+                expected["duplicates"].append(job.id)
+                continue
+            kept_out = self.model.kept_out(job.lane or "", w["rules"])
+            if kept_out:
+                expected[kept_out[0]].append((job.id, kept_out[1]))
+                continue
+            expected["ids"].append(job.id)
+            if job.state == "ready":
+                job.seq = self.model.next_place()
+            self.model.jobs[job.id] = job
+
+        assert {name: tuple(value) for name, value in expected.items()} == told._asdict()
+
+    def new_job(self, w: dict[str, Any]) -> Job:
+        job = Job(
+            w["id"],
+            "scheduled" if w["delay"] else "ready",
+            self.model.now,
+            task=w["task"],
+            priority=w["priority"],
+            lane=w["lane"] or None,
+            attempts=w["attempts"],
+            losses=w["losses"],
+        )
+        if job.lane is None:
+            # A producer that knows of no scope: its job goes where the task's cap, if there is one, puts it.
+            job.lane = self.model.lane(job)
+        job.old_entry = job.id in self.model.tombs
+        if w["delay"]:
+            job.due = self.model.now + w["delay"]
+        return job
+
+    @rule(worker=workers, limit=st.integers(0, 6).map(lambda n: 6 - n), woken=st.booleans())
+    def claim(self, worker: str, limit: int, woken: bool) -> None:
+        self.claim_within(worker, limit, woken, CLAIM_BYTES, SWEEP_MAX)
+
+    @rule(
+        worker=workers,
+        limit=st.integers(1, 6),
+        bytes_max=st.sampled_from([1, 40, CLAIM_BYTES]),
+        sweep_max=st.sampled_from([1, 2, SWEEP_MAX]),
+    )
+    def claim_little(self, worker: str, limit: int, bytes_max: int, sweep_max: int) -> None:
+        """With budgets that run out."""
+        self.claim_within(worker, limit, True, bytes_max, sweep_max)
+
+    def claim_within(
+        self, worker: str, limit: int, woken: bool, bytes_max: int, sweep_max: int
+    ) -> None:
+        self.before_call()
+        self.model.note_waiting()
+        self.model.begin_claim()
+        if woken:
+            self.seed.take_token()
+        before = len(self.seed.entries())
+        claimed = self.seed.claim(limit, worker=worker, bytes_max=bytes_max, sweep_max=sweep_max)
+        entries = self.seed.entries()[before:]
+        ample = sweep_max == SWEEP_MAX
+        if ample:
+            self.model.sweep()
+        else:
+            promoted = [j.job_id for e in entries if e.event is Event.PROMOTED for j in e.jobs]
+            over = {j.id for j in self.model.in_state("dead") if self.is_over(j)}
+            pruned = {j.job_id for e in entries if e.event is Event.PRUNED for j in e.jobs}
+            assert pruned <= over
+            self.model.sweep_within(sweep_max, promoted, pruned)
+        self.model.note_waiting()
+
+        size = 0
+        room = self.model.limit("queue").most
+        free = len(self.model.jobs) if room is None else room - len(self.model.claimed())
+        for taken in claimed.jobs:
+            assert size < bytes_max
+            job = self.model.jobs[taken.id]
+            ahead = self.model.before(job)
+            if not ample:
+                # Lanes that were not reached stay behind; the order within a lane is kept.
+                ahead = [j for j in ahead if j.lane == job.lane is not None and j.rank == job.rank]
+            assert not ahead, f"{job.line()} was claimed before {[j.line() for j in ahead]}"
+            self.check_limits(entries, job)
+            self.model.take(job, taken.fence, worker)
+            assert (taken.number, taken.failures, taken.losses, taken.lane) == (
+                job.claim,
+                job.failed,
+                job.lost,
+                job.lane or "",
+            )
+            self.fences[job.id] = taken.fence
+            size += len(spec(job.task))
+        self.check_whole(claimed, min(limit, max(0, free)), size >= bytes_max, ample)
+        self.take_up()
+        self.model.end_claim(sweep_max)
+        self.known_due = claimed.next_due_ms
+
+    def is_over(self, job: Job) -> bool:
+        return job.since + RETENTION_MS <= self.model.now
+
+    def check_whole(self, claimed: Any, limit: int, cut: bool, ample: bool) -> None:
+        """No claim returns less than it could, unless it says that there is more."""
+        rest = [] if self.model.gated() else self.model.runnable()
+        if not ample:
+            soon = claimed.next_due_ms is not None and claimed.next_due_ms <= self.model.now
+            assert not rest or claimed.more or soon
+            return
+        if len(claimed.jobs) < limit and not cut:
+            assert not rest, f"{[j.line() for j in rest]} were left behind"
+            assert not claimed.more
+        assert not rest or claimed.more
+        due = self.seed.snapshot()["scheduled"].values()
+        if due:
+            assert claimed.next_due_ms is not None
+            assert claimed.next_due_ms <= min(due)
+
+    def check_limits(self, entries: Sequence[Entry], job: Job) -> None:
+        """The claimed event carries the scopes and the limits in force."""
+        (told,) = [
+            j.fields["scopes"]
+            for e in entries
+            if e.event is Event.CLAIMED
+            for j in e.jobs
+            if j.job_id == job.id
+        ]
+        assert told == self.model.limits_in_force(job)
+
+    def other_lane(self, job: Job, scopes: list[str]) -> str:
+        """Where the policy of its task puts a job, if it has these scopes now."""
+        return lane_name(job.rank, [f"task={job.task}", *scopes])
+
+    def take_up(self) -> None:
+        """Waiting jobs of a task that is capped have moved into its lanes, as far as a claim met them."""
+        for job_id, line in self.seed.snapshot()["state"].items():
+            job = self.model.jobs[job_id]
+            if job.state == "ready" and f" lane={self.model.lane(job)} " in line:
+                job.lane = self.model.lane(job)
+
+    @rule(how=settlements, numbers=picks, delay=delays, worker=workers, limit=st.integers(1, 4))
+    def take_and_settle(
+        self, how: str, numbers: list[int], delay: int, worker: str, limit: int
+    ) -> None:
+        self.claim(worker, limit, True)
+        self.settle(how, numbers, False, delay, worker)
+
+    @rule(how=settlements, numbers=picks, delay=delays, worker=workers)
+    def settle_some(self, how: str, numbers: list[int], delay: int, worker: str) -> None:
+        self.settle(how, numbers, False, delay, worker)
+
+    @rule(
+        numbers=picks,
+        scopes=st.lists(st.sampled_from(["tenant=x", "tenant=y", "host=h"])),
+        worker=workers,
+    )
+    def change_lanes(self, numbers: list[int], scopes: list[str], worker: str) -> None:
+        """The policy of their task has changed: they go back into the lane that it gives them now."""
+        self.before_call()
+        held = self.held(self.pick(numbers, "running"), False)
+        lanes = {
+            i: self.other_lane(self.model.jobs[i], scopes) for i, _ in held if i in self.model.jobs
+        }
+        outcomes = self.seed.client.one(
+            self.seed.operations.rollback_call(
+                self.seed.queue,
+                worker,
+                [(i, f, "lane_changed", "null", lanes.get(i, "")) for i, f in held],
+                **LIMITS,
+            )
+        )
+        expected = {}
+        for job_id, fence in held:
+            job = self.model.in_force(job_id, fence)
+            if job is None:
+                expected[job_id] = "stale" if job_id in self.model.jobs else "gone"
+            elif job.state == "cancelling":
+                del self.model.jobs[job_id]
+                expected[job_id] = "cancelled"
+            else:
+                job.lane = lanes[job_id]
+                self.model.move(job, "ready", returning=True)
+                expected[job_id] = "ready"
+
+        assert expected == outcomes
+
+    @rule(
+        change=changes,
+        version=st.sampled_from(["any", "any", "right", "wrong"]),
+        source=st.sampled_from(["live", "live", "code"]),
+    )
+    def change_cap(self, change: tuple[str, str], version: str, source: str) -> None:
+        self.set_caps([(*change, version, source)])
+
+    def set_caps(self, wanted: list[tuple[str, str, str, str]]) -> None:
+        self.before_call()
+        for scope, limit, version, source in wanted:
+            stored = self.model.caps.get(scope)
+            current = stored.version if stored else 0
+            number = {"any": -1, "right": current, "wrong": current + 1}[version]
+            told = self.seed.cap(scope, limit, number, source=source)
+
+            expected = self.model.set_cap(scope, limit, number, source)
+            assert (told.outcome, told.version, str(told.limit)) == expected
+        self.model.over = self.model.breached()
+
+    # What holds after every step.
+
+    @invariant()
+    def caps_hold(self) -> None:
+        """I3: more than the cap hold a scope only after it was lowered."""
+        self.model.note_waiting()
+        self.model.over &= self.model.breached()
+        snapshot = self.seed.snapshot()
+        told = {each.partition(":")[0] for each in breaches(snapshot)}
+        assert told == self.model.over - {"queue"}
+        assert unproved(self.seed.entries()) == []
+        stored = {
+            name: f"{e.limit} version={e.version} from={e.source}"
+            + (f" was={','.join(e.was)}" if e.was else "")
+            for name, e in self.model.caps.items()
+        }
+        assert stored == snapshot["caps"]
+        spent = {s: at for s, at in self.model.arrivals.items() if at > self.model.now * 1000}
+        assert spent.items() <= {s: int(at) for s, at in snapshot["rates"].items()}.items()
+
+    @invariant()
+    def whoever_sleeps_is_woken(self) -> None:
+        """Where something may be claimed there is a token, or the last claim's answer said when."""
+        if self.seed.tokens() or self.model.gated():
+            return
+        due = self.seed.snapshot()["scheduled"]
+        resuming = {m.removeprefix("rate|") for m in due if m.startswith("rate|")}
+        asleep = [
+            job.line()
+            for job in self.model.runnable()
+            if resuming.isdisjoint(self.model.scopes(job))
+        ]
+        assert not asleep
+        if due:
+            assert self.known_due is not None
+            assert self.known_due <= min(due.values())
+
+
+class FairQueue(CapsQueue):
+    """The same in a fair queue."""
+
+    model: FairModel
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.model = FairModel()
+        self.seed.configure(fair=1)
+
+    @initialize(
+        caps=st.lists(changes, max_size=3),
+        jobs=st.lists(wanted(fair=True), min_size=2, max_size=10, unique_by=lambda w: w["id"]),
+        limit=st.integers(0, 4),
+    )
+    def begin(self, caps: list[tuple[str, str]], jobs: list[dict[str, Any]], limit: int) -> None:
+        super().begin(caps, jobs, limit)
+
+    @rule(jobs=st.lists(wanted(fair=True), min_size=1, max_size=6))
+    def enqueue(self, jobs: list[dict[str, Any]]) -> None:
+        super().enqueue(jobs)
+
+    def other_lane(self, job: Job, scopes: list[str]) -> str:
+        return super().other_lane(job, [*scopes, f"fair={self.model.key(job)}"])
+
+    @rule(key=st.sampled_from(KEYS[:3]), weight=st.integers(1, 3))
+    def change_weight(self, key: str, weight: int) -> None:
+        self.set_caps([(f"weight={key}", str(weight), "any", "live")])
+
+    @invariant()
+    def virtual_times_are_as_the_model_says(self) -> None:
+        snapshot = self.seed.snapshot()
+
+        assert self.model.finishes == snapshot["fair"]
+        assert self.model.clock == int(snapshot["meta"].get("fair_clock", 0))
+
+
+def test_random_histories_with_caps_agree_with_the_model(engine: Engine, redis_url: str) -> None:
+    run(lambda: CapsQueue(redis_url), examples=90 if engine.name == "valkey" else 25)
+
+
+def test_random_histories_of_fair_queues_agree_with_the_model(valkey_url: str) -> None:
+    run(lambda: FairQueue(valkey_url), examples=50)
