@@ -67,7 +67,8 @@ def _problem(view: View, lane: str, place: Place, first: int) -> str | None:
     """Say what is wrong with a lane's place, whose first job has this place in line."""
     score = view.snapshot["open"].get(lane)
     # In a queue that was fair, lanes keep their virtual times until their turn.
-    by_age = not view.fact("fair") and place.tag > view.fact("fair_top")
+    virtual = max(view.fact("fair_clock"), view.fact("fair_top"))
+    by_age = not view.fact("fair") and place.tag > virtual
     if place.order // RANK != int(lane[0]):
         return f"has an order of another priority: {place.order}"
     if by_age and place.tag != first:

@@ -1,5 +1,6 @@
 """The doctor on a queue with caps: what is lost is named and mended, and the caps are kept all the while."""
 
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -315,6 +316,37 @@ def test_a_careless_hand_is_named_and_mended(seed: Seed, hand: str) -> None:
     assert holders_of(before) == holders_of(after)
     left = before["state"].keys() - {"dead"}
     assert left == busy.drain()
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_any_damage_to_indexes_is_mended(seed: Seed, number: int) -> None:
+    """Random keys and members vanish, move or appear, over and over while the queue drains; the number repeats it."""
+    chance = random.Random(number)
+    busy = Busy(seed, fair=number % 2 == 1)
+    for _ in range(6):
+        before = seed.snapshot()
+        for name in chance.sample(LOST, 3):
+            members = before[name]
+            if not members or chance.random() < 0.3:
+                seed.control.delete(seed.keys(name))
+            elif name in ("lanes", "rates"):
+                seed.control.hdel(seed.keys(name), chance.choice(list(members)))
+            elif isinstance(members, dict):
+                seed.control.zrem(seed.keys(name), chance.choice(list(members)))
+                seed.control.zadd(
+                    seed.keys(name), {chance.choice([*before["waiting"], *before["open"], "?"]): 0}
+                )
+        assert mend(seed) == []
+        after = seed.snapshot()
+        assert_consistent(after)
+        assert before["state"] == after["state"]
+        assert holders_of(before) == holders_of(after)
+        busy.take(chance.randrange(1, 6))
+        if busy.held:
+            busy.end()
+    seed.take_token()
+    assert busy.drain() <= before["state"].keys()
+    assert list(seed.snapshot()["state"]) == ["dead"]
 
 
 def test_repairing_twice_changes_nothing(seed: Seed) -> None:
