@@ -45,7 +45,6 @@ for i = 1, each_count do
 end
 local stored = read_many(caps, scopes)
 local sleeping = wake_is_empty()
-redis.call('ZCARD', leases)
 redis.call('ZCARD', scheduled)
 
 --- Running jobs of a task hold its new scope. Their lanes name it from now on.
@@ -68,9 +67,9 @@ local function count_running(scope)
   end
 end
 
-local entries, changes, answer, sweeps = {}, {}, {}, {}
-local queue_opens, by_task, by_key = false, false, false
-local queue_before = queue_cap()
+local entries, changes, answer, first, sweeps = {}, {}, {}, {}, {}
+local queue_opens = false
+local queue_before, claimed = queue_cap(), redis.call('ZCARD', leases)
 for i = 1, each_count do
   local scope, limit, version = each(i)
   local old = read_entry(stored[i])
@@ -92,19 +91,20 @@ for i = 1, each_count do
     entries[#entries + 1] = scope
     entries[#entries + 1] = limit .. ' version=' .. now_stored.version .. ' from=' .. source ..
       (was ~= '' and ' was=' .. was or '')
+    families[scope] = limit
     changes[#changes + 1] = '["' .. scope .. '",' .. quoted(old and old.limit) .. ',"' .. limit .. '",' ..
       now_stored.version .. ']'
     if scope == 'queue' then
-      local held, most = redis.call('ZCARD', leases), tonumber(limit)
-      queue_opens = queue_before ~= nil and held >= queue_before and (not most or held < most)
-    elseif scope:sub(1, 5) == 'task=' then
-      by_task = true
-      if not old then
-        count_running(scope)
-      end
-      sweeps[#sweeps + 1] = scope
+      local most = tonumber(limit)
+      queue_opens = queue_before ~= nil and claimed >= queue_before and (not most or claimed < most)
     elseif scope:sub(1, 7) ~= 'weight=' then
-      by_key = by_key or scope:find('=', 1, true) ~= nil
+      local by_task = scope:sub(1, 5) == 'task='
+      if by_task or scope:find('=', 1, true) then
+        set_fact(by_task and 'caps_by_task' or 'caps_by_key', 1)
+      end
+      if by_task and not old then
+        first[#first + 1] = scope
+      end
       sweeps[#sweeps + 1] = scope
     end
   end
@@ -113,29 +113,10 @@ for i = 1, each_count do
   end
 end
 
--- The new limits are written before what they change is decided, so the first event stands before them. From here on
--- nothing fails: the keys were looked at.
-redis.call('ZCARD', holders)
-redis.call('ZCARD', blocked)
-redis.call('ZCARD', open)
-redis.call('ZCARD', waiting)
-redis.call('HLEN', lanes)
-redis.call('HLEN', rates)
-redis.call('ZCARD', fair)
-for i = 1, #changes do
-  emit_queue('cap_changed', now, by, changes[i], why)
+-- What the new limits let in. They are looked at as if they were stored.
+for _, scope in ipairs(first) do
+  count_running(scope)
 end
-call_many('HSET', caps, entries)
-call_many('HSET', state, lines)
-if by_task then
-  set_fact('caps_by_task', 1)
-end
-if by_key then
-  set_fact('caps_by_key', 1)
-end
-known_scopes = {}
-call_many('ZADD', holders, holders_in)
-holders_in = {}
 local unfinished = {}
 for _, scope in ipairs(sweeps) do
   if scope:find('=', 1, true) then
@@ -148,6 +129,13 @@ for _, scope in ipairs(sweeps) do
     end
   end
 end
+check_lanes()
+
+for i = 1, #changes do
+  emit_queue('cap_changed', now, by, changes[i], why)
+end
+call_many('HSET', caps, entries)
+call_many('HSET', state, lines)
 call_many('ZADD', scheduled, unfinished)
 write_lanes()
 if sleeping and (opened or queue_opens or #unfinished > 0) then

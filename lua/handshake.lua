@@ -5,8 +5,8 @@ The new epoch is greater than any that could have been used: the one before, the
 caller's floor, and the clock in case all of those were lost.
 
 Flags: allow-oom
-Keys: meta state outbox
-Meta: layout epoch replid sequence no_reap_before paused audit audit_id
+Keys: meta state caps outbox
+Meta: layout epoch replid sequence no_reap_before paused audit audit_id caps_by_task caps_by_key
     lease_ms dead_retention_ms backlog_max_jobs backlog_max_bytes
 Args: by floor:int
 Uses: clock meta epoch emit
@@ -32,7 +32,7 @@ if not same_history(facts) then
   else
     started = 'outbox_lost'
   end
-  local alive = redis.call('HLEN', state)
+  local alive, capped = redis.call('HLEN', state), redis.call('HLEN', caps)
   -- A lost meta loses the count of places in line; the clock is ahead of any that could have been given.
   local sequence = facts.sequence or (alive > 0 and now or 0)
   local old_epoch, old_replid = facts.epoch, facts.replid
@@ -49,6 +49,11 @@ if not same_history(facts) then
     set_fact('backlog_bytes', 0)
   end
   set_fact('sequence', sequence)
+  if not old_epoch and capped > 0 then
+    -- Limits outlive a lost meta: without these no script would look at them.
+    set_fact('caps_by_task', 1)
+    set_fact('caps_by_key', 1)
+  end
   set_fact('no_reap_before', now + fact('lease_ms'))
   for name, default in pairs(SETTINGS) do
     if not facts[name] then

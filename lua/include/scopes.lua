@@ -15,10 +15,12 @@ Uses: batch meta
 local known_scopes = {}
 local holders_in, holders_out = {}, {}
 
---- The stored limit of a scope or a family: `10`, `none`, `100/60000ms/1`; nil if there is none.
+--- The stored limit of a scope or a family: `10`, `none`, `100/60000ms/1`; nil if there is none. What this call has
+--- read, or is going to store, is in `families`.
 local families = {}
 local function limit_of(name, family)
-  local own = facts.caps_by_key and name ~= family and redis.call('HGET', caps, name)
+  local own = facts.caps_by_key and name ~= family and
+    (families[name] or redis.call('HGET', caps, name))
   if not own and families[family] == nil then
     families[family] = redis.call('HGET', caps, family)
   end
@@ -38,7 +40,7 @@ local function scope_of(name)
   known_scopes[name] = scope
   local limit
   if family == 'task' then
-    limit = redis.call('HGET', caps, name)
+    limit = families[name] or redis.call('HGET', caps, name)
     limit = limit and limit:match('^%S+')
   elseif family ~= 'fair' then
     limit = limit_of(name, family)

@@ -11,13 +11,27 @@ class Kind(StrEnum):
     """What does not agree."""
 
     UNREADABLE = "unreadable"
-    """A state line that no script wrote."""
+    """A state line, or a limit, that no script wrote."""
     NO_SPEC = "no_spec"
     """A live job whose arguments are gone: the worker that claims it can only fail it."""
     NO_STATE = "no_state"
     """A job's arguments without a state line."""
     NOT_LISTED = "not_listed"
-    """A ready job that stands in no list: nobody would ever claim it."""
+    """A ready job that stands in no list and no lane: nobody would ever claim it."""
+    NO_PLACE = "no_place"
+    """A lane that stands nowhere, or elsewhere than its jobs say."""
+    KEPT_WAITING = "kept_waiting"
+    """A scope has room, and nothing would let in what waits for it."""
+    NOT_COUNTED = "not_counted"
+    """A claimed job that does not hold a scope of its own: one too many could run."""
+    RATE_LOST = "rate_lost"
+    """A rate was spent, and until when is gone: it would be spent again too soon."""
+    TURN_LOST = "turn_lost"
+    """What a key of a fair queue has had is gone: it would be served before its turn."""
+    CAPS_UNNOTED = "caps_unnoted"
+    """Limits are stored, and nothing in ``meta`` says that they are to be looked at."""
+    NO_CAPS = "no_caps"
+    """The limits are gone."""
     NOT_SCHEDULED = "not_scheduled"
     """A scheduled job that would never become ready, or at another time than its state says."""
     NO_LEASE = "no_lease"
@@ -84,7 +98,7 @@ class Finding:
     """One sentence for people, without a full stop."""
     job_id: str | None = None
     record: Record | None = None
-    """What repair.lua is to do."""
+    """What repair.lua is to do; see there."""
     value: int | None = None
     """For TOMBSTONES and SEQUENCE: what the number should be."""
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rq_core.doctor.finding import Finding, Kind, Record
 from rq_core.doctor.view import View
 from rq_core.machine import CLAIMED_STATES, PRIORITIES, State
+from rq_core.scopes import QUEUE, is_rate
 from rq_core.settings import SETTINGS
 
 
@@ -43,7 +44,8 @@ def _specs(view: View) -> Iterator[Finding]:
 
 
 def _ready(view: View) -> Iterator[Finding]:
-    lacking = [i for i in view.in_state(State.READY).items() if i[0] not in view.listed]
+    plain = [item for item in view.in_state(State.READY).items() if item[1].lane is None]
+    lacking = [item for item in plain if item[0] not in view.listed]
     # Each goes to the head of its list, so the first in line must come last.
     lacking.sort(key=lambda item: -(item[1].number("seq") or 0))
     for job_id, job in lacking:
@@ -68,11 +70,18 @@ def _scheduled(view: View) -> Iterator[Finding]:
             yield of_job(Kind.NOT_SCHEDULED, job_id, says)
     for member in members:
         kind, _, job_id = member.partition("|")
+        if _returns(kind, job_id):
+            continue
         if kind != "job" or not job_id:
             says = f"`scheduled` has a member {member!r} that leads nowhere"
             yield Finding(Kind.STRAY, says, record=Record("scheduled", member))
         elif job_id not in waiting and job_id not in view.unreadable:
             yield of_job(Kind.STRAY, job_id, f"is in `scheduled` and {_is(view, job_id)}")
+
+
+def _returns(kind: str, rest: str) -> bool:
+    """Say whether a member of `scheduled` is a rate that goes on, or a change of limits that claims go on with."""
+    return (kind == "rate" and is_rate(rest)) or (kind == "caps" and "|" in rest)
 
 
 def _leases(view: View) -> Iterator[Finding]:
@@ -115,6 +124,8 @@ def _expiring(view: View) -> Iterator[Finding]:
                 yield of_job(
                     Kind.STRAY, name, f"is to be forgotten as a dead job and {_is(view, name)}"
                 )
+        elif kind == "rate" and is_rate(name):
+            continue  # see lanes.py
         elif kind != "slot" or name not in slots:
             says = f"`expiring` has a member {mark!r} that leads nowhere"
             yield Finding(Kind.STRAY, says, record=Record("expiring", mark))
@@ -124,7 +135,10 @@ def _meta(view: View) -> Iterator[Finding]:
     facts = view.snapshot["meta"]
     if not facts.get("epoch"):
         if any(view.snapshot.values()):
-            says = "`meta` is gone: a new epoch begins, with default settings"
+            says = (
+                "`meta` is gone: a new epoch begins, with default settings;"
+                " nobody knows whether the queue was paused or fair"
+            )
             yield Finding(Kind.NO_META, says)
         return
     if not view.snapshot["outbox"]:
@@ -135,27 +149,27 @@ def _meta(view: View) -> Iterator[Finding]:
     if not given.isdigit() or int(given) < last:
         says = f"place {last} in line was given, {given} is noted as the last"
         yield Finding(Kind.SEQUENCE, says, value=last)
-    if view.listed and not view.snapshot["wake"] and not _gated(view):
-        says = f"{len(view.listed)} jobs are ready and no token would wake a worker"
-        yield Finding(Kind.NO_WAKE, says)
+    if not view.snapshot["wake"] and not _gated(view) and (count := _claimable(view)):
+        yield Finding(Kind.NO_WAKE, f"{count} jobs are ready and no token would wake a worker")
 
     if len(view.snapshot["wake"]) > 1:
         says = f"there are {len(view.snapshot['wake'])} tokens to wake a worker, one is enough"
         yield Finding(Kind.TOO_MANY_WAKES, says)
 
 
+def _claimable(view: View) -> int:
+    """Count the jobs in lists and open lanes."""
+    opened = [lane for lane, place in view.places.items() if place.on is None]
+    return len(view.listed) + sum(len(view.in_lanes.get(lane, ())) for lane in opened)
+
+
 def _gated(view: View) -> bool:
     """Say whether claims give out nothing for now; see claim.lua."""
-    facts = view.snapshot["meta"]
-
-    def number(name: str, default: int = 0) -> int:
-        text = facts.get(name, "")
-        return int(text) if text.isdigit() else default
-
-    if facts.get("paused") == "1":
+    most = view.limit(QUEUE).most
+    if view.fact("paused") or (most is not None and len(view.in_state(*CLAIMED_STATES)) >= most):
         return True
-    return facts.get("audit") == "on" and any(
-        number(f"backlog_{unit}")
-        >= 2 * number(f"backlog_max_{unit}", SETTINGS[f"backlog_max_{unit}"].default)
+    return view.facts.get("audit") == "on" and any(
+        view.fact(f"backlog_{unit}")
+        >= 2 * view.fact(f"backlog_max_{unit}", SETTINGS[f"backlog_max_{unit}"].default)
         for unit in ("jobs", "bytes")
     )

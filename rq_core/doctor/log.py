@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rq_core.doctor.finding import Finding, Kind, Record
-from rq_core.doctor.view import RECORD_FIELDS, Job, View, line_of
+from rq_core.doctor.view import RECORD_FIELDS, Job, View, line_of, without_task
 from rq_core.history import JobRecord
 from rq_core.machine import State
 
@@ -41,6 +41,9 @@ def _differences(job: Job, record: JobRecord) -> Iterator[str]:
     names = RECORD_FIELDS if record.complete else ("due", "since")
     for name in names:
         logged, actual = getattr(record, RECORD_FIELDS[name][0]), job.value(name)
+        if name == "lane":
+            # A task's first limit moves its jobs into lanes without an event.
+            logged, actual = without_task(logged), without_task(actual)
         if logged != actual:
             yield f"{name}={actual}, {logged} by the log"
 
@@ -49,7 +52,7 @@ def _unreadable(view: View, job_id: str, why: str) -> Finding:
     was = view.lines[job_id]
     says = f"the state of job {job_id} cannot be read, {why}: {was!r}"
     record = view.log.records.get(job_id)
-    line = line_of(record) if record is not None else None
+    line = line_of(record, view.snapshot["caps"]) if record is not None else None
     if line is None:
         return Finding(Kind.UNREADABLE, f"{says}; the log does not say how it was", job_id)
     return Finding(Kind.UNREADABLE, says, job_id, _restored(view, job_id, was, line))
@@ -58,7 +61,7 @@ def _unreadable(view: View, job_id: str, why: str) -> Finding:
 def _lost(view: View, record: JobRecord) -> Finding:
     """Report a job that the log has and Redis has not; put back if its arguments are there."""
     says = f"job {record.id} is {record.state} by the log, and Redis does not have it"
-    line = line_of(record) if record.id in view.specs else None
+    line = line_of(record, view.snapshot["caps"]) if record.id in view.specs else None
     if line is None:
         return Finding(Kind.LOST, says, record.id, Record("job", record.id, relog=1))
     says += "; its arguments are there, so it can be put back"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from rq_core.client import Client
-from rq_core.doctor import indexes, log
+from rq_core.doctor import indexes, lanes, log
 from rq_core.doctor.finding import Finding, Kind, Record
 from rq_core.doctor.view import View
 
@@ -15,6 +15,8 @@ CHUNK: Final = 500
 """Records in one repair call."""
 PASSES: Final = 3
 """How often a queue that goes on working is mended before giving up."""
+LAST: Final = ("blocked", "lane")
+"""Kinds of records that come after all others: a lane's place is found from the jobs that wait in it."""
 LOOKS: Final = 3
 LOOK_PAUSE: Final = 0.1
 """Seconds between two looks at what may be true for a moment only."""
@@ -26,8 +28,8 @@ def examine(snapshot: Mapping[str, Any]) -> list[Finding]:
     of_log = list(log.findings(view))
     # What follows from a state line that is missing is mended with it.
     restored = {f.job_id for f in of_log if f.record is not None and f.record.line}
-    of_indexes = [f for f in indexes.findings(view) if f.job_id not in restored]
-    return [*of_indexes, *of_log]
+    of_indexes = [*indexes.findings(view), *lanes.findings(view)]
+    return [*(f for f in of_indexes if f.job_id not in restored), *of_log]
 
 
 def diagnose(
@@ -79,11 +81,11 @@ def _mend(client: Client, queue: str, findings: list[Finding], by: str) -> None:
 
 
 def _records(findings: Iterable[Finding]) -> list[Record]:
-    """Return one record for each thing to mend."""
+    """Return one record for each thing to mend, in the order in which they are to be mended."""
     records: dict[tuple[str, str], Record] = {}
     for finding in findings:
         if finding.record is not None:
             key = finding.record[:2]
             known = records.get(key)
             records[key] = finding.record if known is None else known.joined(finding.record)
-    return list(records.values())
+    return sorted(records.values(), key=lambda record: record.kind in LAST)

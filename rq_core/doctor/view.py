@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections import defaultdict
+from collections.abc import Container, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple
 
+from rq_core import scopes
 from rq_core.errors import QueueDamaged
 from rq_core.history import Entry, JobRecord, Undecodable, decode, fold
 from rq_core.machine import (
@@ -41,6 +45,10 @@ RECORD_FIELDS: Final[dict[str, tuple[str, Any]]] = {
 }
 """A state line's field: the same in a folded record, and what it is if the line leaves it out."""
 
+RANK: Final = 10**15
+"""Orders of one priority are below the next one's; see lanes.lua."""
+
+_PLACE = re.compile(r"(?:open|blocked (?P<on>\S+)) (?P<order>\d{16})")
 _NUMBERS: Final = frozenset(STATE_FIELDS) - {"task", "priority", "lane", "fence", "by", "reason"}
 
 
@@ -56,8 +64,13 @@ class Job(NamedTuple):
         return None if value is None else int(value)
 
     @property
+    def lane(self) -> str | None:
+        """The lane that it belongs in, None if it has no scopes."""
+        return self.fields.get("lane")
+
+    @property
     def rank(self) -> int:
-        """Which of the four lists it belongs in."""
+        """Which of the four lists it belongs in, if it is in no lane."""
         return PRIORITIES.index(Priority(self.fields.get("priority", DEFAULT_PRIORITY)))
 
     def value(self, name: str) -> Any:
@@ -82,6 +95,8 @@ def read_job(job_id: str, line: str) -> Job:
             raise ValueError(f"{name} is no number")
     if job.fields.get("priority", DEFAULT_PRIORITY) not in PRIORITIES:
         raise ValueError("it has no priority that there is")
+    if job.lane is not None and not _is_lane(job.lane):
+        raise ValueError("its lane is none")
     needed = {"task", "since"}
     needed |= {"fence", "by", "claim"} if job.state in CLAIMED_STATES else set()
     needed |= {"due"} if job.state is State.SCHEDULED else {"seq"}
@@ -90,22 +105,73 @@ def read_job(job_id: str, line: str) -> Job:
     return job
 
 
-def line_of(record: JobRecord) -> str | None:
-    """Return the state line of a live job as the log has it, None if the log does not know."""
+@lru_cache(maxsize=4096)
+def _is_lane(text: str) -> bool:
+    rank, *names = text.split("+")
+    known = rank.isascii() and rank.isdigit() and int(rank) < len(PRIORITIES)
+    return known and bool(names) and all(map(scopes.is_scope, names))
+
+
+def write_line(state: State, fields: Mapping[str, Any]) -> str:
+    """Return a state line as state.lua writes it."""
+    return " ".join(
+        [str(state), *(f"{name}={fields[name]}" for name in STATE_FIELDS if name in fields)]
+    )
+
+
+def line_of(record: JobRecord, capped: Container[str] = ()) -> str | None:
+    """Return the state line of a live job as the log has it, None if the log does not know.
+
+    ``capped`` are the stored limits: a task's first one moves its jobs into lanes without an event.
+    """
     if not record.complete or record.state is None:
         return None
-    words = [str(record.state)]
+    fields = {}
     for name in STATE_FIELDS:
         attribute, default = RECORD_FIELDS[name]
         value = getattr(record, attribute)
         if value != default:
-            words.append(f"{name}={value}")
-    line = " ".join(words)
+            fields[name] = value
+    if f"{scopes.TASK}={record.task}" in capped:
+        rank = PRIORITIES.index(Priority(record.priority or DEFAULT_PRIORITY))
+        fields["lane"] = with_task(record.lane, rank, f"{scopes.TASK}={record.task}")
+    line = write_line(record.state, fields)
     try:
         read_job(record.id, line)
     except ValueError:
         return None
     return line
+
+
+def with_task(lane: str | None, rank: int, scope: str) -> str:
+    """Return the lane that a job is in once its task has a limit."""
+    head = str(rank) if lane is None else lane[0]
+    return scopes.lane_name(int(head), [scope, *scopes.scopes_of(lane or "")])
+
+
+def without_task(lane: str | None) -> str | None:
+    """Return the lane without the task's scope, None if it has no other."""
+    names = [s for s in scopes.scopes_of(lane or "") if scopes.family_of(s) != scopes.TASK]
+    return scopes.lane_name(int(lane[0]), names) if lane and names else None
+
+
+class Place(NamedTuple):
+    """A field of ``lanes``, read."""
+
+    on: str | None
+    """The scope that the lane is blocked on, None if it is open."""
+    order: int
+
+    @property
+    def tag(self) -> int:
+        """The order within its priority: its head's place in line, or a virtual time."""
+        return self.order % RANK
+
+    @classmethod
+    def parse(cls, text: str) -> Place | None:
+        """Read a field as lanes.lua writes it, None if it is none."""
+        match = _PLACE.fullmatch(text)
+        return cls(match["on"], int(match["order"])) if match else None
 
 
 @dataclass
@@ -137,6 +203,65 @@ class View:
         specs: Mapping[str, str] = self.snapshot["jobs"]
         return specs
 
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """The queue's own facts."""
+        facts: Mapping[str, str] = self.snapshot["meta"]
+        return facts
+
+    def fact(self, name: str, default: int = 0) -> int:
+        """Return a number of ``meta``."""
+        text = self.facts.get(name, "")
+        return int(text) if text.isascii() and text.isdigit() else default
+
+    @cached_property
+    def limits(self) -> dict[str, scopes.Limit]:
+        """The stored limits that can be read, by scope or family."""
+        read = {}
+        for name, text in self.snapshot["caps"].items():
+            if name.partition("=")[0] != scopes.WEIGHT:
+                with suppress(ValueError, KeyError):
+                    read[name] = scopes.CapEntry.parse(text).limit
+        return read
+
+    def limit(self, scope: str) -> scopes.Limit:
+        """Return the limit in force for a scope."""
+        family = scopes.family_of(scope)
+        own = self.limits.get(scope)
+        if own is None and family != scopes.TASK:
+            own = self.limits.get(family)
+        return own or scopes.Limit(None)
+
+    @cached_property
+    def in_lanes(self) -> dict[str, dict[str, str]]:
+        """The ready jobs that belong in a lane: lane → member of ``waiting`` → id, in order."""
+        ready = [(job, i) for i, job in self.in_state(State.READY).items() if job.lane]
+        found: dict[str, dict[str, str]] = defaultdict(dict)
+        for job, job_id in sorted(ready, key=lambda item: item[0].number("seq") or 0):
+            found[str(job.lane)][f"{job.lane}|{job.number('seq'):016}|{job_id}"] = job_id
+        return found
+
+    @cached_property
+    def places(self) -> dict[str, Place]:
+        """Where the lanes stand, by the fields of ``lanes`` that can be read."""
+        read = {lane: Place.parse(text) for lane, text in self.snapshot["lanes"].items()}
+        return {lane: place for lane, place in read.items() if place is not None}
+
+    def counted_in(self, job: Job) -> list[str]:
+        """Return the scopes that a claimed job holds; its task's, too, if that has a limit."""
+        names = [s for s in scopes.scopes_of(job.lane or "") if scopes.is_counted(s)]
+        task = f"{scopes.TASK}={job.fields['task']}"
+        return names if task in names or task not in self.snapshot["caps"] else [task, *names]
+
+    @cached_property
+    def holders(self) -> dict[str, set[str]]:
+        """Who holds which scope, by the state lines."""
+        held: dict[str, set[str]] = defaultdict(set)
+        for job_id, job in self.in_state(*CLAIMED_STATES).items():
+            for scope in self.counted_in(job):
+                held[scope].add(job_id)
+        return held
+
     def in_state(self, *states: State) -> dict[str, Job]:
         """Return the jobs that are in one of the states."""
         return {job_id: job for job_id, job in self.jobs.items() if job.state in states}
@@ -148,9 +273,10 @@ class View:
 
     @cached_property
     def listed(self) -> set[str]:
-        """The ready jobs that stand in the list of their priority."""
+        """The ready jobs without scopes that stand in the list of their priority."""
         entries = [set(each) for each in self.lists]
-        return {i for i, job in self.in_state(State.READY).items() if i in entries[job.rank]}
+        ready = self.in_state(State.READY).items()
+        return {i for i, job in ready if job.lane is None and i in entries[job.rank]}
 
     @cached_property
     def log(self) -> Log:

@@ -18,25 +18,26 @@ from tests.support.scenes import SCENES, Scene
 from tests.support.seed import Seed
 
 BREAK_AT_WRITE = """
-local server = redis
-local made = 0
-local writes = {{
-  XADD = 1, HSET = 1, HDEL = 1, ZADD = 1, ZREM = 1, LPUSH = 1, RPUSH = 1, LTRIM = 1, XTRIM = 1,
-}}
-local redis = {{call = function(command, ...)
-  if writes[command] then
-    made = made + 1
-    if made > {count} then
-      error('broken by the test')
+local redis = (function(server, made, writes)
+  return {{call = function(command, ...)
+    if writes[command] then
+      made = made + 1
+      if made > {count} then
+        error('broken by the test')
+      end
     end
-  end
-  return server.call(command, ...)
-end}}
+    return server.call(command, ...)
+  end}}
+end)(redis, 0, {{
+  XADD = 1, HSET = 1, HDEL = 1, ZADD = 1, ZREM = 1, LPUSH = 1, RPUSH = 1, LTRIM = 1, XTRIM = 1,
+}})
 """
 
-MOVES_NO_JOB = {"extend", "configure", "handshake", "attach", "detach", "baseline", "trim"}
+MOVES_NO_JOB = {
+    "extend", "configure", "handshake", "attach", "detach", "baseline", "trim", "register",
+}  # fmt: skip
 MOVES_JOBS = [name for name in SCENES if name.partition("_")[0] not in MOVES_NO_JOB]
-WRITES_MAX = 60
+WRITES_MAX = 100
 
 
 @pytest.fixture

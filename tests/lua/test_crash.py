@@ -28,28 +28,30 @@ from tests.support.snapshots import raw
 WRITES = {"XADD", "HSET", "HDEL", "ZADD", "ZREM", "LPUSH", "RPUSH", "LTRIM", "XTRIM"}
 READS = {
     "GET", "HMGET", "HGET", "HLEN", "INFO", "XLEN", "XRANGE", "XREVRANGE", "ZCARD", "ZRANGE", "ZRANGEBYSCORE",
-    "LLEN", "LRANGE",
+    "LLEN", "LRANGE", "ZSCORE", "ZRANGEBYLEX", "ZLEXCOUNT", "HEXISTS",
 }  # fmt: skip
 
+# A script may have 200 locals, and some have nearly as many: each of these adds one.
 RECORD = """
-local server = redis
-local redis = {call = function(command, ...)
-  local reply = server.call(command, ...)
-  server.call('RPUSH', 'test:calls', command)
-  return reply
-end}
+local redis = (function(server)
+  return {call = function(command, ...)
+    local reply = server.call(command, ...)
+    server.call('RPUSH', 'test:calls', command)
+    return reply
+  end}
+end)(redis)
 """
 
 BREAK_AT = """
-local server = redis
-local made = 0
-local redis = {{call = function(...)
-  made = made + 1
-  if made == {at} then
-    error('broken by the test')
-  end
-  return server.call(...)
-end}}
+local redis = (function(server, made)
+  return {{call = function(...)
+    made = made + 1
+    if made == {at} then
+      error('broken by the test')
+    end
+    return server.call(...)
+  end}}
+end)(redis, 0)
 """
 
 scenes = pytest.mark.parametrize("name", list(SCENES))
@@ -149,7 +151,9 @@ def test_a_wrong_type_reaches_the_caller_as_damage(seed: Seed) -> None:
 
 # Arguments.
 
-NOT_NUMBERS = ["", "x", "nan", "inf", "-inf", "1.5", "1e3", "0x10", " 1", "99999999999999"]
+NOT_WHOLE = ["", "x", "nan", "inf", "-inf", "1.5", "99999999999999"]
+"""What is no whole number, however it is read."""
+NOT_NUMBERS = [*NOT_WHOLE, "1e3", "0x10", " 1"]
 
 
 def ints_of(section: tuple[str, ...]) -> list[int]:
@@ -185,7 +189,7 @@ def test_bad_arguments_are_refused_whole(seed: Seed, name: str) -> None:
             )
             for at in ints_of(script.header.words("Each"))
             if at - width + 1 < 0
-            for value in NOT_NUMBERS
+            for value in NOT_WHOLE
         ]
         if width > 1:
             bad.append(("a ragged record", argv[:-1]))

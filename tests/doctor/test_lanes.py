@@ -1,0 +1,523 @@
+"""The doctor on a queue with caps: what is lost is named and mended, and the caps are kept all the while."""
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rq_core.doctor import Finding, Kind, diagnose, repair
+from rq_core.job import Claim
+from tests.support.consistency import assert_consistent
+from tests.support.lanes import breaches, holders_of
+from tests.support.seed import Seed
+
+TENANTS = ("a", "b", "c")
+RATE = "host@10s"
+
+
+@pytest.fixture
+def seed(redis_url: str) -> Iterator[Seed]:
+    with Seed(redis_url) as made:
+        yield made
+
+
+def kinds(found: list[Finding]) -> set[Kind]:
+    return {finding.kind for finding in found}
+
+
+def look(seed: Seed) -> list[Finding]:
+    return diagnose(seed.client, seed.queue, sleep=lambda _: None)
+
+
+def mend(seed: Seed) -> list[Finding]:
+    return repair(seed.client, seed.queue, look(seed), by="ada")
+
+
+class Busy:
+    """A queue in the middle of its work: plain jobs, lanes that are open and blocked on a task's cap, on tenants and
+    on a rate, jobs that run, wait for a moment, and are dead."""
+
+    def __init__(self, seed: Seed, *, fair: bool = False) -> None:
+        self.seed = seed
+        self.held: list[Claim] = []
+        seed.cap("queue", 6)
+        seed.cap("task=t", 4)
+        seed.cap("tenant", 1)
+        seed.cap(RATE, "1/10000ms/1")
+        if fair:
+            seed.configure(fair=1)
+        self.extra = (lambda key: [f"fair={key}"]) if fair else (lambda _: [])
+        for n in range(4):
+            seed.enqueue(*(self.job(f"{t}-{n}", t, "task=t", f"tenant={t}") for t in TENANTS))
+            seed.enqueue(self.job(f"rated-{n}", "r", "task=u", f"{RATE}=h"))
+        seed.enqueue("plain-0", "plain-1", task="v")
+        seed.enqueue(self.job("dead", "x", "task=u", "tenant=x", priority="critical"))
+        seed.fail(seed.claim_one("dead"), verdict="final")
+        seed.enqueue(self.job("again", "y", "task=u", "tenant=y", priority="critical"))
+        seed.fail(seed.claim_one("again"), delay_ms=60_000)
+        self.take(8)
+        # Opens what is behind in its lane.
+        self.end("a-0")
+        seed.enqueue(self.job("late", "z", "task=u", "tenant=z"))
+        seed.enqueue("plain-2", "plain-3", task="v")
+        seed.enqueue(self.job("low", "a", "task=u", "tenant=a", priority="low"))
+
+    def job(self, job_id: str, key: str, *scopes: str, **options: Any) -> Any:
+        task = scopes[0].removeprefix("task=")
+        return self.seed.job(job_id, task=task, scopes=[*scopes, *self.extra(key)], **options)
+
+    def take(self, limit: int = 100) -> list[str]:
+        claimed = self.seed.claim(limit).jobs
+        self.held += claimed
+        assert breaches(self.seed.snapshot()) == []
+        return [c.id for c in claimed]
+
+    def end(self, job_id: str | None = None) -> str:
+        """Complete one that runs: this one, or the first."""
+        at = 0 if job_id is None else [c.id for c in self.held].index(job_id)
+        done = self.held.pop(at)
+        self.seed.complete(done)
+        return done.id
+
+    def drain(self) -> set[str]:
+        """Run all that is left, and say what ran. Time goes on when nothing else can."""
+        ran: set[str] = set()
+        for _ in range(100):
+            self.take()
+            if self.held:
+                ran.add(self.end())
+            elif self.seed.snapshot()["state"].keys() == {"dead"}:
+                break
+            else:
+                self.seed.advance(10_000)
+        return ran
+
+
+LOST = [
+    "leases", "holders", "lanes", "blocked", "open", "waiting", "ready:2", "scheduled", "wake", "rates", "fair",
+]  # fmt: skip
+NAMED = {
+    "leases": {Kind.NO_LEASE},
+    "holders": {Kind.NOT_COUNTED},
+    "lanes": {Kind.NO_PLACE},
+    "blocked": {Kind.NO_PLACE},
+    "open": {Kind.NO_PLACE},
+    "waiting": {Kind.NOT_LISTED},
+    "ready:2": {Kind.NOT_LISTED},
+    "scheduled": {Kind.NOT_SCHEDULED, Kind.KEPT_WAITING},
+    "wake": {Kind.NO_WAKE},
+    "rates": {Kind.RATE_LOST},
+    "fair": {Kind.TURN_LOST},
+}
+
+
+@pytest.mark.parametrize("fair", [False, True], ids=["by age", "fair"])
+def test_a_healthy_queue_has_no_findings(seed: Seed, fair: bool) -> None:
+    busy = Busy(seed, fair=fair)
+    assert look(seed) == []
+    assert_consistent(seed.snapshot())
+    while busy.held:
+        busy.end()
+        assert look(seed) == []
+        busy.take(2)
+        assert look(seed) == []
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_a_lost_key_is_named_and_mended(seed: Seed, lost: str) -> None:
+    busy = Busy(seed, fair=lost == "fair")
+    before = seed.snapshot()
+    assert before[lost], f"{lost} holds something"
+    seed.control.delete(seed.keys(lost))
+
+    found = look(seed)
+
+    assert NAMED[lost] <= kinds(found), found
+    assert all(f.mendable and f.says for f in found)
+    assert mend(seed) == []
+    assert look(seed) == []
+    after = seed.snapshot()
+    assert_consistent(after)
+    assert before["state"] == after["state"]
+    assert before["outbox"] == after["outbox"], "no job has changed"
+    for name in ("holders", "waiting", "leases"):
+        assert before[name].keys() == after[name].keys(), name
+    left = before["state"].keys() - {"dead"}
+    assert left == busy.drain()
+    assert_consistent(seed.snapshot())
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_a_lost_key_of_a_fair_queue_is_mended(seed: Seed, lost: str) -> None:
+    busy = Busy(seed, fair=True)
+    seed.control.delete(seed.keys(lost))
+
+    assert mend(seed) == []
+    assert_consistent(seed.snapshot())
+    left = seed.snapshot()["state"].keys() - {"dead"}
+    assert left == busy.drain()
+
+
+def test_all_indexes_lost_at_once_are_mended(seed: Seed) -> None:
+    busy = Busy(seed)
+    before = seed.snapshot()
+    seed.control.delete(*(seed.keys(name) for name in (*LOST, "expiring", "dead")))
+
+    assert mend(seed) == []
+
+    after = seed.snapshot()
+    assert_consistent(after)
+    assert before["state"] == after["state"]
+    assert holders_of(before) == holders_of(after)
+    left = before["state"].keys() - {"dead"}
+    assert left == busy.drain()
+
+
+def test_a_mended_rate_is_spent_as_far_as_before(seed: Seed) -> None:
+    Busy(seed)
+    before = seed.snapshot()["rates"]
+    seed.control.delete(seed.keys("rates"))
+
+    mend(seed)
+
+    after = seed.snapshot()["rates"]
+    assert before.keys() == after.keys()
+    assert 0 <= int(after[f"{RATE}=h"]) - int(before[f"{RATE}=h"]) < 1_000
+
+
+# What a careless hand does, and what the doctor calls it.
+HANDS: dict[str, tuple[Callable[[Seed], object], set[Kind]]] = {
+    "a job taken out of its lane": (
+        lambda s: s.control.zpopmin(s.keys("waiting")),
+        {Kind.NOT_LISTED},
+    ),
+    "strays in a lane": (
+        lambda s: s.control.zadd(
+            s.keys("waiting"),
+            {
+                "2+task=t+tenant=a|0000000000000001|nobody": 0,
+                "2+task=t+tenant=a|0000000000000002|a-1": 0,
+                "2+task=q|0000000000000001|plain-1": 0,
+                "rubbish": 0,
+            },
+        ),
+        {Kind.STRAY},
+    ),
+    "a lane that nobody is in": (
+        lambda s: (
+            s.control.hset(s.keys("lanes"), "2+task=q", "open 2000000000000001"),
+            s.control.zadd(s.keys("open"), {"2+task=q": 2000000000000001, "rubbish": 1}),
+        ),
+        {Kind.STRAY},
+    ),
+    "a lane in both": (
+        lambda s: s.control.zadd(s.keys("open"), {first_blocked(s)[2]: 2e15}),
+        {Kind.NO_PLACE},
+    ),
+    "a lane blocked twice": (
+        lambda s: s.control.zadd(
+            s.keys("blocked"), {f"task=u|{'1' * 16}|{first_blocked(s)[2]}": 0}
+        ),
+        {Kind.STRAY},
+    ),
+    "a member of blocked that is none": (
+        lambda s: s.control.zadd(s.keys("blocked"), {"rubbish": 0, "a|b|c|d": 0}),
+        {Kind.STRAY},
+    ),
+    "a lane in neither": (
+        lambda s: s.control.zrem(s.keys("blocked"), "|".join(first_blocked(s))),
+        {Kind.NO_PLACE},
+    ),
+    "a lane with another order": (
+        lambda s: s.control.hset(s.keys("lanes"), first_blocked(s)[2], "open 2000000000009999"),
+        {Kind.NO_PLACE, Kind.STRAY},
+    ),
+    "a lane of another priority": (
+        lambda s: s.control.hset(s.keys("lanes"), first_blocked(s)[2], "open 1000000000000001"),
+        {Kind.NO_PLACE},
+    ),
+    "a lane blocked on another's scope": (
+        lambda s: s.control.hset(
+            s.keys("lanes"), first_blocked(s)[2], f"blocked tenant=zz {first_blocked(s)[1]}"
+        ),
+        {Kind.NO_PLACE},
+    ),
+    "a place that is none": (
+        lambda s: s.control.hset(s.keys("lanes"), first_blocked(s)[2], "somewhere"),
+        {Kind.NO_PLACE},
+    ),
+    "a holder lost": (lambda s: s.control.zpopmin(s.keys("holders")), {Kind.NOT_COUNTED}),
+    "stray holders": (
+        lambda s: s.control.zadd(
+            s.keys("holders"),
+            {"task=t|nobody": 0, "tenant=a|plain-0": 0, "tenant=b|dead": 0, "rubbish": 0},
+        ),
+        {Kind.STRAY},
+    ),
+    "a rate's mark lost": (
+        lambda s: s.control.zrem(s.keys("expiring"), f"rate|{RATE}=h"),
+        {Kind.NEVER_FORGOTTEN},
+    ),
+    "a rate that is no number": (
+        lambda s: s.control.hset(s.keys("rates"), f"{RATE}=h", "soon"),
+        {Kind.RATE_LOST},
+    ),
+    "a resume lost": (
+        lambda s: s.control.zrem(s.keys("scheduled"), f"rate|{RATE}=h"),
+        {Kind.KEPT_WAITING},
+    ),
+    "strays in the schedule": (
+        lambda s: s.control.zadd(s.keys("scheduled"), {"caps|tenant": 9e15, "rate|tenant=a": 9e15}),
+        {Kind.STRAY},
+    ),
+    "limits that nobody looks at": (
+        lambda s: s.control.hdel(s.keys("meta"), "caps_by_task"),
+        {Kind.CAPS_UNNOTED},
+    ),
+    "a lane in a state line that is none": (
+        lambda s: s.control.hset(
+            s.keys("state"), "late", str(s.state("late")).replace("lane=2+", "lane=x+")
+        ),
+        {Kind.UNREADABLE},
+    ),
+    "the state of a running job lost": (
+        lambda s: s.control.hdel(s.keys("state"), "b-0"),
+        {Kind.LOST},
+    ),
+    "the state of a waiting job lost": (
+        lambda s: s.control.hdel(s.keys("state"), "late"),
+        {Kind.LOST},
+    ),
+}
+
+
+def first_blocked(seed: Seed) -> list[str]:
+    """The scope, the order and the name of a lane that is blocked on a tenant."""
+    found = next(m for m in seed.snapshot()["blocked"] if m.startswith("tenant="))
+    return str(found).split("|")
+
+
+@pytest.mark.parametrize("hand", HANDS)
+def test_a_careless_hand_is_named_and_mended(seed: Seed, hand: str) -> None:
+    act, expected = HANDS[hand]
+    busy = Busy(seed)
+    before = seed.snapshot()
+    act(seed)
+
+    found = look(seed)
+
+    assert expected <= kinds(found), found
+    assert all(f.mendable for f in found)
+    assert mend(seed) == []
+    after = seed.snapshot()
+    assert_consistent(after)
+    assert before["state"] == after["state"]
+    assert holders_of(before) == holders_of(after)
+    left = before["state"].keys() - {"dead"}
+    assert left == busy.drain()
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_any_damage_to_indexes_is_mended(seed: Seed, number: int) -> None:
+    """Random keys and members vanish, move or appear, over and over while the queue drains; the number repeats it."""
+    chance = random.Random(number)
+    busy = Busy(seed, fair=number % 2 == 1)
+    for _ in range(6):
+        before = seed.snapshot()
+        for name in chance.sample(LOST, 3):
+            members = before[name]
+            if not members or chance.random() < 0.3:
+                seed.control.delete(seed.keys(name))
+            elif name in ("lanes", "rates"):
+                seed.control.hdel(seed.keys(name), chance.choice(list(members)))
+            elif isinstance(members, dict):
+                seed.control.zrem(seed.keys(name), chance.choice(list(members)))
+                seed.control.zadd(
+                    seed.keys(name), {chance.choice([*before["waiting"], *before["open"], "?"]): 0}
+                )
+        assert mend(seed) == []
+        after = seed.snapshot()
+        assert_consistent(after)
+        assert before["state"] == after["state"]
+        assert holders_of(before) == holders_of(after)
+        busy.take(chance.randrange(1, 6))
+        if busy.held:
+            busy.end()
+    seed.take_token()
+    assert busy.drain() <= before["state"].keys()
+    assert list(seed.snapshot()["state"]) == ["dead"]
+
+
+def test_repairing_twice_changes_nothing(seed: Seed) -> None:
+    Busy(seed)
+    seed.control.delete(seed.keys("lanes"), seed.keys("holders"))
+    mend(seed)
+    before = seed.snapshot()
+
+    mend(seed)
+
+    assert before == seed.snapshot()
+
+
+def test_many_lanes_are_mended_in_chunks(seed: Seed) -> None:
+    seed.cap("tenant", 1)
+    jobs = [seed.job(f"{t}-{n}", scopes=[f"tenant={t}"]) for t in range(700) for n in range(2)]
+    seed.enqueue(*jobs)
+    running = [job for _ in range(5) for job in seed.claim(700).jobs]
+    assert len(running) == 700
+    seed.control.delete(*(seed.keys(n) for n in ("waiting", "lanes", "open", "blocked", "holders")))
+
+    assert mend(seed) == []
+
+    assert_consistent(seed.snapshot())
+    seed.complete(*running)
+    assert sum(len(seed.claim(700).jobs) for _ in range(5)) == 700
+
+
+# Limits.
+
+
+def test_a_running_job_that_a_first_cap_did_not_count_is_counted(seed: Seed) -> None:
+    """As a cap.lua leaves it that was broken before it wrote the jobs' lines."""
+    seed.enqueue("a", "b")
+    seed.claim(1)
+    seed.control.hset(seed.keys("caps"), "task=t", "1 version=1 from=live")
+
+    found = look(seed)
+
+    assert {Kind.NOT_COUNTED, Kind.CAPS_UNNOTED} == kinds(found)
+    assert "job a is running and is not counted in task=t" in {f.says for f in found}
+    assert mend(seed) == []
+    assert holders_of(seed.snapshot()) == {"task=t": {"a"}}
+    assert not seed.claim().jobs
+    assert_consistent(seed.snapshot())
+
+
+def test_a_job_that_was_put_back_is_counted_in_its_tasks_cap(seed: Seed) -> None:
+    """The log knows no lane of a job that ran when its task got its first cap."""
+    seed.enqueue("a", "b")
+    seed.claim(1)
+    seed.cap("task=t", 1)
+    seed.control.hdel(seed.keys("state"), "a")
+
+    assert mend(seed) == []
+
+    assert "lane=2+task=t" in str(seed.state("a"))
+    assert not seed.claim().jobs
+    assert_consistent(seed.snapshot())
+
+
+def test_lost_limits_are_said_and_let_everybody_in(seed: Seed) -> None:
+    busy = Busy(seed)
+    seed.control.delete(seed.keys("caps"))
+
+    found = look(seed)
+    left = mend(seed)
+
+    assert {Kind.NO_CAPS, Kind.KEPT_WAITING} == kinds(found)
+    assert [f.kind for f in left] == [Kind.NO_CAPS]
+    assert "set again" in left[0].says
+    # What waits for the rate still waits for the moment that was set.
+    waiting = seed.snapshot()["state"].keys() - {"dead", "again", *(c.id for c in busy.held)}
+    assert {i for i in waiting if not i.startswith("rated")} == set(busy.take())
+
+
+def test_a_limit_that_cannot_be_read_is_said(seed: Seed) -> None:
+    seed.cap("tenant", 1)
+    seed.control.hset(seed.keys("caps"), "tenant", "many")
+
+    left = mend(seed)
+
+    assert [(f.kind, f.mendable) for f in left] == [(Kind.UNREADABLE, False)]
+    assert "the limit of tenant cannot be read" in left[0].says
+
+
+def test_limits_outlive_a_lost_meta(seed: Seed) -> None:
+    busy = Busy(seed)
+    before = seed.snapshot()
+    seed.control.delete(seed.keys("meta"))
+
+    (said,) = [f.says for f in look(seed) if f.kind is Kind.NO_META]
+
+    assert "nobody knows whether the queue was paused or fair" in said
+    assert mend(seed) == []
+    facts = seed.snapshot()["meta"]
+    assert ("1", "1") == (facts["caps_by_task"], facts["caps_by_key"])
+    left = before["state"].keys() - {"dead"}
+    assert left == busy.drain()
+
+
+def test_a_queue_that_is_full_by_its_own_cap_needs_no_token(seed: Seed) -> None:
+    seed.cap("queue", 1)
+    seed.enqueue("a", "b")
+    seed.claim()
+    seed.take_token()
+
+    assert look(seed) == []
+    seed.cap("queue", 2)
+    seed.take_token()
+    assert kinds(look(seed)) == {Kind.NO_WAKE}
+
+
+def test_an_open_lane_needs_a_token(seed: Seed) -> None:
+    seed.cap("task=t", 1)
+    seed.enqueue(seed.job("a", scopes=["task=t"]))
+    seed.take_token()
+
+    (found,) = look(seed)
+
+    assert "1 jobs are ready and no token would wake a worker" == found.says
+    assert mend(seed) == []
+    assert seed.tokens() == 1
+
+
+def test_a_queue_that_is_no_longer_fair_has_no_findings(seed: Seed) -> None:
+    """Its lanes keep their virtual times until their turn comes."""
+    busy = Busy(seed, fair=True)
+
+    seed.configure(fair=0)
+
+    assert look(seed) == []
+    left = seed.snapshot()["state"].keys() - {"dead"}
+    assert left == busy.drain()
+    assert look(seed) == []
+
+
+def test_lanes_that_differ_only_by_the_tasks_scope_agree_with_the_log(seed: Seed) -> None:
+    seed.enqueue("a", "b")
+    seed.claim(1)
+    seed.cap("task=t", 2)
+    seed.claim(1)
+
+    assert "lane=2+task=t" in str(seed.state("a"))
+    assert look(seed) == []
+
+
+def test_another_lane_than_the_logs_is_said(seed: Seed) -> None:
+    seed.cap("tenant", 1)
+    seed.enqueue(seed.job("a", scopes=["tenant=a"]))
+    seed.control.hset(seed.keys("state"), "a", str(seed.state("a")).replace("tenant=a", "tenant=b"))
+
+    found = look(seed)
+
+    assert Kind.LOG_DIFFERS in kinds(found)
+    assert mend(seed) == []
+    assert list(seed.snapshot()["lanes"]) == ["2+tenant=b"]
+    assert_consistent(seed.snapshot())
+
+
+def test_a_sweep_that_is_under_way_is_no_finding(seed: Seed) -> None:
+    """A family's limit was changed, and claims go on with the scopes that one call did not reach."""
+    seed.cap("tenant", 1)
+    seed.enqueue(*(seed.job(f"j-{n}", scopes=["tenant=a"]) for n in range(2)))
+    seed.claim()
+    seed.claim()
+    seed.control.zadd(seed.keys("scheduled"), {"caps|tenant|": seed.now})
+    seed.control.hset(seed.keys("caps"), "tenant", "2 version=2 from=live")
+
+    assert look(seed) == []
+    seed.control.zrem(seed.keys("scheduled"), "caps|tenant|")
+    assert kinds(look(seed)) == {Kind.KEPT_WAITING}
+    assert mend(seed) == []
+    assert [c.id for c in seed.claim().jobs] == ["j-1"]
