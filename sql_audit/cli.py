@@ -434,6 +434,86 @@ def head(url: str | None, queue: str | None, as_json: bool) -> None:
 
 
 @audit.command()
+@click.argument("job")
+@audit_option
+@queue_option
+@json_option
+def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
+    """What JOB waited for, each time, and behind whom."""
+    with _asking(url) as engine:
+        from sql_audit import moments, queries
+
+        answers = moments.why(engine, job, queue)
+        queues = {answer.queue for answer in answers}
+        marks = [mark for mark in queries.watermarks(engine, queue) if mark.queue in queues]
+    if as_json:
+        _print_json({"jobs": [dataclasses.asdict(answer) for answer in answers]}, marks)
+        return
+    readable = queries.readable
+    for answer in answers:
+        lane = f", lane {answer.lane}" if answer.lane else ""
+        click.echo(f"job {job} in {answer.queue}: {answer.state}{lane}")
+        if answer.state == "scheduled" and answer.due_ms is not None:
+            click.echo(f"  is due at {readable(answer.due_ms)}")
+        for wait in answer.waits:
+            ended = "it still waits"
+            if wait.claim is not None:
+                ended = f"until claim {wait.claim} by {wait.worker}"
+            click.echo(
+                f"  waited {_ms(wait.waited_ms)} from {readable(wait.since_ms)}, {ended}; "
+                f"{wait.others_claimed} claims of others began meanwhile"
+            )
+            for each in wait.in_front:
+                named = f", the last {', '.join(each.named)}" if each.named else ""
+                full = f"full for {_ms(each.full_ms)}, " if " per " not in each.limit else ""
+                click.echo(
+                    f"    {each.scope} ≤ {each.limit}: {full}{each.holders} claims of others{named}"
+                )
+    _print_marks(_console(), marks)
+
+
+@audit.command(name="at")
+@click.argument("moment", type=_Moment(), metavar="TIME")
+@audit_option
+@click.option("--queue", "-q", required=True, help="Of this queue.")
+@json_option
+def at_command(moment: int, url: str | None, queue: str, as_json: bool) -> None:
+    """What was running and waiting at TIME (UTC, or Unix ms), and who held which scope."""
+    with _asking(url) as engine:
+        from sql_audit import moments, queries
+
+        marks = queries.watermarks(engine, queue)
+        if not marks:
+            _unknown_queue(engine, queue)
+        answer = moments.at(engine, queue, moment)
+    if as_json:
+        document = dataclasses.asdict(answer)
+        document["scopes"] = {
+            scope: {"cap": cap, "holders": holders}
+            for scope, (cap, holders) in answer.scopes.items()
+        }
+        _print_json(document, marks)
+        return
+    readable = queries.readable
+    click.echo(f"{queue} at {readable(moment)}: {len(answer.running)} running")
+    for claim in answer.running:
+        under = queries.under(claim.scopes)
+        click.echo(
+            f"  {claim.job_id}  {claim.task or '?'}  claim {claim.claim} by {claim.worker} since "
+            f"{readable(claim.claimed_at_ms)}{f', under {under}' if under else ''}"
+        )
+    click.echo(f"{len(answer.waiting)} waiting")
+    for job in answer.waiting[:20]:
+        lane = f", lane {job.lane}" if job.lane else ""
+        click.echo(f"  {job.job_id}  {job.task or '?'}  since {readable(job.ready_at_ms)}{lane}")
+    if len(answer.waiting) > 20:
+        click.echo(f"  and {len(answer.waiting) - 20} more")
+    for scope, (cap, holders) in sorted(answer.scopes.items()):
+        click.echo(f"{scope}: {len(holders)} of {'any' if cap is None else cap}")
+    _print_marks(_console(), marks)
+
+
+@audit.command()
 @audit_option
 @queue_option
 @click.option("--lines", "-n", default=20, show_default=True, help="How many events to begin with.")
