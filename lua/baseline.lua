@@ -1,5 +1,6 @@
 --[[ baseline: the log begins in the middle of a queue's life. Each call writes down some of the jobs that are
-alive, as they stand at that moment; the last one marks the baseline complete. Sending it twice is harmless.
+alive, as they stand at that moment; the last one marks the baseline complete, in the log too, so that whoever reads only
+the log knows from where on it tells everything. Sending it twice is harmless.
 
 Flags: allow-oom
 Keys: meta state outbox
@@ -27,8 +28,12 @@ for i, id in ipairs(ids) do
   end
 end
 
-emit('baseline', clock_ms(), by, jobs)
+local now = clock_ms()
+emit('baseline', now, by, jobs)
 if last == 1 then
+  if facts.baseline == 'pending' then
+    emit_queue('policy_changed', now, by, '["baseline","pending","done"]')
+  end
   set_fact('baseline', 'done')
 end
 write_facts()

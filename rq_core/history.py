@@ -186,12 +186,7 @@ def fold(record: JobRecord | None, entry: Entry, event: JobEvent) -> tuple[JobRe
     target = _target(entry.event, facts)
     record.state = target
     record.since_ms = entry.at_ms
-    for name in _RESET.get(entry.event, ()):
-        setattr(record, name, 0)
-    for name in _TAKEN.get(entry.event, ()):
-        setattr(record, name, facts[name])
-    if entry.event is Event.ROLLED_BACK and facts["lane"] is not None:
-        record.lane = facts["lane"]
+    _take(record, entry.event, facts)
     if entry.event is Event.CLAIMED:
         if record.complete and facts["claim"] != record.claims + 1:
             problem = f"claim {facts['claim']} follows claim {record.claims}"
@@ -207,6 +202,16 @@ def fold(record: JobRecord | None, entry: Entry, event: JobEvent) -> tuple[JobRe
     if record.complete and not legal(before, entry.event, target):
         problem = f"{before or 'none'} -{entry.event}-> {target or 'none'} is not a transition"
     return record, problem
+
+
+def _take(record: JobRecord, event: Event, facts: Mapping[str, Any]) -> None:
+    """Take over what the event says of the job."""
+    for name in _RESET.get(event, ()):
+        setattr(record, name, 0)
+    for name in _TAKEN.get(event, ()):
+        setattr(record, name, facts[name])
+    if event is Event.ROLLED_BACK and facts["lane"] is not None:
+        record.lane = facts["lane"]
 
 
 def _target(event: Event, facts: Mapping[str, Any]) -> State | None:

@@ -276,8 +276,8 @@ end
 local function integer(text)
   return text and text:match('^%-?%d+$') and whole_number(text) or nil
 end"""
-"""Whole numbers only: no nan, inf or fraction, all of which Lua takes for numbers. An argument must be written in digits,
-too; in a record, where a match would cost time per job, Lua may read it as it likes. Below 10^13 the sum
+"""Whole numbers only: no nan, inf or fraction, all of which Lua takes for numbers. An argument must be written in
+digits, too; in a record, where a match would cost time per job, Lua may read it as it likes. Below 10^13 the sum
 with a Unix time in ms still has the 14 digits that Lua writes exactly."""
 
 

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from sqlalchemy import Engine
 
+    from sql_audit.database import Database
     from sql_audit.queries import LoggedEvent, Report, Watermark
+    from sql_audit.verify import Result
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,12 +60,12 @@ json_option = click.option(
 
 
 @contextlib.contextmanager
-def _one_line() -> Iterator[None]:
+def _one_line(status: int = 1) -> Iterator[None]:
     """Errors become one line on standard error and a non-zero exit."""
     try:
         yield
     except RqCoreError as error:
-        _fail(str(error))
+        _fail(str(error), status)
     except BrokenPipeError:
         # Whoever read our output has gone; there is nobody left to tell.
         sys.stderr.close()
@@ -75,34 +77,41 @@ def _one_line() -> Iterator[None]:
             raise
         from sql_audit.database import describe
 
-        _fail(f"the audit database refuses: {describe(error)}")
+        _fail(f"the audit database refuses: {describe(error)}", status)
 
 
-def _fail(message: str) -> NoReturn:
+def _fail(message: str, status: int = 1) -> NoReturn:
     click.echo(f"error: {message}", err=True)
-    raise SystemExit(1)
+    raise SystemExit(status)
 
 
-def _required(url: str | None) -> str:
+def _required(url: str | None, status: int = 1) -> str:
     if not url:
-        _fail("no audit database: pass --audit URL or set RQ_CORE_AUDIT_URL")
+        _fail("no audit database: pass --audit URL or set RQ_CORE_AUDIT_URL", status)
     return url
 
 
 @contextlib.contextmanager
-def _asking(url: str | None) -> Iterator[Engine]:
-    """A reading engine of a database whose schema is current."""
-    address = _required(url)
-    with _one_line():
+def _current(url: str | None, status: int = 1) -> Iterator[Database]:
+    """A database whose schema is current."""
+    address = _required(url, status)
+    with _one_line(status):
         from sql_audit import migrate
         from sql_audit.database import Database
 
         database = Database(address)
         try:
             migrate.check_current(database)
-            yield database.readers
+            yield database
         finally:
             database.close()
+
+
+@contextlib.contextmanager
+def _asking(url: str | None) -> Iterator[Engine]:
+    """A reading engine of a database whose schema is current."""
+    with _current(url) as database:
+        yield database.readers
 
 
 @contextlib.contextmanager
@@ -258,6 +267,252 @@ def report(url: str | None, queue: str | None, slowest: int, as_json: bool) -> N
     print_report(answer)
 
 
+class _Moment(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A time as people write it, as Unix ms: ``2026-11-21 10:00`` (UTC, if no zone is given)."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from datetime import UTC, datetime
+
+        text = str(value)
+        if text.isascii() and text.isdigit():
+            return int(text)
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            self.fail(f"{text!r} is no time: write 2026-11-21 10:00, or Unix ms", param, ctx)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return int(moment.timestamp() * 1000)
+
+
+@audit.command()
+@audit_option
+@queue_option
+@click.option(
+    "--since", type=_Moment(), default=0, metavar="TIME", help="Judge only events from then on."
+)
+@click.option(
+    "--head",
+    "heads",
+    multiple=True,
+    metavar="SHA256",
+    help="A head that was kept elsewhere (see audit head): the log must still lead there.",
+)
+@click.option(
+    "--redis",
+    "redis_url",
+    envvar="RQ_CORE_REDIS_URL",
+    show_envvar=True,
+    metavar="URL",
+    help="Compare with this server, too.",
+)
+@prefix_option
+@json_option
+def verify(
+    url: str | None,
+    queue: str | None,
+    since: int,
+    heads: Sequence[str],
+    redis_url: str | None,
+    prefix: str,
+    as_json: bool,
+) -> None:
+    """Prove from SQL that nothing happened that must not: no gap, no double claim, no cap exceeded,
+    every step legal, nothing changed afterwards. Exits with 0 if that holds, 1 if it is violated,
+    2 if the log cannot tell.
+    """
+    with _current(url, status=2) as database:
+        from sql_audit.verify import verify as check
+
+        with _progress(shown=not as_json) as on_progress:
+            result = check(database, queue, since_ms=since, heads=heads, on_progress=on_progress)
+        if not result.queues and not (as_json and queue is None):
+            _unknown_queue(database.readers, queue, status=2)
+        if redis_url is not None:
+            _compare(result, database, redis_url, prefix)
+    if as_json:
+        click.echo(json.dumps(result.document()))
+    else:
+        print_result(result)
+    raise SystemExit(result.verdict.status)
+
+
+def _compare(result: Result, database: Database, redis_url: str, prefix: str) -> None:
+    """Add what Redis and SQL disagree about."""
+    import redis
+
+    from rq_core.client import Client
+    from rq_core.history import OutboxId
+    from sql_audit.drift import compare
+    from sql_audit.replay import Note
+
+    with Client(redis_url, prefix=prefix, name="audit") as client:
+        for name, found in result.queues.items():
+            try:
+                violations, notes = compare(client, database, name)
+            except (RqCoreError, redis.RedisError, OSError) as error:
+                says = f"Redis cannot be compared: {error}"
+                found.notes.append(Note(OutboxId(found.epoch or 0, found.number or 0), 0, says))
+                continue
+            for violation in violations:
+                found.add(violation)
+            found.notes += notes
+
+
+@contextlib.contextmanager
+def _progress(*, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for each queue, on a terminal only."""
+    if not shown or not sys.stderr.isatty():
+        yield lambda _queue, _done, _of: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Remaining
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bars: dict[str, Any] = {}
+
+        def show(queue: str, done: int, of: int) -> None:
+            if queue not in bars:
+                bars[queue] = progress.add_task(queue, total=of)
+            progress.update(bars[queue], completed=done)
+
+        yield show
+
+
+def print_result(result: Result) -> None:
+    from sql_audit.queries import readable
+
+    for found in result.queues.values():
+        click.echo(found.says)
+        click.echo(
+            f"  {found.verdict}: {found.events} events in {found.entries} entries and "
+            f"{found.batches} batches, {found.live} jobs alive"
+        )
+        if found.orphans:
+            click.echo(f"  {found.orphans} events are orphaned: Redis forgot them")
+        if found.restated:
+            click.echo(f"  {found.restated} jobs were restated by a repair")
+        for note in found.notes:
+            click.echo(f"  cannot tell: {note.at} {readable(note.at_ms)}: {note.says}")
+        for v in found.violations:
+            words = [f"{v.epoch}-{v.seq}", readable(v.at_ms), v.event]
+            words += [f"job {v.job_id}"] if v.job_id else []
+            words += [f"claim {v.claim}"] if v.claim is not None else []
+            words += [f"by {v.by}"] if v.by else []
+            click.echo(f"  {v.invariant} violated: {' '.join(words)}: {v.says}")
+        for invariant, count in sorted(found.counts.items()):
+            listed = sum(v.invariant == invariant for v in found.violations)
+            if count > listed:
+                click.echo(f"  {invariant}: {count - listed} more")
+    for says in result.problems:
+        click.echo(f"violated: {says}")
+    click.echo(str(result.verdict))
+
+
+@audit.command()
+@audit_option
+@queue_option
+@json_option
+def head(url: str | None, queue: str | None, as_json: bool) -> None:
+    """The head of each queue's chain, to be kept where nobody who writes to the log can write."""
+    with _current(url) as database:
+        from sql_audit.verify import heads
+
+        found = heads(database, queue)
+        if not found:
+            _unknown_queue(database.readers, queue)
+    if as_json:
+        click.echo(json.dumps([each._asdict() for each in found]))
+        return
+    for each in found:
+        number = "-" if each.epoch is None else f"{each.epoch}-{each.number}"
+        click.echo(f"{each.queue}  {number}  {each.sha256}")
+
+
+@audit.command()
+@click.argument("job")
+@audit_option
+@queue_option
+@json_option
+def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
+    """What JOB waited for, each time, and behind whom."""
+    with _asking(url) as engine:
+        from sql_audit import moments, queries
+
+        answers = moments.why(engine, job, queue)
+        queues = {answer.queue for answer in answers}
+        marks = [mark for mark in queries.watermarks(engine, queue) if mark.queue in queues]
+    if as_json:
+        _print_json({"jobs": [dataclasses.asdict(answer) for answer in answers]}, marks)
+        return
+    readable = queries.readable
+    for answer in answers:
+        lane = f", lane {answer.lane}" if answer.lane else ""
+        click.echo(f"job {job} in {answer.queue}: {answer.state}{lane}")
+        if answer.state == "scheduled" and answer.due_ms is not None:
+            click.echo(f"  is due at {readable(answer.due_ms)}")
+        for wait in answer.waits:
+            ended = "it still waits"
+            if wait.claim is not None:
+                ended = f"until claim {wait.claim} by {wait.worker}"
+            click.echo(
+                f"  waited {_ms(wait.waited_ms)} from {readable(wait.since_ms)}, {ended}; "
+                f"{wait.others_claimed} claims of others began meanwhile"
+            )
+            for each in wait.in_front:
+                named = f", the last {', '.join(each.named)}" if each.named else ""
+                full = f"full for {_ms(each.full_ms)}, " if " per " not in each.limit else ""
+                click.echo(
+                    f"    {each.scope} ≤ {each.limit}: {full}{each.holders} claims of others{named}"
+                )
+    _print_marks(_console(), marks)
+
+
+@audit.command(name="at")
+@click.argument("moment", type=_Moment(), metavar="TIME")
+@audit_option
+@click.option("--queue", "-q", required=True, help="Of this queue.")
+@json_option
+def at_command(moment: int, url: str | None, queue: str, as_json: bool) -> None:
+    """What was running and waiting at TIME (UTC, or Unix ms), and who held which scope."""
+    with _asking(url) as engine:
+        from sql_audit import moments, queries
+
+        marks = queries.watermarks(engine, queue)
+        if not marks:
+            _unknown_queue(engine, queue)
+        answer = moments.at(engine, queue, moment)
+    if as_json:
+        document = dataclasses.asdict(answer)
+        document["scopes"] = {
+            scope: {"cap": cap, "holders": holders}
+            for scope, (cap, holders) in answer.scopes.items()
+        }
+        _print_json(document, marks)
+        return
+    readable = queries.readable
+    click.echo(f"{queue} at {readable(moment)}: {len(answer.running)} running")
+    for claim in answer.running:
+        under = queries.under(claim.scopes)
+        click.echo(
+            f"  {claim.job_id}  {claim.task or '?'}  claim {claim.claim} by {claim.worker} since "
+            f"{readable(claim.claimed_at_ms)}{f', under {under}' if under else ''}"
+        )
+    click.echo(f"{len(answer.waiting)} waiting")
+    for job in answer.waiting[:20]:
+        lane = f", lane {job.lane}" if job.lane else ""
+        click.echo(f"  {job.job_id}  {job.task or '?'}  since {readable(job.ready_at_ms)}{lane}")
+    if len(answer.waiting) > 20:
+        click.echo(f"  and {len(answer.waiting) - 20} more")
+    for scope, (cap, holders) in sorted(answer.scopes.items()):
+        click.echo(f"{scope}: {len(holders)} of {'any' if cap is None else cap}")
+    _print_marks(_console(), marks)
+
+
 @audit.command()
 @audit_option
 @queue_option
@@ -305,13 +560,13 @@ def _follow(engine: Engine, events: list[LoggedEvent], *, as_json: bool) -> None
             time.sleep(0.5)
 
 
-def _unknown_queue(engine: Engine, queue: str | None) -> NoReturn:
+def _unknown_queue(engine: Engine, queue: str | None, status: int = 1) -> NoReturn:
     from sql_audit import queries
 
     if queue is None:
-        _fail("nothing is mirrored yet: start `rq-core audit run`")
+        _fail("nothing is mirrored yet: start `rq-core audit run`", status)
     known = ", ".join(mark.queue for mark in queries.watermarks(engine)) or "none"
-    _fail(f"the audit database knows no queue {queue!r}: known are {known}")
+    _fail(f"the audit database knows no queue {queue!r}: known are {known}", status)
 
 
 # Printing.
@@ -352,7 +607,19 @@ def _print_events(events: Sequence[LoggedEvent], *, as_json: bool) -> None:
 
 def _facts(event: LoggedEvent) -> dict[str, Any]:
     facts = {"by": event.worker, "task": event.task, "claim": event.claim}
-    return {name: value for name, value in facts.items() if value is not None} | event.detail
+    return {name: value for name, value in facts.items() if value is not None} | _detail(event)
+
+
+def _detail(event: LoggedEvent) -> dict[str, Any]:
+    """What else an event carries; the scopes of a claim as people read them."""
+    from sql_audit.queries import under
+
+    detail = dict(event.detail)
+    scopes = detail.pop("scopes", None)
+    try:
+        return {"under": under(scopes), **detail} if scopes else detail
+    except (TypeError, ValueError):
+        return event.detail
 
 
 def _short(value: Any) -> str:
@@ -372,7 +639,10 @@ def _event_table(events: Sequence[LoggedEvent], title: str) -> Any:
     for name in ("at", "queue", "number", "event", "claim", "by", "task", "detail"):
         table.add_column(name, no_wrap=name != "detail", overflow="fold")
     for event in events:
-        detail = ", ".join(f"{name}={_short(value)}" for name, value in event.detail.items())
+        detail = ", ".join(
+            f"under {value}" if name == "under" else f"{name}={_short(value)}"
+            for name, value in _detail(event).items()
+        )
         claim = "" if event.claim is None else str(event.claim)
         words = (
             readable(event.at_ms), event.queue, event.number, event.type, claim,
@@ -398,12 +668,15 @@ def print_report(answer: Report) -> None:
     for name in ("queue", "task"):
         table.add_column(name, no_wrap=True)
     for name in (
-        "jobs", "succeeded", "claims", "retries", "expired", "dead", "cancelled",
+        "jobs", "succeeded", "claims", "retries", "expired", "dead", "cancelled", "discarded",
         "waited p50", "p95", "ran p50", "p95", "jobs/s",
     ):  # fmt: skip
         table.add_column(name, justify="right", no_wrap=True)
     for t in answer.tasks:
-        counts = (t.jobs, t.succeeded, t.claims, t.retries, t.lease_expired, t.dead, t.cancelled)
+        counts = (
+            t.jobs, t.succeeded, t.claims, t.retries, t.lease_expired, t.dead, t.cancelled,
+            t.discarded,
+        )  # fmt: skip
         times = (t.waited_p50_ms, t.waited_p95_ms, t.ran_p50_ms, t.ran_p95_ms)
         rate = "-" if t.throughput is None else f"{t.throughput:.1f}"
         table.add_row(Text(t.queue), Text(t.task or "?"), *map(str, counts), *map(_ms, times), rate)

@@ -32,6 +32,9 @@ INTEGER_MAX: Final = 2**63 - 1
 NAME_LENGTH_MAX: Final = 512
 """Characters in a name or word. Longer ones would not fit into an index of PostgreSQL."""
 
+LANE_LENGTH_MAX: Final = 16 * 1024
+"""Characters in the name of a lane, which is in no index."""
+
 COUNTED_FIELDS: Final = ("type", "jobs", "data", "why")
 """The fields whose values count as bytes of the backlog."""
 
@@ -153,6 +156,12 @@ def _words(column: Sequence[Any]) -> bool:
     return max(map(len, words)) <= NAME_LENGTH_MAX
 
 
+def _lanes(column: Sequence[Any]) -> bool:
+    if not set(map(type, column)) <= {_STR, _NONE}:
+        return False
+    return all(lane is None or len(lane) <= LANE_LENGTH_MAX for lane in set(column))
+
+
 def _names(column: Sequence[Any]) -> bool:
     return (
         set(map(type, column)) == {_STR}
@@ -182,6 +191,9 @@ KINDS: Final[dict[str, Check]] = (
         "target": _among((State.READY, State.DEAD)),
         "priority": _among((*Priority, None)),
         "error": _anything,
+        "scopes": _anything,
+        "cap": _anything,
+        "lane": _lanes,
     }
     | dict.fromkeys(
         (
@@ -197,7 +209,7 @@ KINDS: Final[dict[str, Check]] = (
         ),
         _integers,
     )
-    | dict.fromkeys(("fence", "task", "digest", "worker", "reason", "outcome"), _words)
+    | dict.fromkeys(("fence", "task", "digest", "worker", "reason", "outcome", "scope"), _words)
 )
 """What each field may hold. A field without a kind may hold anything."""
 

@@ -65,6 +65,7 @@ class Job:
         self.digest: str | None = None
         self.complete = int(complete)
         self.last_epoch = self.last_seq = 0
+        self.lane: str | None = None
 
     @classmethod
     def of_row(cls, row: Sequence[Any]) -> Job:
@@ -95,6 +96,7 @@ class Attempt:
         self.outcome: str | None = None
         self.error_type: str | None = None
         self.error_message: str | None = None
+        self.scopes: str | None = None
 
 
 job_row: Final[Callable[[Job], tuple[Any, ...]]] = attrgetter(*JOB_COLUMNS)
@@ -103,9 +105,13 @@ attempt_row: Final[Callable[[Attempt], tuple[Any, ...]]] = attrgetter(*ATTEMPT_C
 _IN_COLUMNS: Final[dict[Event, frozenset[str]]] = {
     Event.ENQUEUED: frozenset({"id", "task"}),
     Event.CLAIMED: frozenset({"id", "claim"}),
+    Event.DISCARDED: frozenset({"id", "task"}),
     Event.BASELINE: frozenset({"id", "task"}),
 }
 """The fields that a row of job_event has as columns of their own; all others are in its detail."""
+
+_BEGINNINGS: Final = frozenset({Event.ENQUEUED, Event.DISCARDED, Event.BASELINE})
+"""Events before which there is nothing to know of a job."""
 
 _DETAIL: Final = {
     event: tuple(f.name for f in fields if f.name not in _IN_COLUMNS.get(event, frozenset({"id"})))
@@ -143,6 +149,7 @@ class Folder:
         self._details: dict[tuple[str | None, str | None], str | None] = {}
         self._steps: dict[Event, Callable[[Intake], None]] = {
             Event.ENQUEUED: self._enqueued,
+            Event.DISCARDED: self._discarded,
             Event.PROMOTED: self._promoted,
             Event.CLAIMED: self._claimed,
             Event.SUCCEEDED: self._succeeded,
@@ -231,7 +238,7 @@ class Folder:
         """The job of an event, from now on to be written."""
         job = self.jobs.get(job_id)
         if job is None:
-            complete = intake.event is Event.ENQUEUED or intake.event is Event.BASELINE
+            complete = intake.event in _BEGINNINGS
             job = self.jobs[job_id] = Job(self.queue, job_id, complete=complete)
         self.touched[job_id] = job
         job.last_epoch, job.last_seq = intake.id
@@ -296,7 +303,19 @@ class Folder:
         columns = intake.columns
         at_ms, (epoch, seq), by = self.at_ms, intake.id, intake.by
         append = self.events.append
-        for ordinal, job_id, due, place, task, priority, attempts, losses, digest, detail in zip(
+        for (
+            ordinal,
+            job_id,
+            due,
+            place,
+            task,
+            priority,
+            attempts,
+            losses,
+            digest,
+            lane,
+            detail,
+        ) in zip(
             intake.ordinals,
             columns["id"],
             columns["due_ms"],
@@ -306,12 +325,14 @@ class Folder:
             columns["max_attempts"],
             columns["max_losses"],
             columns["digest"],
+            columns["lane"],
             self._details_of(intake),
             strict=True,
         ):
             job = self._job(job_id, intake)
             job.state = _READY if due is None else _SCHEDULED
             job.task, job.priority, job.seq, job.digest = task, priority, place, digest
+            job.lane = lane
             job.max_attempts, job.max_losses = attempts, losses
             job.claims = job.failures = job.losses = job.unknown = 0
             job.enqueued_at_ms = at_ms
@@ -323,12 +344,29 @@ class Folder:
                 (self.queue, epoch, seq, ordinal, "enqueued", at_ms, job_id, None, by, task, detail)
             )
 
+    def _discarded(self, intake: Intake) -> None:
+        # Redis never had it: its row says that it was asked for, and why it is not there.
+        def apply(job: Job, facts: dict[str, Any]) -> None:
+            job.state = "discarded"
+            job.task, job.lane = facts["task"], facts["lane"]
+            job.claims = job.failures = job.losses = job.unknown = 0
+            job.enqueued_at_ms = job.finished_at_ms = self.at_ms
+            job.ready_at_ms = job.claimed_at_ms = None
+            job.error_type = job.error_message = None
+
+        self._each(intake, apply)
+
     def _claimed(self, intake: Intake) -> None:
         at_ms, (epoch, seq), by, fence = self.at_ms, intake.id, intake.by, str(intake.id)
         append = self.events.append
         columns = intake.columns
-        for ordinal, job_id, claim, detail in zip(
-            intake.ordinals, columns["id"], columns["claim"], self._details_of(intake), strict=True
+        for ordinal, job_id, claim, scopes, detail in zip(
+            intake.ordinals,
+            columns["id"],
+            columns["claim"],
+            columns["scopes"],
+            self._details_of(intake),
+            strict=True,
         ):
             job = self._job(job_id, intake)
             job.state = _RUNNING
@@ -337,6 +375,8 @@ class Folder:
             attempt.worker = by
             attempt.ready_at_ms = ready = job.ready_at_ms
             attempt.claimed_at_ms = at_ms
+            if scopes is not None:
+                attempt.scopes = to_json(scopes)
             if ready is not None:
                 attempt.waited_ms = at_ms - ready if at_ms > ready else 0
             append(
@@ -440,6 +480,8 @@ class Folder:
             claim = self._end(job, facts["fence"], Event.ROLLED_BACK)
             if facts["unknown"] is not None:
                 job.unknown = facts["unknown"]
+            if facts["lane"] is not None:
+                job.lane = facts["lane"]
             self._wait_again(job, facts["due_ms"])
             return claim
 
@@ -493,7 +535,7 @@ class Folder:
         def apply(job: Job, facts: dict[str, Any]) -> int | None:
             job.complete = 1
             same_claim = facts["fence"] is not None and facts["fence"] == job.fence
-            for name in ("task", "priority", "max_attempts", "max_losses", "seq"):
+            for name in ("task", "priority", "max_attempts", "max_losses", "seq", "lane"):
                 setattr(job, name, facts[name])
             for name in ("due_ms", "fence", "worker", "reason", "since_ms"):
                 setattr(job, name, facts[name])

@@ -83,6 +83,8 @@ class TaskReport:
     dead: int
     """Jobs that stopped for good, those pruned since included."""
     cancelled: int
+    discarded: int
+    """Asked for and never accepted, since a scope was full; not among the jobs."""
     waited_p50_ms: int | None
     waited_p95_ms: int | None
     ran_p50_ms: int | None
@@ -147,6 +149,18 @@ def readable(at_ms: int) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S}.{at_ms % 1000:03d}Z"
 
 
+def under(scopes: Any) -> str:
+    """The scopes of a claim and the limits in force, as people read them: ``task=send ≤ 10``."""
+    words = []
+    for scope, *limit in scopes or ():
+        if len(limit) == 3:
+            words.append(f"{scope} ≤ {limit[0]} per {limit[1] / 1000:g} s")
+        else:
+            cap = limit[0] if limit else None
+            words.append(f"{scope} ≤ {'any' if cap is None else cap}")
+    return ", ".join(words)
+
+
 # Statements.
 
 _QUEUE: Final = "(CAST(:queue AS TEXT) IS NULL OR queue = :queue)"
@@ -175,7 +189,8 @@ _AFTER = text(
 )
 
 _JOBS = text(
-    "SELECT queue, task, COUNT(*) AS jobs, "
+    "SELECT queue, task, SUM(CASE WHEN state = 'discarded' THEN 0 ELSE 1 END) AS jobs, "
+    "SUM(CASE WHEN state = 'discarded' THEN 1 ELSE 0 END) AS discarded, "
     "SUM(CASE WHEN state = 'succeeded' THEN 1 ELSE 0 END) AS succeeded, "
     "SUM(CASE WHEN state IN ('dead', 'pruned') THEN 1 ELSE 0 END) AS dead, "
     "SUM(CASE WHEN state = 'cancelled' THEN 1 ELSE 0 END) AS cancelled, "
@@ -304,6 +319,7 @@ def _task_report(row: Row[Any], claims: _ByTask, waited: _ByTask, ran: _ByTask) 
         lease_expired=int(expired),
         dead=row.dead,
         cancelled=row.cancelled,
+        discarded=row.discarded,
         waited_p50_ms=waited_p50,
         waited_p95_ms=waited_p95,
         ran_p50_ms=ran_p50,

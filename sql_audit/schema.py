@@ -139,13 +139,17 @@ job = Table(
     Column("complete", SmallInteger, nullable=False),
     _number("last_epoch"),
     _number("last_seq"),
+    _text("lane"),
     PrimaryKeyConstraint("job_id", "queue", name="job_pkey"),
     CheckConstraint(_one_of("state", JOB_STATES), name="job_state"),
     CheckConstraint(_one_of("priority", Priority), name="job_priority"),
     CheckConstraint("complete IN (0, 1)", name="job_complete"),
     sqlite_with_rowid=False,
 )
-"""Each job as its events tell it. ``complete`` 0: its beginning was not seen."""
+"""Each job as its events tell it. ``complete`` 0: its beginning was not seen.
+
+``lane`` is where it waits for its scopes, or waited last: priority, then the scopes, joined by ``+``.
+"""
 
 job_attempt = Table(
     "job_attempt",
@@ -164,6 +168,7 @@ job_attempt = Table(
     _text("outcome"),
     _text("error_type"),
     _text("error_message"),
+    _text("scopes"),
     PrimaryKeyConstraint("job_id", "queue", "fence", name="job_attempt_pkey"),
     CheckConstraint(_one_of("outcome", OUTCOMES), name="job_attempt_outcome"),
     sqlite_with_rowid=False,
@@ -172,6 +177,8 @@ job_attempt = Table(
 force).
 
 Its name is the fence, since the count of claims begins anew when an id is used a second time.
+``scopes`` is what counted it and the caps in force, as its event says: a JSON array of
+``[scope, cap]`` and ``[rate's scope, limit, window_ms, burst]``.
 """
 
 mirror_cursor = Table(
@@ -317,12 +324,57 @@ def views(dialect: str) -> dict[str, str]:
             "CREATE VIEW job_readable AS SELECT queue, job_id, task, priority, state, claims, "
             f"failures, losses, {at['enqueued_at']} AS enqueued_at, "
             f"{at['finished_at']} AS finished_at, worker, reason, error_type, "
-            "error_message FROM job"
+            "error_message, lane FROM job"
         ),
         "job_attempt_readable": (
             "CREATE VIEW job_attempt_readable AS SELECT queue, job_id, claim, fence, task, worker, "
             f"{at['ready_at']} AS ready_at, {at['claimed_at']} AS claimed_at, "
-            f"{at['ended_at']} AS ended_at, waited_ms, ran_ms, outcome, error_type FROM job_attempt"
+            f"{at['ended_at']} AS ended_at, waited_ms, ran_ms, outcome, error_type, scopes "
+            "FROM job_attempt"
+        ),
+    }
+
+
+def everyday_views(dialect: str) -> dict[str, str]:
+    """The views that answer everyday questions, by name; see README.md."""
+    minute = _readable(dialect, "at_ms / 60000 * 60000")
+    if dialect == "sqlite":
+        each = "json_each(a.scopes) AS each"
+        scope, cap = "json_extract(each.value, '$[0]')", "json_extract(each.value, '$[1]')"
+        length = "json_array_length(each.value)"
+    else:
+        each = "jsonb_array_elements(a.scopes::jsonb) AS each(value)"
+        scope, cap = "each.value ->> 0", "(each.value ->> 1)::bigint"
+        length = "jsonb_array_length(each.value)"
+    return {
+        "throughput_per_minute": (
+            "CREATE VIEW throughput_per_minute AS SELECT queue, task, "
+            f"{minute} AS minute, COUNT(*) AS succeeded FROM job_event "
+            "WHERE type = 'succeeded' GROUP BY queue, task, at_ms / 60000"
+        ),
+        "failures_by_error": (
+            "CREATE VIEW failures_by_error AS SELECT queue, task, error_type, COUNT(*) AS claims, "
+            "COUNT(DISTINCT job_id) AS jobs, SUM(CASE WHEN outcome = 'died' THEN 1 ELSE 0 END) AS "
+            f"died, {_readable(dialect, 'MAX(ended_at_ms)')} AS last_at FROM job_attempt "
+            "WHERE outcome IN ('retried', 'died') GROUP BY queue, task, error_type"
+        ),
+        "waiting_by_lane": (
+            "CREATE VIEW waiting_by_lane AS SELECT queue, lane, COUNT(*) AS waiting, "
+            f"{_readable(dialect, 'MIN(ready_at_ms)')} AS oldest_ready_at FROM job "
+            "WHERE state = 'ready' GROUP BY queue, lane"
+        ),
+        "worker_utilisation": (
+            "CREATE VIEW worker_utilisation AS SELECT queue, worker, COUNT(*) AS claims, "
+            "SUM(CASE WHEN ended_at_ms IS NULL THEN 1 ELSE 0 END) AS in_force, "
+            "SUM(ran_ms) AS busy_ms, MAX(ended_at_ms) - MIN(claimed_at_ms) AS span_ms, "
+            "1.0 * SUM(ran_ms) / NULLIF(MAX(ended_at_ms) - MIN(claimed_at_ms), 0) AS at_once "
+            "FROM job_attempt WHERE worker IS NOT NULL GROUP BY queue, worker"
+        ),
+        "scope_occupancy": (
+            f"CREATE VIEW scope_occupancy AS SELECT a.queue, {scope} AS scope, COUNT(*) AS holders, "
+            f"MAX({cap}) AS cap FROM job_attempt a, {each} "
+            f"WHERE a.ended_at_ms IS NULL AND a.scopes IS NOT NULL AND {length} = 2 "
+            f"GROUP BY a.queue, {scope}"
         ),
     }
 
@@ -341,7 +393,7 @@ def _attach_ddl() -> None:
         for table in APPEND_ONLY:
             for statement in triggers(dialect, table.name):
                 add(statement, dialect)
-        for statement in views(dialect).values():
+        for statement in (views(dialect) | everyday_views(dialect)).values():
             add(statement, dialect)
 
 

@@ -72,7 +72,7 @@ def test_migrations_make_the_schema(audit_url: str) -> None:
     expected = objects(database)
     with database.writing() as connection:
         assert connection is not None
-        for view in schema.views(database.dialect):
+        for view in schema.views(database.dialect) | schema.everyday_views(database.dialect):
             connection.execute(text(f"DROP VIEW {view}"))
         schema.metadata.drop_all(connection)
         connection.commit()
@@ -99,6 +99,55 @@ def test_downgrade_leaves_nothing_and_upgrade_comes_back(audit_url: str) -> None
 
     assert left == set()
     assert objects(database) == expected
+    database.close()
+
+
+def test_a_log_survives_a_new_schema_and_the_way_back(audit_url: str) -> None:
+    """Rows stay as they are; an event that the old schema does not know keeps its place."""
+    event = {
+        "queue": "q", "epoch": 1, "seq": 0, "ordinal": 0, "type": "paused", "at_ms": 5,
+        "job_id": None, "claim": None, "worker": "w", "task": None, "detail": '{"why":"x"}',
+    }  # fmt: skip
+    insert = (
+        f"INSERT INTO job_event ({', '.join(schema.EVENT_COLUMNS)}) "
+        f"VALUES ({', '.join(':' + name for name in schema.EVENT_COLUMNS)})"
+    )
+    columns = (
+        "job_id, queue, state, claims, failures, losses, unknown, complete, last_epoch, last_seq"
+    )
+    job = f"INSERT INTO job ({columns}) VALUES (:id, 'q', :state, 1, 0, 0, 0, 1, 1, 0)"
+    attempt = "INSERT INTO job_attempt (job_id, queue, fence) VALUES ('a', 'q', '1-0')"
+    database = Database(audit_url)
+
+    def write(*statements: tuple[str, dict[str, object]]) -> None:
+        with database.writing() as connection:
+            assert connection is not None
+            for statement, values in statements:
+                connection.execute(text(statement), values)
+            connection.commit()
+
+    migrate.upgrade(database, "0001")
+    write((insert, event), (job, {"id": "a", "state": "running"}), (attempt, {}))
+    migrate.upgrade(database, "0002")
+    assert auditlog.events(database, "q") == [event]
+    assert auditlog.one(database, "SELECT claims, lane FROM job") == {"claims": 1, "lane": None}
+    assert auditlog.one(database, "SELECT fence, scopes FROM job_attempt")["fence"] == "1-0"
+
+    write(
+        (insert, {**event, "seq": 1, "type": "cap_changed"}),
+        (insert, {**event, "seq": 2, "type": "discarded"}),
+        (job, {"id": "b", "state": "discarded"}),
+    )
+    migrate.downgrade(database, "0001")
+    types = [row["type"] for row in auditlog.events(database, "q")]
+    assert types == ["paused", "quarantined", "quarantined"]
+    assert [row["job_id"] for row in auditlog.rows(database, "SELECT job_id FROM job")] == ["a"]
+    for revision in ("0001", "0002"):
+        migrate.upgrade(database, revision)
+        for change in ("UPDATE job_event SET at_ms = 1", "DELETE FROM job_event"):
+            with pytest.raises(DBAPIError, match="append-only"):
+                write((change, {}))
+    assert len(auditlog.events(database, "q")) == 3
     database.close()
 
 

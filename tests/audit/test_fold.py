@@ -95,6 +95,10 @@ class Story:
             "unknown": self.random.randrange(3),
             "worker": "w-1",
             "target": str(arrow.target),
+            "lane": self.random.choice((None, "2+task=send", "2+task=send+tenant=acme")),
+            "scope": "tenant=acme",
+            "cap": 1,
+            "scopes": self.random.choice((None, [["tenant=acme", 1], ["queue", 7]])),
         }
 
 
@@ -132,7 +136,7 @@ def as_history_sees(job: Job) -> dict[str, Any]:
     fields = {
         name: getattr(job, name)
         for name in (
-            "task", "priority", "max_attempts", "max_losses", "seq", "due_ms", "since_ms",
+            "task", "priority", "max_attempts", "max_losses", "seq", "lane", "due_ms", "since_ms",
             "claims", "failures", "losses", "unknown", "fence", "worker", "reason",
         )
     }  # fmt: skip
@@ -193,7 +197,7 @@ def test_every_event_about_jobs_has_a_step() -> None:
 
 
 def test_words_come_from_the_table() -> None:
-    assert set(schema.TERMINAL_STATES) == {"succeeded", "cancelled", "pruned"}
+    assert set(schema.TERMINAL_STATES) == {"discarded", "succeeded", "cancelled", "pruned"}
     assert set(schema.OUTCOMES) == {
         "succeeded", "retried", "died", "rolled_back", "lease_expired", "cancelled",
     }  # fmt: skip
@@ -259,3 +263,42 @@ def test_a_baseline_keeps_how_a_finished_job_ended() -> None:
     )
 
     assert {i: job.state for i, job in folder.jobs.items()} == {"a": "succeeded", "b": "gone"}
+
+
+def test_where_a_job_waits_and_what_counts_its_claim() -> None:
+    scopes = [["tenant=acme", 1], ["tenant@60s=acme", 5, 60_000, 1], ["queue", 9]]
+    folder = fold(
+        ("enqueued", 10, ["a", 1, None, "send", "normal", 3, 3, "d", "2+tenant=acme"]),
+        ("claimed", 20, ["a", 1, scopes]),
+        ("rolled_back", 30, ["a", "7-1", None, "stopping"]),
+        ("claimed", 40, ["a", 2]),
+        ("rolled_back", 50, ["a", "7-3", None, "lane_changed", None, "2+tenant=umbrella"]),
+    )
+
+    assert folder.jobs["a"].lane == "2+tenant=umbrella"
+    first, second = folder.begun.values()
+    assert json.loads(first.scopes or "") == scopes
+    assert second.scopes is None
+
+
+def test_a_job_that_was_turned_away_has_a_row_and_no_claim() -> None:
+    folder = fold(("discarded", 10, ["a", "send", "2+tenant=acme", "tenant=acme", 1]))
+
+    job = folder.jobs["a"]
+    assert (job.state, job.task, job.lane) == ("discarded", "send", "2+tenant=acme")
+    assert (job.enqueued_at_ms, job.finished_at_ms, job.claims) == (10, 10, 0)
+    assert bool(job.complete)
+    assert folder.attempt_rows() == ([], [])
+    assert json.loads(folder.events[0][10]) == {
+        "lane": "2+tenant=acme", "scope": "tenant=acme", "cap": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("lane", [7, "x" * (entries.LANE_LENGTH_MAX + 1)])
+def test_a_lane_that_is_none_goes_to_quarantine(lane: Any) -> None:
+    raw = {"type": "enqueued", "at": "1", "by": "p"}
+    raw["jobs"] = json.dumps([["a", 1, None, "send", "normal", 3, 3, "d", lane]])
+
+    intake = entries.take(OutboxId(7, 0), raw)
+
+    assert [kept.reason.split(" ")[0] for kept in intake.quarantined] == ["lane"]

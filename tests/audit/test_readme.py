@@ -29,6 +29,8 @@ def test_the_everyday_queries_run_on_both(
     writer.life("a", "b")
     fence = writer.jobs("claimed", ["c", 1])
     writer.jobs("lease_expired", ["c", fence, "w-1", 1, "ready"], by="w-2")
+    fence = writer.jobs("claimed", ["d", 1], ["e", 1, [["tenant=acme", 2]]])
+    writer.jobs("retried", ["d", fence, None, 1, {"type": "ValueError", "message": "no"}])
     auditlog.drain(mirror)
 
     assert auditlog.rows(database, query.rstrip().rstrip(";")) != []

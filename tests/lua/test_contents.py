@@ -862,7 +862,7 @@ def test_attaching_in_the_middle_writes_a_baseline(seed: Seed) -> None:
     epoch = int(seed.meta("epoch") or 0)
     assert epoch == T + 1
     entries = [e for e in seed.entries() if e.id.epoch == epoch]
-    assert ["epoch_started", "baseline"] == [str(e.event) for e in entries]
+    assert ["epoch_started", "baseline", "policy_changed"] == [str(e.event) for e in entries]
     assert entries[0].data["reason"] == "attached"
     assert 5 == len(entries[1].jobs)
     assert seed.meta("baseline") == "done"

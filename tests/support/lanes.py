@@ -1,4 +1,4 @@
-"""Whether a queue's lanes and holders are what its state lines make of them, and whether anybody waits in vain (I10)."""
+"""Whether lanes and holders are what the state lines make of them, and whether anybody waits in vain (I10)."""
 
 from collections import defaultdict
 from typing import Any
@@ -66,6 +66,12 @@ def lane_problems(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> 
     if set(waiting) != set(snapshot["lanes"]):
         found.append(f"lanes: by state {sorted(waiting)}, is {sorted(snapshot['lanes'])}")
         return found
+    return [*found, *_places(snapshot, waiting), *waiting_in_vain(snapshot)]
+
+
+def _places(snapshot: dict[str, Any], waiting: dict[str, list[int]]) -> list[str]:
+    """Where lanes stand, by `lanes`, by `open` and `blocked`, and by their heads."""
+    found = []
     fair = snapshot["meta"].get("fair") == "1"
     opened, blocked = {}, set()
     for lane, place in snapshot["lanes"].items():
@@ -82,7 +88,7 @@ def lane_problems(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> 
         found.append(f"open: by lanes {opened}, is {snapshot['open']}")
     if blocked != set(snapshot["blocked"]):
         found.append(f"blocked: by lanes {sorted(blocked)}, is {sorted(snapshot['blocked'])}")
-    return [*found, *waiting_in_vain(snapshot)]
+    return found
 
 
 def waiting_in_vain(snapshot: dict[str, Any]) -> list[str]:

@@ -1,0 +1,246 @@
+"""Questions about a moment and about a wait: who ran, who waited, and behind whom.
+
+Both are answered from ``job_attempt`` and ``job``, which know when every claim began and ended and
+under which scopes: nothing is replayed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, text
+
+from rq_core.scopes import is_rate, scopes_of
+from sql_audit.errors import HistoryUnknown
+
+NAMED_MAX: Final = 5
+"""How many of the jobs in front are named."""
+
+_RUNNING: Final = text(
+    "SELECT job_id, task, worker, claim, fence, claimed_at_ms, ended_at_ms, outcome, scopes "
+    "FROM job_attempt WHERE queue = :queue AND claimed_at_ms <= :at "
+    "AND (ended_at_ms IS NULL OR ended_at_ms > :at) ORDER BY claimed_at_ms, job_id"
+)
+_WAITING: Final = text(
+    "SELECT a.job_id, a.task, a.ready_at_ms, j.lane, j.priority FROM job_attempt a "
+    "JOIN job j ON j.job_id = a.job_id AND j.queue = a.queue "
+    "WHERE a.queue = :queue AND a.ready_at_ms <= :at AND a.claimed_at_ms > :at "
+    "UNION ALL SELECT job_id, task, ready_at_ms, lane, priority FROM job "
+    "WHERE queue = :queue AND ready_at_ms <= :at AND (state = 'ready' OR (state = 'cancelled' "
+    "AND finished_at_ms > :at AND (claimed_at_ms IS NULL OR claimed_at_ms < ready_at_ms))) "
+    "ORDER BY 3, 1"
+)
+_JOB: Final = text(
+    "SELECT queue, state, task, lane, priority, ready_at_ms, due_ms, last_epoch, last_seq FROM job "
+    "WHERE job_id = :job_id AND (CAST(:queue AS TEXT) IS NULL OR queue = :queue) ORDER BY queue"
+)
+_WAITS: Final = text(
+    "SELECT claim, worker, ready_at_ms, claimed_at_ms, scopes FROM job_attempt "
+    "WHERE job_id = :job_id AND queue = :queue AND claimed_at_ms IS NOT NULL ORDER BY claimed_at_ms"
+)
+_MEANWHILE: Final = text(
+    "SELECT job_id, task, worker, claimed_at_ms, ended_at_ms, scopes FROM job_attempt "
+    "WHERE queue = :queue AND job_id <> :job_id AND claimed_at_ms < :until "
+    "AND (ended_at_ms IS NULL OR ended_at_ms > :since) ORDER BY claimed_at_ms, job_id"
+)
+_LAST: Final = text("SELECT at_ms FROM mirror_cursor WHERE queue = :queue")
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A claim that was in force."""
+
+    job_id: str
+    task: str | None
+    worker: str | None
+    claim: int | None
+    claimed_at_ms: int
+    ended_at_ms: int | None
+    outcome: str | None
+    scopes: list[list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A job that was ready, and not claimed yet."""
+
+    job_id: str
+    task: str | None
+    ready_at_ms: int
+    lane: str | None
+    """The lane that it waited in, or one that it was put into later."""
+    priority: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A queue at one moment."""
+
+    at_ms: int
+    running: list[Running]
+    waiting: list[Waiting]
+
+    @property
+    def scopes(self) -> dict[str, tuple[int | None, list[str]]]:
+        """Scope → the cap in force when it was claimed last, and the jobs that held it."""
+        found: dict[str, tuple[int | None, list[str]]] = {}
+        for claim in self.running:
+            for scope, *limit in claim.scopes:
+                if len(limit) == 1:
+                    holders = found[scope][1] if scope in found else []
+                    holders.append(claim.job_id)
+                    found[scope] = limit[0], holders
+        return found
+
+
+def at(engine: Engine, queue: str, at_ms: int) -> Moment:
+    """What was running and waiting in a queue at a time (Unix ms)."""
+    of = {"queue": queue, "at": at_ms}
+    with engine.connect() as connection:
+        running = [
+            Running(
+                row.job_id, row.task, row.worker, row.claim, row.claimed_at_ms, row.ended_at_ms,
+                row.outcome, json.loads(row.scopes or "[]"),
+            )
+            for row in connection.execute(_RUNNING, of)
+        ]  # fmt: skip
+        waiting = [Waiting(*row) for row in connection.execute(_WAITING, of)]
+    return Moment(at_ms, running, waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class InFront:
+    """One scope that a job waited for, and who held it meanwhile."""
+
+    scope: str
+    limit: str
+    full_ms: int
+    """How long it was full during the wait. Of a rate: 0."""
+    holders: int
+    """Claims of others under this scope that were in force at some time of the wait, or of a rate:
+    that began in it."""
+    named: list[str] = field(default_factory=list)
+    """The jobs of the last of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One wait of a job, from when it was ready until it was claimed."""
+
+    since_ms: int
+    until_ms: int
+    claim: int | None
+    """The claim that ended it; None: it goes on."""
+    worker: str | None
+    others_claimed: int
+    """Claims of other jobs that began meanwhile."""
+    in_front: list[InFront]
+
+    @property
+    def waited_ms(self) -> int:
+        return self.until_ms - self.since_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Every wait of a job."""
+
+    job_id: str
+    queue: str
+    state: str
+    lane: str | None
+    due_ms: int | None
+    waits: list[Wait]
+
+
+def why(engine: Engine, job_id: str, queue: str | None = None) -> list[Why]:
+    """What a job waited for, in each queue that knows it. Raises HistoryUnknown if none does."""
+    found = []
+    with engine.connect() as connection:
+        rows = connection.execute(_JOB, {"job_id": job_id, "queue": queue}).all()
+        for row in rows:
+            of = {"job_id": job_id, "queue": row.queue}
+            waits = [
+                _wait(connection, of, w.ready_at_ms, w.claimed_at_ms, w.claim, w.worker,
+                      json.loads(w.scopes or "[]"))
+                for w in connection.execute(_WAITS, of).all()
+                if w.ready_at_ms is not None
+            ]  # fmt: skip
+            if row.state == "ready" and row.ready_at_ms is not None:
+                until = connection.execute(_LAST, of).scalar_one()
+                scopes = [[scope] for scope in (*scopes_of(row.lane or ""), "queue")]
+                waits.append(_wait(connection, of, row.ready_at_ms, until, None, None, scopes))
+            found.append(Why(job_id, row.queue, row.state, row.lane, row.due_ms, waits))
+    if not found:
+        raise HistoryUnknown(job_id=job_id, where="" if queue is None else f" in queue {queue!r}")
+    return found
+
+
+def _wait(
+    connection: Connection,
+    of: dict[str, Any],
+    since: int,
+    until: int,
+    claim: int | None,
+    worker: str | None,
+    scopes: Sequence[Sequence[Any]],
+) -> Wait:
+    until = max(since, until)
+    others = [
+        (row.job_id, row.task, row.claimed_at_ms, row.ended_at_ms, json.loads(row.scopes or "[]"))
+        for row in connection.execute(_MEANWHILE, {**of, "since": since, "until": until})
+    ]
+    in_front = []
+    for scope, *limit in scopes:
+        held = [
+            (job, begin, end, _limit_in(theirs, scope))
+            for job, task, begin, end, theirs in others
+            if _holds(scope, task, theirs)
+        ]
+        # A job that still waits carries no limits; the claims under its scopes do.
+        carried = [found for *_, found in held if found]
+        in_force = list(limit) or (carried[-1] if carried else None)
+        if not in_force or in_force == [None]:
+            continue
+        if len(in_force) == 3:
+            held = [h for h in held if h[1] >= since]
+            words = f"{in_force[0]} per {in_force[1] / 1000:g} s"
+            full = 0
+        else:
+            words = str(in_force[0])
+            full = _full([(b, e) for _, b, e, _ in held], int(in_force[0]), since, until)
+        named = [job for job, *_ in held[-NAMED_MAX:]]
+        in_front.append(InFront(scope, words, full, len(held), named))
+    others_claimed = sum(begin >= since for _, _, begin, _, _ in others)
+    return Wait(since, until, claim, worker, others_claimed, in_front)
+
+
+def _limit_in(scopes: Iterable[Sequence[Any]], wanted: str) -> list[Any] | None:
+    return next((list(limit) for scope, *limit in scopes if scope == wanted), None)
+
+
+def _holds(scope: str, task: str | None, theirs: Iterable[Sequence[Any]]) -> bool:
+    if scope == "queue" or (scope == f"task={task}" and not is_rate(scope)):
+        return True
+    return any(other == scope for other, *_ in theirs)
+
+
+def _full(held: Sequence[tuple[int, int | None]], cap: int, since: int, until: int) -> int:
+    """For how many ms of a time at least ``cap`` held."""
+    changes = []
+    for begin, end in held:
+        changes.append((max(begin, since), 1))
+        changes.append((min(until if end is None else end, until), -1))
+    changes.sort()
+    full, holders, before = 0, 0, since
+    for at_ms, change in changes:
+        if holders >= cap:
+            full += at_ms - before
+        before = at_ms
+        holders += change
+    if holders >= cap:
+        full += until - before
+    return full

@@ -1,0 +1,533 @@
+"""The log of one queue, replayed event by event, and everything that it may not say.
+
+:class:`Replay` is fed the rows of ``job_event`` in order and proves I2, I3, I4, I5 and I6 of the
+design from them alone: it keeps the live jobs and the holders of every scope, and nothing of what is
+over. It does no I/O, and it never stops at what is wrong: that is noted, and applied, since what
+Redis did is what happened.
+
+Where the log says itself that it does not know (a recorded gap, events in quarantine, a baseline that
+is not complete), the replay forgets what it knew, takes a first event of any kind as legal, and notes
+why it cannot tell.
+
+    >>> replay = Replay("mail")
+    >>> replay.feed([("mail", 7, 0, 0, "paused", 1, None, None, "ada", None, None)])
+    >>> [v.says for v in replay.violations]
+    ['the log begins in the middle of epoch 7, and no such beginning is recorded']
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+from rq_core.history import OutboxId
+from rq_core.machine import CLAIMED_STATES, TRANSITIONS, Event, State
+from sql_audit.fold import EventRow
+from sql_audit.holders import NOTHING, Holders, Listed, held_in
+from sql_audit.schema import QUARANTINED
+
+VIOLATIONS_KEPT: Final = 20
+"""How many violations of each invariant are kept; the others are counted."""
+
+CACHED_MAX: Final = 10_000
+"""Distinct details of claims that are kept as read."""
+
+
+class Violation(NamedTuple):
+    """One thing that must not be, and the event that shows it."""
+
+    invariant: str
+    """Its name in the design: I2 … I8."""
+    queue: str
+    epoch: int
+    seq: int
+    ordinal: int
+    at_ms: int
+    event: str
+    job_id: str | None
+    claim: int | None
+    by: str | None
+    says: str
+
+
+class Note(NamedTuple):
+    """Why something cannot be told, from an event on."""
+
+    at: OutboxId
+    at_ms: int
+    says: str
+
+
+class Beginning(NamedTuple):
+    """How an epoch began, as its first event says."""
+
+    epoch: int
+    reason: str
+    last: OutboxId | None
+    """The last entry that Redis knew of before; None: of none."""
+
+
+class Record:
+    """A live job. ``state`` None: not told yet. None in a counter: not told yet."""
+
+    __slots__ = (
+        "claims", "failures", "fence", "held", "lane", "losses", "max_attempts", "max_losses",
+        "state", "task",
+    )  # fmt: skip
+
+    def __init__(self, task: str | None = None, state: str | None = None) -> None:
+        self.task = task
+        self.state = state
+        self.lane: str | None = None
+        self.claims: int | None = None
+        self.failures: int | None = None
+        self.losses: int | None = None
+        self.max_attempts: int | None = None
+        self.max_losses: int | None = None
+        self.fence: str | None = None
+        self.held: tuple[str, ...] | None = None
+        """What its claim in force holds; None: it has none."""
+
+
+_READY: Final = str(State.READY)
+_SCHEDULED: Final = str(State.SCHEDULED)
+_RUNNING: Final = str(State.RUNNING)
+_CANCELLING: Final = str(State.CANCELLING)
+_DEAD: Final = str(State.DEAD)
+_CLAIMED: Final = frozenset(str(s) for s in CLAIMED_STATES)
+
+_SOURCES: Final = {
+    str(event): frozenset(str(t.source) for t in TRANSITIONS if t.event is event and t.source)
+    for event in Event
+}
+"""Event → the states in which it may meet a job."""
+
+
+class Replay:
+    """The state of one queue as its log tells it. Feed it the rows in order, then look."""
+
+    def __init__(
+        self,
+        queue: str,
+        *,
+        beginnings: Sequence[Beginning] = (),
+        recorded: Mapping[OutboxId, Iterable[str]] | None = None,
+        since_ms: int = 0,
+    ) -> None:
+        """``beginnings``: of every epoch in the log, in order. ``recorded``: the kinds of mirror_epoch
+        by the entry where each stands. ``since_ms``: what is older is replayed, but not judged.
+        """
+        self.queue = queue
+        self.since_ms = since_ms
+        self.jobs: dict[str, Record] = {}
+        self.holders = Holders()
+        self.violations: list[Violation] = []
+        self.counts: Counter[str] = Counter()
+        """Violations by invariant, those not kept included."""
+        self.notes: list[Note] = []
+        self.events = self.entries = self.orphans = self.restated = 0
+        self.open = True
+        """Whether jobs may be alive that the log has not told of yet."""
+        self._recorded = {at: set(kinds) for at, kinds in (recorded or {}).items()}
+        self._reasons = _reasons_of_next(beginnings)
+        self._orphaned = _orphaned(beginnings)
+        self._quarantined: tuple[int, int] | None = None
+        self.at: tuple[int, int] = (0, 0)
+        """The last entry, as (epoch, seq)."""
+        self._before: OutboxId | None = None
+        """The entry before that."""
+        self._ordinal = -1
+        self._row: EventRow = ()
+        self._listed: dict[str, Listed] = {}
+        self._steps: dict[str, Callable[[EventRow, str], None]] = {
+            "enqueued": self._enqueued,
+            "discarded": self._discarded,
+            "promoted": self._promoted,
+            "claimed": self._claimed,
+            "succeeded": self._succeeded,
+            "retried": self._retried,
+            "died": self._died,
+            "rolled_back": self._rolled_back,
+            "lease_expired": self._lease_expired,
+            "cancel_requested": self._cancel_requested,
+            "cancelled": self._cancelled,
+            "requeued": self._requeued,
+            "pruned": self._pruned,
+            "baseline": self._baseline,
+            "settlement_refused": self._nothing,
+            "paused": self._nothing,
+            "resumed": self._nothing,
+            "policy_changed": self._policy_changed,
+            "cap_changed": self._cap_changed,
+            "epoch_started": self._epoch_started,
+            QUARANTINED: self._held_back,
+        }
+
+    def feed(self, rows: Iterable[EventRow]) -> None:
+        """Replay rows of job_event, in the order of schema.EVENT_COLUMNS and of their key."""
+        steps = self._steps
+        for row in rows:
+            self._row = row
+            self.events += 1
+            entry = row[1], row[2]
+            if entry == self.at:
+                self._ordinal += 1
+            else:
+                self._next_entry(entry)
+            if row[3] != self._ordinal and self._quarantined != entry:
+                self._violated("I5", f"is number {row[3]} of its entry, {self._ordinal} is missing")
+                self._ordinal = row[3]
+            if self._orphaned and self._is_orphan(entry):
+                self.orphans += 1
+                continue
+            try:
+                steps[row[4]](row, row[6])
+            except (KeyError, ValueError, TypeError, AttributeError) as error:
+                self._violated("I7", f"cannot be read: {type(error).__name__}: {error}")
+
+    def finish(self) -> None:
+        """The log ends here."""
+        if not self.events:
+            self.notes.append(Note(OutboxId(0, 0), self.since_ms, "there are no events"))
+        elif self.open:
+            self._note(
+                "what was alive when the log began is not told completely: no complete baseline"
+            )
+
+    # What is wrong, and what cannot be told.
+
+    def _violated(self, invariant: str, says: str) -> None:
+        queue, epoch, seq, ordinal, kind, at_ms, job_id, claim, worker, _, _ = self._row
+        if at_ms < self.since_ms:
+            return
+        self.counts[invariant] += 1
+        if self.counts[invariant] <= VIOLATIONS_KEPT:
+            found = Violation(
+                invariant, queue, epoch, seq, ordinal, at_ms, kind, job_id, claim, worker, says
+            )
+            self.violations.append(found)
+
+    def _note(self, says: str) -> None:
+        row = self._row
+        if row[5] >= self.since_ms and len(self.notes) < VIOLATIONS_KEPT:
+            self.notes.append(Note(OutboxId(row[1], row[2]), row[5], says))
+
+    def _forget(self) -> None:
+        self.jobs.clear()
+        self.holders.forget()
+        self.open = True
+
+    # The numbering (I5).
+
+    def _next_entry(self, entry: tuple[int, int]) -> None:
+        before, first = self.at, not self.entries
+        self._before = None if first else OutboxId(*before)
+        self.at, self._ordinal = entry, 0
+        self.entries += 1
+        epoch, seq = entry
+        if first:
+            if self._row[4] != "epoch_started" and not self._told(entry, "joined", "gap"):
+                says = (
+                    f"the log begins in the middle of epoch {epoch}, and no such beginning is "
+                    "recorded"
+                )
+                self._violated("I5", says)
+        elif epoch == before[0] and seq == before[1] + 1:
+            pass
+        elif epoch > before[0] and seq == 0 and self._row[4] in ("epoch_started", QUARANTINED):
+            pass  # _epoch_started looks at what it says of the one before
+        elif self._told(entry, "gap", "joined"):
+            self._note(f"entries after {self._before} are missing, as recorded")
+            self._forget()
+        else:
+            self._violated("I5", f"entries are missing: the one before is {self._before}")
+        if self._told(entry, "changed"):
+            self._note("Redis had another entry under this number later, as recorded")
+
+    def _told(self, entry: tuple[int, int], *kinds: str) -> bool:
+        kept = self._recorded.get(OutboxId(*entry)) if self._recorded else None
+        return kept is not None and not kept.isdisjoint(kinds)
+
+    def _is_orphan(self, entry: tuple[int, int]) -> bool:
+        while self._orphaned and entry >= self._orphaned[0][1]:
+            del self._orphaned[0]
+        return bool(self._orphaned) and entry > self._orphaned[0][0]
+
+    def _epoch_started(self, row: EventRow, _: str) -> None:
+        facts = _facts(row)
+        epoch, reason, before = row[1], facts["reason"], self._before
+        told = None if facts.get("last") is None else OutboxId.parse(facts["last"])
+        if row[2] != 0:
+            self._violated("I5", "an epoch begins in the middle of another")
+        fresh = reason == "created" and told is None and self._reasons.get(epoch) != "attached"
+        if before is None:
+            fresh = fresh and facts.get("old_epoch") is None
+        elif told is None:
+            self._note(
+                f"Redis remembered nothing: {len(self.jobs)} live jobs were lost, and whatever "
+                f"followed {before}"
+            )
+        elif told < before:
+            self._note(
+                f"Redis remembered entries up to {told}: those up to {before} are orphaned, and "
+                "others may have been lost before they were mirrored"
+            )
+        elif told > before:
+            if not self._told((epoch, 0), "gap"):
+                says = f"Redis had entries up to {told}, the log ends at {before}: not recorded"
+                self._violated("I5", says)
+            self._note(f"entries after {before}, up to {told}, are missing")
+            self._forget()
+        if told is None or reason in ("attached", "outbox_lost"):
+            self._forget()
+            if fresh:
+                self.open = False
+                self.holders.limits.whole = True
+
+    # Jobs (I2, I4, I6) and what their claims hold (I3).
+
+    def _meet(self, row: EventRow, job_id: str) -> Record:
+        """The job of an event that meets one that is alive."""
+        record = self.jobs.get(job_id)
+        kind = row[4]
+        if record is None:
+            record = self.jobs[job_id] = Record(row[9])
+            if not self.open:
+                ends = kind in _ENDS
+                says = "ends a claim of" if ends else "happens to"
+                self._violated("I2" if ends else "I6", f"{says} a job that is not alive")
+        elif record.state is not None and record.state not in _SOURCES[kind]:
+            if kind in _ENDS:
+                self._violated(
+                    "I2", f"ends a claim, and none is in force: the job is {record.state}"
+                )
+            elif kind == "claimed" and record.state in _CLAIMED:
+                self._violated("I2", f"is claimed while claim {record.fence} is in force")
+            else:
+                self._violated("I6", f"{record.state} -{kind}-> is not a transition")
+        return record
+
+    def _release(self, record: Record) -> None:
+        if record.held is not None:
+            self.holders.release(record.task, record.held)
+            record.held = None
+        record.fence = None
+
+    def _end(self, record: Record, fence: str | None) -> None:
+        """The claim in force ends, by an event that presents ``fence``."""
+        if record.fence is not None and fence != record.fence:
+            self._violated("I9", f"presents fence {fence}, in force is {record.fence}")
+        self._release(record)
+
+    def _enqueued(self, row: EventRow, job_id: str) -> None:
+        facts = _facts(row)
+        old = self.jobs.get(job_id)
+        if old is not None:
+            self._violated("I6", f"{old.state or 'alive'} -enqueued-> is not a transition")
+            self._release(old)
+        due = facts.get("due_ms")
+        record = self.jobs[job_id] = Record(row[9], _READY if due is None else _SCHEDULED)
+        record.lane = facts.get("lane")
+        record.claims = record.failures = record.losses = 0
+        record.max_attempts = facts.get("max_attempts")
+        record.max_losses = facts.get("max_losses")
+
+    def _discarded(self, row: EventRow, job_id: str) -> None:
+        if (old := self.jobs.get(job_id)) is not None:
+            self._violated("I6", f"{old.state or 'alive'} -{row[4]}-> is not a transition")
+
+    def _promoted(self, row: EventRow, job_id: str) -> None:
+        record = self._meet(row, job_id)
+        self._release(record)
+        record.state = _READY
+
+    def _claimed(self, row: EventRow, job_id: str) -> None:
+        record = self._meet(row, job_id)
+        detail = row[10]
+        listed = self._listed.get(detail) if detail is not None else NOTHING
+        if listed is None:
+            listed = self._read_listed(detail)
+        if record.held is not None:
+            self._release(record)
+        if record.claims is not None and row[7] != record.claims + 1:
+            self._violated("I4", f"is claim {row[7]}, the one before was {record.claims}")
+        record.state = _RUNNING
+        record.claims = row[7]
+        record.fence = f"{row[1]}-{row[2]}"
+        record.held = listed.held
+        holders = self.holders
+        holders.hold(record.task, listed.held)
+        for says in holders.breaches(listed, row[5]):
+            self._violated("I3", says)
+        for says in holders.disagreements(record.task, record.lane, detail, listed):
+            self._violated("I3", says)
+
+    def _read_listed(self, detail: str) -> Listed:
+        if len(self._listed) >= CACHED_MAX:
+            self._listed.clear()
+        listed = self._listed[detail] = Listed.read(json.loads(detail).get("scopes"))
+        return listed
+
+    def _succeeded(self, row: EventRow, job_id: str) -> None:
+        record = self._meet(row, job_id)
+        self._end(record, _fence(row))
+        del self.jobs[job_id]
+
+    def _wait_again(self, record: Record, due_ms: int | None) -> None:
+        record.state = _READY if due_ms is None else _SCHEDULED
+
+    def _retried(self, row: EventRow, job_id: str) -> None:
+        facts = _facts(row)
+        record = self._meet(row, job_id)
+        self._end(record, facts.get("fence"))
+        failures, most = facts["failures"], record.max_attempts
+        if record.failures is not None and failures != record.failures + 1:
+            self._violated("I4", f"is failure {failures}, the one before was {record.failures}")
+        if most is not None and failures >= most:
+            self._violated("I4", f"is retried after failure {failures} of at most {most}")
+        record.failures = failures
+        self._wait_again(record, facts.get("due_ms"))
+
+    def _died(self, row: EventRow, job_id: str) -> None:
+        facts = _facts(row)
+        record = self._meet(row, job_id)
+        self._end(record, facts.get("fence"))
+        failures, most, before = facts["failures"], record.max_attempts, record.failures
+        if before is not None and failures not in (before, before + 1):
+            self._violated("I4", f"is failure {failures}, the one before was {before}")
+        if most is not None and failures > most:
+            self._violated("I4", f"is failure {failures} of at most {most}")
+        record.failures = failures
+        record.state = _DEAD
+
+    def _rolled_back(self, row: EventRow, job_id: str) -> None:
+        facts = _facts(row)
+        record = self._meet(row, job_id)
+        self._end(record, facts.get("fence"))
+        if facts.get("lane") is not None:
+            record.lane = facts["lane"]
+        self._wait_again(record, facts.get("due_ms"))
+
+    def _lease_expired(self, row: EventRow, job_id: str) -> None:
+        facts = _facts(row)
+        record = self._meet(row, job_id)
+        self._end(record, facts.get("fence"))
+        losses, most, target = facts["losses"], record.max_losses, facts["target"]
+        if record.losses is not None and losses != record.losses + 1:
+            self._violated("I4", f"is loss {losses}, the one before was {record.losses}")
+        if most is not None and (losses >= most) != (target == _DEAD):
+            self._violated("I4", f"makes the job {target} at loss {losses} of at most {most}")
+        record.losses = losses
+        record.state = _DEAD if target == _DEAD else _READY
+
+    def _cancel_requested(self, row: EventRow, job_id: str) -> None:
+        record = self._meet(row, job_id)
+        fence = _facts(row).get("fence")
+        if record.fence is not None and fence != record.fence:
+            self._violated("I9", f"concerns fence {fence}, in force is {record.fence}")
+        record.state = _CANCELLING
+
+    def _cancelled(self, row: EventRow, job_id: str) -> None:
+        record = self._meet(row, job_id)
+        self._end(record, _facts(row).get("fence"))
+        del self.jobs[job_id]
+
+    def _requeued(self, row: EventRow, job_id: str) -> None:
+        record = self._meet(row, job_id)
+        self._release(record)
+        record.failures = record.losses = 0
+        record.state = _READY
+
+    def _pruned(self, row: EventRow, job_id: str) -> None:
+        self._release(self._meet(row, job_id))
+        del self.jobs[job_id]
+
+    def _baseline(self, row: EventRow, job_id: str) -> None:
+        facts = _facts(row)
+        old = self.jobs.pop(job_id, None)
+        fence, state = facts.get("fence"), facts.get("state")
+        held = held_in(facts.get("lane"))
+        if old is not None:
+            if not self.open and (old.state, old.fence) != (state, fence):
+                self.restated += 1
+            if old.held is not None and old.fence == fence:
+                held = old.held
+            self._release(old)
+        elif not self.open and state is not None:
+            self.restated += 1
+        if state is None:
+            return
+        record = self.jobs[job_id] = Record(row[9], state)
+        record.lane, record.fence = facts.get("lane"), fence
+        record.claims = facts.get("claims", 0)
+        record.failures = facts.get("failures", 0)
+        record.losses = facts.get("losses", 0)
+        record.max_attempts = facts.get("max_attempts")
+        record.max_losses = facts.get("max_losses")
+        if state in _CLAIMED:
+            record.held = held
+            self.holders.hold(record.task, held)
+
+    # The queue itself.
+
+    def _nothing(self, row: EventRow, job_id: str) -> None:
+        """An event that moves no job."""
+
+    def _policy_changed(self, row: EventRow, _: str) -> None:
+        facts = _facts(row)
+        if (facts["field"], facts["new"]) == ("baseline", "done"):
+            self.open = False
+
+    def _cap_changed(self, row: EventRow, _: str) -> None:
+        facts = _facts(row)
+        for says in self.holders.change(
+            facts["scope"], facts.get("old"), facts["new"], facts["version"]
+        ):
+            self._violated("I3", says)
+
+    def _held_back(self, row: EventRow, _: str) -> None:
+        self._quarantined = row[1], row[2]
+        self._note("is in quarantine: what it says is not known")
+        self._forget()
+
+
+_ENDS: Final = frozenset({"succeeded", "retried", "died", "rolled_back", "lease_expired"})
+"""Events that end a claim, and do nothing else."""
+
+
+def _facts(row: EventRow) -> dict[str, Any]:
+    detail = row[10]
+    if detail is None:
+        return {}
+    facts: dict[str, Any] = json.loads(detail)
+    return facts
+
+
+def _fence(row: EventRow) -> str | None:
+    """The fence of an event that mostly carries nothing else."""
+    detail: str = row[10] or "{}"
+    if detail.startswith('{"fence":"') and detail.endswith('"}') and detail.count('"') == 4:
+        return detail[10:-2]
+    fence: str | None = json.loads(detail).get("fence")
+    return fence
+
+
+def _reasons_of_next(beginnings: Sequence[Beginning]) -> dict[int, str]:
+    """Why the epoch after each one began."""
+    pairs = pairwise(beginnings)
+    return {before.epoch: after.reason for before, after in pairs}
+
+
+def _orphaned(beginnings: Sequence[Beginning]) -> list[tuple[OutboxId, OutboxId]]:
+    """What later epochs say that Redis forgot, in order: after the first number, before the second."""
+    found: list[tuple[OutboxId, OutboxId]] = []
+    for beginning in reversed(beginnings):
+        start = OutboxId(beginning.epoch, 0)
+        if beginning.last is None or any(low < start < high for low, high in found):
+            continue
+        if beginning.last < start:
+            found.append((beginning.last, start))
+    return found[::-1]

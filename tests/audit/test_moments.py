@@ -1,0 +1,148 @@
+"""Who ran and who waited at a moment, and what a job waited for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from sql_audit import moments
+from sql_audit.cli import audit
+from sql_audit.database import Database
+from sql_audit.errors import HistoryUnknown
+from sql_audit.mirror import Mirror
+from tests.audit.conftest import QUEUE
+from tests.support import auditlog
+from tests.support.outbox import StreamWriter
+
+T0 = 1_795_300_000_000
+LANE = "2+task=send+tenant=acme"
+SCOPES = [["task=send", 2], ["tenant=acme", 1], ["queue", 9]]
+
+
+@pytest.fixture
+def one_at_a_time(writer: StreamWriter, mirror: Mirror) -> None:
+    """Three jobs of one tenant with a cap of 1: a runs from 0 to 100, b to 300, then c; d is cancelled."""
+
+    def at(ms: int) -> None:
+        writer.now_ms = T0 + ms - 1
+
+    at(0)
+    writer.jobs("enqueued", *([i, 1, None, "send", "normal", 3, 3, "d", LANE] for i in "abcd"))
+    at(0)
+    a = writer.jobs("claimed", ["a", 1, SCOPES], by="w-1")
+    at(100)
+    writer.jobs("succeeded", ["a", a], by="w-1")
+    at(100)
+    b = writer.jobs("claimed", ["b", 1, SCOPES], by="w-2")
+    at(200)
+    writer.jobs("cancelled", ["d"], by="ada")
+    at(300)
+    writer.jobs("rolled_back", ["b", b, None, "stopping"], by="w-2")
+    at(300)
+    writer.jobs("claimed", ["c", 1, SCOPES], by="w-1")
+    at(400)
+    writer.queue_event("paused")
+    auditlog.drain(mirror)
+
+
+@pytest.mark.parametrize(
+    "at_ms, running, waiting",
+    [(-1, "", ""), (0, "a", "bcd"), (99, "a", "bcd"), (150, "b", "cd"), (250, "b", "c"),
+     (350, "c", "b")],
+)  # fmt: skip
+def test_what_was_at_a_moment(
+    one_at_a_time: None, database: Database, at_ms: int, running: str, waiting: str
+) -> None:
+    moment = moments.at(database.readers, QUEUE, T0 + at_ms)
+
+    assert "".join(sorted(each.job_id for each in moment.running)) == running
+    assert "".join(sorted(each.job_id for each in moment.waiting)) == waiting
+    if running:
+        assert moment.scopes["tenant=acme"] == (1, [running])
+
+
+def test_what_a_job_waited_for(one_at_a_time: None, database: Database) -> None:
+    (answer,) = moments.why(database.readers, "c")
+
+    (wait,) = answer.waits
+    assert (wait.waited_ms, wait.claim, wait.worker) == (300, 1, "w-1")
+    assert wait.others_claimed == 2
+    told = {each.scope: (each.limit, each.full_ms, each.named) for each in wait.in_front}
+    assert told == {
+        "task=send": ("2", 0, ["a", "b"]),
+        "tenant=acme": ("1", 300, ["a", "b"]),
+        "queue": ("9", 0, ["a", "b"]),
+    }
+
+
+def test_a_job_that_still_waits_waits_behind_who_holds_its_scopes(
+    one_at_a_time: None, database: Database
+) -> None:
+    (answer,) = moments.why(database.readers, "b", QUEUE)
+
+    first, now = answer.waits
+    assert first.waited_ms == 100
+    assert (now.claim, now.waited_ms) == (None, 100)
+    assert [(e.scope, e.full_ms, e.named) for e in now.in_front if e.full_ms] == [
+        ("tenant=acme", 100, ["c"])
+    ]
+
+
+def test_a_job_that_nobody_knows(one_at_a_time: None, database: Database) -> None:
+    with pytest.raises(HistoryUnknown):
+        moments.why(database.readers, "ghost")
+
+
+def test_the_commands(one_at_a_time: None, database: Database) -> None:
+    def said(*arguments: str) -> str:
+        url = database.address.render_as_string(hide_password=False)
+        result = CliRunner().invoke(audit, [*arguments, "--audit", url])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    assert "tenant=acme ≤ 1: full for 300 ms, 2 claims of others, the last a, b" in said("why", "c")
+    assert json.loads(said("why", "c", "--json"))["jobs"][0]["waits"][0]["claim"] == 1
+    moment = said("at", str(T0 + 150), "--queue", QUEUE)
+    assert "under task=send ≤ 2, tenant=acme ≤ 1, queue ≤ 9" in moment
+    assert "tenant=acme: 1 of 1" in moment
+    assert "2 waiting" in moment
+    document = json.loads(said("at", str(T0 + 150), "--queue", QUEUE, "--json"))
+    assert document["scopes"]["tenant=acme"] == {"cap": 1, "holders": ["b"]}
+    assert "under task=send ≤ 2, tenant=acme ≤ 1" in said("history", "c")
+
+
+def test_the_everyday_views(one_at_a_time: None, database: Database) -> None:
+    def view(name: str) -> list[dict[str, object]]:
+        return auditlog.rows(database, f"SELECT * FROM {name} ORDER BY 1, 2")
+
+    assert view("throughput_per_minute") == [
+        {"queue": QUEUE, "task": "send", "minute": "2026-11-21 22:26:00.000", "succeeded": 1}
+    ]
+    (lane,) = view("waiting_by_lane")
+    assert (lane["lane"], lane["waiting"]) == (LANE, 1)
+    workers = {
+        row["worker"]: (row["claims"], row["in_force"]) for row in view("worker_utilisation")
+    }
+    assert workers == {"w-1": (2, 1), "w-2": (1, 0)}
+    held = {row["scope"]: (row["holders"], row["cap"]) for row in view("scope_occupancy")}
+    assert held == {"task=send": (1, 2), "tenant=acme": (1, 1), "queue": (1, 9)}
+    assert view("failures_by_error") == []
+
+
+def test_failures_are_told_by_error(
+    writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    writer.jobs("enqueued", ["a", 1, None, "send", "normal", 3, 3])
+    error = {"type": "ValueError", "message": "no"}
+    for n, (kind, what) in enumerate([("retried", None), ("died", "final")], start=1):
+        fence = writer.jobs("claimed", ["a", n])
+        writer.jobs(kind, ["a", fence, what, n, error])
+    auditlog.drain(mirror)
+
+    failed = auditlog.one(database, "SELECT * FROM failures_by_error")
+
+    assert (failed["error_type"], failed["claims"], failed["jobs"], failed["died"]) == (
+        "ValueError", 2, 1, 1,
+    )  # fmt: skip

@@ -1,0 +1,471 @@
+"""The replay of one queue, fed without SQL: honest logs hold, and every lie is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rq_core.history import OutboxId
+from sql_audit.replay import Beginning, Replay, Violation
+from tests.support.story import MemoryWriter, Story
+
+
+@pytest.fixture
+def log() -> MemoryWriter:
+    return MemoryWriter()
+
+
+def replay(log: MemoryWriter, **options: Any) -> Replay:
+    found = Replay(log.queue, **options)
+    found.feed(log.rows)
+    found.finish()
+    return found
+
+
+def the_violation(log: MemoryWriter, **options: Any) -> Violation:
+    found = replay(log, **options)
+    assert len(found.violations) == 1, found.violations
+    return found.violations[0]
+
+
+def enqueue(log: MemoryWriter, *ids: str, lane: str | None = None, most: int = 3) -> None:
+    log.jobs("enqueued", *([i, 1, None, "send", "normal", most, 3, "d", lane] for i in ids))
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_an_honest_queue_holds(log: MemoryWriter, seed: int) -> None:
+    Story(log, seed).run(400)
+
+    found = replay(log)
+
+    assert (found.violations, found.notes) == ([], [])
+    assert found.events == len(log.rows)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_is_kept_is_bounded_by_what_lives(log: MemoryWriter, seed: int) -> None:
+    story = Story(log, seed)
+    story.run(400)
+
+    found = replay(log)
+
+    alive = {*story.waiting, *story.scheduled, *story.dead, *story.running}
+    assert set(found.jobs) == alive
+    assert found.holders.total == len(story.running)
+    assert sum(found.holders.keys.values()) == len(story.running)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_too_many_is_seen(log: MemoryWriter, seed: int) -> None:
+    story = Story(log, seed, slack=1)
+    story.enqueue(40)
+    story.run(100)
+
+    found = replay(log)
+
+    assert {v.invariant for v in found.violations} == {"I3"}
+    first = found.violations[0]
+    assert first.event == "claimed"
+    assert "hold" in first.says
+
+
+# Caps (I3).
+
+TENANT = [["tenant=acme", 1]]
+
+
+def test_a_cap_of_one_takes_one_and_never_two(log: MemoryWriter) -> None:
+    log.queue_event("cap_changed", "tenant", None, "1", 1)
+    enqueue(log, "a", "b")
+    log.jobs("claimed", ["a", 1, TENANT])
+    assert replay(log).violations == []
+    log.jobs("claimed", ["b", 1, TENANT])
+
+    assert the_violation(log).says == "2 hold tenant=acme, its cap is 1"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        ("succeeded", None), ("retried", None, 1), ("died", "final", 1),
+        ("rolled_back", None, "stopping"), ("lease_expired", "w-1", 1, "ready"),
+    ],
+    ids=lambda end: end[0],
+)  # fmt: skip
+def test_every_end_frees_the_slot(log: MemoryWriter, end: tuple[Any, ...]) -> None:
+    log.queue_event("cap_changed", "tenant", None, "1", 1)
+    enqueue(log, "a", "b")
+    fence = log.jobs("claimed", ["a", 1, TENANT])
+    log.jobs(end[0], ["a", fence, *end[1:]])
+    log.jobs("claimed", ["b", 1, TENANT])
+
+    assert replay(log).violations == []
+
+
+def test_a_cancelled_claim_frees_the_slot(log: MemoryWriter) -> None:
+    log.queue_event("cap_changed", "tenant", None, "1", 1)
+    enqueue(log, "a", "b")
+    fence = log.jobs("claimed", ["a", 1, TENANT])
+    log.jobs("cancel_requested", ["a", fence])
+    log.jobs("cancelled", ["a", fence])
+    log.jobs("claimed", ["b", 1, TENANT])
+
+    assert replay(log).violations == []
+
+
+def test_a_new_epoch_ends_no_claim(log: MemoryWriter) -> None:
+    log.queue_event("cap_changed", "tenant", None, "1", 1)
+    enqueue(log, "a", "b")
+    last = log.jobs("claimed", ["a", 1, TENANT])
+    log.begin(log.epoch + 1000, "replid_changed", last)
+    log.jobs("claimed", ["b", 1, TENANT])
+
+    assert the_violation(log).says == "2 hold tenant=acme, its cap is 1"
+
+
+def test_holders_are_counted_within_an_entry(log: MemoryWriter) -> None:
+    log.queue_event("cap_changed", "queue", None, "2", 1)
+    enqueue(log, "a", "b", "c")
+    log.jobs("claimed", *([i, 1, [["queue", 2]]] for i in "abc"))
+
+    found = the_violation(log)
+
+    assert (found.job_id, found.ordinal, found.says) == ("c", 2, "3 hold queue, its cap is 2")
+
+
+def test_all_claimed_jobs_of_a_task_count_whatever_their_claims_listed(log: MemoryWriter) -> None:
+    enqueue(log, "a", "b")
+    log.jobs("claimed", ["a", 1])
+    log.queue_event("cap_changed", "task=send", None, "1", 1)
+    log.jobs("claimed", ["b", 1, [["task=send", 1]]])
+
+    assert the_violation(log).says == "2 hold task=send, its cap is 1"
+
+
+def test_lowering_kills_nobody_but_lets_nobody_in(log: MemoryWriter) -> None:
+    log.queue_event("cap_changed", "queue", None, "3", 1)
+    enqueue(log, "a", "b", "c")
+    fence = log.jobs("claimed", *([i, 1, [["queue", 3]]] for i in "ab"))
+    log.queue_event("cap_changed", "queue", "3", "1", 2)
+    assert replay(log).violations == []
+    log.jobs("succeeded", ["a", fence])
+    log.jobs("claimed", ["c", 1, [["queue", 1]]])
+
+    assert the_violation(log).says == "2 hold queue, its cap is 1"
+
+
+def test_a_claim_must_carry_the_cap_that_was_stored(log: MemoryWriter) -> None:
+    log.queue_event("cap_changed", "tenant", None, "1", 1)
+    log.queue_event("cap_changed", "tenant=acme", None, "5", 1)
+    enqueue(log, "a")
+    log.jobs("claimed", ["a", 1, [["tenant=acme", 9]]])
+
+    assert the_violation(log).says == "the claim says tenant=acme ≤ 9, stored is 5"
+
+
+@pytest.mark.parametrize("scopes", [None, [["task=send", 1]]])
+def test_a_claim_that_leaves_a_scope_out_is_seen(log: MemoryWriter, scopes: Any) -> None:
+    log.queue_event("cap_changed", "tenant", None, "1", 1)
+    log.queue_event("cap_changed", "task=send", None, "1", 1)
+    enqueue(log, "a", lane="2+task=send+tenant=acme")
+    log.jobs("claimed", ["a", 1, scopes])
+
+    assert "the claim says tenant=acme ≤ none, stored is 1" in [
+        v.says for v in replay(log).violations
+    ]
+
+
+def test_a_job_that_was_put_into_another_lane_holds_that_lanes_scopes(log: MemoryWriter) -> None:
+    log.queue_event("cap_changed", "tenant", None, "1", 1)
+    enqueue(log, "a")
+    fence = log.jobs("claimed", ["a", 1])
+    log.jobs("rolled_back", ["a", fence, None, "lane_changed", None, "2+tenant=acme"])
+    log.jobs("claimed", ["a", 2])
+
+    assert the_violation(log).says == "the claim says tenant=acme ≤ none, stored is 1"
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        (("tenant", "1", "2", 3), "version 3 of the limit of tenant follows version 1"),
+        (("tenant", "7", "2", 2), "the limit of tenant was 1, the event says 7"),
+        (("task=send", None, "2", 2), "version 2 of the limit of task=send follows version 0"),
+    ],
+)
+def test_changes_of_limits_follow_each_other(
+    log: MemoryWriter, change: tuple[Any, ...], says: str
+) -> None:
+    log.queue_event("cap_changed", "tenant", None, "1", 1)
+    log.queue_event("cap_changed", *change)
+
+    assert the_violation(log).says == says
+
+
+def test_a_log_that_began_in_the_middle_does_not_guess_at_limits() -> None:
+    log = MemoryWriter()
+    log.begin(log.epoch + 1, "attached", f"{log.epoch}-0")
+    log.queue_event("cap_changed", "tenant", "4", "5", 9)
+    log.queue_event("policy_changed", "baseline", "pending", "done")
+    enqueue(log, "a", lane="2+tenant=acme")
+    log.jobs("claimed", ["a", 1, [["tenant=acme", 3]]])
+
+    found = replay(log)
+
+    assert (found.violations, found.notes) == ([], [])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_rate_takes_its_burst_and_then_one_by_one(seed: int) -> None:
+    log = MemoryWriter()
+    log.queue_event("cap_changed", "tenant@1s", None, "10/1000ms/3", 1)
+    enqueue(log, *"abcdef", lane="2+tenant@1s=acme")
+    rate = [["tenant@1s=acme", 10, 1000, 3]]
+    begin = log.now_ms
+    for n, job_id in enumerate("abc"):
+        log.jobs("claimed", [job_id, 1, rate])
+        assert log.now_ms == begin + n + 1
+    log.now_ms = begin + 100 + seed
+    log.jobs("claimed", ["d", 1, rate])
+    assert replay(log).violations == []
+    log.now_ms = begin + 190
+    log.jobs("claimed", ["e", 1, rate])
+
+    found = the_violation(log)
+
+    assert found.says == "claimed 10 ms too early for tenant@1s=acme: 10 per 1000 ms, 3 at once"
+    assert found.job_id == "e"
+
+
+def test_a_rate_of_none_lets_nobody_in(log: MemoryWriter) -> None:
+    log.queue_event("cap_changed", "tenant@1s=acme", None, "0/1000ms/1", 1)
+    enqueue(log, "a")
+    log.jobs("claimed", ["a", 1, [["tenant@1s=acme", 0, 1000, 1]]])
+
+    assert the_violation(log).says == "claimed under tenant@1s=acme, which is stopped"
+
+
+def test_spent_rates_are_forgotten_when_they_have_run_out(log: MemoryWriter) -> None:
+    for n in range(5_000):
+        enqueue(log, f"j{n}")
+        log.jobs("claimed", [f"j{n}", 1, [[f"ip@1s={n}", 10, 100, 1]]])
+
+    found = Replay("mail")
+    found.feed(log.rows)
+
+    assert len(found.holders._rates) < 2_000
+
+
+# Claims and transitions (I2, I4, I6, I9).
+
+
+@pytest.mark.parametrize(
+    "told, invariant, says",
+    [
+        ([("claimed", "a", 2)], "I2", "is claimed while claim F is in force"),
+        ([("succeeded", "a", "F"), ("claimed", "a", 2)], "I6", "happens to a job that is not"),
+        ([("succeeded", "a", "F"), ("succeeded", "a", "F")], "I2", "ends a claim of a job that"),
+        ([("rolled_back", "a", "F"), ("retried", "a", "F", None, 1)], "I2", "none is in force"),
+        ([("succeeded", "a", "7-1")], "I9", "presents fence 7-1, in force is F"),
+        ([("cancel_requested", "a", "7-1")], "I9", "concerns fence 7-1, in force is F"),
+        ([("requeued", "a", 1)], "I6", "running -requeued-> is not a transition"),
+        ([("pruned", "a")], "I6", "running -pruned-> is not a transition"),
+        ([("promoted", "b", 1)], "I6", "happens to a job that is not alive"),
+        ([("enqueued", "a", 1, None, "send", "normal", 3, 3)], "I6", "running -enqueued->"),
+        ([("discarded", "a", "send", None, "tenant=acme", 1)], "I6", "running -discarded->"),
+        ([("rolled_back", "a", "F"), ("claimed", "a", 3)], "I4", "is claim 3, the one before"),
+        ([("retried", "a", "F", None, 2)], "I4", "is failure 2, the one before was 0"),
+        ([("died", "a", "F", "final", 2)], "I4", "is failure 2, the one before was 0"),
+        ([("lease_expired", "a", "F", "w-1", 2, "ready")], "I4", "is loss 2, the one before"),
+        ([("lease_expired", "a", "F", "w-1", 1, "dead")], "I4", "makes the job dead at loss 1"),
+    ],
+)
+def test_what_must_not_be(log: MemoryWriter, told: Any, invariant: str, says: str) -> None:
+    enqueue(log, "a")
+    fence = log.jobs("claimed", ["a", 1])
+    for kind, *array in told:
+        last = log.jobs(kind, [fence if value == "F" else value for value in array])
+
+    found = the_violation(log)
+
+    assert found.invariant == invariant
+    assert says.replace("F", fence) in found.says
+    assert f"{found.epoch}-{found.seq}" == last
+
+
+def test_failures_are_at_most_max_attempts(log: MemoryWriter) -> None:
+    enqueue(log, "a", most=1)
+    fence = log.jobs("claimed", ["a", 1])
+    log.jobs("retried", ["a", fence, None, 1])
+
+    assert the_violation(log).says == "is retried after failure 1 of at most 1"
+
+
+def test_a_refused_settlement_ends_nothing(log: MemoryWriter) -> None:
+    enqueue(log, "a")
+    fence = log.jobs("claimed", ["a", 1])
+    log.jobs("settlement_refused", ["a", "7-1", "complete", "stale"], ["ghost", "7-1", "fail"])
+    log.jobs("succeeded", ["a", fence])
+
+    assert replay(log).violations == []
+
+
+# Numbers, epochs and what cannot be told (I5).
+
+
+def test_a_gap_that_nobody_recorded(log: MemoryWriter) -> None:
+    enqueue(log, "a")
+    log.queue_event("paused")
+    log.queue_event("resumed")
+    del log.rows[2]
+
+    found = the_violation(log)
+
+    assert (found.invariant, found.seq) == ("I5", 3)
+    assert found.says == f"entries are missing: the one before is {log.epoch}-1"
+
+
+def test_a_job_missing_in_an_entry(log: MemoryWriter) -> None:
+    enqueue(log, "a", "b", "c")
+    del log.rows[2]
+
+    assert the_violation(log).says == "is number 2 of its entry, 1 is missing"
+
+
+def test_a_recorded_gap_is_no_lie_but_nothing_is_proven_across_it(log: MemoryWriter) -> None:
+    enqueue(log, "a")
+    log.jobs("claimed", ["a", 1])
+    log.jobs("claimed", ["b", 7])
+    del log.rows[1:3]
+    at = OutboxId(log.epoch, log.seq)
+
+    found = replay(log, recorded={at: ["gap"]})
+
+    assert found.violations == []
+    assert [note.at for note in found.notes] == [at, at]
+    assert "are missing, as recorded" in found.notes[0].says
+
+
+def test_an_epoch_that_leaves_no_trace_of_its_predecessor(log: MemoryWriter) -> None:
+    enqueue(log, "a")
+    log.begin(log.epoch + 1000, "replid_changed", f"{log.epoch}-9")
+
+    found = the_violation(log)
+
+    assert found.invariant == "I5"
+    assert "Redis had entries up to" in found.says
+
+
+def test_orphaned_events_are_not_part_of_what_went_on(log: MemoryWriter) -> None:
+    """A replica that lacked the claim was promoted: the job was claimed again, as claim 1."""
+    enqueue(log, "a")
+    known = OutboxId(log.epoch, log.seq)
+    fence = log.jobs("claimed", ["a", 1])
+    log.jobs("succeeded", ["a", fence])
+    log.begin(log.epoch + 1000, "replid_changed", str(known))
+    log.jobs("claimed", ["a", 1])
+    beginnings = [
+        Beginning(known.epoch, "created", None),
+        Beginning(log.epoch, "replid_changed", known),
+    ]
+
+    found = replay(log, beginnings=beginnings)
+
+    assert (found.violations, found.orphans) == ([], 2)
+    assert len(found.notes) == 1
+    assert list(found.jobs) == ["a"]
+
+
+def test_when_redis_remembers_nothing_a_new_life_begins(log: MemoryWriter) -> None:
+    log.queue_event("cap_changed", "queue", None, "1", 1)
+    enqueue(log, "a")
+    log.jobs("claimed", ["a", 1, [["queue", 1]]])
+    log.begin(log.epoch + 1000, "created")
+    enqueue(log, "a")
+    log.jobs("claimed", ["a", 1])
+    log.jobs("claimed", ["b", 1])
+
+    found = replay(log)
+
+    (violation,) = found.violations
+    assert violation.says == "happens to a job that is not alive"
+    assert "1 live jobs were lost" in found.notes[0].says
+
+
+def test_until_the_baseline_is_complete_a_first_event_of_any_kind_is_legal() -> None:
+    log = MemoryWriter()
+    old = log.epoch
+    log.begin(old + 1, "attached", f"{old}-0")
+    log.jobs("succeeded", ["ran", "5-1"])
+    log.jobs("baseline", ["b", "running", "send", "normal", 3, 3, 1, None, 1, 0, 0, 0, "5-1", "w"])
+    beginnings = [Beginning(old, "created", None), Beginning(log.epoch, "attached", None)]
+    unfinished = replay(log, beginnings=beginnings)
+    log.queue_event("policy_changed", "baseline", "pending", "done")
+    log.jobs("succeeded", ["b", "5-1"])
+    finished = replay(log, beginnings=beginnings)
+    log.jobs("promoted", ["nobody", 1])
+
+    assert unfinished.violations == []
+    assert "no complete baseline" in unfinished.notes[0].says
+    assert (finished.violations, finished.notes) == ([], [])
+    assert the_violation(log, beginnings=beginnings).job_id == "nobody"
+
+
+def test_a_baseline_says_who_holds_what() -> None:
+    log = MemoryWriter()
+    old = log.epoch
+    log.begin(old + 1, "attached", f"{old}-0")
+    running = ["a", "running", "send", "normal", 3, 3, 1, None, 1, 0, 0, 0, "5-1", "w", 1, None]
+    log.jobs("baseline", [*running, "2+task=send+tenant=acme"])
+    log.queue_event("policy_changed", "baseline", "pending", "done")
+    enqueue(log, "b")
+    log.jobs("claimed", ["b", 1, [["tenant=acme", 1], ["task=send", 1], ["queue", 1]]])
+
+    assert [v.says for v in replay(log).violations] == [
+        f"2 hold {scope}, its cap is 1" for scope in ("tenant=acme", "task=send", "queue")
+    ]
+
+
+def test_what_is_in_quarantine_cannot_be_told(log: MemoryWriter) -> None:
+    enqueue(log, "a")
+    log.jobs("claimed", ["a"])  # without its number
+    log.jobs("succeeded", ["a", f"{log.epoch}-{log.seq}"])
+
+    found = replay(log)
+
+    assert found.violations == []
+    assert "quarantine" in found.notes[0].says
+
+
+def test_a_log_without_events_tells_nothing() -> None:
+    found = Replay("mail")
+    found.finish()
+
+    assert [note.says for note in found.notes] == ["there are no events"]
+
+
+def test_what_is_older_is_replayed_but_not_judged(log: MemoryWriter) -> None:
+    enqueue(log, "a")
+    log.jobs("claimed", ["a", 5])
+    since = log.now_ms + 1
+    log.jobs("claimed", ["a", 6])
+
+    assert the_violation(log, since_ms=since).says.startswith("is claimed while")
+
+
+def test_what_cannot_be_read_is_named_and_passed_over(log: MemoryWriter) -> None:
+    enqueue(log, "a")
+    row = log.rows[-1]
+    log.rows[-1] = (*row[:-1], "{")
+
+    assert the_violation(log).invariant == "I7"
+
+
+def test_many_violations_are_counted_and_some_kept(log: MemoryWriter) -> None:
+    for n in range(50):
+        log.jobs("promoted", [f"j{n}", 1])
+
+    found = replay(log)
+
+    assert (found.counts["I6"], len(found.violations)) == (50, 20)

@@ -1,0 +1,503 @@
+"""`audit verify` on a mirrored log: the untouched one holds, and every planted lie is found and named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from sqlalchemy import text
+
+from rq_core.history import OutboxId
+from sql_audit.cli import audit
+from sql_audit.database import Database, copy_text
+from sql_audit.mirror import BatchLimits, Mirror, chain, genesis, rows_digest
+from sql_audit.queries import audit_id
+from sql_audit.schema import APPEND_ONLY, EVENT_COLUMNS
+from sql_audit.verify import Verdict, heads, verify
+from tests.audit.conftest import QUEUE
+from tests.support import auditlog
+from tests.support.outbox import StreamWriter
+from tests.support.story import Story
+
+Row = dict[str, Any]
+
+
+@pytest.fixture
+def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database) -> Log:
+    """A mirrored log of a queue with caps and a rate, in many batches."""
+    Story(writer, seed=7).run(250)
+    auditlog.drain(make_mirror(limits=BatchLimits(events=25)))
+    return Log(database)
+
+
+@dataclass
+class Log:
+    """A log, and a liar's access to it."""
+
+    database: Database
+
+    def events(self, kind: str | None = None) -> list[Row]:
+        found = auditlog.events(self.database, QUEUE)
+        return [row for row in found if kind in (None, row["type"])]
+
+    def run(self, *statements: tuple[str, dict[str, Any]]) -> None:
+        """Change what the database refuses to change."""
+        with self.database.writing(wait=True) as connection:
+            assert connection is not None
+            for table in (t.name for t in APPEND_ONLY):
+                if self.database.dialect == "sqlite":
+                    connection.execute(text(f"DROP TRIGGER IF EXISTS {table}_no_update"))
+                    connection.execute(text(f"DROP TRIGGER IF EXISTS {table}_no_delete"))
+                else:
+                    connection.execute(text(f"ALTER TABLE {table} DISABLE TRIGGER USER"))
+            for statement, values in statements:
+                connection.execute(text(statement), values)
+            connection.commit()
+
+    def change(self, row: Row, **values: Any) -> None:
+        """Rewrite one event."""
+        sets = ", ".join(f"{name} = :new_{name}" for name in values)
+        named = {f"new_{name}": value for name, value in values.items()}
+        self.run((f"UPDATE job_event SET {sets} WHERE {KEY}", {**key(row), **named}))
+
+    def delete(self, row: Row) -> None:
+        self.run((f"DELETE FROM job_event WHERE {KEY}", key(row)))
+
+    def insert(self, row: Row) -> None:
+        columns = ", ".join(EVENT_COLUMNS)
+        marks = ", ".join(f":{name}" for name in EVENT_COLUMNS)
+        self.run((f"INSERT INTO job_event ({columns}) VALUES ({marks})", row))
+
+    def chain_again(self) -> None:
+        """Make the chain fit what is there, as a liar would who can write everything."""
+        log = self.events()
+        head = genesis(audit_id(self.database), QUEUE)
+        statements = []
+        batches = auditlog.rows(self.database, "SELECT * FROM mirror_batch ORDER BY batch")
+        for batch in batches:
+            first = OutboxId(batch["first_epoch"], batch["first_seq"])
+            last = OutboxId(batch["last_epoch"], batch["last_seq"])
+            mine = [
+                tuple(row[name] for name in EVENT_COLUMNS)
+                for row in log
+                if first <= (row["epoch"], row["seq"]) <= last
+            ]
+            digest = rows_digest(copy_text(mine))
+            prev = head
+            head = chain(prev, QUEUE, batch["batch"], first, last, len(mine), digest)
+            values = {
+                "b": batch["batch"], "n": len(mine), "d": digest, "p": prev, "h": head,
+            }  # fmt: skip
+            set_all = "UPDATE mirror_batch SET events = :n, digest = :d, prev = :p, head = :h"
+            statements.append((f"{set_all} WHERE batch = :b", values))
+        cursor = {"h": head, "n": len(log)}
+        self.run(*statements, ("UPDATE mirror_cursor SET head = :h, events = :n", cursor))
+
+
+KEY = "epoch = :epoch AND seq = :seq AND ordinal = :ordinal"
+
+
+def key(row: Row) -> Row:
+    return {name: row[name] for name in ("epoch", "seq", "ordinal")}
+
+
+def detail(row: Row) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(row["detail"])
+    return found
+
+
+def command(database: Database, *arguments: str) -> Result:
+    url = database.address.render_as_string(hide_password=False)
+    return CliRunner().invoke(audit, [*arguments, "--audit", url])
+
+
+# The truth.
+
+
+def test_an_untouched_log_holds(log: Log, database: Database) -> None:
+    result = verify(database)
+    said = command(database, "verify")
+
+    assert result.verdict is Verdict.HOLDS
+    found = result.queues[QUEUE]
+    assert (found.violations, found.notes) == ([], [])
+    assert found.events == len(log.events())
+    assert found.batches > 5
+    assert said.exit_code == 0, said.output
+    last = log.events()[-1]
+    assert f"complete through epoch {last['epoch']}, number {last['seq']}" in said.output
+    assert said.output.splitlines()[-1] == "holds"
+
+
+def test_json_for_programs(log: Log, database: Database) -> None:
+    said = command(database, "verify", "--json")
+
+    document = json.loads(said.stdout)
+    assert (document["verdict"], document["violations"]) == ("holds", [])
+    assert document["events"] == document["queues"][QUEUE]["events"] == len(log.events())
+
+
+@pytest.mark.parametrize("size", [1, 30, 100_000])
+def test_reading_in_pieces_changes_nothing(
+    log: Log, database: Database, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sql_audit.verify.READ_EVENTS", size)
+
+    assert verify(database).verdict is Verdict.HOLDS
+
+
+def test_a_log_that_grows_meanwhile_is_checked_as_far_as_it_was(
+    log: Log, writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    count = len(log.events())
+    grown: list[int] = []
+
+    def grow(_queue: str, _done: int, _of: int) -> None:
+        if not grown:
+            writer.queue_event("paused")
+            grown.append(auditlog.drain(mirror))
+
+    result = verify(database, on_progress=grow)
+
+    assert (result.verdict, result.events) == (Verdict.HOLDS, count)
+    assert verify(database).events == count + 1
+
+
+# Lies. Each takes the log, tells one lie, and returns the event that must be named.
+
+
+def lowered_cap(log: Log) -> Row:
+    """A claim carries a lower cap than there were holders."""
+    row = next(r for r in log.events("claimed") if any(s[0] == "queue" for s in scopes(r)))
+    changed = [[s, 0 if s == "queue" else c[0], *c[1:]] for s, *c in scopes(row)]
+    log.change(row, detail=json.dumps({"scopes": changed}))
+    return row
+
+
+def scopes(row: Row) -> list[list[Any]]:
+    found: list[list[Any]] = detail(row).get("scopes") or []
+    return found
+
+
+def raised_cap(log: Log) -> Row:
+    """A claim carries a higher cap than was stored, so that one too many seems allowed."""
+    row = log.events("claimed")[-1]
+    changed = [[s, 99 if s == "queue" else c[0], *c[1:]] for s, *c in scopes(row)]
+    log.change(row, detail=json.dumps({"scopes": changed}))
+    return row
+
+
+def missing_end(log: Log) -> Row:
+    """The end of a claim is made to look like nothing, so that the next claim overlaps."""
+    claimed = log.events("claimed")
+    for end in log.events("rolled_back") + log.events("lease_expired"):
+        again = [r for r in claimed if r["job_id"] == end["job_id"] and r["seq"] > end["seq"]]
+        if again:
+            log.change(end, type="settlement_refused")
+            return again[0]
+    raise AssertionError("no job was claimed twice")
+
+
+def doubled_claim(log: Log) -> Row:
+    """A claim is there twice."""
+    row = log.events("claimed")[3]
+    in_entry = [r for r in log.events() if r["seq"] == row["seq"]]
+    copy = {**row, "ordinal": len(in_entry)}
+    log.insert(copy)
+    return copy
+
+
+def hidden_claim(log: Log) -> Row:
+    """A job that only waited is said to have been claimed as well, when a scope of its was full."""
+    events = log.events()
+    told = {row["job_id"]: [r for r in events if r["job_id"] == row["job_id"]] for row in events}
+    lanes = {r["job_id"]: detail(r).get("lane") for r in events if r["type"] == "enqueued"}
+    held: dict[str, set[str]] = {}
+    for place, row in enumerate(events):
+        job = row["job_id"]
+        if row["type"] == "claimed":
+            held[job] = {s for s, *_ in scopes(row)}
+            full = any(sum(s in h for h in held.values()) == c[0] for s, *c in scopes(row))
+            last_of_entry = events[place + 1]["seq"] != row["seq"]
+            waiting = [
+                i
+                for i, lane in lanes.items()
+                if lane == lanes[job] and told[i][0]["seq"] < row["seq"] and len(told[i]) == 1
+            ]
+            if full and last_of_entry and waiting:
+                lie = {**row, "ordinal": row["ordinal"] + 1, "job_id": waiting[0], "claim": 1}
+                log.insert(lie)
+                return lie
+        elif row["type"] != "cancel_requested":
+            held.pop(job, None)
+    raise AssertionError("no scope was full")
+
+
+def illegal_step(log: Log) -> Row:
+    """A running job is pruned."""
+    row = log.events("succeeded")[2]
+    log.change(row, type="pruned")
+    return row
+
+
+def stale_fence(log: Log) -> Row:
+    """A settlement with the fence of another claim was accepted."""
+    row = log.events("succeeded")[4]
+    log.change(row, detail='{"fence":"7-7"}')
+    return row
+
+
+def skipped_claim(log: Log) -> Row:
+    """A job's claims jump."""
+    row = log.events("claimed")[5]
+    log.change(row, claim=row["claim"] + 1)
+    return row
+
+
+def too_many_failures(log: Log) -> Row:
+    row = log.events("retried")[0]
+    log.change(row, detail=json.dumps({**detail(row), "failures": 3}))
+    return row
+
+
+def missing_entry(log: Log) -> Row:
+    """An entry is gone; the one after it is named."""
+    gone = log.events("discarded")[0]
+    log.delete(gone)
+    return next(r for r in log.events() if r["seq"] > gone["seq"])
+
+
+def earlier_claim(log: Log) -> Row:
+    """A claim is made to look earlier than its rate allowed: the rate is said to be slower."""
+    row = log.events("claimed")[-1]
+    changed = [[s, 1, 60_000, 1] if "@" in s else [s, *c] for s, *c in scopes(row)]
+    log.change(row, detail=json.dumps({"scopes": changed}))
+    return row
+
+
+def unversioned_change(log: Log) -> Row:
+    row = log.events("cap_changed")[-1]
+    log.change(row, detail=json.dumps({**detail(row), "version": 77}))
+    return row
+
+
+LIES = {
+    "I2": (missing_end, doubled_claim),
+    "I3": (lowered_cap, raised_cap, hidden_claim, earlier_claim, unversioned_change),
+    "I4": (skipped_claim, too_many_failures),
+    "I5": (missing_entry,),
+    "I6": (illegal_step,),
+    "I9": (stale_fence,),
+}
+
+
+@pytest.mark.parametrize(
+    "invariant, lie",
+    [(name, lie) for name, lies in LIES.items() for lie in lies],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_a_lie_is_found_though_the_chain_was_forged(
+    log: Log, database: Database, invariant: str, lie: Callable[[Log], Row]
+) -> None:
+    row = lie(log)
+    log.chain_again()
+
+    result = verify(database)
+    said = command(database, "verify")
+    document = json.loads(command(database, "verify", "--json").stdout)
+
+    named = [(v.invariant, v.epoch, v.seq, v.ordinal) for v in result.violations]
+    assert named[0] == (invariant, row["epoch"], row["seq"], row["ordinal"]), result.violations
+    assert result.verdict is Verdict.VIOLATED
+    assert said.exit_code == 1, said.output
+    assert f"{invariant} violated: {row['epoch']}-{row['seq']} " in said.output
+    assert document["verdict"] == "violated"
+    assert document["violations"][0]["invariant"] == invariant
+    assert not any(name.startswith("I7") for name, *_ in named)
+
+
+# The chain (I7).
+
+
+@pytest.mark.parametrize("column, value", [("worker", "w-x"), ("at_ms", 1), ("task", None)])
+def test_a_changed_byte_names_its_batch(
+    log: Log, database: Database, column: str, value: Any
+) -> None:
+    row = log.events("succeeded")[5]
+    log.change(row, **{column: value})
+    batch = auditlog.one(
+        database,
+        "SELECT * FROM mirror_batch WHERE first_seq <= :s AND last_seq >= :s",
+        s=row["seq"],
+    )
+
+    result = verify(database)
+
+    (found,) = [v for v in result.violations if v.invariant == "I7"]
+    assert found.says.startswith(f"batch {batch['batch']} (")
+    assert found.says.endswith("its events are not those that were committed")
+    assert command(database, "verify").exit_code == 1
+
+
+def test_a_deleted_event_names_its_batch(log: Log, database: Database) -> None:
+    row = log.events("discarded")[0]
+    log.delete(row)
+
+    said = " ".join(v.says for v in verify(database).violations)
+
+    assert "events, " in said
+    assert "were committed" in said
+    assert "the cursor counts" in said
+
+
+def test_a_deleted_batch_is_missed(log: Log, database: Database) -> None:
+    log.run(("DELETE FROM mirror_batch WHERE batch = 3", {}))
+
+    found = verify(database).violations
+
+    assert any("batch 3 is missing before it" in v.says for v in found)
+    assert any("are in no batch" in v.says for v in found)
+
+
+def test_an_event_behind_the_cursor_is_seen(log: Log, database: Database) -> None:
+    last = log.events()[-1]
+    log.insert({**last, "seq": last["seq"] + 1})
+
+    (found,) = verify(database).violations
+
+    assert "there are events after it" in found.says
+    assert found.seq == last["seq"] + 1
+
+
+def test_a_forged_chain_does_not_lead_to_a_head_kept_elsewhere(
+    log: Log, database: Database
+) -> None:
+    (kept,) = heads(database)
+    assert verify(database, heads=[kept.sha256]).verdict is Verdict.HOLDS
+    log.change(log.events("succeeded")[0], worker="w-x")
+    log.chain_again()
+    assert verify(database).verdict is Verdict.HOLDS
+
+    said = command(database, "verify", "--head", kept.sha256)
+
+    assert said.exit_code == 1
+    assert f"head {kept.sha256} is in no chain" in said.output
+
+
+def test_an_old_head_is_still_on_the_way(
+    log: Log, writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    (kept,) = heads(database)
+    writer.queue_event("paused")
+    auditlog.drain(mirror)
+
+    assert verify(database, heads=[kept.sha256]).verdict is Verdict.HOLDS
+
+
+def test_the_head_command(log: Log, database: Database) -> None:
+    (kept,) = heads(database)
+
+    said = command(database, "head")
+    document = json.loads(command(database, "head", "--json").stdout)
+
+    assert said.stdout.split() == [QUEUE, f"{kept.epoch}-{kept.number}", kept.sha256]
+    assert document == [kept._asdict()]
+
+
+# What cannot be told: exit status 2.
+
+
+def test_without_events_nothing_can_be_told(mirror: Mirror, database: Database) -> None:
+    mirror.attach()
+
+    assert command(database, "verify").exit_code == 2
+    assert command(database, "verify", "--queue", "nobody").exit_code == 2
+
+
+def test_without_a_database_nothing_can_be_told(tmp_path: Any) -> None:
+    missing = CliRunner().invoke(audit, ["verify", "--audit", str(tmp_path / "none.db")])
+    nothing = CliRunner().invoke(audit, ["verify"])
+
+    assert (missing.exit_code, nothing.exit_code) == (2, 2)
+
+
+def test_a_recorded_gap_cannot_be_told(
+    log: Log, writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    writer.queue_event("paused")
+    auditlog.drain(mirror)
+    writer.queue_event("resumed")
+    writer.queue_event("paused")
+    writer.source.redis.xdel(writer.keys("outbox"), f"{writer.epoch}-{writer.seq - 1}")
+    auditlog.drain(mirror)
+
+    said = command(database, "verify")
+
+    assert said.exit_code == 2, said.output
+    assert "are missing, as recorded" in said.output
+    assert said.output.splitlines()[-1] == "unknown"
+
+
+def test_what_is_in_quarantine_cannot_be_told(
+    log: Log, writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    writer.raw({"type": "claimed", "by": "w-1", "jobs": "{"})
+    auditlog.drain(mirror)
+
+    said = command(database, "verify", "--json")
+
+    assert said.exit_code == 2
+    (note,) = json.loads(said.stdout)["queues"][QUEUE]["unknown"][:1]
+    assert note["number"] == f"{writer.epoch}-{writer.seq}"
+
+
+def test_orphans_are_counted_and_not_part_of_what_went_on(
+    log: Log, writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    known = f"{writer.epoch}-{writer.seq}"
+    writer.jobs("enqueued", ["lost", 1, None, "send", "normal", 3, 3])
+    writer.jobs("claimed", ["lost", 1])
+    auditlog.drain(mirror)
+    writer.begin(writer.epoch + 1000, "replid_changed", known)
+    writer.jobs("enqueued", ["lost", 1, None, "send", "normal", 3, 3])
+    auditlog.drain(mirror)
+
+    result = verify(database)
+
+    assert result.violations == []
+    assert (result.verdict, result.queues[QUEUE].orphans) == (Verdict.UNKNOWN, 2)
+    assert "2 events are orphaned" in command(database, "verify").output
+
+
+def test_only_what_happened_since_is_judged(log: Log, database: Database) -> None:
+    row = illegal_step(log)
+    log.chain_again()
+
+    def status(since: str) -> int:
+        return command(database, "verify", "--since", since).exit_code
+
+    assert status(str(row["at_ms"])) == 1
+    assert status(str(row["at_ms"] + 1)) == 0
+    assert status("2001-01-01 10:00") == 1
+    assert status("2101-01-01T10:00+01:00") == 0
+    assert status("yesterday") == 2
+
+
+def test_two_queues_are_told_apart(
+    log: Log, make_mirror: Callable[..., Mirror], writer: StreamWriter, database: Database
+) -> None:
+    other = StreamWriter(writer.source, "other")
+    other.jobs("claimed", ["ghost", 1])
+    auditlog.drain(make_mirror("other"))
+
+    result = verify(database)
+
+    assert {name: str(q.verdict) for name, q in result.queues.items()} == {
+        QUEUE: "holds", "other": "violated",
+    }  # fmt: skip
+    assert verify(database, QUEUE).verdict is Verdict.HOLDS
+    assert command(database, "verify", "--queue", "other").exit_code == 1

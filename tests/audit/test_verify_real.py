@@ -1,0 +1,269 @@
+"""`audit verify` on what the real scripts do: a queue with caps and rates, and Redis beside SQL."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from rq_core.client import Client
+from rq_core.ids import JobIds
+from rq_core.job import NewJob, Profile
+from rq_core.keys import queue_keys
+from rq_core.scopes import lane_name
+from sql_audit.cli import audit
+from sql_audit.database import Database
+from sql_audit.drift import compare
+from sql_audit.mirror import BatchLimits, Mirror
+from sql_audit.verify import Verdict, verify
+from tests.support import auditlog
+
+QUEUE = "q"
+TENANTS = ("acme", "umbrella", "wayne")
+ids = JobIds()
+
+
+@pytest.fixture
+def client(valkey_url: str) -> Iterator[Client]:
+    with Client(valkey_url) as client:
+        yield client
+
+
+class Fleet:
+    """Workers and people who do things at random, through the client."""
+
+    def __init__(self, client: Client, seed: int, *, lanes: bool = True) -> None:
+        self.client = client
+        self.random = random.Random(seed)
+        self.lanes = lanes
+        self.held: list[tuple[str, str]] = []
+        self.known: list[str] = []
+
+    def set_cap(self, scope: str, limit: str) -> None:
+        self.client.set_caps(QUEUE, [(scope, limit, -1)], why="a test")
+
+    def enqueue(self) -> None:
+        jobs = []
+        for _ in range(self.random.randrange(1, 5)):
+            task, tenant = self.random.choice(("send", "resize")), self.random.choice(TENANTS)
+            scopes = [f"task={task}", f"tenant={tenant}", f"tenant@1s={tenant}"]
+            lane = lane_name(2, self.random.choice((scopes, scopes[1:2], [])) if self.lanes else [])
+            rule = f"discard|tenant={tenant}" if "tenant=" in lane else ""
+            full = self.random.choice(("", "", rule))
+            delay = 0 if full else self.random.choice((0, 0, 1))
+            jobs.append(NewJob(ids(), QUEUE, Profile(task), "{}", delay, lane, full))
+        self.known += self.client.enqueue(jobs).ids
+
+    def claim(self) -> None:
+        claimed = self.client.one(self.client.operations.claim_call(QUEUE, "w-1", 4))
+        self.held += [(claim.id, claim.fence) for claim in claimed.jobs]
+
+    def _take(self) -> tuple[str, str] | None:
+        return self.held.pop(self.random.randrange(len(self.held))) if self.held else None
+
+    def complete(self) -> None:
+        if held := self._take():
+            self.client.one(self.client.operations.complete_call(QUEUE, "w-1", [held]))
+
+    def fail(self) -> None:
+        if held := self._take():
+            delay = self.random.choice((0, 1))
+            record = (*held, "retry", delay, "-", '{"type":"ValueError","message":"no"}')
+            self.client.one(self.client.operations.fail_call(QUEUE, "w-1", [record]))
+
+    def roll_back(self) -> None:
+        if held := self._take():
+            lane = self.random.choice(("", lane_name(2, ["tenant=acme"]) if self.lanes else ""))
+            reason = "lane_changed" if lane else "stopping"
+            record = (*held, reason, "null", lane)
+            self.client.one(self.client.operations.rollback_call(QUEUE, "w-1", [record]))
+
+    def cancel(self) -> None:
+        if self.known:
+            self.client.cancel(QUEUE, [self.random.choice(self.known)])
+
+    def change_cap(self) -> None:
+        scopes = ("queue", "task=send", "tenant", "tenant=acme", "tenant@1s")
+        scope = self.random.choice(scopes if self.lanes else scopes[:1])
+        rate = f"{self.random.randrange(100, 1000)}/1000ms/2"
+        self.set_cap(scope, rate if "@" in scope else str(self.random.randrange(1, 6)))
+
+    def run(self, steps: int) -> None:
+        choices = (
+            (self.enqueue, 6), (self.claim, 8), (self.complete, 8), (self.fail, 2),
+            (self.roll_back, 2), (self.cancel, 1), (self.change_cap, 1),
+        )  # fmt: skip
+        steps_, weights = zip(*choices, strict=True)
+        for _ in range(steps):
+            self.random.choices(steps_, weights)[0]()
+
+
+@pytest.fixture
+def mirror_all(client: Client, database: Database) -> Callable[[], int]:
+    limits = BatchLimits(events=100)
+
+    def run() -> int:
+        return auditlog.drain(Mirror(client, database, QUEUE, limits=limits))
+
+    return run
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_the_scripts_log_holds(
+    client: Client, database: Database, mirror_all: Callable[[], int], seed: int
+) -> None:
+    fleet = Fleet(client, seed)
+    fleet.set_cap("task=send", "3")
+    fleet.set_cap("tenant", "2")
+    fleet.run(300)
+    mirror_all()
+    fleet.run(50)
+
+    result = verify(database)
+    counts = {
+        row["type"]: row["n"]
+        for row in auditlog.rows(
+            database, "SELECT type, COUNT(*) AS n FROM job_event GROUP BY type"
+        )
+    }
+
+    assert result.violations == []
+    assert result.verdict is Verdict.HOLDS, result.queues[QUEUE].notes
+    assert counts["claimed"] > 50
+    assert compare(client, database, QUEUE) == ([], [])
+    mirror_all()
+    assert verify(database).verdict is Verdict.HOLDS
+    assert compare(client, database, QUEUE) == ([], [])
+
+
+def test_a_log_that_began_with_a_baseline_holds(
+    client: Client, database: Database, mirror_all: Callable[[], int]
+) -> None:
+    fleet = Fleet(client, 1)
+    fleet.set_cap("task=send", "3")
+    fleet.run(100)
+    outbox = queue_keys(QUEUE, "rqc")("outbox")
+    client.run(client.operations.ask([["XTRIM", outbox, "MAXLEN", "1"]]))
+    mirror_all()
+    fleet.run(100)
+    mirror_all()
+
+    result = verify(database)
+
+    assert result.violations == []
+    assert result.verdict is Verdict.HOLDS, result.queues[QUEUE].notes
+
+
+@pytest.mark.parametrize("command", [("FLUSHALL",), ("DEL", "rqc:{q}:outbox")])
+def test_what_redis_forgot_is_named_and_is_no_violation(
+    client: Client, database: Database, mirror_all: Callable[[], int], command: tuple[str, ...]
+) -> None:
+    fleet = Fleet(client, 2)
+    fleet.set_cap("tenant", "2")
+    fleet.run(100)
+    mirror_all()
+    client.run(client.operations.ask([list(command)]))
+    fleet.held.clear()
+    fleet.run(100)
+    mirror_all()
+    fleet.run(50)
+    mirror_all()
+
+    result = verify(database)
+
+    assert result.violations == []
+    assert result.verdict is Verdict.UNKNOWN
+    assert "Redis remembered nothing" in result.queues[QUEUE].notes[0].says
+    assert not any("no complete baseline" in note.says for note in result.queues[QUEUE].notes)
+
+
+# Redis beside SQL.
+
+
+@pytest.fixture
+def level(client: Client, mirror_all: Callable[[], int]) -> Fleet:
+    """A queue that is mirrored, but for its last entries."""
+    fleet = Fleet(client, 3, lanes=False)
+    fleet.run(60)
+    mirror_all()
+    fleet.run(10)
+    return fleet
+
+
+def spoil(client: Client, name: str, verb: str, *rest: Any) -> None:
+    key = queue_keys(QUEUE, "rqc")(name)
+    client.run(client.operations.ask([[verb, key, *rest]]))
+
+
+def differences(client: Client, database: Database) -> list[tuple[str, str]]:
+    violations, _ = compare(client, database, QUEUE)
+    return [(v.invariant, v.says) for v in violations]
+
+
+def test_a_job_that_redis_forgot_is_drift(client: Client, database: Database, level: Fleet) -> None:
+    (lines,) = client.run(client.operations.ask([["HKEYS", "rqc:{q}:state"]]))
+    job_id = lines[0]
+    assert differences(client, database) == []
+    spoil(client, "state", "HDEL", job_id)
+
+    (violation, *_), _ = compare(client, database, QUEUE)
+
+    assert (violation.invariant, violation.job_id) == ("I8", job_id)
+    assert violation.says.startswith("gone in Redis, ")
+
+
+def test_an_edited_state_line_is_drift(client: Client, database: Database, level: Fleet) -> None:
+    (lines,) = client.run(client.operations.ask([["HGETALL", "rqc:{q}:state"]]))
+    flat = dict(zip(lines[::2], lines[1::2], strict=True)) if isinstance(lines, list) else lines
+    job_id, line = next(iter(flat.items()))
+    spoil(client, "state", "HSET", job_id, line.replace(" since=", " unknown=7 since=", 1))
+
+    found = [says for invariant, says in differences(client, database) if invariant == "I8"]
+
+    assert any("unknown=7 in Redis, 0 by the log" in says for says in found), found
+
+
+def test_an_entry_that_was_taken_out_of_the_outbox_is_missed(
+    client: Client, database: Database, level: Fleet
+) -> None:
+    level.run(5)
+    (entries,) = client.run(client.operations.ask([["XRANGE", "rqc:{q}:outbox", "-", "+"]]))
+    spoil(client, "outbox", "XDEL", entries[2][0])
+
+    found = [says for invariant, says in differences(client, database) if invariant == "I7"]
+
+    assert any(says.startswith("Redis lacks entries between") for says in found), found
+
+
+def test_an_outbox_that_lost_the_anchor_is_told(
+    client: Client, database: Database, level: Fleet
+) -> None:
+    (entries,) = client.run(client.operations.ask([["XRANGE", "rqc:{q}:outbox", "-", "+"]]))
+    spoil(client, "outbox", "XDEL", entries[0][0])
+
+    assert differences(client, database) == [
+        ("I7", f"Redis does not have {entries[0][0]}, the last entry that SQL has")
+    ]
+
+
+def test_the_command_compares_with_redis_if_it_is_told_which(
+    client: Client, database: Database, level: Fleet, valkey_url: str
+) -> None:
+    def command(*arguments: str) -> Any:
+        url = database.address.render_as_string(hide_password=False)
+        return CliRunner().invoke(audit, ["verify", "--json", "--audit", url, *arguments])
+
+    assert command("--redis", valkey_url).exit_code == 0
+    unreachable = command("--redis", "redis://127.0.0.1:1/0")
+    spoil(client, "state", "DEL")
+    drifted = command("--redis", valkey_url)
+
+    assert unreachable.exit_code == 2
+    assert "Redis cannot be compared" in unreachable.output
+    assert drifted.exit_code == 1
+    assert {v["invariant"] for v in json.loads(drifted.stdout)["violations"]} == {"I8"}
+    assert command().exit_code == 0
