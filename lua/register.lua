@@ -20,17 +20,18 @@ for i = 1, each_count do
 end
 local stored = read_many(tasks, names)
 
-local fields, answer = {}, {}
+local fields, events, answer = {}, {}, {}
 for i = 1, each_count do
   local task, policy = each(i)
   local outcome = stored[i] == policy and 'same' or 'changed'
   if outcome == 'changed' then
     fields[#fields + 1], fields[#fields + 2] = task, policy
+    events[#events + 1] = '["task=' .. task .. '",' .. quoted(stored[i] and 'registered') .. ',"registered"]'
   end
   answer[#answer + 1], answer[#answer + 2] = task, outcome
 end
-for i = 1, #fields, 2 do
-  emit_queue('policy_changed', now, by, '["task=' .. fields[i] .. '",null,null]')
+for i = 1, #events do
+  emit_queue('policy_changed', now, by, events[i])
 end
 call_many('HSET', tasks, fields)
 return close_call(answer)

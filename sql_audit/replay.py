@@ -478,7 +478,7 @@ class Replay:
 
     def _policy_changed(self, row: EventRow, _: str) -> None:
         facts = _facts(row)
-        if (facts["field"], facts["new"]) == ("baseline", "done"):
+        if (facts["field"], facts.get("new")) == ("baseline", "done"):
             self.open = False
 
     def _cap_changed(self, row: EventRow, _: str) -> None:

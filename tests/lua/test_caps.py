@@ -148,3 +148,17 @@ def test_a_lane_of_higher_priority_does_not_wait_behind_those_enqueued_before_it
 
     assert [ids(seed.claim(1)) for _ in range(2)] == [["high"], ["plain"]]
     seed.assert_consistent()
+
+
+def test_a_registered_policy_is_stored_and_logged_once(seed: Seed) -> None:
+    first = seed.client.register(seed.queue, {"t": '{"caps":[]}'})
+    again = seed.client.register(seed.queue, {"t": '{"caps":[]}'})
+    seed.client.register(seed.queue, {"t": '{"caps":[1]}'})
+
+    assert (first, again) == ({"t": "changed"}, {"t": "same"})
+    assert seed.client.policy(seed.queue, "t") == '{"caps":[1]}'
+    told = [e.data for e in seed.entries() if e.event == "policy_changed"]
+    assert [(d["field"], d["old"], d["new"]) for d in told] == [
+        ("task=t", None, "registered"),
+        ("task=t", "registered", "registered"),
+    ]
