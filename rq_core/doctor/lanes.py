@@ -137,12 +137,15 @@ def _in_vain(view: View, misplaced: Mapping[str, str]) -> Iterator[Finding]:
     sound = {lane: p for lane, p in view.places.items() if lane in view.in_lanes}
     opened = [lane for lane in sound if sound[lane].on is None]
     # What is misplaced comes back open.
-    reached = {scope for lane in [*opened, *misplaced] for scope in scopes.scopes_of(lane)}
+    covered = {scope for lane in [*opened, *misplaced] for scope in scopes.scopes_of(lane)}
+    # Claim looks at these, scopes of rates and families, at a time that is known.
+    returning = [m.split("|") for m in view.snapshot["scheduled"] if not m.startswith("job|")]
+    covered |= {parts[1] for parts in returning if parts[0] in ("rate", "caps") and parts[1:]}
     blocked = {lane: place for lane, place in sound.items() if place.on and lane not in misplaced}
     for lane, place in sorted(blocked.items(), key=lambda item: item[1].order):
         on = str(place.on)
-        if on not in reached and _has_room(view, on) and not _awaited(view, on):
-            reached.update(scopes.scopes_of(lane))
+        if covered.isdisjoint((on, scopes.family_of(on))) and _has_room(view, on):
+            covered.update(scopes.scopes_of(lane))
             says = f"scope {on} has room, lane {lane} waits for it, and nothing would open it"
             yield Finding(Kind.KEPT_WAITING, says, record=Record("lane", lane))
 
@@ -152,12 +155,6 @@ def _has_room(view: View, scope: str) -> bool:
     if limit.most is None or (limit.window_ms is not None and limit.most > 0):
         return True
     return len(view.holders.get(scope, ())) < limit.most
-
-
-def _awaited(view: View, scope: str) -> bool:
-    """Say whether claim will look at a scope at a time that is known."""
-    scheduled, family = view.snapshot["scheduled"], scopes.family_of(scope)
-    return f"rate|{scope}" in scheduled or any(m.startswith(f"caps|{family}|") for m in scheduled)
 
 
 def _rates(view: View) -> Iterator[Finding]:
