@@ -47,7 +47,7 @@ class Busy:
         seed.cap(RATE, "1/10000ms/1")
         if fair:
             seed.configure(fair=1)
-        self.extra = (lambda key: [f"fair={key}"]) if fair else (lambda _: [])
+        self.other_scopes = (lambda key: [f"fair={key}"]) if fair else (lambda _: [])
         for n in range(4):
             seed.enqueue(*(self.job(f"{t}-{n}", t, "task=t", f"tenant={t}") for t in TENANTS))
             seed.enqueue(self.job(f"rated-{n}", "r", "task=u", f"{RATE}=h"))
@@ -65,7 +65,9 @@ class Busy:
 
     def job(self, job_id: str, key: str, *scopes: str, **options: Any) -> Any:
         task = scopes[0].removeprefix("task=")
-        return self.seed.job(job_id, task=task, scopes=[*scopes, *self.other_scopes(key)], **options)
+        return self.seed.job(
+            job_id, task=task, scopes=[*scopes, *self.other_scopes(key)], **options
+        )
 
     def take(self, limit: int = 100) -> list[str]:
         claimed = self.seed.claim(limit).jobs
