@@ -158,7 +158,7 @@ for _, name in ipairs(resumed) do
 end
 local unfinished = {}
 for _, sweep in ipairs(swept) do
-  local family, after = sweep:match('^([^|]*)|(.*)$')
+  local family, after = sweep:match('^([^|]*)|?(.*)$')
   local last = reevaluate_family(family, after, sweep_max)
   if last then
     unfinished[#unfinished + 1], unfinished[#unfinished + 2] = now, 'caps|' .. family .. '|' .. last
