@@ -12,13 +12,13 @@ entries that SQL lacks, as they were at one moment.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Row, text
 
 from rq_core.client import Client
-from rq_core.doctor import Finding, Kind, diagnose
+from rq_core.doctor import Kind, diagnose
 from rq_core.doctor.view import RECORD_FIELDS, Job, View
 from rq_core.history import JobRecord, OutboxId, Undecodable, decode, fold
 from rq_core.machine import State
@@ -87,20 +87,12 @@ def compare(client: Client, database: Database, queue: str) -> tuple[list[Violat
         return found, notes
     for job_id, says in _differences(view, records):
         found.append(_violation(cursor, "I8", job_id, says))
-    lanes = {job_id for job_id, job in view.jobs.items() if job.fields.get("lane")}
     found += [
         _violation(cursor, "I8", finding.job_id, finding.says)
         for finding in diagnose(client, queue)
-        if finding.kind not in _PASSED_OVER and not _of_lanes(finding, lanes)
+        if finding.kind not in _PASSED_OVER
     ]
     return found, notes
-
-
-def _of_lanes(finding: Finding, lanes: Collection[str]) -> bool:
-    """Whether the doctor, which knows lists and not lanes, takes something of a lane for damage."""
-    if finding.kind is Kind.STRAY and finding.record is not None:
-        return finding.record.name.startswith(("rate|", "caps|"))
-    return finding.kind is Kind.NOT_LISTED and finding.job_id in lanes
 
 
 def _violation(cursor: Row[Any], invariant: str, job_id: str | None, says: str) -> Violation:
