@@ -65,7 +65,9 @@ class Busy:
 
     def job(self, job_id: str, key: str, *scopes: str, **options: Any) -> Any:
         task = scopes[0].removeprefix("task=")
-        return self.seed.job(job_id, task=task, scopes=[*scopes, *self.other_scopes(key)], **options)
+        return self.seed.job(
+            job_id, task=task, scopes=[*scopes, *self.other_scopes(key)], **options
+        )
 
     def take(self, limit: int = 100) -> list[str]:
         claimed = self.seed.claim(limit).jobs
