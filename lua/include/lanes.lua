@@ -383,7 +383,8 @@ local function serve_fairly(lane)
     if tag > fact('fair_clock') then
       set_fact('fair_clock', tag)
     end
-    local finish = math.max(tag, finish_of(lane.key)) + math.ceil(FAIR_STEP / weight_of(lane.key))
+    -- From the clock on, not from a time that passed while the lane was blocked: waiting saves nothing up.
+    local finish = math.max(fact('fair_clock'), finish_of(lane.key)) + math.ceil(FAIR_STEP / weight_of(lane.key))
     finishes[lane.key] = finish
     finished[lane.key] = true
     if finish > fact('fair_top') then

@@ -283,3 +283,21 @@ def test_a_lane_that_was_served_keeps_no_other_waiting(seed: Seed) -> None:
 
     assert ids(seed.claim(2)) == ["first", "second"]
     seed.assert_consistent()
+
+
+def test_a_key_saves_nothing_up_while_it_waits_for_a_cap(seed: Seed) -> None:
+    """In a fair queue a lane that was blocked for long had a virtual time far in the past. When its scope got room, its
+    key was served until it had caught up, and another key's first job waited for all of that."""
+    seed.configure(fair=1)
+    seed.cap("task=t", 0)
+    seed.enqueue(*(f"x-{n}" for n in range(20)), scopes=["task=t", "fair=x"])
+    seed.enqueue(*(f"y-{n}" for n in range(30)), task="u", scopes=["fair=y"])
+    seed.complete(*seed.claim().jobs)
+    seed.enqueue(*(f"y-{n}" for n in range(30)), task="u", scopes=["fair=y"])
+    seed.claim(1)
+
+    seed.cap("task=t", "none")
+    seed.enqueue("z-0", task="u", scopes=["fair=z"])
+
+    assert "z-0" in ids(seed.claim(4))
+    seed.assert_consistent()

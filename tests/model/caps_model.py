@@ -23,6 +23,10 @@ class Entry:
     source: str
     was: list[str] = field(default_factory=list)
 
+    def __str__(self) -> str:
+        was = f" was={','.join(self.was)}" if self.was else ""
+        return f"{self.limit} version={self.version} from={self.source}{was}"
+
 
 @dataclass
 class CapsModel(Model):

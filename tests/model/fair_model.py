@@ -1,7 +1,8 @@
 """Start-time fair queueing as its paper has it: keys have weights, jobs have virtual times, the least is served.
 
 A job that becomes the first of its kind starts at the clock, or when its key's last job finishes, whichever is later.
-The clock is the start of the job that was served last. (Goyal, Vin, Cheng 1996.)
+The clock is the latest start of a job that was served. Who could not be served for long, since its scopes were full,
+finishes from the clock on, so that nothing is saved up. (Goyal, Vin, Cheng 1996.)
 """
 
 import math
@@ -24,6 +25,8 @@ class FairModel(CapsModel):
     """Of jobs with the same scopes and priority, as long as any wait: when the first starts."""
     finishes: dict[str, int] = field(default_factory=dict)
     """By key. Forgotten by the claim after the one that left them behind the clock."""
+    forgotten: dict[str, int] = field(default_factory=dict)
+    """Of the waiting: a finish of their key that was forgotten meanwhile. A claim that met them still goes by it."""
     stored: dict[str, int] = field(default_factory=dict)
     """What was in finishes before the claim that is being looked at."""
     served: set[str] = field(default_factory=set)
@@ -41,6 +44,7 @@ class FairModel(CapsModel):
         """Who waits now, and did not before, starts now; after every step."""
         ready = {job.lane or "": job for job in self.in_state("ready")}
         self.starts = {lane: at for lane, at in self.starts.items() if lane in ready}
+        self.forgotten = {lane: at for lane, at in self.forgotten.items() if lane in ready}
         for lane, job in ready.items():
             self.starts.setdefault(lane, max(self.clock, self.finishes.get(self.key(job), 0)))
 
@@ -52,13 +56,13 @@ class FairModel(CapsModel):
             return first.rank < job.rank
         if first.lane == job.lane:
             return (first.seq or 0) < (job.seq or 0)
-        return self.start(first) < self.start(job)
+        return max(self.start(first), self.forgotten.get(first.lane or "", 0)) < self.start(job)
 
     def take(self, job: Job, fence: str, worker: str) -> None:
         start, key = self.start(job), self.key(job)
         super().take(job, fence, worker)
         self.clock = max(self.clock, start)
-        self.finishes[key] = start + math.ceil(STEP / self.weight(key))
+        self.finishes[key] = self.clock + math.ceil(STEP / self.weight(key))
         self.served.add(key)
         self.starts[job.lane or ""] = self.finishes[key]
         self.note_waiting()
@@ -69,6 +73,11 @@ class FairModel(CapsModel):
 
     def end_claim(self, most: int) -> None:
         behind = sorted((at, key) for key, at in self.stored.items() if at <= self.clock)
-        for _, key in behind[:most]:
-            if key not in self.served:
-                del self.finishes[key]
+        for at, key in behind[:most]:
+            if key in self.served:
+                continue
+            del self.finishes[key]
+            for job in self.in_state("ready"):
+                if self.key(job) == key:
+                    lane = job.lane or ""
+                    self.forgotten[lane] = max(at, self.forgotten.get(lane, 0))

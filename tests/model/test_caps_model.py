@@ -6,10 +6,11 @@ from functools import cache
 from hashlib import sha1
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, invariant, rule
+from hypothesis.stateful import initialize, rule
 
-from rq_core.history import Entry
+from rq_core.history import Entry, decode
 from rq_core.machine import PRIORITIES, Event
 from rq_core.operations import CLAIM_BYTES, SWEEP_MAX
 from rq_core.scopes import full_rules, lane_name
@@ -32,6 +33,10 @@ from tests.support.lanes import breaches
 from tests.support.proof import unproved
 from tests.support.seed import spec
 from tests.support.servers import Engine
+from tests.support.snapshots import Snapshot
+
+pytestmark = pytest.mark.timeout(900)
+"""Shrinking a failure takes its time."""
 
 IDS = [f"j-{n}" for n in range(14)]
 RATE = "tenant@10s"
@@ -99,6 +104,7 @@ class CapsQueue(Queue):
         self.model = CapsModel()
         self.known_due: int | None = None
         """When whoever sleeps will claim by itself."""
+        self.logged = 0
 
     # Rules.
 
@@ -192,9 +198,9 @@ class CapsQueue(Queue):
         self.model.begin_claim()
         if woken:
             self.seed.take_token()
-        before = len(self.seed.entries())
         claimed = self.seed.claim(limit, worker=worker, bytes_max=bytes_max, sweep_max=sweep_max)
-        entries = self.seed.entries()[before:]
+        snapshot = self.seed.snapshot()
+        entries = self.new_entries(snapshot)
         ample = sweep_max == SWEEP_MAX
         if ample:
             self.model.sweep()
@@ -228,9 +234,19 @@ class CapsQueue(Queue):
             self.fences[job.id] = taken.fence
             size += len(spec(job.task))
         self.check_whole(claimed, min(limit, max(0, free)), size >= bytes_max, ample)
-        self.take_up()
+        due = snapshot["scheduled"].values()
+        if due and ample:
+            assert claimed.next_due_ms is not None
+            assert claimed.next_due_ms <= min(due)
+        self.take_up(snapshot)
         self.model.end_claim(sweep_max)
         self.known_due = claimed.next_due_ms
+
+    def new_entries(self, snapshot: Snapshot) -> list[Entry]:
+        """What was logged since the last look."""
+        fresh = snapshot["outbox"][self.logged :]
+        self.logged = len(snapshot["outbox"])
+        return [decode(entry_id, raw) for entry_id, raw in fresh]
 
     def is_over(self, job: Job) -> bool:
         return job.since + RETENTION_MS <= self.model.now
@@ -246,10 +262,6 @@ class CapsQueue(Queue):
             assert not rest, f"{[j.line() for j in rest]} were left behind"
             assert not claimed.more
         assert not rest or claimed.more
-        due = self.seed.snapshot()["scheduled"].values()
-        if due:
-            assert claimed.next_due_ms is not None
-            assert claimed.next_due_ms <= min(due)
 
     def check_limits(self, entries: Sequence[Entry], job: Job) -> None:
         """The claimed event carries the scopes and the limits in force."""
@@ -266,9 +278,9 @@ class CapsQueue(Queue):
         """Where the policy of its task puts a job, if it has these scopes now."""
         return lane_name(job.rank, [f"task={job.task}", *scopes])
 
-    def take_up(self) -> None:
+    def take_up(self, snapshot: Snapshot) -> None:
         """Waiting jobs of a task that is capped have moved into its lanes, as far as a claim met them."""
-        for job_id, line in self.seed.snapshot()["state"].items():
+        for job_id, line in snapshot["state"].items():
             job = self.model.jobs[job_id]
             if job.state == "ready" and f" lane={self.model.lane(job)} " in line:
                 job.lane = self.model.lane(job)
@@ -341,30 +353,23 @@ class CapsQueue(Queue):
 
     # What holds after every step.
 
-    @invariant()
-    def caps_hold(self) -> None:
-        """I3: more than the cap hold a scope only after it was lowered."""
+    def check(self, snapshot: Snapshot) -> None:
+        super().check(snapshot)
+        self.new_entries(snapshot)
         self.model.note_waiting()
+        # I3: more than the cap hold a scope only after it was lowered.
         self.model.over &= self.model.breached()
-        snapshot = self.seed.snapshot()
-        told = {each.partition(":")[0] for each in breaches(snapshot)}
-        assert told == self.model.over - {"queue"}
-        assert unproved(self.seed.entries()) == []
-        stored = {
-            name: f"{e.limit} version={e.version} from={e.source}"
-            + (f" was={','.join(e.was)}" if e.was else "")
-            for name, e in self.model.caps.items()
-        }
-        assert stored == snapshot["caps"]
+        assert self.model.over - {"queue"} == {b.partition(":")[0] for b in breaches(snapshot)}
+        assert unproved(decode(i, raw) for i, raw in snapshot["outbox"]) == []
+        assert {name: str(e) for name, e in self.model.caps.items()} == snapshot["caps"]
         spent = {s: at for s, at in self.model.arrivals.items() if at > self.model.now * 1000}
         assert spent.items() <= {s: int(at) for s, at in snapshot["rates"].items()}.items()
 
-    @invariant()
-    def whoever_sleeps_is_woken(self) -> None:
+    def check_sleepers(self, snapshot: Snapshot) -> None:
         """Where something may be claimed there is a token, or the last claim's answer said when."""
-        if self.seed.tokens() or self.model.gated():
+        if snapshot["wake"] or self.model.gated():
             return
-        due = self.seed.snapshot()["scheduled"]
+        due = snapshot["scheduled"]
         resuming = {m.removeprefix("rate|") for m in due if m.startswith("rate|")}
         asleep = [
             job.line()
@@ -406,12 +411,10 @@ class FairQueue(CapsQueue):
     def change_weight(self, key: str, weight: int) -> None:
         self.set_caps([(f"weight={key}", str(weight), "any", "live")])
 
-    @invariant()
-    def virtual_times_are_as_the_model_says(self) -> None:
-        snapshot = self.seed.snapshot()
-
-        assert self.model.finishes == snapshot["fair"]
-        assert self.model.clock == int(snapshot["meta"].get("fair_clock", 0))
+    def check(self, snapshot: Snapshot) -> None:
+        super().check(snapshot)
+        told = (int(snapshot["meta"].get("fair_clock", 0)), snapshot["fair"])
+        assert told == (self.model.clock, self.model.finishes), f"{told}, {self.model}"
 
 
 def test_random_histories_with_caps_agree_with_the_model(engine: Engine, redis_url: str) -> None:
