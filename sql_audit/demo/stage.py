@@ -159,7 +159,7 @@ class Stage:
     def left(self) -> int:
         """Jobs that are not finished."""
         counts = self.client.counts(self.queue)
-        return sum(counts.ready.values()) + counts.scheduled + counts.running
+        return sum(counts.ready.values()) + counts.waiting + counts.scheduled + counts.running
 
     def finished(self, total: int) -> int:
         """Jobs that are finished, dead ones included."""
