@@ -26,7 +26,7 @@ from rq_core.ids import boot_id
 from rq_core.job import Claim, NewJob
 from rq_core.keys import DEFAULT_PREFIX, KEYS, check_name, queue_keys, queues_key
 from rq_core.machine import LAYOUT, PRIORITIES, State
-from rq_core.scopes import CapEntry, Limit, is_scope
+from rq_core.scopes import QUEUE, CapEntry, Limit, is_scope
 from rq_core.scripts import Script, script
 from rq_core.settings import FLAGS, SETTINGS
 
@@ -201,7 +201,7 @@ class QueueCounts:
 
     queue: str
     ready: dict[str, int]
-    """By priority. Includes the entries of cancelled jobs until claim passes over them."""
+    """By priority, those without scopes. Includes the entries of cancelled jobs until claim passes over them."""
     scheduled: int
     running: int
     dead: int
@@ -210,6 +210,12 @@ class QueueCounts:
     backlog: int
     """Events that wait to be mirrored."""
     epoch: int
+    waiting: int = 0
+    """Ready jobs with scopes, whether their scopes have room or not."""
+    open_lanes: int = 0
+    """Lanes of such jobs that may be served."""
+    cap: int | None = None
+    """How many of its jobs may run at once; None: any number."""
     settings: dict[str, int] = field(default_factory=dict)
 
 
@@ -676,15 +682,20 @@ class Operations:
         """How many jobs a queue has."""
         keys = queue_keys(queue, self.prefix)
         ready = [["LLEN", keys(f"ready:{n}")] for n in range(len(PRIORITIES))]
-        rest = [["ZCARD", keys(name)] for name in ("scheduled", "leases", "dead")]
-        *numbers, meta = yield from self.ask([*ready, *rest, ["HGETALL", keys("meta")]], queue)
+        sets = ("scheduled", "leases", "dead", "waiting", "open")
+        rest = [["ZCARD", keys(name)] for name in sets]
+        facts_of = [["HGET", keys("caps"), QUEUE], ["HGETALL", keys("meta")]]
+        *numbers, cap, meta = yield from self.ask([*ready, *rest, *facts_of], queue)
         facts = pairs_of(meta)
         return QueueCounts(
             queue=queue,
             ready=dict(zip((str(p) for p in PRIORITIES), numbers, strict=False)),
-            scheduled=numbers[-3],
-            running=numbers[-2],
-            dead=numbers[-1],
+            scheduled=numbers[-5],
+            running=numbers[-4],
+            dead=numbers[-3],
+            waiting=numbers[-2],
+            open_lanes=numbers[-1],
+            cap=CapEntry.parse(cap).limit.most if cap else None,
             paused=facts.get("paused") == "1",
             audit=facts.get("audit") == "on",
             backlog=int(facts.get("backlog_jobs", 0)),

@@ -297,8 +297,9 @@ class Worker:
             return False
         for name in self._queues:
             counts = await self._client.counts(name)
-            # A paused queue gives out nothing, however much is ready.
-            if counts.running or (sum(counts.ready.values()) and not counts.paused):
+            # A paused or stopped queue gives out nothing, however much is ready; nor does a full scope.
+            ready = sum(counts.ready.values()) + counts.open_lanes
+            if counts.running or (ready and not counts.paused and counts.cap != 0):
                 return False
             if self._queues[name].due <= time.monotonic():
                 return False

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def queues(redis_url: str, prefix: str, *, as_json: bool) -> None:
     """Show the queues and how many jobs they have.
 
-    The jobs that are ready include those that were cancelled and not yet passed over.
+    The jobs that are ready include those that wait for a cap, and those that were cancelled and not yet passed over.
     """
     with connect(redis_url, prefix) as client:
         found = [client.counts(queue) for queue in client.queues()]
@@ -44,7 +44,7 @@ def queues(redis_url: str, prefix: str, *, as_json: bool) -> None:
         (
             (
                 c.queue,
-                sum(c.ready.values()),
+                sum(c.ready.values()) + c.waiting,
                 c.scheduled,
                 c.running,
                 c.dead,
@@ -60,7 +60,9 @@ def queues(redis_url: str, prefix: str, *, as_json: bool) -> None:
 
 def _notes(counts: QueueCounts) -> str:
     ready = [f"{n:,} {p}" for p, n in counts.ready.items() if n and p != DEFAULT_PRIORITY]
-    return "; ".join([*(["paused"] if counts.paused else []), *ready])
+    paused = ["paused"] if counts.paused else []
+    lanes = [f"{counts.waiting:,} in lanes"] if counts.waiting else []
+    return "; ".join([*paused, *lanes, *ready])
 
 
 @click.command()

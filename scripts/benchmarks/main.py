@@ -16,7 +16,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from tasks import app, noop_async, noop_thread
+import redis_time
+from tasks import CAPPED, app, noop_async, noop_thread
 
 from rq_core import server
 from rq_core.client import Client
@@ -39,20 +40,30 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=20_000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--redis", default=None)
+    parser.add_argument("--only", choices=("workers", "redis"), default=None)
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rq-core-bench-") as name:
         place = Path(name)
         url = options.redis or server.ensure(place / "server")
         try:
-            figures = measure(url, place, options.jobs, options.repeats)
+            figures: dict[str, list[float]] = {}
+            if options.only != "redis":
+                figures |= measure(url, place, options.jobs, options.repeats)
+            spent: dict[str, list[float]] = {}
+            if options.only != "workers":
+                with Client(url) as client:
+                    spent = redis_time.measure(client, options.jobs, options.repeats)
         finally:
             if options.redis is None:
                 server.stop(place / "server")
     for figure, values in figures.items():
         print(
-            f"{figure:32} {statistics.median(values):>10,.0f}  ({min(values):,.0f} to {max(values):,.0f})"
+            f"{figure:36} {statistics.median(values):>10,.0f}  ({min(values):,.0f} to {max(values):,.0f})"
         )
+    for line in redis_time.table(spent) if spent else ():
+        print(line)
+    figures |= spent
     if options.json:
         medians = {figure: round(statistics.median(v), 1) for figure, v in figures.items()}
         options.json.write_text(json.dumps(medians, indent=2) + "\n")
@@ -68,6 +79,18 @@ def measure(url: str, place: Path, jobs: int, repeats: int) -> dict[str, list[fl
             specs = (task.job(number=n, text=TEXT) for n in range(jobs))
             figures["enqueue_bulk_per_s"].append(timed(jobs, lambda s=specs: app.enqueue_many(s)))
             figures[f"drain_{kind}_per_s"].append(timed(jobs, drain_queue))
+        for kind, capped in CAPPED.items():
+            specs = (capped.job(number=n, text=TEXT) for n in range(jobs))
+            figures[f"enqueue_{kind}_per_s"].append(
+                timed(jobs, lambda s=specs: app.enqueue_many(s))
+            )
+            queue = capped.options.queue
+            rate = timed(jobs, lambda q=queue: drain_queue(q))
+            if left := client.run(client.operations.ask([["HLEN", f"rqc:{{{queue}}}:state"]]))[0]:
+                raise SystemExit(f"{queue}: {left} jobs were left")
+            figures[f"drain_{kind}_per_s"].append(rate)
+            share = 100 * rate / figures["drain_async_per_s"][-1]
+            figures[f"drain_{kind}_percent_of_uncapped"].append(share)
         one = max(jobs // 20, 100)
         figures["enqueue_one_per_s"].append(
             timed(one, lambda n=one: [noop_async.enqueue(number=i, text=TEXT) for i in range(n)])
@@ -93,9 +116,9 @@ def mirror(client: Client, audit: str) -> None:
     run.run(client, audit, stop=threading.Event(), queues=["bench"], once=True)
 
 
-def drain_queue() -> None:
+def drain_queue(queue: str = "bench") -> None:
     """Run one worker until nothing is left."""
-    worker = Worker(app, WorkerOptions(queues=("bench",), concurrency=100, burst=True))
+    worker = Worker(app, WorkerOptions(queues=(queue,), concurrency=100, burst=True))
     try:
         import uvloop
     except ImportError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import sysconfig
 import tempfile
@@ -20,7 +19,8 @@ from rq_core.operations import Patience
 from sql_audit import migrate, queries
 from sql_audit.cli import print_report
 from sql_audit.database import Database
-from sql_audit.demo.stage import Deed, DemoFailed, Outcome, Stage, find_files, judge
+from sql_audit.demo import tasks
+from sql_audit.demo.stage import Deed, DemoFailed, Outcome, Stage, find_files, judge, larger
 
 FILES_MIN: Final = 50
 
@@ -47,7 +47,8 @@ def demo(
     keep: bool,
     as_json: bool,
 ) -> None:
-    """Hash every file of a directory, one job each, and prove from SQL that each was done once.
+    """Hash every file of a directory, one job each, compress the larger ones, at most two at once, and prove from
+    SQL that each was done once and that the cap held.
 
     Half-way one of the worker processes is killed while it holds jobs. Exit status 0 only if the files, what the
     jobs wrote down, and SQL agree.
@@ -121,12 +122,14 @@ def _perform(
             client=client,
             redis_url=url,
             audit_url=audit,
-            # A queue of its own, so that a shared server and database keep their other jobs.
-            queue=f"demo-{os.getpid()}-{int(time.time())}",
+            queue=tasks.QUEUE,
             witness=place / "witness.jsonl",
             log=place / "processes.log",
         )
-        click.echo(f"{len(files)} files below {root}; {workers} worker processes, a lease of 2 s")
+        click.echo(
+            f"{len(files)} files below {root}, {len(larger(files))} of the larger to compress as well;"
+            f" {workers} worker processes, a lease of 2 s"
+        )
         try:
             deed = _work(stage, files, workers)
         except BaseException:
@@ -136,6 +139,13 @@ def _perform(
         print_report(report)
         outcome = judge(engine, stage.queue, deed, stage.witness)
         _show_files(report, deed, root)
+        click.echo(
+            f"{outcome.compressed} larger files were compressed, {outcome.size / 1e6:.1f} MB to"
+            f" {outcome.packed / 1e6:.1f} MB. The cap of {tasks.COMPRESS_CAP} held: by the log at most"
+            f" {outcome.compressing} ran at once."
+            if outcome.compressing <= tasks.COMPRESS_CAP
+            else f"The cap of {tasks.COMPRESS_CAP} did not hold: by the log {outcome.compressing} ran at once."
+        )
         click.echo(
             f"{outcome.lease_expired} leases of the killed worker expired; the last of these jobs was claimed again"
             f" {outcome.again_ms / 1000:.1f} s after the kill."
@@ -149,22 +159,25 @@ def _perform(
 
 
 def _work(stage: Stage, files: list[Path], workers: int) -> Deed:
-    with stage.mirror(), _progress(len(files)) as (enqueued, done, say):
+    large = larger(files)
+    jobs = len(files) + len(large)
+    with stage.mirror(), _progress(jobs) as (enqueued, done, say):
         started = time.monotonic()
-        ids = stage.enqueue(files, enqueued)
+        large_ids = stage.enqueue(tasks.compress, large, enqueued)
+        ids = stage.enqueue(tasks.digest, files, enqueued)
         with stage.crew(workers) as crew:
-            stage.wait_until_done(len(files), done, len(files) // 2)
+            stage.wait_until_done(jobs, done, jobs // 2)
             pid, held = stage.kill_one(crew)
             killed_at_ms = stage.now_ms()
             say(f"killed worker process {pid} (SIGKILL) while it held {held} claims")
-            stage.wait_until_done(len(files), done, len(files))
+            stage.wait_until_done(jobs, done, jobs)
             seconds = time.monotonic() - started
-    return Deed(files, ids, seconds, killed_at_ms)
+    return Deed(files, ids, large, large_ids, seconds, killed_at_ms)
 
 
 def _show_files(report: queries.Report, deed: Deed, root: Path) -> None:
     """Which files the slowest jobs were about: the log has a digest of the arguments, not the arguments."""
-    names = dict(zip(deed.ids, deed.files, strict=True))
+    names = dict(zip([*deed.ids, *deed.larger_ids], [*deed.files, *deed.larger], strict=True))
     click.echo("slowest files")
     for job in report.slowest:
         if job.job_id in names:

@@ -10,23 +10,25 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Connection, Engine, case, func, select
 
 from rq_core.client import Client
 from rq_core.keys import queue_keys, queues_key
 from rq_core.machine import CLAIMED_STATES
 from rq_core.operations import read_state_line
+from rq_core.task import Task
 from sql_audit.demo import tasks
-from sql_audit.schema import job_event
+from sql_audit.schema import OUTCOMES, job_event
 
 LEASE_S: Final = 2.0
 WAKE_S: Final = 5.0
 """The longest that an idle worker sleeps."""
+COMPRESS_SIZE_MAX: Final = 2_000_000
 PATIENCE_S: Final = 300.0
 """How long the demo waits for anything before it says that it failed."""
 
@@ -53,6 +55,13 @@ class Outcome:
     seconds: float
     again_ms: int
     """The longest time from the kill until a job of the killed worker was claimed again."""
+    compressed: int
+    """Larger files that were compressed, by the capped task."""
+    size: int
+    packed: int
+    """Bytes of those, and what gzip made of them."""
+    compressing: int
+    """The highest number of claims of the capped task in force at once, from SQL."""
     problems: tuple[str, ...]
 
     def line(self) -> str:
@@ -66,9 +75,18 @@ class Outcome:
                 "events": self.events,
                 "digest_mismatches": self.digest_mismatches,
                 "duplicates": self.duplicates,
+                "compressed": self.compressed,
+                "compressing": self.compressing,
                 "seconds": round(self.seconds, 2),
             }
         )
+
+
+def larger(files: list[Path]) -> list[Path]:
+    """The largest twentieth of the files, for the capped task; not those that alone would take seconds."""
+    sizes = {path: path.stat().st_size for path in files}
+    fit = [path for path in files if sizes[path] <= COMPRESS_SIZE_MAX]
+    return sorted(fit, key=sizes.__getitem__)[-max(10, len(files) // 20) :]
 
 
 def find_files(root: Path) -> list[Path]:
@@ -123,13 +141,14 @@ class Stage:
             for process in crew:
                 _end(process)
 
-    def enqueue(self, files: list[Path], told: Callable[[int], None]) -> list[str]:
+    def enqueue(
+        self, task: Task[..., Any], files: list[Path], told: Callable[[int], None]
+    ) -> list[str]:
         """One job per file; the ids in the order of the files."""
-        send = tasks.digest.with_options(queue=self.queue)
         ids: list[str] = []
         for start in range(0, len(files), 500):
             chunk = files[start : start + 500]
-            ids += tasks.app.enqueue_many(send.job(path=path) for path in chunk).ids
+            ids += tasks.app.enqueue_many(task.job(path=path) for path in chunk).ids
             told(len(chunk))
         tasks.app.close()
         return ids
@@ -147,7 +166,11 @@ class Stage:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, tasks.WITNESS_VARIABLE: str(self.witness)},
+                env={
+                    **os.environ,
+                    tasks.WITNESS_VARIABLE: str(self.witness),
+                    tasks.QUEUE_VARIABLE: self.queue,
+                },
                 start_new_session=True,
             )
 
@@ -159,7 +182,7 @@ class Stage:
     def left(self) -> int:
         """Jobs that are not finished."""
         counts = self.client.counts(self.queue)
-        return sum(counts.ready.values()) + counts.scheduled + counts.running
+        return sum(counts.ready.values()) + counts.waiting + counts.scheduled + counts.running
 
     def finished(self, total: int) -> int:
         """Jobs that are finished, dead ones included."""
@@ -219,6 +242,9 @@ class Deed:
 
     files: list[Path]
     ids: list[str]
+    larger: list[Path]
+    """The files that were compressed as well."""
+    larger_ids: list[str]
     seconds: float
     killed_at_ms: int
 
@@ -226,17 +252,20 @@ class Deed:
 def judge(engine: Engine, queue: str, deed: Deed, witness: Path) -> Outcome:
     """Compare three records: the files themselves, what the jobs witnessed, and SQL."""
     files, ids = deed.files, deed.ids
-    seen: dict[str, list[dict[str, Any]]] = {}
+    hashed: dict[str, list[dict[str, Any]]] = {}
+    packed: dict[str, dict[str, Any]] = {}
     for line in witness.read_text().splitlines() if witness.exists() else []:
         entry = json.loads(line)
-        seen.setdefault(entry["path"], []).append(entry)
+        if entry["task"] == tasks.compress.name:
+            packed[entry["path"]] = entry
+        else:
+            hashed.setdefault(entry["path"], []).append(entry)
     mismatches = 0
     for path in files:
         sha, lines = tasks.digest_of(path)
-        entries = seen.get(str(path), [])
+        entries = hashed.get(str(path), [])
         if not entries or any(e["sha256"] != sha or e["lines"] != lines for e in entries):
             mismatches += 1
-    duplicates = sum(len(entries) - 1 for entries in seen.values())
 
     with engine.connect() as connection:
         about = job_event.c.queue == queue
@@ -256,34 +285,72 @@ def judge(engine: Engine, queue: str, deed: Deed, witness: Path) -> Outcome:
                 about, job_event.c.type == "claimed", job_event.c.job_id.in_(lost)
             )
         ).scalar()
-    again_ms = (again_at or deed.killed_at_ms) - deed.killed_at_ms
-    problems = []
-    if again_ms > (LEASE_S + WAKE_S) * 1000:
-        problems.append(
-            f"a job of the killed worker waited {again_ms} ms, longer than a lease and a wake"
-        )
-    if mismatches:
-        problems.append(f"{mismatches} files have another digest than the jobs saw, or none")
-    if missing := [i for i in ids if succeeded.get(i, 0) != 1]:
-        problems.append(f"{len(missing)} jobs do not have exactly one succeeded event in SQL")
-    if strangers := set(succeeded) - set(ids):
-        problems.append(f"SQL knows {len(strangers)} jobs that nobody enqueued")
-    if not events["lease_expired"]:
-        problems.append("no lease expired, though a worker was killed while it held claims")
-    if len(seen) != len(files):
-        problems.append(f"{len(seen)} of {len(files)} files were witnessed")
-    return Outcome(
+        compressing = most_at_once(connection, queue, tasks.compress.name)
+    outcome = Outcome(
         files=len(files),
-        succeeded=sum(succeeded.values()),
+        succeeded=sum(succeeded.get(i, 0) for i in ids),
         dead=events["died"],
         lease_expired=events["lease_expired"],
         events=sum(events.values()),
         digest_mismatches=mismatches,
-        duplicates=duplicates,
+        duplicates=sum(len(entries) - 1 for entries in hashed.values()),
         seconds=deed.seconds,
-        again_ms=again_ms,
-        problems=tuple(problems),
+        again_ms=(again_at or deed.killed_at_ms) - deed.killed_at_ms,
+        compressed=len(packed),
+        size=sum(entry["size"] for entry in packed.values()),
+        packed=sum(entry["packed"] for entry in packed.values()),
+        compressing=compressing,
+        problems=(),
     )
+    return replace(outcome, problems=tuple(_problems(outcome, deed, succeeded, len(hashed))))
+
+
+def most_at_once(connection: Connection, queue: str, task: str) -> int:
+    """The highest number of claims of a task in force at once, event by event."""
+    of_task = select(job_event.c.job_id).where(
+        job_event.c.queue == queue, job_event.c.type == "enqueued", job_event.c.task == task
+    )
+    running = func.sum(case((job_event.c.type == "claimed", 1), else_=-1)).over(
+        order_by=[job_event.c.epoch, job_event.c.seq, job_event.c.ordinal]
+    )
+    counted = (
+        select(running.label("running"))
+        .where(
+            job_event.c.queue == queue,
+            job_event.c.job_id.in_(of_task),
+            job_event.c.type.in_(["claimed", *OUTCOMES]),
+        )
+        .subquery()
+    )
+    return connection.execute(select(func.max(counted.c.running))).scalar() or 0
+
+
+def _problems(
+    outcome: Outcome, deed: Deed, succeeded: Mapping[str, int], witnessed: int
+) -> Iterator[str]:
+    """What does not agree."""
+    ids = [*deed.ids, *deed.larger_ids]
+    if outcome.again_ms > (LEASE_S + WAKE_S) * 1000:
+        yield f"a job of the killed worker waited {outcome.again_ms} ms, longer than a lease and a wake"
+    if outcome.digest_mismatches:
+        yield f"{outcome.digest_mismatches} files have another digest than the jobs saw, or none"
+    if missing := [i for i in ids if succeeded.get(i, 0) != 1]:
+        yield f"{len(missing)} jobs do not have exactly one succeeded event in SQL"
+    if strangers := set(succeeded) - set(ids):
+        yield f"SQL knows {len(strangers)} jobs that nobody enqueued"
+    if not outcome.lease_expired:
+        yield "no lease expired, though a worker was killed while it held claims"
+    if witnessed != outcome.files:
+        yield f"{witnessed} of {outcome.files} files were witnessed"
+    if outcome.compressed != len(deed.larger):
+        yield f"{outcome.compressed} of {len(deed.larger)} larger files were compressed"
+    if outcome.compressing > tasks.COMPRESS_CAP:
+        yield (
+            f"{outcome.compressing} jobs of {tasks.compress.name} ran at once, over their cap of"
+            f" {tasks.COMPRESS_CAP}"
+        )
+    if not outcome.compressing:
+        yield f"SQL knows no claim of {tasks.compress.name}"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -1,19 +1,38 @@
-"""The demo's task, as a user would write one: a function with annotations, and a decorator."""
+"""The demo's tasks, as a user would write them: functions with annotations, and a decorator."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
+import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from rq_core import App, RetryPolicy, current_job
+from rq_core import App, Cap, RetryPolicy, current_job
 
 WITNESS_VARIABLE: Final = "RQ_CORE_DEMO_WITNESS"
 """Names the file to which every finished job appends a line; the demo's own record, independent of SQL."""
+QUEUE_VARIABLE: Final = "RQ_CORE_DEMO_QUEUE"
+"""Tells the worker processes the demo's queue."""
+QUEUE: Final = os.environ.get(QUEUE_VARIABLE) or f"demo-{os.getpid()}-{int(time.time())}"
+"""A queue of its own, so that a shared server and database keep their other jobs."""
+COMPRESS_CAP: Final = 2
 
 app = App()
+
+
+def witness(**facts: Any) -> None:
+    """Append a line about this job."""
+    job = current_job()
+    line = json.dumps({"task": job.task, "job": job.id, "claim": job.claim, **facts})
+    # One write of one line: appends of several processes do not mix.
+    file = os.open(os.environ[WITNESS_VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(file, line.encode() + b"\n")
+    finally:
+        os.close(file)
 
 
 def digest_of(path: Path) -> tuple[str, int]:
@@ -26,17 +45,20 @@ def digest_of(path: Path) -> tuple[str, int]:
     return sha.hexdigest(), lines
 
 
-@app.task(retry=RetryPolicy(max_attempts=3, base=0.2), timeout=60)
+@app.task(queue=QUEUE, retry=RetryPolicy(max_attempts=3, base=0.2), timeout=60)
 def digest(path: Path) -> None:
     """Hash one file and witness it."""
     sha, lines = digest_of(path)
-    job = current_job()
-    line = json.dumps(
-        {"job": job.id, "claim": job.claim, "path": str(path), "sha256": sha, "lines": lines}
-    )
-    # One write of one line: appends of several processes do not mix.
-    witness = os.open(os.environ[WITNESS_VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    try:
-        os.write(witness, line.encode() + b"\n")
-    finally:
-        os.close(witness)
+    witness(path=str(path), sha256=sha, lines=lines)
+
+
+@app.task(
+    queue=QUEUE,
+    caps=[Cap(COMPRESS_CAP)],
+    retry=RetryPolicy(max_attempts=3, base=0.2),
+    timeout=60,
+)
+def compress(path: Path) -> None:
+    """Gzip one file and witness its sizes. At most two of these run at once, however many workers there are."""
+    data = path.read_bytes()
+    witness(path=str(path), size=len(data), packed=len(gzip.compress(data, 6)))

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine, delete, insert
 
 from rq_core.client import Client
+from sql_audit.demo.stage import most_at_once
+from sql_audit.schema import job_event
 from tests.support.servers import RedisServer
 
 
@@ -31,12 +34,14 @@ def run_demo(cwd: Path, *options: str) -> dict[str, Any]:
 def check(answer: dict[str, Any]) -> None:
     assert list(answer) == [
         "files", "succeeded", "dead", "lease_expired", "events", "digest_mismatches", "duplicates",
-        "seconds",
+        "compressed", "compressing", "seconds",
     ]  # fmt: skip
     assert answer["files"] > 1000
     assert answer["succeeded"] == answer["files"]
     assert (answer["dead"], answer["digest_mismatches"]) == (0, 0)
     assert answer["lease_expired"] >= 1
+    assert answer["compressed"] >= answer["files"] // 20
+    assert answer["compressing"] == 2
 
 
 def test_the_demo_with_nothing_given_brings_its_own_server(tmp_path: Path) -> None:
@@ -52,6 +57,34 @@ def test_the_demo_on_given_servers(
 
     with Client(redis_server.url) as client:
         assert client.run(client.operations.ask([["KEYS", "*"]])) == [[]]
+
+
+def test_a_cap_that_did_not_hold_is_found_in_sql(sqlite_url: str) -> None:
+    """Event by event: what ends between two claims makes room for the second."""
+    engine = create_engine(sqlite_url)
+    job_event.create(engine)
+    log = [
+        ("a", "enqueued"), ("b", "enqueued"), ("c", "enqueued"), ("other", "enqueued"),
+        ("a", "claimed"), ("other", "claimed"), ("a", "lease_expired"), ("b", "claimed"),
+        ("a", "claimed"), ("b", "succeeded"), ("c", "claimed"),
+    ]  # fmt: skip
+    with engine.connect() as connection:
+
+        def told(*more: tuple[str, str]) -> int:
+            rows = [
+                {
+                    "queue": "q", "epoch": 1, "seq": seq, "ordinal": 0, "type": kind, "at_ms": seq,
+                    "job_id": job, "task": "other" if job == "other" else "compress",
+                }
+                for seq, (job, kind) in enumerate([*log, *more])
+            ]  # fmt: skip
+            connection.execute(insert(job_event), rows)
+            return most_at_once(connection, "q", "compress")
+
+        assert told() == 2
+        connection.execute(delete(job_event))
+        assert told(("d", "enqueued"), ("d", "claimed")) == 3
+    engine.dispose()
 
 
 def test_too_few_files_are_refused_in_one_line(tmp_path: Path) -> None:

@@ -435,6 +435,39 @@ async def test_burst_ends_at_a_paused_queue(app: App, client: Client) -> None:
     assert handle.state() == "ready"
 
 
+@pytest.mark.parametrize("scope", ["queue", "task=function"])
+async def test_burst_ends_at_a_cap_of_0(app: App, client: Client, scope: str) -> None:
+    from rq_core.worker import Worker, WorkerOptions
+
+    handle = crew.function.enqueue(1)
+    client.set_caps("crew", [(scope, "0", -1)])
+
+    async with asyncio.timeout(10):
+        await Worker(app, WorkerOptions(queues=("crew",), burst=True)).run()
+
+    assert handle.state() == "ready"
+    assert client.counts("crew").waiting == (scope != "queue")
+
+
+async def test_burst_works_off_what_waits_in_lanes(
+    app: App, client: Client, witness: crew.Witness
+) -> None:
+    """Jobs with scopes are in no list of ready ones."""
+    from rq_core.worker import Worker, WorkerOptions
+
+    client.set_caps("crew", [("task=coroutine", "1", -1)])
+    app.enqueue_many(crew.coroutine.job(n=n) for n in range(30))
+    counts = client.counts("crew")
+    assert (counts.waiting, counts.open_lanes, sum(counts.ready.values())) == (30, 1, 0)
+
+    async with asyncio.timeout(20):
+        await Worker(app, WorkerOptions(queues=("crew",), concurrency=4, burst=True)).run()
+
+    assert len(witness.lines("coroutine")) == 30
+    assert client.counts("crew").waiting == 0
+    assert client.snapshot("crew")["state"] == {}
+
+
 async def test_delayed_jobs_and_retries_are_on_time_in_every_queue_of_an_idle_worker(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:

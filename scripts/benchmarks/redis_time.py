@@ -1,0 +1,115 @@
+"""Redis' own time per job, by script: µs that the server spends in enqueue, claim and complete.
+
+Without Python workers in the way: one client, in batches, the server's own measure (INFO commandstats). Uncapped, one
+cap and two caps that are never reached (a task's, and one of 1,000 tenants), and both binding.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict, deque
+from collections.abc import Callable
+
+from rq_core.client import Client
+from rq_core.job import NewJob, profile
+from rq_core.keys import QueueKeys
+from rq_core.scopes import lane_name
+
+ARGS = '{"number":12345,"text":"0123456789012345678901234567890123456789"}'
+TENANTS = 1_000
+NEVER = "1000000"
+KINDS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "uncapped": ((), {}),
+    "one_cap": (("task=t",), {"task=t": NEVER}),
+    "two_caps": (("task=t", "tenant"), {"task=t": NEVER, "tenant": NEVER}),
+    "binding": (("task=t", "tenant"), {"task=t": "100", "tenant": "1"}),
+}
+BATCHES = (100, 10, 1)
+
+
+def measure(client: Client, jobs: int, repeats: int) -> dict[str, list[float]]:
+    """By kind, batch and script: µs per job, repeat by repeat."""
+    figures: dict[str, list[float]] = defaultdict(list)
+    for _ in range(repeats):
+        for batch in BATCHES:
+            for kind in KINDS:
+                spent = _life(client, kind, jobs if batch > 1 else jobs // 10, batch)
+                for script, micros in spent.items():
+                    figures[f"redis_us_{kind}_batch_{batch}_{script}"].append(micros)
+                figures[f"redis_us_{kind}_batch_{batch}"].append(sum(spent.values()))
+    return figures
+
+
+def table(figures: dict[str, list[float]]) -> list[str]:
+    """Readable lines."""
+    lines = []
+    for batch in BATCHES:
+        plain = statistics.median(figures[f"redis_us_uncapped_batch_{batch}"])
+        for kind in KINDS:
+            name = f"redis_us_{kind}_batch_{batch}"
+            parts = [
+                statistics.median(figures[f"{name}_{s}"]) for s in ("enqueue", "claim", "complete")
+            ]
+            whole = figures[name]
+            lines.append(
+                f"batch {batch:>3} {kind:9} {' + '.join(f'{p:5.1f}' for p in parts)}"
+                f" = {statistics.median(whole):6.1f} µs ({min(whole):.1f} to {max(whole):.1f}),"
+                f" {statistics.median(whole) / plain:.2f} times uncapped"
+            )
+    return lines
+
+
+def _life(client: Client, kind: str, jobs: int, batch: int) -> dict[str, float]:
+    queue = f"raw-{kind}"
+    scopes, caps = KINDS[kind]
+    run, ops = client.run, client.operations
+    run(ops.ask([["DEL", *QueueKeys(queue).all()]]))
+    if caps:
+        client.set_caps(queue, [(scope, limit, -1) for scope, limit in caps.items()])
+    made = [
+        NewJob(f"j-{n:032}", queue, profile("t"), ARGS, 0, _lane(scopes, n)) for n in range(jobs)
+    ]
+    held: deque[tuple[str, str]] = deque()
+
+    def enqueue() -> None:
+        for at in range(0, jobs, batch):
+            client.enqueue(made[at : at + batch])
+
+    spent = {"enqueue": _timed(client, enqueue)}
+    spent |= {"claim": 0.0, "complete": 0.0}
+    done = 0
+    while done < jobs:
+
+        def claim() -> None:
+            found = client.one(ops.claim_call(queue, "w-1", batch)).jobs
+            held.extend((c.id, c.fence) for c in found)
+
+        def complete() -> None:
+            client.one(ops.complete_call(queue, "w-1", list(held)))
+
+        # INFO between the calls is not measured; but it takes time, so many turns at a time.
+        spent["claim"] += _timed(client, claim)
+        done += len(held)
+        spent["complete"] += _timed(client, complete)
+        held.clear()
+    return {script: micros / jobs for script, micros in spent.items()}
+
+
+def _lane(scopes: tuple[str, ...], number: int) -> str:
+    return lane_name(
+        2, [s if "=" in s else f"{s}=k{number * 7919 % 10_007 % TENANTS}" for s in scopes]
+    )
+
+
+def _timed(client: Client, work: Callable[[], None]) -> float:
+    before = _script_us(client)
+    work()
+    return _script_us(client) - before
+
+
+def _script_us(client: Client) -> float:
+    (text,) = client.run(client.operations.ask([["INFO", "commandstats"]]))
+    for line in str(text).splitlines():
+        if line.startswith("cmdstat_evalsha:"):
+            return float(line.partition("usec=")[2].partition(",")[0])
+    return 0.0

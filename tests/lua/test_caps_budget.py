@@ -1,0 +1,121 @@
+"""What caps may cost, counted in ``redis.call``s, so that a slow machine changes nothing."""
+
+from collections import deque
+from collections.abc import Iterable
+from random import Random
+
+import pytest
+
+from rq_core.job import NewJob
+from tests.support.seed import Seed
+from tests.support.tally import Tally, calls_of
+
+BLOCKED = 20_000
+"""Blocked jobs of the tests; `scripts/caps-live flat` takes 100,000."""
+
+
+def fill(seed: Seed, jobs: Iterable[NewJob]) -> None:
+    seed.client.enqueue(jobs)
+
+
+def one_lane(seed: Seed, count: int) -> Iterable[NewJob]:
+    return (seed.job(f"j-{n}", scopes=["tenant=full"]) for n in range(count))
+
+
+def many_lanes(seed: Seed, count: int) -> Iterable[NewJob]:
+    return (seed.job(f"j-{n}", scopes=["host=full", f"tenant=t{n}"]) for n in range(count))
+
+
+@pytest.mark.parametrize("waiting", [one_lane, many_lanes])
+@pytest.mark.parametrize("scopes", [[], ["tenant=free"]], ids=["plain", "in_a_lane"])
+def test_a_job_beside_a_full_scope_is_in_the_next_claim(
+    seed: Seed, waiting: object, scopes: list[str]
+) -> None:
+    """However many wait for the scope, and though nobody has claimed since they came."""
+    seed.cap("tenant", 1)
+    seed.cap("host", 1)
+    fill(seed, waiting(seed, BLOCKED))  # type: ignore[operator]
+    seed.enqueue(seed.job("beside", scopes=scopes))
+
+    first = seed.claim(10)
+
+    assert sorted(c.id for c in first.jobs) == ["beside", "j-0"]
+
+
+@pytest.mark.parametrize("waiting", [one_lane, many_lanes])
+def test_a_claim_costs_the_same_whatever_is_blocked(seed: Seed, waiting: object) -> None:
+    """An empty claim, and one of a job beside them: as many calls with 20,000 blocked as with 100, within 20 %."""
+    seed.cap("tenant", 1)
+    seed.cap("host", 1)
+    seed.running("holder", scopes=["host=full", "tenant=full"])
+    costs: list[tuple[int, int]] = []
+    added = 0
+    for blocked in (0, 100, BLOCKED):
+        fill(seed, list(waiting(seed, blocked))[added:])  # type: ignore[operator]
+        added = blocked
+        seed.claim(10)
+        empty = calls_of(seed.control, lambda: seed.claim(10))
+        seed.enqueue(seed.job(f"beside-{blocked}", scopes=["tenant=free"]))
+        tally = Tally(seed.control)
+        with tally.counting():
+            found = seed.claim(10)
+        assert [c.id for c in found.jobs] == [f"beside-{blocked}"]
+        seed.complete(*found.jobs)
+        costs.append((empty, tally.calls))
+
+    for empty, beside in costs[1:]:
+        assert empty <= costs[0][0] * 1.2, costs
+        assert beside <= costs[0][1] * 1.2, costs
+
+
+def test_a_completion_costs_the_same_from_the_first_to_the_last(seed: Seed) -> None:
+    """A task cap of 10 over 200 tenants of cap 1: settling a job and claiming the next. Budget: 84 calls."""
+    tenants, jobs, tenths, draw = 200, 3_000, 10, Random(7)
+    seed.cap("task=t", 10)
+    seed.cap("tenant", 1)
+    fill(
+        seed,
+        (
+            seed.job(f"j-{n}", scopes=["task=t", f"tenant=t{draw.randrange(tenants)}"])
+            for n in range(jobs)
+        ),
+    )
+    running = deque(seed.claim(10).jobs)
+    costs = []
+    for _ in range(tenths):
+
+        def tenth() -> None:
+            for _ in range(jobs // tenths):
+                if running:
+                    seed.complete(running.popleft())
+                    running.extend(seed.claim(10).jobs)
+                    assert len(running) <= 10
+
+        costs.append(calls_of(seed.control, tenth) / (jobs // tenths))
+
+    assert not running
+    assert seed.control.hlen(seed.keys("state")) == 0
+    assert max(costs) <= 84, costs
+    assert max(costs) <= min(costs) * 1.2, costs
+
+
+@pytest.mark.parametrize(
+    ("scopes", "budget"), [((), 80), (("task=t",), 122), (("task=t", "tenant=a"), 128)]
+)
+@pytest.mark.parametrize("size", [1, 100])
+def test_the_calls_of_a_jobs_life(
+    seed: Seed, scopes: tuple[str, ...], budget: int, size: int
+) -> None:
+    """Enqueue, claim and complete together: a batch of 100 makes hardly more calls than one job."""
+    seed.cap("task=t" if scopes else "task=other", 1_000)
+    if "tenant=a" in scopes:
+        seed.cap("tenant", 1_000)
+
+    def life(name: str) -> None:
+        seed.enqueue(*(seed.job(f"{name}-{n}", scopes=scopes) for n in range(size)))
+        seed.complete(*seed.claim(size).jobs)
+
+    life("warm")
+    cost = calls_of(seed.control, lambda: life("measured"))
+
+    assert cost <= budget, cost

@@ -1,0 +1,172 @@
+"""What a queue's log says about its caps: who held what, whether a cap was passed, and how long room stood empty.
+
+Times are Redis' own (ms): the log alone decides, whatever the machine of a worker thought.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from rq_core.client import Client
+from rq_core.history import Entry, JobRecord, decode, fold
+from rq_core.machine import CLAIMED_STATES, Event, State
+from rq_core.scopes import Limit, family_of, scopes_of
+
+READ = 5_000
+
+
+@dataclass
+class Replay:
+    """Follows a log. The queue's own cap counts as the scope ``queue``."""
+
+    caps: dict[str, int | None] = field(default_factory=dict)
+    """The limit now, by scope or family, from cap_changed."""
+    breaches: list[str] = field(default_factory=list)
+    peak: Counter[str] = field(default_factory=Counter)
+    """The highest number of holders, by scope."""
+    refilled: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """By scope: from each end that left it not full to the claim that took that place (ms)."""
+    room_ms: list[int] = field(default_factory=list)
+    """How long each time some job could have been claimed until one was."""
+    refused: int = 0
+    expired: list[tuple[str, int]] = field(default_factory=list)
+    """(worker, at) of every lease that expired."""
+    claims: int = 0
+    ends: int = 0
+    near_ends: int = 0
+    """Enqueues within a millisecond of an end, before or after it."""
+    at_ms: int = 0
+
+    def __post_init__(self) -> None:
+        self.holders: Counter[str] = Counter()
+        self.waiting: Counter[tuple[str, ...]] = Counter()
+        """Ready jobs, by their scopes."""
+        self.records: dict[str, JobRecord] = {}
+        self._held: dict[str, tuple[str, ...]] = {}
+        self._room_since: int | None = None
+        self._freed: dict[str, deque[int]] = defaultdict(deque)
+        self._ended_ms = self._enqueued_ms = 0
+
+    def cap_of(self, scope: str) -> int | None:
+        if scope in self.caps or family_of(scope) == "task":
+            return self.caps.get(scope)
+        return self.caps.get(family_of(scope))
+
+    def has_room(self, scope: str) -> bool:
+        cap = self.cap_of(scope)
+        return cap is None or self.holders[scope] < cap
+
+    def claimable(self) -> bool:
+        """Whether a claim would find a job now."""
+        return self.has_room("queue") and any(
+            n > 0 and all(map(self.has_room, scopes)) for scopes, n in self.waiting.items()
+        )
+
+    def feed(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self._one(entry)
+
+    def _one(self, entry: Entry) -> None:
+        self.at_ms = entry.at_ms
+        if entry.event is Event.CAP_CHANGED:
+            self.caps[entry.data["scope"]] = Limit.parse(entry.data["new"]).most
+        if entry.event is Event.SETTLEMENT_REFUSED:
+            self.refused += len(entry.jobs)
+        if entry.event is Event.LEASE_EXPIRED:
+            self.expired += [(event.fields["worker"], entry.at_ms) for event in entry.jobs]
+        if entry.event is Event.ENQUEUED:
+            self._enqueued_ms = entry.at_ms
+            self.near_ends += entry.at_ms - self._ended_ms <= 1
+        elif entry.event is Event.SUCCEEDED:
+            self._ended_ms = entry.at_ms
+            self.near_ends += entry.at_ms - self._enqueued_ms <= 1
+        for event in entry.jobs:
+            record = self.records.get(event.job_id)
+            before = record.state if record else None
+            lane = record.lane if record else None
+            record, problem = fold(record, entry, event)
+            if problem:
+                self.breaches.append(f"{entry.id} {event.job_id}: {problem}")
+            self._move(event.job_id, before, lane, record, entry, event.fields.get("scopes"))
+            if record.state is None:
+                self.records.pop(event.job_id, None)
+            else:
+                self.records[event.job_id] = record
+        self._look_at_room(entry)
+
+    def _move(
+        self,
+        job_id: str,
+        before: State | None,
+        lane: str | None,
+        record: JobRecord,
+        entry: Entry,
+        limits: Sequence[Sequence[object]] | None,
+    ) -> None:
+        if before is State.READY and record.state is not State.READY:
+            self.waiting[scopes_of(lane or "")] -= 1
+        elif record.state is State.READY and before is not State.READY:
+            self.waiting[scopes_of(record.lane or "")] += 1
+        if before in CLAIMED_STATES and record.state not in CLAIMED_STATES:
+            self.ends += 1
+            for scope in self._held.pop(job_id):
+                self.holders[scope] -= 1
+                self._freed[scope].append(entry.at_ms)
+        elif entry.event is Event.CLAIMED:
+            self.claims += 1
+            caps = {str(name): cap for name, cap, *rest in limits or () if not rest}
+            scopes = tuple(dict.fromkeys((*caps, "queue")))
+            self._held[job_id] = scopes
+            for scope in scopes:
+                self.holders[scope] += 1
+                self.peak[scope] = max(self.peak[scope], self.holders[scope])
+                cap = caps.get(scope)
+                if cap != self.cap_of(scope):
+                    self.breaches.append(f"{entry.id}: {scope} has {cap}, not {self.cap_of(scope)}")
+                if isinstance(cap, int) and self.holders[scope] > cap:
+                    self.breaches.append(f"{entry.id}: {self.holders[scope]} hold {scope} of {cap}")
+                if self._freed[scope]:
+                    self.refilled[scope].append(entry.at_ms - self._freed[scope].popleft())
+
+    def _look_at_room(self, entry: Entry) -> None:
+        claimed = entry.event is Event.CLAIMED
+        if self._room_since is not None and claimed:
+            self.room_ms.append(entry.at_ms - self._room_since)
+        if not self.claimable():
+            self._room_since = None
+        elif claimed or self._room_since is None:
+            self._room_since = entry.at_ms
+
+    def standing_ms(self, now_ms: int) -> int:
+        """For how long a claim would have found a job, up to now; 0 if it would find none."""
+        return 0 if self._room_since is None else now_ms - self._room_since
+
+
+class Follower:
+    """Feeds a replay from a queue's outbox, as far as it has come. Keeps the outbox whole, as a mirror's queue is."""
+
+    def __init__(self, client: Client, queue: str) -> None:
+        self._client = client
+        self._queue = queue
+        self._last: str | None = None
+        self.replay = Replay()
+        client.attach(queue, "live")
+
+    def catch_up(self) -> Replay:
+        while True:
+            found = self._client.read_outbox(self._queue, self._last or "-", READ)
+            fresh = [(i, raw) for i, raw in found if i != self._last]
+            if not fresh:
+                return self.replay
+            if self._last is not None and found[0][0] != self._last:
+                raise AssertionError(f"the outbox of {self._queue} was trimmed while it was read")
+            self.replay.feed(decode(i, raw) for i, raw in fresh)
+            self._last = fresh[-1][0]
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that this share of the values does not pass; 0 of none."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0

@@ -1,0 +1,111 @@
+"""Capped tasks of worker processes, one queue per question; what they do is in a witness file.
+
+The workers look at nothing by the clock: LOOK_MAX and the lease are so long that whatever starts was woken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from typing import Final
+
+from rq_core import App, Cap, Task, current_job, worker
+
+WITNESS: Final = "RQ_CORE_TEST_WITNESS"
+QUEUE_LEASE: Final = "RQ_CORE_TEST_LEASE"
+LONG_LEASE_S: Final = 10_000.0
+NUMBERS: Final = (1, 2, 3, 10)
+KEYS: Final = ("x", "y", "z")
+KINDS: Final = ("task", "key", "queue", "all")
+
+worker.LOOK_MAX = LONG_LEASE_S  # type: ignore[misc]
+lease = float(os.environ.get(QUEUE_LEASE, LONG_LEASE_S))
+
+app = App()
+
+
+def witness(what: str) -> None:
+    """Append one line in one write: what, which job, and the machine's monotonic time (ns)."""
+    handle = os.open(os.environ[WITNESS], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        job = current_job()
+        line = json.dumps(
+            {
+                "what": what,
+                "queue": job.queue,
+                "job": job.id,
+                "claim": job.claim,
+                "pid": os.getpid(),
+                "at": time.monotonic_ns(),
+            }
+        )
+        os.write(handle, line.encode() + b"\n")
+    finally:
+        os.close(handle)
+
+
+async def holding(tenant: str, seconds: float) -> None:
+    """Hold the slots for a while, on the loop."""
+    witness("start")
+    await asyncio.sleep(seconds)
+    witness("end")
+
+
+def enduring(tenant: str, seconds: float) -> None:
+    """Hold the slots for a while, in a thread, and hear nothing meanwhile."""
+    witness("start")
+    time.sleep(seconds)
+    witness("end")
+
+
+def queue_of(kind: str, n: int) -> str:
+    return f"{kind}-{n}"
+
+
+def _declare(kind: str, n: int) -> list[Task[..., None]]:
+    queue = queue_of(kind, n)
+    by_key = Cap(n, per="tenant", name=f"tenant-{queue}")
+    # All three bind at once: 3n run if and only if 2n of the first task do, n of the other, and n of each tenant.
+    caps = {
+        "task": [[Cap(n)]],
+        "key": [[by_key]],
+        "queue": [[]],
+        "all": [[Cap(2 * n), by_key], [Cap(n), by_key]],
+    }[kind]
+    if kind in ("queue", "all"):
+        app.queue(queue, cap=n if kind == "queue" else 3 * n, lease=lease)
+    else:
+        app.queue(queue, lease=lease)
+    return [
+        app.task(name=f"{queue}.{number}", queue=queue, caps=those)(holding)
+        for number, those in enumerate(caps)
+    ]
+
+
+exact: Final = {(kind, n): _declare(kind, n) for kind in KINDS for n in NUMBERS}
+
+app.queue("race", lease=lease)
+app.queue("turns", lease=lease)
+app.queue("kills", lease=lease)
+app.queue("zombies", lease=lease)
+
+
+async def brief(tenant: str) -> None:
+    """End as soon as it begins."""
+
+
+racing = app.task(name="racing", queue="race", caps=[Cap(1)])(brief)
+"""One at a time: the next is enqueued while the last ends."""
+turn = Cap(1, per="tenant", name="turn")
+turning = app.task(name="turning", queue="turns", caps=[Cap(1), turn])(brief)
+"""Its two scopes refuse in turn: now the task's is full, now a tenant's, held by the other task."""
+taking = app.task(name="taking", queue="turns", caps=[turn])(brief)
+killed = app.task(
+    name="killed",
+    queue="kills",
+    caps=[Cap(5), Cap(2, per="tenant", name="victims")],
+    max_losses=1_000,
+)(holding)
+stopped = app.task(name="stopped", queue="zombies", caps=[Cap(1)], max_losses=1_000)(enduring)

@@ -1,0 +1,49 @@
+"""How many commands a server carries out, scripts' own included: what a call costs, whatever the machine."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+
+SCRIPT_CALLS = frozenset({"evalsha", "eval", "info", "config|resetstat"})
+"""What is not a call of a script."""
+
+
+class Tally:
+    """Counts ``redis.call``s between two moments, from INFO commandstats."""
+
+    def __init__(self, control: redis.Redis) -> None:
+        self._control = control
+        self.calls = 0
+        self.scripts = 0
+        self.script_us = 0
+        """Time that the server spent in scripts, in microseconds."""
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        stats: dict[str, dict[str, Any]] = self._control.info("commandstats")  # type: ignore[assignment]
+        return {name.removeprefix("cmdstat_"): facts for name, facts in stats.items()}
+
+    @contextmanager
+    def counting(self) -> Iterator["Tally"]:
+        """Add what happens during the block."""
+        before = self._read()
+        try:
+            yield self
+        finally:
+            after = self._read()
+            for name, facts in after.items():
+                then = before.get(name, {"calls": 0, "usec": 0})
+                if name not in SCRIPT_CALLS:
+                    self.calls += facts["calls"] - then["calls"]
+                elif name == "evalsha":
+                    self.scripts += facts["calls"] - then["calls"]
+                    self.script_us += facts["usec"] - then["usec"]
+
+
+def calls_of(control: redis.Redis, work: Callable[[], object]) -> int:
+    """How many ``redis.call``s some script calls make."""
+    tally = Tally(control)
+    with tally.counting():
+        work()
+    return tally.calls

@@ -1,0 +1,73 @@
+"""Caps with real worker processes, in short; `scripts/caps-live` is the same at length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rq_core.client import Client
+from tests.support.live import exact, faults, tasks, wakeups
+from tests.support.live.processes import crew
+from tests.support.live.replay import percentile
+
+
+@pytest.fixture
+def client(valkey_url: str) -> Iterator[Client]:
+    tasks.app.connect_to(valkey_url)
+    yield tasks.app.client
+    tasks.app.close()
+
+
+def test_exactly_as_many_run_as_the_caps_say(client: Client, tmp_path: Path) -> None:
+    """N in 1, 2, 3, 10; per task, per queue, per key, and all three together; 4 worker processes.
+
+    The log and the witness agree that N was reached and never passed, and a place that a job left is taken again
+    within 50 ms (p99)."""
+    queues = [tasks.queue_of(kind, n) for kind, n in tasks.exact]
+    with crew(client.url, tmp_path, queues, 4) as running:
+        found = [
+            exact.drain(client, running, kind, n, 40 + 4 * exact.most_of(kind, n), timeout=30)
+            for kind, n in tasks.exact
+        ]
+
+    assert [problem for each in found for problem in each.problems] == []
+    again = [ms for each in found for ms in each.refilled_ms]
+    assert len(again) > 500
+    assert percentile(again, 0.99) <= 50, sorted(again)[-20:]
+    assert max(ms for each in found for ms in each.room_ms) < 1000
+
+
+@pytest.mark.parametrize("rounds", [wakeups.race, wakeups.turns])
+def test_no_wake_up_is_lost(
+    client: Client, tmp_path: Path, rounds: Callable[..., wakeups.Race]
+) -> None:
+    """3,000 enqueues and cancels race with the ends of the last holders, and no worker looks by the clock."""
+    with crew(client.url, tmp_path, ["race", "turns"], 2, concurrency=2):
+        found = rounds(client, 2_500 if rounds is wakeups.race else 500)
+
+    assert found.stuck == []
+    assert found.replay.breaches == []
+    assert found.cancelled > 20
+    assert found.close > found.rounds / 10
+    assert max(found.replay.room_ms) < wakeups.LIMIT_S * 1000
+
+
+def test_slots_of_killed_workers_are_free_within_a_lease(client: Client, tmp_path: Path) -> None:
+    """At every moment, holders are the claimed jobs of a scope; nothing leaks however workers end."""
+    found = faults.kill_workers(client, tmp_path, 3)
+
+    assert found.problems == []
+    assert found.held >= 3
+    # A lease, and the look that an idle worker takes every third of one.
+    assert max(found.freed_ms) < faults.LEASE_S * 1000 * 4 / 3 + 500, found.freed_ms
+
+
+def test_a_worker_that_comes_back_releases_nothing(client: Client, tmp_path: Path) -> None:
+    """Workers stopped past their lease settle their job when they go on: refused, audited, and the cap of 1 holds."""
+    found = faults.stop_and_continue(client, tmp_path, 3)
+
+    assert found.problems == []
+    assert found.refused == found.zombies
+    assert found.most == 1
