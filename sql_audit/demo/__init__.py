@@ -1,6 +1,6 @@
 """The demo: the whole path on real input, checked at the end. Run it with ``scripts/demo`` or ``rq-core demo``.
 
-It hashes every file of a directory, one job per file, and compresses the larger ones, at most two at once, with worker
-processes of which one is killed half-way, and then asks SQL whether each was done exactly once and the cap held. :mod:`sql_audit.demo.tasks` is what a user would write;
-:mod:`sql_audit.demo.stage` is the rest.
+It hashes every file of a directory, one job per file, and compresses the larger ones, at most two at once, with
+worker processes of which one is killed half-way, and then asks SQL whether each was done exactly once and the cap
+held. :mod:`sql_audit.demo.tasks` is what a user would write; :mod:`sql_audit.demo.stage` is the rest.
 """
