@@ -230,6 +230,10 @@ local function place(lane, order)
   lane.order = order
   for i = 1, #lane.scopes do
     local scope = scope_of(lane.scopes[i])
+    if scope.resumes and not first_blocked(scope.name) then
+      -- Nobody waits for it, so nobody asked when its limit changed.
+      await_no_more(scope)
+    end
     local promised = order > (scope.promised_until or 0) and scope.promised or 0
     if not has_room(scope) or scope.rate and promised > 0 or
         scope.cap and promised >= scope.cap - held_in(scope) then

@@ -76,10 +76,11 @@ end
 
 --- Take one place in the scope, if it has one. A rate that says later is from now on awaited.
 local function acquire(scope, at)
-  if not has_room(scope) then
+  if not scope.rate and not has_room(scope) then
     return false
   end
   if scope.rate then
+    -- Asked anew even if its resume is awaited: the limit may have changed since.
     -- After a change of the limit the time may lie further ahead than any that this limit gives.
     local furthest = at * 1000 + scope.slack_us + scope.interval_us
     local begins = math.max(math.min(scope.arrival_us, furthest), at * 1000)

@@ -301,3 +301,38 @@ def test_a_key_saves_nothing_up_while_it_waits_for_a_cap(seed: Seed) -> None:
 
     assert "z-0" in ids(seed.claim(4))
     seed.assert_consistent()
+
+
+def test_a_raised_rate_holds_at_once_for_a_key_that_nobody_waited_for(seed: Seed) -> None:
+    """A spent rate was asked again only when it resumed by its old limit, if nothing waited for it when it was raised:
+    with a window of a day, the next job of that key waited a day."""
+    seed.cap("tenant@10s", "1/10000ms/1")
+    seed.enqueue("first", "second", scopes=["tenant@10s=x"])
+    assert ids(seed.claim()) == ["first"]
+    seed.cancel("second")
+
+    seed.cap("tenant@10s", "100/10000ms/100")
+
+    seed.enqueue("third", scopes=["tenant@10s=x"])
+    assert seed.claim().next_due_ms == seed.now + 100
+    seed.advance(100)
+    assert ids(seed.claim()) == ["third"]
+    seed.assert_consistent()
+
+
+def test_a_raised_rate_holds_at_once_for_who_waited_for_another_scope(seed: Seed) -> None:
+    """The same for a job that waited for a cap meanwhile."""
+    seed.cap("tenant@10s", "1/10000ms/1")
+    seed.cap("host", 0)
+    seed.enqueue("first", "second", scopes=["tenant@10s=x"])
+    seed.enqueue("third", scopes=["host=h", "tenant@10s=x"])
+    assert ids(seed.claim()) == ["first"]
+    seed.cancel("second")
+    seed.cap("tenant@10s", "100/10000ms/100")
+
+    seed.cap("host", 1)
+
+    assert seed.claim().next_due_ms == seed.now + 100
+    seed.advance(100)
+    assert ids(seed.claim()) == ["third"]
+    seed.assert_consistent()
