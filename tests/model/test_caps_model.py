@@ -418,8 +418,8 @@ class FairQueue(CapsQueue):
 
 
 def test_random_histories_with_caps_agree_with_the_model(engine: Engine, redis_url: str) -> None:
-    run(lambda: CapsQueue(redis_url), examples=90 if engine.name == "valkey" else 25)
+    run(lambda: CapsQueue(redis_url), examples=75 if engine.name == "valkey" else 20)
 
 
 def test_random_histories_of_fair_queues_agree_with_the_model(valkey_url: str) -> None:
-    run(lambda: FairQueue(valkey_url), examples=50)
+    run(lambda: FairQueue(valkey_url), examples=40)
