@@ -21,7 +21,7 @@ class Tally:
         """Time that the server spent in scripts, in microseconds."""
 
     def _read(self) -> dict[str, dict[str, Any]]:
-        stats: dict[str, dict[str, Any]] = self._control.info("commandstats")  # type: ignore[assignment]
+        stats: dict[str, dict[str, Any]] = self._control.info("commandstats")
         return {name.removeprefix("cmdstat_"): facts for name, facts in stats.items()}
 
     @contextmanager

@@ -16,6 +16,7 @@ from tests.support.live import faults as live_faults
 from tests.support.live import flat as live_flat
 from tests.support.live import tasks, wakeups
 from tests.support.live.processes import crew
+from tests.support.live.replay import percentile
 from tests.support.reaper import close_reaper
 from tests.support.servers import RedisServer, engines
 
@@ -60,7 +61,7 @@ def exact(jobs: int, processes: int) -> None:
                 found = live_exact.drain(client, running, kind, n, jobs, timeout=600)
                 click.echo(found.line())
                 problems += found.problems
-                if live_exact.percentile(found.refilled_ms, 0.99) > 50:
+                if percentile(found.refilled_ms, 0.99) > 50:
                     problems.append(f"{kind} {n}: N was reached again too late")
     conclude(problems)
 

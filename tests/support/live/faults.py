@@ -62,11 +62,8 @@ def kill_workers(client: Client, place: Path, kills: int, *, processes: int = 3)
     follower = Follower(client, queue)
     with crew(client.url, place, [queue], processes, lease=LEASE_S, concurrency=3) as running:
         for _ in range(kills):
-            tasks.app.enqueue_many(
-                tasks.killed.job(tenant=draw.choice(tasks.KEYS), seconds=0.05) for _ in range(60)
-            )
             victim = draw.choice(running.processes)
-            mine = _stop_while_holding(client, queue, victim.pid, found)
+            mine = _stop_while_holding(client, queue, victim.pid, found, draw)
             running.kill(victim)
             killed_ms = _now_ms(client)
             found.kills += 1
@@ -94,9 +91,16 @@ def kill_workers(client: Client, place: Path, kills: int, *, processes: int = 3)
     return found
 
 
-def _stop_while_holding(client: Client, queue: str, pid: int, found: Kills) -> set[tuple[str, str]]:
+def _stop_while_holding(
+    client: Client, queue: str, pid: int, found: Kills, draw: random.Random
+) -> set[tuple[str, str]]:
     """Stop the process while it holds claims; returns them as (job, worker)."""
-    for _ in range(500):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if client.counts(queue).waiting < 30:
+            tasks.app.enqueue_many(
+                tasks.killed.job(tenant=draw.choice(tasks.KEYS), seconds=0.05) for _ in range(30)
+            )
         os.kill(pid, signal.SIGSTOP)
         problems, claimed = sample(client, queue)
         found.samples += 1

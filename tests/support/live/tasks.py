@@ -68,19 +68,19 @@ def _declare(kind: str, n: int) -> list[Task[..., None]]:
     queue = queue_of(kind, n)
     by_key = Cap(n, per="tenant", name=f"tenant-{queue}")
     # All three bind at once: 3n run if and only if 2n of the first task do, n of the other, and n of each tenant.
-    caps = {
+    caps: dict[str, list[list[Cap]]] = {
         "task": [[Cap(n)]],
         "key": [[by_key]],
         "queue": [[]],
         "all": [[Cap(2 * n), by_key], [Cap(n), by_key]],
-    }[kind]
+    }
     if kind in ("queue", "all"):
         app.queue(queue, cap=n if kind == "queue" else 3 * n, lease=lease)
     else:
         app.queue(queue, lease=lease)
     return [
         app.task(name=f"{queue}.{number}", queue=queue, caps=those)(holding)
-        for number, those in enumerate(caps)
+        for number, those in enumerate(caps[kind])
     ]
 
 
