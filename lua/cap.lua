@@ -23,8 +23,6 @@ if refusal then
   return refusal
 end
 
-local SCOPES_MAX = 500    -- scopes of a family that one call re-evaluates; claims go on with the rest
-
 --- An entry of `caps`, taken apart; nil for none.
 local function read_entry(text)
   if not text then

@@ -159,7 +159,7 @@ end
 local unfinished = {}
 for _, sweep in ipairs(swept) do
   local family, after = sweep:match('^([^|]*)|?(.*)$')
-  local last = reevaluate_family(family, after, sweep_max)
+  local last = reevaluate_family(family, after, math.min(sweep_max, SCOPES_MAX))
   if last then
     unfinished[#unfinished + 1], unfinished[#unfinished + 2] = now, 'caps|' .. family .. '|' .. last
   end

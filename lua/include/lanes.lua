@@ -20,6 +20,7 @@ Uses: batch meta scopes heap
 
 local RANK = 1e15       -- orders of one priority are below the next one's
 local FAIR_STEP = 10000 -- virtual time that one job of weight 1 takes
+local SCOPES_MAX = 100    -- scopes of a family that one call re-evaluates; claims go on with the rest
 
 local known_lanes, lane_list = {}, {}
 local waiting_in, waiting_out = {}, {}

@@ -99,6 +99,23 @@ def test_a_completion_costs_the_same_from_the_first_to_the_last(seed: Seed) -> N
     assert max(costs) <= min(costs) * 1.2, costs
 
 
+def test_a_change_of_a_familys_cap_costs_the_same_whatever_waits(seed: Seed) -> None:
+    """It opens the first lanes; claims go on with the rest, a bounded number each. Budget: 1,000 calls."""
+    lanes = 1_000
+    seed.cap("tenant", 0)
+    fill(seed, (seed.job(f"j-{n}", scopes=[f"tenant=t{n}"]) for n in range(lanes)))
+
+    assert calls_of(seed.control, lambda: seed.cap("tenant", 1)) <= 1_000
+    claimed, most = 0, 0
+    while claimed < lanes:
+        tally = Tally(seed.control)
+        with tally.counting():
+            claimed += len(seed.claim(10).jobs)
+        most = max(most, tally.calls)
+    assert most <= 1_000
+    seed.assert_consistent()
+
+
 @pytest.mark.parametrize(
     ("scopes", "budget"), [((), 80), (("task=t",), 122), (("task=t", "tenant=a"), 128)]
 )

@@ -66,7 +66,7 @@ def test_slots_of_killed_workers_are_free_within_a_lease(client: Client, tmp_pat
 
 def test_a_worker_that_comes_back_releases_nothing(client: Client, tmp_path: Path) -> None:
     """Workers stopped past their lease settle their job when they go on: refused, audited, and the cap of 1 holds."""
-    found = faults.stop_and_continue(client, tmp_path, 3)
+    found = faults.stop_and_continue(client, tmp_path, 2)
 
     assert found.problems == []
     assert found.refused == found.zombies
