@@ -202,10 +202,10 @@ end
 --- The lane that a job has to be moved into, because its task got a cap after it was enqueued; nil if none.
 local capped_tasks = {}
 local function other_lane(job)
-  if not facts.caps_by_task or not job.task then
+  if not facts.caps_by_task then
     return nil
   end
-  local task = 'task=' .. job.task
+  local task = 'task=' .. (job.task or job.head:match('^task=(%S+)'))
   if capped_tasks[task] == nil then
     capped_tasks[task] = redis.call('HEXISTS', caps, task) == 1
   end
@@ -293,10 +293,11 @@ local function pass_plain()
 end
 
 -- The open lanes, in order: those of Redis that this call has not met, read in pages, and those that it has.
-local page, page_at, page_offset, page_step = {}, 1, 0, 4
+local page, page_at, page_offset, page_step, stored = {}, 1, 0, 4, nil
 
+--- The order of the open lane that comes first; nil if none of this priority, or a higher one, is left.
 local function first_open(priority)
-  local stored
+  stored = nil
   while true do
     if page_at > #page then
       if page_offset < 0 then
@@ -319,23 +320,32 @@ local function first_open(priority)
     end
     heap_pop(open_lanes)
   end
-  local met = open_lanes[1] and open_lanes[1].order
-  local order = math.min(stored or math.huge, met or math.huge)
-  if order >= (priority + 1) * RANK then
-    return nil
-  elseif order == met then
+  local order = open_lanes[1] and open_lanes[1].order
+  if stored and (not order or stored < order) then
+    order = stored
+  end
+  return order and order < (priority + 1) * RANK and order or nil
+end
+
+--- That lane.
+local function take_open(order)
+  if order ~= stored then
     return open_lanes[1].value
   end
-  return meet_lane(page[page_at], 'open ' .. padded(stored))
+  return meet_lane(page[page_at], 'open', nil, stored)
 end
 
 --- The record of a lane's first job. Records are read in steps that double, like those of the plain lists.
 local function record_of(lane, entry)
   if entry.job or entry.line ~= nil then
-    return entry.job or entry.line and read_ready(entry.line)
+    return entry.job or entry.line and read_waiting(entry.line, lane.name, entry.seq)
+  end
+  lane.records = math.min((lane.records or 0.5) * 2, limit - #chosen)
+  if lane.records == 1 then
+    entry.line, entry.spec = redis.call('HGET', state, entry.id), redis.call('HGET', jobs, entry.id)
+    return entry.line and read_waiting(entry.line, lane.name, entry.seq)
   end
   local ids, from = {}, lane.at
-  lane.records = math.min((lane.records or 0.5) * 2, limit - #chosen)
   for at = from, math.min(from + lane.records - 1, #lane.page) do
     ids[#ids + 1] = lane.page[at].id
   end
@@ -343,7 +353,15 @@ local function record_of(lane, entry)
   for i = 1, #ids do
     lane.page[from + i - 1].line, lane.page[from + i - 1].spec = held[i], specs[i]
   end
-  return entry.line and read_ready(entry.line)
+  return entry.line and read_waiting(entry.line, lane.name, entry.seq)
+end
+
+--- In a fair queue a lane keeps its order when it loses its head for another reason than being served.
+local function keep_open(lane)
+  if lane.where == 'open' and is_fair() then
+    heap_push(open_lanes, lane.order, lane)
+  end
+  moved_on(lane)
 end
 
 --- Take the first job of an open lane, or let the lane move on.
@@ -364,26 +382,28 @@ local function serve(lane)
     else
       lane.where = nil
     end
-    moved_on(lane)
+    keep_open(lane)
     return
   end
   job.id = entry.id
-  local elsewhere = other_lane(job)
+  lane.of_task = lane.of_task or lane.name:sub(2, 7) == '+task='
+  local elsewhere = not lane.of_task and other_lane(job)
   if elsewhere then
     remove(lane, entry)
     move_job(job, elsewhere)
-    moved_on(lane)
+    keep_open(lane)
     return
   end
-  local refused_by = acquire_all(lane.scopes, now)
+  local wanted = scopes_of(lane)
+  local refused_by = acquire_all(wanted, now)
   if refused_by then
     moves = moves + 1
     block(lane, refused_by)
     moved_on(lane, refused_by)
     return
   end
-  hold(lane.scopes, job.id)
-  lane.limits = lane.limits or limits_in_force(lane.scopes)
+  hold(wanted, job.id)
+  lane.limits = lane.limits or limits_in_force(wanted)
   remove(lane, entry)
   serve_fairly(lane)
   choose(job, entry.spec, lane.limits)
@@ -394,10 +414,10 @@ for priority = 0, 3 do
   open_source(priority)
   while not full() do
     local job = peek_plain()
-    local lane = moves <= sweep_max and first_open(priority)
+    local order = moves <= sweep_max and first_open(priority)
     -- In a fair queue, plain jobs are those from before it was fair.
-    if lane and (not job or not is_fair() and lane.order - priority * RANK < count(job, 'seq')) then
-      serve(lane)
+    if order and (not job or not is_fair() and order - priority * RANK < count(job, 'seq')) then
+      serve(take_open(order))
     elseif job and (moves <= sweep_max or not other_lane(job)) then
       local spec = pass_plain()
       local elsewhere = other_lane(job)

@@ -96,26 +96,29 @@ local function reorder(lane, order)
   end
 end
 
---- Take note of a lane. `place` is its field in `lanes`, false if it has none.
-local function meet_lane(name, place)
-  local lane = {name = name, rank = tonumber(name:sub(1, 1)), scopes = {}, key = '', added = {}, page = {}, at = 1,
-    offset = 0, step = 2}
-  for scope in name:gmatch('%+([^+]+)') do
-    lane.scopes[#lane.scopes + 1] = scope
-    lane.key = scope:match('^fair=(.*)$') or lane.key
+--- Take note of a lane, and of where it stands so far: `open`, `blocked` on a scope, or nowhere (nil).
+local function meet_lane(name, where, on, order)
+  local names, key = {}, ''
+  local from, plus = 3, name:find('+', 3, true)
+  while plus do
+    names[#names + 1] = name:sub(from, plus - 1)
+    from, plus = plus + 1, name:find('+', plus + 1, true)
   end
+  names[#names + 1] = name:sub(from)
+  for i = 1, #names do
+    if names[i]:sub(1, 5) == 'fair=' then
+      key = names[i]:sub(6)
+    end
+  end
+  local lane = {
+    name = name, rank = tonumber(name:sub(1, 1)), scopes = names, key = key,
+    where = where, on = on, order = order, was = where, was_on = on, was_order = order,
+    added = {}, page = {}, at = 1, offset = 0, step = 2,
+  }
   known_lanes[name] = lane
   lane_list[#lane_list + 1] = lane
-  if place then
-    local where, on, order = place:match('^(%l+) ?(%S*) (%d+)$')
-    lane.where, lane.order = where, tonumber(order)
-    lane.on = where == 'blocked' and on or nil
-    lane.was, lane.was_on, lane.was_order = lane.where, lane.on, lane.order
-    if where == 'blocked' then
-      note_blocked(lane)
-    else
-      heap_push(open_lanes, lane.order, lane)
-    end
+  if where == 'blocked' then
+    note_blocked(lane)
   end
   return lane
 end
@@ -131,7 +134,11 @@ local function meet_lanes(names)
   end
   local places = read_many(lanes, unknown)
   for i = 1, #unknown do
-    meet_lane(unknown[i], places[i])
+    local where, on, order = (places[i] or ''):match('^(%l+) ?(%S*) (%d+)$')
+    local lane = meet_lane(unknown[i], where, where == 'blocked' and on or nil, tonumber(order))
+    if where == 'open' then
+      heap_push(open_lanes, lane.order, lane)
+    end
   end
 end
 
@@ -157,7 +164,7 @@ local function first_blocked(on)
   end
   local page = blocked_pages[on] or {members = {}, at = 1, offset = 0, step = 1}
   blocked_pages[on] = page
-  local first_name, first_place
+  local best
   while not page.finished do
     local member = page.members[page.at]
     if not member then
@@ -167,13 +174,12 @@ local function first_blocked(on)
     else
       local order, name = member:match('^[^|]*|(%d+)|(.*)$')
       if not known_lanes[name] then
-        first_name, first_place = name, 'blocked ' .. on .. ' ' .. order
+        best = {name = name, order = tonumber(order), unmet = true}
         break
       end
       page.at = page.at + 1
     end
   end
-  local best = first_name and {name = first_name, order = tonumber(first_place:match('%d+$'))}
   local here, left = blocked_here[on] or {}, {}
   for i = 1, #here do
     local lane = here[i]
@@ -185,8 +191,8 @@ local function first_blocked(on)
     end
   end
   blocked_here[on] = left
-  if best and best.name == first_name then
-    return meet_lane(first_name, first_place)
+  if best and best.unmet then
+    return meet_lane(best.name, 'blocked', on, best.order)
   end
   return best
 end
@@ -202,6 +208,19 @@ local function reevaluate(name, before)
   if lane and (not before or lane.order < before) and has_room(scope) then
     open_lane(lane)
   end
+end
+
+--- What a lane's scopes take.
+local function scopes_of(lane)
+  local found = lane.objects
+  if not found then
+    found = {}
+    for i = 1, #lane.scopes do
+      found[i] = scope_of(lane.scopes[i])
+    end
+    lane.objects = found
+  end
+  return found
 end
 
 --- (c): an open lane has moved on; `refused_by` is the scope that it is now blocked on. Whom it kept waiting is looked
@@ -289,9 +308,10 @@ local function peek(lane)
       -- A page that is not full is the last one. Its entries may still be to be served.
       lane.at, lane.page, lane.last = 1, {}, #members < lane.step
       lane.offset, lane.step = lane.offset + #members, math.min(lane.step * 2, 100)
+      local ends = #lane.name + 2     -- where the place in line begins, 16 digits
       for i = 1, #members do
-        local seq, id = members[i]:match('|(%d+)|([^|]*)$')
-        lane.page[i] = {seq = tonumber(seq), id = id, member = members[i]}
+        local member = members[i]
+        lane.page[i] = {seq = tonumber(member:sub(ends, ends + 15)), id = member:sub(ends + 17), member = member}
       end
     elseif waiting_out[stored.member] then
       lane.at = lane.at + 1
@@ -348,10 +368,9 @@ local function free_slots()
   local names, seen = {}, {}
   for i = 1, #freed do
     for name in freed[i][1]:gmatch('%+([^+]+)') do
-      local scope = scope_of(name)
-      if scope.is_counted then
+      if is_counted(name) then
         holders_out[#holders_out + 1] = name .. '|' .. freed[i][2]
-        scope.delta = scope.delta - 1
+        count_out(name)
         if not seen[name] then
           seen[name] = true
           names[#names + 1] = name
@@ -360,8 +379,10 @@ local function free_slots()
     end
   end
   freed = {}
-  for i = 1, #names do
-    reevaluate(names[i])
+  if #names > 0 and may_be_blocked() then
+    for i = 1, #names do
+      reevaluate(names[i])
+    end
   end
 end
 
@@ -442,7 +463,7 @@ local function write_lanes()
         shut[#shut + 1] = lane.name
       end
       if lane.where == 'open' then
-        opening[#opening + 1], opening[#opening + 2] = string.format('%.0f', lane.order), lane.name
+        opening[#opening + 1], opening[#opening + 2] = lane.order, lane.name
         places[#places + 1], places[#places + 2] = lane.name, 'open ' .. padded(lane.order)
       elseif lane.where == 'blocked' then
         blocking[#blocking + 1], blocking[#blocking + 2] = 0, lane.on .. '|' .. padded(lane.order) .. '|' .. lane.name

@@ -28,6 +28,23 @@ local function limit_of(name, family)
   return own and own:match('^%S+')
 end
 
+--- Whether claimed jobs of a scope are its holders. Those of a rate are not, nor those of a fair queue's key.
+local function is_counted(name)
+  return name:sub(1, 5) ~= 'fair=' and not name:match('^[^=]*'):find('@', 1, true)
+end
+
+--- Holders of scopes that have not been looked at yet, and that leave in this call.
+local counted_out = {}
+
+--- A holder leaves the scope.
+local function count_out(name)
+  if known_scopes[name] then
+    known_scopes[name].delta = known_scopes[name].delta - 1
+  else
+    counted_out[name] = (counted_out[name] or 0) - 1
+  end
+end
+
 --- What is known of a scope in this call: `cap` (nil: it takes any number), `rate`, and what was counted on.
 local function scope_of(name)
   local scope = known_scopes[name]
@@ -35,8 +52,7 @@ local function scope_of(name)
     return scope
   end
   local family = name:match('^[^=]*')
-  scope = {name = name, delta = 0, promised = 0, is_rate = family:find('@', 1, true) ~= nil}
-  scope.is_counted = not scope.is_rate and family ~= 'fair'
+  scope = {name = name, delta = counted_out[name] or 0, promised = 0, is_counted = is_counted(name)}
   known_scopes[name] = scope
   local limit
   if family == 'task' then
@@ -45,15 +61,18 @@ local function scope_of(name)
   elseif family ~= 'fair' then
     limit = limit_of(name, family)
   end
+  scope.text = scope.is_counted and '["' .. name .. '",' .. (limit and tonumber(limit) or 'null') .. ']'
+  if limit and limit ~= 'none' then
+    scope.cap = tonumber(limit:match('^%d+'))
+  end
   local most, window_ms, burst = (limit or ''):match('^(%d+)/(%d+)ms/(%d+)$')
-  if window_ms and tonumber(most) > 0 then
-    scope.rate = limit
+  if window_ms and scope.cap > 0 then
+    scope.rate, scope.cap = limit, nil
+    scope.text = '["' .. name .. '",' .. most .. ',' .. window_ms .. ',' .. burst .. ']'
     scope.interval_us = math.ceil(window_ms * 1000 / most)
     scope.slack_us = (burst - 1) * scope.interval_us
     scope.arrival_us = tonumber(redis.call('HGET', rates, name)) or 0
     scope.resumes = tonumber(redis.call('ZSCORE', scheduled, 'rate|' .. name))
-  elseif limit and limit ~= 'none' then
-    scope.cap = tonumber(most or limit)
   end
   return scope
 end
@@ -115,22 +134,22 @@ local function give_back(scope)
 end
 
 --- Take a place in all of these scopes or in none. Returns the scope that refused, if one did.
-local function acquire_all(names, at)
-  for i = 1, #names do
-    if not acquire(scope_of(names[i]), at) then
+local function acquire_all(wanted, at)
+  for i = 1, #wanted do
+    if not acquire(wanted[i], at) then
       for k = 1, i - 1 do
-        give_back(scope_of(names[k]))
+        give_back(wanted[k])
       end
-      return names[i]
+      return wanted[i].name
     end
   end
   return nil
 end
 
 --- A job holds these scopes from now on.
-local function hold(names, id)
-  for i = 1, #names do
-    local scope = scope_of(names[i])
+local function hold(taken, id)
+  for i = 1, #taken do
+    local scope = taken[i]
     if scope.is_counted then
       holders_in[#holders_in + 1], holders_in[#holders_in + 2] = 0, scope.name .. '|' .. id
     elseif scope.rate then
@@ -140,15 +159,11 @@ local function hold(names, id)
 end
 
 --- The scopes and the limits in force, as a claimed event carries them; `[]` without the brackets.
-local function limits_in_force(names)
+local function limits_in_force(taken)
   local parts = {}
-  for i = 1, #names do
-    local scope = scope_of(names[i])
-    if scope.rate then
-      local most, window_ms, burst = scope.rate:match('^(%d+)/(%d+)ms/(%d+)$')
-      parts[#parts + 1] = '["' .. scope.name .. '",' .. most .. ',' .. window_ms .. ',' .. burst .. ']'
-    elseif scope.is_counted then
-      parts[#parts + 1] = '["' .. scope.name .. '",' .. (scope.cap or 'null') .. ']'
+  for i = 1, #taken do
+    if taken[i].text then
+      parts[#parts + 1] = taken[i].text
     end
   end
   return table.concat(parts, ',')

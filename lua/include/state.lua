@@ -50,6 +50,16 @@ local function read_ready(line)
   return job
 end
 
+--- The same for a job of a lane. What is to be found in its line is known, so a plain search is enough.
+local function read_waiting(line, lane, seq)
+  local ending = ' seq=' .. seq .. ' since='
+  local _, last = line:find(' lane=' .. lane .. ending, 1, true)
+  if not last or line:sub(1, 11) ~= 'ready task=' then
+    return read_line(line)
+  end
+  return {state = 'ready', lane = lane, seq = seq, since = line:sub(last + 1), head = line:sub(7, last - #ending)}
+end
+
 --- The line of a job that is ready and was read so.
 local function write_ready(job)
   if job.head then

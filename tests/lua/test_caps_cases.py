@@ -20,7 +20,7 @@ Change = tuple[str, str, str]
 """Of an include: its name, a text in it, and what stands there instead."""
 
 FREED: list[Change] = [
-    ("lanes", "  for i = 1, #names do\n    reevaluate(names[i])\n  end\nend\n", "end\n"),
+    ("lanes", "    for i = 1, #names do\n      reevaluate(names[i])\n    end\n", ""),
 ]
 CHANGED: list[Change] = [
     ("scopes", "  if scope.resumes then\n", "  scope.changed = true\n  if scope.resumes then\n"),
