@@ -184,7 +184,7 @@ def test_sigterm_ends_a_worker_though_the_server_is_away(
             timeout=10,
         )
         process.send_signal(signal.SIGTERM)
-        assert process.wait(15) == 0
+        assert process.wait(15) == 0, witness.path.with_suffix(".log").read_text()
 
 
 def test_workers_end_with_their_supervisor(client: Client, witness: crew.Witness, app: App) -> None:
