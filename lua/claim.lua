@@ -407,7 +407,12 @@ local function serve(lane)
   remove(lane, entry)
   serve_fairly(lane)
   choose(job, entry.spec, lane.limits)
-  moved_on(lane)
+  -- What would refuse the next job of the lane is known now, so nobody needs to visit it for that.
+  local full_scope = lane.where == 'open' and first_full(wanted)
+  if full_scope then
+    block(lane, full_scope)
+  end
+  moved_on(lane, full_scope)
 end
 
 for priority = 0, 3 do

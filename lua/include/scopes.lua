@@ -146,6 +146,16 @@ local function acquire_all(wanted, at)
   return nil
 end
 
+--- The first cap of these that was reached.
+local function first_full(taken)
+  for i = 1, #taken do
+    if taken[i].cap and held_in(taken[i]) >= taken[i].cap then
+      return taken[i].name
+    end
+  end
+  return nil
+end
+
 --- A job holds these scopes from now on.
 local function hold(taken, id)
   for i = 1, #taken do

@@ -1,5 +1,6 @@
 """Random histories of a queue with caps agree with a model that knows no lanes."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -89,7 +90,7 @@ def in_small_sweeps(name: str) -> Script:
     made = timed(name)
     if name != "cap":
         return made
-    text = made.text.replace("SCOPES_MAX = 500 ", "SCOPES_MAX = 1 ")
+    text = re.sub(r"SCOPES_MAX = \d+ ", "SCOPES_MAX = 1 ", made.text)
     assert text != made.text
     return replace(made, text=text, sha=sha1(text.encode(), usedforsecurity=False).hexdigest())
 
