@@ -250,9 +250,12 @@ local function place(lane, order)
   lane.order = order
   for i = 1, #lane.scopes do
     local scope = scope_of(lane.scopes[i])
-    if scope.resumes and not first_blocked(scope.name) then
-      -- Nobody waits for it, so nobody asked when its limit changed.
-      await_no_more(scope)
+    if scope.resumes and not scope.is_waited_for then
+      scope.is_waited_for = first_blocked(scope.name) ~= nil
+      if not scope.is_waited_for then
+        -- Nobody waits for it, so nobody asked when its limit changed.
+        await_no_more(scope)
+      end
     end
     local promised = order > (scope.promised_until or 0) and scope.promised or 0
     if not has_room(scope) or scope.rate and promised > 0 or

@@ -14,6 +14,10 @@ BLOCKED = 20_000
 """Blocked jobs of the tests; `scripts/caps-live flat` takes 100,000."""
 
 
+JOINING = 4_000
+"""Lanes that one call makes."""
+
+
 def fill(seed: Seed, jobs: Iterable[NewJob]) -> None:
     seed.client.enqueue(jobs)
 
@@ -136,3 +140,29 @@ def test_the_calls_of_a_jobs_life(
     cost = calls_of(seed.control, lambda: life("measured"))
 
     assert cost <= budget, cost
+
+
+def test_many_lanes_join_those_that_wait_for_a_rate(
+    seed: Seed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each new lane looked at all that the call had put behind the spent rate before it: four times as many jobs kept
+    the server busy sixteen times as long. Compared with a rate that nobody spent, in Redis' own time."""
+    monkeypatch.setattr("rq_core.operations.ENQUEUE_CHUNK", JOINING)
+    seed.cap("spent@60s", "1/60000ms/1")
+    seed.cap("free@60s", "none")
+    seed.enqueue("taken", "first", scopes=["spent@60s="])
+    assert [c.id for c in seed.claim().jobs] == ["taken"]
+
+    def busy_us(family: str, turn: int) -> int:
+        names = [f"{family}-{turn}-{n}" for n in range(JOINING)]
+        jobs = [seed.job(n, scopes=[f"{family}@60s=", f"tenant={n}"]) for n in names]
+        tally = Tally(seed.control)
+        with tally.counting():
+            seed.client.enqueue(jobs)
+        return tally.script_us
+
+    busy_us("free", 0)
+    free, spent = (min(busy_us(family, turn) for turn in (1, 2, 3)) for family in ("free", "spent"))
+
+    assert spent < 3 * free
+    assert seed.control.zcard(seed.keys("blocked")) == 3 * JOINING + 1
