@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from rq_core.errors import QueueDamaged
 from rq_core.keys import QueueKeys, queue_keys
-from rq_core.machine import State
+from rq_core.machine import PRIORITIES, State
 from rq_core.operations import JobState, Operations, Plan, pairs_of, read_state_line
 from rq_core.scopes import (
     QUEUE,
@@ -182,6 +182,12 @@ def _status(
     )
     waiting = dict(zip(counted, counts, strict=True))
     oldest = yield from _oldest(operations, keys, lanes)
+    at_gate = 0
+    gate = entries[QUEUE].limit.most if QUEUE in names else None
+    if gate is not None and int(replies[3 * names.index(QUEUE)]) >= gate:
+        # Nothing waits for it in a lane: the queue gives out nothing.
+        at_gate, first = yield from _ready(operations, keys)
+        oldest |= {} if first is None else {QUEUE: first}
     (now,) = yield from operations.ask([["TIME"]], keys.queue)
     now_ms = int(now[0]) * 1000 + int(now[1]) // 1000
     result = []
@@ -196,7 +202,7 @@ def _status(
                 entry.version if entry else 0,
                 "none" if entry is None else entry.source if name in entries else "family",
                 int(replies[3 * at]),
-                sum(waiting[lane] for lane in lanes[name]),
+                at_gate if name == QUEUE else sum(waiting[lane] for lane in lanes[name]),
                 None if since is None else max(0, now_ms - since),
                 None if resumes is None else int(float(resumes)),
                 partial=len(replies[3 * at + 1]) > bounds[at],
@@ -234,6 +240,25 @@ def _oldest(
         if holder.since_ms is not None:
             oldest[name] = min(oldest.get(name, holder.since_ms), holder.since_ms)
     return oldest
+
+
+def _ready(operations: Operations, keys: QueueKeys) -> Plan[tuple[int, int | None]]:
+    """How many jobs are ready, in lists and lanes, and since when the first of each list and of the first open lane
+    has been (the oldest, Unix ms)."""
+    lists = [keys(f"ready:{n}") for n in range(len(PRIORITIES))]
+    *lengths, waiting, opened = yield from operations.ask(
+        [
+            *(["LLEN", key] for key in lists),
+            ["ZCARD", keys("waiting")],
+            ["ZRANGE", keys("open"), 0, 0],
+        ],
+        keys.queue,
+    )
+    heads = yield from operations.ask([["LINDEX", key, 0] for key in lists], keys.queue)
+    found = yield from _jobs(operations, keys, [head for head in heads if head])
+    first = yield from _oldest(operations, keys, {QUEUE: list(opened)})
+    times = [*first.values(), *(h.since_ms for h in found if h.since_ms is not None)]
+    return sum(lengths) + waiting, min(times, default=None)
 
 
 def _piped(operations: Operations, keys: QueueKeys, commands: list[list[Any]]) -> Plan[list[Any]]:

@@ -18,7 +18,7 @@ A *limit* is ``10`` (a cap), ``none`` (no cap), or ``100/60000ms/1`` (a rate: 10
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import quote
 
@@ -161,7 +161,7 @@ class ScopeStatus(NamedTuple):
     """code, live, family (its family's limit holds), or none."""
     holders: int
     waiting: int
-    """Jobs in lanes that are blocked on this scope."""
+    """Jobs in lanes that are blocked on this scope; for the queue, all that are ready while it is full."""
     oldest_wait_ms: int | None
     resumes_ms: int | None = None
     """Of a rate that is spent: when it goes on (Unix ms)."""
@@ -176,7 +176,3 @@ def check_limit(option: str, value: Any, *, minimum: int = 0) -> int:
             option=option, value=value, must=f"must be a whole number from {minimum} to {CAP_MAX:,}"
         )
     return value
-
-
-Policies = Mapping[str, Mapping[str, Any]]
-"""Registered policies by task name; see caps.policy_of."""

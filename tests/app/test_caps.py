@@ -404,3 +404,25 @@ def test_a_spent_rate_says_when_it_resumes(app: App) -> None:
     now_s, _ = app.client.run(app.client.operations.ask([["TIME"]]))[0]
     assert status.resumes_ms is not None
     assert 0 < status.resumes_ms / 1000 - int(now_s) <= 3601
+
+
+def test_caps_counts_what_waits_for_a_full_queue(app: App) -> None:
+    """A queue's cap holds up jobs of all lists and lanes, and none of them is blocked on it."""
+    plain = app.task(queue="mail", name="plain")(send)
+    capped = app.task(queue="mail", name="capped", caps=[Cap(9)])(send)
+    app.apply_settings()
+    app.set_cap("mail", "queue", 2)
+    for task in (plain, capped):
+        task.enqueue("a")
+        task.with_options(priority="low").enqueue("a")
+
+    (queue,) = [status for status in app.caps("mail") if status.scope == "queue"]
+    assert (queue.holders, queue.waiting, queue.oldest_wait_ms) == (0, 0, None)
+
+    assert len(claim(app)) == 2
+    (queue,) = [status for status in app.caps("mail") if status.scope == "queue"]
+    assert (queue.holders, queue.waiting) == (2, 2)
+    assert queue.oldest_wait_ms is not None
+    app.set_cap("mail", "queue", None)
+    (queue,) = [status for status in app.caps("mail") if status.scope == "queue"]
+    assert (queue.holders, queue.waiting) == (2, 0)
