@@ -34,7 +34,8 @@ _RATE: Final = re.compile(r"(\d{1,10})/(\d{1,9}(?:\.\d{1,3})?)s(?:/(\d{1,10}))?"
 
 
 class Kept(NamedTuple):
-    """A limit that code declares and the queue does not take, since a person, or other code, set another."""
+    """A limit that code declares and the queue does not take, since a person, or other code, set another; or a task's
+    cap that code declared once and no longer does."""
 
     queue: str
     scope: str
@@ -91,7 +92,8 @@ def declare(
     """Make a queue know what code declares: the limits, then the policies of its tasks.
 
     Two calls, or none if there is nothing new to say: a task without caps needs no registration unless it had caps
-    before. Returns the limits that the queue keeps otherwise.
+    before. Returns the limits that the queue keeps otherwise, among them caps of tasks that have none any more: other
+    code may still declare them, so they stay until somebody lifts them.
     """
     kept: list[Kept] = []
     records = [(name, str(limit), -1) for name, limit in limits.items()]
@@ -105,8 +107,15 @@ def declare(
         ]
     if policies:
         names = list(policies)
-        tasks = queue_keys(queue, operations.prefix)("tasks")
-        (stored,) = yield from operations.ask([["HMGET", tasks, *names]], queue)
+        keys = queue_keys(queue, operations.prefix)
+        scopes = [f"{TASK}={name}" for name in names]
+        stored, capped = yield from operations.ask(
+            [["HMGET", keys("tasks"), *names], ["HMGET", keys("caps"), *scopes]], queue
+        )
+        for name, entry in entries_of(queue, zip(scopes, capped, strict=True)).items():
+            # What a person set on a task without a cap is meant so.
+            if name not in limits and entry.source == "code" and entry.limit.most is not None:
+                kept.append(Kept(queue, name, Limit(None), entry.limit))
         news = {
             name: policies[name]
             for name, known in zip(names, stored, strict=True)

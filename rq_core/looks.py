@@ -183,7 +183,7 @@ def _status(
     waiting = dict(zip(counted, counts, strict=True))
     oldest = yield from _oldest(operations, keys, lanes)
     at_gate = 0
-    gate = entries[QUEUE].limit.most if QUEUE in names else None
+    gate = entries[QUEUE].limit.most if QUEUE in entries else None
     if gate is not None and int(replies[3 * names.index(QUEUE)]) >= gate:
         # Nothing waits for it in a lane: the queue gives out nothing.
         at_gate, first = yield from _ready(operations, keys)

@@ -239,6 +239,31 @@ def test_old_code_does_not_bring_its_value_back(app: App) -> None:
     assert app.client.limits("mail")["task=send"].limit == Limit(7)
 
 
+def test_a_cap_that_code_no_longer_declares_is_kept_and_told(app: App, redis_url: str) -> None:
+    """It held on, also for jobs of the new code, and nobody was told."""
+    app.task(queue="mail", caps=[Cap(1)])(send)
+    app.apply_settings()
+    with App(redis_url) as newer:
+        task = newer.task(queue="mail")(send)
+        newer.task(queue="mail", name="other")(send)
+        newer.set_cap("mail", "task=other", 3)
+        client = newer.client
+
+        told = client.run(newer.declaration(client.operations, "mail"))
+
+        (sentence,) = told
+        assert sentence == (
+            "queue mail keeps task=send at 1; this code declares none, which"
+            " `rq-core cap mail task=send none` would set"
+        )
+        task.enqueue("a")
+        task.enqueue("b")
+        assert len(claim(newer)) == 1
+        newer.set_cap("mail", "task=send", None)
+        assert len(claim(newer)) == 1
+        assert client.run(newer.declaration(client.operations, "mail")) == []
+
+
 def test_a_change_from_an_old_version_is_a_conflict(app: App) -> None:
     assert app.set_cap("mail", "queue", 5, version=0).version == 1
     app.set_cap("mail", "queue", 6)
