@@ -104,7 +104,7 @@ class Limit(NamedTuple):
         if text == "none":
             return cls(None)
         rate = _RATE.fullmatch(text)
-        if rate:
+        if rate and int(rate[2]) and int(rate[3]):
             return cls(*map(int, rate.groups()))
         if not re.fullmatch(r"\d{1,10}", text):
             raise ValueError(text)

@@ -320,6 +320,8 @@ def test_an_unknown_scope_is_refused(app: App, scope: str) -> None:
         ("tenant=a", Limit(1, 60_000)),
         ("weight=a", 0),
         ("tenant@60s", Limit(1, 1_000)),
+        # It would admit nobody, and ask again for ever.
+        ("tenant@60s", Limit(1, 60_000, burst=0)),
     ],
 )
 def test_bad_limits_are_refused(app: App, scope: str, limit: Any) -> None:
