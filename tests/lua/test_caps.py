@@ -82,6 +82,40 @@ def test_a_rate_spends_and_resumes(seed: Seed) -> None:
     seed.assert_consistent()
 
 
+def test_a_job_may_have_rates_of_several_windows(seed: Seed) -> None:
+    """Per second and per day at once: each refuses in its turn, and each resumes by itself."""
+    seed.cap("day@86400s", "3/86400000ms/3")
+    seed.cap("second@1s", "1/1000ms/1")
+    seed.enqueue(*(f"j-{n}" for n in range(4)), scopes=["day@86400s=x", "second@1s=x"])
+
+    begun = []
+    for _ in range(5):
+        claimed = seed.claim()
+        begun.append([c.id for c in claimed.jobs])
+        # Asked again within the second: it refuses.
+        assert [seed.claim().jobs for _ in range(3)] == [(), (), ()]
+        seed.assert_consistent()
+        seed.advance(1_000)
+
+    assert begun == [["j-0"], ["j-1"], ["j-2"], [], []]
+    seed.advance(86_400_000 // 3 - 5_000)
+    assert [c.id for c in seed.claim().jobs] == ["j-3"]
+    seed.assert_consistent()
+
+
+def test_a_rate_that_was_granted_in_vain_is_there_for_the_next_in_the_same_claim(
+    seed: Seed,
+) -> None:
+    """The day takes two. The second job is refused by its second, so the third gets what the day had granted it."""
+    seed.cap("day@86400s", "2/86400000ms/2")
+    seed.cap("second@1s", "1/1000ms/1")
+    seed.enqueue("first", "second", scopes=["day@86400s=x", "second@1s=x"])
+    seed.enqueue("third", "fourth", scopes=["day@86400s=x"])
+
+    assert [c.id for c in seed.claim().jobs] == ["first", "third"]
+    seed.assert_consistent()
+
+
 def test_a_first_cap_counts_what_runs_and_takes_in_what_waits(seed: Seed) -> None:
     seed.enqueue(*(f"j-{n}" for n in range(5)))
     running = seed.claim(2).jobs
