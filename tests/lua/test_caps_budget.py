@@ -166,3 +166,30 @@ def test_many_lanes_join_those_that_wait_for_a_rate(
 
     assert spent < 3 * free
     assert seed.control.zcard(seed.keys("blocked")) == 3 * JOINING + 1
+
+
+def test_a_keys_first_job_is_in_the_next_claim_of_a_fair_queue(seed: Seed) -> None:
+    """However many jobs another key has waiting, of the same priority and under the same cap; and no more calls than
+    beside 100 of them, within 20 %."""
+    seed.configure(fair=1)
+    seed.cap("task=t", 10)
+    costs = []
+    added = 0
+    for waiting in (100, BLOCKED):
+        fill(
+            seed,
+            (seed.job(f"x-{n}", scopes=["task=t", "fair=x"]) for n in range(added, waiting)),
+        )
+        added = waiting
+        held = seed.claim().jobs
+        assert len(held) == 10
+        seed.enqueue(f"y-{waiting}", scopes=["task=t", "fair=y"])
+        seed.complete(*held)
+        tally = Tally(seed.control)
+        with tally.counting():
+            claimed = seed.claim(2)
+        assert f"y-{waiting}" in [c.id for c in claimed.jobs]
+        seed.complete(*claimed.jobs)
+        costs.append(tally.calls)
+
+    assert costs[1] <= costs[0] * 1.2, costs
