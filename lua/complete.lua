@@ -16,6 +16,7 @@ if refusal then
 end
 local held, refusals = read_held()
 redis.call('HLEN', jobs)
+redis.call('ZCARD', scheduled)
 
 local events, done, answer = {}, {}, {}
 for i = 1, each_count do
