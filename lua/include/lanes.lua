@@ -201,7 +201,7 @@ end
 --- that order).
 local function reevaluate(name, before)
   local scope = scope_of(name)
-  if scope.stored and not has_room(scope) then
+  if (scope.rate or scope.stored) and not has_room(scope) then
     return
   end
   local lane = first_blocked(name)
