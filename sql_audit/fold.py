@@ -19,7 +19,14 @@ from typing import Any, Final
 
 from rq_core.machine import CLAIMED_STATES, JOB_EVENT_FIELDS, Event, State
 from sql_audit.entries import Intake, clean, to_json
-from sql_audit.schema import ATTEMPT_COLUMNS, GONE, JOB_COLUMNS, QUARANTINED, TERMINAL_STATES
+from sql_audit.schema import (
+    ATTEMPT_COLUMNS,
+    GONE,
+    JOB_COLUMNS,
+    LOST,
+    QUARANTINED,
+    TERMINAL_STATES,
+)
 
 EventRow = tuple[Any, ...]
 """One row of job_event, in the order of schema.EVENT_COLUMNS."""
@@ -544,7 +551,8 @@ class Folder:
             state = facts["state"]
             if state is None:
                 # Redis does not have it. How it ended is known to SQL, or to nobody.
-                job.state = job.state if job.state in TERMINAL_STATES else GONE
+                known = job.state == LOST or job.state in TERMINAL_STATES
+                job.state = job.state if known else GONE
                 return None
             job.state = state
             since = facts["since_ms"]
