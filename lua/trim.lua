@@ -33,12 +33,13 @@ end
 if #redis.call('XRANGE', outbox, upto, upto) == 0 then
   return {'ok', 'absent'}
 end
+local all = redis.call('XREVRANGE', outbox, '+', '-', 'COUNT', 1)[1][1] == upto
 local sleeping = wake_is_empty()
 local shut = gate_is_shut()
 
 redis.call('XTRIM', outbox, 'MINID', upto)
 set_fact('trimmed', upto)
-if redis.call('XLEN', outbox) == 1 then
+if all then
   -- The mirror has all. Entries that came back with an old RDB, or that it could not number, were never told off.
   jobs, size = fact('backlog_jobs'), fact('backlog_bytes')
 end

@@ -647,7 +647,8 @@ def _event_table(events: Sequence[LoggedEvent], title: str) -> Any:
         )
         claim = "" if event.claim is None else str(event.claim)
         words = (
-            readable(event.at_ms), event.queue, event.number, event.type, claim,
+            readable(event.at_ms), event.queue, event.number,
+            f"{event.type} (orphaned)" if event.orphaned else event.type, claim,
             event.worker or "", event.task or "", detail,
         )  # fmt: skip
         # Text: what a job says is never read as markup.

@@ -324,12 +324,28 @@ def end_jobs(connection: Connection, queue: str, state: str, epoch: int, at_ms: 
 # Folding anew.
 
 
-class _Mark(NamedTuple):
-    """An end that all live jobs met that were not heard of since ``epoch`` began."""
+class Mark(NamedTuple):
+    """An end that all live jobs met of which nothing was told since ``epoch`` began."""
 
+    at: OutboxId
+    """Before what follows this entry."""
     epoch: int
     state: str
     at_ms: int
+
+
+def marks(connection: Connection, queue: str, orphaned: Sequence[Range]) -> list[Mark]:
+    """The ends that all live jobs of a queue met, oldest first."""
+    found = []
+    for row in connection.execute(_LOSSES, {"queue": queue}):
+        began = OutboxId(row.epoch, 0)
+        if row.kind == "forgotten":
+            mark = Mark(began, row.epoch, LOST, row.at_ms)
+        else:
+            mark = Mark(OutboxId(row.upto_epoch, row.upto_seq), row.epoch, GONE, row.at_ms)
+        if not in_any(began, orphaned) and not in_any(mark.at, orphaned):
+            found.append(mark)
+    return found
 
 
 def refold(
@@ -340,17 +356,12 @@ def refold(
     orphaned: Sequence[Range],
 ) -> None:
     """Put jobs and their claims where their surviving events leave them."""
-    marks = [
-        _Mark(row.epoch, LOST if row.kind == "forgotten" else GONE, row.at_ms)
-        for row in connection.execute(_LOSSES, {"queue": queue})
-        if not _in_any(OutboxId(row.epoch, 0), orphaned)
-        and (row.kind == "forgotten" or not _in_any((row.upto_epoch, row.upto_seq), orphaned))
-    ]
+    ends = marks(connection, queue, orphaned)
     for begin in range(0, len(ids), JOBS):
         chunk = list(ids[begin : begin + JOBS])
         of_jobs = {"queue": queue, "ids": chunk}
         rows = [tuple(row) for row in connection.execute(_EVENTS_OF_JOBS, of_jobs)]
-        jobs, attempts = folded(queue, chunk, rows, orphaned, marks)
+        jobs, attempts = folded(queue, chunk, rows, orphaned, ends)
         for statement in _DELETE_JOBS:
             connection.execute(statement, of_jobs)
         database.put_jobs(connection, jobs, [])
@@ -362,20 +373,29 @@ def folded(
     ids: Iterable[str],
     rows: Iterable[EventRow],
     orphaned: Sequence[Range],
-    marks: Sequence[_Mark] = (),
+    ends: Sequence[Mark] = (),
 ) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
     """The rows of ``job`` and of ``job_attempt`` that jobs have by their surviving events.
 
     A job without any was Redis' once, and is ``lost``: what it was says the fold of all its events.
     """
     surviving, whole = Folder(queue, ()), Folder(queue, ())
+    to_come = list(ends)
+
+    def pass_ends(upto: OutboxId | None) -> None:
+        while to_come and (upto is None or to_come[0].at < upto):
+            mark = to_come.pop(0)
+            surviving.end_all(mark.state, mark.epoch, mark.at_ms)
+
     for row in rows:
         intake = intake_of(row)
         if intake is None:
             continue
         whole.add(intake)
-        if not _in_any((row[1], row[2]), orphaned):
-            surviving.add(intake_of(row) or intake)
+        if not in_any(intake.id, orphaned):
+            pass_ends(intake.id)
+            surviving.add(intake)
+    pass_ends(None)
     jobs: list[Job] = []
     for job_id in ids:
         job = surviving.touched.get(job_id)
@@ -383,32 +403,15 @@ def folded(
             job = whole.touched.get(job_id)
             if job is None:
                 continue  # It was only ever refused something.
-            _end(job, LOST)
-        else:
-            mark = next((m for m in reversed(marks) if job.last_epoch < m.epoch), None)
-            if mark is not None and job.state in _LIVE_STATES:
-                _end(job, mark.state)
+            job.reason, job.state = job.state, LOST
+            job.fence = job.worker = job.due_ms = None
         jobs.append(job)
-    in_force = {(job.job_id, job.fence) for job in jobs}
     attempts = [*surviving.begun.values(), *surviving.resumed.values()]
-    for attempt in attempts:
-        if attempt.outcome is None and (attempt.job_id, attempt.fence) not in in_force:
-            fence_epoch = OutboxId.parse(attempt.fence).epoch
-            mark = next((m for m in marks if fence_epoch < m.epoch), None)
-            attempt.outcome = LOST
-            attempt.ended_at_ms = None if mark is None else mark.at_ms
     return list(map(job_row, jobs)), list(map(attempt_row, attempts))
 
 
-_LIVE_STATES: Final = frozenset(str(state) for state in State)
-
-
-def _end(job: Job, state: str) -> None:
-    job.reason, job.state = job.state, state
-    job.fence = job.worker = job.due_ms = None
-
-
-def _in_any(entry: tuple[int, int], orphaned: Sequence[Range]) -> bool:
+def in_any(entry: tuple[int, int], orphaned: Iterable[Range]) -> bool:
+    """Whether an entry is orphaned."""
     return any(entry in each for each in orphaned)
 
 

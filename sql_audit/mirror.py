@@ -164,6 +164,8 @@ class _Batch:
     breaks: list[_Break] = field(default_factory=list)
     extra: list[Quarantined] = field(default_factory=list)
     """What is kept raw besides the entries' own."""
+    rejoined: bool = False
+    """Whether Redis' history went on without the anchor."""
     fork: losses.Fork | None = None
     """Where Redis' history left SQL's, if its first entry says so."""
     folder: Folder | None = None
@@ -337,6 +339,7 @@ class Mirror:
         entries = batch.read
         if cursor.position is not None and not self._anchored(cursor, entries):
             entries = self._rejoin(cursor, entries)
+            batch.rejoined = True
         elif cursor.position is not None:
             entries = entries[1:]
         batch.entries = self._cut(entries)
@@ -551,9 +554,14 @@ class Mirror:
         Raises _Behind if Redis must say anew what lives before that can be mirrored.
         """
         before = batch.cursor.position
-        if before is None or not batch.intakes or _goes_on(batch.intakes[0], before):
+        if before is None or not batch.intakes:
             return
         first = batch.intakes[0]
+        # Numbers may be given twice: without the anchor it does not count that they match.
+        if first.event is not Event.EPOCH_STARTED or (
+            _goes_on(first, before) and not batch.rejoined
+        ):
+            return
         told = losses.told_last(first)
         reason = first.data.get("reason")
         if told is None and reason not in ("created", "behind"):
@@ -682,9 +690,9 @@ def _break_at_beginning(
 ) -> list[_Break]:
     """What an epoch's beginning reveals, if Redis' last entry was not the one mirrored last."""
     told = losses.told_last(intake)
-    if before is None or told == before:
-        return []
     passed = 0 if fork is None else fork.passed
+    if before is None or (told == before and not passed):
+        return []
     if told is None or told < before or passed:
         knew = "nothing" if told is None else f"events up to {told}"
         if passed:
