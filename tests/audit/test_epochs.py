@@ -16,7 +16,7 @@ from rq_core.operations import Operations
 from sql_audit import losses, migrate, queries
 from sql_audit.database import Database
 from sql_audit.drift import compare
-from sql_audit.mirror import BatchLimits, Mirror
+from sql_audit.mirror import STEPS, BatchLimits, Mirror
 from sql_audit.schema import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS
 from sql_audit.verify import QueueResult, Verdict, verify
 from tests.support import auditlog
@@ -408,6 +408,45 @@ def test_a_promoted_server_whose_clock_is_behind_begins_an_epoch_beyond_what_sql
     if verdict is Verdict.VIOLATED:
         assert {violation.invariant for violation in result.violations} == {"I7"}
         assert "another entry under this number" in result.violations[0].says
+
+
+# The mirror dies while it finds out.
+
+
+class Stopped(Exception):
+    """The mirror stopped here."""
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_mirror_that_dies_over_a_loss_notes_it_once(
+    start_redis: Callable[..., RedisServer], database: Database, step: str
+) -> None:
+    server = start_redis()
+    with Client(server.url) as client:
+        enqueue(client, "kept", "claimed")
+        drain(client, database)
+        with server.client() as control:
+            control.save()
+        client.one(client.operations.claim_call(QUEUE, "w-1", 1))
+        enqueue(client, "forgotten")
+        drain(client, database)
+        server.kill()
+        server.start()
+        enqueue(client, "afterwards")
+
+        def stop(done: str) -> None:
+            if done == step:
+                raise Stopped
+
+        with pytest.raises(Stopped):
+            auditlog.drain(Mirror(client, database, QUEUE, on_step=stop))
+        result = assert_agree(client, database, Verdict.HOLDS)
+
+    assert result.orphans == 2
+    assert len(auditlog.rows(database, "SELECT 1 FROM mirror_loss")) == 1
+    expected = {"kept": "ready", "claimed": "ready", "forgotten": "lost", "afterwards": "ready"}
+    assert states(database) == expected
+    assert auditlog.rows(database, "SELECT 1 FROM job_attempt") == []
 
 
 # The audit trail is switched off and on.
