@@ -587,10 +587,14 @@ class Mirror:
             )
             return
         logger.error(
-            "queue %s: Redis forgot what came after %s: %d events of %d jobs are orphaned, and %d "
-            "entries that it has cannot be mirrored, since SQL had passed their numbers",
-            self.queue, fork.survivor, loss.events, loss.jobs, fork.passed,
+            "queue %s: Redis forgot what came after %s: %d events of %d jobs are orphaned",
+            self.queue, fork.survivor, loss.events, loss.jobs,
         )  # fmt: skip
+        if fork.passed:
+            logger.error(
+                "queue %s: %d entries go to quarantine, since SQL had passed their numbers",
+                self.queue, fork.passed,
+            )  # fmt: skip
 
     def _note_breaks(self, batch: _Batch) -> None:
         """Beginnings of epochs and gaps among the entries of the batch."""

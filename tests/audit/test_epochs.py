@@ -66,7 +66,7 @@ def assert_agree(client: Client, database: Database, verdict: Verdict) -> QueueR
 
     assert client.counts(QUEUE).backlog == 0
     assert compare(client, database, QUEUE) == ([], [])
-    assert examine(client.snapshot(QUEUE)) == []
+    assert [finding.says for finding in examine(client.snapshot(QUEUE))] == []
     jobs, attempts = fold_anew(database)
     assert rows(database, "job", JOB_COLUMNS) == jobs
     assert rows(database, "job_attempt", ATTEMPT_COLUMNS) == attempts
