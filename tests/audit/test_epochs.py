@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from sqlalchemy import text
 
 from rq_core.client import Client
@@ -14,9 +15,11 @@ from rq_core.doctor import examine
 from rq_core.job import NewJob, profile
 from rq_core.operations import Operations
 from sql_audit import losses, migrate, queries
+from sql_audit.cli import audit
 from sql_audit.database import Database
 from sql_audit.drift import compare
 from sql_audit.mirror import STEPS, BatchLimits, Mirror
+from sql_audit.restore import Survey, survey
 from sql_audit.schema import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS
 from sql_audit.verify import QueueResult, Verdict, verify
 from tests.support import auditlog
@@ -408,6 +411,47 @@ def test_a_promoted_server_whose_clock_is_behind_begins_an_epoch_beyond_what_sql
     if verdict is Verdict.VIOLATED:
         assert {violation.invariant for violation in result.violations} == {"I7"}
         assert "another entry under this number" in result.violations[0].says
+
+
+# What is left to be done.
+
+
+def test_restore_lists_what_was_lost_and_what_will_run_again(
+    start_redis: Callable[..., RedisServer], database: Database
+) -> None:
+    server = start_redis()
+    with Client(server.url) as client:
+        operations = client.operations
+        enqueue(client, "done-before", "waits")
+        with server.client() as control:
+            control.save()
+        enqueue(client, "unheard-of", "done-and-forgotten", "runs")
+        drain(client, database)
+        (claimed,) = {c.fence for c in client.one(operations.claim_call(QUEUE, "w-1", 5)).jobs}
+        done = [(job_id, claimed) for job_id in ("done-before", "done-and-forgotten")]
+        client.one(operations.complete_call(QUEUE, "w-1", done))
+        drain(client, database)
+        assert survey(client, database, QUEUE) == Survey()
+        server.kill()
+        server.start()
+        client.one(operations.complete_call(QUEUE, "w-1", [("runs", claimed)]))
+        drain(client, database)
+
+        found = survey(client, database, QUEUE)
+        command = ["restore", "--audit", str(database.address.render_as_string(False))]
+        shown = CliRunner().invoke(audit, [*command, "--redis", server.url])
+
+    assert {job.job_id: (job.was, job.finished, job.ran_on) for job in found.lost} == {
+        "unheard-of": ("running", None, False),
+        "done-and-forgotten": ("succeeded", "succeeded", False),
+        "runs": ("running", None, True),
+    }
+    assert [(job.job_id, job.finished, job.state) for job in found.revived] == [
+        ("done-before", "succeeded", "ready")
+    ]
+    assert shown.exit_code == 0
+    assert "q: 3 jobs lost, 1 revived" in shown.output
+    assert "revived: done-before  ready, succeeded at" in shown.output
 
 
 # The mirror dies while it finds out.
