@@ -50,7 +50,7 @@ _EVENTS_OF_ENTRIES: Final = text(
     "AND (epoch, seq) <= (:to_epoch, :to_seq) ORDER BY epoch, seq, ordinal"
 )
 _FIRST: Final = text(
-    "SELECT epoch, seq FROM job_event WHERE queue = :queue ORDER BY epoch, seq LIMIT 1"
+    "SELECT epoch, seq, type, detail FROM job_event WHERE queue = :queue ORDER BY epoch, seq LIMIT 1"
 )
 _COUNT: Final = text(
     "SELECT COUNT(*) FROM job_event WHERE queue = :queue AND (epoch, seq) > (:epoch, :seq) "
@@ -140,8 +140,7 @@ def find(
     Also returns the entries before it that cannot be mirrored, oldest first.
     """
     at = beginning.id
-    row = connection.execute(_FIRST, {"queue": queue}).one_or_none()
-    first = OutboxId(*row) if row is not None else cursor
+    earlier = _before_the_log(connection, queue)
     told = told_last(beginning)
     kept: list[Quarantined] = []
     changed: OutboxId | None = None
@@ -154,7 +153,8 @@ def find(
         ours = _rows_of(connection, queue, entries)
         for entry_id, raw in entries:
             rows = ours.get(entry_id, [])
-            if _same(entry_id, raw, rows) or (not rows and entry_id < first):
+            known = earlier is not None and earlier.epoch == entry_id.epoch and entry_id <= earlier
+            if known or _same(entry_id, raw, rows):
                 return Fork(at, entry_id, len(kept), changed), kept[::-1]
             if rows:
                 changed = entry_id
@@ -171,6 +171,17 @@ def find(
     # Redis has nothing left that SQL has. Its earliest epoch says what it went on from.
     survivor = told if whole else cursor
     return Fork(at, survivor, len(kept), changed), kept[::-1]
+
+
+def _before_the_log(connection: Connection, queue: str) -> OutboxId | None:
+    """The last entry that Redis had before the first that SQL has, as that tells it."""
+    row = connection.execute(_FIRST, {"queue": queue}).one_or_none()
+    if row is None:
+        return None
+    if row.type != Event.EPOCH_STARTED:
+        return OutboxId(row.epoch, row.seq - 1)
+    facts = json.loads(row.detail or "{}")
+    return told_last(Intake(OutboxId(row.epoch, row.seq), None, None, "", None, 0, data=facts))
 
 
 def told_last(beginning: Intake) -> OutboxId | None:

@@ -45,6 +45,10 @@ def drain(client: Client, database: Database) -> None:
     auditlog.drain(Mirror(client, database, QUEUE, limits=BatchLimits(events=60)))
 
 
+def timed_client(server: RedisServer) -> Client:
+    return Client(server.url, operations=Operations(url=server.url, scripts=timed))
+
+
 def rows(database: Database, table: str, columns: tuple[str, ...]) -> set[tuple[object, ...]]:
     with database.readers.connect() as connection:
         found = connection.execute(text(f"SELECT {', '.join(columns)} FROM {table}"))
@@ -158,6 +162,31 @@ def test_a_mirror_finds_out_that_redis_is_empty_before_anybody_comes_back(
     assert [loss.jobs for loss in result.losses] == [2]
 
 
+def test_an_empty_server_whose_clock_is_behind_is_told_too(
+    start_redis: Callable[..., RedisServer], database: Database
+) -> None:
+    server = start_redis()
+    # A producer does not know what SQL has.
+    with (
+        timed_client(server) as client,
+        timed_client(server) as producer,
+        server.client() as control,
+    ):
+        Clock(control, START_MS)
+        enqueue(client, "lost", "again")
+        drain(client, database)
+        control.flushall()
+        Clock(control, START_MS - 5 * MINUTE_MS)
+        enqueue(producer, "again", "new")
+
+        result = assert_agree(client, database, Verdict.UNKNOWN)
+
+    assert states(database) == {"lost": "lost", "again": "ready", "new": "ready"}
+    assert orphaned(database) == []
+    assert [loss.jobs for loss in result.losses] == [2]
+    assert len(auditlog.rows(database, "SELECT 1 FROM quarantine WHERE kind = 'conflict'")) == 2
+
+
 # Redis goes back.
 
 
@@ -193,6 +222,27 @@ def test_a_restart_from_an_old_snapshot_orphans_what_came_after_it(
     assert last in loss.says
     history = queries.history(database.readers, "forgotten")
     assert (history[0].type, history[0].orphaned) == ("enqueued", True)
+
+
+def test_a_snapshot_from_before_the_mirror_came_orphans_the_whole_log(
+    start_redis: Callable[..., RedisServer], database: Database
+) -> None:
+    server = start_redis()
+    with Client(server.url) as client, server.client() as control:
+        enqueue(client, "a", "b")
+        control.save()
+        enqueue(client, "c")
+        # As the ring does after enough events: SQL never sees what the snapshot has.
+        control.xtrim(f"rqc:{{{QUEUE}}}:outbox", maxlen=1, approximate=False)
+        drain(client, database)
+        before = len(auditlog.events(database, QUEUE))
+        server.kill()
+        server.start()
+
+        result = assert_agree(client, database, Verdict.HOLDS)
+
+    assert states(database) == {"a": "ready", "b": "ready", "c": "lost"}
+    assert result.orphans == before
 
 
 def _after(entry_id: str) -> tuple[int, int]:
@@ -365,10 +415,6 @@ def test_a_promoted_server_whose_clock_is_behind_begins_an_epoch_beyond_what_sql
     start_redis: Callable[..., RedisServer], database: Database, who: str
 ) -> None:
     pair = Pair(start_redis)
-
-    def timed_client(server: RedisServer) -> Client:
-        return Client(server.url, operations=Operations(url=server.url, scripts=timed))
-
     with (
         timed_client(pair.first) as old,
         timed_client(pair.second) as new,
