@@ -2,12 +2,15 @@
 
 Until then the outbox is a ring of recent events. If the queue began empty in this epoch and the ring still has the
 whole of it, the history simply begins there; otherwise a new epoch starts, and the mirror asks for a baseline of the jobs that are alive.
+
+`known` is an epoch that SQL has: a queue that is in an earlier one (Redis forgot, and its clock is behind or the same
+numbers were given again) leaves it for one beyond, since what has a number that SQL has passed cannot be mirrored.
 Sending it twice is harmless, so it takes no call slot.
 
 Flags: allow-oom
 Keys: meta outbox wake
 Meta: epoch replid audit audit_id baseline whole_epoch
-Args: by audit_id mode
+Args: by audit_id mode known:int
 Uses: clock meta epoch emit wake gate
 Returns: ok on|baseline|off | refused elsewhere AUDIT_ID | refused arguments mode | epoch. BASELINE asks for baseline calls
 Invariants: I5, I7
@@ -35,19 +38,22 @@ if mode == 'off' then
     set_fact('backlog_jobs', 0)
     set_fact('backlog_bytes', 0)
   end
-elseif facts.audit ~= 'on' then
+elseif facts.audit ~= 'on' or tonumber(facts.epoch) < known then
+  local behind = tonumber(facts.epoch) < known
   local first = redis.call('XRANGE', outbox, '-', '+', 'COUNT', 1)[1][1]
-  set_fact('audit', 'on')
-  set_fact('audit_id', audit_id)
-  set_fact('trimmed', '0-0')
-  if facts.whole_epoch == facts.epoch and first == facts.epoch .. '-0' then
+  if facts.audit ~= 'on' then
+    set_fact('audit', 'on')
+    set_fact('audit_id', audit_id)
+    set_fact('trimmed', '0-0')
+  end
+  if not behind and facts.whole_epoch == facts.epoch and first == facts.epoch .. '-0' then
     set_fact('baseline', 'done')
   else
     local old = facts.epoch
     local last = redis.call('XREVRANGE', outbox, '+', '-', 'COUNT', 1)[1][1]
-    set_fact('epoch', string.format('%.0f', math.max(tonumber(old) + 1, now)))
+    set_fact('epoch', string.format('%.0f', math.max(tonumber(old) + 1, now, known + 1)))
     set_fact('baseline', 'pending')
-    emit_queue('epoch_started', now, by, '["attached",' .. old .. ',' .. quoted(facts.replid) .. ',' ..
+    emit_queue('epoch_started', now, by, '["' .. (behind and 'behind' or 'attached') .. '",' .. old .. ',' .. quoted(facts.replid) .. ',' ..
       quoted(facts.replid) .. ',' .. quoted(last) .. ']')
   end
 end

@@ -27,10 +27,10 @@ if not same_history(facts) then
   local last = info and info[1]
   if not facts.epoch then
     started = 'created'
-  elseif facts.replid ~= replid then
-    started = 'replid_changed'
-  else
+  elseif not last then
     started = 'outbox_lost'
+  else
+    started = 'replid_changed'
   end
   local alive, capped = redis.call('HLEN', state), redis.call('HLEN', caps)
   -- A lost meta loses the count of places in line; the clock is ahead of any that could have been given.

@@ -1,12 +1,13 @@
 --[[ trim: the mirror has committed the outbox up to an entry, which stays as the anchor of its next read.
-Sending it twice is harmless.
+Sending it twice is harmless, and so is an anchor that Redis has forgotten: then nothing is trimmed, since what it does
+have shows the mirror what was forgotten.
 
 Flags: allow-oom
 Keys: meta outbox wake
 Meta: epoch replid audit audit_id trimmed backlog_jobs backlog_bytes
 Args: audit_id upto jobs:int size:int
 Uses: meta epoch wake gate
-Returns: ok trimmed|already | refused elsewhere AUDIT_ID | refused off | refused beyond LAST | epoch
+Returns: ok trimmed|already|absent | refused elsewhere AUDIT_ID | refused off | epoch
 Invariants: I7 (only the audit database that the queue is attached to may trim)
 ]]
 
@@ -29,15 +30,19 @@ elseif not after(upto, facts.trimmed or '0-0') then
   return {'ok', 'already'}
 end
 -- An entry that is not there cannot be the anchor, and an empty outbox would read as a lost one.
-local last = redis.call('XREVRANGE', outbox, '+', '-', 'COUNT', 1)[1][1]
-if after(upto, last) then
-  return {'refused', 'beyond', last}
+if #redis.call('XRANGE', outbox, upto, upto) == 0 then
+  return {'ok', 'absent'}
 end
+local all = redis.call('XREVRANGE', outbox, '+', '-', 'COUNT', 1)[1][1] == upto
 local sleeping = wake_is_empty()
 local shut = gate_is_shut()
 
 redis.call('XTRIM', outbox, 'MINID', upto)
 set_fact('trimmed', upto)
+if all then
+  -- The mirror has all. Entries that came back with an old RDB, or that it could not number, were never told off.
+  jobs, size = fact('backlog_jobs'), fact('backlog_bytes')
+end
 set_fact('backlog_jobs', math.max(0, fact('backlog_jobs') - jobs))
 set_fact('backlog_bytes', math.max(0, fact('backlog_bytes') - size))
 if sleeping and shut and not gate_is_shut() then

@@ -155,9 +155,9 @@ class Client:
         """See Operations.dead."""
         return self.run(self.operations.dead(queue, limit))
 
-    def attach(self, queue: str, audit_id: str) -> None:
+    def attach(self, queue: str, audit_id: str, known: int = 0) -> None:
         """See Operations.attach."""
-        self.run(self.operations.attach(queue, audit_id))
+        self.run(self.operations.attach(queue, audit_id, known))
 
     def detach(self, queue: str, audit_id: str) -> None:
         """See Operations.detach."""
@@ -166,6 +166,12 @@ class Client:
     def read_outbox(self, queue: str, start: str, count: int) -> list[tuple[str, dict[str, str]]]:
         """See Operations.read_outbox."""
         return self.run(self.operations.read_outbox(queue, start, count))
+
+    def read_outbox_back(
+        self, queue: str, before: str, count: int
+    ) -> list[tuple[str, dict[str, str]]]:
+        """See Operations.read_outbox_back."""
+        return self.run(self.operations.read_outbox_back(queue, before, count))
 
     def trim(self, queue: str, audit_id: str, upto: str, jobs: int, size: int) -> None:
         """See Operations.trim."""

@@ -208,7 +208,7 @@ QUEUE_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         EventField("version", "1, 2, 3… per scope"),
     ),
     _E.EPOCH_STARTED: (
-        EventField("reason", "created, replid_changed, outbox_lost or attached"),
+        EventField("reason", "created, replid_changed, outbox_lost, attached or behind"),
         EventField("old_epoch", "the epoch before, null if none is known"),
         EventField("old_replid", "the history that the server had, null if none is known"),
         EventField("replid", "the history that it has now"),

@@ -727,10 +727,14 @@ class Operations:
 
     # The mirror.
 
-    def attach(self, queue: str, audit_id: str) -> Plan[None]:
+    def attach(self, queue: str, audit_id: str, known: int = 0) -> Plan[None]:
         """Switch the audit trail on, for this audit database. Writes a baseline of the jobs that are alive, unless
-        the outbox still has the whole history. Raises AuditElsewhere if another database has the queue."""
-        answer = yield from self._attach(queue, audit_id, "on")
+        the outbox still has the whole history. Raises AuditElsewhere if another database has the queue.
+
+        ``known`` is an epoch that the database has: a queue in an earlier one starts another beyond it, with a
+        baseline, and so does every handshake of this client that starts one."""
+        self.set_floor(queue, known)
+        answer = yield from self._attach(queue, audit_id, "on", known)
         if answer != "baseline":
             return
         keys = queue_keys(queue, self.prefix)
@@ -750,8 +754,13 @@ class Operations:
         """Switch the audit trail off: the outbox becomes a ring of recent events."""
         yield from self._attach(queue, audit_id, "off")
 
-    def _attach(self, queue: str, audit_id: str, mode: str) -> Plan[str]:
-        args = {"by": self.name, "audit_id": check_name("audit", audit_id), "mode": mode}
+    def _attach(self, queue: str, audit_id: str, mode: str, known: int = 0) -> Plan[str]:
+        args = {
+            "by": self.name,
+            "audit_id": check_name("audit", audit_id),
+            "mode": mode,
+            "known": known,
+        }
         return (yield from self.one(Call("attach", queue, args, lambda reply: str(reply[0]))))
 
     def _baseline(self, queue: str, ids: Sequence[str], *, last: int) -> Plan[None]:
@@ -768,8 +777,19 @@ class Operations:
         )
         return [(entry_id, pairs_of(flat)) for entry_id, flat in entries]
 
+    def read_outbox_back(
+        self, queue: str, before: str, count: int
+    ) -> Plan[list[tuple[str, dict[str, str]]]]:
+        """Entries before ``before`` (exclusive), raw, the newest first."""
+        keys = queue_keys(queue, self.prefix)
+        (entries,) = yield from self.ask(
+            [["XREVRANGE", keys("outbox"), f"({before}", "-", "COUNT", count]], queue
+        )
+        return [(entry_id, pairs_of(flat)) for entry_id, flat in entries]
+
     def trim(self, queue: str, audit_id: str, upto: str, jobs: int, size: int) -> Plan[None]:
-        """Forget the outbox below ``upto``, which is committed in SQL and stays as an anchor.
+        """Forget the outbox below ``upto``, which is committed in SQL and stays as an anchor. If Redis has forgotten
+        ``upto`` itself, nothing is trimmed.
 
         ``jobs`` and ``size`` are what was mirrored since the last trim: job events (one for an event about the queue),
         and the bytes of their type, jobs or data, and why fields.

@@ -394,6 +394,8 @@ def print_result(result: Result) -> None:
         )
         if found.orphans:
             click.echo(f"  {found.orphans} events are orphaned: Redis forgot them")
+        for loss in found.losses:
+            click.echo(f"  lost: {loss.at} {readable(loss.at_ms)}: {loss.says}")
         if found.restated:
             click.echo(f"  {found.restated} jobs were restated by a repair")
         for note in found.notes:
@@ -431,6 +433,47 @@ def head(url: str | None, queue: str | None, as_json: bool) -> None:
     for each in found:
         number = "-" if each.epoch is None else f"{each.epoch}-{each.number}"
         click.echo(f"{each.queue}  {number}  {each.sha256}")
+
+
+@audit.command()
+@audit_option
+@redis_option
+@prefix_option
+@queue_option
+@json_option
+def restore(
+    url: str | None, redis_url: str, prefix: str, queue: str | None, *, as_json: bool
+) -> None:
+    """List what a loss left to be done: jobs that SQL knows as live or lost and Redis does not have,
+    and jobs that SQL saw finish and that will run again. It changes nothing: the log has a digest of
+    their arguments, so only who enqueued a job can do so again.
+    """
+    with _current(url) as database:
+        from rq_core.client import Client
+        from sql_audit import queries
+        from sql_audit.restore import survey
+
+        marks = queries.watermarks(database.readers, queue)
+        if not marks:
+            _unknown_queue(database.readers, queue)
+        with Client(redis_url, prefix=prefix, name="audit") as client:
+            found = {mark.queue: survey(client, database, mark.queue) for mark in marks}
+    if as_json:
+        queues = {name: dataclasses.asdict(each) for name, each in found.items()}
+        _print_json({"queues": queues}, marks)
+        return
+    for name, each in found.items():
+        click.echo(f"{name}: {len(each.lost)} jobs lost, {len(each.revived)} revived")
+        for job in each.lost:
+            ended = f", {job.finished} before Redis forgot it" if job.finished else ""
+            went_on = ", a worker went on with it" if job.ran_on else ""
+            click.echo(f"  lost: {job.job_id}  {job.task or '?'}  was {job.was}{ended}{went_on}")
+        for job_ in each.revived:
+            click.echo(
+                f"  revived: {job_.job_id}  {job_.state}, {job_.finished} at {job_.number}: "
+                "cancel it if it must not run again"
+            )
+    _print_marks(_console(), marks)
 
 
 @audit.command()
@@ -645,7 +688,8 @@ def _event_table(events: Sequence[LoggedEvent], title: str) -> Any:
         )
         claim = "" if event.claim is None else str(event.claim)
         words = (
-            readable(event.at_ms), event.queue, event.number, event.type, claim,
+            readable(event.at_ms), event.queue, event.number,
+            f"{event.type} (orphaned)" if event.orphaned else event.type, claim,
             event.worker or "", event.task or "", detail,
         )  # fmt: skip
         # Text: what a job says is never read as markup.

@@ -19,7 +19,14 @@ from typing import Any, Final
 
 from rq_core.machine import CLAIMED_STATES, JOB_EVENT_FIELDS, Event, State
 from sql_audit.entries import Intake, clean, to_json
-from sql_audit.schema import ATTEMPT_COLUMNS, GONE, JOB_COLUMNS, QUARANTINED, TERMINAL_STATES
+from sql_audit.schema import (
+    ATTEMPT_COLUMNS,
+    GONE,
+    JOB_COLUMNS,
+    LOST,
+    QUARANTINED,
+    TERMINAL_STATES,
+)
 
 EventRow = tuple[Any, ...]
 """One row of job_event, in the order of schema.EVENT_COLUMNS."""
@@ -34,6 +41,7 @@ _RUNNING: Final = str(State.RUNNING)
 _CANCELLING: Final = str(State.CANCELLING)
 _DEAD: Final = str(State.DEAD)
 _CLAIMED: Final = frozenset(str(s) for s in CLAIMED_STATES)
+_LIVE: Final = frozenset(str(s) for s in State)
 
 
 class Job:
@@ -180,6 +188,26 @@ class Folder:
         return list(map(attempt_row, self.begun.values())), list(
             map(attempt_row, self.resumed.values())
         )
+
+    # What no event of a job says.
+
+    def end_all(self, state: str, epoch: int, at_ms: int) -> None:
+        """Put every live job of which nothing was told since ``epoch`` began into a state. (In SQL,
+        where all jobs of a queue are, :func:`sql_audit.losses.end_jobs` does it.)
+        """
+        for job in self.touched.values():
+            if job.state in _LIVE and job.last_epoch < epoch:
+                self._lose_claim(job, at_ms)
+                job.reason, job.state = job.state, state
+                job.worker = job.due_ms = None
+
+    def _lose_claim(self, job: Job, at_ms: int) -> None:
+        """A claim is not in force any more, and no event ended it."""
+        if job.fence is not None:
+            attempt = self._attempt(job, job.fence)
+            if attempt.outcome is None:
+                attempt.outcome, attempt.ended_at_ms = LOST, at_ms
+            job.fence = None
 
     # Reading an entry.
 
@@ -330,6 +358,8 @@ class Folder:
             strict=True,
         ):
             job = self._job(job_id, intake)
+            if job.fence is not None:
+                self._lose_claim(job, at_ms)
             job.state = _READY if due is None else _SCHEDULED
             job.task, job.priority, job.seq, job.digest = task, priority, place, digest
             job.lane = lane
@@ -369,6 +399,8 @@ class Folder:
             strict=True,
         ):
             job = self._job(job_id, intake)
+            if job.fence is not None:
+                self._lose_claim(job, at_ms)
             job.state = _RUNNING
             job.claims, job.fence, job.worker, job.claimed_at_ms = claim, fence, by, at_ms
             attempt = self.begun[job_id, fence] = Attempt(job, fence, claim)
@@ -404,6 +436,8 @@ class Folder:
         ):
             job = self._job(job_id, intake)
             claim = self._end(job, fence, Event.SUCCEEDED)
+            if job.fence != fence:
+                self._lose_claim(job, at_ms)
             job.state = "succeeded"
             job.finished_at_ms = at_ms
             job.fence = job.worker = None
@@ -433,6 +467,8 @@ class Folder:
         ):
             facts = dict(zip(names, values, strict=True))
             job = self._job(facts["id"], intake)
+            if job.fence is not None and job.fence != facts.get("fence"):
+                self._lose_claim(job, self.at_ms)
             claim = apply(job, facts)
             if job.state not in _CLAIMED:
                 job.fence = job.worker = None
@@ -544,7 +580,8 @@ class Folder:
             state = facts["state"]
             if state is None:
                 # Redis does not have it. How it ended is known to SQL, or to nobody.
-                job.state = job.state if job.state in TERMINAL_STATES else GONE
+                known = job.state == LOST or job.state in TERMINAL_STATES
+                job.state = job.state if known else GONE
                 return None
             job.state = state
             since = facts["since_ms"]

@@ -29,6 +29,7 @@ from sqlalchemy import Connection
 
 from rq_core.history import OutboxId
 from rq_core.machine import Event
+from sql_audit import losses
 from sql_audit.database import Database, copy_text, data_refused, describe
 from sql_audit.entries import (
     INTEGER_MAX,
@@ -38,7 +39,6 @@ from sql_audit.entries import (
     clean,
     fingerprint,
     hold,
-    pack,
     take,
     to_json,
 )
@@ -58,8 +58,8 @@ from sql_audit.statements import (
 logger = logging.getLogger("rq_core.audit")
 
 STEPS: Final = (
-    "attached", "read", "locked", "compared", "events", "projected", "chained", "advanced",
-    "committed", "trimmed",
+    "attached", "read", "locked", "compared", "forgotten", "events", "projected", "chained",
+    "advanced", "committed", "trimmed",
 )  # fmt: skip
 """The steps of a turn, in order; ``on_step`` is told each one when it is done."""
 
@@ -85,6 +85,8 @@ class Outcome(StrEnum):
     """Another mirror has the cursor."""
     STALE = "stale"
     """Another mirror moved the cursor meanwhile. The next turn reads on from there."""
+    BEHIND = "behind"
+    """Redis does not go on from what SQL has. It was made to begin an epoch that can be mirrored."""
     REFUSED = "refused"
     """SQL refused a row. The next turns look for it, and put it into quarantine."""
 
@@ -139,6 +141,14 @@ class _Break(NamedTuple):
     detail: str | None = None
 
 
+class _Behind(Exception):
+    """Redis must begin an epoch after ``known`` before anything of it can be mirrored."""
+
+    def __init__(self, known: int, why: str) -> None:
+        super().__init__(why)
+        self.known = known
+
+
 @dataclass(slots=True)
 class _Batch:
     """What one turn carries from step to step."""
@@ -154,6 +164,10 @@ class _Batch:
     breaks: list[_Break] = field(default_factory=list)
     extra: list[Quarantined] = field(default_factory=list)
     """What is kept raw besides the entries' own."""
+    rejoined: bool = False
+    """Whether Redis' history went on without the anchor."""
+    fork: losses.Fork | None = None
+    """Where Redis' history left SQL's, if its first entry says so."""
     folder: Folder | None = None
     lines: str = ""
     """The rows of its events, as COPY has them."""
@@ -207,6 +221,8 @@ class Mirror:
         """While a refused row is looked for: how many entries a batch may have."""
         self._refusals: dict[OutboxId, list[str]] = {}
         """Entries that SQL refused alone, and what it said, each time."""
+        self._restated_from = 0
+        """Redis is known to have an epoch from here on that begins with a baseline."""
 
     # One turn.
 
@@ -219,12 +235,17 @@ class Mirror:
         if self._audit_id is None:
             self.attach()
         batch = self.read()
-        if not batch.read and batch.cursor.anchor is None:
+        if not batch.read and batch.cursor.position is None:
             return Turn(Outcome.IDLE)
         if len(batch.read) == 1 and self._anchored(batch.cursor, batch.read):
             return Turn(Outcome.IDLE)
         try:
             outcome = self._write(batch)
+        except _Behind as found:
+            logger.warning("queue %s: %s", self.queue, found)
+            self.attach(found.known)
+            self._restated_from = found.known
+            return Turn(Outcome.BEHIND)
         except Exception as error:
             if not data_refused(error):
                 raise
@@ -247,6 +268,7 @@ class Mirror:
                 return Outcome.HELD
             if not self.compare(connection, batch):
                 return Outcome.STALE
+            self.forget(connection, batch)
             self.insert_events(connection, batch)
             self.project(connection, batch)
             self.chain(connection, batch)
@@ -259,9 +281,9 @@ class Mirror:
 
     # The steps.
 
-    def attach(self) -> None:
+    def attach(self, known: int = 0) -> None:
         """Make the queue's cursor if there is none, and tell Redis that this database mirrors the
-        queue.
+        queue, and from which epoch on it must go on: the cursor's, and ``known`` or a later one.
 
         Raises rq_core.errors.AuditElsewhere if another one does.
         """
@@ -274,7 +296,8 @@ class Mirror:
                 assert connection is not None
                 connection.execute(CREATE_CURSOR[self.database.dialect], first)
                 connection.commit()
-        self.source.attach(self.queue, audit_id)
+        epoch = 0 if row is None or row.epoch is None else row.epoch
+        self.source.attach(self.queue, audit_id, max(known, epoch))
         self._audit_id = audit_id
         self._done("attached")
 
@@ -282,11 +305,12 @@ class Mirror:
         """Read the cursor, settle the trim it may still owe, and read from Redis up to a batch."""
         with self.database.readers.connect() as connection:
             cursor = Cursor(*connection.execute(CURSOR, {"queue": self.queue}).one())
-        if cursor.position is not None and cursor.position != self.position:
+        batch = _Batch(cursor, self._read_from(cursor.position))
+        if cursor.position != self.position and self._anchored(cursor, batch.read):
             # This mirror has begun, or another moved the cursor and may have died before its trim.
+            # Without the anchor nothing is trimmed: what is there shows what Redis still knew.
             self.trim(cursor)
         self.position = cursor.position
-        batch = _Batch(cursor, self._read_from(cursor.position))
         self._done("read")
         return batch
 
@@ -301,7 +325,7 @@ class Mirror:
         self._done("locked")
         return True
 
-    def compare(self, connection: Connection, batch: _Batch) -> bool:  # noqa: ARG002 - under its lock
+    def compare(self, connection: Connection, batch: _Batch) -> bool:
         """Find what follows the cursor, and note every break. False if the cursor moved since the
         read.
         """
@@ -313,27 +337,30 @@ class Mirror:
             # Redis is asked again now that the cursor cannot move, before this is called a break.
             batch.read = self._read_from(cursor.position)
         entries = batch.read
-        before = cursor.position
-        if before is not None and cursor.anchor is not None:
-            if entries and entries[0][0] == before:
-                if fingerprint(entries[0][1]) != cursor.anchor:
-                    self._note_changed(batch, before, entries[0][1])
-            elif not entries:
-                batch.breaks.append(
-                    _Break(
-                        before,
-                        "lost",
-                        cursor.at_ms or 0,
-                        "Redis has neither it nor anything after it",
-                    )
-                )
-        if entries and entries[0][0] == before:
+        if cursor.position is not None and not self._anchored(cursor, entries):
+            entries = self._rejoin(cursor, entries)
+            batch.rejoined = True
+        elif cursor.position is not None:
             entries = entries[1:]
         batch.entries = self._cut(entries)
         batch.intakes = self._take(batch.entries)
+        self._cut_at_breaks(batch)
+        self._find_fork(connection, batch)
         self._note_breaks(batch)
         self._done("compared")
         return True
+
+    def forget(self, connection: Connection, batch: _Batch) -> None:
+        """Take what Redis forgot out of the projection, before what it went on with is folded."""
+        if batch.fork is not None:
+            assert batch.cursor.position is not None
+            at_ms = batch.intakes[0].at_ms or batch.cursor.at_ms or 0
+            loss = losses.apply(
+                connection, self.database, self.queue, batch.fork, batch.cursor.position, at_ms
+            )
+            if loss is not None:
+                self._tell(batch.fork, loss)
+        self._done("forgotten")
 
     def insert_events(self, connection: Connection, batch: _Batch) -> None:
         """Fold the batch onto the jobs' rows as they stand, and append its events."""
@@ -387,6 +414,11 @@ class Mirror:
             cursor.batch, cursor.head = number, head
         if batch.breaks:
             connection.execute(INSERT_EPOCHS, [self._epoch_row(found) for found in batch.breaks])
+        if batch.intakes and _completes_baseline(batch.intakes[-1]):
+            last = batch.intakes[-1].id
+            began = losses.began(connection, self.queue, last)
+            if began is not None:
+                losses.restated(connection, self.queue, began, last, batch.folder.at_ms)
         self._done("chained")
 
     def advance(self, connection: Connection, batch: _Batch) -> None:
@@ -398,8 +430,6 @@ class Mirror:
             cursor.epoch, cursor.seq = last_id
             cursor.at_ms = batch.folder.at_ms
             cursor.anchor = fingerprint(last_raw)
-        elif batch.breaks:
-            self._note_anchor(batch)
         cursor.entries += len(batch.entries)
         cursor.events += len(batch.folder.events)
         cursor.trim_jobs = sum(intake.jobs for intake in batch.intakes)
@@ -488,13 +518,83 @@ class Mirror:
         ids = [entry_id for entry_id, _ in entries]
         return all(_follows(a, b) for a, b in pairwise(ids))
 
-    def _note_changed(self, batch: _Batch, at: OutboxId, raw: RawFields) -> None:
-        reason = "Redis has another entry under a number that is mirrored already"
-        batch.breaks.append(
-            _Break(at, "changed", batch.cursor.at_ms or 0, reason, detail=fingerprint(raw))
-        )
-        batch.extra.append(Quarantined(at, None, "conflict", reason, pack(raw)))
-        batch.cursor.anchor = fingerprint(raw)
+    def _rejoin(self, cursor: Cursor, entries: list[RawEntry]) -> list[RawEntry]:
+        """What can be mirrored after the cursor, if its anchor is not there, or not what it was.
+
+        Raises _Behind if Redis has nothing that can.
+        """
+        before = cursor.position
+        assert before is not None
+        changed = bool(entries) and entries[0][0] == before
+        if entries and not changed:
+            return entries
+        entries = self._read_from(OutboxId(before.epoch + 1, 0))
+        if not entries:
+            found = "another entry under that number" if changed else "nothing from there on"
+            raise _Behind(before.epoch + 1, f"SQL has {before}, Redis has {found}")
+        return entries
+
+    def _cut_at_breaks(self, batch: _Batch) -> None:
+        """End the batch before an epoch that does not go on from it, and behind a complete
+        baseline: what they say of all jobs is said between two batches.
+        """
+        before = batch.cursor.position
+        for index, intake in enumerate(batch.intakes):
+            end = index if index and not _goes_on(intake, before) else None
+            if _completes_baseline(intake):
+                end = index + 1
+            if end is not None:
+                del batch.entries[end:], batch.intakes[end:]
+                return
+            before = intake.id
+
+    def _find_fork(self, connection: Connection, batch: _Batch) -> None:
+        """See whether the batch begins where Redis' history left the one that SQL has.
+
+        Raises _Behind if Redis must say anew what lives before that can be mirrored.
+        """
+        before = batch.cursor.position
+        if before is None or not batch.intakes:
+            return
+        first = batch.intakes[0]
+        # Numbers may be given twice: without the anchor it does not count that they match.
+        if first.event is not Event.EPOCH_STARTED or (
+            _goes_on(first, before) and not batch.rejoined
+        ):
+            return
+        told = losses.told_last(first)
+        reason = first.data.get("reason")
+        if told is None and reason not in ("created", "behind"):
+            return  # Only the log is lost, and a baseline follows.
+        fork, kept = losses.find(connection, self.source, self.queue, first, before)
+        if fork.passed and reason not in losses.RESTATED_BY:
+            # What it had under passed numbers is missing from what follows.
+            last, _ = self.source.read_outbox_back(self.queue, str(OutboxId(INTEGER_MAX, 0)), 1)[0]
+            if first.id.epoch >= self._restated_from:
+                why = f"{fork.passed} entries before {first.id} have numbers that SQL had passed"
+                raise _Behind(OutboxId.parse(last).epoch + 1, why)
+        batch.fork = fork
+        batch.extra += kept
+        if fork.changed is not None:
+            text = "Redis has another entry under a number that is mirrored already"
+            at_ms = first.at_ms or 0
+            batch.breaks.append(_Break(fork.changed, "changed", at_ms, text, before))
+
+    def _tell(self, fork: losses.Fork, loss: losses.Loss) -> None:
+        if loss.kind == "forgotten":
+            logger.error(
+                "queue %s: Redis remembers nothing: %d live jobs are lost", self.queue, loss.jobs
+            )
+            return
+        logger.error(
+            "queue %s: Redis forgot what came after %s: %d events of %d jobs are orphaned",
+            self.queue, fork.survivor, loss.events, loss.jobs,
+        )  # fmt: skip
+        if fork.passed:
+            logger.error(
+                "queue %s: %d entries go to quarantine, since SQL had passed their numbers",
+                self.queue, fork.passed,
+            )  # fmt: skip
 
     def _note_breaks(self, batch: _Batch) -> None:
         """Beginnings of epochs and gaps among the entries of the batch."""
@@ -503,7 +603,7 @@ class Mirror:
             at, at_ms = intake.id, intake.at_ms or batch.cursor.at_ms or 0
             if intake.event is Event.EPOCH_STARTED:
                 batch.breaks.append(_beginning(intake, before, at_ms))
-                batch.breaks += _break_at_beginning(intake, before, at_ms)
+                batch.breaks += _break_at_beginning(intake, before, at_ms, batch.fork)
             elif before is None:
                 reason = "the stream began in the middle of an epoch"
                 batch.breaks.append(_Break(at, "joined", at_ms, reason))
@@ -513,11 +613,6 @@ class Mirror:
                 reason = "entries are missing" if same else "the epoch's beginning is missing"
                 batch.breaks.append(_Break(at, "gap", at_ms, reason, before, missing))
             before = at
-
-    def _note_anchor(self, batch: _Batch) -> None:
-        """A batch without entries: only a break to remember, once."""
-        if any(found.kind == "lost" for found in batch.breaks):
-            batch.cursor.anchor = None
 
     def _epoch_row(self, found: _Break) -> dict[str, Any]:
         return {
@@ -579,23 +674,33 @@ def _word(value: Any) -> str | None:
     return clean(value)[:NAME_LENGTH_MAX] if isinstance(value, str) else None
 
 
-def _told_last(intake: Intake) -> OutboxId | None:
-    """The last entry before, as an epoch's beginning tells it."""
-    last = intake.data.get("last")
-    try:
-        told = OutboxId.parse(last) if isinstance(last, str) else None
-    except ValueError:
-        return None
-    return told if told is None or max(told) <= INTEGER_MAX else None
+def _goes_on(intake: Intake, before: OutboxId | None) -> bool:
+    """Whether an entry goes on from the one before, as far as it tells: not if it begins an epoch
+    after another one.
+    """
+    if intake.event is not Event.EPOCH_STARTED or before is None:
+        return True
+    return losses.told_last(intake) == before
 
 
-def _break_at_beginning(intake: Intake, before: OutboxId | None, at_ms: int) -> list[_Break]:
+def _completes_baseline(intake: Intake) -> bool:
+    if intake.event is not Event.POLICY_CHANGED:
+        return False
+    return (intake.data.get("field"), intake.data.get("new")) == ("baseline", "done")
+
+
+def _break_at_beginning(
+    intake: Intake, before: OutboxId | None, at_ms: int, fork: losses.Fork | None
+) -> list[_Break]:
     """What an epoch's beginning reveals, if Redis' last entry was not the one mirrored last."""
-    told = _told_last(intake)
-    if before is None or told == before:
+    told = losses.told_last(intake)
+    passed = 0 if fork is None else fork.passed
+    if before is None or (told == before and not passed):
         return []
-    if told is None or told < before:
+    if told is None or told < before or passed:
         knew = "nothing" if told is None else f"events up to {told}"
+        if passed:
+            knew += f", {passed} of them under numbers that SQL had passed"
         return [_Break(intake.id, "lost", at_ms, f"Redis remembered {knew}", before)]
     missing = told.seq - before.seq if told.epoch == before.epoch else None
     return [_Break(intake.id, "gap", at_ms, f"Redis had events up to {told}", before, missing)]

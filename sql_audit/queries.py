@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Row, text
 
+from sql_audit import losses
 from sql_audit.database import Database
 from sql_audit.errors import HistoryUnknown
 from sql_audit.statements import AUDIT_ID
@@ -61,6 +62,8 @@ class LoggedEvent:
     """Who made the call: a worker, a producer or a person."""
     task: str | None
     detail: dict[str, Any]
+    orphaned: bool = False
+    """Redis forgot it: it is no part of the history that went on. (Told by :func:`history`.)"""
 
     @property
     def number(self) -> str:
@@ -254,10 +257,14 @@ def history(engine: Engine, job_id: str, queue: str | None = None) -> list[Logge
     """Every event of a job, oldest first. Raises HistoryUnknown if there is none."""
     with engine.connect() as connection:
         rows = connection.execute(_HISTORY, {"job_id": job_id, "queue": queue}).all()
+        orphaned = {name: losses.ranges(connection, name) for name in {row.queue for row in rows}}
     if not rows:
         where = "" if queue is None else f" in queue {queue!r}"
         raise HistoryUnknown(job_id=job_id, where=where)
-    return [_event(row) for row in rows]
+    return [
+        replace(event, orphaned=losses.in_any((event.epoch, event.seq), orphaned[event.queue]))
+        for event in map(_event, rows)
+    ]
 
 
 def tail(engine: Engine, queue: str, limit: int = 20) -> list[LoggedEvent]:

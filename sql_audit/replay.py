@@ -61,6 +61,22 @@ class Note(NamedTuple):
     says: str
 
 
+class Loss(NamedTuple):
+    """What Redis forgot, as an epoch's beginning tells it."""
+
+    at: OutboxId
+    """The beginning of the epoch with which it went on."""
+    at_ms: int
+    after: OutboxId
+    """The interval: whatever Redis may have had behind this entry and SQL never saw is lost, up to a
+    number that nobody knows."""
+    orphaned: int
+    """Events that SQL has and that are no part of the history that went on."""
+    jobs: int
+    """Live jobs that were lost, all that there were."""
+    says: str
+
+
 class Beginning(NamedTuple):
     """How an epoch began, as its first event says."""
 
@@ -115,10 +131,15 @@ class Replay:
         *,
         beginnings: Sequence[Beginning] = (),
         recorded: Mapping[OutboxId, Iterable[str]] | None = None,
+        orphaned: Sequence[tuple[OutboxId, OutboxId]] | None = None,
+        passed: Mapping[int, int] | None = None,
         since_ms: int = 0,
     ) -> None:
         """``beginnings``: of every epoch in the log, in order. ``recorded``: the kinds of mirror_epoch
-        by the entry where each stands. ``since_ms``: what is older is replayed, but not judged.
+        by the entry where each stands. ``orphaned``: after which entry and before which beginning of an
+        epoch events are orphaned, as recorded, in order; None: as the beginnings tell it. ``passed``: by
+        epoch, how many entries before it could not be mirrored. ``since_ms``: what is older is replayed,
+        but not judged.
         """
         self.queue = queue
         self.since_ms = since_ms
@@ -128,12 +149,21 @@ class Replay:
         self.counts: Counter[str] = Counter()
         """Violations by invariant, those not kept included."""
         self.notes: list[Note] = []
+        self.losses: list[Loss] = []
+        """What Redis forgot, and the log knows that it did."""
         self.events = self.entries = self.orphans = self.restated = 0
         self.open = True
         """Whether jobs may be alive that the log has not told of yet."""
         self._recorded = {at: set(kinds) for at, kinds in (recorded or {}).items()}
-        self._reasons = _reasons_of_next(beginnings)
-        self._orphaned = _orphaned(beginnings)
+        self._told_by_mirror = orphaned is not None
+        self._orphaned = list(_orphaned(beginnings) if orphaned is None else orphaned)
+        self._survivors = {before.epoch: after for after, before in self._orphaned}
+        self._passed = dict(passed or {})
+        self._forgotten = 0
+        """Orphans since the last event that is none."""
+        self._reasons = _reasons_of_next(
+            [b for b in beginnings if not self._lies_in_orphaned(OutboxId(b.epoch, 0))]
+        )
         self._quarantined: tuple[int, int] | None = None
         self.at: tuple[int, int] = (0, 0)
         """The last entry, as (epoch, seq)."""
@@ -182,6 +212,7 @@ class Replay:
                 self._ordinal = row[3]
             if self._orphaned and self._is_orphan(entry):
                 self.orphans += 1
+                self._forgotten += 1
                 continue
             try:
                 steps[row[4]](row, row[6])
@@ -245,7 +276,7 @@ class Replay:
         else:
             self._violated("I5", f"entries are missing: the one before is {self._before}")
         if self._told(entry, "changed"):
-            self._note("Redis had another entry under this number later, as recorded")
+            self._violated("I7", "Redis has another entry under this number: it is in quarantine")
 
     def _told(self, entry: tuple[int, int], *kinds: str) -> bool:
         kept = self._recorded.get(OutboxId(*entry)) if self._recorded else None
@@ -256,6 +287,14 @@ class Replay:
             del self._orphaned[0]
         return bool(self._orphaned) and entry > self._orphaned[0][0]
 
+    def _lies_in_orphaned(self, entry: OutboxId) -> bool:
+        return any(after < entry < before for after, before in self._orphaned)
+
+    def _lost(self, row: EventRow, after: OutboxId, jobs: int, says: str) -> None:
+        at = OutboxId(row[1], row[2])
+        self.losses.append(Loss(at, row[5], after, self._forgotten, jobs, says))
+        self._forgotten = 0
+
     def _epoch_started(self, row: EventRow, _: str) -> None:
         facts = _facts(row)
         epoch, reason, before = row[1], facts["reason"], self._before
@@ -265,27 +304,60 @@ class Replay:
         fresh = reason == "created" and told is None and self._reasons.get(epoch) != "attached"
         if before is None:
             fresh = fresh and facts.get("old_epoch") is None
-        elif told is None:
-            self._note(
-                f"Redis remembered nothing: {len(self.jobs)} live jobs were lost, and whatever "
-                f"followed {before}"
-            )
-        elif told < before:
-            self._note(
-                f"Redis remembered entries up to {told}: those up to {before} are orphaned, and "
-                "others may have been lost before they were mirrored"
-            )
-        elif told > before:
+        elif self._passed.get(epoch):
+            self._passed_over(row, before)
+        elif told is not None and told > before:
             if not self._told((epoch, 0), "gap"):
                 says = f"Redis had entries up to {told}, the log ends at {before}: not recorded"
                 self._violated("I5", says)
             self._note(f"entries after {before}, up to {told}, are missing")
             self._forget()
+        elif told != before:
+            self._went_back(row, reason, told, before)
+        elif reason == "replid_changed":
+            says = "Redis went on with another history"
+            self._lost(row, before, 0, f"{says}: what followed {before}, if anything, is lost")
         if told is None or reason in ("attached", "outbox_lost"):
             self._forget()
             if fresh:
                 self.open = False
                 self.holders.limits.whole = True
+
+    def _went_back(
+        self, row: EventRow, reason: str, told: OutboxId | None, before: OutboxId
+    ) -> None:
+        """Redis' last entry was not the last one that SQL has."""
+        count = 0
+        if told is not None:
+            if self._told_by_mirror and self._survivors.get(row[1]) != told:
+                says = f"Redis knew entries up to {told}: that those after it are orphaned is not"
+                self._violated("I5", f"{says} recorded")
+            says = (
+                f"Redis remembered entries up to {told}: {self._forgotten} events up to {before} are "
+                f"orphaned, and whatever followed {before} is lost"
+            )
+        elif reason == "created":
+            count = len(self.jobs)
+            says = f"Redis remembered nothing: {count} live jobs were lost, and whatever followed"
+            says = f"{says} {before}"
+        else:
+            says = f"Redis lost its log: whatever followed {before} in it"
+        self._lost(row, before, count, says)
+
+    def _passed_over(self, row: EventRow, before: OutboxId) -> None:
+        """Redis had entries before this epoch that could not be mirrored."""
+        survivor = self._survivors.get(row[1])
+        count = 0 if survivor is not None else len(self.jobs)
+        knew = "nothing" if survivor is None else f"entries up to {survivor}"
+        lost = f"{self._forgotten} events up to {before} are orphaned"
+        if survivor is None:
+            lost = f"{count} live jobs were lost"
+        self._lost(row, before, count, f"Redis remembered {knew}: {lost}, and whatever followed")
+        self._note(
+            f"{self._passed[row[1]]} entries that Redis had before this cannot be mirrored, since SQL "
+            "had passed their numbers: they are in quarantine, and a baseline says what came of them"
+        )
+        self._forget()
 
     # Jobs (I2, I4, I6) and what their claims hold (I3).
 

@@ -46,19 +46,24 @@ TERMINAL_STATES: Final = tuple(dict.fromkeys(str(t.event) for t in TRANSITIONS i
 GONE: Final = "gone"
 """Redis does not have the job, and no event says why."""
 
-JOB_STATES: Final = (*(str(s) for s in State), *TERMINAL_STATES, GONE)
+LOST: Final = "lost"
+"""Redis had the job and forgot it; and a claim that nobody saw end."""
 
-OUTCOMES: Final = tuple(
-    dict.fromkeys(
+JOB_STATES: Final = (*(str(s) for s in State), *TERMINAL_STATES, GONE, LOST)
+
+OUTCOMES: Final = (
+    *dict.fromkeys(
         str(t.event)
         for t in TRANSITIONS
         if t.source in CLAIMED_STATES and t.target not in CLAIMED_STATES
-    )
+    ),
+    LOST,
 )
-"""How a claim may end: the events that end it."""
+"""How a claim may end: the events that end it, or ``lost``."""
 
 QUARANTINE_KINDS: Final = ("undecodable", "sanitised", "refused", "conflict")
 EPOCH_KINDS: Final = ("started", "joined", "gap", "changed", "lost")
+LOSS_KINDS: Final = ("orphaned", "forgotten", "restated")
 
 
 def _one_of(column: str, words: Iterable[str]) -> str:
@@ -146,7 +151,10 @@ job = Table(
     CheckConstraint("complete IN (0, 1)", name="job_complete"),
     sqlite_with_rowid=False,
 )
-"""Each job as its events tell it. ``complete`` 0: its beginning was not seen.
+"""Each job as its surviving events tell it. ``complete`` 0: its beginning was not seen.
+
+State ``lost``: Redis had it and forgot it; ``reason`` is the state that it was in. ``gone``: a
+complete baseline did not name it, and no event says how it ended.
 
 ``lane`` is where it waits for its scopes, or waited last: priority, then the scopes, joined by ``+``.
 """
@@ -229,6 +237,34 @@ known. ``changed``: an entry already mirrored has another content in Redis now. 
 nothing at or after what is mirrored.
 """
 
+mirror_loss = Table(
+    "mirror_loss",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    _text("queue", null=False),
+    _text("kind", null=False),
+    _number("epoch"),
+    _number("at_ms"),
+    _number("after_epoch", null=True),
+    _number("after_seq", null=True),
+    _number("upto_epoch"),
+    _number("upto_seq"),
+    _number("events"),
+    _number("jobs"),
+    _number("passed"),
+    CheckConstraint(_one_of("kind", LOSS_KINDS), name="mirror_loss_kind"),
+    Index("mirror_loss_epoch", "queue", "epoch"),
+)
+"""What Redis forgot, found when ``epoch`` began. The view ``orphaned_range`` says what of it still
+holds: Redis may forget an epoch that had forgotten something, and remember again.
+
+``orphaned``: Redis still knew everything up to (after_epoch, after_seq); the ``events`` behind it, up
+to (upto_epoch, upto_seq), are not part of the history that went on, and ``jobs`` were folded anew
+without them. ``forgotten``: Redis remembered nothing, ``jobs`` live ones are lost. ``restated``: the
+baseline that began with ``epoch`` was complete at (upto_epoch, upto_seq), and did not name ``jobs``
+that were alive before. ``passed``: entries that Redis had under numbers which SQL had passed; they are
+in quarantine, as ``conflict``."""
+
 mirror_batch = Table(
     "mirror_batch",
     metadata,
@@ -265,7 +301,7 @@ quarantine = Table(
 """Entries kept byte for byte: a JSON object of base64 fields, see
 :func:`sql_audit.entries.pack`."""
 
-APPEND_ONLY: Final = (job_event, mirror_epoch, mirror_batch, quarantine)
+APPEND_ONLY: Final = (job_event, mirror_epoch, mirror_batch, quarantine, mirror_loss)
 """Tables in which the database itself refuses UPDATE and DELETE."""
 
 EVENT_COLUMNS: Final = tuple(column.name for column in job_event.columns)
@@ -335,6 +371,32 @@ def views(dialect: str) -> dict[str, str]:
     }
 
 
+def loss_views() -> dict[str, str]:
+    """The views of what Redis forgot, by name."""
+    columns = "queue, kind, epoch, after_epoch, after_seq, events"
+    of_f = ", ".join(f"f.{name}" for name in columns.split(", "))
+    return {
+        # The way back from the last epoch: through each to the last entry that it still knew.
+        "orphaned_range": (
+            f"CREATE VIEW orphaned_range AS WITH RECURSIVE past ({columns}) AS ("
+            f"SELECT {of_f} FROM mirror_loss f WHERE f.kind <> 'restated' AND f.epoch = ("
+            "SELECT MAX(g.epoch) FROM mirror_loss g WHERE g.queue = f.queue AND "
+            "g.kind <> 'restated') UNION ALL "
+            f"SELECT {of_f} FROM past p JOIN mirror_loss f ON f.queue = p.queue AND "
+            "f.kind <> 'restated' AND f.epoch = (SELECT MAX(g.epoch) FROM mirror_loss g WHERE "
+            "g.queue = p.queue AND g.kind <> 'restated' AND "
+            "g.epoch <= COALESCE(p.after_epoch, p.epoch - 1))) "
+            "SELECT queue, after_epoch, after_seq, epoch AS before_epoch, events FROM past "
+            "WHERE kind = 'orphaned'"
+        ),
+        "job_event_orphaned": (
+            "CREATE VIEW job_event_orphaned AS SELECT e.* FROM orphaned_range r JOIN job_event e "
+            "ON e.queue = r.queue AND (e.epoch, e.seq) > (r.after_epoch, r.after_seq) AND "
+            "(e.epoch, e.seq) < (r.before_epoch, 0)"
+        ),
+    }
+
+
 def everyday_views(dialect: str) -> dict[str, str]:
     """The views that answer everyday questions, by name; see README.md."""
     minute = _readable(dialect, "at_ms / 60000 * 60000")
@@ -393,7 +455,7 @@ def _attach_ddl() -> None:
         for table in APPEND_ONLY:
             for statement in triggers(dialect, table.name):
                 add(statement, dialect)
-        for statement in (views(dialect) | everyday_views(dialect)).values():
+        for statement in (views(dialect) | everyday_views(dialect) | loss_views()).values():
             add(statement, dialect)
 
 

@@ -18,14 +18,21 @@ class OutboxSource(Protocol):
     def queues(self) -> list[str]:
         """The queues that exist, in any order."""
 
-    def attach(self, queue: str, audit_id: str) -> None:
+    def attach(self, queue: str, audit_id: str, known: int = 0) -> None:
         """Turn the audit trail of a queue on, with baseline events for what is alive.
 
-        Does nothing if it is on. Raises rq_core.errors.AuditElsewhere if another database has it.
+        ``known`` is an epoch that SQL has: a queue in an earlier one starts another beyond it, with
+        a baseline, and no new epoch will be at or below it. Does nothing if it is on, and in a later
+        one. Raises rq_core.errors.AuditElsewhere if another database has it.
         """
 
     def read_outbox(self, queue: str, start: str, count: int) -> Sequence[tuple[str, RawFields]]:
         """Up to ``count`` entries from ``start`` on, inclusive ("-": the oldest), oldest first."""
+
+    def read_outbox_back(
+        self, queue: str, before: str, count: int
+    ) -> Sequence[tuple[str, RawFields]]:
+        """Up to ``count`` entries before ``before``, exclusive, newest first."""
 
     def trim(self, queue: str, audit_id: str, upto: str, jobs: int, size: int) -> None:
         """Drop the entries before ``upto`` and take ``jobs`` events and ``size`` bytes off the
@@ -33,7 +40,7 @@ class OutboxSource(Protocol):
 
         An event about the queue counts as one; bytes are those of type, jobs, data and why.
 
-        Does nothing if ``upto`` is not beyond the last trim.
+        Does nothing if ``upto`` is not beyond the last trim, or not there.
         """
 
     def wait_outbox(self, last: Mapping[str, str], seconds: float) -> set[str]:

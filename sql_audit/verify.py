@@ -22,11 +22,12 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, text
 
 from rq_core.history import OutboxId
+from sql_audit import losses
 from sql_audit.database import Database, copy_text
 from sql_audit.fold import EventRow
 from sql_audit.mirror import chain, genesis, rows_digest
 from sql_audit.queries import readable
-from sql_audit.replay import Beginning, Note, Replay, Violation
+from sql_audit.replay import Beginning, Loss, Note, Replay, Violation
 from sql_audit.schema import EVENT_COLUMNS
 from sql_audit.statements import AUDIT_ID
 
@@ -94,6 +95,8 @@ class QueueResult:
     """Jobs alive at the end."""
     orphans: int = 0
     """Events that Redis forgot and SQL has; they are not part of the history that went on."""
+    losses: list[Loss] = field(default_factory=list)
+    """What Redis forgot, by the beginnings of the epochs with which it went on."""
     restated: int = 0
     """Baseline events that told another story than the log: repairs."""
     counts: dict[str, int] = field(default_factory=dict)
@@ -157,6 +160,16 @@ class Result:
                     "batches": q.batches, "epoch": q.epoch, "number": q.number, "at_ms": q.at_ms,
                     "head": q.head, "live": q.live, "orphans": q.orphans, "restated": q.restated,
                     "counts": q.counts,
+                    "losses": [
+                        {
+                            "number": str(loss.at), "at_ms": loss.at_ms, "orphaned": loss.orphaned,
+                            "jobs": loss.jobs, "says": loss.says,
+                            "interval": {
+                                "epoch": loss.after.epoch, "from": loss.after.seq + 1, "to": None,
+                            },
+                        }
+                        for loss in q.losses
+                    ],
                     "unknown": [
                         {"number": str(note.at), "at_ms": note.at_ms, "says": note.says}
                         for note in q.notes
@@ -244,6 +257,8 @@ class _Check:
                 self.queue,
                 beginnings=self._beginnings(connection),
                 recorded=recorded,
+                orphaned=[(r.after, r.before) for r in losses.ranges(connection, self.queue)],
+                passed=losses.passed(connection, self.queue),
                 since_ms=self.since_ms,
             )
         end = OutboxId(0, -1) if cursor.epoch is None else OutboxId(cursor.epoch, cursor.seq)
@@ -265,7 +280,7 @@ class _Check:
             result.counts[invariant] = result.counts.get(invariant, 0) + count
         result.violations += replay.violations
         result.violations.sort(key=lambda v: (v.epoch, v.seq, v.ordinal))
-        result.notes = replay.notes
+        result.notes, result.losses = replay.notes, replay.losses
         result.events, result.entries = replay.events, replay.entries
         result.batches, result.live = self.number, len(replay.jobs)
         result.orphans, result.restated = replay.orphans, replay.restated

@@ -327,6 +327,9 @@ def read_log(snapshot: Mapping[str, Any]) -> Log:
 
 def _fold(log: Log, entry: Entry) -> None:
     for event in entry.jobs:
-        record, _ = fold(log.records.get(event.job_id), entry, event)
+        known = log.records.get(event.job_id)
+        if entry.event is Event.SETTLEMENT_REFUSED and known is None:
+            continue  # That a worker was refused says nothing of the job.
+        record, _ = fold(known, entry, event)
         log.records[event.job_id] = record
         log.seq_max = max(log.seq_max, record.seq or 0)

@@ -200,6 +200,7 @@ def test_words_come_from_the_table() -> None:
     assert set(schema.TERMINAL_STATES) == {"discarded", "succeeded", "cancelled", "pruned"}
     assert set(schema.OUTCOMES) == {
         "succeeded", "retried", "died", "rolled_back", "lease_expired", "cancelled",
+        schema.LOST,
     }  # fmt: skip
 
 

@@ -372,8 +372,8 @@ def test_orphaned_events_are_not_part_of_what_went_on(log: MemoryWriter) -> None
 
     found = replay(log, beginnings=beginnings)
 
-    assert (found.violations, found.orphans) == ([], 2)
-    assert len(found.notes) == 1
+    assert (found.violations, found.orphans, found.notes) == ([], 2, [])
+    assert [loss.orphaned for loss in found.losses] == [2]
     assert list(found.jobs) == ["a"]
 
 
@@ -390,7 +390,7 @@ def test_when_redis_remembers_nothing_a_new_life_begins(log: MemoryWriter) -> No
 
     (violation,) = found.violations
     assert violation.says == "happens to a job that is not alive"
-    assert "1 live jobs were lost" in found.notes[0].says
+    assert "1 live jobs were lost" in found.losses[0].says
 
 
 def test_until_the_baseline_is_complete_a_first_event_of_any_kind_is_legal() -> None:

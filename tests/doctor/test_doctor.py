@@ -341,6 +341,16 @@ def test_trimmed_log_is_no_finding(scene: Scene) -> None:
         assert scene.diagnose() == []
 
 
+def test_a_refusal_says_nothing_of_its_job(scene: Scene) -> None:
+    """All that a trimmed log has of a running job is that another worker's settlement was refused."""
+    scene.client.one(scene.client.operations.complete_call(QUEUE, "w-9", [("run", "1-1")]))
+    entry_id, entry = scene.snapshot()["outbox"][-1]
+    scene.hand.xtrim(scene.key("outbox"), minid=entry_id, approximate=False)
+
+    assert entry["type"] == "settlement_refused"
+    assert scene.diagnose() == []
+
+
 def test_gap_in_the_log_is_said(scene: Scene) -> None:
     entries = scene.snapshot()["outbox"]
     scene.hand.xdel(scene.key("outbox"), entries[3][0])

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from rq_core import errors
+from rq_core.history import decode
 from tests.support.consistency import assert_consistent
 from tests.support.seed import ERROR, LEASE_MS, NO_FENCE, START_MS, Seed, events_of, spec
 from tests.support.snapshots import diff, fields_of, without_slot
@@ -818,6 +819,41 @@ def test_trim_keeps_its_anchor_and_is_idempotent(seed: Seed) -> None:
 
     assert once == seed.snapshot()
     assert upto == once["outbox"][0][0]
+
+
+def test_a_trim_of_all_leaves_no_backlog_whatever_came_back_with_an_old_snapshot(
+    seed: Seed,
+) -> None:
+    seed.attach()
+    seed.enqueue("a")
+    seed.enqueue("b")
+    first, last = (seed.snapshot()["outbox"][place][0] for place in (1, -1))
+
+    seed.client.trim("q", "db-1", first, 0, 0)
+    assert seed.meta("backlog_jobs") == "2"
+    seed.client.trim("q", "db-1", last, 0, 0)
+
+    assert (seed.meta("backlog_jobs"), seed.meta("backlog_bytes")) == ("0", "0")
+
+
+def test_a_queue_behind_what_sql_has_begins_an_epoch_beyond_it(seed: Seed) -> None:
+    seed.enqueue("a")
+    seed.attach()
+    epoch = int(seed.meta("epoch") or 0)
+
+    seed.client.attach("q", "db-1", epoch)
+    assert seed.meta("epoch") == str(epoch)
+    seed.client.attach("q", "db-1", epoch + 5_000)
+    once = seed.snapshot()
+    seed.client.attach("q", "db-1", epoch + 5_000)
+
+    assert seed.snapshot() == once
+    entries = [decode(at, raw) for at, raw in once["outbox"]][-3:]
+    assert [str(entry.id) for entry in entries] == [f"{epoch + 5_001}-{n}" for n in range(3)]
+    assert [entry.event for entry in entries] == ["epoch_started", "baseline", "policy_changed"]
+    assert entries[0].data["reason"] == "behind"
+    assert entries[0].data["last"] == f"{epoch}-1"
+    assert entries[1].jobs[0].job_id == "a"
 
 
 def test_only_the_attached_database_may_trim(seed: Seed) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import redis
 
 from rq_core.errors import AuditElsewhere
+from rq_core.history import OutboxId
 from rq_core.keys import queue_keys, queues_key
 
 _TRIM = """
@@ -43,12 +44,37 @@ class StreamSource:
     def queues(self) -> list[str]:
         return sorted(self.redis.smembers(queues_key(self.prefix)))
 
-    def attach(self, queue: str, audit_id: str) -> None:
+    def attach(self, queue: str, audit_id: str, known: int = 0) -> None:
         meta = queue_keys(queue, self.prefix)("meta")
         if not self.redis.hsetnx(meta, "audit", audit_id):
             attached = self.redis.hget(meta, "audit")
             if attached != audit_id:
                 raise AuditElsewhere(queue=queue, attached=attached)
+        outbox = queue_keys(queue, self.prefix)("outbox")
+        last = self.redis.xrevrange(outbox, count=1)
+        if known and (not last or OutboxId.parse(last[0][0]).epoch < known):
+            self.begin_beyond(queue, known, last[0][0] if last else None)
+
+    def begin_beyond(self, queue: str, known: int, last: str | None) -> None:
+        """Begin an epoch after ``known``, as a queue without jobs does."""
+        outbox = queue_keys(queue, self.prefix)("outbox")
+        old = OutboxId.parse(last).epoch if last else None
+        facts = json.dumps(["behind", old, "replid", "replid", last])
+        for seq, kind, data in (
+            (0, "epoch_started", facts),
+            (1, "policy_changed", '["baseline","pending","done"]'),
+        ):
+            fields = {"type": kind, "at": known + 1, "by": "-", "data": data}
+            self.redis.xadd(outbox, fields, id=f"{known + 1}-{seq}")
+
+    def read_outbox_back(
+        self, queue: str, before: str, count: int
+    ) -> Sequence[tuple[str, Mapping[str, str]]]:
+        key = queue_keys(queue, self.prefix)("outbox")
+        found: list[tuple[str, dict[str, str]]] = self.redis.xrevrange(
+            key, max=f"({before}", count=count
+        )
+        return found
 
     def read_outbox(
         self, queue: str, start: str, count: int

@@ -12,6 +12,7 @@ from rq_core.client import Client
 from rq_core.operations import Operations
 
 ONLY_SYNC = {
+    "read_outbox_back": "the mirror's",
     "attach": "the mirror is synchronous, as SQLAlchemy is",
     "detach": "the mirror's",
     "read_outbox": "the mirror's",

@@ -149,7 +149,7 @@ FALSE = {
     ),
     "missing section": (
         "trim.lua",
-        "Returns: ok trimmed|already | refused elsewhere AUDIT_ID | refused off | refused beyond LAST | epoch\n",
+        "Returns: ok trimmed|already|absent | refused elsewhere AUDIT_ID | refused off | epoch\n",
         "",
         "trim.lua: has no Returns",
     ),

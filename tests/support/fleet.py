@@ -1,0 +1,81 @@
+"""Workers, producers and people who do things to one queue at random, on a real server."""
+
+import random
+
+from rq_core.client import Client
+from rq_core.ids import JobIds
+from rq_core.job import NewJob, Profile
+from rq_core.scopes import lane_name
+
+QUEUE = "q"
+TENANTS = ("acme", "umbrella", "wayne")
+ids = JobIds()
+
+
+class Fleet:
+    """Workers and people who do things at random, through the client."""
+
+    def __init__(self, client: Client, seed: int, *, lanes: bool = True) -> None:
+        self.client = client
+        self.random = random.Random(seed)
+        self.lanes = lanes
+        self.held: list[tuple[str, str]] = []
+        self.known: list[str] = []
+
+    def set_cap(self, scope: str, limit: str) -> None:
+        self.client.set_caps(QUEUE, [(scope, limit, -1)], why="a test")
+
+    def enqueue(self) -> None:
+        jobs = []
+        for _ in range(self.random.randrange(1, 5)):
+            task, tenant = self.random.choice(("send", "resize")), self.random.choice(TENANTS)
+            scopes = [f"task={task}", f"tenant={tenant}", f"tenant@1s={tenant}"]
+            lane = lane_name(2, self.random.choice((scopes, scopes[1:2], [])) if self.lanes else [])
+            rule = f"discard|tenant={tenant}" if "tenant=" in lane else ""
+            full = self.random.choice(("", "", rule))
+            delay = 0 if full else self.random.choice((0, 0, 1))
+            jobs.append(NewJob(ids(), QUEUE, Profile(task), "{}", delay, lane, full))
+        self.known += self.client.enqueue(jobs).ids
+
+    def claim(self) -> None:
+        claimed = self.client.one(self.client.operations.claim_call(QUEUE, "w-1", 4))
+        self.held += [(claim.id, claim.fence) for claim in claimed.jobs]
+
+    def _take(self) -> tuple[str, str] | None:
+        return self.held.pop(self.random.randrange(len(self.held))) if self.held else None
+
+    def complete(self) -> None:
+        if held := self._take():
+            self.client.one(self.client.operations.complete_call(QUEUE, "w-1", [held]))
+
+    def fail(self) -> None:
+        if held := self._take():
+            delay = self.random.choice((0, 1))
+            record = (*held, "retry", delay, "-", '{"type":"ValueError","message":"no"}')
+            self.client.one(self.client.operations.fail_call(QUEUE, "w-1", [record]))
+
+    def roll_back(self) -> None:
+        if held := self._take():
+            lane = self.random.choice(("", lane_name(2, ["tenant=acme"]) if self.lanes else ""))
+            reason = "lane_changed" if lane else "stopping"
+            record = (*held, reason, "null", lane)
+            self.client.one(self.client.operations.rollback_call(QUEUE, "w-1", [record]))
+
+    def cancel(self) -> None:
+        if self.known:
+            self.client.cancel(QUEUE, [self.random.choice(self.known)])
+
+    def change_cap(self) -> None:
+        scopes = ("queue", "task=send", "tenant", "tenant=acme", "tenant@1s")
+        scope = self.random.choice(scopes if self.lanes else scopes[:1])
+        rate = f"{self.random.randrange(100, 1000)}/1000ms/2"
+        self.set_cap(scope, rate if "@" in scope else str(self.random.randrange(1, 6)))
+
+    def run(self, steps: int) -> None:
+        choices = (
+            (self.enqueue, 6), (self.claim, 8), (self.complete, 8), (self.fail, 2),
+            (self.roll_back, 2), (self.cancel, 1), (self.change_cap, 1),
+        )  # fmt: skip
+        steps_, weights = zip(*choices, strict=True)
+        for _ in range(steps):
+            self.random.choices(steps_, weights)[0]()
