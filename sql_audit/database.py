@@ -25,7 +25,7 @@ from typing import Any, Final
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
-from sql_audit.errors import AuditUnavailable, AuditUrlInvalid
+from sql_audit.errors import AuditUnavailable, AuditUrlInvalid, PlaceTaken
 from sql_audit.statements import POSTGRESQL, SQLITE
 
 BUSY_TIMEOUT_MS: Final = 5_000
@@ -191,13 +191,19 @@ class Database:
         return connection.exec_driver_sql(POSTGRESQL.JOBS, (queue, ids)).fetchall()
 
     def insert_events(self, connection: Connection, rows: list[Row], lines: str) -> None:
-        """Append rows of job_event; ``lines``: the same as ``copy_text`` says them."""
+        """Append rows of job_event, in the order of their numbers; ``lines``: the same as
+        ``copy_text`` says them.
+        """
         if not rows:
             return
         if self.dialect == "sqlite":
             connection.exec_driver_sql(SQLITE.INSERT_EVENTS, rows)
-        else:
-            self._copy(connection, POSTGRESQL.COPY_EVENTS, lines)
+            return
+        bounds = (rows[0][0], *rows[0][1:3], *rows[-1][1:3])
+        taken = connection.exec_driver_sql(POSTGRESQL.TAKEN, bounds).first()
+        if taken is not None:
+            raise PlaceTaken(queue=rows[0][0], number=f"{taken[0]}-{taken[1]}")
+        self._copy(connection, POSTGRESQL.COPY_EVENTS, lines)
 
     def put_jobs(self, connection: Connection, new: list[Row], old: list[Row]) -> None:
         """Write rows of ``job``: ``new`` have no row yet, ``old`` have one."""
@@ -294,6 +300,8 @@ def _copy_lines(rows: Sequence[Row]) -> str:
 
 def data_refused(error: BaseException) -> bool:
     """Whether an error is about the rows, so that trying again cannot help."""
+    if isinstance(error, PlaceTaken):
+        return True
     if isinstance(error, SQLAlchemyError):
         if not isinstance(error, DBAPIError) or error.orig is None:
             return False

@@ -116,9 +116,12 @@ class Replay:
         beginnings: Sequence[Beginning] = (),
         recorded: Mapping[OutboxId, Iterable[str]] | None = None,
         since_ms: int = 0,
+        pruned_to: tuple[int, int] | None = None,
     ) -> None:
         """``beginnings``: of every epoch in the log, in order. ``recorded``: the kinds of mirror_epoch
         by the entry where each stands. ``since_ms``: what is older is replayed, but not judged.
+        ``pruned_to``: up to this entry only whole jobs are left, and what concerns the queue itself;
+        it is replayed and not judged, until :meth:`pass_cut`.
         """
         self.queue = queue
         self.since_ms = since_ms
@@ -134,6 +137,12 @@ class Replay:
         self._recorded = {at: set(kinds) for at, kinds in (recorded or {}).items()}
         self._reasons = _reasons_of_next(beginnings)
         self._orphaned = _orphaned(beginnings)
+        self._cut = pruned_to
+        self._before_cut = pruned_to is not None
+        self._unknown_from = sorted(
+            at for at, kinds in self._recorded.items() if not kinds.isdisjoint(("gap", "joined"))
+        )
+        """Where the log lacks what was before, in what was pruned."""
         self._quarantined: tuple[int, int] | None = None
         self.at: tuple[int, int] = (0, 0)
         """The last entry, as (epoch, seq)."""
@@ -188,6 +197,12 @@ class Replay:
             except (KeyError, ValueError, TypeError, AttributeError) as error:
                 self._violated("I7", f"cannot be read: {type(error).__name__}: {error}")
 
+    def pass_cut(self) -> None:
+        """What was left by a prune has been fed; from here on nothing may be missing."""
+        assert self._cut is not None
+        self._pass_unknown(self._cut)
+        self.at, self._before_cut = self._cut, False
+
     def finish(self) -> None:
         """The log ends here."""
         if not self.events:
@@ -201,7 +216,7 @@ class Replay:
 
     def _violated(self, invariant: str, says: str) -> None:
         queue, epoch, seq, ordinal, kind, at_ms, job_id, claim, worker, _, _ = self._row
-        if at_ms < self.since_ms:
+        if at_ms < self.since_ms or self._before_cut:
             return
         self.counts[invariant] += 1
         if self.counts[invariant] <= VIOLATIONS_KEPT:
@@ -212,6 +227,8 @@ class Replay:
 
     def _note(self, says: str) -> None:
         row = self._row
+        if self._before_cut:
+            return
         if row[5] >= self.since_ms and len(self.notes) < VIOLATIONS_KEPT:
             self.notes.append(Note(OutboxId(row[1], row[2]), row[5], says))
 
@@ -222,8 +239,20 @@ class Replay:
 
     # The numbering (I5).
 
+    def _pass_unknown(self, entry: tuple[int, int]) -> None:
+        """Forget, if before ``entry`` there is a recorded gap that has not been met yet."""
+        while self._unknown_from and self._unknown_from[0] <= entry:
+            if self._unknown_from.pop(0) > self.at:
+                self._forget()
+
     def _next_entry(self, entry: tuple[int, int]) -> None:
-        before, first = self.at, not self.entries
+        if self._before_cut:
+            self._pass_unknown(entry)
+            self._before = OutboxId(*self.at) if self.entries else None
+            self.at, self._ordinal = entry, 0
+            self.entries += 1
+            return
+        before, first = self.at, not self.entries and self._cut is None
         self._before = None if first else OutboxId(*before)
         self.at, self._ordinal = entry, 0
         self.entries += 1
@@ -275,7 +304,7 @@ class Replay:
                 f"Redis remembered entries up to {told}: those up to {before} are orphaned, and "
                 "others may have been lost before they were mirrored"
             )
-        elif told > before:
+        elif told > before and not self._before_cut:
             if not self._told((epoch, 0), "gap"):
                 says = f"Redis had entries up to {told}, the log ends at {before}: not recorded"
                 self._violated("I5", says)

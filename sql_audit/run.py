@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rq_core.errors import UnknownQueue
-from sql_audit import migrate
+from sql_audit import migrate, partitions
 from sql_audit.database import Database, describe
 from sql_audit.mirror import BatchLimits, Mirror, Outcome
 from sql_audit.source import OutboxSource
@@ -33,6 +33,8 @@ HELD_WAIT_S: Final = 0.25
 """Seconds before a queue that another mirror works on is tried again."""
 BACKOFF_S: Final = 0.2
 BACKOFF_S_MAX: Final = 10.0
+PARTITIONS_EVERY_S: Final = 3600.0
+"""How often the mirror looks whether PostgreSQL has partitions for the months to come."""
 DRAIN_S: Final = 10.0
 """Seconds after a stop within which what is left is mirrored."""
 
@@ -74,12 +76,14 @@ class Service:
     done: Mirrored = field(default_factory=Mirrored)
     _queues: dict[str, _Queue] = field(default_factory=dict)
     _listed: float = float("-inf")
+    _partitioned: float = float("-inf")
     _redis_error: str | None = None
     _redis_backoff_s: float = BACKOFF_S
 
     def run(self, stop: threading.Event, *, once: bool = False) -> Mirrored:
         """Mirror until ``stop`` is set (``once``: until nothing is left), then drain."""
         while not stop.is_set():
+            self._make_partitions()
             self._find_queues(raise_errors=once)
             if not self._turn_all(raise_errors=once):
                 if once and all(queue.idle for queue in self._queues.values()):
@@ -87,6 +91,16 @@ class Service:
                 self._wait(stop)
         self._drain()
         return self.done
+
+    def _make_partitions(self) -> None:
+        """Make the months ahead, now and then. Without them events go to the default partition."""
+        if time.monotonic() - self._partitioned < PARTITIONS_EVERY_S:
+            return
+        self._partitioned = time.monotonic()
+        try:
+            partitions.create_ahead(self.database, int(time.time() * 1000))
+        except Exception as error:  # noqa: BLE001 - mirroring does not depend on it
+            logger.warning("no partitions are made ahead: %s", describe(error))
 
     def _drain(self) -> None:
         deadline = time.monotonic() + DRAIN_S

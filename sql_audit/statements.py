@@ -131,6 +131,13 @@ class POSTGRESQL:
     )
     """Asked each time: a rollback takes them away again."""
 
+    TAKEN: Final = (
+        "SELECT epoch, seq FROM job_event WHERE queue = %s AND (epoch, seq) >= (%s, %s) "
+        "AND (epoch, seq) <= (%s, %s) LIMIT 1"
+    )
+    """A number in a range that has an event already: the key, which has the event's time in it, would
+    let another with the same number in."""
+
     COPY_EVENTS: Final = f"COPY job_event ({_names(EVENT_COLUMNS)}) FROM STDIN"
     """Append events. An event that is there already is an error."""
 
