@@ -38,8 +38,11 @@ local shut = gate_is_shut()
 
 redis.call('XTRIM', outbox, 'MINID', upto)
 set_fact('trimmed', upto)
-set_fact('backlog_jobs', math.max(0, fact('backlog_jobs') - jobs))
-set_fact('backlog_bytes', math.max(0, fact('backlog_bytes') - size))
+-- What somebody else removed from the stream was counted when it was added, and the mirror cannot
+-- know it: when nothing is left behind the anchor, the backlog is empty, whatever was counted.
+local level = upto == last
+set_fact('backlog_jobs', level and 0 or math.max(0, fact('backlog_jobs') - jobs))
+set_fact('backlog_bytes', level and 0 or math.max(0, fact('backlog_bytes') - size))
 if sleeping and shut and not gate_is_shut() then
   push_token()
 end

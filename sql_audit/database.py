@@ -35,6 +35,10 @@ IDLE_TIMEOUT_MS: Final = 30_000
 """After how long PostgreSQL ends a transaction whose mirror has stopped, so that another may take
 over."""
 
+STALLED_MS: Final = 60_000
+"""After how long a mirror that waits ends the transaction of one that has stopped within a COPY: to
+PostgreSQL it is not idle, and no timeout of the server's ends it."""
+
 CHECKPOINT_PAGES: Final = 4_000
 """Pages in SQLite's write-ahead log at which the writer checkpoints (16 MB)."""
 
@@ -163,6 +167,20 @@ class Database:
             connection = stack.enter_context(self.engine.connect())
             connection.begin()
             yield connection
+
+    def end_stalled(self, older_than_ms: int = STALLED_MS) -> int:
+        """End the connections of mirrors that have long been waited for within a COPY. Returns how
+        many. (Those that idle are ended by the server; on SQLite nobody can.)
+        """
+        if self.dialect != "postgresql":
+            return 0
+        with self.writing() as connection:
+            assert connection is not None
+            ended: int = connection.exec_driver_sql(
+                POSTGRESQL.END_STALLED, (older_than_ms,)
+            ).scalar_one()
+            connection.commit()
+        return ended
 
     @contextlib.contextmanager
     def _lock_file(self, *, wait: bool) -> Iterator[bool]:

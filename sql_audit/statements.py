@@ -131,6 +131,15 @@ class POSTGRESQL:
     )
     """Asked each time: a rollback takes them away again."""
 
+    END_STALLED: Final = (
+        "SELECT COUNT(pg_terminate_backend(pid)) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND usename = current_user "
+        "AND application_name = 'rq-core audit' AND pid <> pg_backend_pid() "
+        "AND state = 'active' AND wait_event = 'ClientRead' "
+        "AND xact_start < now() - %s * interval '1 millisecond'"
+    )
+    """End mirrors that are in a COPY and send nothing."""
+
     TAKEN: Final = (
         "SELECT epoch, seq FROM job_event WHERE queue = %s AND (epoch, seq) >= (%s, %s) "
         "AND (epoch, seq) <= (%s, %s) LIMIT 1"
