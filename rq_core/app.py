@@ -42,6 +42,7 @@ from rq_core.job import NewJob, Profile
 from rq_core.keys import DEFAULT_PREFIX, check_name
 from rq_core.machine import DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, Priority
 from rq_core.placing import Placing, read_policy
+from rq_core.redaction import Redact, redactor_of
 from rq_core.retry import RetryPolicy
 from rq_core.scopes import Limit, ScopeStatus
 from rq_core.settings import SETTINGS
@@ -90,8 +91,9 @@ class App:
 
     ``redis`` is redis://, rediss://, unix:// or embedded://, by default RQ_CORE_REDIS_URL, else
     redis://localhost:6379/0. ``audit`` is the SQLAlchemy URL of the audit database, by default
-    RQ_CORE_AUDIT_URL, else none. ``max_payload`` is in bytes. ``ids`` makes job ids. Raises
-    InvalidName or InvalidOption.
+    RQ_CORE_AUDIT_URL, else none. ``max_payload`` is in bytes. ``ids`` makes job ids. ``redact`` is a
+    function, or its import path, through which everything passes that an error says before it is
+    kept or logged (:mod:`rq_core.redaction`). Raises InvalidName or InvalidOption.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class App:
         patience: Patience | None = None,
         ids: Callable[[], str] | None = None,
         connections: Connections | None = None,
+        redact: Redact | str | None = None,
     ) -> None:
         self.redis_url = redis or os.environ.get(REDIS_URL_VARIABLE) or DEFAULT_REDIS_URL
         self.audit_url = audit or os.environ.get(AUDIT_URL_VARIABLE) or None
@@ -117,10 +120,16 @@ class App:
             self.redis_url, prefix=prefix, patience=patience
         )
         self._make_id = ids or JobIds()
+        self.redact = redact
         self._tasks: dict[str, Task[..., Any]] = {}
         self._settings: dict[str, dict[str, int]] = {}
         self.declared = Declared()
         """What the code says of caps, rates and fairness."""
+
+    @property
+    def redactor(self) -> Redact | None:
+        """The function that ``redact`` means. Raises InvalidOption if there is no such function."""
+        return redactor_of(self.redact)
 
     # Tasks.
 
@@ -219,8 +228,10 @@ class App:
     def check(self) -> None:
         """Resolve the annotations of all tasks now.
 
-        Raises InvalidTask. A worker does so before it claims.
+        Raises InvalidTask, or InvalidOption for a redactor that is not there. A worker does so
+        before it claims.
         """
+        self.redactor  # noqa: B018 - it is looked up on access
         for task in self._tasks.values():
             task.arguments.check()
 

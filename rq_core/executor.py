@@ -25,6 +25,7 @@ from rq_core.errors import (
     WorkerStopping,
 )
 from rq_core.job import Claim, Spec, read_spec
+from rq_core.redaction import Redact, redacted
 from rq_core.settlement import Settlement, describe, message_of
 from rq_core.task import Task
 
@@ -67,6 +68,7 @@ class Executor:
         timeout: float | None,
         on_settlement: Callable[[Settlement], None],
         on_free: Callable[[Running], None],
+        redact: Redact | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self._tasks = tasks
@@ -74,6 +76,7 @@ class Executor:
         self._timeout = timeout
         self._on_settlement = on_settlement
         self._on_free = on_free
+        self._redact = redact
         self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
         self._threads = concurrent.futures.ThreadPoolExecutor(threads, "rq-core-job")
         self.running: dict[tuple[str, str, str], Running] = {}
@@ -147,12 +150,11 @@ class Executor:
     def _refuse(self, claim: Claim, verdict: str, reason: str, error: BaseException) -> None:
         log.warning(
             "job cannot be run here: %s",
-            message_of(error),
+            redacted(self._redact, message_of(error)),
             extra={"job": claim.id, "queue": claim.queue, "reason": reason},
         )
-        self._on_settlement(
-            Settlement(claim, verdict, 0, reason, describe(error, with_traceback=False))
-        )
+        said = describe(error, with_traceback=False, redact=self._redact)
+        self._on_settlement(Settlement(claim, verdict, 0, reason, said))
 
     async def _run_async(
         self, running: Running, task: Task[Any, Any], arguments: dict[str, Any]
@@ -221,19 +223,19 @@ class Executor:
             self._on_settlement(Settlement(claim, "rollback", 0, "shutdown"))
             return
         if isinstance(error, JobCancelled):
-            self._on_settlement(Settlement(claim, "final", 0, "cancelled", describe(error)))
+            said = describe(error, redact=self._redact)
+            self._on_settlement(Settlement(claim, "final", 0, "cancelled", said))
             return
         verdict = task.retry.verdict(error, claim.failures + 1, self._rng.random)
         log.warning(
             "job failed: %s: %s",
             type(error).__name__,
-            message_of(error),
+            redacted(self._redact, message_of(error)),
             extra=_facts(running) | {"verdict": verdict.outcome},
         )
         delay_ms = round(verdict.delay * 1000)
-        self._on_settlement(
-            Settlement(claim, verdict.outcome, delay_ms, verdict.reason, describe(error))
-        )
+        said = describe(error, redact=self._redact)
+        self._on_settlement(Settlement(claim, verdict.outcome, delay_ms, verdict.reason, said))
 
     def _free(self, running: Running) -> None:
         if running.timer is not None:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from rq_core.job import Claim
 from rq_core.operations import Call, Operations
+from rq_core.redaction import Redact, redacted
 
 MESSAGE_MAX: Final = 2_000
 TRACEBACK_MAX: Final = 8_000
@@ -29,14 +30,20 @@ class Settlement(NamedTuple):
     """Of a rollback: the lane that the job belongs into, if its task's policy has changed."""
 
 
-def describe(error: BaseException, *, with_traceback: bool = True) -> str:
-    """An exception as the JSON object that events carry. ASCII only: lone surrogates and NUL are escaped."""
+def describe(
+    error: BaseException, *, with_traceback: bool = True, redact: Redact | None = None
+) -> str:
+    """An exception as the JSON object that events carry. ASCII only: lone surrogates and NUL are escaped.
+
+    Whatever it says has passed through ``redact``, before it is shortened: half a secret is one, too.
+    """
     facts: dict[str, Any] = {
         "type": type(error).__name__,
-        "message": _shorten(message_of(error), MESSAGE_MAX),
+        "message": _shorten(redacted(redact, message_of(error)), MESSAGE_MAX),
     }
     if with_traceback:
-        facts["traceback"] = _shorten("".join(traceback.format_exception(error)), TRACEBACK_MAX)
+        lines = "".join(traceback.format_exception(error))
+        facts["traceback"] = _shorten(redacted(redact, lines), TRACEBACK_MAX)
     return json.dumps(facts)
 
 

@@ -49,6 +49,8 @@ class ServeOptions:
     redis_url: str | None = None
     prefix: str | None = None
     audit_url: str | None = None
+    redact: str | None = None
+    """Import path of a redactor, if not the app's own."""
     log_format: str = "text"
     log_level: str = "INFO"
 
@@ -74,6 +76,8 @@ def load(options: ServeOptions) -> App:
 
     app = load_app(options.target)
     app.connect_to(options.redis_url, prefix=options.prefix)
+    if options.redact is not None:
+        app.redact = options.redact
     app.check()
     return app
 

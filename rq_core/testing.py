@@ -232,6 +232,7 @@ class _Inline:
             timeout=None,
             on_settlement=self._settlements.put_nowait,
             on_free=self._freed,
+            redact=app.redactor,
         )
 
     def _freed(self, _running: Running) -> None:

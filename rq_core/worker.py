@@ -134,6 +134,7 @@ class Worker:
             timeout=self.options.timeout,
             on_settlement=self._settle,
             on_free=self._freed,
+            redact=app.redactor,
         )
         self._leases = LeaseKeeper(
             self._lease_client,

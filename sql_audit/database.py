@@ -25,7 +25,7 @@ from typing import Any, Final
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
-from sql_audit.errors import AuditUnavailable, AuditUrlInvalid
+from sql_audit.errors import AuditUnavailable, AuditUrlInvalid, PlaceTaken
 from sql_audit.statements import POSTGRESQL, SQLITE
 
 BUSY_TIMEOUT_MS: Final = 5_000
@@ -34,6 +34,10 @@ BUSY_TIMEOUT_MS: Final = 5_000
 IDLE_TIMEOUT_MS: Final = 30_000
 """After how long PostgreSQL ends a transaction whose mirror has stopped, so that another may take
 over."""
+
+STALLED_MS: Final = 60_000
+"""After how long a mirror that waits ends the transaction of one that has stopped within a COPY: to
+PostgreSQL it is not idle, and no timeout of the server's ends it."""
 
 CHECKPOINT_PAGES: Final = 4_000
 """Pages in SQLite's write-ahead log at which the writer checkpoints (16 MB)."""
@@ -164,6 +168,20 @@ class Database:
             connection.begin()
             yield connection
 
+    def end_stalled(self, older_than_ms: int = STALLED_MS) -> int:
+        """End the connections of mirrors that have long been waited for within a COPY. Returns how
+        many. (Those that idle are ended by the server; on SQLite nobody can.)
+        """
+        if self.dialect != "postgresql":
+            return 0
+        with self.writing() as connection:
+            assert connection is not None
+            ended: int = connection.exec_driver_sql(
+                POSTGRESQL.END_STALLED, (older_than_ms,)
+            ).scalar_one()
+            connection.commit()
+        return ended
+
     @contextlib.contextmanager
     def _lock_file(self, *, wait: bool) -> Iterator[bool]:
         path = self.path.with_name(self.path.name + "-mirror")
@@ -191,13 +209,19 @@ class Database:
         return connection.exec_driver_sql(POSTGRESQL.JOBS, (queue, ids)).fetchall()
 
     def insert_events(self, connection: Connection, rows: list[Row], lines: str) -> None:
-        """Append rows of job_event; ``lines``: the same as ``copy_text`` says them."""
+        """Append rows of job_event, in the order of their numbers; ``lines``: the same as
+        ``copy_text`` says them.
+        """
         if not rows:
             return
         if self.dialect == "sqlite":
             connection.exec_driver_sql(SQLITE.INSERT_EVENTS, rows)
-        else:
-            self._copy(connection, POSTGRESQL.COPY_EVENTS, lines)
+            return
+        bounds = (rows[0][0], *rows[0][1:3], *rows[-1][1:3])
+        taken = connection.exec_driver_sql(POSTGRESQL.TAKEN, bounds).first()
+        if taken is not None:
+            raise PlaceTaken(queue=rows[0][0], number=f"{taken[0]}-{taken[1]}")
+        self._copy(connection, POSTGRESQL.COPY_EVENTS, lines)
 
     def put_jobs(self, connection: Connection, new: list[Row], old: list[Row]) -> None:
         """Write rows of ``job``: ``new`` have no row yet, ``old`` have one."""
@@ -294,6 +318,8 @@ def _copy_lines(rows: Sequence[Row]) -> str:
 
 def data_refused(error: BaseException) -> bool:
     """Whether an error is about the rows, so that trying again cannot help."""
+    if isinstance(error, PlaceTaken):
+        return True
     if isinstance(error, SQLAlchemyError):
         if not isinstance(error, DBAPIError) or error.orig is None:
             return False

@@ -9,7 +9,9 @@ RqCoreError
     ├── AuditEmpty
     ├── SchemaBehind
     ├── SchemaAhead
-    └── SchemaForeign
+    ├── SchemaForeign
+    ├── PlaceTaken
+    └── NotProven
 """
 
 from __future__ import annotations
@@ -56,4 +58,14 @@ class SchemaAhead(AuditError):
 class SchemaForeign(AuditError):
     """the database {url} has tables of other origin named as ours ({tables}): use another database
     or schema for the audit log.
+    """
+
+
+class PlaceTaken(AuditError):
+    """queue {queue} has an event of another origin under number {number}."""
+
+
+class NotProven(AuditError):
+    """queue {queue}: what is to be pruned goes on to {cut} ({cut_at}), and the log is proven {proven}:
+    run `rq-core audit verify` first{hint}.
     """

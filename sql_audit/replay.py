@@ -134,12 +134,14 @@ class Replay:
         orphaned: Sequence[tuple[OutboxId, OutboxId]] | None = None,
         passed: Mapping[int, int] | None = None,
         since_ms: int = 0,
+        pruned_to: tuple[int, int] | None = None,
     ) -> None:
         """``beginnings``: of every epoch in the log, in order. ``recorded``: the kinds of mirror_epoch
         by the entry where each stands. ``orphaned``: after which entry and before which beginning of an
         epoch events are orphaned, as recorded, in order; None: as the beginnings tell it. ``passed``: by
         epoch, how many entries before it could not be mirrored. ``since_ms``: what is older is replayed,
-        but not judged.
+        but not judged. ``pruned_to``: up to this entry only whole jobs are left, and what concerns the
+        queue itself; it is replayed and not judged, until :meth:`pass_cut`.
         """
         self.queue = queue
         self.since_ms = since_ms
@@ -164,6 +166,12 @@ class Replay:
         self._reasons = _reasons_of_next(
             [b for b in beginnings if not self._lies_in_orphaned(OutboxId(b.epoch, 0))]
         )
+        self._cut = pruned_to
+        self._before_cut = pruned_to is not None
+        self._unknown_from = sorted(
+            at for at, kinds in self._recorded.items() if not kinds.isdisjoint(("gap", "joined"))
+        )
+        """Where the log lacks what was before, in what was pruned."""
         self._quarantined: tuple[int, int] | None = None
         self.at: tuple[int, int] = (0, 0)
         """The last entry, as (epoch, seq)."""
@@ -219,6 +227,12 @@ class Replay:
             except (KeyError, ValueError, TypeError, AttributeError) as error:
                 self._violated("I7", f"cannot be read: {type(error).__name__}: {error}")
 
+    def pass_cut(self) -> None:
+        """What was left by a prune has been fed; from here on nothing may be missing."""
+        assert self._cut is not None
+        self._pass_unknown(self._cut)
+        self.at, self._before_cut = self._cut, False
+
     def finish(self) -> None:
         """The log ends here."""
         if not self.events:
@@ -232,7 +246,7 @@ class Replay:
 
     def _violated(self, invariant: str, says: str) -> None:
         queue, epoch, seq, ordinal, kind, at_ms, job_id, claim, worker, _, _ = self._row
-        if at_ms < self.since_ms:
+        if at_ms < self.since_ms or self._before_cut:
             return
         self.counts[invariant] += 1
         if self.counts[invariant] <= VIOLATIONS_KEPT:
@@ -243,6 +257,8 @@ class Replay:
 
     def _note(self, says: str) -> None:
         row = self._row
+        if self._before_cut:
+            return
         if row[5] >= self.since_ms and len(self.notes) < VIOLATIONS_KEPT:
             self.notes.append(Note(OutboxId(row[1], row[2]), row[5], says))
 
@@ -253,8 +269,20 @@ class Replay:
 
     # The numbering (I5).
 
+    def _pass_unknown(self, entry: tuple[int, int]) -> None:
+        """Forget, if before ``entry`` there is a recorded gap that has not been met yet."""
+        while self._unknown_from and self._unknown_from[0] <= entry:
+            if self._unknown_from.pop(0) > self.at:
+                self._forget()
+
     def _next_entry(self, entry: tuple[int, int]) -> None:
-        before, first = self.at, not self.entries
+        if self._before_cut:
+            self._pass_unknown(entry)
+            self._before = OutboxId(*self.at) if self.entries else None
+            self.at, self._ordinal = entry, 0
+            self.entries += 1
+            return
+        before, first = self.at, not self.entries and self._cut is None
         self._before = None if first else OutboxId(*before)
         self.at, self._ordinal = entry, 0
         self.entries += 1
@@ -307,11 +335,7 @@ class Replay:
         elif self._passed.get(epoch):
             self._passed_over(row, before)
         elif told is not None and told > before:
-            if not self._told((epoch, 0), "gap"):
-                says = f"Redis had entries up to {told}, the log ends at {before}: not recorded"
-                self._violated("I5", says)
-            self._note(f"entries after {before}, up to {told}, are missing")
-            self._forget()
+            self._went_ahead(told, before)
         elif told != before:
             self._went_back(row, reason, told, before)
         elif reason == "replid_changed":
@@ -322,6 +346,16 @@ class Replay:
             if fresh:
                 self.open = False
                 self.holders.limits.whole = True
+
+    def _went_ahead(self, told: OutboxId, before: OutboxId) -> None:
+        """Redis had more than the log has."""
+        if self._before_cut:
+            return
+        if not self._told(self.at, "gap"):
+            says = f"Redis had entries up to {told}, the log ends at {before}: not recorded"
+            self._violated("I5", says)
+        self._note(f"entries after {before}, up to {told}, are missing")
+        self._forget()
 
     def _went_back(
         self, row: EventRow, reason: str, told: OutboxId | None, before: OutboxId

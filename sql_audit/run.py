@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rq_core.errors import UnknownQueue
-from sql_audit import migrate
-from sql_audit.database import Database, describe
+from sql_audit import migrate, partitions
+from sql_audit.database import STALLED_MS, Database, describe
 from sql_audit.mirror import BatchLimits, Mirror, Outcome
 from sql_audit.source import OutboxSource
 
@@ -33,6 +33,12 @@ HELD_WAIT_S: Final = 0.25
 """Seconds before a queue that another mirror works on is tried again."""
 BACKOFF_S: Final = 0.2
 BACKOFF_S_MAX: Final = 10.0
+PARTITIONS_EVERY_S: Final = 3600.0
+"""How often the mirror looks whether PostgreSQL has partitions for the months to come."""
+LAG_EVERY_S: Final = 10.0
+"""How often the mirror looks how far behind it is."""
+LAG_TOLD: Final = 10_000
+"""Events behind, from which on it says so."""
 DRAIN_S: Final = 10.0
 """Seconds after a stop within which what is left is mirrored."""
 
@@ -55,7 +61,11 @@ class _Queue:
     backoff_s: float = BACKOFF_S
     idle: bool = False
     """Nothing was new in its last turn."""
+    held_since: float | None = None
+    """Since when every turn found another mirror working on it."""
     error: str | None = None
+    behind: int = 0
+    """Events that waited to be mirrored when it was last looked."""
 
     def put_off(self, seconds: float) -> None:
         # Spread, so that several mirrors do not come back at the same moment.
@@ -74,19 +84,34 @@ class Service:
     done: Mirrored = field(default_factory=Mirrored)
     _queues: dict[str, _Queue] = field(default_factory=dict)
     _listed: float = float("-inf")
+    _partitioned: float = float("-inf")
+    _lag_told: float = float("-inf")
     _redis_error: str | None = None
     _redis_backoff_s: float = BACKOFF_S
 
     def run(self, stop: threading.Event, *, once: bool = False) -> Mirrored:
         """Mirror until ``stop`` is set (``once``: until nothing is left), then drain."""
         while not stop.is_set():
+            self._make_partitions()
             self._find_queues(raise_errors=once)
-            if not self._turn_all(raise_errors=once):
+            moved = self._turn_all(raise_errors=once)
+            self._note_lag()
+            if not moved:
                 if once and all(queue.idle for queue in self._queues.values()):
                     return self.done
                 self._wait(stop)
         self._drain()
         return self.done
+
+    def _make_partitions(self) -> None:
+        """Make the months ahead, now and then. Without them events go to the default partition."""
+        if time.monotonic() - self._partitioned < PARTITIONS_EVERY_S:
+            return
+        self._partitioned = time.monotonic()
+        try:
+            partitions.create_ahead(self.database, int(time.time() * 1000))
+        except Exception as error:  # noqa: BLE001 - mirroring does not depend on it
+            logger.warning("no partitions are made ahead: %s", describe(error))
 
     def _drain(self) -> None:
         deadline = time.monotonic() + DRAIN_S
@@ -140,9 +165,38 @@ class Service:
         self.done.entries += turn.entries
         self.done.events += turn.events
         if turn.outcome is Outcome.HELD:
+            self._note_held(name, queue)
             queue.put_off(HELD_WAIT_S)
+        else:
+            queue.held_since = None
         queue.idle = turn.outcome is Outcome.IDLE
         return turn.outcome not in (Outcome.IDLE, Outcome.HELD)
+
+    def _note_held(self, name: str, queue: _Queue) -> None:
+        """Another mirror has the queue. If for long, it may have stopped where only we can end it."""
+        now = time.monotonic()
+        if queue.held_since is None:
+            queue.held_since = now
+        elif now - queue.held_since > STALLED_MS / 1000:
+            queue.held_since = now
+            ended = self.database.end_stalled()
+            logger.warning("queue %s: held by another mirror; %d stalled ones ended", name, ended)
+
+    def _note_lag(self) -> None:
+        """Say how far behind the queues are, if they are, and when they no longer are."""
+        if time.monotonic() - self._lag_told < LAG_EVERY_S:
+            return
+        self._lag_told = time.monotonic()
+        for name, queue in self._queues.items():
+            try:
+                behind = self.source.counts(name).backlog
+            except Exception:  # noqa: BLE001 - what Redis does not answer is told elsewhere
+                return
+            if behind >= LAG_TOLD:
+                logger.warning("queue %s: %d events behind", name, behind)
+            elif queue.behind >= LAG_TOLD:
+                logger.info("queue %s: level again", name)
+            queue.behind = behind
 
     def _note_failure(self, name: str, queue: _Queue, error: Exception) -> None:
         self.done.failures += 1

@@ -4,10 +4,9 @@ What is current here is reached by the migrations; a test compares the two. The 
 come from :mod:`rq_core.machine`. Every time is an integer of Unix milliseconds, named ``*_ms``, and
 is the event's own.
 
-``job_event`` is kept in the order of its primary key. It is not partitioned, but may be later
-without moving a row: the key of a partitioned table must contain ``at_ms``, so a later migration
-gives the table a unique index on (queue, epoch, seq, ordinal, at_ms) and attaches it as the first
-partition of a new parent.
+``job_event`` is kept in the order of its primary key. On PostgreSQL it is partitioned by the month of
+``at_ms`` (:mod:`sql_audit.partitions`), which its primary key must then contain; that no number is
+taken twice is looked at before each batch, under the cursor's lock.
 """
 
 # ruff: noqa: S608 - views and triggers are joined from names of this module
@@ -62,6 +61,8 @@ OUTCOMES: Final = (
 """How a claim may end: the events that end it, or ``lost``."""
 
 QUARANTINE_KINDS: Final = ("undecodable", "sanitised", "refused", "conflict")
+PRUNE_KINDS: Final = ("begun", "done")
+PROOF_VERDICTS: Final = ("holds", "unknown")
 EPOCH_KINDS: Final = ("started", "joined", "gap", "changed", "lost")
 LOSS_KINDS: Final = ("orphaned", "forgotten", "restated")
 
@@ -102,10 +103,14 @@ job_event = Table(
     _text("worker"),
     _text("task"),
     _text("detail"),
-    PrimaryKeyConstraint("queue", "epoch", "seq", "ordinal", name="job_event_pkey"),
+    # PostgreSQL's has at_ms besides, see POSTGRES_EVENTS.
+    PrimaryKeyConstraint("queue", "epoch", "seq", "ordinal", name="job_event_pkey").ddl_if(
+        dialect="sqlite"
+    ),
     CheckConstraint(_one_of("type", (*Event, QUARANTINED)), name="job_event_type"),
     Index("job_event_job", "job_id", "queue", "epoch", "seq"),
     sqlite_with_rowid=False,
+    postgresql_partition_by="RANGE (at_ms)",
 )
 """Every event, append-only: what happened to which job, in the order in which it happened.
 
@@ -301,8 +306,68 @@ quarantine = Table(
 """Entries kept byte for byte: a JSON object of base64 fields, see
 :func:`sql_audit.entries.pack`."""
 
-APPEND_ONLY: Final = (job_event, mirror_epoch, mirror_batch, quarantine, mirror_loss)
-"""Tables in which the database itself refuses UPDATE and DELETE."""
+mirror_proof = Table(
+    "mirror_proof",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    _text("queue", null=False),
+    _number("at_ms"),
+    _text("verdict", null=False),
+    _number("epoch"),
+    _number("seq"),
+    _number("batch"),
+    _text("head", null=False),
+    _number("events"),
+    CheckConstraint(_one_of("verdict", PROOF_VERDICTS), name="mirror_proof_verdict"),
+    Index("mirror_proof_queue", "queue", "id"),
+)
+"""What ``audit verify`` has proven: that the log up to (epoch, seq), the end of ``batch``, holds
+(or, ``unknown``, that nothing in it is wrong and that it does not know all). ``at_ms`` is the clock
+of whoever verified."""
+
+mirror_prune = Table(
+    "mirror_prune",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    _text("queue", null=False),
+    _text("kind", null=False),
+    _number("at_ms"),
+    _text("actor", null=False),
+    _text("rules", null=False),
+    _number("epoch"),
+    _number("seq"),
+    _number("cut_at_ms"),
+    _number("batch"),
+    _text("head", null=False),
+    _number("through_entries"),
+    _number("through_events"),
+    _number("jobs", null=True),
+    _number("events", null=True),
+    _number("kept_events", null=True),
+    _text("kept_digest"),
+    CheckConstraint(_one_of("kind", PRUNE_KINDS), name="mirror_prune_kind"),
+    Index("mirror_prune_queue", "queue", "id"),
+)
+"""The one door through which rows of the log leave, and the record of each time that it was used.
+
+While the last row of a queue is ``begun``, events, batches and quarantined bytes up to (epoch, seq),
+its *cut*, may be deleted, and nothing else. ``head`` is the chain's at the cut, ``cut_at_ms`` the
+time of the last event there, ``through_entries`` and ``through_events`` how many there have ever been
+up to it, ``rules`` what was kept for how long. ``done``: how many ``jobs`` and ``events`` this prune
+removed, and the number and the SHA-256 of the events that it left up to the cut, in the text format
+of COPY."""
+
+APPEND_ONLY: Final = (
+    job_event, mirror_epoch, mirror_batch, quarantine, mirror_loss, mirror_proof, mirror_prune,
+)  # fmt: skip
+"""Tables in which the database itself refuses UPDATE and DELETE, but for DOORS."""
+
+DOORS: Final = {
+    "job_event": ("epoch", "seq"),
+    "mirror_batch": ("last_epoch", "last_seq"),
+    "quarantine": ("epoch", "seq"),
+}
+"""Tables from which a prune may delete, and the columns that must not be beyond its cut."""
 
 EVENT_COLUMNS: Final = tuple(column.name for column in job_event.columns)
 JOB_COLUMNS: Final = tuple(column.name for column in job.columns)
@@ -311,22 +376,37 @@ ATTEMPT_COLUMNS: Final = tuple(column.name for column in job_attempt.columns)
 
 def triggers(dialect: str, table: str) -> tuple[str, ...]:
     """The statements that make ``table`` append-only in a dialect (sqlite or postgresql)."""
-    refusal = f"{table} is append-only"
+    door = DOORS.get(table)
     if dialect == "sqlite":
-        return tuple(
-            f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} "
-            f"BEGIN SELECT RAISE(ABORT, '{refusal}'); END"
-            for verb in ("UPDATE", "DELETE")
+        shut = "" if door is None else f"WHEN NOT {_open_door(*(f'OLD.{name}' for name in door))} "
+        refuse = f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
+        return (
+            f"CREATE TRIGGER {table}_no_update BEFORE UPDATE ON {table} {refuse}",
+            f"CREATE TRIGGER {table}_no_delete BEFORE DELETE ON {table} {shut}{refuse}",
         )
+    function = "audit_refuse()" if door is None else f"audit_refuse_unless_pruned('{door[0]}')"
     return (
         (
             f"CREATE TRIGGER {table}_append_only BEFORE UPDATE OR DELETE ON {table} "
-            "FOR EACH ROW EXECUTE FUNCTION audit_refuse()"
+            f"FOR EACH ROW EXECUTE FUNCTION {function}"
         ),
-        (
-            f"CREATE TRIGGER {table}_no_truncate BEFORE TRUNCATE ON {table} "
-            "FOR EACH STATEMENT EXECUTE FUNCTION audit_refuse()"
-        ),
+        refuse_truncate(table),
+    )
+
+
+def refuse_truncate(table: str) -> str:
+    """PostgreSQL's trigger against TRUNCATE. Unlike those for rows it is not inherited by partitions."""
+    return (
+        f"CREATE TRIGGER {table}_no_truncate BEFORE TRUNCATE ON {table} "
+        "FOR EACH STATEMENT EXECUTE FUNCTION audit_refuse()"
+    )
+
+
+def _open_door(epoch: str, seq: str) -> str:
+    return (
+        "EXISTS (SELECT 1 FROM mirror_prune p WHERE p.kind = 'begun' AND p.id = "
+        "(SELECT MAX(id) FROM mirror_prune WHERE queue = OLD.queue) "
+        f"AND ({epoch}, {seq}) <= (p.epoch, p.seq))"
     )
 
 
@@ -335,6 +415,24 @@ REFUSE_FUNCTION: Final = (
     "$$ BEGIN RAISE EXCEPTION '% is append-only', TG_TABLE_NAME "
     "USING ERRCODE = 'restrict_violation'; END $$"
 )
+DOOR_FUNCTION: Final = (
+    "CREATE OR REPLACE FUNCTION audit_refuse_unless_pruned() RETURNS trigger LANGUAGE plpgsql AS "
+    "$$ DECLARE e bigint; s bigint; BEGIN IF TG_OP = 'DELETE' THEN "
+    "IF TG_ARGV[0] = 'last_epoch' THEN e := OLD.last_epoch; s := OLD.last_seq; "
+    "ELSE e := OLD.epoch; s := OLD.seq; END IF; "
+    f"IF {_open_door('e', 's')} THEN RETURN OLD; END IF; END IF; "
+    "RAISE EXCEPTION '% is append-only', TG_TABLE_NAME "
+    "USING ERRCODE = 'restrict_violation'; END $$"
+)
+POSTGRES_EVENTS: Final = (
+    (
+        "ALTER TABLE job_event ADD CONSTRAINT job_event_pkey "
+        "PRIMARY KEY (queue, epoch, seq, ordinal, at_ms)"
+    ),
+    "CREATE TABLE job_event_default PARTITION OF job_event DEFAULT",
+    refuse_truncate("job_event_default"),
+)
+"""What PostgreSQL's job_event has besides: its key, and the partition for what has none of its own."""
 
 
 def _readable(dialect: str, column: str) -> str:
@@ -450,7 +548,8 @@ def _attach_ddl() -> None:
     def add(statement: str, dialect: str) -> None:
         event.listen(metadata, "after_create", _ddl(statement).execute_if(dialect=dialect))
 
-    add(REFUSE_FUNCTION, "postgresql")
+    for statement in (REFUSE_FUNCTION, DOOR_FUNCTION, *POSTGRES_EVENTS):
+        add(statement, "postgresql")
     for dialect in ("sqlite", "postgresql"):
         for table in APPEND_ONLY:
             for statement in triggers(dialect, table.name):

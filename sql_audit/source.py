@@ -12,6 +12,14 @@ RawFields = Mapping[str, str]
 surrogates (Python's ``surrogateescape``), so that nothing is lost."""
 
 
+class Counts(Protocol):
+    """What Redis counts of a queue."""
+
+    @property
+    def backlog(self) -> int:
+        """Events that wait to be mirrored."""
+
+
 class OutboxSource(Protocol):
     """The Redis side of the mirror."""
 
@@ -42,6 +50,9 @@ class OutboxSource(Protocol):
 
         Does nothing if ``upto`` is not beyond the last trim, or not there.
         """
+
+    def counts(self, queue: str) -> Counts:
+        """What Redis counts of a queue."""
 
     def wait_outbox(self, last: Mapping[str, str], seconds: float) -> set[str]:
         """Wait up to ``seconds`` for entries after ``last`` (queue → entry id, or "0-0"), which is

@@ -131,6 +131,22 @@ class POSTGRESQL:
     )
     """Asked each time: a rollback takes them away again."""
 
+    END_STALLED: Final = (
+        "SELECT COUNT(pg_terminate_backend(pid)) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND usename = current_user "
+        "AND application_name = 'rq-core audit' AND pid <> pg_backend_pid() "
+        "AND state = 'active' AND wait_event = 'ClientRead' "
+        "AND xact_start < now() - %s * interval '1 millisecond'"
+    )
+    """End mirrors that are in a COPY and send nothing."""
+
+    TAKEN: Final = (
+        "SELECT epoch, seq FROM job_event WHERE queue = %s AND (epoch, seq) >= (%s, %s) "
+        "AND (epoch, seq) <= (%s, %s) LIMIT 1"
+    )
+    """A number in a range that has an event already: the key, which has the event's time in it, would
+    let another with the same number in."""
+
     COPY_EVENTS: Final = f"COPY job_event ({_names(EVENT_COLUMNS)}) FROM STDIN"
     """Append events. An event that is there already is an error."""
 

@@ -13,6 +13,8 @@ meanwhile: what is checked is what the cursor counted when the check began.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +32,9 @@ from sql_audit.queries import readable
 from sql_audit.replay import Beginning, Loss, Note, Replay, Violation
 from sql_audit.schema import EVENT_COLUMNS
 from sql_audit.statements import AUDIT_ID
+
+LOOKS: Final = 3
+"""How often a log is read again that was pruned while it was read."""
 
 READ_EVENTS: Final = 20_000
 """About how many events are read at once."""
@@ -59,6 +64,12 @@ _BEYOND: Final = text(
     "SELECT epoch, seq FROM job_event WHERE queue = :queue AND (epoch, seq) > (:epoch, :seq) "
     "ORDER BY epoch, seq LIMIT 1"
 )
+_KEPT: Final = (
+    f"SELECT {_COLUMNS} FROM job_event WHERE queue = ? AND (epoch, seq, ordinal) > (?, ?, ?) "
+    f"AND (epoch, seq) <= (?, ?) ORDER BY epoch, seq, ordinal LIMIT {READ_EVENTS}"
+)
+LAST_PRUNE: Final = text("SELECT * FROM mirror_prune WHERE queue = :queue ORDER BY id DESC LIMIT 1")
+"""The last row of a queue: where its log is cut, and whether a prune is under way."""
 _CONFLICTS: Final = text(
     "SELECT COUNT(*) FROM quarantine WHERE queue = :queue AND kind = 'conflict'"
 )
@@ -75,6 +86,27 @@ class Verdict(StrEnum):
     @property
     def status(self) -> int:
         return list(Verdict).index(self)
+
+
+class Pruned(NamedTuple):
+    """Where a queue's log was cut: what is older was removed but for what was to be kept."""
+
+    epoch: int
+    number: int
+    cut_at_ms: int
+    """The time of the last event there."""
+    at_ms: int
+    by: str
+    head: str
+    """The chain's head at the cut."""
+    done: bool
+
+    @property
+    def says(self) -> str:
+        return (
+            f"from after {self.epoch}-{self.number} ({readable(self.cut_at_ms)}), "
+            f"after a prune at {readable(self.at_ms)} by {self.by}"
+        )
 
 
 @dataclass(slots=True)
@@ -99,6 +131,8 @@ class QueueResult:
     """What Redis forgot, by the beginnings of the epochs with which it went on."""
     restated: int = 0
     """Baseline events that told another story than the log: repairs."""
+    pruned: Pruned | None = None
+    """Where the log was cut."""
     counts: dict[str, int] = field(default_factory=dict)
     """Violations by invariant, those not listed included."""
     violations: list[Violation] = field(default_factory=list)
@@ -120,10 +154,11 @@ class QueueResult:
         """How far it was checked, in one line."""
         if self.epoch is None or self.at_ms is None:
             return f"{self.queue}: nothing mirrored yet"
-        return (
+        through = (
             f"{self.queue}: complete through epoch {self.epoch}, number {self.number} "
             f"({readable(self.at_ms)})"
         )
+        return through if self.pruned is None else f"{through}, {self.pruned.says}"
 
 
 @dataclass(slots=True)
@@ -170,6 +205,7 @@ class Result:
                         }
                         for loss in q.losses
                     ],
+                    "pruned": None if q.pruned is None else q.pruned._asdict(),
                     "unknown": [
                         {"number": str(note.at), "at_ms": note.at_ms, "says": note.says}
                         for note in q.notes
@@ -215,10 +251,19 @@ def verify(
         audit_id: str = connection.execute(AUDIT_ID).scalar_one()
         names = [row.queue for row in connection.execute(_CURSORS, {"queue": queue})]
     for name in names:
-        check = _Check(database, audit_id, name, since_ms, missing)
-        result.queues[name] = check.run(lambda done, of, name=name: on_progress(name, done, of))  # type: ignore[misc]
+        for _ in range(LOOKS):
+            check = _Check(database, audit_id, name, since_ms, missing)
+            result.queues[name] = check.run(lambda done, of, name=name: on_progress(name, done, of))  # type: ignore[misc]
+            if not check.pruned_meanwhile():
+                break
         missing -= check.seen
-    result.problems += [f"head {head} is in no chain: the log was rewritten" for head in missing]
+    cut = [q for q in result.queues.values() if q.pruned is not None]
+    for head in missing:
+        if not cut:
+            result.problems.append(f"head {head} is in no chain: the log was rewritten")
+        for queue_ in cut:
+            says = f"head {head} is in no chain: it was pruned, or the log was rewritten"
+            queue_.notes.append(Note(OutboxId(*queue_.pruned[:2]), queue_.pruned.at_ms, says))  # type: ignore[index,union-attr]
     return result
 
 
@@ -236,6 +281,16 @@ class _Check:
         self.seen = {self.head} & self.wanted
         """Which of the wanted heads are in the chain."""
         self.number = 0
+        self.cut: Any = None
+        """The last row of mirror_prune."""
+        self.kept = 0
+        """Events that a prune left up to the cut."""
+
+    def pruned_meanwhile(self) -> bool:
+        """Whether somebody began or ended a prune since the check began."""
+        with self.database.readers.connect() as connection:
+            now = connection.execute(LAST_PRUNE, {"queue": self.queue}).one_or_none()
+        return (None if now is None else now.id) != (None if self.cut is None else self.cut.id)
 
     def run(self, on_progress: Callable[[int, int], None]) -> QueueResult:
         with self.database.readers.connect() as connection:
@@ -247,6 +302,7 @@ class _Check:
             self.result = QueueResult(
                 self.queue, cursor.epoch, cursor.seq, cursor.at_ms, cursor.head
             )
+            self.cut = connection.execute(LAST_PRUNE, of_queue).one_or_none()
             at = {"epoch": cursor.epoch or 0, "seq": -1 if cursor.seq is None else cursor.seq}
             beyond = connection.execute(_BEYOND, {**of_queue, **at}).one_or_none()
             conflicts = connection.execute(_CONFLICTS, of_queue).scalar_one()
@@ -260,7 +316,10 @@ class _Check:
                 orphaned=[(r.after, r.before) for r in losses.ranges(connection, self.queue)],
                 passed=losses.passed(connection, self.queue),
                 since_ms=self.since_ms,
+                pruned_to=None if self.cut is None else (self.cut.epoch, self.cut.seq),
             )
+        if self.cut is not None:
+            self._begin_at_cut(replay)
         end = OutboxId(0, -1) if cursor.epoch is None else OutboxId(cursor.epoch, cursor.seq)
         for batch, strays, rows in self._batches(end, cursor.batch):
             self._check_batch(batch, strays, rows)
@@ -285,6 +344,33 @@ class _Check:
         result.batches, result.live = self.number, len(replay.jobs)
         result.orphans, result.restated = replay.orphans, replay.restated
         return result
+
+    # What a prune left.
+
+    def _begin_at_cut(self, replay: Replay) -> None:
+        """Replay what is left up to the cut, which must be what the prune left, and begin there."""
+        cut = self.cut
+        at = OutboxId(cut.epoch, cut.seq)
+        done = cut.kind == "done"
+        self.result.pruned = Pruned(*at, cut.cut_at_ms, cut.at_ms, cut.actor, cut.head, done)
+        digest = hashlib.sha256()
+        for rows in kept_rows(self.database, self.queue, at):
+            digest.update(copy_text(rows).encode())
+            self.kept += len(rows)
+            replay.feed(rows)
+        replay.pass_cut()
+        self.number, self.head = cut.batch, cut.head
+        self.seen |= {cut.head} & self.wanted
+        if not done:
+            says = "a prune up to here is under way, or was interrupted: run it again"
+            replay.notes.append(Note(at, cut.at_ms, says))
+        elif (self.kept, digest.hexdigest()) != (cut.kept_events, cut.kept_digest):
+            says = (
+                f"the {self.kept} events up to {at} are not the {cut.kept_events} that the prune "
+                f"at {readable(cut.at_ms)} left"
+            )
+            found = "I7", self.queue, *at, 0, cut.at_ms, "prune", None, None, cut.actor, says
+            self.result.add(Violation(*found))
 
     # The chain.
 
@@ -335,8 +421,10 @@ class _Check:
             wrong((beyond.epoch, beyond.seq), says)
         if (self.number, self.head) != (cursor.batch, cursor.head):
             wrong(end, f"the chain ends with batch {self.number}, the cursor counts {cursor.batch}")
-        if replay.events != cursor.events:
-            wrong(end, f"there are {replay.events} events, the cursor counts {cursor.events}")
+        through = 0 if self.cut is None else self.cut.through_events
+        there = through + replay.events - self.kept
+        if there != cursor.events:
+            wrong(end, f"there are {there} events, the cursor counts {cursor.events}")
 
     # Reading.
 
@@ -357,7 +445,7 @@ class _Check:
         self, end: OutboxId, last_batch: int
     ) -> Iterator[tuple[_Batch, list[EventRow], list[EventRow]]]:
         """Every batch with its rows, and the rows before it that belong to none."""
-        after = OutboxId(-1, -1)
+        after = OutboxId(-1, -1) if self.cut is None else OutboxId(self.cut.epoch, self.cut.seq)
         group: list[_Batch] = []
         events = 0
         for batch in self._batch_rows(last_batch):
@@ -400,7 +488,7 @@ class _Check:
             yield batch, rows[begin:middle], rows[middle:place]
 
     def _batch_rows(self, last_batch: int) -> Iterator[_Batch]:
-        number = 0
+        number = 0 if self.cut is None else self.cut.batch
         while True:
             with self.database.readers.connect() as connection:
                 at = {"queue": self.queue, "batch": number}
@@ -418,18 +506,35 @@ class _Check:
 
     def _rows(self, after: OutboxId, upto: OutboxId) -> list[EventRow]:
         """The events of a range, as plain tuples."""
-        statement = _RANGE
-        if self.database.dialect == "postgresql":
-            statement = statement.replace("?", "%s")
-        with self.database.readers.connect() as connection:
-            driver: Any = connection.connection.driver_connection
-            cursor = driver.cursor()
-            try:
-                cursor.execute(statement, (self.queue, *after, *upto))
-                rows: list[EventRow] = cursor.fetchall()
-            finally:
-                cursor.close()
-        return rows
+        return _fetch(self.database, _RANGE, (self.queue, *after, *upto))
+
+
+def kept_rows(
+    database: Database, queue: str, cut: OutboxId, connection: Connection | None = None
+) -> Iterator[list[EventRow]]:
+    """The events of a queue up to ``cut``, some thousands at a time."""
+    after: tuple[int, ...] = (-1, -1, -1)
+    while rows := _fetch(database, _KEPT, (queue, *after, *cut), connection):
+        yield rows
+        after = rows[-1][1:4]
+
+
+def _fetch(
+    database: Database, statement: str, values: tuple[Any, ...], within: Connection | None = None
+) -> list[EventRow]:
+    """Rows as plain tuples."""
+    if database.dialect == "postgresql":
+        statement = statement.replace("?", "%s")
+    with contextlib.ExitStack() as stack:
+        connection = within or stack.enter_context(database.readers.connect())
+        driver: Any = connection.connection.driver_connection
+        cursor = driver.cursor()
+        try:
+            cursor.execute(statement, values)
+            rows: list[EventRow] = cursor.fetchall()
+        finally:
+            cursor.close()
+    return rows
 
 
 def _beginning(epoch: int, detail: str | None) -> Beginning:

@@ -80,6 +80,11 @@ def _names(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str
 )
 @click.option("--redis", "redis_url", metavar="URL", help="The server, if not the app's own.")
 @click.option("--prefix", help="What the keys begin with, if not as the app says.")
+@click.option(
+    "--redact",
+    metavar="MODULE:NAME",
+    help="A function through which what errors say passes before it is kept, if not the app's own.",
+)
 @click.option("--log-format", type=click.Choice(("text", "json")), default="text")
 @click.option(
     "--log-level",
@@ -109,6 +114,7 @@ def worker(ctx: click.Context, /, target: str, **given: Any) -> None:
         redis_url=given["redis_url"],
         prefix=given["prefix"],
         audit_url=given["audit_url"],
+        redact=given["redact"],
         log_format=given["log_format"],
         log_level=given["log_level"],
     )

@@ -7,9 +7,14 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import IntegrityError
 
+from rq_core.client import Client
+from rq_core.ids import JobIds
+from rq_core.job import NewJob, profile
+from rq_core.settlement import MESSAGE_MAX, describe
 from sql_audit.database import Database, copy_text
 from sql_audit.entries import unpack
 from sql_audit.mirror import Mirror
+from sql_audit.verify import Verdict, verify
 from tests.audit.conftest import QUEUE
 from tests.support import auditlog
 from tests.support.outbox import StreamWriter, enqueue
@@ -231,3 +236,43 @@ def _refusal(dialect: str) -> Exception:
     import psycopg
 
     return psycopg.errors.CheckViolation("violates check constraint")
+
+
+class Enormous(Exception):
+    def __str__(self) -> str:
+        return "x" * 10_000_000
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError(text) for text in HOSTILE.values()]
+    + [
+        ValueError(float("nan"), 2**63, 2**53 + 1),
+        ValueError(b"\xff\xfe"),
+        ValueError(),
+        Enormous(),
+    ],
+    ids=[*HOSTILE, "numbers", "bytes", "nothing", "ten megabytes"],
+)
+def test_what_a_handler_raises_arrives_through_the_real_scripts(
+    error: Exception, valkey_url: str, database: Database
+) -> None:
+    """From the exception in a worker to the row in SQL, with nothing in quarantine."""
+    with Client(valkey_url) as client:
+        client.enqueue([NewJob(JobIds()(), "q", profile("task"), "{}")])
+        mirror = Mirror(client, database, "q")
+        claim = client.one(client.operations.claim_call("q", "w-1", 1)).jobs[0]
+        record = (claim.id, claim.fence, "final", 0, "failed", describe(error))
+        client.one(client.operations.fail_call("q", "w-1", [record]))
+        auditlog.drain(mirror)
+
+    died = auditlog.events(database, "q")[-1]
+    kept = json.loads(died["detail"])["error"]
+    said = str(error)
+    if len(said) <= MESSAGE_MAX:
+        assert kept["message"] == said
+    else:
+        assert len(kept["message"]) < MESSAGE_MAX + 50
+        assert "characters left out" in kept["message"]
+    assert auditlog.rows(database, "SELECT * FROM quarantine") == []
+    assert verify(database).verdict is Verdict.HOLDS

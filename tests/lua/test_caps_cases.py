@@ -24,7 +24,11 @@ FREED: list[Change] = [
 ]
 CHANGED: list[Change] = [
     ("scopes", "  if scope.resumes then\n", "  scope.changed = true\n  if scope.resumes then\n"),
-    ("lanes", "  if (scope.rate or scope.stored) and not has_room(scope) then\n", "  if scope.changed then\n"),
+    (
+        "lanes",
+        "  if (scope.rate or scope.stored) and not has_room(scope) then\n",
+        "  if scope.changed then\n",
+    ),
 ]
 MOVED_ON: list[Change] = [
     (

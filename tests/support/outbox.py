@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import redis
@@ -88,6 +89,10 @@ class StreamSource:
         keys = queue_keys(queue, self.prefix)
         self.trims.append((queue, upto, jobs, size))
         self.redis.eval(_TRIM, 2, keys("outbox"), keys("meta"), upto, jobs, size)
+
+    def counts(self, queue: str) -> SimpleNamespace:
+        meta = queue_keys(queue, self.prefix)("meta")
+        return SimpleNamespace(backlog=int(self.redis.hget(meta, "backlog_jobs") or 0))
 
     def wait_outbox(self, last: Mapping[str, str], seconds: float) -> set[str]:
         streams = {queue_keys(q, self.prefix)("outbox"): entry for q, entry in last.items()}

@@ -339,12 +339,14 @@ class PostgresServer:
             return False
         return True
 
-    def create_database(self) -> str:
-        """Create an empty database and return its name."""
+    def create_database(self, template: str = "template0") -> str:
+        """Create a database, empty or a copy of one that nobody uses, and return its name."""
         name = f"test_{next(self._numbers)}"
         with self._connect() as connection:
             connection.execute(
-                sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(name))
+                sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
+                    sql.Identifier(name), sql.Identifier(template)
+                )
             )
         return name
 

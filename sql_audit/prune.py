@@ -1,0 +1,489 @@
+"""``rq-core audit prune``: finished jobs leave the log after a time, and the rest stays provable.
+
+Whole jobs leave: all events, claims and the row of a job that Redis no longer has and that ended
+longer ago than is kept for its outcome. What concerns the queue itself stays. So what is left up to
+the *cut*, the end of a batch, still tells what every job alive there is and holds, and verify begins
+behind the cut with the chain's head that the prune recorded; it proves everything from there on, and
+that what was left is what the prune left.
+
+Nothing is removed that ``audit verify`` has not proven. The database itself refuses to delete, unless
+a row of mirror_prune says that a prune has begun, and up to where. Each transaction removes some
+thousand jobs; a prune that dies is taken up by the next one.
+
+    cuts = plan(database, Rules(older_than_ms=90 * 86_400_000), now_ms=now)
+    for cut in cuts: ...
+    prune(database, cuts, by="ada", now_ms=now)
+"""
+
+# ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection, CursorResult, text
+
+from rq_core.history import OutboxId
+from rq_core.machine import State
+from sql_audit.database import Database, copy_text
+from sql_audit.errors import NotProven
+from sql_audit.partitions import Month, partitions
+from sql_audit.queries import readable
+from sql_audit.schema import JOB_STATES, mirror_proof, mirror_prune, refuse_truncate
+from sql_audit.verify import LAST_PRUNE, Result, Verdict, kept_rows
+
+JOBS_AT_ONCE: Final = 1_000
+"""Jobs that one transaction removes."""
+BATCHES_AT_ONCE: Final = 5_000
+PAUSE_S: Final = 0.3
+"""The longest pause between two transactions, in which the mirror gets its turn."""
+
+OUTCOMES: Final = {
+    "dead" if state == "pruned" else state: state
+    for state in JOB_STATES
+    if state not in {str(live) for live in State}
+}
+"""What may be kept for a time of its own, and the state of such jobs. A dead job that Redis still
+has is alive: it may be put back."""
+
+_CURSORS: Final = text(
+    "SELECT queue, epoch, seq, batch FROM mirror_cursor "
+    "WHERE batch > 0 AND (CAST(:queue AS TEXT) IS NULL OR queue = :queue) ORDER BY queue"
+)
+_BATCH: Final = text(
+    "SELECT batch, last_epoch, last_seq, head FROM mirror_batch "
+    "WHERE queue = :queue AND batch = :batch"
+)
+_TIME_AT: Final = text(
+    "SELECT at_ms FROM job_event WHERE queue = :queue AND (epoch, seq) <= (:epoch, :seq) "
+    "ORDER BY epoch DESC, seq DESC, ordinal DESC LIMIT 1"
+)
+_COUNTED: Final = text(
+    "SELECT COALESCE(SUM(entries), 0) AS entries, COALESCE(SUM(events), 0) AS events "
+    "FROM mirror_batch WHERE queue = :queue AND batch > :low AND batch <= :high"
+)
+_PROOFS: Final = text(
+    "SELECT p.batch, p.epoch, p.seq, p.verdict FROM mirror_proof p "
+    "JOIN mirror_batch b ON b.queue = p.queue AND b.batch = p.batch AND b.head = p.head "
+    "WHERE p.queue = :queue ORDER BY p.batch DESC"
+)
+_ENDED: Final = "COALESCE(j.finished_at_ms, j.since_ms, 0)"
+_LOCK: Final = text("SELECT queue FROM mirror_cursor WHERE queue = :queue FOR UPDATE")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How long finished jobs are kept, in ms; ``keep`` by outcome (see OUTCOMES)."""
+
+    older_than_ms: int
+    keep: Mapping[str, int] = field(default_factory=dict)
+    accept_unknown: bool = False
+    """Also prune what verify could not prove, as long as it found nothing wrong (gaps, quarantine)."""
+
+    def of(self, outcome: str) -> int:
+        return self.keep.get(outcome, self.older_than_ms)
+
+    @property
+    def shortest_ms(self) -> int:
+        return min(self.of(outcome) for outcome in OUTCOMES)
+
+    def __str__(self) -> str:
+        """For the record."""
+        return json.dumps({"older_than_ms": self.older_than_ms, **self.keep}, sort_keys=True)
+
+
+class Cut(NamedTuple):
+    """Up to where a queue's log is to be pruned, and what may leave."""
+
+    queue: str
+    at: OutboxId
+    at_ms: int
+    batch: int
+    head: str
+    through_entries: int
+    through_events: int
+    ended_before: dict[str, int]
+    """By the state of a job: it leaves if it ended before that, in Unix ms."""
+    rules: str
+
+    @property
+    def removable(self) -> tuple[str, dict[str, Any]]:
+        """A condition on ``job j``, and its values."""
+        cases = " ".join(
+            f"WHEN '{state}' THEN CAST(:before_{n} AS BIGINT)"
+            for n, state in enumerate(self.ended_before)
+        )
+        condition = (
+            "j.queue = :queue AND (j.last_epoch, j.last_seq) <= (:epoch, :seq) "
+            f"AND {_ENDED} < CASE j.state {cases} END"
+        )
+        before = {f"before_{n}": ms for n, ms in enumerate(self.ended_before.values())}
+        return condition, {
+            "queue": self.queue, "epoch": self.at.epoch, "seq": self.at.seq, **before,
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
+class Pruned:
+    """What a prune removed from one queue."""
+
+    queue: str
+    cut: str
+    cut_at_ms: int
+    jobs: int = 0
+    events: int = 0
+    kept_events: int = 0
+    """Events that are left up to the cut."""
+
+
+# What verify has proven.
+
+
+def record_proofs(
+    database: Database, result: Result, verdicts: Mapping[str, Verdict] | None = None
+) -> None:
+    """Write down what a check of whole logs has proven, which is what prune goes by.
+
+    ``verdicts``: what SQL alone came to, where ``result`` has learned more since. What is violated
+    is not recorded. Raises what SQL raises, if it does not let itself be written to.
+    """
+    rows = []
+    for name, found in result.queues.items():
+        verdict = (verdicts or {}).get(name, found.verdict)
+        if found.violations or verdict is Verdict.VIOLATED or found.epoch is None:
+            continue
+        rows.append(
+            {
+                "queue": name, "at_ms": int(time.time() * 1000), "verdict": str(verdict),
+                "epoch": found.epoch, "seq": found.number, "batch": found.batches,
+                "head": found.head, "events": found.events,
+            }
+        )  # fmt: skip
+    if not rows or result.problems:
+        return
+    with database.writing(wait=True) as connection:
+        assert connection is not None
+        connection.execute(mirror_proof.insert(), rows)
+        connection.commit()
+
+
+# What would leave.
+
+
+def plan(database: Database, rules: Rules, *, now_ms: int, queue: str | None = None) -> list[Cut]:
+    """Where each queue's log is to be cut. Queues in which nothing is old enough are left out.
+
+    Raises NotProven if verify has not proven all that is to go; then nothing is to be pruned.
+    """
+    with database.readers.connect() as connection:
+        cursors = connection.execute(_CURSORS, {"queue": queue}).all()
+        cuts = [_cut(connection, cursor, rules, now_ms) for cursor in cursors]
+    return [cut for cut in cuts if cut is not None]
+
+
+def _cut(connection: Connection, cursor: Any, rules: Rules, now_ms: int) -> Cut | None:
+    name = cursor.queue
+    last = connection.execute(LAST_PRUNE, {"queue": name}).one_or_none()
+    low = 0 if last is None else last.batch
+    ended_before = {state: now_ms - rules.of(outcome) for outcome, state in OUTCOMES.items()}
+    found = _last_batch_before(
+        # The last batch has the entry at which the next one begins: it stays.
+        connection, name, low, cursor.batch - 1, now_ms - rules.shortest_ms
+    )  # fmt: skip
+    if found is None:
+        if last is None:
+            return None
+        # What was kept up to the old cut may be old enough now.
+        return Cut(
+            name, OutboxId(last.epoch, last.seq), last.cut_at_ms, last.batch, last.head,
+            last.through_entries, last.through_events, ended_before, str(rules),
+        )  # fmt: skip
+    batch, at_ms = found
+    _refuse_unproven(connection, batch, at_ms, rules, name)
+    counted = connection.execute(_COUNTED, {"queue": name, "low": low, "high": batch.batch}).one()
+    before = (0, 0) if last is None else (last.through_entries, last.through_events)
+    return Cut(
+        name, OutboxId(batch.last_epoch, batch.last_seq), at_ms, batch.batch, batch.head,
+        before[0] + int(counted.entries), before[1] + int(counted.events), ended_before, str(rules),
+    )  # fmt: skip
+
+
+def _last_batch_before(
+    connection: Connection, queue: str, low: int, high: int, before_ms: int
+) -> tuple[Any, int] | None:
+    """The last batch after ``low`` whose events are all older, and the time of its last."""
+    best = None
+    while low < high:
+        middle = (low + high + 1) // 2
+        batch = connection.execute(_BATCH, {"queue": queue, "batch": middle}).one_or_none()
+        if batch is None:
+            return best
+        at = {"queue": queue, "epoch": batch.last_epoch, "seq": batch.last_seq}
+        at_ms = connection.execute(_TIME_AT, at).scalar_one_or_none()
+        if at_ms is not None and at_ms < before_ms:
+            low, best = middle, (batch, at_ms)
+        else:
+            high = middle - 1
+    return best
+
+
+def _refuse_unproven(
+    connection: Connection, batch: Any, at_ms: int, rules: Rules, queue: str
+) -> None:
+    proofs = connection.execute(_PROOFS, {"queue": queue}).all()
+    held = [p for p in proofs if rules.accept_unknown or p.verdict == Verdict.HOLDS]
+    if held and held[0].batch >= batch.batch:
+        return
+    proven = f"through {held[0].epoch}-{held[0].seq}" if held else "nowhere"
+    hint = ""
+    if proofs and proofs[0].batch >= batch.batch:
+        hint = " (it found nothing wrong, but gaps; --accept-gaps prunes them, too)"
+    raise NotProven(
+        queue=queue, cut=f"{batch.last_epoch}-{batch.last_seq}", cut_at=readable(at_ms),
+        proven=proven, hint=hint,
+    )  # fmt: skip
+
+
+def count(database: Database, cut: Cut) -> int:
+    """How many jobs would leave."""
+    condition, values = cut.removable
+    with database.readers.connect() as connection:
+        statement = text(f"SELECT COUNT(*) FROM job j WHERE {condition}")
+        return int(connection.execute(statement, values).scalar_one())
+
+
+# Removing.
+
+
+def prune(
+    database: Database,
+    cuts: Sequence[Cut],
+    *,
+    by: str,
+    now_ms: int,
+    on_step: Callable[[str], None] = lambda _step: None,
+    on_progress: Callable[[str, int], None] = lambda _queue, _jobs: None,
+) -> list[Pruned]:
+    """Remove what the cuts of :func:`plan` let go.
+
+    ``on_step`` is told each transaction when it is committed, ``on_progress`` the queue and its jobs
+    removed so far. Raises what SQL raises; what was committed is gone, and the next prune goes on.
+    """
+    done = {cut.queue: Pruned(cut.queue, str(cut.at), cut.at_ms) for cut in cuts}
+    run = _Run(database, cuts, done, by, now_ms, on_step, on_progress)
+    for cut in cuts:
+        run.begin(cut)
+    if database.dialect == "postgresql":
+        run.drop_months()
+    for cut in cuts:
+        run.remove_jobs(cut)
+        run.remove_batches(cut)
+        run.end(cut)
+    return list(done.values())
+
+
+@dataclass(slots=True)
+class _Run:
+    database: Database
+    cuts: Sequence[Cut]
+    done: dict[str, Pruned]
+    by: str
+    now_ms: int
+    on_step: Callable[[str], None]
+    on_progress: Callable[[str, int], None]
+
+    def _row(self, cut: Cut, kind: str) -> dict[str, Any]:
+        return {
+            "queue": cut.queue, "kind": kind, "at_ms": self.now_ms, "actor": self.by,
+            "rules": cut.rules, "epoch": cut.at.epoch, "seq": cut.at.seq, "cut_at_ms": cut.at_ms,
+            "batch": cut.batch, "head": cut.head, "through_entries": cut.through_entries,
+            "through_events": cut.through_events,
+        }  # fmt: skip
+
+    def _lock(self, connection: Connection, queue: str) -> None:
+        """Keep the mirror from the queue's jobs. (SQLite has locked everything.)"""
+        if self.database.dialect == "postgresql":
+            connection.execute(_LOCK, {"queue": queue})
+
+    def begin(self, cut: Cut) -> None:
+        """Open the door, by recording what will leave through it."""
+        with self.database.writing(wait=True) as connection:
+            assert connection is not None
+            self._lock(connection, cut.queue)
+            connection.execute(mirror_prune.insert(), self._row(cut, "begun"))
+            connection.commit()
+        self.on_step("begun")
+
+    def end(self, cut: Cut) -> None:
+        """Record what is left up to the cut, and shut the door."""
+        told = self.done[cut.queue]
+        with self.database.writing(wait=True) as connection:
+            assert connection is not None
+            self._lock(connection, cut.queue)
+            digest = hashlib.sha256()
+            for rows in kept_rows(self.database, cut.queue, cut.at, connection):
+                digest.update(copy_text(rows).encode())
+                told.kept_events += len(rows)
+            row = self._row(cut, "done") | {
+                "jobs": told.jobs, "events": told.events, "kept_events": told.kept_events,
+                "kept_digest": digest.hexdigest(),
+            }  # fmt: skip
+            connection.execute(mirror_prune.insert(), row)
+            connection.commit()
+        self.on_step("done")
+
+    def remove_jobs(self, cut: Cut) -> None:
+        """Remove whole jobs, some at a time."""
+        condition, values = cut.removable
+        page = text(
+            f"SELECT j.job_id FROM job j WHERE {condition} AND j.job_id > :after "
+            f"ORDER BY j.job_id LIMIT {JOBS_AT_ONCE}"
+        )
+        after = ""
+        while True:
+            began = time.monotonic()
+            with self.database.writing(wait=True) as connection:
+                assert connection is not None
+                self._lock(connection, cut.queue)
+                ids = list(connection.execute(page, {**values, "after": after}).scalars())
+                if not ids:
+                    return
+                self._remove(connection, cut, ids)
+                connection.commit()
+            after = ids[-1]
+            self.on_step("removed")
+            self.on_progress(cut.queue, self.done[cut.queue].jobs)
+            time.sleep(min(time.monotonic() - began, PAUSE_S))
+
+    def _remove(self, connection: Connection, cut: Cut, ids: list[str]) -> None:
+        if self.database.dialect == "sqlite":
+            these, bound = "IN (SELECT value FROM json_each(:ids))", json.dumps(ids)
+        else:
+            these, bound = "= ANY(:ids)", ids  # type: ignore[assignment]
+        of_jobs = {"queue": cut.queue, "ids": bound}
+        upto = {"epoch": cut.at.epoch, "seq": cut.at.seq}
+        events = connection.execute(
+            text(
+                f"DELETE FROM job_event WHERE job_id {these} AND queue = :queue "
+                "AND (epoch, seq) <= (:epoch, :seq)"
+            ),
+            {**of_jobs, **upto},
+        ).rowcount
+        for table in ("job_attempt", "job"):
+            statement = f"DELETE FROM {table} WHERE job_id {these} AND queue = :queue"
+            connection.execute(text(statement), of_jobs)
+        told = self.done[cut.queue]
+        told.events += events
+        told.jobs += len(ids)
+
+    def remove_batches(self, cut: Cut) -> None:
+        """The chain up to the cut, and the bytes of what was in quarantine there."""
+        first = text("SELECT MIN(batch) FROM mirror_batch WHERE queue = :queue")
+        with self.database.readers.connect() as connection:
+            number = connection.execute(first, {"queue": cut.queue}).scalar_one()
+        while number is not None and number <= cut.batch:
+            number += BATCHES_AT_ONCE
+            with self.database.writing(wait=True) as connection:
+                assert connection is not None
+                upto = min(number - 1, cut.batch)
+                connection.execute(
+                    text("DELETE FROM mirror_batch WHERE queue = :queue AND batch <= :upto"),
+                    {"queue": cut.queue, "upto": upto},
+                )
+                connection.commit()
+            self.on_step("batches")
+        with self.database.writing(wait=True) as connection:
+            assert connection is not None
+            connection.execute(
+                text(
+                    "DELETE FROM quarantine WHERE queue = :queue AND (epoch, seq) <= (:epoch, :seq)"
+                ),
+                {"queue": cut.queue, "epoch": cut.at.epoch, "seq": cut.at.seq},
+            )
+            connection.commit()
+        self.on_step("quarantine")
+
+    # PostgreSQL: whole months.
+
+    def drop_months(self) -> None:
+        """Drop the partitions all of whose events are older than something is kept, but for what
+        stays of them.
+        """
+        oldest = min((max(cut.ended_before.values()) for cut in self.cuts), default=0)
+        with self.database.readers.connect() as connection:
+            months = [month for month in partitions(connection) if month.end_ms <= oldest]
+        for month in months:
+            self._drop_month(month)
+            self.on_step("month")
+
+    def _drop_month(self, month: Month) -> None:
+        with self.database.writing(wait=True) as connection:
+            assert connection is not None
+
+            def run(statement: str, values: dict[str, Any] | None = None) -> CursorResult[Any]:
+                return connection.execute(text(statement), values or {})
+
+            run(
+                "CREATE TEMPORARY TABLE prune_job (queue TEXT, job_id TEXT, epoch BIGINT, "
+                "seq BIGINT, PRIMARY KEY (queue, job_id)) ON COMMIT DROP"
+            )
+            for cut in sorted(self.cuts, key=lambda cut: cut.queue):
+                self._lock(connection, cut.queue)
+                condition, values = cut.removable
+                run(
+                    "INSERT INTO prune_job SELECT j.queue, j.job_id, "
+                    "CAST(:epoch AS BIGINT), CAST(:seq AS BIGINT) FROM job j "
+                    f"WHERE {condition} AND EXISTS (SELECT 1 FROM {month.table} e "
+                    "WHERE e.job_id = j.job_id AND e.queue = j.queue)",
+                    values,
+                )
+            run("ANALYZE prune_job")
+            counted = run("SELECT queue, COUNT(*) AS jobs FROM prune_job GROUP BY queue").all()
+            if not counted:
+                return
+            mine = "p.queue = e.queue AND p.job_id = e.job_id"
+            gone = (
+                f"SELECT 1 FROM prune_job p WHERE {mine} AND (e.epoch, e.seq) <= (p.epoch, p.seq)"
+            )
+            # Nobody may add to what is copied before it is dropped.
+            run(f"LOCK TABLE {month.table} IN SHARE MODE")
+            removed = run(
+                f"SELECT e.queue, COUNT(*) AS events FROM {month.table} e "
+                f"WHERE EXISTS ({gone}) GROUP BY e.queue"
+            ).all()
+            kept = f"{month.table}_kept"
+            run(f"CREATE TABLE {kept} (LIKE {month.table} INCLUDING CONSTRAINTS)")
+            left = run(
+                f"INSERT INTO {kept} SELECT * FROM {month.table} e WHERE NOT EXISTS ({gone})"
+            ).rowcount
+            elsewhere = run(
+                "WITH gone AS (DELETE FROM job_event e USING prune_job p "
+                f"WHERE {mine} AND (e.epoch, e.seq) <= (p.epoch, p.seq) "
+                "AND (e.at_ms < :begin OR e.at_ms >= :end) RETURNING e.queue) "
+                "SELECT queue, COUNT(*) AS events FROM gone GROUP BY queue",
+                {"begin": month.begin_ms, "end": month.end_ms},
+            ).all()
+            for table in ("job_attempt", "job"):
+                run(f"DELETE FROM {table} e USING prune_job p WHERE {mine}")
+            run(f"ALTER TABLE job_event DETACH PARTITION {month.table}")
+            run(f"DROP TABLE {month.table}")
+            if left:
+                run(f"ALTER TABLE {kept} RENAME TO {month.table}")
+                run(
+                    f"ALTER TABLE job_event ATTACH PARTITION {month.table} "
+                    f"FOR VALUES {month.bounds}"
+                )
+                run(refuse_truncate(month.table))
+            else:
+                run(f"DROP TABLE {kept}")
+            connection.commit()
+        for row in [*removed, *elsewhere]:
+            self.done[row.queue].events += row.events
+        for row in counted:
+            self.done[row.queue].jobs += row.jobs
+            self.on_progress(row.queue, self.done[row.queue].jobs)

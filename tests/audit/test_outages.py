@@ -1,0 +1,337 @@
+"""SQL that is down, slow or older than it was; a mirror that stops in the middle; a stream that an
+operator cut. The workers are not disturbed, nothing is mirrored twice, and what is missing is recorded.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from rq_core.client import Client
+from rq_core.errors import AuditBacklogFull
+from rq_core.ids import JobIds
+from rq_core.job import NewJob, profile
+from rq_core.keys import queue_keys
+from sql_audit import migrate, run
+from sql_audit.database import IDLE_TIMEOUT_MS, STALLED_MS, Database
+from sql_audit.mirror import Mirror, Outcome
+from sql_audit.verify import Verdict, verify
+from tests.audit.conftest import QUEUE
+from tests.support import auditlog, stopped_mirror
+from tests.support.outbox import StreamSource, StreamWriter
+from tests.support.servers import PostgresServer
+from tests.support.wait import wait_until
+
+ROOT = Path(__file__).parents[2]
+TASK = profile("task")
+ids = JobIds()
+
+
+@pytest.fixture
+def client(valkey_url: str) -> Iterator[Client]:
+    with Client(valkey_url) as client:
+        yield client
+
+
+def new_jobs(count: int) -> list[NewJob]:
+    return [NewJob(ids(), "q", TASK, "{}") for _ in range(count)]
+
+
+def finish(client: Client, count: int) -> int:
+    """Claim and complete jobs, as a worker does."""
+    operations = client.operations
+    claimed = client.one(operations.claim_call("q", "w-1", count)).jobs
+    client.one(operations.complete_call("q", "w-1", [(c.id, c.fence) for c in claimed]))
+    return len(claimed)
+
+
+def kinds(database: Database) -> list[str]:
+    return [r["kind"] for r in auditlog.rows(database, "SELECT kind FROM mirror_epoch ORDER BY id")]
+
+
+# Down.
+
+
+def test_at_the_bound_producers_are_refused_and_work_goes_on(
+    client: Client,
+    valkey_url: str,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """SQL is away: the backlog grows to its bound, jobs finish all the same, and on return all is there."""
+    caplog.set_level(logging.INFO, "rq_core.audit")
+    monkeypatch.setattr(run, "LAG_TOLD", 20)
+    monkeypatch.setattr(run, "LAG_EVERY_S", 0.05)
+    monkeypatch.setattr(run, "BACKOFF_S_MAX", 0.3)
+    real, away = database.insert_events, threading.Event()
+
+    def insert(*args: Any) -> None:
+        if away.is_set():
+            raise OperationalError("COPY", (), Exception("the disk is full"))
+        real(*args)
+
+    monkeypatch.setattr(database, "insert_events", insert)
+    client.handshake("q")
+    client.configure("q", {"backlog_max_jobs": 40})
+    stop = threading.Event()
+    theirs = Client(valkey_url)
+    mirroring = threading.Thread(
+        target=run.run, args=(theirs, database), kwargs={"stop": stop}, name="mirror"
+    )
+    mirroring.start()
+    try:
+        wait_until(lambda: client.counts("q").audit, "the mirror has attached")
+        wait_until(lambda: client.counts("q").backlog == 0, "it is level")
+        away.set()
+        accepted = 0
+        with pytest.raises(AuditBacklogFull):
+            for _ in range(100):
+                client.enqueue(new_jobs(10))
+                accepted += 10
+        assert finish(client, accepted) == accepted
+        wait_until(lambda: "events behind" in caplog.text, "the lag is told")
+        assert client.counts("q").backlog >= 40
+        away.clear()
+        wait_until(lambda: client.counts("q").backlog == 0, "it catches up", timeout=30)
+        wait_until(lambda: "level again" in caplog.text, "that is told")
+        client.enqueue(new_jobs(1))
+    finally:
+        stop.set()
+        mirroring.join(30)
+        theirs.close()
+
+    assert not mirroring.is_alive()
+    assert verify(database).verdict is Verdict.HOLDS
+    states = auditlog.rows(
+        database, "SELECT state, COUNT(*) AS n FROM job GROUP BY state ORDER BY 1"
+    )
+    assert states == [{"state": "ready", "n": 1}, {"state": "succeeded", "n": accepted}]
+
+
+# A mirror that stops in the middle.
+
+
+def stopped(process: subprocess.Popen[bytes]) -> bool:
+    assert process.poll() is None
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@pytest.mark.parametrize("step", ["locked", "copying", "events", "advanced"])
+def test_postgres_ends_the_transaction_of_a_stopped_mirror(
+    step: str,
+    postgres_url: str,
+    valkey_url: str,
+    writer: StreamWriter,
+    source: StreamSource,
+    request: pytest.FixtureRequest,
+) -> None:
+    """Another takes over within the timeouts, which are stated; when the first wakes up it does no harm."""
+    assert max(IDLE_TIMEOUT_MS, STALLED_MS) <= 60_000
+    database = Database(postgres_url)
+    migrate.upgrade(database)
+    writer.life("a", "b", "c")
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.stopped_mirror",
+        valkey_url,
+        postgres_url,
+        QUEUE,
+    ]
+    process = subprocess.Popen([*command, step], cwd=ROOT)
+    request.addfinalizer(lambda: (process.kill(), process.wait()))
+    wait_until(lambda: stopped(process), "it has stopped", timeout=30)
+    mirror = Mirror(source, database, QUEUE)
+
+    assert mirror.turn().outcome is Outcome.HELD
+    began = time.monotonic()
+
+    def taken_over() -> bool:
+        database.end_stalled(stopped_mirror.TIMEOUT_MS)  # as the service does
+        return mirror.turn().outcome is Outcome.MIRRORED
+
+    wait_until(taken_over, "the other takes over", timeout=30)
+    took = time.monotonic() - began
+    writer.life("d")
+    auditlog.drain(mirror)
+    process.send_signal(signal.SIGCONT)
+
+    # Its transaction has failed, once; then it goes on as one mirror among others.
+    assert process.wait(30) == 11
+    assert took < stopped_mirror.TIMEOUT_MS / 1000 + 5
+    assert kinds(database) == ["started"]
+    assert auditlog.told_by_sql(database, QUEUE) == auditlog.told_by_stream(writer.log)
+    auditlog.assert_chain_holds(database, QUEUE)
+    assert writer.backlog() == (0, 0)
+    database.close()
+
+
+@pytest.mark.parametrize("end", [signal.SIGCONT, signal.SIGKILL])
+def test_a_stopped_mirror_on_sqlite_holds_the_file_until_it_goes_on_or_dies(
+    end: signal.Signals,
+    sqlite_url: str,
+    valkey_url: str,
+    writer: StreamWriter,
+    source: StreamSource,
+    request: pytest.FixtureRequest,
+) -> None:
+    """Nobody can take a file's lock from a process that is only stopped: the others wait, and say nothing
+    false; readers read."""
+    database = Database(sqlite_url)
+    migrate.upgrade(database)
+    writer.life("a", "b", "c")
+    command = [sys.executable, "-m", "tests.support.stopped_mirror", valkey_url, sqlite_url, QUEUE]
+    process = subprocess.Popen([*command, "events"], cwd=ROOT)
+    request.addfinalizer(lambda: (process.kill(), process.wait()))
+    wait_until(lambda: stopped(process), "it has stopped", timeout=30)
+    mirror = Mirror(source, database, QUEUE)
+
+    assert [mirror.turn().outcome for _ in range(3)] == [Outcome.HELD] * 3
+    assert auditlog.rows(database, "SELECT * FROM job_event") == []
+    os.kill(process.pid, end)
+    process.wait(30)
+    auditlog.drain(mirror)
+
+    assert kinds(database) == ["started"]
+    assert auditlog.told_by_sql(database, QUEUE) == auditlog.told_by_stream(writer.log)
+    auditlog.assert_chain_holds(database, QUEUE)
+    assert writer.backlog() == (0, 0)
+    database.close()
+
+
+# Older than it was.
+
+
+@pytest.fixture
+def restorable(
+    audit_url: str, postgres_server: PostgresServer, tmp_path: Path
+) -> Iterator[tuple[Database, Callable[[], None], Callable[[], Database]]]:
+    """A database, a way to back it up, and a way to get the backup in its place."""
+    database = Database(audit_url)
+    migrate.upgrade(database)
+    opened = [database]
+    backups: list[str] = []
+
+    def backup() -> None:
+        database.close()
+        if database.dialect == "sqlite":
+            shutil.copy(database.path, tmp_path / "backup.db")
+        else:
+            backups.append(postgres_server.create_database(database.address.database))
+
+    def restore() -> Database:
+        database.close()
+        if database.dialect == "sqlite":
+            older = Database(str(tmp_path / "backup.db"))
+        else:
+            older = Database(postgres_server.url(backups[-1]))
+        opened.append(older)
+        return older
+
+    yield database, backup, restore
+    for each in opened:
+        each.close()
+    for name in backups:
+        postgres_server.drop_database(name)
+
+
+def test_an_older_sql_gets_again_what_the_stream_retains(
+    restorable: Any, writer: StreamWriter, source: StreamSource
+) -> None:
+    database, backup, restore = restorable
+    writer.life("a")
+    auditlog.drain(Mirror(source, database, QUEUE))
+    backup()
+    writer.life("b")
+
+    class Died(Exception):
+        pass
+
+    def die(step: str) -> None:
+        if step == "committed":
+            raise Died
+
+    with pytest.raises(Died):
+        Mirror(source, database, QUEUE, on_step=die).turn()
+    older = restore()
+    writer.life("c")
+
+    auditlog.drain(Mirror(source, older, QUEUE))
+
+    assert kinds(older) == ["started"]
+    assert auditlog.told_by_sql(older, QUEUE) == auditlog.told_by_stream(writer.log)
+    assert verify(older).verdict is Verdict.HOLDS
+    assert writer.backlog() == (0, 0)
+
+
+def test_what_an_older_sql_cannot_get_again_is_recorded(
+    restorable: Any, writer: StreamWriter, source: StreamSource
+) -> None:
+    database, backup, restore = restorable
+    writer.life("a")
+    auditlog.drain(Mirror(source, database, QUEUE))
+    backup()
+    writer.life("b", "c")
+    auditlog.drain(Mirror(source, database, QUEUE))
+    older = restore()
+    writer.life("d")
+
+    auditlog.drain(Mirror(source, older, QUEUE))
+
+    gap = auditlog.one(older, "SELECT * FROM mirror_epoch WHERE kind = 'gap'")
+    # All of b and c but their last entry, which was the anchor.
+    assert (gap["old_seq"], gap["seq"], gap["missing"]) == (3, 6, 2)
+    result = verify(older)
+    assert result.verdict is Verdict.UNKNOWN
+    assert result.violations == []
+    assert auditlog.events(older, QUEUE)[-1]["job_id"] == "d"
+
+
+# Cut by an operator.
+
+
+@pytest.mark.parametrize("cut", ["XTRIM", "XDEL", "XTRIM all", "DEL"])
+def test_what_an_operator_took_is_recorded_and_work_goes_on(
+    cut: str, client: Client, database: Database
+) -> None:
+    mirror = Mirror(client, database, "q")
+    client.enqueue(new_jobs(3))
+    auditlog.drain(mirror)
+    finish(client, 3)
+    for _ in range(3):
+        client.enqueue(new_jobs(2))
+    outbox = queue_keys("q")("outbox")
+    entries = client.read_outbox("q", "-", 100)
+    commands = {
+        "XTRIM": ["XTRIM", outbox, "MAXLEN", "1"],
+        "XDEL": ["XDEL", outbox, entries[2][0], entries[3][0]],
+        "XTRIM all": ["XTRIM", outbox, "MAXLEN", "0"],
+        "DEL": ["DEL", outbox],
+    }
+    client.run(client.operations.ask([commands[cut]]))
+
+    auditlog.drain(mirror)
+    client.enqueue(new_jobs(1))
+    assert finish(client, 100) == 7
+    auditlog.drain(mirror)
+
+    found = set(kinds(database))
+    assert found & {"gap", "lost"}
+    result = verify(database)
+    assert result.verdict is Verdict.UNKNOWN
+    assert result.violations == []
+    # What was taken unmirrored was counted when it was added: it must not count for ever.
+    assert client.counts("q").backlog == 0

@@ -1,0 +1,154 @@
+"""A secret in arguments, and with a redactor in errors, is in no event, table or log line.
+
+Real workers at log level DEBUG, real scripts, and a mirror whose log is at DEBUG, too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from sqlalchemy import select
+
+from rq_core.app import App
+from rq_core.client import Client
+from rq_core.keys import queue_keys
+from sql_audit.database import Database
+from sql_audit.mirror import Mirror
+from sql_audit.schema import metadata
+from tests.support import auditlog, crew
+from tests.support.crew import worker_process
+from tests.support.secrets import SECRET
+from tests.support.wait import wait_until
+
+REDACT = "tests.support.secrets:redact"
+
+
+@pytest.fixture
+def witness(tmp_path: Path) -> crew.Witness:
+    return crew.Witness(tmp_path / "witness.jsonl")
+
+
+@pytest.fixture
+def app(valkey_url: str) -> Iterator[App]:
+    crew.app.connect_to(valkey_url)
+    yield crew.app
+    crew.app.close()
+
+
+@pytest.fixture
+def stranger(valkey_url: str) -> Iterator[App]:
+    """An app without the tasks' code, which cannot check their arguments."""
+    with App(valkey_url) as stranger:
+        yield stranger
+
+
+@pytest.fixture
+def server(valkey_url: str) -> Iterator[Any]:
+    with redis.Redis.from_url(valkey_url) as server:
+        yield server
+
+
+def contents(server: Any) -> dict[str, str]:
+    """Everything that Redis has, by key."""
+    readers: dict[bytes, Callable[[bytes], Any]] = {
+        b"hash": server.hgetall,
+        b"list": lambda key: server.lrange(key, 0, -1),
+        b"zset": lambda key: server.zrange(key, 0, -1, withscores=True),
+        b"set": server.smembers,
+        b"stream": server.xrange,
+        b"string": server.get,
+    }
+    return {key.decode(): repr(readers[server.type(key)](key)) for key in server.scan_iter()}
+
+
+def tables(database: Database) -> dict[str, str]:
+    with database.readers.connect() as connection:
+        return {
+            name: repr([tuple(row) for row in connection.execute(select(table))])
+            for name, table in metadata.tables.items()
+        }
+
+
+def files(database: Database) -> bytes:
+    """The bytes of a SQLite database: what was overwritten, too."""
+    if database.dialect != "sqlite":
+        return b""
+    found = database.path.parent.glob(database.path.name + "*")
+    return b"".join(path.read_bytes() for path in found)
+
+
+def test_a_secret_is_nowhere_but_where_the_job_waits(
+    app: App,
+    stranger: App,
+    server: Any,
+    witness: crew.Witness,
+    database: Database,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    for name in ("sqlalchemy", "rq_core", "sql_audit", "alembic"):
+        caplog.set_level(logging.DEBUG, logger=name)
+    client: Client = app.client
+    mirror = Mirror(client, database, "crew")
+    done = crew.coroutine.enqueue(n=1)
+    # Its arguments are the secret, and its error says them, in the message and in the traceback.
+    fails = crew.failing.enqueue(SECRET)
+    # Its arguments cannot be read by the worker: the message is the library's own.
+    odd = stranger.enqueue("crew", "function", {"n": SECRET})
+    waits = crew.failing.with_options(delay=3600).enqueue(SECRET)
+    unknown = stranger.enqueue("crew", "nobody_knows", {"token": SECRET})
+    mirror.attach()
+    options = ("--log-level", "debug", "--redact", REDACT)
+    with worker_process(app.redis_url, witness, *options) as process:
+        wait_until(
+            lambda: (done.state(), fails.state()) == ("gone", "dead")
+            and odd.state() == unknown.state() == "scheduled",
+            "each has come to what it comes to",
+            timeout=30,
+        )  # fmt: skip
+        events = repr(server.xrange(queue_keys("crew")("outbox")))
+        auditlog.drain(mirror)
+        process.terminate()
+        assert process.wait(60) == 0
+    auditlog.drain(mirror)
+
+    assert waits.state() == "scheduled"
+    assert "unknown_arguments" in events
+    assert "unknown_task" in events
+    assert SECRET not in events
+    # The arguments of a job that may run (again) are in Redis, in one hash, until it is forgotten.
+    assert [key for key, value in contents(server).items() if SECRET in value] == [
+        queue_keys("crew")("jobs")
+    ]
+    told = tables(database)
+    assert "…" in told["job_attempt"], "the errors are there, redacted"
+    assert "ValueError" in told["job"]
+    assert [name for name, rows in told.items() if SECRET in rows] == []
+    assert SECRET.encode() not in files(database)
+    log = witness.path.with_suffix(".log").read_text()
+    assert "job failed: ValueError: …" in log
+    assert SECRET not in log
+    assert "INSERT" in caplog.text, "statements and their values were logged"
+    assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize("redact", [None, "tests.support.secrets:broken"])
+def test_a_broken_redactor_costs_the_text_and_not_the_settlement(
+    redact: str | None, app: App, server: Any, witness: crew.Witness
+) -> None:
+    fails = crew.failing.enqueue(SECRET)
+    options = () if redact is None else ("--redact", redact)
+    with worker_process(app.redis_url, witness, "--log-level", "debug", *options) as process:
+        wait_until(lambda: fails.state() == "dead", "it has failed three times", timeout=30)
+        process.terminate()
+        assert process.wait(60) == 0
+
+    events = repr(server.xrange(queue_keys("crew")("outbox")))
+    log = witness.path.with_suffix(".log").read_text()
+    assert (SECRET in events) is (SECRET in log) is (redact is None)
+    assert ("left out: the redactor raised ValueError" in events) is (redact is not None)

@@ -1,0 +1,540 @@
+"""`audit prune`: old jobs leave, whole; nothing unproven does; and verify proves what is left."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from sql_audit.cli import audit
+from sql_audit.database import Database
+from sql_audit.errors import NotProven
+from sql_audit.mirror import BatchLimits, Mirror
+from sql_audit.partitions import Month, create_ahead, month_of, partitions
+from sql_audit.prune import Pruned, Rules, plan, prune, record_proofs
+from sql_audit.verify import Verdict, verify
+from tests.audit.conftest import QUEUE
+from tests.support import auditlog
+from tests.support.outbox import StreamWriter, enqueue
+from tests.support.story import Story
+
+DAY = 86_400_000
+
+
+@pytest.fixture
+def small(make_mirror: Callable[..., Mirror]) -> Mirror:
+    """A mirror of small batches, so that a cut may lie anywhere."""
+    return make_mirror(limits=BatchLimits(events=20))
+
+
+def days(writer: StreamWriter, number: int) -> None:
+    """Let time pass."""
+    writer.now_ms += number * DAY
+
+
+def two_seasons(writer: StreamWriter, mirror: Mirror) -> Story:
+    """A queue with caps that worked, and a hundred days later goes on with what was left."""
+    story = Story(writer, seed=5)
+    story.run(200)
+    auditlog.drain(mirror)
+    days(writer, 100)
+    story.run(100)
+    auditlog.drain(mirror)
+    return story
+
+
+def prove(database: Database) -> None:
+    result = verify(database)
+    assert result.verdict is Verdict.HOLDS, result.document()
+    record_proofs(database, result)
+
+
+def prune_at(database: Database, now_ms: int, *, days_kept: int = 90, **keep: int) -> list[Pruned]:
+    rules = Rules(days_kept * DAY, {name: number * DAY for name, number in keep.items()})
+    return prune(database, plan(database, rules, now_ms=now_ms), by="ada", now_ms=now_ms)
+
+
+def jobs(database: Database) -> dict[str, str]:
+    found = auditlog.rows(database, "SELECT job_id, state FROM job")
+    return {row["job_id"]: row["state"] for row in found}
+
+
+def test_old_jobs_leave_and_the_rest_is_proven(
+    writer: StreamWriter, small: Mirror, database: Database
+) -> None:
+    two_seasons(writer, small)
+    before = jobs(database)
+    events = len(auditlog.events(database, QUEUE))
+    prove(database)
+    cut_ms = writer.now_ms - 90 * DAY
+    old = {
+        row["job_id"]
+        for row in auditlog.rows(
+            database, "SELECT job_id FROM job WHERE since_ms < :t AND state IN "
+            "('succeeded', 'cancelled', 'discarded', 'pruned')", t=cut_ms,
+        )
+    }  # fmt: skip
+
+    (done,) = prune_at(database, writer.now_ms)
+
+    assert len(old) > 20
+    assert set(before) - set(jobs(database)) == old
+    assert done.jobs == len(old)
+    left = auditlog.events(database, QUEUE)
+    assert len(left) == events - done.events
+    assert {row["job_id"] for row in left}.isdisjoint(old)
+    attempts = auditlog.rows(database, "SELECT DISTINCT job_id FROM job_attempt")
+    assert {row["job_id"] for row in attempts}.isdisjoint(old)
+    result = verify(database)
+    assert result.verdict is Verdict.HOLDS, result.document()
+    says = result.queues[QUEUE].says
+    assert f"complete through epoch {writer.epoch}, number {writer.seq}" in says
+    assert f"from after {done.cut}" in says
+    assert "after a prune at" in says
+    assert "by ada" in says
+
+
+def test_what_was_alive_at_the_cut_is_still_held_against_its_caps(
+    writer: StreamWriter, small: Mirror, database: Database
+) -> None:
+    """The replay behind the cut begins with the jobs and the claims that were there."""
+    story = two_seasons(writer, small)
+    whole = verify(database)
+    prove(database)
+    prune_at(database, writer.now_ms)
+    cut = verify(database)
+    assert cut.queues[QUEUE].live == whole.queues[QUEUE].live > 0
+
+    # From here on the queue cheats: each scope takes more than it may.
+    story.slack = 3
+    story.run(150)
+    auditlog.drain(small)
+
+    assert verify(database).queues[QUEUE].counts.get("I3", 0) > 0
+
+
+def test_each_outcome_is_kept_for_its_time(
+    writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    writer.life("old-done")
+    enqueue(writer, "old-dead", "alive", "dropped", "dead-in-redis")
+    fence = writer.jobs("claimed", ["old-dead", 1], ["dead-in-redis", 1])
+    writer.jobs(
+        "died", ["old-dead", fence, "final", 1, None], ["dead-in-redis", fence, "final", 1, None]
+    )
+    writer.jobs("pruned", ["old-dead"])
+    writer.jobs("cancelled", ["dropped", None], why="not needed")
+    auditlog.drain(mirror)
+    days(writer, 20)
+    writer.life("new-done")
+    auditlog.drain(mirror)
+    writer.life("last")
+    auditlog.drain(mirror)
+    prove(database)
+
+    prune_at(database, writer.now_ms, days_kept=90, succeeded=7, dead=365)
+    assert set(jobs(database)) == {
+        "old-dead", "alive", "dropped", "dead-in-redis", "new-done", "last",
+    }  # fmt: skip
+    assert verify(database).verdict is Verdict.HOLDS
+
+    # What is kept longer leaves in its time, although nothing new is old enough.
+    now = writer.now_ms + 80 * DAY
+    prove(database)
+    prune_at(database, now, days_kept=90, succeeded=1000, dead=365)
+    assert set(jobs(database)) == {"old-dead", "alive", "dead-in-redis", "new-done", "last"}
+    prune_at(database, now, days_kept=1000, dead=90)
+    assert set(jobs(database)) == {"alive", "dead-in-redis", "new-done", "last"}
+    assert verify(database).verdict is Verdict.HOLDS
+
+
+def test_nothing_unproven_leaves(writer: StreamWriter, small: Mirror, database: Database) -> None:
+    two_seasons(writer, small)
+    before = auditlog.events(database, QUEUE)
+
+    with pytest.raises(
+        NotProven, match=r"queue mail: .* proven nowhere: run `rq-core audit verify`"
+    ):
+        prune_at(database, writer.now_ms)
+    prove(database)
+    for number in range(10):
+        writer.life(f"later-{number}")
+    auditlog.drain(small)
+    with pytest.raises(NotProven, match=f"proven through {writer.epoch}-"):
+        prune_at(database, writer.now_ms + 100 * DAY)
+
+    assert (
+        auditlog.events(database, QUEUE) == before + auditlog.events(database, QUEUE)[len(before) :]
+    )
+    assert auditlog.rows(database, "SELECT * FROM mirror_prune") == []
+
+
+def test_a_proof_of_another_chain_is_none(
+    writer: StreamWriter, small: Mirror, database: Database
+) -> None:
+    two_seasons(writer, small)
+    result = verify(database)
+    result.queues[QUEUE].head = "0" * 64
+    record_proofs(database, result)
+
+    with pytest.raises(NotProven):
+        prune_at(database, writer.now_ms)
+
+
+def test_a_log_that_cannot_tell_all_needs_consent(
+    writer: StreamWriter, small: Mirror, database: Database
+) -> None:
+    writer.life("a")
+    writer.seq += 1  # one entry is lost
+    writer.life("b")
+    writer.raw({"type": "nonsense", "by": "x"})
+    writer.life("c")
+    auditlog.drain(small)
+    days(writer, 100)
+    writer.life("d")
+    auditlog.drain(small)
+    result = verify(database)
+    assert result.verdict is Verdict.UNKNOWN
+    record_proofs(database, result)
+
+    with pytest.raises(NotProven, match="--accept-gaps"):
+        prune_at(database, writer.now_ms)
+    rules = Rules(90 * DAY, accept_unknown=True)
+    prune(database, plan(database, rules, now_ms=writer.now_ms), by="ada", now_ms=writer.now_ms)
+
+    assert set(jobs(database)) == {"d"}
+    assert auditlog.rows(database, "SELECT * FROM quarantine") == []
+    after = verify(database)
+    assert after.violations == []
+
+
+def test_what_is_violated_is_never_proven(
+    writer: StreamWriter, small: Mirror, database: Database
+) -> None:
+    Story(writer, seed=3, slack=4).run(300)
+    auditlog.drain(small)
+    result = verify(database)
+    assert result.verdict is Verdict.VIOLATED
+
+    record_proofs(database, result)
+
+    assert auditlog.rows(database, "SELECT * FROM mirror_proof") == []
+
+
+def test_only_a_recorded_prune_opens_the_door(
+    writer: StreamWriter, small: Mirror, database: Database
+) -> None:
+    two_seasons(writer, small)
+    prove(database)
+    (cut,) = plan(database, Rules(90 * DAY), now_ms=writer.now_ms)
+    seen: list[str] = []
+
+    def refused(where: str) -> None:
+        with database.writing(wait=True) as connection:
+            assert connection is not None
+            with pytest.raises(DBAPIError, match="append-only"):
+                connection.execute(text(f"DELETE FROM job_event WHERE {where}"))
+
+    beyond = f"(epoch, seq) > ({cut.at.epoch}, {cut.at.seq})"
+    refused("1 = 1")
+
+    def on_step(step: str) -> None:
+        seen.append(step)
+        if step == "removed":
+            refused(beyond)
+            with database.writing(wait=True) as connection:
+                assert connection is not None
+                with pytest.raises(DBAPIError, match="append-only"):
+                    connection.execute(text("UPDATE job_event SET at_ms = 1"))
+
+    prune(database, [cut], by="ada", now_ms=writer.now_ms, on_step=on_step)
+
+    refused("1 = 1")
+    assert "removed" in seen or "month" in seen
+
+
+@pytest.mark.parametrize("step", ["begun", "removed", "month", "batches", "quarantine"])
+def test_a_prune_that_dies_is_taken_up_by_the_next(
+    step: str,
+    writer: StreamWriter,
+    small: Mirror,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sql_audit.prune.JOBS_AT_ONCE", 7)
+    create_old_months(database, writer)
+    two_seasons(writer, small)
+    prove(database)
+    cuts = plan(database, Rules(90 * DAY), now_ms=writer.now_ms)
+    expected = set(jobs(database))
+
+    class Died(Exception):
+        pass
+
+    def die(at: str) -> None:
+        if at == step:
+            raise Died
+
+    try:
+        prune(database, cuts, by="ada", now_ms=writer.now_ms, on_step=die)
+    except Died:
+        half = verify(database)
+        assert half.violations == []
+        assert half.verdict is Verdict.UNKNOWN
+        assert "under way, or was interrupted" in half.queues[QUEUE].notes[0].says
+    else:
+        assert (step, database.dialect) in {("month", "sqlite"), ("removed", "postgresql")}
+
+    prune_at(database, writer.now_ms)
+
+    assert len(jobs(database)) < len(expected)
+    assert verify(database).verdict is Verdict.HOLDS
+    assert (
+        auditlog.rows(database, "SELECT batch FROM mirror_batch WHERE batch <= :n", n=cuts[0].batch)
+        == []
+    )
+
+
+def create_old_months(database: Database, writer: StreamWriter) -> None:
+    """As a mirror that ran then would have."""
+    create_ahead(database, writer.now_ms)
+
+
+def lie(database: Database, *statements: str) -> None:
+    """Change what the database refuses to change."""
+    with database.writing(wait=True) as connection:
+        assert connection is not None
+        if database.dialect == "sqlite":
+            for verb in ("update", "delete"):
+                connection.execute(text(f"DROP TRIGGER IF EXISTS job_event_no_{verb}"))
+        else:
+            connection.execute(text("ALTER TABLE job_event DISABLE TRIGGER USER"))
+        for statement in statements:
+            connection.execute(text(statement))
+        connection.commit()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE job_event SET worker = 'x' WHERE {kept}",
+        "DELETE FROM job_event WHERE {kept}",
+        "UPDATE job_event SET worker = 'x' WHERE {after}",
+        "DELETE FROM job_event WHERE {after}",
+    ],
+)
+def test_what_a_prune_left_cannot_be_changed_unseen(
+    change: str, writer: StreamWriter, small: Mirror, database: Database
+) -> None:
+    two_seasons(writer, small)
+    prove(database)
+    (done,) = prune_at(database, writer.now_ms)
+    epoch, seq = done.cut.split("-")
+    kept = auditlog.rows(
+        database, "SELECT seq FROM job_event WHERE (epoch, seq) <= (:e, :s) AND ordinal = 0 "
+        "ORDER BY seq", e=int(epoch), s=int(seq),
+    )  # fmt: skip
+    where = {
+        "kept": f"seq = {kept[len(kept) // 2]['seq']}",
+        "after": f"seq = {int(seq) + 5}",
+    }
+
+    lie(database, change.format(**where))
+
+    found = verify(database)
+    assert found.verdict is Verdict.VIOLATED
+    assert "I7" in found.queues[QUEUE].counts
+
+
+def test_a_head_kept_elsewhere_is_found_at_the_cut_and_not_before(
+    writer: StreamWriter, small: Mirror, database: Database
+) -> None:
+    two_seasons(writer, small)
+    heads = [
+        r["head"] for r in auditlog.rows(database, "SELECT head FROM mirror_batch ORDER BY batch")
+    ]
+    prove(database)
+    (cut,) = plan(database, Rules(90 * DAY), now_ms=writer.now_ms)
+
+    prune(database, [cut], by="ada", now_ms=writer.now_ms)
+
+    assert verify(database, heads=[cut.head, heads[-1]]).verdict is Verdict.HOLDS
+    before = verify(database, heads=[heads[0]])
+    assert before.verdict is Verdict.UNKNOWN
+    assert "it was pruned, or" in before.queues[QUEUE].notes[-1].says
+
+
+def test_the_mirror_goes_on_between_transactions(
+    writer: StreamWriter,
+    small: Mirror,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sql_audit.prune.JOBS_AT_ONCE", 5)
+    story = two_seasons(writer, small)
+    prove(database)
+    told: list[int] = []
+
+    def on_step(_step: str) -> None:
+        story.run(5)
+        told.append(auditlog.drain(small))
+
+    prune(
+        database, plan(database, Rules(90 * DAY), now_ms=writer.now_ms), by="ada",
+        now_ms=writer.now_ms, on_step=on_step,
+    )  # fmt: skip
+
+    assert len(told) > 5
+    assert min(told) > 0
+    assert verify(database).verdict is Verdict.HOLDS
+
+
+def test_the_command_says_what_leaves_and_refuses_clearly(
+    writer: StreamWriter, small: Mirror, audit_url: str, database: Database
+) -> None:
+    writer.now_ms = int(time.time() * 1000) - 101 * DAY
+    two_seasons(writer, small)
+    command = ["prune", "--audit", audit_url, "--older-than", "90d"]
+
+    refused = CliRunner().invoke(audit, command)
+    assert refused.exit_code == 1
+    assert refused.output.startswith("error: queue mail: what is to be pruned goes on to")
+    assert CliRunner().invoke(audit, ["verify", "--audit", audit_url]).exit_code == 0
+    dry = CliRunner().invoke(audit, [*command, "--dry-run", "--json"])
+    before = jobs(database)
+    done = CliRunner().invoke(audit, [*command, "--keep", "dead=1y", "--by", "ada", "--json"])
+
+    assert done.exit_code == 0, done.output
+    would: Any = json.loads(dry.output)["queues"][0]
+    did: Any = json.loads(done.output)["queues"][0]
+    assert would["jobs"] == did["jobs"] == len(before) - len(jobs(database)) > 0
+    assert would["cut"] == did["cut"]
+    checked = CliRunner().invoke(audit, ["verify", "--audit", audit_url])
+    assert checked.exit_code == 0
+    assert "after a prune at" in checked.output
+    row = auditlog.one(database, "SELECT * FROM mirror_prune WHERE kind = 'done'")
+    assert (row["actor"], row["jobs"], row["events"]) == ("ada", did["jobs"], did["events"])
+
+
+@pytest.mark.parametrize("said", ["90", "d", "-1d", "1.5d", "9999999d", "1q", ""])
+def test_other_spans_are_refused(said: str, audit_url: str) -> None:
+    result = CliRunner().invoke(audit, ["prune", "--audit", audit_url, "--older-than", said])
+
+    assert result.exit_code == 2
+    assert "no time span" in result.output
+
+
+# PostgreSQL's partitions.
+
+
+@pytest.fixture
+def postgres(postgres_url: str) -> Any:
+    from sql_audit import migrate
+
+    database = Database(postgres_url)
+    migrate.upgrade(database)
+    yield database
+    database.close()
+
+
+def months(database: Database) -> list[Month]:
+    with database.readers.connect() as connection:
+        return partitions(connection)
+
+
+def test_months_are_made_ahead_once(postgres: Database) -> None:
+    december = Month(2026, 12)
+
+    made = create_ahead(postgres, december.begin_ms + 1)
+
+    assert made == [december, Month(2027, 1), Month(2027, 2)] == months(postgres)
+    assert create_ahead(postgres, december.end_ms - 1) == []
+    assert create_ahead(postgres, december.end_ms) == [Month(2027, 3)]
+
+
+def test_a_month_that_is_in_the_default_partition_stays_there(
+    postgres: Database, writer: StreamWriter, source: Any
+) -> None:
+    writer.life("a")
+    auditlog.drain(Mirror(source, postgres, QUEUE))
+
+    made = create_ahead(postgres, writer.now_ms)
+
+    assert month_of(writer.now_ms) not in made
+    assert len(made) == 2
+    writer.life("b")
+    auditlog.drain(Mirror(source, postgres, QUEUE))
+    assert verify(postgres).verdict is Verdict.HOLDS
+
+
+def test_an_old_month_is_dropped_but_for_what_is_kept(
+    postgres: Database, writer: StreamWriter, source: Any
+) -> None:
+    mirror = Mirror(source, postgres, QUEUE, limits=BatchLimits(events=20))
+    create_ahead(postgres, writer.now_ms)
+    first = month_of(writer.now_ms)
+    two_seasons(writer, mirror)
+    create_ahead(postgres, writer.now_ms)
+    prove(postgres)
+    count = f"SELECT COUNT(*) AS n FROM {first.table}"
+    before = auditlog.one(postgres, count)["n"]
+
+    (done,) = prune_at(postgres, writer.now_ms)
+
+    kept = auditlog.one(postgres, count)["n"]
+    assert 0 < kept < before
+    assert done.events >= before - kept
+    assert verify(postgres).verdict is Verdict.HOLDS
+    with postgres.writing() as connection:
+        assert connection is not None
+        for statement in (f"DELETE FROM {first.table}", f"TRUNCATE {first.table}"):
+            with pytest.raises(DBAPIError, match="append-only"), connection.begin_nested():
+                connection.execute(text(statement))
+
+
+def test_a_month_of_which_nothing_is_kept_is_gone(
+    postgres: Database, writer: StreamWriter, source: Any
+) -> None:
+    mirror = Mirror(source, postgres, QUEUE, limits=BatchLimits(events=20))
+    writer.life("begins")  # the epoch's beginning is kept for ever, in the default partition
+    auditlog.drain(mirror)
+    writer.now_ms = Month(2027, 1).begin_ms
+    create_ahead(postgres, writer.now_ms)
+    writer.life(*(f"{n}" for n in range(30)))
+    auditlog.drain(mirror)
+    days(writer, 130)
+    writer.life("later")
+    auditlog.drain(mirror)
+    writer.life("last")
+    auditlog.drain(mirror)
+    prove(postgres)
+
+    (done,) = prune_at(postgres, writer.now_ms)
+
+    assert (done.jobs, done.kept_events) == (31, 1)
+    assert months(postgres) == [Month(2027, 2), Month(2027, 3)]
+    assert verify(postgres).verdict is Verdict.HOLDS
+
+
+def test_a_number_is_taken_whatever_its_month(
+    postgres: Database, writer: StreamWriter, source: Any
+) -> None:
+    """The key of a partitioned table has the time in it; the number alone must not come twice."""
+    from sql_audit.database import copy_text
+    from sql_audit.errors import PlaceTaken
+
+    create_ahead(postgres, writer.now_ms)
+    writer.life("a")
+    auditlog.drain(Mirror(source, postgres, QUEUE))
+    row = (QUEUE, writer.epoch, 2, 0, "pruned", 1, "z", None, "w", None, None)
+
+    with postgres.writing() as connection:
+        assert connection is not None
+        with pytest.raises(PlaceTaken, match=f"{writer.epoch}-2"):
+            postgres.insert_events(connection, [row], copy_text([row]))

@@ -1,0 +1,62 @@
+"""What an error says passes the redactor, and a broken redactor leaves nothing through."""
+
+import json
+
+import pytest
+
+from rq_core import App
+from rq_core.errors import InvalidOption
+from rq_core.redaction import redacted, redactor_of
+from rq_core.settlement import MESSAGE_MAX, describe
+from tests.support.secrets import SECRET, broken, redact
+
+
+def caught(text: str) -> BaseException:
+    try:
+        raise ValueError(text) from KeyError(text)  # noqa: TRY301 - for its traceback
+    except ValueError as error:
+        return error
+
+
+def test_message_traceback_and_causes_pass_the_redactor() -> None:
+    plain, kept = describe(caught(SECRET)), describe(caught(SECRET), redact=redact)
+
+    assert plain.count(SECRET) == 3
+    assert SECRET not in kept
+    assert json.loads(kept)["message"] == "…"
+    assert "Traceback" in json.loads(kept)["traceback"]
+
+
+def test_a_secret_is_found_before_the_text_is_shortened() -> None:
+    """The cut would leave half of it on each side, which no redactor knows."""
+    for place in range(MESSAGE_MAX // 2 - 40, MESSAGE_MAX // 2 + 10):
+        text = "x" * place + SECRET + "y" * MESSAGE_MAX
+
+        kept = json.loads(describe(caught(text), redact=redact))["message"]
+
+        assert SECRET[: len(SECRET) // 2] not in kept
+        assert SECRET[len(SECRET) // 2 :] not in kept
+
+
+def test_a_broken_redactor_loses_the_text_and_nothing_else() -> None:
+    kept = json.loads(describe(caught(SECRET), redact=broken))
+
+    assert kept["type"] == "ValueError"
+    assert kept["message"] == "<left out: the redactor raised ValueError>" == kept["traceback"]
+    assert redacted(lambda _text: None, SECRET) == "<left out: the redactor returned NoneType>"  # type: ignore[arg-type,return-value]
+
+
+def test_a_redactor_may_be_named() -> None:
+    assert redactor_of("tests.support.secrets:redact") is redact
+    assert App(redact="tests.support.secrets:redact").redactor is redact
+    assert App(redact=redact).redactor is redact
+    assert App().redactor is None
+
+
+@pytest.mark.parametrize(
+    "said", ["", "redact", "tests.support.secrets", "tests.support.secrets:", "nowhere:f",
+             "tests.support.secrets:SECRET", "tests.support.secrets:absent", 5],
+)  # fmt: skip
+def test_other_redactors_are_refused(said: str) -> None:
+    with pytest.raises(InvalidOption, match="redact"):
+        redactor_of(said)
