@@ -230,6 +230,6 @@ class AsyncClient:
     async def return_token(self, queue: str) -> None:
         """Put a wake token back that will not be used, unless there is one."""
         key = queue_keys(queue, self.operations.prefix)("wake")
-        (tokens,) = await self.run(self.operations.ask([["LLEN", key]]))
-        if not tokens:
-            await self.run(self.operations.ask([["RPUSH", key, "1"]]))
+        # In one step: workers that stop together, and scripts, push as well.
+        both: list[list[Any]] = [["MULTI"], ["RPUSH", key, "1"], ["LTRIM", key, 0, 0], ["EXEC"]]
+        await self.run(self.operations.ask(both))

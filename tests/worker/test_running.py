@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
 
+from rq_core.aio import AsyncClient
 from rq_core.app import App
 from rq_core.client import Client
 from rq_core.operations import Operations
@@ -485,3 +487,14 @@ async def test_delayed_jobs_and_retries_are_on_time_in_every_queue_of_an_idle_wo
                 "both are done",
                 timeout=2.0,
             )
+
+
+async def test_workers_that_stop_together_leave_one_token(client: Client, app: App) -> None:
+    """Each puts one back that it may have taken; two would be a finding of the doctor and of `audit verify`."""
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(AsyncClient(app.redis_url)) for _ in range(8)]
+        await asyncio.gather(*(each.handshake("crew") for each in clients))
+        for _ in range(5):
+            await asyncio.gather(*(each.return_token("crew") for each in clients))
+
+    assert client.snapshot("crew")["wake"] == ["1"]
