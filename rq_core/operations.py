@@ -165,6 +165,11 @@ class Claimed:
     more: bool
     """Whether claimable jobs are left."""
 
+    @property
+    def epoch(self) -> int | None:
+        """The history of Redis in which the jobs were claimed, None if there are none."""
+        return int(self.jobs[0].fence.partition("-")[0]) if self.jobs else None
+
 
 class CapChange(NamedTuple):
     """What became of a change of a limit, and what is stored now."""

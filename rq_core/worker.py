@@ -26,7 +26,7 @@ from rq_core.errors import (
 from rq_core.executor import Executor, Running
 from rq_core.ids import boot_id
 from rq_core.job import Claim
-from rq_core.keys import check_name
+from rq_core.keys import check_name, queue_keys
 from rq_core.lease import LeaseKeeper
 from rq_core.operations import Call, Claimed, Lost, Patience, ReplyError, Unsent
 from rq_core.settlement import Settlement, calls_of
@@ -81,6 +81,8 @@ class _Queue:
     """What the worker knows of one queue."""
 
     name: str
+    epoch: int = 0
+    """Of the history of Redis in which the limits of the code were declared."""
     lease: float = 30.0
     look: bool = True
     """Whether a claim may find something."""
@@ -212,9 +214,9 @@ class Worker:
         self.app.check()
         # Without a server at the start somebody has to hear of it; later, outages are waited out.
         self._client.operations.patience = Patience()
-        declared = self.app.declaration(self._client.operations, *self._queues)
-        for sentence in await self._client.run(declared):
-            log.warning("%s", sentence, extra={"worker": self.name})
+        for queue in self._queues.values():
+            queue.epoch = (await self._client.handshake(queue.name)).epoch
+        await self._declare(*self._queues)
         for queue in self._queues.values():
             met = await self._client.handshake(queue.name)
             queue.lease = met.lease_ms / 1000
@@ -228,6 +230,12 @@ class Worker:
                 "concurrency": self.options.concurrency,
             },
         )
+
+    async def _declare(self, *queues: str) -> None:
+        """Tell the server what the code says of these queues."""
+        declared = self.app.declaration(self._client.operations, *queues)
+        for sentence in await self._client.run(declared):
+            log.warning("%s", sentence, extra={"worker": self.name})
 
     async def _wind_up(self) -> bool:
         """Let jobs finish, give back the rest, report everything."""
@@ -365,7 +373,11 @@ class Worker:
         for (queue, limit), result in zip(claims, results[len(settling) :], strict=True):
             self._occupied -= limit
             self._room.set()
-            trouble = self._claimed(queue, result) or trouble
+            uncounted = True
+            try:
+                uncounted = await self._declare_anew(queue, result)
+            finally:
+                trouble = self._claimed(queue, result, uncounted=uncounted) or trouble
         if trouble:
             await asyncio.sleep(TROUBLE_PAUSE)
 
@@ -393,8 +405,32 @@ class Worker:
                 self.stats.failed += 1
         return False
 
-    def _claimed(self, queue: _Queue, result: Claimed | RqCoreError) -> bool:
-        """Start what was claimed. True: the claim failed."""
+    async def _declare_anew(self, queue: _Queue, result: Claimed | RqCoreError) -> bool:
+        """Declare the limits again if this claim is the first one in another history of Redis.
+
+        Returns True if that history began with nothing: then the jobs of this claim may have been counted by nobody.
+        Whether the limits were declared before they were claimed or after, by another worker, does not show.
+        """
+        if isinstance(result, RqCoreError) or result.epoch in (None, queue.epoch):
+            return False
+        meta = queue_keys(queue.name, self.app.prefix)("meta")
+        try:
+            ask = self._client.operations.ask([["HGET", meta, "whole_epoch"]], queue.name)
+            (began,) = await self._client.run(ask)
+            await self._declare(queue.name)
+        except RqCoreError as error:
+            # Its epoch stays the old one, so this is tried at the next claim.
+            log.error("declaring the caps of queue %s failed: %s", queue.name, error)  # noqa: TRY400
+            await asyncio.sleep(TROUBLE_PAUSE)
+            return True
+        began_anew = int(began or 0) > queue.epoch
+        queue.epoch = result.epoch or 0
+        return began_anew and bool(self.app.declared.limits(queue.name))
+
+    def _claimed(
+        self, queue: _Queue, result: Claimed | RqCoreError, *, uncounted: bool = False
+    ) -> bool:
+        """Start what was claimed, or give it back if nothing counted it. True: the claim failed."""
         if isinstance(result, RqCoreError):
             log.error("claiming from queue %s failed, trying again: %s", queue.name, result)
             queue.look = True
@@ -411,7 +447,10 @@ class Worker:
             self._quiet.set()
         self.stats.claimed += len(result.jobs)
         for claim in result.jobs:
-            self._begin(claim)
+            if uncounted:
+                self._settle(Settlement(claim, "rollback", 0, "new_epoch"))
+            else:
+                self._begin(claim)
         return False
 
     def _begin(self, claim: Claim) -> None:

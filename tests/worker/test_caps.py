@@ -264,3 +264,23 @@ async def test_a_key_function_that_fails_gives_the_job_back(
         await until(lambda: handle.state() == "scheduled", "it waits for a worker that can")
     assert crowd.begun == 0
     assert event_types(app.client, handle.id, "mail") == ["enqueued", "claimed", "rolled_back"]
+
+
+async def test_caps_in_code_hold_when_redis_has_forgotten_everything(
+    make_app: Callable[[], App], run: RunApp, crowd: Crowd
+) -> None:
+    """Workers declare them again, each before it runs anything that was claimed in the new epoch."""
+    app = make_app()
+    task = app.task(queue="mail", name="send", caps=[Cap(1)])(crowd.__call__)
+    async with run(app, concurrency=2) as one, run(app, concurrency=2) as other:
+        await wait_until_async(lambda: one.stats.turns and other.stats.turns, "both have begun")
+        app.client.run(app.client.operations.ask([["FLUSHALL"]]))
+        app.enqueue_many(task.job() for _ in range(6))
+        await wait_until_async(lambda: crowd.running, "a job runs")
+        await wait_until_async(
+            lambda: app.client.snapshot("mail")["caps"].get("task=send"), "the cap is declared"
+        )
+        crowd.gate.set()
+        await wait_until_async(lambda: crowd.begun == 6, "all have run")
+
+    assert crowd.most == 1

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from rq_core import App, Cap, current_job
 from rq_core.errors import ServerUnavailable
 from rq_core.worker import Worker, WorkerOptions
 from tests.support import crew
@@ -125,3 +126,34 @@ async def test_a_lease_made_shorter_is_extended_more_often(
     await crew.app.aclose()
     assert handle.state() == "ready"
     crew.app.client.close()
+
+
+async def test_a_restart_that_keeps_the_caps_gives_no_claim_back(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    """A claim that is given back has spent its rates, so that is done only if nothing may have counted it."""
+    server = start_redis(appendonly="yes", appendfsync="always")
+    with App(server.url) as app:
+        begun = []
+
+        @app.task(queue="mail", caps=[Cap(1)])
+        async def send() -> None:
+            begun.append(current_job().claim)
+
+        worker = Worker(app, WorkerOptions(queues=("mail",), grace=1.0))
+        running = asyncio.create_task(worker.run())
+        for n in (1, 2):
+            send.enqueue()
+            await wait_until_async(lambda n=n: len(begun) == n, "it ran", timeout=10.0)  # type: ignore[misc]
+            await wait_until_async(
+                lambda: not app.client.snapshot("mail")["state"], "it is settled"
+            )
+            server.kill()
+            server.start()
+        worker.stop()
+        await running
+
+        types = [raw["type"] for _, raw in app.client.read_outbox("mail", "-", 1000)]
+    assert begun == [1, 1]
+    assert types.count("epoch_started") >= 2
+    assert "rolled_back" not in types
