@@ -10,12 +10,13 @@ from click.testing import CliRunner
 from sqlalchemy import select
 
 from rq_core.client import Client
-from rq_core.errors import AuditElsewhere
+from rq_core.errors import AuditElsewhere, BadArguments
 from rq_core.ids import JobIds
 from rq_core.job import NewJob, profile
 from sql_audit import queries, run
 from sql_audit.cli import audit
 from sql_audit.database import Database
+from sql_audit.mirror import Mirror
 from sql_audit.schema import job
 
 TASK = profile("task")
@@ -109,3 +110,31 @@ def test_a_lost_audit_database_can_be_let_go(valkey_url: str, tmp_path: Path) ->
     assert set(states(fresh)) == set(old)
     lost.close()
     fresh.close()
+
+
+def test_a_queue_that_is_flushed_between_commit_and_trim_is_mirrored_on(
+    valkey_url: str, audit_url: str
+) -> None:
+    """The trim that is owed then would be refused for ever: Redis has forgotten who mirrors it."""
+    database = Database(audit_url)
+    with Client(valkey_url) as client:
+        after: list[str] = []
+
+        def flush(step: str) -> None:
+            if step == "committed" and not after:
+                client.run(client.operations.ask([["FLUSHALL"]]))
+                after.extend(client.enqueue(new_jobs(2)).ids)
+
+        client.enqueue(new_jobs(3))
+        mirror(client, database)
+        client.enqueue(new_jobs(1))
+        mirror_of_q = Mirror(client, database, "q", on_step=flush)
+        with pytest.raises(BadArguments):
+            mirror_of_q.turn()
+        for _ in range(3):
+            mirror_of_q.turn()
+
+        assert client.counts("q").audit
+    found = states(database)
+    database.close()
+    assert {found[i] for i in after} == {"ready"}
