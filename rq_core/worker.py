@@ -40,6 +40,8 @@ FOREVER: Final = float("inf")
 LOOK_MAX: Final = 5.0
 """Seconds after which an idle worker looks at its queues though nothing woke it."""
 BURST_LOOK: Final = 0.1
+CLAIM_MAX: Final = 250
+"""Most jobs in one claim, so that no claim keeps Redis from others for long; the next turn takes more."""
 TROUBLE_PAUSE: Final = 1.0
 STOP_WAIT: Final = 1.0
 """Seconds that an async handler gets to let itself be cancelled when the worker stops."""
@@ -57,7 +59,8 @@ class WorkerOptions:
     concurrency: int = 10
     """Most handlers at once."""
     burst: bool = False
-    """Stop when nothing is ready, running or due on any of the queues."""
+    """Stop when nothing is running or due on any of the queues, and nothing that is ready may run now: what waits for
+    a rate, or for a cap of 0, is left."""
     grace: float = 30.0
     """How long running jobs may go on after the worker was asked to stop."""
     timeout: float | None = None
@@ -343,7 +346,7 @@ class Worker:
         shares = [(queue, share + (1 if i < rest else 0)) for i, queue in enumerate(order)]
         if free <= 0:
             return [(queue, 0) for queue, _ in shares if self._overdue([queue])]
-        return [(queue, n) for queue, n in shares if n > 0]
+        return [(queue, min(n, CLAIM_MAX)) for queue, n in shares if n > 0]
 
     def _overdue(self, queues: Sequence[_Queue]) -> bool:
         """Whether a full worker should do what is due for everybody all the same."""

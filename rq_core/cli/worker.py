@@ -57,7 +57,11 @@ def _names(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str
     metavar="N",
     help="Worker processes.",
 )
-@click.option("--burst", is_flag=True, help="Exit when nothing is ready, running or due.")
+@click.option(
+    "--burst",
+    is_flag=True,
+    help="Exit when nothing is running or due, and nothing that is ready may run now.",
+)
 @click.option(
     "--grace",
     type=click.FloatRange(min=0),
