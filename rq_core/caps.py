@@ -79,8 +79,8 @@ class Rate:
 
     They are spread evenly; ``burst`` is how many may follow each other at once. In any window of that length there are
     at most n + burst - 1. Above about a hundred a second give a burst: a millisecond is the smallest step of a queue's
-    clock, and a worker that wakes late has lost its turn. ``per`` and ``name`` are as Cap's. A claim spends it; a rollback
-    does not give it back.
+    clock, and a worker that wakes late has lost its turn. ``per`` and ``name`` are as Cap's. A claim spends it; a
+    rollback does not give it back.
 
     Raises InvalidOption or InvalidName.
     """
