@@ -1,8 +1,9 @@
 --[[ enqueue: a producer hands over jobs. All new ones are accepted together; an id that is live is a duplicate, and
 what happens to a job whose scopes are full is said with it.
 
-FULL is empty (it waits), or rules: `discard|SCOPE` and `reject|SCOPE` for a scope that is full, counting what holds it
-and what waits in the job's lane, and `most|N` for how many may wait in the lane.
+FULL is empty (it waits), or rules: `discard|SCOPE|N` and `reject|SCOPE|N` for a scope that is full, counting what holds it
+and what waits in the job's lane, and `most|N` for how many may wait in the lane. N is the cap in the producer's code, for
+as long as no worker has stored one; it may be left out.
 
 Transitions: none -enqueued-> ready, none -enqueued-> scheduled, none -discarded-> none
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled outbox slots expiring wake
@@ -67,10 +68,10 @@ local function waiting_in_lane(lane)
   return lane.stored + #lane.added
 end
 
---- Which rule keeps a job out: its kind and the scope, or the lane, that is full; nil if none does.
+--- Which rule keeps a job out: its kind, the scope or the lane that is full, and how many it takes; nil if none does.
 local function kept_out(name, rules)
   local lane = lane_of(name)
-  for kind, value in rules:gmatch('(%l+)|(%S+)') do
+  for kind, value, declared in rules:gmatch('(%l+)|([^|%s]+)|?(%d*)') do
     local queued = waiting_in_lane(lane)
     if kind == 'most' then
       if queued >= tonumber(value) then
@@ -78,8 +79,9 @@ local function kept_out(name, rules)
       end
     else
       local scope = scope_of(value)
-      if scope.cap and held_in(scope) + queued >= scope.cap then
-        return kind, value
+      local cap = scope.cap or not scope.limit and tonumber(declared)
+      if cap and held_in(scope) + queued >= cap then
+        return kind, value, cap
       end
     end
   end
@@ -96,16 +98,16 @@ for i = 1, each_count do
   if lane == '' then
     lane = lane_for(priority, head)
   end
-  local kind, on
+  local kind, on, cap
   if live[i] or seen[id] then
     kind, on = 'duplicate', '-'
   elseif full ~= '' then
-    kind, on = kept_out(lane, full)
+    kind, on, cap = kept_out(lane, full)
   end
   if kind then
     if kind == 'discard' then
       dropped[#dropped + 1] = '["' .. id .. '","' .. head:match('^task=(%S+)') .. '",' .. quoted(lane) .. ',' ..
-        quoted(on) .. ',' .. scope_of(on).cap .. ']'
+        quoted(on) .. ',' .. cap .. ']'
     end
     answer[#answer + 1] = i
     answer[#answer + 1] = kind == 'discard' and 'discarded' or kind == 'reject' and 'rejected' or kind

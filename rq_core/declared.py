@@ -197,7 +197,7 @@ _NOWHERE: Final = Placing("", "")
 def _source(task: str, arguments: Arguments, cap: Cap | Rate, family: str) -> Source:
     source = Source(family)
     if isinstance(cap, Cap):
-        source = source._replace(on_full=cap.on_full, max_waiting=cap.max_waiting)
+        source = source._replace(on_full=cap.on_full, max_waiting=cap.max_waiting, most=cap.n)
     if cap.per is None:
         return source._replace(scope=scope(family, task if cap.name is None else ""))
     if isinstance(cap.per, str):

@@ -693,13 +693,21 @@ class Operations:
         ready = [["LLEN", keys(f"ready:{n}")] for n in range(len(PRIORITIES))]
         sets = ("scheduled", "leases", "dead", "waiting", "open")
         rest = [["ZCARD", keys(name)] for name in sets]
-        facts_of = [["HGET", keys("caps"), QUEUE], ["HGETALL", keys("meta")]]
-        *numbers, cap, meta = yield from self.ask([*ready, *rest, *facts_of], queue)
+        facts_of = [
+            ["HLEN", keys("state")],
+            ["HGET", keys("caps"), QUEUE],
+            ["HGETALL", keys("meta")],
+        ]
+        *numbers, alive, cap, meta = yield from self.ask([*ready, *rest, *facts_of], queue)
         facts = pairs_of(meta)
+        # `scheduled` also has what resumes by itself, so the jobs there are those that are nowhere else.
+        tombstones = int(facts.get("tombstones", 0))
+        elsewhere = sum(numbers[: len(ready)]) - tombstones + sum(numbers[-4:-1])
+        scheduled = max(0, min(numbers[-5], alive - elsewhere))
         return QueueCounts(
             queue=queue,
             ready=dict(zip((str(p) for p in PRIORITIES), numbers, strict=False)),
-            scheduled=numbers[-5],
+            scheduled=scheduled,
             running=numbers[-4],
             dead=numbers[-3],
             waiting=numbers[-2],

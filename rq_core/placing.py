@@ -53,6 +53,8 @@ class Source(NamedTuple):
     """The key if there would be none; None: then this counts the job not."""
     on_full: str = "wait"
     max_waiting: int | None = None
+    most: int | None = None
+    """Its cap in this code: what decides whether it is full for as long as none is stored."""
 
     def document(self) -> dict[str, Any]:
         """As it stands in a policy: what is at its default is left out."""
@@ -65,6 +67,7 @@ class Source(NamedTuple):
             "otherwise": self.otherwise,
             "on_full": "" if self.on_full == "wait" else self.on_full,
             "max_waiting": self.max_waiting,
+            "most": None if self.on_full == "wait" else self.most,
         }
         return {name: value for name, value in facts.items() if value not in (None, "")} | (
             {"otherwise": ""} if self.otherwise == "" else {}
@@ -128,7 +131,9 @@ class Placing:
                 continue
             scopes.append(scope)
             if source.on_full != "wait":
-                rules.append((source.on_full, scope))
+                rules.append(
+                    (source.on_full, scope if source.most is None else f"{scope}|{source.most}")
+                )
             if source.max_waiting is not None:
                 most = source.max_waiting if most is None else min(most, source.max_waiting)
         if not scopes:
@@ -304,6 +309,7 @@ def _read_source(facts: Mapping[str, Any]) -> Source:
         otherwise=facts.get("otherwise"),
         on_full=facts.get("on_full", "wait"),
         max_waiting=facts.get("max_waiting"),
+        most=facts.get("most"),
     )
 
 

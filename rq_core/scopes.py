@@ -145,7 +145,7 @@ class CapEntry(NamedTuple):
 def full_rules(rules: Iterable[tuple[str, str | int]]) -> str:
     """What happens to a job whose scopes are full, as enqueue.lua takes it.
 
-    Each rule is ("discard" or "reject", scope), or ("most", how many may wait in its lane).
+    Each rule is ("discard" or "reject", scope or "scope|cap in code"), or ("most", how many may wait in its lane).
     """
     return " ".join(f"{what}|{value}" for what, value in rules)
 

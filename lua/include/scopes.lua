@@ -61,6 +61,7 @@ local function scope_of(name)
   elseif family ~= 'fair' then
     limit = limit_of(name, family)
   end
+  scope.limit = limit
   scope.text = scope.is_counted and '["' .. name .. '",' .. (limit and tonumber(limit) or 'null') .. ']'
   if limit and limit ~= 'none' then
     scope.cap = tonumber(limit:match('^%d+'))

@@ -196,3 +196,30 @@ def test_a_registered_policy_is_stored_and_logged_once(seed: Seed) -> None:
         ("task=t", None, "registered"),
         ("task=t", "registered", "registered"),
     ]
+
+
+def test_a_rule_goes_by_the_cap_in_code_until_one_is_stored(seed: Seed) -> None:
+    """Before the first worker of a task has started, nothing is stored; enqueue took every job then."""
+    rule = {"scopes": ["tenant=a"], "full": "discard|tenant=a|1"}
+
+    first = seed.enqueue("j-1", "j-2", **rule)
+    seed.cap("tenant", 3)
+    second = seed.enqueue("j-3", **rule)
+    seed.cap("tenant", "none")
+    third = seed.enqueue("j-4", **rule)
+
+    assert (first.ids, first.discarded) == (("j-1",), (("j-2", "tenant=a"),))
+    assert (second.ids, third.ids) == (("j-3",), ("j-4",))
+    (told,) = [j.fields for e in seed.entries() for j in e.jobs if e.event == "discarded"]
+    assert (told["scope"], told["cap"]) == ("tenant=a", 1)
+
+
+def test_a_rate_that_resumes_is_no_scheduled_job(seed: Seed) -> None:
+    seed.cap("tenant@10s", "1/10000ms/1")
+    seed.enqueue("j-1", "j-2", scopes=["tenant@10s=a"])
+    seed.enqueue("later", delay_ms=60_000)
+    seed.claim()
+
+    assert "rate|tenant@10s=a" in seed.snapshot()["scheduled"]
+    counts = seed.client.counts(seed.queue)
+    assert (counts.scheduled, counts.running, counts.waiting) == (1, 1, 1)

@@ -342,7 +342,7 @@ def test_what_happens_at_a_full_scope_travels_with_the_job(app: App) -> None:
         ]
     )(send)
 
-    assert task.job("a", "b").full == "discard|send.tenant=a reject|send.to=b most|7"
+    assert task.job("a", "b").full == "discard|send.tenant=a|1 reject|send.to=b|1 most|7"
     assert task.job("a", "b", 1).full.endswith(" most|5")
 
 
@@ -690,6 +690,6 @@ def test_policies_say_only_what_is_not_usual(app: App) -> None:
     assert json.loads(app.declared.policies("default")["send"]) == {
         "scopes": [
             {"family": "task", "scope": "task=send"},
-            {"family": "send.tenant", "argument": "tenant", "on_full": "reject"},
+            {"family": "send.tenant", "argument": "tenant", "on_full": "reject", "most": 1},
         ]
     }
