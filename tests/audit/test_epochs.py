@@ -25,12 +25,18 @@ from sql_audit.verify import QueueResult, Verdict, verify
 from tests.support import auditlog
 from tests.support.clock import Clock, timed
 from tests.support.fleet import QUEUE, Fleet
-from tests.support.servers import RedisServer
+from tests.support.servers import Engine, RedisServer, engines
 from tests.support.wait import wait_until
 
 TASK = profile("task")
 START_MS = 1_800_000_000_000
 MINUTE_MS = 60_000
+
+
+@pytest.fixture
+def engine(audit_url: str) -> Engine:
+    """Each engine with one of the databases: what Redis forgets does not depend on the pair."""
+    return engines()[0 if audit_url.startswith("sqlite") else -1]
 
 
 @pytest.fixture
