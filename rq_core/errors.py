@@ -12,6 +12,7 @@
     │   ├── UnknownScope
     │   ├── KeyNeeded
     │   ├── AuditNotConfigured
+    │   ├── TargetBroken
     │   └── NoCurrentJob
     ├── Refused                     a script refused the whole call; nothing was changed
     │   ├── QueueFull
@@ -103,6 +104,10 @@ class KeyNeeded(UsageError):
 class AuditNotConfigured(UsageError):
     """history is kept in SQL, and no audit database is set: pass App(audit=…) or set
     RQ_CORE_AUDIT_URL."""
+
+
+class TargetBroken(UsageError):
+    """module {module!r} cannot be imported: {what} ({where}). `--verbose` shows where it came from."""
 
 
 class NoCurrentJob(UsageError):

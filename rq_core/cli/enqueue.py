@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from rq_core.cli.options import connect, json_option, print_json, server_options
+from rq_core.cli.options import (
+    connect,
+    json_option,
+    print_json,
+    server_options,
+    showing_causes,
+    verbose_option,
+)
 from rq_core.connections import Connections
 from rq_core.machine import PRIORITIES
 
@@ -48,6 +55,7 @@ ARGS_OPTION: Final = "--json-args"
     metavar="MODULE:APP",
     help="Check the arguments against this app's task, and take its options as defaults.",
 )
+@verbose_option
 @server_options
 @json_option
 @click.pass_context
@@ -58,7 +66,8 @@ def enqueue(ctx: click.Context, /, queue: str, task: str, **given: Any) -> None:
     the worker.
     """
     values = parse_args(sys.stdin.read() if given["args"] == "-" else given["args"])
-    app = _app(given["target"])
+    with showing_causes(verbose=given["verbose"]):
+        app = _app(given["target"])
     if given["target"] is not None and task not in app.tasks:
         from rq_core.errors import UnknownTask
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import json
 import re
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from rq_core.errors import UnknownQueue
+from rq_core.errors import TargetBroken, UnknownQueue
 from rq_core.keys import DEFAULT_PREFIX, check_name
 
 if TYPE_CHECKING:
@@ -46,9 +48,23 @@ prefix_option = click.option(
     "--prefix", default=DEFAULT_PREFIX, show_default=True, help="What the keys begin with."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+verbose_option = click.option(
+    "--verbose", is_flag=True, help="With the traceback, if the app's module cannot be imported."
+)
 queue_option = click.option(
     "--queue", "-q", metavar="QUEUE", help="Look in this queue only, not in all."
 )
+
+
+@contextlib.contextmanager
+def showing_causes(*, verbose: bool) -> Iterator[None]:
+    """With ``verbose``, print the traceback of what kept an app's module from being imported."""
+    try:
+        yield
+    except TargetBroken as error:
+        if verbose and error.__cause__ is not None:
+            traceback.print_exception(error.__cause__)
+        raise
 
 
 def audited_options(function: F) -> F:

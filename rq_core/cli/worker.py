@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from rq_core.cli.options import showing_causes, verbose_option
 from rq_core.keys import check_name
 
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*)?")
@@ -95,6 +96,7 @@ def _names(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str
     type=click.Choice(("debug", "info", "warning", "error"), case_sensitive=False),
     default="info",
 )
+@verbose_option
 @click.pass_context
 def worker(ctx: click.Context, /, target: str, **given: Any) -> None:
     """Run the jobs of the tasks of MODULE:APP until SIGTERM or Ctrl-C.
@@ -122,4 +124,6 @@ def worker(ctx: click.Context, /, target: str, **given: Any) -> None:
         log_format=given["log_format"],
         log_level=given["log_level"],
     )
-    ctx.exit(serve(options))
+    with showing_causes(verbose=given["verbose"]):
+        status = serve(options)
+    ctx.exit(status)

@@ -207,3 +207,35 @@ def test_server_runs_until_ctrl_c(directory: Path, valkey_url: str) -> None:
     assert said == f"embedded://{directory}; Ctrl-C ends it\n"
     assert process.returncode == 0
     assert not server.status(directory).running
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import helper\n", "ZeroDivisionError: division by zero ({here}/helper.py:2)"),
+        ("import json\njson.loads('')\n", "JSONDecodeError: Expecting value"),
+        ("\n\ndef f(:\n", "SyntaxError: invalid syntax (tasks.py, line 3) ({here}/tasks.py:3)"),
+        ("import nowhere\n", "ModuleNotFoundError: No module named 'nowhere' ({here}/tasks.py:1)"),
+        ("raise SystemExit\n", "SystemExit ({here}/tasks.py:1)"),
+    ],
+    ids=["own", "library", "syntax", "missing", "exit"],
+)
+def test_module_that_cannot_be_imported_is_one_line(
+    text: str,
+    expected: str,
+    tmp_path: Path,
+    shell: Callable[..., "subprocess.CompletedProcess[str]"],
+) -> None:
+    (tmp_path / "helper.py").write_text("# Broken.\n1 / 0\n")
+    (tmp_path / "tasks.py").write_text(text)
+
+    quiet = shell("worker", "tasks", cwd=tmp_path)
+    loud = shell("worker", "tasks", "--verbose", cwd=tmp_path)
+
+    assert quiet.returncode == 2
+    assert len(quiet.stderr.splitlines()) == 1
+    assert quiet.stderr.startswith("rq-core: module 'tasks' cannot be imported: ")
+    assert expected.format(here=tmp_path) in quiet.stderr
+    assert loud.stderr.endswith(quiet.stderr)
+    assert loud.stderr.startswith("Traceback (most recent call last):")
+    assert f'File "{tmp_path}/tasks.py", line' in quiet.stderr + loud.stderr
