@@ -11,7 +11,6 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rq_core import logs
 from rq_core.errors import InvalidOption, RqCoreError
+from rq_core.mirror_process import MirrorProcess
 from rq_core.worker import Worker, WorkerOptions
 
 if TYPE_CHECKING:
@@ -32,10 +32,8 @@ log = logging.getLogger(__name__)
 RESTART_PAUSE_MAX: Final = 30.0
 HEALTHY_LIFE: Final = 60.0
 """Seconds after which a worker's death is no longer counted with the ones before."""
-ATTACH_WAIT: Final = 15.0
-"""Seconds that workers wait for the mirror to attach."""
-MIRROR_GRACE: Final = 60.0
-"""Seconds that the mirror gets to catch up when everything ends."""
+NEVER_WORKED: Final = 69
+"""Exit status of a worker that could not begin: its server, or its code, was not there (EX_UNAVAILABLE)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +115,7 @@ def _child(options: ServeOptions) -> None:
         status = work(load(options), options.worker)
     except RqCoreError as error:
         log.error("worker cannot run: %s", error)  # noqa: TRY400 - one clear line
-        status = 1
+        status = NEVER_WORKED
     sys.exit(status)
 
 
@@ -141,7 +139,11 @@ class Supervisor:
         self._failures: dict[int, int] = {}
         self._born: dict[int, float] = {}
         self._due: dict[int, float] = {}
-        self._mirror: subprocess.Popen[bytes] | None = None
+        self._mirror = (
+            MirrorProcess(app.redis_url, app.prefix, options.audit_url)
+            if options.audit_url is not None
+            else None
+        )
         self._stops = 0
         self._wake = threading.Event()
 
@@ -154,15 +156,32 @@ class Supervisor:
             for queue in self._options.worker.queues:
                 # Once here, so that a missing server is one clear line and not one per process, again and again.
                 self._app.client.handshake(queue)
-            self._start_mirror()
-            self._wait_for_mirror()
+            status = self._begin_mirror()
+            if status is not None:
+                # It has said why; without it, work would be unaudited though somebody asked for an audit.
+                return status
             for place in range(self._options.processes):
                 self._spawn(place)
             return self._watch()
         finally:
-            self._end_mirror()
+            if self._mirror is not None:
+                self._mirror.end()
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _begin_mirror(self) -> int | None:
+        """Start the mirror and wait until it has attached. Returns its status if it ended instead."""
+        if self._mirror is None:
+            return None
+        client, queues = self._app.client, self._options.worker.queues
+        self._mirror.start()
+        try:
+            return self._mirror.wait_until_attached(
+                lambda: all(client.counts(queue).audit for queue in queues),
+                lambda: self._stops > 0,
+            )
+        finally:
+            self._app.close()
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self._stops += 1
@@ -198,10 +217,12 @@ class Supervisor:
                 del self._children[place]
                 # Without burst no worker is ever done: a handler has ended the process (os._exit, a C library).
                 if self._stops or (child.exitcode == 0 and self._options.worker.burst):
-                    status = status or max(0, child.exitcode)
+                    if child.exitcode != NEVER_WORKED or not self._stops:
+                        status = status or max(0, child.exitcode)
                     continue
                 self._bury(place, child.exitcode)
-            self._check_mirror()
+            if self._mirror is not None and not self._stops:
+                self._mirror.watch()
             self._wait()
         return status
 
@@ -222,51 +243,3 @@ class Supervisor:
         else:
             self._wake.wait(0.2)
             self._wake.clear()
-
-    def _start_mirror(self) -> None:
-        if self._options.audit_url is None:
-            return
-        # The mirror is another package's, in a process of its own; rq_core knows only its command line.
-        # It gets its own process group, so that Ctrl-C leaves it to catch up with the workers' last words.
-        command = [sys.executable, "-m", "sql_audit.run"]
-        command += ["--redis", self._app.redis_url, "--audit", self._options.audit_url]
-        command += ["--prefix", self._app.prefix]
-        self._mirror = subprocess.Popen(command, start_new_session=True)
-
-    def _wait_for_mirror(self) -> None:
-        """Let the mirror attach to the queues before anything happens in them, so that SQL has their history from
-        the first event on. Work does not wait for long: auditing must not stop it."""
-        if self._mirror is None:
-            return
-        client = self._app.client
-        try:
-            deadline = time.monotonic() + ATTACH_WAIT
-            while time.monotonic() < deadline and not self._stops and self._mirror.poll() is None:
-                if all(client.counts(queue).audit for queue in self._options.worker.queues):
-                    return
-                time.sleep(0.02)
-        finally:
-            self._app.close()
-        log.warning(
-            "the mirror has not attached to all queues yet; going on without waiting for it"
-        )
-
-    def _check_mirror(self) -> None:
-        if self._mirror is None or self._mirror.poll() is None or self._stops:
-            return
-        log.error("the mirror ended with status %d, restarting it", self._mirror.returncode)
-        time.sleep(1.0)
-        self._start_mirror()
-
-    def _end_mirror(self) -> None:
-        if self._mirror is None:
-            return
-        self._mirror.terminate()
-        try:
-            self._mirror.wait(timeout=MIRROR_GRACE)
-        except subprocess.TimeoutExpired:
-            log.warning(
-                "the mirror did not catch up in %g s; the rest stays in Redis", MIRROR_GRACE
-            )
-            self._mirror.kill()
-            self._mirror.wait()

@@ -30,13 +30,13 @@ def load_app(target: str) -> App:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        if isinstance(error, ModuleNotFoundError) and error.name is not None:
-            if (module_name + ".").startswith(error.name + "."):
-                raise InvalidOption(
-                    option="target",
-                    value=target,
-                    must=f"must be module:app; there is no module {error.name}",
-                ) from None
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and (module_name + ".").startswith(missing + "."):
+            raise InvalidOption(
+                option="target",
+                value=target,
+                must=f"must be module:app; there is no module {missing}",
+            ) from None
         raise TargetBroken(
             module=module_name,
             where=_where(error),

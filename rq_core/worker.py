@@ -47,6 +47,7 @@ STOP_WAIT: Final = 1.0
 """Seconds that an async handler gets to let itself be cancelled when the worker stops."""
 REPORT_WAIT: Final = 5.0
 """Seconds for the last report of a stopping worker; what is not told by then shows when its lease expires."""
+CANCEL_AGAIN: Final = 0.1
 EXTENSION_GRACE: Final = 30.0
 """Seconds beyond a job's timeout for which its lease is still extended."""
 
@@ -178,7 +179,8 @@ class Worker:
         Returns False if handlers' threads are still running: the process should then end at once.
         """
         self._loop = asyncio.get_running_loop()
-        await self._meet()
+        if not await self._met():
+            return True
         self._leases.start()
         watcher = asyncio.create_task(self._watch())
         work = asyncio.create_task(self._work())
@@ -189,9 +191,7 @@ class Worker:
             await self._let_end(work, self.options.grace)
         finally:
             self._stopping.set()
-            for task in (watcher, work, stopping):
-                task.cancel()
-            await asyncio.gather(watcher, stopping, return_exceptions=True)
+            await _end(watcher, work, stopping)
             clean = await self._wind_up()
         if work.done() and not work.cancelled():
             work.result()
@@ -212,6 +212,25 @@ class Worker:
             hurry.cancel()
 
     # Beginning and end.
+
+    async def _met(self) -> bool:
+        """Meet the queues. False: asked to stop before that was done, and ready to go.
+
+        Somebody who ends a worker whose server is away wants it to end, not to hear that the server is away.
+        """
+        meeting = asyncio.create_task(self._meet())
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait({meeting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        asked = self._stopping.is_set()
+        await _end(stopping, *([meeting] if asked else []))
+        if not asked and meeting.exception() is None:
+            return True
+        self._lease_client.close()
+        await self._client.close()
+        self._executor.close()
+        if not asked:
+            meeting.result()
+        return False
 
     async def _meet(self) -> None:
         self.app.check()
@@ -556,3 +575,16 @@ class Worker:
         for queue in queues:
             queue.look = True
         self._news.set()
+
+
+async def _end(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks and wait until they have ended.
+
+    Again and again: a cancellation that meets the end of a connection attempt is lost (in asyncio.timeout, and so in
+    redis-py), and the task would go on waiting for a server that is away.
+    """
+    left = {task for task in tasks if not task.done()}
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN)

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import os
 import signal
 import sys
 import threading
@@ -127,6 +128,16 @@ def _stop_on_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
+def _stop_with_stdin(stop: threading.Event) -> None:
+    def wait() -> None:
+        # Not through sys.stdin, whose lock this thread would hold while Python shuts down.
+        while os.read(0, 4096):
+            pass
+        stop.set()
+
+    threading.Thread(target=wait, name="rq-core-stdin", daemon=True).start()
+
+
 @click.group()
 def audit() -> None:
     """The audit log in SQL: mirror it, and ask it."""
@@ -138,6 +149,12 @@ def audit() -> None:
 @prefix_option
 @click.option("--queue", "-q", "queues", multiple=True, help="Only this queue; may be repeated.")
 @click.option("--once", is_flag=True, help="Mirror what is there, then exit.")
+@click.option(
+    "--until-stdin-ends",
+    is_flag=True,
+    hidden=True,
+    help="Stop when standard input ends, as it does when whoever started this is gone.",
+)
 @json_option
 def run(
     url: str | None,
@@ -145,6 +162,7 @@ def run(
     prefix: str,
     queues: Sequence[str],
     once: bool,
+    until_stdin_ends: bool,
     as_json: bool,
 ) -> None:
     """Mirror the queues' events into SQL until stopped. Creates the tables in a new database."""
@@ -164,6 +182,8 @@ def run(
             _stop_on_signals() as stop,
             rare_collections(),
         ):
+            if until_stdin_ends:
+                _stop_with_stdin(stop)
             done = mirror(source, address, stop=stop, queues=queues or None, once=once)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(done)))

@@ -98,6 +98,25 @@ async def test_a_worker_can_be_stopped_while_redis_is_away(
     assert witness.lines("end") == []
 
 
+async def test_a_worker_that_is_stopped_while_it_looks_for_its_server_ends_in_order(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    """It ended with an error; one of several processes that was still starting made their supervisor fail."""
+    server = start_redis()
+    server.freeze()
+    crew.app.connect_to(server.url)
+    worker = Worker(crew.app, WorkerOptions(queues=("crew",)))
+    running = asyncio.create_task(worker.run())
+    try:
+        await wait_until_async(lambda: worker._client._wire._pool._in_use_connections, "it asks")
+        worker.stop()
+        async with asyncio.timeout(2):
+            assert await running is True
+    finally:
+        server.thaw()
+        await crew.app.aclose()
+
+
 async def test_a_worker_without_a_server_says_so_and_ends(witness: crew.Witness) -> None:
     crew.app.connect_to("redis://127.0.0.1:1/0")
 

@@ -1,0 +1,102 @@
+"""The mirror beside the workers: a process of another package, of which only the command line is known here."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+ATTACH_WAIT: Final = 15.0
+"""Seconds that workers wait for the mirror to attach."""
+GRACE: Final = 60.0
+"""Seconds that the mirror gets to catch up when everything ends."""
+PAUSE: Final = 1.0
+PAUSE_MAX: Final = 30.0
+"""Seconds before a mirror that ended is started again; the pause doubles."""
+HEALTHY_LIFE: Final = 60.0
+"""Seconds after which a mirror's end is no longer counted with the ones before."""
+
+
+class MirrorProcess:
+    """Starts the mirror, replaces it when it ends, and lets it catch up at the end."""
+
+    def __init__(self, redis_url: str, prefix: str, audit_url: str) -> None:
+        # It ends with its standard input, which ends with this process, however that goes.
+        self._command = [sys.executable, "-m", "sql_audit.run", "--until-stdin-ends"]
+        self._command += ["--redis", redis_url, "--prefix", prefix, "--audit", audit_url]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._born = 0.0
+        self._failures = 0
+        self._due: float | None = None
+
+    def start(self) -> None:
+        """Start it, in a process group of its own: Ctrl-C leaves it to catch up with the workers' last words."""
+        self._born = time.monotonic()
+        self._due = None
+        self._close()
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, start_new_session=True
+        )
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status; None while it runs."""
+        return None if self._process is None else self._process.poll()
+
+    def wait_until_attached(
+        self, attached: Callable[[], bool], stopped: Callable[[], bool]
+    ) -> int | None:
+        """Let the mirror attach to the queues before anything happens in them, so that SQL has their history from
+        the first event on. Work does not wait for long: auditing must not stop it.
+
+        Returns the exit status of a mirror that ended instead; it has said why.
+        """
+        deadline = time.monotonic() + ATTACH_WAIT
+        while time.monotonic() < deadline and not stopped():
+            if attached():
+                return None
+            status = self.status
+            if status is not None:
+                return status
+            time.sleep(0.02)
+        if not stopped():
+            log.warning("the mirror has not attached to all queues yet; not waiting for it")
+        return None
+
+    def watch(self) -> None:
+        """Start it again if it ended, after a pause that grows. To be called now and then."""
+        now = time.monotonic()
+        if self._due is not None:
+            if self._due <= now:
+                self.start()
+            return
+        status = self.status
+        if status is None:
+            return
+        self._failures = 1 if now - self._born > HEALTHY_LIFE else self._failures + 1
+        pause = min(PAUSE * 2 ** (self._failures - 1), PAUSE_MAX)
+        log.error("the mirror ended with status %d, restarting it in %g s", status, pause)
+        self._due = now + pause
+
+    def end(self) -> None:
+        """Let it catch up, then end it."""
+        process = self._process
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(timeout=GRACE)
+        except subprocess.TimeoutExpired:
+            log.warning("the mirror did not catch up in %g s; the rest stays in Redis", GRACE)
+            process.kill()
+            process.wait()
+        self._close()
+
+    def _close(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
