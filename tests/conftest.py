@@ -2,17 +2,26 @@
 
 `redis_url` and `audit_url` run a test once per engine: Valkey (and Redis where `redis-server` is on
 PATH; with CI=true it must be), SQLite and PostgreSQL.
+
+With `-n` the tests are shared out to several processes. Each has servers of its own, so tests are as independent as in
+one. Those marked `alone` have the machine to themselves (`tests/support/quiet.py`).
 """
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any, Final
 
+import psutil
 import pytest
 from hypothesis import settings
 
 from tests.support import leaks, servers
+from tests.support.quiet import Room
 from tests.support.reaper import close_reaper
 from tests.support.servers import Engine, PostgresServer, RedisServer
 
@@ -29,14 +38,51 @@ def pytest_report_header() -> list[str]:
     return [f"redis engines: {found}{missing}"]
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.function):
             item.fixturenames.insert(0, "_no_leaked_tasks")
+        if item.get_closest_marker("alone"):
+            # One process runs them, one after the other, and xdist begins with the largest group.
+            item.add_marker(pytest.mark.xdist_group("alone"))
 
 
-def pytest_unconfigure() -> None:
+def pytest_unconfigure(config: pytest.Config) -> None:
     close_reaper()
+    directory = config.stash.get(_ROOM, None)
+    if directory is not None:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+# --- Several processes --------------------------------------------------------------------------
+
+_ROOM: Final = pytest.StashKey[Path]()
+
+
+def pytest_xdist_auto_num_workers() -> int | None:
+    """What `-n auto` means: half of the tests' time is spent waiting, so one more than there are cores."""
+    if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
+        return None
+    return min(psutil.cpu_count() or 1, 7) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a process where the run's room is. Called in the one that shares out the tests."""
+    stash = node.config.stash
+    if _ROOM not in stash:
+        stash[_ROOM] = Path(tempfile.mkdtemp(prefix="rq-core-test-room-"))
+    node.workerinput["room"] = str(stash[_ROOM])
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # outside of the test's timeout
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    directory = getattr(item.config, "workerinput", {}).get("room")
+    if directory is None:
+        return (yield)
+    with Room(Path(directory)).taken(alone=item.get_closest_marker("alone") is not None):
+        return (yield)
 
 
 # --- Redis and Valkey ---------------------------------------------------------------------------

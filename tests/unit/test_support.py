@@ -1,6 +1,7 @@
 """The servers the other tests stand on do what their fixtures promise."""
 
 import asyncio
+import fcntl
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import sqlalchemy
 
 from tests.support import leaks
+from tests.support.quiet import Room
 from tests.support.servers import Engine, RedisServer, ServerDidNotStart
 from tests.support.wait import wait_until, wait_until_async
 
@@ -146,3 +148,43 @@ async def test_waiting_takes_async_and_plain_predicates() -> None:
 
     assert await wait_until_async(answer, "an answer") == "yes"
     assert await wait_until_async(os.getpid, "a pid") == os.getpid()
+
+
+def test_a_test_that_is_alone_waits_for_others_and_lets_none_pass(tmp_path: Path) -> None:
+    """In turn: one shares the room, one waits to be alone, one more would share it and must not slip in before."""
+    order: list[str] = []
+    inside, leave = threading.Event(), threading.Event()
+
+    def share(name: str) -> None:
+        with Room(tmp_path).taken(alone=False):
+            order.append(name)
+            inside.set()
+            assert leave.wait(10)
+
+    def be_alone() -> None:
+        with Room(tmp_path).taken(alone=True):
+            order.append("alone")
+
+    threads = [threading.Thread(target=share, args=("first",))]
+    threads[0].start()
+    assert inside.wait(10)
+    threads.append(threading.Thread(target=be_alone))
+    threads[1].start()
+    wait_until(lambda: _is_locked(tmp_path / "door"), "it waits at the door")
+    threads.append(threading.Thread(target=share, args=("second",)))
+    threads[2].start()
+    assert order == ["first"]
+    leave.set()
+    for thread in threads:
+        thread.join()
+
+    assert order == ["first", "alone", "second"]
+
+
+def _is_locked(path: Path) -> bool:
+    with path.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False

@@ -154,6 +154,7 @@ async def test_a_deploy_that_adds_a_cap_takes_in_what_waits(
         assert types == ["enqueued", "claimed", "rolled_back", "claimed", "succeeded"]
 
 
+@pytest.mark.alone
 async def test_a_live_change_is_followed_at_once(
     make_app: Callable[[], App], run: RunApp, crowd: Crowd
 ) -> None:
@@ -178,6 +179,7 @@ async def test_a_live_change_is_followed_at_once(
     assert crowd.most == 5
 
 
+@pytest.mark.alone
 async def test_a_rate_resumes_by_itself(
     make_app: Callable[[], App], run: RunApp, crowd: Crowd
 ) -> None:

@@ -20,6 +20,7 @@ def client(valkey_url: str) -> Iterator[Client]:
     tasks.app.close()
 
 
+@pytest.mark.alone
 def test_exactly_as_many_run_as_the_caps_say(client: Client, tmp_path: Path) -> None:
     """N in 1, 2, 3, 10; per task, per queue, per key, and all three together; 4 worker processes.
 
@@ -54,6 +55,7 @@ def test_no_wake_up_is_lost(
     assert max(found.replay.room_ms) < wakeups.LIMIT_S * 1000
 
 
+@pytest.mark.alone
 def test_slots_of_killed_workers_are_free_within_a_lease(client: Client, tmp_path: Path) -> None:
     """At every moment, holders are the claimed jobs of a scope; nothing leaks however workers end."""
     found = faults.kill_workers(client, tmp_path, 3)

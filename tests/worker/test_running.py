@@ -168,6 +168,7 @@ async def test_a_sync_handler_is_told_at_its_timeout_and_its_late_success_counts
     assert event_types(client, handle.id) == ["enqueued", "claimed", "died"]
 
 
+@pytest.mark.alone
 async def test_delayed_jobs_run_in_time_and_never_early(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
@@ -181,6 +182,7 @@ async def test_delayed_jobs_run_in_time_and_never_early(
     assert 0 <= log["claimed"][0].at_ms - due <= 500
 
 
+@pytest.mark.alone
 async def test_every_queue_of_an_idle_worker_wakes_it(
     app: App, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
@@ -197,6 +199,7 @@ async def test_every_queue_of_an_idle_worker_wakes_it(
             )
 
 
+@pytest.mark.alone
 async def test_a_paused_queue_gives_out_nothing_until_it_is_resumed(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
@@ -470,6 +473,7 @@ async def test_burst_works_off_what_waits_in_lanes(
     assert client.snapshot("crew")["state"] == {}
 
 
+@pytest.mark.alone
 async def test_delayed_jobs_and_retries_are_on_time_in_every_queue_of_an_idle_worker(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
