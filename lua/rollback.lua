@@ -1,6 +1,7 @@
 --[[ rollback: the holder of a claim gives it back, having done nothing. It spends no attempt. The job returns to
-its place in line, in another lane if the policy of its task has changed; only a job whose task or arguments the worker
-does not know waits, longer each time, for a worker that knows them, and dies when none came for too long.
+its place in line, in another lane if the policy of its task has changed, at once or after a delay that the worker asks
+for. A job whose task or arguments the worker does not know waits, longer each time, for a worker that knows them, and
+dies when none came for too long.
 
 Transitions: running -rolled_back-> ready, running -rolled_back-> scheduled, running -died-> dead,
     cancelling -cancelled-> none
@@ -8,10 +9,11 @@ Flags: allow-oom
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled leases dead outbox slots
     expiring wake
 Args: slot number:int worker backoff_ms:int backoff_max_ms:int unknown_max:int
-Each: id fence reason error lane
+Each: id fence reason error lane delay_ms:int
 Uses: call emit settle ends
 Returns: ok {ID ready|scheduled|dead|cancelled|gone|stale}… | epoch. REASON is unknown_task or
-    unknown_arguments, or any other word for a plain return; LANE is empty, or the lane that the job belongs into
+    unknown_arguments, or any other word for a plain return; LANE is empty, or the lane that the job belongs into;
+    DELAY_MS is 0 but for a plain return that is to wait
 Invariants: I2, I3, I4 (no failure counted), I6, I9, I10
 ]]
 
@@ -24,7 +26,7 @@ prepare_ends()
 
 local given_back, died, cancelled, answer = {}, {}, {}, {}
 for i = 1, each_count do
-  local id, fence, reason, failure, lane = each(i)
+  local id, fence, reason, failure, lane, delay_ms = each(i)
   local job = read_line(held[i])
   local outcome = refusals[i]
   if job then
@@ -44,7 +46,12 @@ for i = 1, each_count do
       job.lane, moved = lane, quoted(lane)
     end
     if reason:sub(1, 8) ~= 'unknown_' then
-      make_ready(id, job, now)
+      if delay_ms > 0 then
+        at = now + delay_ms
+        make_scheduled(id, job, now, at)
+      else
+        make_ready(id, job, now)
+      end
     else
       local unknown = count(job, 'unknown') + 1
       if unknown >= unknown_max then

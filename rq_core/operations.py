@@ -548,14 +548,14 @@ class Operations:
         self,
         queue: str,
         worker: str,
-        held: Sequence[tuple[str, str, str, str, str]],
+        held: Sequence[tuple[str, str, str, str, str, int]],
         *,
         backoff_ms: int = 1_000,
         backoff_max_ms: int = 60_000,
         unknown_max: int = 100,
     ) -> Call[dict[str, str]]:
-        """Give back (id, fence, reason, error JSON, lane); the answer is the outcomes by id. A lane that is not empty
-        is where the job goes if its task's policy has changed."""
+        """Give back (id, fence, reason, error JSON, lane, delay_ms); the answer is the outcomes by id. A lane that is
+        not empty is where the job goes if its task's policy has changed."""
         args = {
             "worker": worker,
             "backoff_ms": backoff_ms,

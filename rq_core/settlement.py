@@ -91,7 +91,7 @@ def calls_of(
             call = operations.rollback_call(
                 queue,
                 worker,
-                [(s.claim.id, s.claim.fence, s.reason, s.error, s.lane) for s in group],
+                [(s.claim.id, s.claim.fence, s.reason, s.error, s.lane, s.delay_ms) for s in group],
             )
         calls.append((call, group))
     return calls

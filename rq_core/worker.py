@@ -30,6 +30,7 @@ from rq_core.keys import check_name, queue_keys
 from rq_core.lease import LeaseKeeper
 from rq_core.operations import Call, Claimed, Lost, Patience, ReplyError, Unsent
 from rq_core.settlement import Settlement, calls_of
+from rq_core.suspects import SUSPECT, Suspects
 
 if TYPE_CHECKING:
     from rq_core.app import App
@@ -150,6 +151,7 @@ class Worker:
                 queue, job, fence, JobCancelled
             ),
         )
+        self._suspects = Suspects()
         self._finished: list[Settlement] = []
         self._occupied = 0
         self._stops = 0
@@ -478,6 +480,10 @@ class Worker:
     def _begin(self, claim: Claim) -> None:
         if self._stopping.is_set():
             self._settle(Settlement(claim, "rollback", 0, "shutdown"))
+            return
+        pause = self._suspects.pause(claim, self._executor.running.values())
+        if pause is not None:
+            self._settle(Settlement(claim, "rollback", round(pause * 1000), SUSPECT))
             return
         self._occupied += 1
         running = self._executor.start(claim)

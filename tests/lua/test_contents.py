@@ -133,6 +133,21 @@ def test_a_rolled_back_job_returns_to_its_old_place(seed: Seed) -> None:
     assert ["a", "b", "d"] == [c.id for c in seed.claim().jobs]
 
 
+def test_a_job_rolled_back_for_later_waits_and_keeps_its_place(seed: Seed) -> None:
+    """A suspect waits until another has run; it has spent nothing."""
+    seed.enqueue("a", "b", "c")
+    a, _b = seed.claim(2).jobs
+    seed.rollback(a, reason="suspect", delay_ms=2_000)
+
+    assert {"job|a": seed.now + 2_000} == seed.snapshot()["scheduled"]
+    assert ["c"] == [c.id for c in seed.claim().jobs]
+    seed.advance(2_000)
+    (again,) = seed.claim().jobs
+    assert (again.id, again.failures, again.losses) == ("a", 0, 0)
+    assert "seq=1" in seed.state("a")
+    assert_consistent(seed.snapshot())
+
+
 def test_a_retried_job_keeps_its_place(seed: Seed) -> None:
     """With or without a delay: its place was given when it first became ready."""
     seed.enqueue("a", "b", "c")

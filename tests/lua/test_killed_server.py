@@ -62,7 +62,7 @@ class Load:
             elif kind == "back":
                 calls.append(
                     operations.rollback_call(
-                        "q", operations.name, [(*held, "shutdown", "null", "")]
+                        "q", operations.name, [(*held, "shutdown", "null", "", 0)]
                     )
                 )
             else:

@@ -64,9 +64,11 @@ GUARDS: dict[str, Callable[[Facts], bool]] = {
     ),
     "fail: running -died-> dead": lambda f: f.holds and (f.final or f.last_attempt),
     "fail: cancelling -cancelled-> none": lambda f: f.holds,
-    "rollback: running -rolled_back-> ready": lambda f: f.holds and not f.unknown_task,
+    "rollback: running -rolled_back-> ready": lambda f: (
+        f.holds and not (f.unknown_task or f.delayed)
+    ),
     "rollback: running -rolled_back-> scheduled": lambda f: (
-        f.holds and f.unknown_task and not f.last_unknown
+        f.holds and (f.delayed or f.unknown_task) and not f.last_unknown
     ),
     "rollback: running -died-> dead": lambda f: f.holds and f.unknown_task and f.last_unknown,
     "rollback: cancelling -cancelled-> none": lambda f: f.holds,
@@ -351,6 +353,12 @@ PROBES = [
     Probe("fail delayed", "fail", lambda s, f: s.fail((JOB, f), delay_ms=5_000), {"delayed": True}),
     Probe("fail finally", "fail", lambda s, f: s.fail((JOB, f), verdict="final"), {"final": True}),
     Probe("rollback", "rollback", lambda s, f: s.rollback((JOB, f)), {}),
+    Probe(
+        "rollback delayed",
+        "rollback",
+        lambda s, f: s.rollback((JOB, f), delay_ms=5_000),
+        {"delayed": True},
+    ),
     Probe(
         "rollback unknown",
         "rollback",

@@ -217,7 +217,7 @@ def turn(seed: Seed) -> Operation:
         calls: list[Call[Any]] = [
             made.complete_call("q", WORKER, [(x.id, x.fence)]),
             made.fail_call("q", WORKER, [(y.id, y.fence, "retry", 500, "-", ERROR)]),
-            made.rollback_call("q", WORKER, [(z.id, z.fence, "shutdown", "null", "")]),
+            made.rollback_call("q", WORKER, [(z.id, z.fence, "shutdown", "null", "", 0)]),
             made.claim_call("q", WORKER, 2),
             made.claim_call("q", WORKER, 2),
             made.extend_call("q", WORKER, [(x.id, x.fence)]),

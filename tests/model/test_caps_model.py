@@ -313,7 +313,7 @@ class CapsQueue(Queue):
             self.seed.operations.rollback_call(
                 self.seed.queue,
                 worker,
-                [(i, f, "lane_changed", "null", lanes.get(i, "")) for i, f in held],
+                [(i, f, "lane_changed", "null", lanes.get(i, ""), 0) for i, f in held],
                 **LIMITS,
             )
         )

@@ -178,6 +178,13 @@ def exiting(status: int) -> None:
         os._exit(status)
 
 
+@app.task(queue="crew", retry=quick)
+async def poison() -> None:
+    """Takes its worker down."""
+    witness("poison")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 class Witness:
     """What the tasks wrote."""
 

@@ -58,7 +58,7 @@ class Fleet:
         if held := self._take():
             lane = self.random.choice(("", lane_name(2, ["tenant=acme"]) if self.lanes else ""))
             reason = "lane_changed" if lane else "stopping"
-            record = (*held, reason, "null", lane)
+            record = (*held, reason, "null", lane, 0)
             self.client.one(self.client.operations.rollback_call(QUEUE, "w-1", [record]))
 
     def cancel(self) -> None:

@@ -154,6 +154,7 @@ class Seed:
         reason: str = "shutdown",
         worker: str = WORKER,
         lane: str = "",
+        delay_ms: int = 0,
         **limits: int,
     ) -> dict[str, str]:
         records = [(h[1], h[2]) if isinstance(h, Claim) else h for h in held]
@@ -161,7 +162,7 @@ class Seed:
             self.operations.rollback_call(
                 self.queue,
                 worker,
-                [(i, fence, reason, "null", lane) for i, fence in records],
+                [(i, fence, reason, "null", lane, delay_ms) for i, fence in records],
                 **limits,
             )
         )

@@ -133,6 +133,32 @@ def test_a_job_that_takes_its_worker_down_again_and_again_is_dead(
     assert job.fields["reason"] == "poison"
 
 
+def test_those_that_ran_beside_a_poison_job_do_not_die_with_it(
+    client: Client, witness: crew.Witness, app: App
+) -> None:
+    """Each would lose its worker as often as the poison job, if they ran beside it every time."""
+    jobs = [crew.sleeping.with_options(max_losses=3).job(0.5) for _ in range(8)]
+    bad = [crew.poison.with_options(max_losses=3).job() for _ in range(2)]
+    app.enqueue_many([*jobs[:4], *bad, *jobs[4:]])
+    with worker_process(app.redis_url, witness, "--processes", "2"):
+        wait_until(
+            lambda: all(client.job(job.id, ["crew"]) is None for job in jobs),
+            "the innocent jobs are done",
+            timeout=60,
+        )
+        wait_until(
+            lambda: all(app.handle(job).state() == "dead" for job in bad),
+            "the poison jobs are dead",
+            timeout=60,
+        )
+
+    for job in bad:
+        dead = client.job(job.id, ["crew"])
+        assert dead is not None
+        assert (dead.fields["reason"], dead.fields["lost"]) == ("poison", "3")
+    assert not [job for job in jobs if "died" in event_types(client, job.id)]
+
+
 def test_the_supervisor_replaces_a_dead_worker_and_ends_all_on_one_signal(
     client: Client, witness: crew.Witness, app: App
 ) -> None:

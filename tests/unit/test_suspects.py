@@ -1,0 +1,52 @@
+"""Which jobs that have lost a worker may run, and how long the others wait."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+from rq_core.job import Claim
+from rq_core.suspects import PAUSE, PAUSE_MAX, REMEMBERED_MAX, Suspects
+
+
+def claim(name: str, losses: int = 1) -> Claim:
+    return Claim("q", name, "1-1", 2, 0, losses, "{}")
+
+
+def beside(*claims: Claim) -> Any:
+    return [SimpleNamespace(claim=each) for each in claims]
+
+
+def test_a_job_that_lost_no_worker_never_waits() -> None:
+    assert Suspects().pause(claim("fresh", 0), beside(claim("a"))) is None
+
+
+def test_a_suspect_runs_beside_jobs_that_lost_none() -> None:
+    assert Suspects().pause(claim("a"), beside(claim("fresh", 0))) is None
+
+
+def test_a_second_suspect_waits_longer_each_time_and_not_for_ever() -> None:
+    suspects = Suspects(random.Random(1))
+    pauses = [suspects.pause(claim("b"), beside(claim("a"))) or 0 for _ in range(12)]
+
+    for times, pause in enumerate(pauses):
+        wanted = min(PAUSE * 2**times, PAUSE_MAX)
+        assert 0.75 * wanted <= pause <= 1.25 * wanted
+
+
+def test_a_suspect_that_ran_begins_anew() -> None:
+    suspects = Suspects()
+    for _ in range(5):
+        suspects.pause(claim("b"), beside(claim("a")))
+    suspects.pause(claim("b"), beside())
+
+    assert (suspects.pause(claim("b"), beside(claim("a"))) or 0) <= 1.25 * PAUSE
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    suspects = Suspects()
+    for n in range(REMEMBERED_MAX + 5):
+        suspects.pause(claim(f"b{n}"), beside(claim("a")))
+
+    assert len(suspects._put_off) == REMEMBERED_MAX
