@@ -90,7 +90,10 @@ TRANSITIONS: Final[tuple[Transition, ...]] = (
     Transition(_S.CANCELLING, _E.CANCELLED, None, "fail"),
     Transition(_S.RUNNING, _E.ROLLED_BACK, _S.READY, "rollback", "to its old place in line"),
     Transition(
-        _S.RUNNING, _E.ROLLED_BACK, _S.SCHEDULED, "rollback",
+        _S.RUNNING,
+        _E.ROLLED_BACK,
+        _S.SCHEDULED,
+        "rollback",
         "the worker lacks the task, or another job that has lost a worker runs on this one",
     ),
     Transition(_S.RUNNING, _E.DIED, _S.DEAD, "rollback", "no worker knew the task for too long"),
