@@ -22,6 +22,8 @@ from rq_core.operations import Call, Extended
 log = logging.getLogger(__name__)
 
 EXTEND_CHUNK: Final = 1_000
+BEAT_AGAIN: Final = 0.5
+"""Seconds after which a heartbeat that failed is tried again."""
 
 
 class LeaseKeeper:
@@ -124,9 +126,13 @@ class LeaseKeeper:
             self.interval = min(known) / 3
 
     def _run(self) -> None:
-        while not self._stop.wait(self.interval):
+        pause = self.interval
+        while not self._stop.wait(pause):
+            # After an outage the leases that are left are short: there is no third of one to wait for.
+            pause = min(self.interval, BEAT_AGAIN)
             try:
                 self.beat()
+                pause = self.interval
             except RqCoreError as error:
                 log.warning("heartbeat failed, trying again: %s", error)
             except Exception:

@@ -6,6 +6,8 @@ was sent at all, so exchanges are made on connections taken from the pool, not t
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
@@ -22,6 +24,11 @@ from rq_core.operations import Lost, ReplyError, Unsent
 DEFAULT_URL: Final = "redis://localhost:6379/0"
 SOCKET_TIMEOUT: Final = 10.0
 """Seconds without a reply after which a connection is given up."""
+WORKER_SOCKET_TIMEOUT: Final = 4.0
+"""The same for workers: one that waits on a connection which an outage has silently ended waits so long after Redis is
+back, and is to claim again within ten seconds. What it sends again is carried out once."""
+BLOCK_MARGIN: Final = 2.0
+"""Seconds that the answer to a blocking command may come late."""
 CONNECT_TIMEOUT: Final = 5.0
 
 _BROKEN = (redis.ConnectionError, redis.TimeoutError, OSError, EOFError)
@@ -61,14 +68,14 @@ def resolve(url: str) -> str:
     return url
 
 
-def _options(retry: Any) -> dict[str, Any]:
+def _options(retry: Any, answer_within: float) -> dict[str, Any]:
     return {
         "decode_responses": True,
         # A reply with bytes that are not UTF-8 must reach whoever can say which job it is.
         "encoding_errors": "surrogateescape",
         "retry": retry,
-        "socket_connect_timeout": CONNECT_TIMEOUT,
-        "socket_timeout": SOCKET_TIMEOUT,
+        "socket_connect_timeout": min(CONNECT_TIMEOUT, answer_within),
+        "socket_timeout": answer_within,
         "socket_keepalive": True,
         "protocol": 2,
     }
@@ -80,7 +87,7 @@ def _for_unix(url: str, options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _pool(kind: Any, url: str, retry: Any) -> Any:
+def _pool(kind: Any, url: str, retry: Any, answer_within: float) -> Any:
     """Make a pool; it connects to nothing yet. Raises InvalidOption.
 
     redis-py would pass over a path that is no number of a database, and notice an unknown option only when it
@@ -90,7 +97,7 @@ def _pool(kind: Any, url: str, retry: Any) -> Any:
         real = resolve(url)
         if not real.startswith("unix:"):
             int(urlsplit(real).path.strip("/") or 0)
-        pool = kind.from_url(real, **_for_unix(real, _options(retry)))
+        pool = kind.from_url(real, **_for_unix(real, _options(retry, answer_within)))
         pool.connection_class(**pool.connection_kwargs)
     except (ValueError, TypeError, redis.RedisError) as error:
         raise InvalidOption(option="redis", value=url, must=f"must be a URL ({error})") from None
@@ -100,8 +107,8 @@ def _pool(kind: Any, url: str, retry: Any) -> Any:
 class PoolWire:
     """A Wire over redis-py's connection pool."""
 
-    def __init__(self, url: str) -> None:
-        self._pool = _pool(redis.ConnectionPool, url, Retry(NoBackoff(), 0))
+    def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT) -> None:
+        self._pool = _pool(redis.ConnectionPool, url, Retry(NoBackoff(), 0), answer_within)
 
     def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         try:
@@ -124,6 +131,7 @@ class PoolWire:
             replies += [ReplyError(_words(error))] * (len(commands) - len(replies))
         except _BROKEN as error:
             connection.disconnect()
+            self._distrust()
             replies += [Lost(_words(error))] * (len(commands) - len(replies))
         except BaseException:
             # Replies may still be under way: this connection cannot be used again.
@@ -140,17 +148,22 @@ class PoolWire:
             raise Unsent(_words(error)) from error
         try:
             connection.send_command(*command)
-            return connection.read_response(timeout=seconds + SOCKET_TIMEOUT)
+            return connection.read_response(timeout=seconds + BLOCK_MARGIN)
         except redis.ResponseError as error:
             raise ReplyError(_words(error)) from error
         except _BROKEN as error:
             connection.disconnect()
+            self._distrust()
             raise Lost(_words(error)) from error
         except BaseException:
             connection.disconnect()
             raise
         finally:
             self._pool.release(connection)
+
+    def _distrust(self) -> None:
+        """One connection is broken: those that lie idle may have died with it, and would each cost a timeout."""
+        self._pool.disconnect(inuse_connections=False)
 
     def close(self) -> None:
         self._pool.disconnect()
@@ -159,8 +172,9 @@ class PoolWire:
 class AsyncPoolWire:
     """The same for asyncio."""
 
-    def __init__(self, url: str) -> None:
-        self._pool = _pool(redis.asyncio.ConnectionPool, url, AsyncRetry(NoBackoff(), 0))
+    def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT) -> None:
+        retry = AsyncRetry(NoBackoff(), 0)
+        self._pool = _pool(redis.asyncio.ConnectionPool, url, retry, answer_within)
 
     async def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """See Wire.exchange."""
@@ -186,6 +200,7 @@ class AsyncPoolWire:
             replies += [ReplyError(_words(error))] * (len(commands) - len(replies))
         except (TimeoutError, *_BROKEN) as error:
             await connection.disconnect(nowait=True)
+            await self._distrust()
             replies += [Lost(_words(error))] * (len(commands) - len(replies))
         except BaseException:
             await connection.disconnect(nowait=True)
@@ -202,17 +217,26 @@ class AsyncPoolWire:
             raise Unsent(_words(error)) from error
         try:
             await connection.send_command(*command)
-            return await connection.read_response(timeout=seconds + SOCKET_TIMEOUT)
+            # redis-py answers None at the end of a timeout that it is given, as if that were the reply, and leaves the
+            # connection with a reply to come: so it is given one that ours forestalls.
+            async with asyncio.timeout(seconds + BLOCK_MARGIN):
+                return await connection.read_response(timeout=seconds + 2 * BLOCK_MARGIN)
         except redis.ResponseError as error:
             raise ReplyError(_words(error)) from error
         except (TimeoutError, *_BROKEN) as error:
             await connection.disconnect(nowait=True)
+            await self._distrust()
             raise Lost(_words(error)) from error
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
         finally:
             await self._pool.release(connection)
+
+    async def _distrust(self) -> None:
+        """See PoolWire._distrust."""
+        with contextlib.suppress(redis.RedisError, OSError):
+            await self._pool.disconnect(inuse_connections=False)
 
     async def close(self) -> None:
         """Close all connections."""

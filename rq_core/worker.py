@@ -31,6 +31,7 @@ from rq_core.lease import LeaseKeeper
 from rq_core.operations import Call, Claimed, Lost, Patience, ReplyError, Unsent
 from rq_core.settlement import Settlement, calls_of
 from rq_core.suspects import SUSPECT, Suspects
+from rq_core.wire import WORKER_SOCKET_TIMEOUT, AsyncPoolWire, PoolWire
 
 if TYPE_CHECKING:
     from rq_core.app import App
@@ -126,12 +127,18 @@ class Worker:
         self.options = options or WorkerOptions()
         self.name = check_name("worker", name or boot_id("w"))
         self.stats = WorkerStats()
-        self._client = AsyncClient(app.redis_url, prefix=app.prefix, name=self.name)
+        self._client = AsyncClient(
+            app.redis_url,
+            prefix=app.prefix,
+            name=self.name,
+            wire=AsyncPoolWire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT),
+        )
         self._lease_client = Client(
             app.redis_url,
             prefix=app.prefix,
             name=f"{self.name}.leases",
             patience=Patience(unsent=1.0, unknown=1.0),
+            wire=PoolWire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT),
         )
         self._queues = {name: _Queue(name) for name in self.options.queues}
         self._executor = Executor(

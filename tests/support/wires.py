@@ -65,13 +65,21 @@ class LossyWire:
 
 
 class LossyAsyncWire(AsyncPoolWire):
-    """The same for asyncio: ``lose`` says how many exchanges with script calls still lose their replies."""
+    """The same for asyncio: ``lose`` says how many exchanges with script calls still lose their replies; with
+    ``flush``, the server forgets its scripts before the second command of every pipeline."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.lose = 0
+        self.flush = False
+        self.flushed = 0
 
     async def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        if self.flush and len(commands) > 1 and all(map(_is_call, commands)):
+            self.flushed += 1
+            first, *rest = commands
+            mixed = await super().exchange([first, ["SCRIPT", "FLUSH"], *rest])
+            return [mixed[0], *mixed[2:]]
         replies = await super().exchange(commands)
         if self.lose > 0 and any(_is_call(c) for c in commands):
             self.lose -= 1

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from rq_core import App, Cap, current_job
 from rq_core.errors import ServerUnavailable
+from rq_core.operations import Lost
+from rq_core.wire import AsyncPoolWire
 from rq_core.worker import Worker, WorkerOptions
-from tests.support import crew
-from tests.support.servers import RedisServer
+from tests.support import crew, outages
+from tests.support.servers import RedisServer, engines
 from tests.support.wait import wait_until_async
+from tests.support.wires import LossyAsyncWire
 
 
 async def test_work_goes_on_after_redis_was_killed_and_restarted(
@@ -77,6 +81,63 @@ async def test_a_job_that_finishes_during_an_outage_is_reported_after_it(
         "enqueued", "claimed", "succeeded",
     ]  # fmt: skip
     assert len(witness.lines("begin")) == 1
+
+
+@pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
+def test_the_worker_claims_again_whatever_the_outage_was(tmp_path: Path, place: int) -> None:
+    """Restarted, frozen, black-holed, connections reset, scripts forgotten: scripts/outages in short."""
+    found = outages.run(tmp_path, times=5, seconds=1.0, seed=place, engine=place)
+
+    assert [each.kind for each in found] == list(outages.KINDS)
+    assert outages.problems(found) == []
+
+
+async def test_scripts_forgotten_within_a_pipeline_cost_nothing(
+    valkey_url: str, witness: crew.Witness
+) -> None:
+    """What went before in the same pipeline was carried out, and must not be taken for lost or done again."""
+    crew.app.connect_to(valkey_url)
+    worker = Worker(crew.app, WorkerOptions(queues=("crew", "other"), concurrency=4, grace=1.0))
+    wire = LossyAsyncWire(valkey_url)
+    wire.flush = True
+    worker._client._wire = wire
+    running = asyncio.create_task(worker.run())
+    jobs = [crew.coroutine.job(n=n) for n in range(20)]
+    jobs += [crew.coroutine.with_options(queue="other").job(n=n) for n in range(20)]
+    client = crew.app.client
+    client.enqueue(jobs)
+    try:
+        await wait_until_async(
+            lambda: not any(client.snapshot(queue)["state"] for queue in ("crew", "other")),
+            "all is settled",
+            timeout=20,
+        )
+    finally:
+        worker.stop()
+        await running
+        await crew.app.aclose()
+
+    assert wire.flushed > 5
+    assert len(witness.lines("coroutine")) == len(jobs)
+
+
+async def test_a_wait_for_tokens_that_is_given_up_is_no_answer(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    """It was taken for "no token", and the reply that came after all for that to the connection's next command."""
+    server = start_redis()
+    wire = AsyncPoolWire(server.url)
+    await wire.exchange([["PING"]])
+    server.freeze()
+    try:
+        with pytest.raises(Lost):
+            await wire.block(["BLPOP", "nothing", 0.1], 0.1)
+    finally:
+        server.thaw()
+    replies = [await wire.exchange([["ECHO", str(n)]]) for n in range(3)]
+    await wire.close()
+
+    assert replies == [["0"], ["1"], ["2"]]
 
 
 async def test_a_worker_can_be_stopped_while_redis_is_away(
