@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Final
 
 from rq_core import machine, scripts
@@ -42,12 +42,12 @@ class Source:
     header: scripts.Header
     code: str
 
-    @property
+    @cached_property
     def bare(self) -> str:
         """The code without comments and strings."""
         return _STRING.sub("''", self.code)
 
-    @property
+    @cached_property
     def defines(self) -> frozenset[str]:
         """The names that an include gives to others."""
         names = set(_FUNCTION.findall(self.code))
@@ -98,14 +98,14 @@ def _names(header: scripts.Header, section: str) -> tuple[str, ...]:
 
 def emitters(event: Event) -> tuple[str, ...]:
     """Return the scripts that may append an event: it stands in their code or their includes'."""
-    return tuple(
-        name
-        for name in scripts.names()
-        if any(
-            f"'{event}'" in " ".join(_EMIT.findall(source.code))
-            for source in (_script(name), *_called(_script(name)))
-        )
-    )
+    return tuple(name for name in scripts.names() if f"'{event}'" in _emits(name))
+
+
+@cache
+def _emits(name: str) -> str:
+    """The calls by which a script appends events: its own, and those of the includes that it calls."""
+    source = _script(name)
+    return " ".join(each for s in (source, *_called(source)) for each in _EMIT.findall(s.code))
 
 
 def _called(source: Source) -> Iterator[Source]:
@@ -119,6 +119,7 @@ def problems() -> list[str]:
     """Return what is not true, one line each. Raises HeaderError if a script cannot be built."""
     _includes.cache_clear()
     _script.cache_clear()
+    _emits.cache_clear()
     includes.cache_clear()
     found: list[str] = []
     for name in scripts.names():
