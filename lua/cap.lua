@@ -5,6 +5,9 @@ A record's version is the one that the change was made from (0: nothing was stor
 now nothing is changed. SOURCE is live, or code for what a task declares: code never replaces a live limit, nor brings
 back one that it had declared before, so that an old worker that starts again cannot write an old value back.
 
+The limit `code` ends a live one: what code declared last holds again. What code declares meanwhile is noted for that. A key
+for which code declares nothing goes back to its family; where there is nothing to go back to, the call is refused.
+
 A task's first cap counts what runs already: those jobs get the scope and hold it. What waits already takes it up when
 claim meets it.
 
@@ -13,8 +16,8 @@ Keys: meta state waiting lanes open blocked holders caps rates fair scheduled le
 Args: slot number:int by why source
 Each: scope limit version:int
 Uses: call emit state lanes room wake batch
-Returns: ok {SCOPE changed|same|kept|conflict VERSION LIMIT}… | refused arguments SCOPE | epoch. VERSION and LIMIT are
-    those that are stored now
+Returns: ok {SCOPE changed|same|kept|conflict VERSION LIMIT}… | refused arguments SCOPE | refused undeclared SCOPE | epoch.
+    VERSION and LIMIT are those that are stored now; of a key that is back at its family, 0 and the family's
 Invariants: I3, I5, I10
 ]]
 
@@ -23,20 +26,40 @@ if refusal then
   return refusal
 end
 
---- An entry of `caps`, taken apart; nil for none.
+--- An entry of `caps`, taken apart; nil for none. `code` is what code declares, `was` what it declared before.
 local function read_entry(text)
   if not text then
     return nil
   end
   local limit, version, origin = text:match('^(%S+) version=(%d+) from=(%l+)')
-  return {limit = limit, version = tonumber(version), source = origin, was = text:match(' was=(%S+)$') or ''}
+  return {
+    limit = limit, version = tonumber(version), source = origin, set = text:match(' by=%S+ at=%d+') or '',
+    code = origin == 'code' and limit or text:match(' code=(%S+)'), was = text:match(' was=(%S+)$') or '',
+  }
+end
+
+local function write_entry(entry)
+  return entry.limit .. ' version=' .. entry.version .. ' from=' .. entry.source .. entry.set ..
+    (entry.source == 'live' and entry.code and ' code=' .. entry.code or '') .. (entry.was ~= '' and ' was=' .. entry.was or '')
+end
+
+local function has_declared(entry, limit)
+  return limit == entry.code or (',' .. entry.was .. ','):find(',' .. limit .. ',', 1, true)
+end
+
+--- Code declares another limit. The one before is remembered, so that it does not come back.
+local function declare(entry, limit)
+  if entry.code then
+    entry.was = entry.was == '' and entry.code or entry.was .. ',' .. entry.code
+  end
+  entry.code = limit
 end
 
 local scopes = {}
 for i = 1, each_count do
   local scope, limit = each(i)
   if scope == 'task' or scope == 'fair' or scope == 'weight' or
-      not (limit == 'none' or limit:match('^%d+$') or limit:match('^%d+/%d+ms/%d+$')) then
+      not (limit == 'none' or limit == 'code' or limit:match('^%d+$') or limit:match('^%d+/%d+ms/%d+$')) then
     return {'refused', 'arguments', scope}
   end
   scopes[i] = scope
@@ -65,33 +88,51 @@ local function count_running(scope)
   end
 end
 
-local entries, changes, answer, first, sweeps = {}, {}, {}, {}, {}
+local entries, removed, changes, answer, first, sweeps = {}, {}, {}, {}, {}, {}
 local queue_opens = false
 local queue_before, claimed = queue_cap(), redis.call('ZCARD', leases)
 for i = 1, each_count do
   local scope, limit, version = each(i)
   local old = read_entry(stored[i])
+  local origin, gone = source, false
+  if limit == 'code' then
+    origin, limit = 'code', old and old.code
+    if not limit then
+      local family = scope:match('^([^=]+)=')
+      local above = family and read_entry(redis.call('HGET', caps, family))
+      if not above then
+        return {'refused', 'undeclared', scope}
+      end
+      gone, limit = true, above.limit
+    end
+  end
   local outcome = 'changed'
-  if old and old.limit == limit and (old.source == source or source == 'code') then
+  if gone and not old or old and not gone and old.limit == limit and (old.source == origin or source == 'code') then
     outcome = 'same'
-  elseif source == 'code' and old and (old.source == 'live' or (',' .. old.was .. ','):find(',' .. limit .. ',', 1, true)) then
+  elseif source == 'code' and old and (old.source == 'live' or has_declared(old, limit)) then
     outcome = 'kept'
   elseif version >= 0 and version ~= (old and old.version or 0) then
     outcome = 'conflict'
   end
-  local now_stored = old or {limit = 'none', version = 0}
+  local now_stored = old or {limit = gone and limit or 'none', version = 0}
   if outcome == 'changed' then
-    local was = old and old.was or ''
-    if source == 'code' and old then
-      was = was == '' and old.limit or was .. ',' .. old.limit
+    now_stored = {
+      limit = limit, version = (old and old.version or 0) + 1, source = origin, was = old and old.was or '',
+      code = old and old.code, set = origin == 'live' and ' by=' .. by .. ' at=' .. now or '',
+    }
+    if source == 'code' then
+      declare(now_stored, limit)
     end
-    now_stored = {limit = limit, version = (old and old.version or 0) + 1}
-    entries[#entries + 1] = scope
-    entries[#entries + 1] = limit .. ' version=' .. now_stored.version .. ' from=' .. source ..
-      (was ~= '' and ' was=' .. was or '')
+    changes[#changes + 1] = '["' .. scope .. '",' .. quoted(old and old.limit) .. ',' ..
+      (gone and 'null' or '"' .. limit .. '"') .. ',' .. now_stored.version .. ']'
+    -- A key that is removed is looked at as if it had its family's limit.
     families[scope] = limit
-    changes[#changes + 1] = '["' .. scope .. '",' .. quoted(old and old.limit) .. ',"' .. limit .. '",' ..
-      now_stored.version .. ']'
+    if gone then
+      removed[#removed + 1] = scope
+      now_stored.version = 0
+    else
+      entries[#entries + 1], entries[#entries + 2] = scope, write_entry(now_stored)
+    end
     if scope == 'queue' then
       local most = tonumber(limit)
       queue_opens = queue_before ~= nil and claimed >= queue_before and (not most or claimed < most)
@@ -105,6 +146,10 @@ for i = 1, each_count do
       end
       sweeps[#sweeps + 1] = scope
     end
+  end
+  if source == 'code' and old and old.source == 'live' and not has_declared(old, limit) then
+    declare(old, limit)
+    entries[#entries + 1], entries[#entries + 2] = scope, write_entry(old)
   end
   for _, value in ipairs({scope, outcome, now_stored.version, now_stored.limit}) do
     answer[#answer + 1] = value
@@ -133,6 +178,7 @@ for i = 1, #changes do
   emit_queue('cap_changed', now, by, changes[i], why)
 end
 call_many('HSET', caps, entries)
+call_many('HDEL', caps, removed)
 call_many('HSET', state, lines)
 call_many('ZADD', scheduled, unfinished)
 write_lanes()

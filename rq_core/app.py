@@ -536,7 +536,7 @@ class App:
         self,
         queue: str,
         scope: str,
-        limit: int | Limit | None,
+        limit: int | Limit | Literal["code"] | None,
         *,
         reason: str = "",
         by: str | None = None,
@@ -546,9 +546,10 @@ class App:
 
         ``scope`` is queue, task=NAME, a family of keys (send.tenant, or the cap's name: the limit of
         each key), or one key (tenant=acme). 0 stops it, None lifts the cap. Lowering ends no claim.
-        A number for a rate is per its own window. ``version`` makes it fail with CapConflict if the
+        "code" gives it back to what code declares, and a key for which code says nothing to its
+        family. A number for a rate is per its own window. ``version`` makes it fail with CapConflict if the
         limit has another version by now; without it, the last change holds. Raises InvalidOption,
-        UnknownScope.
+        UnknownScope, NothingDeclared.
         """
         client = self.client
         return client.run(
@@ -559,7 +560,7 @@ class App:
         self,
         queue: str,
         scope: str,
-        limit: int | Limit | None,
+        limit: int | Limit | Literal["code"] | None,
         *,
         reason: str = "",
         by: str | None = None,
@@ -576,7 +577,7 @@ class App:
         operations: Operations,
         queue: str,
         scope: str,
-        limit: int | Limit | None,
+        limit: int | Limit | Literal["code"] | None,
         reason: str,
         by: str | None,
         version: int | None,

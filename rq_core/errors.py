@@ -20,6 +20,7 @@
     │   ├── AuditElsewhere
     │   ├── ScopeFull
     │   ├── CapConflict
+    │   ├── NothingDeclared
     │   ├── LayoutMismatch
     │   ├── StaleCall
     │   └── BadArguments
@@ -142,6 +143,11 @@ class ScopeFull(Refused):
 class CapConflict(Refused):
     """the limit of {scope} in queue {queue!r} was changed meanwhile: it is {limit} now, version {version}. Look at it,
     then set it from that version."""
+
+
+class NothingDeclared(Refused):
+    """no worker of queue {queue!r} has declared a limit for {scope}, so there is none to go back to: set a number,
+    or none to lift it."""
 
 
 class LayoutMismatch(Refused):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from rq_core import errors
+from rq_core.history import decode
 from rq_core.keys import queue_keys
 from rq_core.looks import entries_of
-from rq_core.operations import CapChange, Operations, Plan
+from rq_core.operations import CapChange, Operations, Plan, pairs_of, read_state_line
 from rq_core.placing import NO_CAPS, families_of
 from rq_core.scopes import (
     CAP_MAX,
+    DECLARED,
     FAIR,
     QUEUE,
     TASK,
@@ -27,6 +29,8 @@ from rq_core.settings import BATCH_MAX
 
 CHANGES_MAX: Final = 20
 """Times that a change is tried again because somebody else's came first."""
+SEEN_MAX: Final = 1_000
+"""Jobs, and entries of the log, in which a task is looked for."""
 DECLARED_WHY: Final = "declared by the app"
 
 _WINDOW: Final = re.compile(r"@(\d+(?:\.\d+)?)s$")
@@ -130,17 +134,18 @@ def change(
     operations: Operations,
     queue: str,
     scope: str,
-    limit: Limit | int | None,
+    limit: Limit | int | Literal["code"] | None,
     *,
     declared: Collection[str] = (),
     version: int | None = None,
     by: str | None = None,
     why: str = "",
 ) -> Plan[CapChange]:
-    """Set a limit live: compare with the version that was read, and set.
+    """Set a limit live, or give it back to code: compare with the version that was read, and set.
 
     Without ``version`` somebody else's change in between is read and replaced; with it, CapConflict is raised.
-    ``declared`` are families that are known besides those of the queue. Raises InvalidOption, UnknownScope.
+    ``declared`` are families that are known besides those of the queue. Raises InvalidOption, UnknownScope,
+    NothingDeclared.
     """
     if not is_scope(scope) or family_of(scope) == FAIR:
         raise errors.InvalidOption(
@@ -150,18 +155,49 @@ def change(
         )
     for _ in range(CHANGES_MAX):
         stored = yield from _stored(operations, queue, scope, declared)
-        wanted = _checked(scope, limit, stored)
+        wanted = DECLARED if limit == DECLARED else str(_checked(scope, limit, stored))
         known = stored[scope].version if scope in stored else 0
         expected = known if version is None else version
-        changes = yield from operations.set_caps(
-            queue, [(scope, str(wanted), expected)], by=by, why=why
-        )
+        changes = yield from operations.set_caps(queue, [(scope, wanted, expected)], by=by, why=why)
         made = changes[scope]
         if made.outcome != "conflict":
             return made
         if version is not None:
             break
     raise errors.CapConflict(queue=queue, scope=scope, limit=made.limit, version=made.version)
+
+
+def check_task(operations: Operations, queue: str, scope: str) -> Plan[None]:
+    """Raise UnknownScope for the scope of a task of which a queue has seen nothing: no cap, no live job, no event
+    lately. It may be misspelt, and its cap would count nothing."""
+    family, _, name = scope.partition("=")
+    if family.partition("@")[0] != TASK or not name:
+        return
+    keys = queue_keys(queue, operations.prefix)
+    capped, policies, (_, lines), entries = yield from operations.ask(
+        [
+            ["HKEYS", keys("caps")],
+            ["HKEYS", keys("tasks")],
+            ["HSCAN", keys("state"), 0, "COUNT", SEEN_MAX],
+            ["XREVRANGE", keys("outbox"), "+", "-", "COUNT", SEEN_MAX],
+        ],
+        queue,
+    )
+    known = {name.partition("=")[2] for name in capped if name.startswith(f"{TASK}=")} | {*policies}
+    for job_id, line in pairs_of(lines).items():
+        known.add(read_state_line(queue, job_id, line).fields.get("task", ""))
+    for entry_id, flat in entries:
+        for event in decode(entry_id, pairs_of(flat)).jobs:
+            known.add(str(event.fields.get("task", "")))
+    known -= {"", "None"}
+    if name not in known:
+        raise errors.UnknownScope(
+            f"queue {queue!r} has seen no task {name!r}: known are {', '.join(sorted(known)) or 'none'}."
+            " --force sets it all the same, for one that is yet to come",
+            queue=queue,
+            scope=scope,
+            known=", ".join(sorted(known)),
+        )
 
 
 def _stored(
@@ -186,7 +222,7 @@ def _stored(
     return stored
 
 
-def _checked(scope: str, limit: Limit | int | None, stored: Mapping[str, CapEntry]) -> Limit:
+def _checked(scope: str, limit: Limit | int | str | None, stored: Mapping[str, CapEntry]) -> Limit:
     """The limit as it is stored: a bare number for a rate is per its window. Raises InvalidOption."""
     if limit is None:
         return Limit(None)

@@ -210,8 +210,8 @@ QUEUE_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         EventField(
             "old", "the limit before: a number, none, or limit/window/burst; null: there was none"
         ),
-        EventField("new", "the limit now"),
-        EventField("version", "1, 2, 3… per scope"),
+        EventField("new", "the limit now; null: a key has none of its own any more"),
+        EventField("version", "1, 2, 3… per scope, from 1 again after null"),
     ),
     _E.EPOCH_STARTED: (
         EventField("reason", "created, replid_changed, outbox_lost, attached or behind"),

@@ -26,7 +26,7 @@ from rq_core.ids import boot_id
 from rq_core.job import Claim, NewJob
 from rq_core.keys import DEFAULT_PREFIX, KEYS, check_name, queue_keys, queues_key
 from rq_core.machine import LAYOUT, PRIORITIES, State
-from rq_core.scopes import QUEUE, CapEntry, Limit, is_scope
+from rq_core.scopes import DECLARED, QUEUE, CapEntry, Limit, is_scope
 from rq_core.scripts import Script, script
 from rq_core.settings import FLAGS, SETTINGS
 
@@ -399,6 +399,8 @@ class Operations:
                 return errors.AuditElsewhere(queue=call.queue, attached=attached)
             case ["layout", found]:
                 return errors.LayoutMismatch(queue=call.queue, found=found, known=LAYOUT)
+            case ["undeclared", scope]:
+                return errors.NothingDeclared(queue=call.queue, scope=scope)
             case ["stale_call"]:
                 return errors.StaleCall()
             case other:
@@ -641,7 +643,8 @@ class Operations:
 
         ``version`` is the one that the change was made from (0: nothing was stored): if it is another by now, the
         outcome is ``conflict``. -1 asks for no comparison. ``source`` is live, or code for what a task declares:
-        that never replaces a live limit, nor brings back a limit that code declared before (``kept``).
+        that never replaces a live limit, nor brings back a limit that code declared before (``kept``). The limit
+        ``code`` gives back to code, or a key to its family. Raises NothingDeclared if there is neither.
         """
         for name, limit, _ in limits:
             if not is_scope(name):
@@ -651,7 +654,8 @@ class Operations:
                     must="must read queue, task=NAME, a family of keys, or FAMILY=VALUE, percent-encoded",
                 )
             try:
-                Limit.parse(limit)
+                if limit != DECLARED:
+                    Limit.parse(limit)
             except ValueError:
                 raise errors.InvalidOption(
                     option=name,

@@ -30,6 +30,9 @@ KEY_MAX: Final = 256
 
 CAP_MAX: Final = 1_000_000_000
 
+DECLARED: Final = "code"
+"""In the place of a limit, in a change: the one that code declares."""
+
 QUEUE: Final = "queue"
 """The scope of a queue's own cap."""
 TASK: Final = "task"
@@ -127,18 +130,27 @@ class CapEntry(NamedTuple):
     """code or live."""
     was: tuple[str, ...] = ()
     """Limits that code declared before; code cannot bring them back."""
+    declared: Limit | None = None
+    """What code declares, if a live limit stands in its place."""
+    by: str | None = None
+    """Who set a live limit."""
+    at_ms: int | None = None
+    """When (Unix ms)."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read an entry as cap.lua writes it. Raises ValueError."""
         head, *rest = text.split()
         facts = dict(part.partition("=")[::2] for part in rest)
-        was = facts.get("was")
+        was, declared, at_ms = map(facts.get, ("was", "code", "at"))
         return cls(
             Limit.parse(head),
             int(facts["version"]),
             facts["from"],
             tuple(was.split(",")) if was else (),
+            Limit.parse(declared) if declared else None,
+            facts.get("by"),
+            int(at_ms) if at_ms else None,
         )
 
 

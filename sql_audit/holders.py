@@ -81,8 +81,8 @@ class Limits:
         self.known: dict[str, tuple[str, int]] = {}
         """Scope or family → limit and version."""
 
-    def change(self, scope: str, old: str | None, new: str, version: int) -> Iterator[str]:
-        """Note a change. Yields what is wrong with it."""
+    def change(self, scope: str, old: str | None, new: str | None, version: int) -> Iterator[str]:
+        """Note a change; a key whose limit is None is back at its family's. Yields what is wrong with it."""
         before = self.known.get(scope)
         if before is not None or self.whole:
             text, last = before or (None, 0)
@@ -90,7 +90,10 @@ class Limits:
                 yield f"version {version} of the limit of {scope} follows version {last}"
             if old != text:
                 yield f"the limit of {scope} was {text or 'unset'}, the event says {old or 'unset'}"
-        self.known[scope] = new, version
+        if new is None:
+            self.known.pop(scope, None)
+        else:
+            self.known[scope] = new, version
 
     def of(self, scope: str) -> str | None:
         """The limit in force as text; None if the log cannot tell."""
@@ -192,9 +195,8 @@ class Holders:
         # How much of a rate is spent under the new one is not told: it counts as fresh.
         for spent in [s for s in self._rates if scope in (s, family_of(s))]:
             del self._rates[spent]
-        return list(
-            self.limits.change(scope, None if old is None else str(old), str(new), int(version))
-        )
+        before, now = (None if limit is None else str(limit) for limit in (old, new))
+        return list(self.limits.change(scope, before, now, int(version)))
 
     def _spend(
         self, scope: str, most: int, window_ms: int, burst: int, *, at_ms: int

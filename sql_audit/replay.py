@@ -590,7 +590,7 @@ class Replay:
     def _cap_changed(self, row: EventRow, _: str) -> None:
         facts = _facts(row)
         for says in self.holders.change(
-            facts["scope"], facts.get("old"), facts["new"], facts["version"]
+            facts["scope"], facts.get("old"), facts.get("new"), facts["version"]
         ):
             self._violated("I3", says)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -18,18 +18,19 @@ from rq_core.cli.options import (
     server_options,
 )
 from rq_core.cli.words import ago, print_table, span
-from rq_core.limits import change, read_limit, shown
-from rq_core.scopes import family_of, is_rate
+from rq_core.limits import change, check_task, read_limit, shown
+from rq_core.scopes import DECLARED, family_of, is_rate
 
 if TYPE_CHECKING:
     from rq_core.looks import Standing
-    from rq_core.scopes import ScopeStatus
+    from rq_core.scopes import Limit, ScopeStatus
 
 
 @click.command()
 @click.argument("queue")
 @click.argument("scope")
-@click.argument("limit", metavar="N|none")
+@click.argument("limit", metavar="N|none|code")
+@click.option("--force", is_flag=True, help="Also for a task that the queue has not seen yet.")
 @click.option(
     "--version",
     type=click.IntRange(0),
@@ -44,17 +45,19 @@ def cap(queue: str, scope: str, limit: str, **given: Any) -> None:
 
     SCOPE is queue, task=NAME, a family of keys (the limit of each), or one key, like tenant=acme.
     The limit is a number, 0 to stop it, none to lift it, or for a rate like 100/60s, with bursts of
-    5 100/60s/5. Lowering it ends nothing that runs.
+    5 100/60s/5. Lowering it ends nothing that runs. code ends a limit set live: what the code of the
+    workers declares holds again, and one key is back at its family's limit.
     """
-    wanted = read_limit(limit)
     with connect(given["redis_url"], given["prefix"]) as client:
         known_queues(client, queue)
+        if not given["force"]:
+            client.run(check_task(client.operations, queue, scope))
         made = client.run(
             change(
                 client.operations,
                 queue,
                 scope,
-                None if wanted.most is None else wanted if wanted.window_ms else wanted.most,
+                _wanted(limit),
                 version=given["version"],
                 by=actor(given["by"]),
                 why=given["reason"],
@@ -67,7 +70,18 @@ def cap(queue: str, scope: str, limit: str, **given: Any) -> None:
         )
         return
     done = "is now" if made.outcome == "changed" else "was already"
-    click.echo(f"{scope} {done} {shown(made.limit)} (version {made.version})")
+    # Without an entry of its own it follows its family.
+    which = f"version {made.version}" if made.version else f"as {family_of(scope)}"
+    if limit == DECLARED and made.version:
+        which += ", from code"
+    click.echo(f"{scope} {done} {shown(made.limit)} ({which})")
+
+
+def _wanted(text: str) -> Limit | int | Literal["code"] | None:
+    if text == DECLARED:
+        return DECLARED
+    limit = read_limit(text)
+    return limit if limit.window_ms else limit.most
 
 
 @click.command()

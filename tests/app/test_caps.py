@@ -14,6 +14,7 @@ from rq_core import (
     InvalidOption,
     KeyNeeded,
     Limit,
+    NothingDeclared,
     Rate,
     ScopeFull,
     UnknownScope,
@@ -237,6 +238,67 @@ def test_old_code_does_not_bring_its_value_back(app: App) -> None:
     app.apply_settings()
 
     assert app.client.limits("mail")["task=send"].limit == Limit(7)
+
+
+def test_a_live_limit_is_given_back_to_what_code_declared_last(app: App, redis_url: str) -> None:
+    """Also to what was declared while the live limit held, and not to what an old worker says."""
+    app.task(queue="mail", caps=[Cap(1)])(send)
+    app.apply_settings()
+    app.set_cap("mail", "task=send", 7, by="ada")
+    with App(redis_url) as newer:
+        newer.task(queue="mail", caps=[Cap(2)])(send)
+        newer.apply_settings()
+    app.apply_settings()
+    stored = app.client.limits("mail")["task=send"]
+    assert (stored.limit, stored.declared, stored.by) == (Limit(7), Limit(2), "ada")
+
+    made = app.set_cap("mail", "task=send", "code", by="bob", reason="the rush is over")
+
+    assert made == CapChange("changed", 3, Limit(2))
+    stored = app.client.limits("mail")["task=send"]
+    assert (stored.source, stored.limit, stored.by) == ("code", Limit(2), None)
+    last = events(app, "cap_changed")[-1]
+    assert (last["by"], last["why"]) == ("bob", "the rush is over")
+    assert last["data"] == '["task=send","7","2",3]'
+    assert app.set_cap("mail", "task=send", "code") == CapChange("same", 3, Limit(2))
+    app.apply_settings()
+    assert app.client.limits("mail")["task=send"].limit == Limit(2)
+
+
+def test_a_key_is_given_back_to_its_family_and_follows_it_again(app: App) -> None:
+    task = app.task(queue="mail", caps=[Cap(2, per="tenant")])(send)
+    app.apply_settings()
+    app.set_cap("mail", "send.tenant=a", 0)
+    task.enqueue("a")
+    task.enqueue("a")
+    assert claim(app) == []
+
+    made = app.set_cap("mail", "send.tenant=a", "code")
+
+    assert made == CapChange("changed", 0, Limit(2))
+    assert "send.tenant=a" not in app.client.limits("mail")
+    assert events(app, "cap_changed")[-1]["data"] == '["send.tenant=a","0",null,2]'
+    assert len(claim(app)) == 2
+    assert app.set_cap("mail", "send.tenant=a", "code") == CapChange("same", 0, Limit(2))
+    app.set_cap("mail", "send.tenant", 3)
+    task.enqueue("a")
+    task.enqueue("a")
+    assert len(claim(app)) == 1
+
+
+@pytest.mark.parametrize("scope", ["queue", "task=send", "send.tenant", "weight=a"])
+def test_what_code_does_not_declare_is_not_given_back(app: App, other: App, scope: str) -> None:
+    app.task(queue="mail", caps=[Cap(2, per="tenant")])(send)
+    app.client.register("mail", app.declared.policies("mail"))
+    other.set_cap("mail", scope, 5)
+    before = app.client.snapshot("mail")["caps"], len(events(app, "cap_changed"))
+
+    with pytest.raises(
+        NothingDeclared, match=f"has declared a limit for {scope}, so there is none"
+    ):
+        other.set_cap("mail", scope, "code")
+
+    assert (app.client.snapshot("mail")["caps"], len(events(app, "cap_changed"))) == before
 
 
 def test_a_cap_that_code_no_longer_declares_is_kept_and_told(app: App, redis_url: str) -> None:

@@ -186,6 +186,22 @@ def test_a_job_that_was_put_into_another_lane_holds_that_lanes_scopes(log: Memor
     assert the_violation(log).says == "the claim says tenant=acme ≤ none, stored is 1"
 
 
+def test_a_key_that_is_given_back_has_its_familys_limit(log: MemoryWriter) -> None:
+    log.queue_event("cap_changed", "tenant", None, "1", 1)
+    log.queue_event("cap_changed", "tenant=acme", None, "5", 1)
+    log.queue_event("cap_changed", "tenant=acme", "5", None, 2)
+    enqueue(log, "a", "b", lane="2+tenant=acme")
+    fence = log.jobs("claimed", ["a", 1, [["tenant=acme", 1]]])
+    log.jobs("succeeded", ["a", fence])
+    # It begins anew when somebody sets it again.
+    log.queue_event("cap_changed", "tenant=acme", None, "7", 1)
+    assert replay(log).violations == []
+
+    log.jobs("claimed", ["b", 1, [["tenant=acme", 1]]])
+
+    assert "the claim says tenant=acme ≤ 1, stored is 7" in the_violation(log).says
+
+
 @pytest.mark.parametrize(
     "change, says",
     [

@@ -61,6 +61,43 @@ def test_a_cap_is_changed_with_who_and_why(
     }
 
 
+def test_a_limit_is_given_back_to_code_and_a_key_to_its_family(
+    cli: CommandLine, app: App, task: Task[[str, str], None]
+) -> None:
+    cli.ok("cap", "mail", "task=send", "20")
+    cli.ok("cap", "mail", "tenant=acme", "0")
+
+    assert cli.ok("cap", "mail", "task=send", "code", "--by", "ada", "--reason", "calm again") == (
+        "task=send is now 10 (version 3, from code)\n"
+    )
+    _, last = app.client.read_outbox("mail", "-", 100)[-1]
+    assert (last["type"], last["by"], last["why"]) == ("cap_changed", "ada", "calm again")
+    assert cli.ok("cap", "mail", "tenant=acme", "code") == "tenant=acme is now 1 (as tenant)\n"
+    assert cli.ok("cap", "mail", "tenant=acme", "code") == "tenant=acme was already 1 (as tenant)\n"
+    assert "no worker of queue 'mail' has declared" in cli.line(1, "cap", "mail", "queue", "code")
+
+
+def test_a_task_that_nobody_has_seen_is_refused_unless_it_is_forced(
+    cli: CommandLine, task: Task[[str, str], None]
+) -> None:
+    cli.ok("enqueue", "mail", "plain")
+    cli.ok("cancel", cli.ok("enqueue", "mail", "gone").strip())
+
+    said = cli.line(2, "cap", "mail", "task=sned", "5")
+
+    assert said == (
+        "queue 'mail' has seen no task 'sned': known are gone, plain, send."
+        " --force sets it all the same, for one that is yet to come"
+    )
+    assert "task=sned" not in cli.ok("caps", "mail")
+    assert cli.ok("cap", "mail", "task=sned", "5", "--force") == (
+        "task=sned is now 5 (version 1)\n"
+    )
+    assert "is now 6" in cli.ok("cap", "mail", "task=sned", "6")
+    assert "is now 4" in cli.ok("cap", "mail", "task=plain", "4")
+    assert "is now 3" in cli.ok("cap", "mail", "task=gone", "3")
+
+
 def test_a_rate_is_changed_as_it_is_read(cli: CommandLine, app: App) -> None:
     app.task(queue="mail", caps=[Rate(10, per_seconds=60, per="tenant", name="tenant")])(send)
     app.apply_settings()

@@ -22,10 +22,20 @@ class Entry:
     version: int
     source: str
     was: list[str] = field(default_factory=list)
+    code: str | None = None
+    """What code declares, also while a live limit holds."""
+    set: str = ""
+    """Who set a live limit, and when."""
 
     def __str__(self) -> str:
+        code = f" code={self.code}" if self.source == "live" and self.code else ""
         was = f" was={','.join(self.was)}" if self.was else ""
-        return f"{self.limit} version={self.version} from={self.source}{was}"
+        return f"{self.limit} version={self.version} from={self.source}{self.set}{code}{was}"
+
+    def declares(self, limit: str) -> None:
+        if self.code is not None:
+            self.was.append(self.code)
+        self.code = limit
 
 
 @dataclass
@@ -187,24 +197,58 @@ class CapsModel(Model):
                 return ("discarded" if what == "discard" else "rejected"), str(value)
         return None
 
-    def set_cap(self, scope: str, limit: str, version: int, source: str) -> tuple[str, int, str]:
-        """Compare and set. Returns the outcome, and the version and the limit that are stored now."""
+    def set_cap(
+        self, scope: str, limit: str, version: int, source: str, by: str
+    ) -> tuple[str, int, str] | None:
+        """Compare and set. Returns the outcome, and the version and the limit that are stored now; None if there is
+        nothing to go back to."""
         old = self.caps.get(scope)
-        if old and old.limit == limit and source in {"code", old.source}:
-            return "same", old.version, old.limit
-        if old and source == "code" and (old.source == "live" or limit in old.was):
+        current = old.version if old else 0
+        is_back = limit == "code"
+        if is_back:
+            if old is None or old.code is None:
+                return self.leave_to_family(scope, version)
+            if old.source == "code":
+                return "same", old.version, old.limit
+            limit = old.code
+        elif source == "code" and old and self.is_kept(old, limit):
             return "kept", old.version, old.limit
-        if version >= 0 and version != (old.version if old else 0):
-            return "conflict", old.version if old else 0, old.limit if old else "none"
-        was = list(old.was) if old else []
-        if old and source == "code":
-            was.append(old.limit)
-        self.caps[scope] = Entry(limit, (old.version if old else 0) + 1, source, was)
+        if old and old.limit == limit and source in {"code", old.source} and not is_back:
+            return "same", old.version, old.limit
+        if version >= 0 and version != current:
+            return "conflict", current, old.limit if old else "none"
+        made = Entry(limit, current + 1, "code" if is_back else source)
+        if old:
+            made.was, made.code = list(old.was), old.code
+        if made.source == "live":
+            made.set = f" by={by} at={self.now}"
+        elif not is_back:
+            made.declares(limit)
+        self.caps[scope] = made
         if old is None and scope.startswith("task="):
             for job in self.claimed():
                 if f"task={job.task}" == scope:
                     job.lane = self.lane(job)
-        return "changed", self.caps[scope].version, limit
+        return "changed", made.version, limit
+
+    def is_kept(self, old: Entry, limit: str) -> bool:
+        """Code declares a limit where one is stored. Whether that is another, and stays."""
+        before = [*old.was, old.code]
+        if old.source == "live" and limit not in before:
+            old.declares(limit)
+        return old.limit != limit and (old.source == "live" or limit in before)
+
+    def leave_to_family(self, scope: str, version: int) -> tuple[str, int, str] | None:
+        """A key for which code declares nothing has no limit of its own any more."""
+        old, above = self.caps.get(scope), self.caps.get(scope.partition("=")[0])
+        if "=" not in scope or above is None:
+            return None
+        if old is None:
+            return "same", 0, above.limit
+        if version >= 0 and version != old.version:
+            return "conflict", old.version, old.limit
+        del self.caps[scope]
+        return "changed", 0, above.limit
 
     def breached(self) -> set[str]:
         """Scopes with more holders than their cap."""

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
+from rq_core.errors import NothingDeclared
 from rq_core.history import Entry, decode
 from rq_core.machine import PRIORITIES, Event
 from rq_core.operations import CLAIM_BYTES, SWEEP_MAX
@@ -42,8 +43,8 @@ pytestmark = pytest.mark.timeout(900)
 IDS = [f"j-{n}" for n in range(14)]
 RATE = "tenant@10s"
 KEYS = ["x", "y", "z", ""]
-limits = st.sampled_from(["0", "1", "1", "1", "2", "2", "3", "none"])
-rates = st.sampled_from(["5/10000ms/1", "2/10000ms/2", "10/10000ms/3", "0", "none"])
+limits = st.sampled_from(["0", "1", "1", "1", "2", "2", "3", "none", "code"])
+rates = st.sampled_from(["5/10000ms/1", "2/10000ms/2", "10/10000ms/3", "0", "none", "code"])
 targets = st.sampled_from(
     ["task=a", "task=b", "tenant", "tenant", "tenant=x", "host", "host=h", "queue"]
 )
@@ -346,9 +347,15 @@ class CapsQueue(Queue):
             stored = self.model.caps.get(scope)
             current = stored.version if stored else 0
             number = {"any": -1, "right": current, "wrong": current + 1}[version]
-            told = self.seed.cap(scope, limit, number, source=source)
+            # Only people give a limit back to code.
+            source = "live" if limit == "code" else source  # noqa: PLW2901 - as it is told
+            expected = self.model.set_cap(scope, limit, number, source, "ada")
+            if expected is None:
+                with pytest.raises(NothingDeclared):
+                    self.seed.cap(scope, limit, number, source=source, by="ada")
+                continue
+            told = self.seed.cap(scope, limit, number, source=source, by="ada")
 
-            expected = self.model.set_cap(scope, limit, number, source)
             assert (told.outcome, told.version, str(told.limit)) == expected
         self.model.over = self.model.breached()
 

@@ -165,6 +165,7 @@ app.enqueue("mail", "capped", {}, keys={"shard": 1})  # type: ignore[dict-item]
 app.set_cap("mail", "task=capped", 5, reason="more servers")
 app.set_cap("mail", "tenant@60s", Limit(5, 60_000))
 app.set_cap("mail", "task=capped", None)
+app.set_cap("mail", "task=capped", "code")
 app.set_cap("mail", "task=capped", "5")  # type: ignore[arg-type]
 assert_type(app.caps("mail"), list[ScopeStatus])
 
