@@ -309,10 +309,10 @@ def test_public_names_are_these() -> None:
         "App", "ArgumentsInvalid", "AsyncTask", "AuditBacklogFull", "AuditElsewhere",
         "AuditNotConfigured", "BadArguments", "Cap", "CapConflict", "GiveUp", "HandlerSignal", "HandlerTimeout",
         "InvalidName", "InvalidOption", "InvalidTask", "JobCancelled", "JobContext", "JobHandle",
-        "KeyNeeded", "LayoutMismatch", "LeaseLost", "Limit", "NewJob", "NoCurrentJob", "OutcomeUnknown",
-        "PayloadTooLarge", "PreparedTask", "Priority", "QueueDamaged", "QueueFull", "Rate", "Refused",
+        "KeyNeeded", "LayoutMismatch", "LeaseLost", "Limit", "NewJob", "NoCurrentJob",
+        "NothingDeclared", "OutcomeUnknown", "PayloadTooLarge", "PreparedTask", "Priority", "QueueDamaged", "QueueFull", "Rate", "Refused",
         "RetryLater", "RetryPolicy", "RqCoreError", "ScopeFull", "ScopeStatus", "ServerError",
-        "ServerUnavailable", "ServerUnsuitable", "StaleCall", "State", "Task", "UnknownQueue",
+        "ServerUnavailable", "ServerUnsuitable", "StaleCall", "State", "TargetBroken", "Task", "UnknownQueue",
         "UnknownScope", "UnknownTask", "UsageError", "WorkerStopping", "current_job",
     ]  # fmt: skip
     assert all(hasattr(rq_core, name) for name in rq_core.__all__)
