@@ -179,7 +179,7 @@ class Service:
             queue.held_since = now
         elif now - queue.held_since > STALLED_MS / 1000:
             queue.held_since = now
-            ended = self.database.end_stalled()
+            ended = self.database.end_stalled(STALLED_MS)
             logger.warning("queue %s: held by another mirror; %d stalled ones ended", name, ended)
 
     def _note_lag(self) -> None:

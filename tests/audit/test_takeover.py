@@ -1,0 +1,141 @@
+"""Two mirrors as they are run, each a process, and one of them stops in the middle of a transaction."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rq_core.client import Client
+from sql_audit import migrate
+from sql_audit.database import Database
+from sql_audit.drift import compare
+from sql_audit.verify import Verdict, verify
+from tests.support import auditlog
+from tests.support.fleet import QUEUE, Fleet
+from tests.support.wait import wait_until
+
+ROOT = Path(__file__).parents[2]
+TAKEOVER_MS = 1_500
+"""Instead of half a minute (a transaction that idles) and a minute (one within a COPY)."""
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def client(valkey_url: str) -> Iterator[Client]:
+    with Client(valkey_url) as client:
+        yield client
+
+
+@pytest.fixture
+def start(valkey_url: str) -> Iterator[Start]:
+    """Start the mirror's service on a database. Whatever still runs in the end is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(database: Database, *rest: str) -> subprocess.Popen[str]:
+        url = database.address.render_as_string(hide_password=False)
+        command = [sys.executable, "-m", "tests.support.mirror_service", valkey_url, url, *rest]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def is_stopped(process: subprocess.Popen[Any]) -> bool:
+    assert process.poll() is None
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def level(client: Client) -> bool:
+    return client.counts(QUEUE).backlog == 0
+
+
+def said_by(process: subprocess.Popen[str]) -> str:
+    """End a service, and return its log."""
+    process.terminate()
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    return said
+
+
+def assert_whole(client: Client, database: Database) -> None:
+    """No break, nothing twice, nothing missing, and the chain holds."""
+    kinds = auditlog.rows(database, "SELECT kind FROM mirror_epoch")
+    assert {row["kind"] for row in kinds} == {"started"}
+    assert verify(database).verdict is Verdict.HOLDS
+    assert compare(client, database, QUEUE) == ([], [])
+    auditlog.assert_chain_holds(database, QUEUE)
+
+
+@pytest.mark.parametrize("step", ["copying", "advanced"])
+def test_another_mirror_takes_over_from_one_that_stopped(
+    step: str, client: Client, postgres_url: str, start: Start
+) -> None:
+    """Within the timeout, by itself; and the one that comes back finds that it lost and does no harm."""
+    database = Database(postgres_url)
+    migrate.upgrade(database)
+    fleet = Fleet(client, 1)
+    fleet.run(20)
+    stopped = start(database, step, str(TAKEOVER_MS))
+    wait_until(lambda: client.counts(QUEUE).audit, "it has attached", timeout=30)
+    wait_until(lambda: fleet.run(1) or is_stopped(stopped), "it has stopped", timeout=30)
+    fleet.run(40)
+    assert not level(client)
+    other = start(database, "-", str(TAKEOVER_MS))
+    began = time.monotonic()
+
+    wait_until(lambda: level(client), "the other takes over", timeout=40)
+    took = time.monotonic() - began
+    fleet.run(40)
+    stopped.send_signal(signal.SIGCONT)
+    fleet.run(40)
+    # Both are mirrors now; whoever is left does all the work.
+    wait_until(lambda: level(client), "they are level", timeout=30)
+    told = said_by(other)
+    fleet.run(40)
+    wait_until(lambda: level(client), "the first goes on alone", timeout=30)
+    regretted = said_by(stopped)
+
+    assert took < TAKEOVER_MS / 1000 + 10  # its own start included
+    assert ("stalled ones ended" in told) is (step == "copying")
+    assert regretted.count("not mirrored:") == 1
+    assert_whole(client, database)
+    database.close()
+
+
+@pytest.mark.parametrize("end", [signal.SIGCONT, signal.SIGKILL])
+def test_on_sqlite_the_other_waits_until_the_stopped_one_goes_on_or_dies(
+    end: signal.Signals, client: Client, sqlite_url: str, start: Start
+) -> None:
+    """Nobody can take a file's lock from a process that is only stopped. The other says that it waits."""
+    database = Database(sqlite_url)
+    migrate.upgrade(database)
+    fleet = Fleet(client, 2)
+    fleet.run(20)
+    stopped = start(database, "projected", str(TAKEOVER_MS))
+    wait_until(lambda: client.counts(QUEUE).audit, "it has attached", timeout=30)
+    wait_until(lambda: fleet.run(1) or is_stopped(stopped), "it has stopped", timeout=30)
+    fleet.run(40)
+    other = start(database, "-", str(TAKEOVER_MS))
+    assert other.stdout is not None
+    first_words = other.stdout.readline()
+
+    assert "held by another mirror; 0 stalled ones ended" in first_words
+    assert not level(client)
+    stopped.send_signal(end)
+    wait_until(lambda: level(client), "the queue is mirrored again", timeout=30)
+    said_by(other)
+
+    assert_whole(client, database)
+    database.close()
