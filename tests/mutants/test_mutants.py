@@ -33,8 +33,11 @@ def test_there_are_enough_and_each_has_its_name() -> None:
 
 def test_the_table_is_of_these_mutants() -> None:
     told = TABLE.read_text(encoding="utf-8")
-    rows = [line.split("|")[1].strip(" *") for line in told.splitlines() if "`" in line[:200]]
-    rows = [name for name in rows if name in {mutant.name for mutant in MUTANTS}]
+    rows = [
+        line.split("|")[1].strip(" *")
+        for line in told.splitlines()
+        if line.startswith("| ") and "`" in line
+    ]
 
     assert rows == [mutant.name for mutant in MUTANTS], "run scripts/mutants"
 

@@ -38,7 +38,8 @@ def main() -> None:
     redis_url, audit_url, *rest = sys.argv[1:]
     fatal = rest[0] if rest else "-"
     if len(rest) > 1:
-        database.IDLE_TIMEOUT_MS = run.STALLED_MS = int(rest[1])  # type: ignore[misc]
+        database.IDLE_TIMEOUT_MS = int(rest[1])  # type: ignore[misc]
+        run.STALLED_MS = int(rest[1])  # type: ignore[misc, attr-defined]
     on_step = stopping_at(fatal)
     real_copy = database.Database._copy
 
