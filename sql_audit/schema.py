@@ -13,7 +13,7 @@ taken twice is looked at before each batch, under the cursor's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -71,6 +71,18 @@ def _one_of(column: str, words: Iterable[str]) -> str:
     return f"{column} IN ({', '.join(repr(str(word)) for word in words)})"
 
 
+def _words_check(name: str, column: str, words: Sequence[str]) -> tuple[CheckConstraint, ...]:
+    """The CHECK of a column of which many rows are written: one of ``words``.
+
+    SQLite makes an index of an IN list anew for every row, which is half of the time that a row takes.
+    """
+    chain = " OR ".join(f"{column} = {str(word)!r}" for word in words)
+    return (
+        CheckConstraint(chain, name=name).ddl_if(dialect="sqlite"),
+        CheckConstraint(_one_of(column, words), name=name).ddl_if(dialect="postgresql"),
+    )
+
+
 def _text(name: str, *, null: bool = True, comment: str | None = None) -> Column[Any]:
     return Column(name, Text, nullable=null, comment=comment)
 
@@ -107,7 +119,7 @@ job_event = Table(
     PrimaryKeyConstraint("queue", "epoch", "seq", "ordinal", name="job_event_pkey").ddl_if(
         dialect="sqlite"
     ),
-    CheckConstraint(_one_of("type", (*Event, QUARANTINED)), name="job_event_type"),
+    *_words_check("job_event_type", "type", (*Event, QUARANTINED)),
     Index("job_event_job", "job_id", "queue", "epoch", "seq"),
     sqlite_with_rowid=False,
     postgresql_partition_by="RANGE (at_ms)",
@@ -151,8 +163,8 @@ job = Table(
     _number("last_seq"),
     _text("lane"),
     PrimaryKeyConstraint("job_id", "queue", name="job_pkey"),
-    CheckConstraint(_one_of("state", JOB_STATES), name="job_state"),
-    CheckConstraint(_one_of("priority", Priority), name="job_priority"),
+    *_words_check("job_state", "state", JOB_STATES),
+    *_words_check("job_priority", "priority", tuple(Priority)),
     CheckConstraint("complete IN (0, 1)", name="job_complete"),
     sqlite_with_rowid=False,
 )
@@ -183,7 +195,7 @@ job_attempt = Table(
     _text("error_message"),
     _text("scopes"),
     PrimaryKeyConstraint("job_id", "queue", "fence", name="job_attempt_pkey"),
-    CheckConstraint(_one_of("outcome", OUTCOMES), name="job_attempt_outcome"),
+    *_words_check("job_attempt_outcome", "outcome", OUTCOMES),
     sqlite_with_rowid=False,
 )
 """Each claim: who had it, how long the job had waited, how long it ran, how it ended (null: in
