@@ -289,17 +289,28 @@ _CHUNK: Final = 64
 """Rows that are escaped together, if one of them needs it."""
 
 
-def copy_text(rows: Sequence[Row]) -> str:
-    """Rows as PostgreSQL's COPY writes them in its text format, the last line ended too."""
+def copy_text(rows: Sequence[Row], lines: Sequence[str] | None = None) -> str:
+    """Rows as PostgreSQL's COPY writes them in its text format, the last line ended too.
+
+    ``lines``: the same rows, if :func:`plain_line` or the like has already been asked about them.
+    """
+    if lines is None:
+        lines = list(map(plain_line, rows))
     return "".join(
-        [_copy_lines(rows[begin : begin + _CHUNK]) for begin in range(0, len(rows), _CHUNK)]
+        [
+            _escaped(rows[begin : begin + _CHUNK], lines[begin : begin + _CHUNK])
+            for begin in range(0, len(rows), _CHUNK)
+        ]
     )
 
 
-def _copy_lines(rows: Sequence[Row]) -> str:
-    lines = ["\t".join(["\0" if value is None else str(value) for value in row]) for row in rows]
-    lines.append("")
-    text = "\n".join(lines)
+def plain_line(row: Row) -> str:
+    """A row as COPY writes it if nothing in it needs an escape, with NUL for null."""
+    return "\t".join(["\0" if value is None else str(value) for value in row])
+
+
+def _escaped(rows: Sequence[Row], lines: Sequence[str]) -> str:
+    text = "\n".join([*lines, ""])
     # Values with separators or NUL in them show in the counts.
     if (
         text.count("\n") == len(rows)
@@ -308,12 +319,11 @@ def _copy_lines(rows: Sequence[Row]) -> str:
         and not any([char in text for char in _ESCAPED_SELDOM])  # noqa: C419 - quicker as a list
     ):
         return text.replace("\0", "\\N")
-    lines = [
+    escaped = [
         "\t".join(["\\N" if value is None else str(value).translate(_ESCAPES) for value in row])
         for row in rows
     ]
-    lines.append("")
-    return "\n".join(lines)
+    return "\n".join([*escaped, ""])
 
 
 def data_refused(error: BaseException) -> bool:

@@ -18,6 +18,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 from rq_core.machine import CLAIMED_STATES, JOB_EVENT_FIELDS, Event, State
+from sql_audit.database import plain_line
 from sql_audit.entries import Intake, clean, to_json
 from sql_audit.schema import (
     ATTEMPT_COLUMNS,
@@ -154,7 +155,10 @@ class Folder:
         self.resumed: dict[tuple[str, str], Attempt] = {}
         """Claims of which a row may exist."""
         self.events: list[EventRow] = []
+        self.lines: list[str] = []
+        """The same, each as :func:`sql_audit.database.plain_line` says it."""
         self._details: dict[tuple[str | None, str | None], str | None] = {}
+        self._between: dict[tuple[Any, ...], str] = {}
         self._steps: dict[Event, Callable[[Intake], None]] = {
             Event.ENQUEUED: self._enqueued,
             Event.DISCARDED: self._discarded,
@@ -234,6 +238,7 @@ class Folder:
             self._row(intake, ordinal, QUARANTINED, None, None, None, detail)
         # The chain hashes rows in the order of their key.
         self.events[begin:] = sorted(self.events[begin:], key=itemgetter(3))
+        self.lines[begin:] = map(plain_line, self.events[begin:])
 
     def _row(
         self,
@@ -246,21 +251,11 @@ class Folder:
         detail: str | None,
     ) -> None:
         epoch, seq = intake.id
-        self.events.append(
-            (
-                self.queue,
-                epoch,
-                seq,
-                ordinal,
-                kind,
-                self.at_ms,
-                job_id,
-                claim,
-                intake.by,
-                task,
-                detail,
-            )
-        )
+        row = (
+            self.queue, epoch, seq, ordinal, kind, self.at_ms, job_id, claim, intake.by, task, detail,
+        )  # fmt: skip
+        self.events.append(row)
+        self.lines.append(plain_line(row))
 
     def _job(self, job_id: str, intake: Intake) -> Job:
         """The job of an event, from now on to be written."""
@@ -329,50 +324,67 @@ class Folder:
 
     def _enqueued(self, intake: Intake) -> None:
         columns = intake.columns
-        at_ms, (epoch, seq), by = self.at_ms, intake.id, intake.by
-        append = self.events.append
+        queue, at_ms, (epoch, seq), by = self.queue, self.at_ms, intake.id, intake.by
+        head, middle = f"{queue}\t{epoch}\t{seq}\t", f"\tenqueued\t{at_ms}\t"
+        jobs, touched = self.jobs, self.touched
+        append, append_line = self.events.append, self.lines.append
         for (
-            ordinal,
-            job_id,
-            due,
-            place,
-            task,
-            priority,
-            attempts,
-            losses,
-            digest,
-            lane,
-            detail,
+            ordinal, job_id, due, place, task, priority, attempts, losses, digest, lane, detail,
         ) in zip(
-            intake.ordinals,
-            columns["id"],
-            columns["due_ms"],
-            columns["seq"],
-            columns["task"],
-            columns["priority"],
-            columns["max_attempts"],
-            columns["max_losses"],
-            columns["digest"],
-            columns["lane"],
-            self._details_of(intake),
-            strict=True,
-        ):
-            job = self._job(job_id, intake)
-            if job.fence is not None:
-                self._lose_claim(job, at_ms)
-            job.state = _READY if due is None else _SCHEDULED
+            intake.ordinals, columns["id"], columns["due_ms"], columns["seq"], columns["task"],
+            columns["priority"], columns["max_attempts"], columns["max_losses"],
+            columns["digest"], columns["lane"], self._enqueued_details(intake), strict=True,
+        ):  # fmt: skip
+            job = jobs.get(job_id)
+            if job is None:
+                job = jobs[job_id] = Job(queue, job_id, complete=True)
+            else:
+                if job.fence is not None:
+                    self._lose_claim(job, at_ms)
+                # An id that is used again begins anew, but for what its first use was told.
+                job.claims = job.failures = job.losses = job.unknown = 0
+                job.reason = job.error_type = job.error_message = job.fence = job.worker = None
+                job.claimed_at_ms = job.finished_at_ms = None
+            touched[job_id] = job
+            job.last_epoch, job.last_seq = epoch, seq
+            job.since_ms = job.enqueued_at_ms = at_ms
             job.task, job.priority, job.seq, job.digest = task, priority, place, digest
-            job.lane = lane
-            job.max_attempts, job.max_losses = attempts, losses
-            job.claims = job.failures = job.losses = job.unknown = 0
-            job.enqueued_at_ms = at_ms
+            job.lane, job.max_attempts, job.max_losses = lane, attempts, losses
             job.due_ms = due
-            job.ready_at_ms = at_ms if due is None else None
-            job.claimed_at_ms = job.finished_at_ms = None
-            job.error_type = job.error_message = job.fence = job.worker = None
-            append(
-                (self.queue, epoch, seq, ordinal, "enqueued", at_ms, job_id, None, by, task, detail)
+            if due is None:
+                job.state, job.ready_at_ms = _READY, at_ms
+            else:
+                job.state, job.ready_at_ms = _SCHEDULED, None
+            append((queue, epoch, seq, ordinal, "enqueued", at_ms, job_id, None, by, task, detail))
+            append_line(
+                f"{head}{ordinal}{middle}{job_id}\t\0\t{by}\t{_plain(task)}\t{_plain(detail)}"
             )
+
+    def _enqueued_details(self, intake: Intake) -> list[str | None]:
+        """The details of jobs enqueued together, which mostly differ in two values only."""
+        columns = intake.columns
+        digests = columns["digest"]
+        if (
+            intake.why is not None
+            or columns["due_ms"].count(None) < len(digests)
+            or columns["lane"].count(None) < len(digests)
+            or None in digests
+            or None in columns["seq"]
+            or not _needs_no_encoder("".join(digests))
+        ):
+            return self._details_of(intake)
+        memo = self._between
+        details: list[str | None] = []
+        for place, digest, *key in zip(
+            columns["seq"], digests, columns["priority"], columns["max_attempts"],
+            columns["max_losses"], strict=True,
+        ):  # fmt: skip
+            between = memo.get(tuple(key))
+            if between is None:
+                inner = _detail(("priority", "max_attempts", "max_losses"), key, None)
+                between = memo[tuple(key)] = f"{inner[1:-1]}," if inner else ""
+            details.append(f'{{"seq":{place},{between}"digest":"{digest}"}}')
+        return details
 
     def _discarded(self, intake: Intake) -> None:
         # Redis never had it: its row says that it was asked for, and why it is not there.
@@ -388,7 +400,9 @@ class Folder:
 
     def _claimed(self, intake: Intake) -> None:
         at_ms, (epoch, seq), by, fence = self.at_ms, intake.id, intake.by, str(intake.id)
-        append = self.events.append
+        queue, begun = self.queue, self.begun
+        head, middle = f"{queue}\t{epoch}\t{seq}\t", f"\tclaimed\t{at_ms}\t"
+        append, append_line = self.events.append, self.lines.append
         columns = intake.columns
         for ordinal, job_id, claim, scopes, detail in zip(
             intake.ordinals,
@@ -403,7 +417,7 @@ class Folder:
                 self._lose_claim(job, at_ms)
             job.state = _RUNNING
             job.claims, job.fence, job.worker, job.claimed_at_ms = claim, fence, by, at_ms
-            attempt = self.begun[job_id, fence] = Attempt(job, fence, claim)
+            attempt = begun[job_id, fence] = Attempt(job, fence, claim)
             attempt.worker = by
             attempt.ready_at_ms = ready = job.ready_at_ms
             attempt.claimed_at_ms = at_ms
@@ -411,25 +425,16 @@ class Folder:
                 attempt.scopes = to_json(scopes)
             if ready is not None:
                 attempt.waited_ms = at_ms - ready if at_ms > ready else 0
-            append(
-                (
-                    self.queue,
-                    epoch,
-                    seq,
-                    ordinal,
-                    "claimed",
-                    at_ms,
-                    job_id,
-                    claim,
-                    by,
-                    job.task,
-                    detail,
-                )
+            task = job.task
+            append((queue, epoch, seq, ordinal, "claimed", at_ms, job_id, claim, by, task, detail))
+            append_line(
+                f"{head}{ordinal}{middle}{job_id}\t{claim}\t{by}\t{_plain(task)}\t{_plain(detail)}"
             )
 
     def _succeeded(self, intake: Intake) -> None:
-        at_ms, (epoch, seq), by = self.at_ms, intake.id, intake.by
-        append = self.events.append
+        queue, at_ms, (epoch, seq), by = self.queue, self.at_ms, intake.id, intake.by
+        head, middle = f"{queue}\t{epoch}\t{seq}\t", f"\tsucceeded\t{at_ms}\t"
+        append, append_line = self.events.append, self.lines.append
         columns = intake.columns
         for ordinal, job_id, fence, detail in zip(
             intake.ordinals, columns["id"], columns["fence"], self._details_of(intake), strict=True
@@ -441,20 +446,13 @@ class Folder:
             job.state = "succeeded"
             job.finished_at_ms = at_ms
             job.fence = job.worker = None
+            task = job.task
             append(
-                (
-                    self.queue,
-                    epoch,
-                    seq,
-                    ordinal,
-                    "succeeded",
-                    at_ms,
-                    job_id,
-                    claim,
-                    by,
-                    job.task,
-                    detail,
-                )
+                (queue, epoch, seq, ordinal, "succeeded", at_ms, job_id, claim, by, task, detail)
+            )
+            append_line(
+                f"{head}{ordinal}{middle}{job_id}\t{_plain(claim)}\t{by}\t{_plain(task)}"
+                f"\t{_plain(detail)}"
             )
 
     def _each(self, intake: Intake, apply: Callable[[Job, dict[str, Any]], int | None]) -> None:
@@ -618,6 +616,15 @@ def _waited(job: Job) -> int | None:
     return max(0, job.claimed_at_ms - job.ready_at_ms)
 
 
+def _plain(value: Any) -> Any:
+    """A value of a plain line."""
+    return "\0" if value is None else value
+
+
+def _needs_no_encoder(text: str) -> bool:
+    return text.isalnum() and text.isascii()
+
+
 def _detail(names: Sequence[str], values: Sequence[Any], why: str | None) -> str | None:
     """A JSON object of the values that are not null."""
     parts = []
@@ -627,7 +634,7 @@ def _detail(names: Sequence[str], values: Sequence[Any], why: str | None) -> str
         # Most are numbers and plain words, which need no encoder.
         if type(value) is int:
             parts.append(f'"{name}":{value}')
-        elif type(value) is str and value.isalnum() and value.isascii():
+        elif type(value) is str and _needs_no_encoder(value):
             parts.append(f'"{name}":"{value}"')
         else:
             parts.append(f'"{name}":{to_json(value)}')

@@ -40,6 +40,7 @@ from sql_audit.entries import (
     fingerprint,
     hold,
     take,
+    take_all,
     to_json,
 )
 from sql_audit.fold import Folder, job_ids
@@ -370,7 +371,7 @@ class Mirror:
         for intake in batch.intakes:
             folder.add(intake)
         batch.folder = folder
-        batch.lines = copy_text(folder.events)
+        batch.lines = copy_text(folder.events, folder.lines)
         self.database.insert_events(connection, folder.events, batch.lines)
         kept = batch.extra + [q for intake in batch.intakes for q in intake.quarantined]
         rows = [
@@ -488,7 +489,7 @@ class Mirror:
 
     def _take(self, entries: list[RawEntry]) -> list[Intake]:
         if not self._refusals:
-            return [take(entry_id, raw) for entry_id, raw in entries]
+            return take_all(entries)
         return [self._take_suspect(entry_id, raw) for entry_id, raw in entries]
 
     def _take_suspect(self, entry_id: OutboxId, raw: RawFields) -> Intake:

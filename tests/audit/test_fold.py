@@ -18,6 +18,7 @@ from rq_core.machine import (
     Transition,
 )
 from sql_audit import entries, schema
+from sql_audit.database import copy_text
 from sql_audit.fold import Attempt, Folder, Job
 
 EPOCH = 1_795_225_746_504
@@ -100,6 +101,46 @@ class Story:
             "cap": 1,
             "scopes": self.random.choice((None, [["tenant=acme", 1], ["queue", 7]])),
         }
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_entries_taken_together_are_what_each_is_alone(seed: int) -> None:
+    """One that is bad must neither pass among good ones nor take them with it."""
+    story, dice = Story(seed), random.Random(seed)
+    log = [story.entry() for _ in range(80)]
+    poison = [
+        {"jobs": "[[]]"}, {"jobs": "[]"}, {"jobs": "[[1]]"}, {"jobs": '["a"]'}, {"jobs": "[[NaN]]"},
+        {"jobs": '[["a\\u0000"]]'}, {"jobs": '[["a\0"]]'}, {"jobs": '[["ü"]]'}, {"at": "now"},
+        {"jobs": json.dumps([["a"] * 40])}, {"jobs": json.dumps([["a", [], {}, [1], -1]])},
+        {"by": "ü\0"}, {"by": "w" * 600}, {"type": "unheard of"}, {"data": "more"},
+    ]  # fmt: skip
+    for _ in range(dice.randrange(6)):
+        place = dice.randrange(len(log))
+        log[place] = log[place][0], log[place][1] | dice.choice(poison)
+
+    together = entries.take_all(log)
+
+    assert [plain(intake) for intake in together] == [plain(entries.take(*each)) for each in log]
+
+
+def plain(intake: entries.Intake) -> tuple[Any, ...]:
+    columns = {name: list(values) for name, values in intake.columns.items()}
+    facts = (getattr(intake, name) for name in intake.__slots__ if name != "columns")
+    return (columns, *facts)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_lines_of_a_batch_are_those_of_its_rows(seed: int) -> None:
+    """The chain hashes the lines, the database keeps the rows."""
+    story = Story(seed)
+    log = [story.entry() for _ in range(60)]
+    log[7] = log[7][0], log[7][1] | {"jobs": '[["a"], 5, ["b", 1, 2, 3, 4, 5, 6, 7]]'}
+    folder = Folder("mail", ())
+
+    for intake in entries.take_all(log):
+        folder.add(intake)
+
+    assert copy_text(folder.events, folder.lines) == copy_text(folder.events)
 
 
 def fold_in_batches(story: list[tuple[OutboxId, dict[str, str]]], sizes: Sequence[int]) -> Folder:
