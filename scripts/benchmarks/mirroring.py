@@ -1,0 +1,248 @@
+"""Events per second of one mirror process, beside the floor: the same rows by plain executemany or COPY.
+
+The log is that of real calls (enqueue, claim, complete) in a real Redis, in entries of many jobs and of few. The
+floor writes the rows that the mirror wrote into empty tables of the same database, in transactions of as many
+events, and reads, compares and hashes nothing. `by_row` mirrors with one event per transaction.
+
+PostgreSQL syncs, as it is set up by default; SQLite always does.
+"""
+
+# ruff: noqa: S608 - statements are joined from the schema's own names
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from rq_core import server
+from rq_core.client import Client
+from rq_core.job import NewJob, profile
+from sql_audit import migrate, queries, run
+from sql_audit.database import Database, copy_text
+from sql_audit.mirror import BatchLimits
+from sql_audit.schema import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS
+from sql_audit.statements import POSTGRESQL, SQLITE
+from tests.support.servers import PostgresServer
+
+ARGS = '{"number":12345,"text":"0123456789012345678901234567890123456789"}'
+SHAPES = {"": (100,), "_small": (1, 2, 5, 10, 7)}
+"""Jobs per entry, by the end of the figure's name."""
+BY_ROW = 300
+"""Jobs that are mirrored with one event per transaction."""
+
+Rows = Sequence[tuple[Any, ...]]
+
+
+class DurablePostgres(PostgresServer):
+    """PostgreSQL as it is set up by default: it syncs, and a commit waits for that."""
+
+    SETTINGS: Mapping[str, str] = {
+        "listen_addresses": "127.0.0.1",
+        "unix_socket_directories": "",
+        "shared_buffers": "256MB",
+        "max_wal_size": "2GB",
+    }
+
+
+class Databases:
+    """A fresh audit database each time."""
+
+    def __init__(self, place: Path, postgres: PostgresServer | None) -> None:
+        self.place = place
+        self.postgres = postgres
+        self.dialects = ("sqlite", "postgres") if postgres else ("sqlite",)
+        self._made = 0
+
+    def fresh(self, dialect: str) -> Database:
+        self._made += 1
+        if dialect == "sqlite":
+            database = Database(str(self.place / f"audit-{self._made}.db"))
+        else:
+            assert self.postgres is not None
+            database = Database(self.postgres.url(self.postgres.create_database()))
+        migrate.upgrade(database)
+        return database
+
+    def drop(self, database: Database) -> None:
+        database.close()
+        if database.dialect == "sqlite":
+            for path in self.place.glob(f"{database.path.name}*"):
+                path.unlink()
+        else:
+            assert self.postgres is not None
+            self.postgres.drop_database(str(database.address.database))
+
+
+def fill(client: Client, queue: str, jobs: int, sizes: Sequence[int]) -> None:
+    """The lives of ``jobs`` jobs, in calls of so many jobs each in turn."""
+    ops, made = client.operations, 0
+    while made < jobs:
+        for size in sizes:
+            new = [
+                NewJob(f"01a1fc7cba24{made + n:019d}", queue, profile("send"), ARGS)
+                for n in range(size)
+            ]
+            client.enqueue(new)
+            claimed = client.one(ops.claim_call(queue, "w-29020-e5b73040c5d1", size)).jobs
+            pairs = [(c.id, c.fence) for c in claimed]
+            client.one(ops.complete_call(queue, "w-29020-e5b73040c5d1", pairs))
+            made += size
+
+
+def mirror(
+    client: Client, database: Database, queue: str, limits: BatchLimits | None = None
+) -> int:
+    """Mirror until nothing is left. Returns how many events that were."""
+    with run.rare_collections():
+        done = run.run(
+            client, database, stop=threading.Event(), queues=[queue], once=True, limits=limits
+        )
+    return done.events
+
+
+def blocks(database: Database, events: int) -> Iterator[tuple[Rows, Rows, Rows]]:
+    """All that was mirrored, in as many events at a time: events, and the jobs and claims that these end."""
+    with database.readers.connect() as connection:
+        log = _all(
+            connection,
+            f"SELECT {', '.join(EVENT_COLUMNS)} FROM job_event ORDER BY epoch, seq, ordinal",
+        )
+        jobs = _all(
+            connection, f"SELECT {', '.join(JOB_COLUMNS)} FROM job ORDER BY last_epoch, last_seq"
+        )
+        claims = _all(
+            connection,
+            f"SELECT {', '.join('a.' + name for name in ATTEMPT_COLUMNS)} FROM job_attempt a JOIN job j "
+            "ON j.job_id = a.job_id AND j.queue = a.queue ORDER BY j.last_epoch, j.last_seq",
+        )
+    count = max(1, len(log) // events)
+    for n in range(count):
+        yield tuple(  # type: ignore[misc]
+            rows[len(rows) * n // count : len(rows) * (n + 1) // count]
+            for rows in (log, jobs, claims)
+        )
+
+
+def _all(connection: Any, statement: str) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in connection.exec_driver_sql(statement)]
+
+
+def write_plainly(database: Database, parts: Sequence[tuple[Rows, Rows, Rows]]) -> None:
+    """The floor: one transaction per part."""
+    for part in parts:
+        with database.writing() as connection:
+            assert connection is not None
+            if database.dialect == "sqlite":
+                for statement, rows in zip(PLAIN, part, strict=True):
+                    connection.exec_driver_sql(statement, rows)
+            else:
+                driver: Any = connection.connection.driver_connection
+                for statement, rows in zip(COPIES, part, strict=True):
+                    with driver.cursor() as cursor, cursor.copy(statement) as copy:
+                        copy.write(copy_text(rows))
+            connection.commit()
+
+
+PLAIN = tuple(
+    statement.partition(" ON CONFLICT")[0]
+    for statement in (SQLITE.INSERT_EVENTS, SQLITE.UPSERT_JOBS, SQLITE.UPSERT_ATTEMPTS)
+)
+COPIES = (POSTGRESQL.COPY_EVENTS, POSTGRESQL.COPY_JOBS, POSTGRESQL.COPY_ATTEMPTS)
+
+
+def measure(
+    client: Client, databases: Databases, jobs: int, repeats: int
+) -> dict[str, list[float]]:
+    """All figures, repeat by repeat, so that a slow moment of the machine hits all alike."""
+    figures: dict[str, list[float]] = defaultdict(list)
+    for repeat in range(repeats):
+        for dialect in databases.dialects:
+            name = f"mirror_{dialect}"
+            for end, sizes in SHAPES.items():
+                database = databases.fresh(dialect)
+                rate = mirrored(client, database, f"mirror-{dialect}{end}-{repeat}", jobs, sizes)
+                figures[f"{name}{end}_per_s"].append(rate)
+                if not end:
+                    floor = floor_of(databases, database)
+                    figures[f"{name}_floor_per_s"].append(floor)
+                    figures[f"{name}_percent_of_floor"].append(100 * rate / floor)
+                databases.drop(database)
+            database = databases.fresh(dialect)
+            few, one = min(jobs, BY_ROW), BatchLimits(events=1)
+            rate = mirrored(client, database, f"mirror-{dialect}-row-{repeat}", few, (1,), one)
+            figures[f"{name}_by_row_per_s"].append(rate)
+            databases.drop(database)
+    return figures
+
+
+def mirrored(
+    client: Client,
+    database: Database,
+    queue: str,
+    jobs: int,
+    sizes: Sequence[int],
+    limits: BatchLimits | None = None,
+) -> float:
+    """Events per second of a mirror that comes when the jobs are done."""
+    fill(client, queue, 1, (1,))
+    mirror(client, database, queue)
+    fill(client, queue, jobs, sizes)
+    started = time.perf_counter()
+    events = mirror(client, database, queue, limits)
+    rate = events / (time.perf_counter() - started)
+    client.detach(queue, queries.audit_id(database))
+    return rate
+
+
+def floor_of(databases: Databases, database: Database) -> float:
+    """Events per second of the same rows, plainly."""
+    parts = list(blocks(database, BatchLimits().events))
+    again = databases.fresh("sqlite" if database.dialect == "sqlite" else "postgres")
+    started = time.perf_counter()
+    write_plainly(again, parts)
+    spent = time.perf_counter() - started
+    databases.drop(again)
+    return sum(len(events) for events, _, _ in parts) / spent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=40_000)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", type=Path, default=None)
+    options = parser.parse_args()
+    # What a mirror says of its lag is not wanted here.
+    logging.disable(logging.WARNING)
+    with tempfile.TemporaryDirectory(prefix="rq-core-bench-") as name:
+        place = Path(name)
+        url = server.ensure(place / "server")
+        postgres = DurablePostgres().start()
+        try:
+            with Client(url) as client:
+                figures = measure(client, Databases(place, postgres), options.jobs, options.repeats)
+        finally:
+            postgres.stop()
+            server.stop(place / "server")
+    for figure, values in figures.items():
+        print(
+            f"{figure:36} {statistics.median(values):>10,.0f}  ({min(values):,.0f} to {max(values):,.0f})"
+        )
+    if options.json:
+        medians = {figure: round(statistics.median(v), 1) for figure, v in figures.items()}
+        options.json.write_text(json.dumps(medians, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
