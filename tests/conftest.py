@@ -19,6 +19,7 @@ from typing import Any, Final
 import psutil
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.support import leaks, servers
 from tests.support.quiet import Room
@@ -38,14 +39,10 @@ def pytest_report_header() -> list[str]:
     return [f"redis engines: {found}{missing}"]
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.function):
             item.fixturenames.insert(0, "_no_leaked_tasks")
-        if item.get_closest_marker("alone"):
-            # One process runs them, one after the other, and xdist begins with the largest group.
-            item.add_marker(pytest.mark.xdist_group("alone"))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -67,7 +64,22 @@ def pytest_xdist_auto_num_workers() -> int | None:
     return min(psutil.cpu_count() or 1, 7) + 1
 
 
-@pytest.hookimpl(optionalhook=True)
+class Shares(LoadScopeScheduling):
+    """Each process gets the next test when it is done with one; the tests of some files stay together."""
+
+    # They share what is costly to make.
+    WHOLE_FILES: Final = frozenset({"tests/unit/test_wheel.py"})
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return file if file in self.WHOLE_FILES else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares:
+    """Share tests out one by one. (Groups by mark, xdist's own way, are lost with pytest 9.2.)"""
+    return Shares(config, log)
+
+
 def pytest_configure_node(node: Any) -> None:
     """Tell a process where the run's room is. Called in the one that shares out the tests."""
     stash = node.config.stash

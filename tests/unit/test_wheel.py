@@ -12,8 +12,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.xdist_group("wheel")  # it is built once
-
 
 def run(*command: str | Path, cwd: Path) -> str:
     """Run a command outside the repository, without this run's PYTHON… variables."""
