@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rq_core import logs
 from rq_core.errors import InvalidOption, RqCoreError
+from rq_core.health import Pulse, parse_address, probing
 from rq_core.mirror_process import MirrorProcess
 from rq_core.worker import Worker, WorkerOptions
 
@@ -49,6 +50,8 @@ class ServeOptions:
     audit_url: str | None = None
     redact: str | None = None
     """Import path of a redactor, if not the app's own."""
+    health: str | None = None
+    """Where to answer HTTP requests about the workers' health: PORT or HOST:PORT."""
     log_format: str = "text"
     log_level: str = "INFO"
 
@@ -57,15 +60,18 @@ class ServeOptions:
             raise InvalidOption(
                 option="processes", value=self.processes, must="must be from 1 to 256"
             )
+        if self.health is not None:
+            parse_address(self.health)
 
 
 def serve(options: ServeOptions) -> int:
     """Run until asked to stop (SIGTERM, SIGINT; a second one ends the grace). Returns the exit status."""
     logs.configure(options.log_format, options.log_level)
     app = load(options)
-    if options.processes == 1 and options.audit_url is None:
-        return work(app, options.worker)
-    return Supervisor(options, app).run()
+    with probing(options.health):
+        if options.processes == 1 and options.audit_url is None:
+            return work(app, options.worker)
+        return Supervisor(options, app).run()
 
 
 def load(options: ServeOptions) -> App:
@@ -84,11 +90,17 @@ def work(app: App, options: WorkerOptions) -> int:
     """Run one worker in this process. Returns the exit status."""
 
     async def main() -> None:
-        worker = Worker(app, options)
+        pulse = Pulse()
+        worker = Worker(app, options, on_claim=pulse.beat)
+        pulse.start(worker.name, options.queues)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, worker.stop)
-        if not await worker.run():
+        try:
+            clean = await worker.run()
+        finally:
+            pulse.end()
+        if not clean:
             # Handlers that do not stop would keep the loop or the process; their jobs have been given back.
             logging.shutdown()
             os._exit(0)

@@ -121,8 +121,14 @@ class Worker:
     """
 
     def __init__(
-        self, app: App, options: WorkerOptions | None = None, *, name: str | None = None
+        self,
+        app: App,
+        options: WorkerOptions | None = None,
+        *,
+        name: str | None = None,
+        on_claim: Callable[[], None] = lambda: None,
     ) -> None:
+        """``on_claim`` is called whenever Redis has answered a claim."""
         self.app = app
         self.options = options or WorkerOptions()
         self.name = check_name("worker", name or boot_id("w"))
@@ -158,6 +164,7 @@ class Worker:
                 queue, job, fence, JobCancelled
             ),
         )
+        self._on_claim = on_claim
         self._suspects = Suspects()
         self._finished: list[Settlement] = []
         self._occupied = 0
@@ -466,6 +473,7 @@ class Worker:
             log.error("claiming from queue %s failed, trying again: %s", queue.name, result)
             queue.look = True
             return True
+        self._on_claim()
         now = time.monotonic()
         if result.next_due_ms is None:
             queue.due = FOREVER

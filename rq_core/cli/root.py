@@ -30,6 +30,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "set": ("change:change_settings", "Show or change a queue's settings."),
     "cap": ("caps:cap", "Change how many jobs may run, of a queue, a task or a key."),
     "caps": ("caps:caps", "Show what limits a queue's jobs, and who waits for it."),
+    "health": ("health:health", "Say whether the workers of this machine work."),
     "doctor": ("doctor:doctor", "Compare queues with their logs; mend what differs."),
     "server": ("server:server", "Run, find or stop the server that comes with rq-core."),
 }

@@ -83,6 +83,11 @@ def _names(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str
     metavar="URL",
     help="Also mirror the queues' events into this database, in a process of its own.",
 )
+@click.option(
+    "--health",
+    metavar="[HOST:]PORT",
+    help="Answer HTTP requests there: 200 if the workers work, 503 if one has long not claimed.",
+)
 @click.option("--redis", "redis_url", metavar="URL", help="The server, if not the app's own.")
 @click.option("--prefix", help="What the keys begin with, if not as the app says.")
 @click.option(
@@ -121,6 +126,7 @@ def worker(ctx: click.Context, /, target: str, **given: Any) -> None:
         prefix=given["prefix"],
         audit_url=given["audit_url"],
         redact=given["redact"],
+        health=given["health"],
         log_format=given["log_format"],
         log_level=given["log_level"],
     )

@@ -1,0 +1,37 @@
+"""``rq-core health``."""
+
+from __future__ import annotations
+
+import click
+
+from rq_core.cli.options import json_option, print_json
+from rq_core.cli.words import print_table
+
+
+@click.command()
+@click.option(
+    "--max-age",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="How long ago the last claim may be.  [default: 30]",
+)
+@json_option
+@click.pass_context
+def health(ctx: click.Context, max_age: float | None, *, as_json: bool) -> None:
+    """Say whether your workers on this machine work: how long ago Redis last answered a claim of each.
+
+    Exit status 0 if there is one and none is older than --max-age, else 1.
+    """
+    from rq_core.health import MAX_AGE, verdict, workers
+
+    found = workers()
+    healthy, report = verdict(found, MAX_AGE if max_age is None else max_age)
+    if as_json:
+        print_json(report)
+    else:
+        print_table(
+            ("worker", "pid", "queues", "last claim"),
+            ((w.worker, w.pid, ",".join(w.queues), f"{w.age_s:g} s ago") for w in found),
+            empty="no worker runs here",
+        )
+    ctx.exit(0 if healthy else 1)

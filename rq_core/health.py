@@ -1,0 +1,189 @@
+"""Whether the workers of this machine work: how long ago each last claimed, successfully.
+
+A process that lives, and a server that answers PING, say nothing of a worker that is deaf. So each worker touches a
+small file of its own whenever Redis has answered a claim, which also happens every few seconds when there is nothing to
+do, or no room. Whoever wants to know looks at how old the files are: `rq-core health`, and the HTTP probe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+from rq_core.errors import InvalidOption
+
+log = logging.getLogger(__name__)
+
+MAX_AGE: Final = 30.0
+"""Seconds since its last claim from which on a worker is not healthy. Idle ones claim every 5 s at least."""
+TOUCH_EVERY: Final = 1.0
+REQUEST_WAIT: Final = 5.0
+"""Seconds that somebody who asks by HTTP may take to ask."""
+
+
+def directory() -> Path:
+    """Where this user's workers leave their files; below TMPDIR, for this boot only."""
+    return Path(tempfile.gettempdir()) / f"rq-core-workers-{os.getuid()}"
+
+
+class Pulse:
+    """A worker's file, touched after claims. What goes wrong with it is logged once, and harms no job."""
+
+    def __init__(self, place: Path | None = None) -> None:
+        self._place = place or directory()
+        self._file: Path | None = None
+        self._touched = 0.0
+
+    def start(self, worker: str, queues: Iterable[str]) -> None:
+        """Make the file; the worker's time to claim for the first time begins."""
+        try:
+            self._place.mkdir(mode=0o700, exist_ok=True)
+            owner = self._place.lstat()
+            if not stat.S_ISDIR(owner.st_mode) or owner.st_uid != os.getuid():
+                raise PermissionError(f"{self._place} belongs to somebody else")
+            facts = {"pid": os.getpid(), "parent": os.getppid(), "worker": worker}
+            file = self._place / f"{worker}.json"
+            file.write_text(json.dumps(facts | {"queues": list(queues)}))
+        except OSError as error:
+            log.warning("`rq-core health` will not know this worker: %s", error)
+            return
+        self._file = file
+
+    def beat(self) -> None:
+        """Redis has answered a claim."""
+        now = time.monotonic()
+        if self._file is None or now - self._touched < TOUCH_EVERY:
+            return
+        self._touched = now
+        try:
+            os.utime(self._file)
+        except OSError as error:
+            log.warning("`rq-core health` will take this worker for dead: %s", error)
+            self._file = None
+
+    def end(self) -> None:
+        """The worker ends in order."""
+        if self._file is not None:
+            self._file.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class WorkerHealth:
+    """What is known of one worker process."""
+
+    worker: str
+    pid: int
+    parent: int
+    """The process id of its supervisor, if it has one."""
+    queues: list[str]
+    age_s: float
+    """Seconds since Redis last answered a claim of it, or since it began."""
+
+
+def workers(place: Path | None = None) -> list[WorkerHealth]:
+    """The workers of this user on this machine, by name. Files that dead ones left are removed."""
+    found = []
+    for file in sorted((place or directory()).glob("*.json")):
+        try:
+            facts = json.loads(file.read_text())
+            age = max(0.0, time.time() - file.stat().st_mtime)
+            health = WorkerHealth(**{**facts, "age_s": round(age, 1)})
+        except (OSError, ValueError, TypeError):
+            # It is just being written, or has just gone.
+            continue
+        if _lives(health.pid):
+            found.append(health)
+        else:
+            file.unlink(missing_ok=True)
+    return found
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def verdict(found: Iterable[WorkerHealth], max_age: float) -> tuple[bool, dict[str, Any]]:
+    """Whether these workers are healthy, and what there is to say: there must be one, and none may be deaf."""
+    known = list(found)
+    ages = [each.age_s for each in known]
+    healthy = bool(known) and max(ages) <= max_age
+    report = {"healthy": healthy, "max_age_s": max_age, "age_s": max(ages, default=None)}
+    return healthy, report | {"workers": [asdict(each) for each in known]}
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Read ``8080`` or ``0.0.0.0:8080``. Raises InvalidOption."""
+    host, _, port = text.rpartition(":")
+    if not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65_535:
+        raise InvalidOption(
+            option="health", value=text, must="must be PORT or HOST:PORT, like 8080 or 0.0.0.0:8080"
+        )
+    return host or "127.0.0.1", int(port)
+
+
+class Probe:
+    """Answers HTTP requests about this process' workers: 200 if they are healthy, 503 if not; the body is JSON."""
+
+    def __init__(
+        self, address: str, *, max_age: float = MAX_AGE, place: Path | None = None
+    ) -> None:
+        """Raises InvalidOption, or OSError if the address cannot be had."""
+        host, port = parse_address(address)
+        me = os.getpid()
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = REQUEST_WAIT
+
+            def do_GET(self) -> None:
+                mine = [each for each in workers(place) if me in (each.pid, each.parent)]
+                healthy, report = verdict(mine, max_age)
+                body = json.dumps(report).encode()
+                self.send_response(200 if healthy else 503)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
+                log.debug("health: %s", format % args)
+
+        self._server = ThreadingHTTPServer((host, port), Handler)
+        self._server.daemon_threads = True
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="rq-core-health", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(REQUEST_WAIT)
+
+
+@contextlib.contextmanager
+def probing(address: str | None) -> Any:
+    """Answer HTTP requests during the block, if an address is given."""
+    if address is None:
+        yield
+        return
+    with contextlib.closing(Probe(address)):
+        yield

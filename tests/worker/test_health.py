@@ -1,0 +1,140 @@
+"""Health is the age of the last claim that Redis answered, not a process that lives."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rq_core import InvalidOption, health
+from rq_core.app import App
+from rq_core.client import Client
+from tests.support import crew
+from tests.support.crew import worker_process
+from tests.support.servers import RedisServer, free_port
+from tests.support.wait import wait_until
+
+
+@pytest.fixture(autouse=True)
+def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "tmp"
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+
+
+def ask(*words: str) -> tuple[int, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "rq_core.cli", "health", "--json", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, json.loads(done.stdout)
+
+
+def probe(port: int) -> tuple[int, Any]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+    except OSError:
+        return 0, None
+
+
+def test_a_machine_without_workers_is_not_healthy() -> None:
+    assert ask() == (1, {"healthy": False, "max_age_s": 30.0, "age_s": None, "workers": []})
+
+
+def test_a_worker_that_cannot_claim_grows_old_though_it_lives(
+    start_redis: Callable[..., RedisServer], witness: crew.Witness
+) -> None:
+    server, port = start_redis(), free_port()
+    with App(server.url) as app:
+        app.enqueue("crew", "coroutine", {})
+    with worker_process(server.url, witness, "--grace", "0", "--health", str(port)) as process:
+        wait_until(lambda: witness.lines("coroutine"), "the worker works", timeout=20)
+        status, report = ask("--max-age", "3")
+        assert (status, report["healthy"], probe(port)[0]) == (0, True, 200)
+        assert [each["pid"] for each in report["workers"]] == [process.pid]
+
+        server.freeze()
+        wait_until(lambda: ask("--max-age", "3")[0] == 1, "it is too old", timeout=20)
+        server.thaw()
+        wait_until(lambda: ask("--max-age", "3")[0] == 0, "it claims again", timeout=20)
+        process.terminate()
+        process.wait(20)
+
+    assert ask()[1]["workers"] == []
+
+
+def test_the_probe_of_a_supervisor_answers_for_its_workers(
+    client: Client, app: App, witness: crew.Witness
+) -> None:
+    port = free_port()
+    with worker_process(app.redis_url, witness, "--processes", "2", "--health", str(port)):
+        _, report = wait_until(
+            lambda: (found := probe(port))[0] == 200 and len(found[1]["workers"]) == 2 and found,
+            "both work",
+            timeout=30,
+        )
+
+    assert report["age_s"] <= report["max_age_s"] == 30
+
+
+def test_the_file_of_a_killed_worker_is_removed(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    place = tmp_path / "workers"
+    pulse = health.Pulse(place)
+    pulse.start("w-1", ["q"])
+    facts = json.loads((place / "w-1.json").read_text())
+    (place / "w-2.json").write_text(json.dumps(facts | {"pid": dead.pid, "worker": "w-2"}))
+
+    assert [each.worker for each in health.workers(place)] == ["w-1"]
+    assert [each.name for each in place.iterdir()] == ["w-1.json"]
+    pulse.end()
+    assert health.workers(place) == []
+
+
+def test_a_directory_of_somebody_else_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, elsewhere = tmp_path / "workers", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    place.symlink_to(elsewhere)
+
+    health.Pulse(place).start("w-1", ["q"])
+
+    assert list(elsewhere.iterdir()) == []
+    assert "belongs to somebody else" in caplog.text
+
+
+def test_age_is_that_of_the_last_claim(tmp_path: Path) -> None:
+    pulse = health.Pulse(tmp_path / "workers")
+    pulse.start("w-1", ["q"])
+    os.utime(tmp_path / "workers" / "w-1.json", (1, 1))
+    (old,) = health.workers(tmp_path / "workers")
+    pulse.beat()
+    (new,) = health.workers(tmp_path / "workers")
+    pulse.end()
+
+    assert old.age_s > 1e9
+    assert new.age_s < 5
+    assert health.verdict([old, new], 30)[0] is False
+
+
+@pytest.mark.parametrize("text", ["", "x", "1:x", "70000", "-1"])
+def test_an_address_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidOption, match="PORT"):
+        health.parse_address(text)
