@@ -32,6 +32,8 @@ BLOCK_MARGIN: Final = 2.0
 CONNECT_TIMEOUT: Final = 5.0
 
 _BROKEN = (redis.ConnectionError, redis.TimeoutError, OSError, EOFError)
+_BROKEN_ASYNC = (TimeoutError, RuntimeError, *_BROKEN)
+"""RuntimeError is what uvloop raises to whoever writes to a connection that was just reset."""
 _ANSWERED = (redis.AuthenticationError, redis.BusyLoadingError)
 """What redis-py counts as a broken connection, though the server answered: it carried nothing out, and says why."""
 
@@ -182,7 +184,9 @@ class AsyncPoolWire:
             connection: Any = await self._pool.get_connection()
         except _ANSWERED as error:
             return [ReplyError(_words(error))] * len(commands)
-        except (TimeoutError, *_BROKEN) as error:
+        except _BROKEN_ASYNC as error:
+            # What broke in the middle of its greeting counts as connected with redis-py, and must not be used.
+            await self._distrust()
             return [Unsent(_words(error))] * len(commands)
         except redis.RedisError as error:
             return [ReplyError(_words(error))] * len(commands)
@@ -198,7 +202,7 @@ class AsyncPoolWire:
                     replies.append(ReplyError(_words(error)))
         except _ANSWERED as error:
             replies += [ReplyError(_words(error))] * (len(commands) - len(replies))
-        except (TimeoutError, *_BROKEN) as error:
+        except _BROKEN_ASYNC as error:
             await connection.disconnect(nowait=True)
             await self._distrust()
             replies += [Lost(_words(error))] * (len(commands) - len(replies))
@@ -213,7 +217,8 @@ class AsyncPoolWire:
         """See Wire.block."""
         try:
             connection: Any = await self._pool.get_connection()
-        except (TimeoutError, *_BROKEN, redis.RedisError) as error:
+        except (*_BROKEN_ASYNC, redis.RedisError) as error:
+            await self._distrust()
             raise Unsent(_words(error)) from error
         try:
             await connection.send_command(*command)
@@ -223,7 +228,7 @@ class AsyncPoolWire:
                 return await connection.read_response(timeout=seconds + 2 * BLOCK_MARGIN)
         except redis.ResponseError as error:
             raise ReplyError(_words(error)) from error
-        except (TimeoutError, *_BROKEN) as error:
+        except _BROKEN_ASYNC as error:
             await connection.disconnect(nowait=True)
             await self._distrust()
             raise Lost(_words(error)) from error
@@ -235,7 +240,7 @@ class AsyncPoolWire:
 
     async def _distrust(self) -> None:
         """See PoolWire._distrust."""
-        with contextlib.suppress(redis.RedisError, OSError):
+        with contextlib.suppress(redis.RedisError, *_BROKEN_ASYNC):
             await self._pool.disconnect(inuse_connections=False)
 
     async def close(self) -> None:

@@ -215,9 +215,16 @@ class Worker:
 
     async def _work(self) -> None:
         while not self._stopping.is_set():
-            await self._turn()
-            if self.options.burst and await self._nothing_left():
-                return
+            try:
+                await self._turn()
+                if self.options.burst and await self._nothing_left():
+                    return
+            except RqCoreError:
+                raise
+            except Exception:
+                # What nobody foresaw must not end the worker; the leases of what it held expire at worst.
+                log.exception("a turn failed, trying again", extra={"worker": self.name})
+                await asyncio.sleep(TROUBLE_PAUSE)
 
     async def _let_end(self, task: asyncio.Task[None], seconds: float) -> None:
         """Wait for a task: for ``seconds``, or until somebody is in a hurry."""
@@ -404,6 +411,8 @@ class Worker:
             results = await self._client.carry_out(calls)
         except BaseException:
             self._finished = finished + self._finished
+            self._occupied -= sum(limit for _, limit in claims)
+            self._look_at(queue for queue, _ in claims)
             raise
         trouble = False
         for (_, group), result in zip(settling, results, strict=False):

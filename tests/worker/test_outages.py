@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
 
 from rq_core import App, Cap, current_job
 from rq_core.errors import ServerUnavailable
-from rq_core.operations import Lost
+from rq_core.operations import Lost, Unsent
 from rq_core.wire import AsyncPoolWire
 from rq_core.worker import Worker, WorkerOptions
 from tests.support import crew, outages
@@ -138,6 +142,74 @@ async def test_a_wait_for_tokens_that_is_given_up_is_no_answer(
     await wire.close()
 
     assert replies == [["0"], ["1"], ["2"]]
+
+
+async def test_an_error_that_nobody_foresaw_does_not_end_the_worker(
+    valkey_url: str, witness: crew.Witness
+) -> None:
+    """uvloop raises RuntimeError to whoever writes to a connection that was just reset: the worker was gone."""
+    crew.app.connect_to(valkey_url)
+    worker = Worker(crew.app, WorkerOptions(queues=("crew",), concurrency=1, grace=1.0))
+    broken: list[str] = []
+
+    class Wire(AsyncPoolWire):
+        async def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+            if len(broken) < 2 and commands[0][0] == "EVALSHA" and witness.lines():
+                broken.append(str(commands[0]))
+                raise KeyError("nobody foresaw this")
+            return await super().exchange(commands)
+
+    worker._client._wire = Wire(valkey_url)
+    running = asyncio.create_task(worker.run())
+    client = crew.app.client
+    try:
+        for n in range(4):
+            handle = await crew.coroutine.enqueue_async(n=n)
+            await wait_until_async(lambda h=handle: client.job(h.id) is None, "it is done")  # type: ignore[misc]
+    finally:
+        worker.stop()
+        await running
+        await crew.app.aclose()
+
+    assert len(broken) == 2
+
+
+def test_a_reset_in_the_middle_of_a_greeting_is_an_outage(redis_server: RedisServer) -> None:
+    """With uvloop, which the command line uses. Connections that are half greeted must not be used either."""
+    import uvloop
+
+    url = redis_server.url.replace("/0", "/3")
+    with redis.Redis.from_url(url) as there:
+        there.set("where", "three")
+
+    async def hammer() -> set[str]:
+        wire = AsyncPoolWire(url)
+        until = time.monotonic() + 3
+        found: set[str] = set()
+        while time.monotonic() < until:
+            (reply,) = await wire.exchange([["GET", "where"]])
+            if not isinstance(reply, Lost | Unsent):
+                found.add(str(reply))
+        await wire.close()
+        return found
+
+    stop = threading.Event()
+
+    def reset() -> None:
+        with redis_server.client() as client:
+            while not stop.is_set():
+                client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+                time.sleep(0.001)
+
+    resetting = threading.Thread(target=reset)
+    resetting.start()
+    try:
+        found = uvloop.run(hammer())
+    finally:
+        stop.set()
+        resetting.join()
+
+    assert found == {"three"}
 
 
 async def test_a_worker_can_be_stopped_while_redis_is_away(
