@@ -39,7 +39,7 @@ def main() -> None:
     fatal = rest[0] if rest else "-"
     if len(rest) > 1:
         database.IDLE_TIMEOUT_MS = int(rest[1])  # type: ignore[misc]
-        run.STALLED_MS = int(rest[1])  # type: ignore[misc, attr-defined]
+        run.STALLED_MS = int(rest[1])  # type: ignore[attr-defined]
     on_step = stopping_at(fatal)
     real_copy = database.Database._copy
 
