@@ -1,14 +1,12 @@
 --[[ cancel: somebody no longer wants jobs. One that waits is gone at once; one that runs is flagged, and its
-worker learns of it when it next extends its leases. A plain list keeps the entry of a cancelled job, as a
-tombstone that claim passes over, so that a cancel costs the same at any depth.
+worker learns of it when it next extends its leases.
 
 Transitions: ready -cancelled-> none, scheduled -cancelled-> none, running -cancel_requested-> cancelling
 Flags: allow-oom
 Keys: meta state jobs waiting lanes open blocked holders caps rates fair scheduled outbox slots expiring wake
-Meta: tombstones
 Args: slot number:int by why
 Each: id
-Uses: call emit state lanes wake batch
+Uses: call emit state lanes leave wake batch
 Returns: ok {ID cancelled|cancelling|dead|gone}… | epoch
 Invariants: I6, I10
 ]]
@@ -25,17 +23,8 @@ local lines = read_many(state, ids)
 redis.call('HLEN', jobs)
 redis.call('ZCARD', scheduled)
 
---- A waiting job leaves its lane. If that was open, what stood behind it may be served now.
-local function leave_lane(lane, id, job)
-  remove(lane, {member = member_of(lane, count(job, 'seq'), id)})
-  if lane.was == 'open' or lane.where == 'open' then
-    moved_on(lane)
-  end
-end
-
 local cancelled, requested = {}, {}
-local gone, undue, flagged, answer, seen = {}, {}, {}, {}, {}
-local tombstones = 0
+local flagged, answer, seen = {}, {}, {}
 for i, id in ipairs(ids) do
   local job = seen[id] or read_line(lines[i])
   local outcome
@@ -44,13 +33,7 @@ for i, id in ipairs(ids) do
   elseif job.state == 'ready' or job.state == 'scheduled' then
     outcome = 'cancelled'
     cancelled[#cancelled + 1] = '["' .. id .. '"]'
-    gone[#gone + 1] = id
-    undue[#undue + 1] = 'job|' .. id
-    if job.state == 'ready' and job.lane then
-      leave_lane(lane_of(job.lane), id, job)
-    elseif job.state == 'ready' then
-      tombstones = tombstones + 1
-    end
+    leave(id, job)
     job.state = 'gone'
   elseif job.state == 'running' then
     outcome = 'cancelling'
@@ -69,15 +52,10 @@ check_lanes()
 
 emit('cancelled', now, by, cancelled, why)
 emit('cancel_requested', now, by, requested, why)
-call_many('HDEL', state, gone)
-call_many('HDEL', jobs, gone)
+write_leaves()
 call_many('HSET', state, flagged)
-call_many('ZREM', scheduled, undue)
 write_lanes()
 if wakes then
   push_token()
-end
-if tombstones > 0 then
-  set_fact('tombstones', fact('tombstones') + tombstones)
 end
 return close_call(answer)

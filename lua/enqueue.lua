@@ -5,12 +5,14 @@ FULL is empty (it waits), or rules: `discard|SCOPE|N` and `reject|SCOPE|N` for a
 and what waits in the job's lane, and `most|N` for how many may wait in the lane. N is the cap in the producer's code, for
 as long as no worker has stored one; it may be left out.
 
+SPEC_MAX is up to how many bytes of a job its event keeps whole, arguments included, so that SQL can restore it; 0 is none.
+
 Transitions: none -enqueued-> ready, none -enqueued-> scheduled, none -discarded-> none
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled outbox slots expiring wake
-Meta: sequence backlog_max_jobs backlog_max_bytes caps_by_task
-Args: slot number:int by
+Meta: sequence caps_by_task
+Args: slot number:int by spec_max:int
 Each: id delay_ms:int priority:int head detail spec lane full
-Uses: call emit ready lanes due wake batch
+Uses: call backlog emit ready lanes due wake batch
 Returns: ok {PLACE duplicate|discarded|rejected SCOPE}… | refused audit_backlog BACKLOG BOUND |
     refused arguments priority | epoch. PLACE counts the jobs of the call from 1; SCOPE is - for a duplicate
 Invariants: I1 (the outbox entry and the jobs are one write), I6, I10
@@ -20,11 +22,9 @@ local refusal = open_call()
 if refusal then
   return refusal
 end
-if facts.audit == 'on' then
-  local bound = fact('backlog_max_jobs')
-  if fact('backlog_jobs') >= bound or fact('backlog_bytes') >= fact('backlog_max_bytes') then
-    return {'refused', 'audit_backlog', fact('backlog_jobs'), bound}
-  end
+refusal = refuse_backlog()
+if refusal then
+  return refusal
 end
 
 local ids, names = {}, {}
@@ -116,21 +116,24 @@ for i = 1, each_count do
     seen[id] = true
     specs[#specs + 1], specs[#specs + 2] = id, spec
     lines[#lines + 1] = id
-    local begin, with_lane = '["' .. id .. '",', ']'
+    local begin, ending = '["' .. id .. '",', ']'
     if lane ~= '' then
-      head, with_lane = head .. ' lane=' .. lane, ',"' .. lane .. '"]'
+      head, ending = head .. ' lane=' .. lane, ',"' .. lane .. '"]'
+    end
+    if #spec <= spec_max then
+      ending = (lane ~= '' and ending:sub(1, -2) or ',null') .. ',' .. cjson.encode(spec) .. ']'
     end
     if delay_ms > 0 then
       local at = now + delay_ms
       lines[#lines + 1] = 'scheduled ' .. head .. ' due=' .. at .. since
       due[#due + 1], due[#due + 2] = at, 'job|' .. id
-      events[#events + 1] = begin .. 'null,' .. at .. ',' .. detail .. with_lane
+      events[#events + 1] = begin .. 'null,' .. at .. ',' .. detail .. ending
       earlier = earlier or not next_due or at < next_due
     else
       seq = seq + 1
       local place = tostring(seq)
       lines[#lines + 1] = 'ready ' .. head .. ' seq=' .. place .. since
-      events[#events + 1] = begin .. place .. ',null,' .. detail .. with_lane
+      events[#events + 1] = begin .. place .. ',null,' .. detail .. ending
       if lane ~= '' then
         put(lane_of(lane), seq, id)
       else

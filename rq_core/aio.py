@@ -220,6 +220,19 @@ class AsyncClient:
         """See Operations.dead."""
         return await self.run(self.operations.dead(queue, limit))
 
+    async def restore(
+        self,
+        queue: str,
+        records: Sequence[ops.Restoration],
+        *,
+        after: str,
+        by: str | None = None,
+        why: str = "",
+    ) -> ops.Restored:
+        """See Operations.restore."""
+        plan = self.operations.restore(queue, records, after=after, by=by, why=why)
+        return await self.run(plan)
+
     async def wait_wake(self, queues: Sequence[str], seconds: float) -> str | None:
         """Take a wake token: the queue that had one, or None after ``seconds``. Raises Unsent, Lost or ReplyError
         of rq_core.operations."""

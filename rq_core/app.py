@@ -45,7 +45,7 @@ from rq_core.placing import Placing, read_policy
 from rq_core.redaction import Redact, redactor_of
 from rq_core.retry import RetryPolicy
 from rq_core.scopes import Limit, ScopeStatus
-from rq_core.settings import SETTINGS
+from rq_core.settings import AUDIT_PAYLOADS, SETTINGS
 from rq_core.task import TIMEOUT_MIN, AsyncTask, JobOptions, PriorityName, Task
 
 if TYPE_CHECKING:
@@ -64,6 +64,21 @@ MAX_PAYLOAD: Final = 1024 * 1024
 """Bytes of a job's arguments as JSON."""
 
 _ASYNC_CHUNK: Final = 1_000
+
+
+AuditPayload = Literal["digest", "full"]
+"""What the log keeps of a job's arguments."""
+
+
+def _spec_max(audit_payload: str) -> int:
+    """Up to how many bytes of a job its event keeps. Raises InvalidOption."""
+    if audit_payload not in AUDIT_PAYLOADS:
+        raise InvalidOption(
+            option="audit_payload",
+            value=audit_payload,
+            must=f"must be one of {', '.join(AUDIT_PAYLOADS)}",
+        )
+    return AUDIT_PAYLOADS[audit_payload]
 
 
 class _Draft(NamedTuple):
@@ -93,7 +108,10 @@ class App:
     redis://localhost:6379/0. ``audit`` is the SQLAlchemy URL of the audit database, by default
     RQ_CORE_AUDIT_URL, else none. ``max_payload`` is in bytes. ``ids`` makes job ids. ``redact`` is a
     function, or its import path, through which everything passes that an error says before it is
-    kept or logged (:mod:`rq_core.redaction`). Raises InvalidName or InvalidOption.
+    kept or logged (:mod:`rq_core.redaction`). ``audit_payload`` "full" keeps the arguments of this
+    app's jobs in the audit log, up to 64 KiB a job, as they are: no redactor sees them. Then jobs
+    that Redis lost can be put back (``rq-core audit restore``). "digest", the default, keeps them
+    out of SQL. Raises InvalidName or InvalidOption.
     """
 
     def __init__(
@@ -107,6 +125,7 @@ class App:
         ids: Callable[[], str] | None = None,
         connections: Connections | None = None,
         redact: Redact | str | None = None,
+        audit_payload: AuditPayload = "digest",
     ) -> None:
         self.redis_url = redis or os.environ.get(REDIS_URL_VARIABLE) or DEFAULT_REDIS_URL
         self.audit_url = audit or os.environ.get(AUDIT_URL_VARIABLE) or None
@@ -122,6 +141,9 @@ class App:
         self._make_id = ids or JobIds()
         self.redact = redact
         self._tasks: dict[str, Task[..., Any]] = {}
+        self._spec_max = _spec_max(audit_payload)
+        self._spec_max_of: dict[str, int] = {}
+        """Of queues that say otherwise."""
         self._settings: dict[str, dict[str, int]] = {}
         self.declared = Declared()
         """What the code says of caps, rates and fairness."""
@@ -247,7 +269,9 @@ class App:
             if size > self.max_payload:
                 raise PayloadTooLarge(task=profile.task, size=size, limit=self.max_payload)
         job_id = options.id if options.id is not None else self._make_id()
-        return NewJob(job_id, options.queue, profile, args_json, options.delay_ms, lane, full)
+        queue = options.queue
+        spec_max = self._spec_max_of.get(queue, self._spec_max)
+        return NewJob(job_id, queue, profile, args_json, options.delay_ms, lane, full, spec_max)
 
     def handle(self, job: NewJob, accepted: Accepted | None = None) -> JobHandle[Any]:
         """Return the handle of a job of this app. Raises ScopeFull if it was rejected."""
@@ -464,6 +488,7 @@ class App:
         cap: int | None = None,
         fair: str | Literal[False] | None = None,
         weights: Mapping[str, int] | None = None,
+        audit_payload: AuditPayload | None = None,
     ) -> None:
         """Declare a queue's settings. A worker applies them when it starts; so does apply_settings.
 
@@ -472,9 +497,11 @@ class App:
         its jobs may be claimed at once. ``fair`` names the argument whose values share the queue:
         among jobs of one priority each is served in turn, in proportion to its weight (1, if
         ``weights`` does not have it), however many jobs the others have waiting; False ends that.
+        ``audit_payload`` is App's, for the jobs that this app enqueues here; it takes effect at once.
         What is None stays as it is. Raises InvalidName, InvalidOption.
         """
         changes: dict[str, int] = {}
+        spec_max = None if audit_payload is None else _spec_max(audit_payload)
         for field, option, value in (
             ("lease_ms", "lease", lease),
             ("dead_retention_ms", "dead_retention", dead_retention),
@@ -494,6 +521,8 @@ class App:
         check_name("queue", name)
         self.declared.set_queue(name, cap, "" if fair is False else fair, weights)
         self._settings.setdefault(name, {}).update(changes)
+        if spec_max is not None:
+            self._spec_max_of[name] = spec_max
 
     @property
     def settings(self) -> Mapping[str, Mapping[str, int]]:

@@ -163,6 +163,18 @@ class Client:
         """See Operations.detach."""
         self.run(self.operations.detach(queue, audit_id))
 
+    def restore(
+        self,
+        queue: str,
+        records: Sequence[ops.Restoration],
+        *,
+        after: str,
+        by: str | None = None,
+        why: str = "",
+    ) -> ops.Restored:
+        """See Operations.restore."""
+        return self.run(self.operations.restore(queue, records, after=after, by=by, why=why))
+
     def read_outbox(self, queue: str, start: str, count: int) -> list[tuple[str, dict[str, str]]]:
         """See Operations.read_outbox."""
         return self.run(self.operations.read_outbox(queue, start, count))

@@ -150,6 +150,11 @@ class NothingDeclared(Refused):
     or none to lift it."""
 
 
+class RestoredMeanwhile(Refused):
+    """jobs of queue {queue!r} were restored meanwhile ({last}), so what SQL knew is not up to date: once that is
+    mirrored, run `rq-core audit restore` again."""
+
+
 class LayoutMismatch(Refused):
     """queue {queue!r} has layout {found}, this release knows layout {known}: use the release that
     made it, or drain the queue first."""

@@ -22,7 +22,7 @@ GONE: Final = "gone"
 READERS: Final = "rq_core.history"
 """Entry points by which another package (sql_audit) reads history for rq_core, which imports none."""
 
-_ENDS: Final = frozenset({Event.SUCCEEDED, Event.CANCELLED, Event.PRUNED})
+_ENDS: Final = frozenset({Event.SUCCEEDED, Event.CANCELLED, Event.PRUNED, Event.REMOVED})
 """Events after which a job is no longer in Redis. As states, SQL's, they are called the same."""
 
 
@@ -60,8 +60,8 @@ class JobHandle(Generic[R_co]):
     def state(self) -> str:
         """Return the word for where the job stands.
 
-        It is scheduled, ready, running, cancelling or dead, as Redis has it; succeeded, cancelled
-        or pruned, as SQL has it if an audit database is set; else ``gone``.
+        It is scheduled, ready, running, cancelling or dead, as Redis has it; succeeded, cancelled,
+        pruned or removed, as SQL has it if an audit database is set; else ``gone``.
 
         For a moment after a job's end the mirror may not have it yet; it is ``gone`` then, too.
         """

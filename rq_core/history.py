@@ -149,6 +149,18 @@ _TAKEN: Final[dict[Event, tuple[str, ...]]] = {
     Event.DIED: ("failures",),
     Event.ROLLED_BACK: ("unknown",),
     Event.LEASE_EXPIRED: ("losses",),
+    Event.RESTORED: (
+        "task",
+        "priority",
+        "max_attempts",
+        "max_losses",
+        "seq",
+        "lane",
+        "claims",
+        "failures",
+        "losses",
+        "unknown",
+    ),
 }
 """What a record takes over as the event gives it."""
 
@@ -159,8 +171,8 @@ _RESET: Final[dict[Event, tuple[str, ...]]] = {
 }
 """Counters that begin again."""
 
-_BEGINNINGS: Final = frozenset({Event.ENQUEUED, Event.DISCARDED, Event.BASELINE})
-"""Events before which there is nothing to know."""
+BEGINNINGS: Final = frozenset({Event.ENQUEUED, Event.DISCARDED, Event.BASELINE, Event.RESTORED})
+"""Events before which there is nothing to know of a job."""
 
 
 def fold(record: JobRecord | None, entry: Entry, event: JobEvent) -> tuple[JobRecord, str | None]:
@@ -172,7 +184,7 @@ def fold(record: JobRecord | None, entry: Entry, event: JobEvent) -> tuple[JobRe
     problem = None
     if record is None:
         record = JobRecord(event.job_id)
-        record.complete = entry.event in _BEGINNINGS
+        record.complete = entry.event in BEGINNINGS
     if entry.event is Event.SETTLEMENT_REFUSED:
         return record, None
     before = record.state
@@ -212,6 +224,8 @@ def _take(record: JobRecord, event: Event, facts: Mapping[str, Any]) -> None:
         setattr(record, name, facts[name])
     if event is Event.ROLLED_BACK and facts["lane"] is not None:
         record.lane = facts["lane"]
+    if event is Event.RESTORED:
+        record.complete = True
 
 
 def _target(event: Event, facts: Mapping[str, Any]) -> State | None:
@@ -225,11 +239,11 @@ def _target(event: Event, facts: Mapping[str, Any]) -> State | None:
             return State.RUNNING
         case Event.DIED:
             return State.DEAD
-        case Event.LEASE_EXPIRED:
+        case Event.LEASE_EXPIRED | Event.RESTORED:
             return State(facts["target"])
         case Event.CANCEL_REQUESTED:
             return State.CANCELLING
-        case Event.SUCCEEDED | Event.CANCELLED | Event.PRUNED | Event.DISCARDED:
+        case Event.SUCCEEDED | Event.CANCELLED | Event.PRUNED | Event.REMOVED | Event.DISCARDED:
             return None
         case _:
             raise ValueError(f"{event} is not about a job")

@@ -102,6 +102,8 @@ class NewJob(NamedTuple):
     """Where it waits for its scopes (scopes.lane_name); empty: it has none."""
     full: str = ""
     """What happens when a scope is full (scopes.full_rules); empty: it waits."""
+    spec_max: int = 0
+    """Up to how many bytes of the job's JSON its event keeps, arguments included."""
 
     def record(self) -> tuple[str, int, int, str, str, str, str, str]:
         """The job as enqueue.lua takes it: id delay_ms priority head detail spec lane full."""

@@ -46,6 +46,8 @@ class Event(StrEnum):
     CANCELLED = "cancelled"
     REQUEUED = "requeued"
     PRUNED = "pruned"
+    RESTORED = "restored"
+    REMOVED = "removed"
     BASELINE = "baseline"
     SETTLEMENT_REFUSED = "settlement_refused"
     PAUSED = "paused"
@@ -103,6 +105,12 @@ TRANSITIONS: Final[tuple[Transition, ...]] = (
     Transition(_S.RUNNING, _E.CANCEL_REQUESTED, _S.CANCELLING, "cancel"),
     Transition(_S.DEAD, _E.REQUEUED, _S.READY, "requeue"),
     Transition(_S.DEAD, _E.PRUNED, None, "prune"),
+    Transition(None, _E.RESTORED, _S.READY, "restore", "Redis lost it"),
+    Transition(None, _E.RESTORED, _S.SCHEDULED, "restore", "and it is not due yet"),
+    Transition(None, _E.RESTORED, _S.DEAD, "restore", "and it was dead"),
+    Transition(_S.READY, _E.REMOVED, None, "restore", "it had ended, and Redis forgot that"),
+    Transition(_S.SCHEDULED, _E.REMOVED, None, "restore", "it had ended, and Redis forgot that"),
+    Transition(_S.DEAD, _E.REMOVED, None, "restore", "it had ended, and Redis forgot that"),
 )
 """Every legal arrow of a job, by the script that draws it. Nothing else may move a job."""
 
@@ -130,15 +138,23 @@ _TASK = EventField("task", "name of the task")
 _PRIORITY = EventField("priority", "critical, high, normal or low")
 _MAX_ATTEMPTS = EventField("max_attempts", "failures that the job survives, plus one")
 _MAX_LOSSES = EventField("max_losses", "lost leases at which the job is dead")
+_DIGEST = EventField("digest", "first 32 hex digits of the SHA-256 of the arguments' JSON")
+_CLAIMS = EventField("claims", "claims so far")
+_FAILED = EventField("failures", "failures so far")
+_LOST = EventField("losses", "leases lost so far")
+_UNKNOWN = EventField("unknown", "times given back because a worker lacked the task")
 _LANE = EventField(
     "lane", "where it waits for its scopes: priority+scope+scope…; null: it has none"
 )
 
 JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
     _E.ENQUEUED: (
-        _ID, _SEQ, _DUE, _TASK, _PRIORITY, _MAX_ATTEMPTS, _MAX_LOSSES,
-        EventField("digest", "first 32 hex digits of the SHA-256 of the arguments' JSON"),
-        _LANE,
+        _ID, _SEQ, _DUE, _TASK, _PRIORITY, _MAX_ATTEMPTS, _MAX_LOSSES, _DIGEST, _LANE,
+        EventField(
+            "spec",
+            "the job's immutable JSON, arguments included, as text; null unless its producer has"
+            ' audit_payload="full", or if it is longer than that keeps',
+        ),
     ),
     _E.DISCARDED: (
         _ID, _TASK, _LANE,
@@ -159,8 +175,7 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
     _E.RETRIED: (_ID, _FENCE, _DUE, _FAILURES, _ERROR),
     _E.DIED: (_ID, _FENCE, _REASON, _FAILURES, _ERROR),
     _E.ROLLED_BACK: (
-        _ID, _FENCE, _DUE, _REASON,
-        EventField("unknown", "times given back because a worker lacked the task"),
+        _ID, _FENCE, _DUE, _REASON, _UNKNOWN,
         EventField("lane", "the lane that it goes to, if that is another one; null: its own"),
     ),
     _E.LEASE_EXPIRED: (
@@ -173,15 +188,22 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
     _E.CANCELLED: (_ID, _FENCE),
     _E.REQUEUED: (_ID, _SEQ),
     _E.PRUNED: (_ID,),
+    _E.RESTORED: (
+        _ID, _SEQ, _DUE,
+        EventField("target", "ready, scheduled or dead"),
+        _TASK, _PRIORITY, _MAX_ATTEMPTS, _MAX_LOSSES, _DIGEST,
+        EventField("enqueued_ms", "when it was enqueued (Unix ms); null if nobody knows"),
+        _CLAIMS, _FAILED, _LOST, _UNKNOWN, _REASON, _LANE,
+    ),
+    _E.REMOVED: (
+        _ID,
+        EventField("reason", "the event that had ended it, and that Redis forgot"),
+    ),
     _E.BASELINE: (
         _ID,
         EventField("state", "as Redis has it; null: Redis does not have the job"),
         _TASK, _PRIORITY, _MAX_ATTEMPTS, _MAX_LOSSES, _SEQ, _DUE,
-        EventField("claims", "claims so far"),
-        EventField("failures", "failures so far"),
-        EventField("losses", "leases lost so far"),
-        EventField("unknown", "times given back because a worker lacked the task"),
-        _FENCE,
+        _CLAIMS, _FAILED, _LOST, _UNKNOWN, _FENCE,
         EventField("worker", "who holds the claim in force"),
         EventField("since_ms", "when it entered its state (Unix ms)"),
         _REASON, _LANE,

@@ -184,6 +184,29 @@ class CapChange(NamedTuple):
     limit: Limit
 
 
+class Restoration(NamedTuple):
+    """What restore.lua is to do about one job: see rq_core.restoration."""
+
+    id: str
+    kind: str
+    """restore, missing or remove."""
+    due_ms: int
+    line: str
+    """restore, missing: its state line, without place, due time and since when; remove: as it reads now."""
+    detail: str
+    """The rest of the event's fields, as JSON."""
+    spec: str = ""
+
+
+class Restored(NamedTuple):
+    """What became of a restore."""
+
+    last: str
+    """The ``after`` of the next one."""
+    outcomes: dict[str, str]
+    """By id: restored, removed, gone, or the state that it is in and was left in."""
+
+
 @dataclass(frozen=True, slots=True)
 class Extended:
     """What a worker learns when it extends its leases."""
@@ -397,6 +420,8 @@ class Operations:
                 return errors.AuditBacklogFull(queue=call.queue, backlog=backlog, bound=bound)
             case ["elsewhere", attached]:
                 return errors.AuditElsewhere(queue=call.queue, attached=attached)
+            case ["restored", last]:
+                return errors.RestoredMeanwhile(queue=call.queue, last=last)
             case ["layout", found]:
                 return errors.LayoutMismatch(queue=call.queue, found=found, known=LAYOUT)
             case ["undeclared", scope]:
@@ -491,11 +516,11 @@ class Operations:
     # Producers.
 
     def enqueue_call(self, queue: str, jobs: Sequence[NewJob]) -> Call[Accepted]:
-        """One chunk of jobs of one queue."""
+        """One chunk of jobs of one queue, with one ``spec_max``."""
         return Call(
             "enqueue",
             queue,
-            {"by": self.name},
+            {"by": self.name, "spec_max": jobs[0].spec_max if jobs else 0},
             lambda others: _parse_accepted(jobs, others),
             [job.record() for job in jobs],
             tuple(job.id for job in jobs),
@@ -819,6 +844,25 @@ class Operations:
         args = {"audit_id": audit_id, "upto": upto, "jobs": jobs, "size": size}
         yield from self.one(Call("trim", queue, args, _nothing))
 
+    # After a loss.
+
+    def restore(
+        self,
+        queue: str,
+        records: Sequence[Restoration],
+        *,
+        after: str,
+        by: str | None = None,
+        why: str = "",
+    ) -> Plan[Restored]:
+        """Put lost jobs back and take revived ones out, as SQL knows them: see restore.lua. At most BATCH_MAX records.
+
+        ``after`` is the last restore that was known when SQL was read: ``restored`` of the queue's meta, or of this
+        call's last answer. Raises RestoredMeanwhile if there was another, AuditBacklogFull, QueueFull."""
+        args = {"by": check_name("actor", by or self.name), "why": why, "after": after}
+        ids = tuple(check_name("job", record.id) for record in records)
+        return (yield from self.one(Call("restore", queue, args, _parse_restored, records, ids)))
+
     # The doctor.
 
     def repair(
@@ -888,6 +932,9 @@ def _chunks(jobs: Iterable[NewJob]) -> Iterable[tuple[str, list[NewJob]]]:
     costs: dict[str, int] = {}
     for job in jobs:
         queue = job.queue
+        if queue in waiting and waiting[queue][0].spec_max != job.spec_max:
+            yield queue, waiting.pop(queue)
+            sizes[queue] = costs[queue] = 0
         waiting.setdefault(queue, []).append(job)
         sizes[queue] = sizes.get(queue, 0) + len(job.args_json)
         costs[queue] = costs.get(queue, 0) + (LANE_COST if job.lane else 1)
@@ -973,6 +1020,10 @@ def _parse_handshake(reply: Sequence[Any]) -> Handshake:
         audit_id=None if audit_id == "-" else audit_id,
         started=None if started == "-" else started,
     )
+
+
+def _parse_restored(reply: Sequence[Any]) -> Restored:
+    return Restored(reply[0], _pairs(reply[1:]))
 
 
 def _parse_accepted(jobs: Sequence[NewJob], others: Sequence[Any]) -> Accepted:

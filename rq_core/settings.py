@@ -33,6 +33,10 @@ FLAGS: Final = ("paused", "fair")
 """Facts of ``meta`` that are 0 or 1 and changed like settings. In a fair queue, lanes of one priority are served by
 virtual time per key instead of age."""
 
+AUDIT_PAYLOADS: Final = {"digest": 0, "full": 64 * 1024}
+"""What an App's ``audit_payload`` may be, and up to how many bytes of a job its event then keeps whole. A job that is
+longer is in the log by its digest alone: the log is no store for files."""
+
 SLOT_LIFE_MS: Final = 3_600_000
 """How long a call slot is remembered after its last call."""
 

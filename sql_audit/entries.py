@@ -153,6 +153,10 @@ def _words(column: Sequence[Any]) -> bool:
     return max(map(len, words)) <= NAME_LENGTH_MAX
 
 
+def _texts(column: Sequence[Any]) -> bool:
+    return set(map(type, column)) <= {_STR, _NONE}
+
+
 def _lanes(column: Sequence[Any]) -> bool:
     if not set(map(type, column)) <= {_STR, _NONE}:
         return False
@@ -185,18 +189,20 @@ KINDS: Final[dict[str, Check]] = (
         "id": _names,
         "claim": _numbered,
         "state": _among((*State, None)),
-        "target": _among((State.READY, State.DEAD)),
+        "target": _among((State.READY, State.SCHEDULED, State.DEAD)),
         "priority": _among((*Priority, None)),
         "error": _anything,
         "scopes": _anything,
         "cap": _anything,
         "lane": _lanes,
+        "spec": _texts,
     }
     | dict.fromkeys(
         (
             "seq",
             "due_ms",
             "since_ms",
+            "enqueued_ms",
             "claims",
             "failures",
             "losses",

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any, Final
 
+from rq_core.history import BEGINNINGS
 from rq_core.machine import CLAIMED_STATES, JOB_EVENT_FIELDS, Event, State
 from sql_audit.database import plain_line
 from sql_audit.entries import Intake, clean, to_json
@@ -116,11 +117,9 @@ _IN_COLUMNS: Final[dict[Event, frozenset[str]]] = {
     Event.CLAIMED: frozenset({"id", "claim"}),
     Event.DISCARDED: frozenset({"id", "task"}),
     Event.BASELINE: frozenset({"id", "task"}),
+    Event.RESTORED: frozenset({"id", "task"}),
 }
 """The fields that a row of job_event has as columns of their own; all others are in its detail."""
-
-_BEGINNINGS: Final = frozenset({Event.ENQUEUED, Event.DISCARDED, Event.BASELINE})
-"""Events before which there is nothing to know of a job."""
 
 _DETAIL: Final = {
     event: tuple(f.name for f in fields if f.name not in _IN_COLUMNS.get(event, frozenset({"id"})))
@@ -173,6 +172,8 @@ class Folder:
             Event.CANCELLED: self._cancelled,
             Event.REQUEUED: self._requeued,
             Event.PRUNED: self._pruned,
+            Event.RESTORED: self._restored,
+            Event.REMOVED: self._removed,
             Event.BASELINE: self._baseline,
             Event.SETTLEMENT_REFUSED: self._settlement_refused,
         }
@@ -261,7 +262,7 @@ class Folder:
         """The job of an event, from now on to be written."""
         job = self.jobs.get(job_id)
         if job is None:
-            complete = intake.event in _BEGINNINGS
+            complete = intake.event in BEGINNINGS
             job = self.jobs[job_id] = Job(self.queue, job_id, complete=complete)
         self.touched[job_id] = job
         job.last_epoch, job.last_seq = intake.id
@@ -562,6 +563,32 @@ class Folder:
     def _pruned(self, intake: Intake) -> None:
         def apply(job: Job, facts: dict[str, Any]) -> None:  # noqa: ARG001 - called like the others
             job.state = "pruned"
+
+        self._each(intake, apply)
+
+    def _restored(self, intake: Intake) -> None:
+        # The event tells all that holds now, so that it does not matter what is known from before:
+        # of that, some may be orphaned.
+        def apply(job: Job, facts: dict[str, Any]) -> None:
+            job.complete = 1
+            for name in ("task", "priority", "max_attempts", "max_losses", "digest", "lane", "seq"):
+                setattr(job, name, facts[name])
+            for name in ("claims", "failures", "losses", "unknown"):
+                setattr(job, name, facts[name] or 0)
+            job.enqueued_at_ms = facts["enqueued_ms"]
+            job.claimed_at_ms = job.finished_at_ms = None
+            job.error_type = job.error_message = None
+            self._wait_again(job, facts["due_ms"])
+            if facts["target"] == State.DEAD:
+                job.state, job.reason = _DEAD, facts["reason"]
+                job.ready_at_ms, job.finished_at_ms = None, self.at_ms
+
+        self._each(intake, apply)
+
+    def _removed(self, intake: Intake) -> None:
+        def apply(job: Job, facts: dict[str, Any]) -> None:  # noqa: ARG001 - called like the others
+            job.state = "removed"
+            job.finished_at_ms = self.at_ms
 
         self._each(intake, apply)
 

@@ -371,12 +371,18 @@ def refold(
     for begin in range(0, len(ids), JOBS):
         chunk = list(ids[begin : begin + JOBS])
         of_jobs = {"queue": queue, "ids": chunk}
-        rows = [tuple(row) for row in connection.execute(_EVENTS_OF_JOBS, of_jobs)]
+        rows = events_of(connection, queue, chunk)
         jobs, attempts = folded(queue, chunk, rows, orphaned, ends)
         for statement in _DELETE_JOBS:
             connection.execute(statement, of_jobs)
         database.put_jobs(connection, jobs, [])
         database.put_attempts(connection, attempts, [])
+
+
+def events_of(connection: Connection, queue: str, ids: Sequence[str]) -> list[EventRow]:
+    """All events of some jobs, orphaned ones included, oldest first."""
+    of_jobs = {"queue": queue, "ids": list(ids)}
+    return [tuple(row) for row in connection.execute(_EVENTS_OF_JOBS, of_jobs)]
 
 
 def folded(

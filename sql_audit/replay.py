@@ -193,7 +193,9 @@ class Replay:
             "cancel_requested": self._cancel_requested,
             "cancelled": self._cancelled,
             "requeued": self._requeued,
-            "pruned": self._pruned,
+            "pruned": self._leaves,
+            "restored": self._restored,
+            "removed": self._leaves,
             "baseline": self._baseline,
             "settlement_refused": self._nothing,
             "paused": self._nothing,
@@ -428,18 +430,28 @@ class Replay:
             self._violated("I9", f"presents fence {fence}, in force is {record.fence}")
         self._release(record)
 
-    def _enqueued(self, row: EventRow, job_id: str) -> None:
-        facts = _facts(row)
+    def _begin(self, row: EventRow, job_id: str, facts: dict[str, Any], state: str) -> Record:
+        """A job is alive from here on."""
         old = self.jobs.get(job_id)
         if old is not None:
-            self._violated("I6", f"{old.state or 'alive'} -enqueued-> is not a transition")
+            self._violated("I6", f"{old.state or 'alive'} -{row[4]}-> is not a transition")
             self._release(old)
-        due = facts.get("due_ms")
-        record = self.jobs[job_id] = Record(row[9], _READY if due is None else _SCHEDULED)
+        record = self.jobs[job_id] = Record(row[9], state)
         record.lane = facts.get("lane")
-        record.claims = record.failures = record.losses = 0
+        record.claims = facts.get("claims", 0)
+        record.failures = facts.get("failures", 0)
+        record.losses = facts.get("losses", 0)
         record.max_attempts = facts.get("max_attempts")
         record.max_losses = facts.get("max_losses")
+        return record
+
+    def _enqueued(self, row: EventRow, job_id: str) -> None:
+        facts = _facts(row)
+        self._begin(row, job_id, facts, _READY if facts.get("due_ms") is None else _SCHEDULED)
+
+    def _restored(self, row: EventRow, job_id: str) -> None:
+        facts = _facts(row)
+        self._begin(row, job_id, facts, facts["target"])
 
     def _discarded(self, row: EventRow, job_id: str) -> None:
         if (old := self.jobs.get(job_id)) is not None:
@@ -547,7 +559,8 @@ class Replay:
         record.failures = record.losses = 0
         record.state = _READY
 
-    def _pruned(self, row: EventRow, job_id: str) -> None:
+    def _leaves(self, row: EventRow, job_id: str) -> None:
+        """A job goes that nobody holds."""
         self._release(self._meet(row, job_id))
         del self.jobs[job_id]
 
@@ -566,13 +579,8 @@ class Replay:
             self.restated += 1
         if state is None:
             return
-        record = self.jobs[job_id] = Record(row[9], state)
-        record.lane, record.fence = facts.get("lane"), fence
-        record.claims = facts.get("claims", 0)
-        record.failures = facts.get("failures", 0)
-        record.losses = facts.get("losses", 0)
-        record.max_attempts = facts.get("max_attempts")
-        record.max_losses = facts.get("max_losses")
+        record = self._begin(row, job_id, facts, state)
+        record.fence = fence
         if state in _CLAIMED:
             record.held = held
             self.holders.hold(record.task, held)

@@ -96,6 +96,9 @@ class Story:
             "unknown": self.random.randrange(3),
             "worker": "w-1",
             "target": str(arrow.target),
+            "spec": self.random.choice((None, '{"task":"t","args":{"a":"/é"}}')),
+            "enqueued_ms": self.now_ms,
+            "claims": self.claims.get(job_id, 0),
             "lane": self.random.choice((None, "2+task=send", "2+task=send+tenant=acme")),
             "scope": "tenant=acme",
             "cap": 1,
@@ -238,7 +241,13 @@ def test_every_event_about_jobs_has_a_step() -> None:
 
 
 def test_words_come_from_the_table() -> None:
-    assert set(schema.TERMINAL_STATES) == {"discarded", "succeeded", "cancelled", "pruned"}
+    assert set(schema.TERMINAL_STATES) == {
+        "discarded",
+        "succeeded",
+        "cancelled",
+        "pruned",
+        "removed",
+    }
     assert set(schema.OUTCOMES) == {
         "succeeded", "retried", "died", "rolled_back", "lease_expired", "cancelled",
         schema.LOST,

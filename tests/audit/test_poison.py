@@ -80,7 +80,7 @@ ONE: list[tuple[str, Any]] = [
     ("an id that is a list", [["x"], *ENQUEUED]),
     ("an empty id", ["", *ENQUEUED]),
     ("an id of 5000 characters", ["x" * 5000, *ENQUEUED]),
-    ("too many fields", ["x", *ENQUEUED, "digest", "2+tenant=acme", "more"]),
+    ("too many fields", ["x", *ENQUEUED, "digest", "2+tenant=acme", "{}", "more"]),
     ("a number beyond SQL", ["x", 2**63, None, "send", "normal", 3, 3]),
     ("a negative number", ["x", -1, None, "send", "normal", 3, 3]),
     ("a fraction", ["x", 1.5, None, "send", "normal", 3, 3]),

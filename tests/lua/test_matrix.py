@@ -42,6 +42,9 @@ class Facts:
     last_unknown: bool = False
     full: bool = False
     """A scope of the job is full, and its rule is to discard."""
+    put_back: bool = False
+    """The job is to be put back, not taken out."""
+    was_dead: bool = False
 
 
 GUARDS: dict[str, Callable[[Facts], bool]] = {
@@ -77,6 +80,12 @@ GUARDS: dict[str, Callable[[Facts], bool]] = {
     "cancel: running -cancel_requested-> cancelling": lambda f: True,
     "requeue: dead -requeued-> ready": lambda f: True,
     "prune: dead -pruned-> none": lambda f: True,
+    "restore: none -restored-> ready": lambda f: f.put_back and not (f.delayed or f.was_dead),
+    "restore: none -restored-> scheduled": lambda f: f.put_back and f.delayed,
+    "restore: none -restored-> dead": lambda f: f.put_back and f.was_dead,
+    "restore: ready -removed-> none": lambda f: not f.put_back,
+    "restore: scheduled -removed-> none": lambda f: not f.put_back,
+    "restore: dead -removed-> none": lambda f: not f.put_back,
 }
 
 
@@ -374,6 +383,32 @@ PROBES = [
     Probe("cancel", "cancel", lambda s, f: s.cancel(JOB), {}),
     Probe("requeue", "requeue", lambda s, f: s.requeue(JOB), {}),
     Probe("prune", "prune", lambda s, f: s.prune(JOB), {}),
+    Probe("put back", "restore", lambda s, f: s.restore(s.lost(JOB)), {"put_back": True}),
+    Probe(
+        "put back in its lane",
+        "restore",
+        lambda s, f: s.restore(s.lost(JOB, State.RUNNING, lane=FULL_LANE, claims=2)),
+        {"put_back": True},
+    ),
+    Probe(
+        "put back later",
+        "restore",
+        lambda s, f: s.restore(s.lost(JOB, State.SCHEDULED, due_ms=s.now + 5_000)),
+        {"put_back": True, "delayed": True},
+    ),
+    Probe(
+        "put back too late",
+        "restore",
+        lambda s, f: s.restore(s.lost(JOB, State.SCHEDULED, due_ms=s.now)),
+        {"put_back": True},
+    ),
+    Probe(
+        "put back as dead",
+        "restore",
+        lambda s, f: s.restore(s.lost(JOB, State.DEAD, reason="attempts", failures=3)),
+        {"put_back": True, "was_dead": True},
+    ),
+    Probe("take out", "restore", lambda s, f: s.restore(s.revived(JOB)), {}),
     Probe("extend", "extend", lambda s, f: s.extend([(JOB, f)]), {}),
 ]
 

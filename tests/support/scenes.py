@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rq_core.job import Claim, NewJob
+from rq_core.machine import State
 from rq_core.scripts import Script
 from tests.support.seed import ERROR, LEASE_MS, NO_FENCE, WORKER, Seed
 
@@ -98,7 +99,7 @@ def enqueue(seed: Seed) -> Scene:
         _in_lane(seed, "too-many", "tenant=a", full="most|2"),
         seed.job("runs", scopes=["tenant=d"]),
     ]
-    return Scene("enqueue", _slotted(by="somebody"), [job.record() for job in jobs])
+    return Scene("enqueue", _slotted(by="somebody", spec_max=100), [job.record() for job in jobs])
 
 
 @scene
@@ -277,6 +278,28 @@ def requeue(seed: Seed) -> Scene:
 @scene
 def prune(seed: Seed) -> Scene:
     return Scene("prune", _by(), _of_every_kind(seed))
+
+
+@scene
+def restore(seed: Seed) -> Scene:
+    _of_every_kind(seed)
+    seed.restore(seed.lost("earlier"))
+    after = seed.meta("restored")
+    alive = ("dead-1", "dead-c", "running", "unwanted", "ready", "scheduled", "open-c", "behind-c")
+    lane = "2+task=c+tenant=b"
+    later, reason = {"due_ms": seed.now + 1_000}, {"reason": "attempts", "claims": 3, "failures": 3}
+    records: list[tuple[Any, ...]] = [
+        *(seed.lost(f"lost-{p}", priority=p) for p in ("critical", "high", "normal", "low")),
+        seed.lost("lost-c", task="c", lane=lane),
+        seed.lost("lost-open", lane="2+tenant=x"),
+        seed.lost("lost-rated", lane=f"2+{RATE}"),
+        seed.lost("lost-later", State.SCHEDULED, **later),
+        seed.lost("lost-dead", State.DEAD, **reason),
+        seed.lost("lost-missing", State.RUNNING, missing=True),
+        seed.lost("next-c"),
+        *map(seed.revived, (*alive, "nobody")),
+    ]
+    return Scene("restore", _slotted(by="somebody", why="because", after=after), records)
 
 
 @scene

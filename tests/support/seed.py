@@ -9,11 +9,21 @@ from typing import Any, Self
 import redis
 
 from rq_core.client import Client
-from rq_core.history import Entry, decode
+from rq_core.history import Entry, JobRecord, decode
 from rq_core.job import Claim, NewJob, profile
 from rq_core.keys import queue_keys
-from rq_core.machine import Priority
-from rq_core.operations import Accepted, Call, CapChange, Claimed, Extended, Operations, Patience
+from rq_core.machine import Priority, State
+from rq_core.operations import (
+    Accepted,
+    Call,
+    CapChange,
+    Claimed,
+    Extended,
+    Operations,
+    Patience,
+    Restoration,
+)
+from rq_core.restoration import put_back, take_out
 from rq_core.scopes import lane_name
 from rq_core.scripts import Script
 from rq_core.wire import Wire
@@ -104,10 +114,11 @@ class Seed:
         lane: str = "",
         scopes: Sequence[str] = (),
         full: str = "",
+        spec_max: int = 0,
     ) -> NewJob:
         made = profile(task, Priority(priority), attempts, losses)
         lane = lane or lane_name(made.rank, scopes)
-        return NewJob(job_id, self.queue, made, args_json, delay_ms, lane, full)
+        return NewJob(job_id, self.queue, made, args_json, delay_ms, lane, full, spec_max)
 
     def enqueue(self, *jobs: str | NewJob, **options: Any) -> Accepted:
         """Hand over jobs; one given by its id alone gets the options."""
@@ -179,6 +190,23 @@ class Seed:
 
     def prune(self, *ids: str) -> dict[str, str]:
         return self.client.prune(self.queue, ids)
+
+    def lost(self, job_id: str, state: State = State.READY, **facts: Any) -> Restoration:
+        """What puts a job back that Redis lost."""
+        record = JobRecord(job_id, state, facts.pop("task", "t"))
+        missing = facts.pop("missing", False)
+        for name, value in facts.items():
+            setattr(record, name, value)
+        return put_back(record, spec(record.task or "t"), "d" * 32, missing=missing)
+
+    def revived(self, job_id: str, ended: str = "succeeded") -> Restoration:
+        """What takes a job out that had ended."""
+        return take_out(job_id, self.state(job_id) or f"ready task=t seq=1 since={self.now}", ended)
+
+    def restore(self, *records: Restoration) -> dict[str, str]:
+        """Put back and take out; returns what became of each."""
+        after = self.meta("restored") or "-"
+        return self.client.restore(self.queue, records, after=after).outcomes
 
     def cap(self, scope: str, limit: int | str, version: int = -1, **how: str) -> CapChange:
         """Change a limit; returns what became of it."""

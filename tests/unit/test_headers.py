@@ -136,10 +136,10 @@ FALSE = {
         "trim.lua: reads lease_ms of meta undeclared",
     ),
     "unused fact": (
-        "cancel.lua",
-        "Meta: tombstones",
-        "Meta: tombstones colour",
-        "cancel.lua: declares colour in Meta but does not use it",
+        "requeue.lua",
+        "Meta: sequence",
+        "Meta: sequence colour",
+        "requeue.lua: declares colour in Meta but does not use it",
     ),
     "strange flag": (
         "trim.lua",

@@ -1,0 +1,147 @@
+--[[ restore: what a loss took and what it brought back is put right, as SQL knows it.
+
+`restore`: a job that Redis does not have is enqueued again under its own id, with its counters. LINE is its state line
+as it was, ready, scheduled or dead, without its place in line, its due time and since when. One that is ready joins the
+tail with a new place in line: its old one may be another job's by now. One that is scheduled is ready if DUE_MS is over.
+No rule of a full scope keeps it out, since it was accepted once. One that is alive is left alone.
+`missing`: the same for a job that the log takes for alive too; a baseline says first that it was not.
+`remove`: a job that had ended and that is alive again goes, if its line still reads LINE. One with a claim in force stays:
+its handler may be half-way.
+
+AFTER is the entry of the last restore that the caller knows of, or `-`. If it was another, what the caller read in SQL may
+be what that one has put right by now: the call is refused.
+
+Transitions: none -restored-> ready, none -restored-> scheduled, none -restored-> dead, ready -removed-> none,
+    scheduled -removed-> none, dead -removed-> none
+Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled dead expiring outbox slots wake
+Meta: sequence restored
+Args: slot number:int by why after
+Each: id kind due_ms:int line detail spec
+Uses: call backlog emit state ready lanes leave due dead wake batch baseline
+Returns: ok ENTRY {ID restored|removed|STATE|gone}… | refused audit_backlog BACKLOG BOUND | refused restored ENTRY |
+    refused arguments kind | epoch. ENTRY is the AFTER of the next call; STATE is that of a job that was left alone
+Invariants: I1, I6, I10
+]]
+
+local refusal = open_call()
+if refusal then
+  return refusal
+end
+local last = facts.restored or '-'
+if after ~= last then
+  return {'refused', 'restored', last}
+end
+refusal = refuse_backlog()
+if refusal then
+  return refusal
+end
+
+local ids, names = {}, {}
+for i = 1, each_count do
+  local id, kind, _, line = each(i)
+  local job = read_line(line)
+  if not job or not job.task or kind ~= 'restore' and kind ~= 'missing' and kind ~= 'remove' then
+    return {'refused', 'arguments', 'kind'}
+  end
+  ids[i] = id
+  names[#names + 1] = job.lane
+end
+local held = read_many(state, ids)
+redis.call('HLEN', jobs)
+redis.call('ZCARD', dead)
+lengths()
+local next_due = earliest_due(0)
+local sleeping = wake_is_empty()
+if #names > 0 then
+  meet_lanes(names)
+end
+
+local seq = fact('sequence')
+local unheard, restored, removed, specs, lines, due, buried, exhumed = {}, {}, {}, {}, {}, {}, {}, {}
+local joining = {[0] = {}, {}, {}, {}}
+local answer, seen = {last}, {}
+local claimable, earlier = false, false
+
+--- Put a job where it belongs. Returns its place in line and its due time, as JSON.
+local function place_again(id, job, due_ms)
+  job.since = now
+  if job.state == 'scheduled' and due_ms > now then
+    job.due = due_ms
+    due[#due + 1], due[#due + 2] = due_ms, 'job|' .. id
+    earlier = earlier or not next_due or due_ms < next_due
+    return 'null,' .. due_ms
+  end
+  seq = seq + 1
+  job.seq = seq
+  if job.state == 'dead' then
+    buried[#buried + 1] = id
+    return seq .. ',null'
+  end
+  job.state = 'ready'
+  if job.lane then
+    put(lane_of(job.lane), seq, id)
+  else
+    local list = joining[rank(job)]
+    list[#list + 1] = id
+    claimable = true
+  end
+  return seq .. ',null'
+end
+
+for i = 1, each_count do
+  local id, kind, due_ms, line, detail, spec = each(i)
+  local outcome = 'gone'
+  local alive = seen[id] or read_line(held[i])
+  if kind == 'remove' then
+    if alive and alive.state ~= 'gone' then
+      outcome = alive.state
+      if held[i] == line and not seen[id] and not is_claimed(alive) then
+        outcome = 'removed'
+        removed[#removed + 1] = '["' .. id .. '",' .. detail .. ']'
+        if alive.state == 'dead' then
+          exhumed[#exhumed + 1] = id
+        end
+        leave(id, alive)
+        seen[id] = {state = 'gone'}
+      end
+    end
+  elseif alive then
+    outcome = alive.state
+  else
+    local job = read_line(line)
+    outcome, seen[id] = 'restored', job
+    if kind == 'missing' then
+      unheard[#unheard + 1] = baseline_of(id, nil)
+    end
+    local placed = place_again(id, job, due_ms)
+    restored[#restored + 1] = '["' .. id .. '",' .. placed .. ',"' .. job.state .. '",' .. detail .. ']'
+    lines[#lines + 1], lines[#lines + 2] = id, write_line(job)
+    specs[#specs + 1], specs[#specs + 2] = id, spec
+  end
+  answer[#answer + 1], answer[#answer + 2] = id, outcome
+end
+check_lanes()
+
+emit('baseline', now, by, unheard, why)
+local gone_at = emit('removed', now, by, removed, why)
+answer[1] = emit('restored', now, by, restored, why) or gone_at or last
+write_leaves()
+exhume(exhumed)
+call_many('HSET', jobs, specs)
+call_many('HSET', state, lines)
+for priority = 0, 3 do
+  call_many('RPUSH', ready[priority], joining[priority])
+end
+call_many('ZADD', scheduled, due)
+bury(buried, now)
+write_lanes()
+if seq ~= fact('sequence') then
+  set_fact('sequence', seq)
+end
+if answer[1] ~= last then
+  set_fact('restored', answer[1])
+end
+if sleeping and (claimable or opened or earlier) then
+  push_token()
+end
+return close_call(answer)
