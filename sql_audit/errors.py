@@ -11,7 +11,8 @@ RqCoreError
     ├── SchemaAhead
     ├── SchemaForeign
     ├── PlaceTaken
-    └── NotProven
+    ├── NotProven
+    └── MirrorBehind
 """
 
 from __future__ import annotations
@@ -68,4 +69,10 @@ class PlaceTaken(AuditError):
 class NotProven(AuditError):
     """queue {queue}: what is to be pruned goes on to {cut} ({cut_at}), and the log is proven {proven}:
     run `rq-core audit verify` first{hint}.
+    """
+
+
+class MirrorBehind(AuditError):
+    """queue {queue}: Redis has {redis} and SQL {sql}, so SQL cannot say what is lost: is `rq-core audit run`
+    running, on this database? Start it, and run this again.
     """

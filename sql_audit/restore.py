@@ -2,39 +2,68 @@
 
     for job in survey(client, database, "mail").lost:
         print(job.job_id, job.was)
+    done = apply(client, database, "mail", by="ada")
 
-It only looks. To enqueue a lost job again takes its arguments, and SQL has a digest of them.
+:func:`survey` only looks. :func:`apply` puts the lost ones back, if the log has their arguments
+(``audit_payload="full"``), and takes the others out. It works in calls of a few hundred jobs, each of which
+happens whole or not at all; one that was killed is run again, and does what is left.
+
+What decides that a job is lost is read in this order: Redis lacks it, then the mirror has everything that
+Redis had logged by then, then SQL still takes it for alive or lost. So it cannot have ended unseen.
 """
+
+# ruff: noqa: S608 - statements are joined from the machine's own words; values are bound
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import text
+from sqlalchemy import Connection, bindparam, text
 
 from rq_core.client import Client
+from rq_core.errors import AuditBacklogFull, RestoredMeanwhile
+from rq_core.history import JobRecord, OutboxId
+from rq_core.job import read_spec
 from rq_core.keys import queue_keys
-from rq_core.machine import State
+from rq_core.machine import Event, State
+from rq_core.operations import ENQUEUE_CHUNK_BYTES, IDS_CHUNK, Restoration
+from rq_core.restoration import PUT_BACK, put_back, take_out
+from sql_audit import losses
 from sql_audit.database import Database
+from sql_audit.errors import MirrorBehind
+from sql_audit.fold import EventRow, Folder, Job
+from sql_audit.queries import audit_id
+from sql_audit.schema import LOST
+from sql_audit.statements import CURSOR
 
 CHUNK: Final = 1_000
-"""Jobs that Redis is asked about at once."""
+"""Jobs that Redis, or SQL, is asked about at once."""
+POLL_S: Final = 0.05
+"""How often it is looked whether the mirror has caught up."""
+ROUNDS_MAX: Final = 10
+"""How often it is begun anew because somebody else restores, too."""
+WHY: Final = "audit restore"
 
 _LIVE: Final = ", ".join(repr(str(state)) for state in State)
+_ENDS: Final = frozenset(map(str, (Event.SUCCEEDED, Event.CANCELLED, Event.PRUNED, Event.REMOVED)))
+_BEGINS: Final = frozenset(map(str, (Event.ENQUEUED, Event.RESTORED, Event.REQUEUED)))
+"""Events with which a job has a life before it, whatever had ended it."""
 
-_LOST: Final = text(
-    "SELECT job_id, task, state, reason, digest, enqueued_at_ms FROM job "  # noqa: S608 - states
-    f"WHERE queue = :queue AND state IN ('lost', {_LIVE}) ORDER BY enqueued_at_ms, job_id"
+_KNOWN: Final = text(
+    f"SELECT job_id FROM job WHERE queue = :queue AND state IN ('{LOST}', {_LIVE}) "
+    "ORDER BY seq IS NULL, seq, enqueued_at_ms, job_id"
 )
+_STANDS: Final = text(
+    f"SELECT job_id, task, state, reason FROM job WHERE queue = :queue AND job_id IN :ids "
+    f"AND state IN ('{LOST}', {_LIVE})"
+).bindparams(bindparam("ids", expanding=True))
 _FINISHED: Final = text(
-    "SELECT job_id, type, epoch, seq, at_ms FROM job_event_orphaned WHERE queue = :queue "
-    "AND type IN ('succeeded', 'cancelled', 'pruned') ORDER BY epoch, seq, ordinal"
-)
-_REFUSED: Final = text(
-    "SELECT job_id, detail FROM job_event WHERE queue = :queue AND type = 'settlement_refused' "
-    "AND job_id IN (SELECT job_id FROM job WHERE queue = :queue AND state = 'lost')"
+    "SELECT DISTINCT job_id FROM job_event_orphaned WHERE queue = :queue "
+    f"AND type IN ({', '.join(repr(end) for end in sorted(_ENDS))}) ORDER BY job_id"
 )
 
 
@@ -52,6 +81,10 @@ class LostJob:
     """The event that ended it in what Redis forgot, if one did: then it needs no other run."""
     ran_on: bool
     """A worker went on with it and was refused when it reported how that ended."""
+    over: str | None
+    """Why nobody needs it to run again; None: somebody does."""
+    unknown: str | None
+    """Why it cannot be put back; None: it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,32 +108,195 @@ class Survey:
     revived: list[RevivedJob] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Applied:
+    """What :func:`apply` did."""
+
+    restored: int = 0
+    removed: int = 0
+    over: list[LostJob] = field(default_factory=list)
+    """Lost jobs that need no other run. Nothing was done about them."""
+    unknown: list[LostJob] = field(default_factory=list)
+    """Lost jobs that could not be put back."""
+    alive: dict[str, str] = field(default_factory=dict)
+    """Lost jobs that Redis has again by now, by id: their state. They were left alone."""
+    left: dict[str, str] = field(default_factory=dict)
+    """Revived jobs that were not taken out, since a worker has them or they have moved on, by id: their state."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to be done by people."""
+        return not self.unknown and not self.left
+
+
+class _Gap(NamedTuple):
+    """Where Redis and SQL differ."""
+
+    missing: list[str]
+    """Ids that SQL takes for live or lost, and Redis does not have."""
+    revived: dict[str, str]
+    """State lines of jobs that have ended by what Redis forgot."""
+    last: str
+    """The last restore."""
+
+
 def survey(client: Client, database: Database, queue: str) -> Survey:
     """Compare what SQL knows of a queue's jobs with what Redis has now.
 
     A job that was enqueued or ended since the last mirrored entry may be missing, or be one too many:
     ask when the mirror is level. Raises what Redis and SQL raise when they do not answer.
     """
+    gap = _gap(client, database, queue)
+    found = Survey()
+    for lost, _ in _lost(database, queue, gap.missing):
+        found.lost.append(lost)
+    for revived in _revived(database, queue, gap.revived):
+        found.revived.append(revived)
+    return found
+
+
+def apply(
+    client: Client,
+    database: Database,
+    queue: str,
+    *,
+    by: str,
+    wait_s: float = 30.0,
+    on_progress: Callable[[int, int], None] = lambda _done, _of: None,
+) -> Applied:
+    """Put the lost jobs of a queue back, and take those out that had ended.
+
+    A revived job with a claim in force is left to its worker: it may be half-way. ``wait_s`` is how many seconds
+    the mirror may take to catch up. ``on_progress`` is told how many jobs were dealt with, and of how many.
+    Raises MirrorBehind, RestoredMeanwhile if others go on restoring, and what Redis and SQL raise.
+    """
+    with database.readers.connect() as connection:
+        cursor = connection.execute(CURSOR, {"queue": queue}).one_or_none()
+    if cursor is not None and cursor.epoch is not None:
+        client.operations.set_floor(queue, cursor.epoch)
+    # If Redis has nothing of the queue, that begins an epoch, and the mirror learns what is lost.
+    client.handshake(queue)
+    done = Applied()
+    for turn in range(ROUNDS_MAX):
+        wait_level(client, database, queue, wait_s)
+        gap = _gap(client, database, queue)
+        wait_level(client, database, queue, wait_s)
+        done.over, done.unknown, done.alive, done.left = [], [], {}, {}
+        try:
+            _carry_out(client, database, queue, gap, done, by, wait_s, on_progress)
+        except RestoredMeanwhile:
+            if turn == ROUNDS_MAX - 1:
+                raise
+        else:
+            break
+    return done
+
+
+def wait_level(client: Client, database: Database, queue: str, wait_s: float) -> None:
+    """Wait until SQL has all that Redis has logged of a queue by now. Raises MirrorBehind after ``wait_s`` seconds."""
+    keys = queue_keys(queue, client.operations.prefix)
+    ours = audit_id(database)
+    give_up = time.monotonic() + wait_s
+    upto: OutboxId | None = None
+    while True:
+        asked: list[list[Any]] = [
+            ["HMGET", keys("meta"), "audit", "audit_id"],
+            ["XREVRANGE", keys("outbox"), "+", "-", "COUNT", 1],
+        ]
+        (mode, attached), entries = client.run(client.operations.ask(asked, queue))
+        if upto is None and entries:
+            upto = OutboxId.parse(entries[0][0])
+        with database.readers.connect() as connection:
+            cursor = connection.execute(CURSOR, {"queue": queue}).one_or_none()
+        at = None if cursor is None or cursor.epoch is None else OutboxId(cursor.epoch, cursor.seq)
+        if (mode, attached) == ("on", ours) and upto and at and at >= upto:
+            return
+        if time.monotonic() > give_up:
+            redis = "nothing" if upto is None else f"entries up to {upto}"
+            raise MirrorBehind(queue=queue, redis=redis, sql="nothing" if at is None else at)
+        time.sleep(POLL_S)
+
+
+def _carry_out(
+    client: Client,
+    database: Database,
+    queue: str,
+    gap: _Gap,
+    done: Applied,
+    by: str,
+    wait_s: float,
+    on_progress: Callable[[int, int], None],
+) -> None:
+    of, count, last = len(gap.missing) + len(gap.revived), 0, gap.last
+
+    def send(records: list[Restoration]) -> None:
+        nonlocal last
+        for chunk in _chunks(records):
+            give_up = time.monotonic() + wait_s
+            while True:
+                try:
+                    answer = client.restore(queue, chunk, after=last, by=by, why=WHY)
+                except AuditBacklogFull:
+                    if time.monotonic() > give_up:
+                        raise
+                    time.sleep(POLL_S)
+                else:
+                    break
+            last = answer.last
+            outcomes = list(answer.outcomes.values())
+            done.restored += outcomes.count("restored")
+            done.removed += outcomes.count("removed")
+            for record in chunk:
+                outcome = answer.outcomes[record.id]
+                if outcome not in ("restored", "removed", "gone"):
+                    others = done.left if record.kind == "remove" else done.alive
+                    others[record.id] = outcome
+
+    for begin in range(0, of, IDS_CHUNK):
+        ids = gap.missing[begin : begin + IDS_CHUNK]
+        records = []
+        for lost, record in _lost(database, queue, ids):
+            if record is not None:
+                records.append(record)
+            else:
+                (done.over if lost.over else done.unknown).append(lost)
+        send(records)
+        on_progress(count := min(count + len(ids), len(gap.missing)), of)
+    for begin in range(0, len(gap.revived), IDS_CHUNK):
+        lines = dict(list(gap.revived.items())[begin : begin + IDS_CHUNK])
+        found = _revived(database, queue, lines)
+        send([take_out(each.job_id, lines[each.job_id], each.finished) for each in found])
+        on_progress(count := count + len(lines), of)
+
+
+def _chunks(records: Iterable[Restoration]) -> Iterator[list[Restoration]]:
+    """Records, in chunks that one call takes."""
+    chunk: list[Restoration] = []
+    size = 0
+    for record in records:
+        chunk.append(record)
+        size += len(record.spec)
+        if size >= ENQUEUE_CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+# Who is missing, and who is there and should not be.
+
+
+def _gap(client: Client, database: Database, queue: str) -> _Gap:
     of_queue = {"queue": queue}
     with database.readers.connect() as connection:
-        known = connection.execute(_LOST, of_queue).all()
-        ended = {row.job_id: row for row in connection.execute(_FINISHED, of_queue)}
-        refused = {row.job_id for row in connection.execute(_REFUSED, of_queue)}
-    found = Survey()
-    lines = dict(_lines(client, queue, [row.job_id for row in known]))
-    for row in known:
-        if lines[row.job_id] is None:
-            end = ended.get(row.job_id)
-            was = row.reason if row.state == "lost" else row.state
-            finished = None if end is None else str(end.type)
-            job = row.job_id, row.task, was or "unknown", row.enqueued_at_ms, row.digest
-            found.lost.append(LostJob(*job, finished, row.job_id in refused))
-    for job_id, line in _lines(client, queue, list(ended)):
-        if line is not None:
-            end = ended[job_id]
-            number = f"{end.epoch}-{end.seq}"
-            found.revived.append(RevivedJob(job_id, end.type, number, line.partition(" ")[0]))
-    return found
+        known = connection.execute(_KNOWN, of_queue).scalars().all()
+        finished = connection.execute(_FINISHED, of_queue).scalars().all()
+    operations = client.operations
+    meta = queue_keys(queue, operations.prefix)("meta")
+    (last,) = client.run(operations.ask([["HGET", meta, "restored"]], queue))
+    missing = [job_id for job_id, line in _lines(client, queue, known) if line is None]
+    revived = {job_id: line for job_id, line in _lines(client, queue, finished) if line is not None}
+    return _Gap(missing, revived, last or "-")
 
 
 def _lines(client: Client, queue: str, ids: Sequence[str]) -> Iterator[tuple[str, str | None]]:
@@ -111,3 +307,132 @@ def _lines(client: Client, queue: str, ids: Sequence[str]) -> Iterator[tuple[str
         chunk = ids[begin : begin + CHUNK]
         replies: list[Any] = client.run(operations.ask([["HMGET", key, *chunk]], queue))
         yield from zip(chunk, replies[0], strict=True)
+
+
+# What the log says of them.
+
+
+@dataclass(slots=True)
+class _Told:
+    """What the events of a job say besides where they leave it."""
+
+    specs: dict[str, str] = field(default_factory=dict)
+    """The job's JSON by the digest of its arguments: an id may have been used twice."""
+    fence: str | None = None
+    """Its last claim."""
+    refused: str | None = None
+    """What the worker that had that claim presented, when Redis had lost the job."""
+    end: tuple[str, OutboxId] | None = None
+    """What ended it in what Redis forgot."""
+
+
+def _tell(rows: Iterable[EventRow], orphaned: Sequence[losses.Range]) -> dict[str, _Told]:
+    """Read the events of some jobs, in order."""
+    told: dict[str, _Told] = {}
+    for row in rows:
+        intake = losses.intake_of(row)
+        if intake is None:
+            continue
+        kind, job_id = str(intake.event), str(row[6])
+        job = told.setdefault(job_id, _Told())
+        facts = {name: column[0] for name, column in intake.columns.items()}
+        if kind in _BEGINS:
+            job.fence = job.refused = job.end = None
+            if facts.get("spec") is not None:
+                job.specs[facts["digest"]] = facts["spec"]
+        elif kind == Event.CLAIMED:
+            job.fence, job.refused = str(intake.id), None
+        elif kind == Event.SETTLEMENT_REFUSED:
+            if facts["reason"] == "gone" and facts["fence"] == job.fence:
+                job.refused = facts["outcome"]
+        elif kind in _ENDS and losses.in_any(intake.id, orphaned):
+            job.end = kind, intake.id
+    return told
+
+
+def _lost(
+    database: Database, queue: str, ids: Sequence[str]
+) -> Iterator[tuple[LostJob, Restoration | None]]:
+    """The jobs that SQL still takes for live or lost, in order, and what puts each back, if anything does."""
+    with database.readers.connect() as connection:
+        orphaned = losses.ranges(connection, queue)
+        for begin in range(0, len(ids), CHUNK):
+            yield from _lost_chunk(connection, queue, ids[begin : begin + CHUNK], orphaned)
+
+
+def _lost_chunk(
+    connection: Connection, queue: str, ids: Sequence[str], orphaned: Sequence[losses.Range]
+) -> Iterator[tuple[LostJob, Restoration | None]]:
+    of_jobs = {"queue": queue, "ids": list(ids)}
+    stands = {row.job_id: row for row in connection.execute(_STANDS, of_jobs)}
+    rows = losses.events_of(connection, queue, list(stands))
+    told = _tell(rows, orphaned)
+    folds = Folder(queue, ()), Folder(queue, ())
+    for row in rows:
+        intake = losses.intake_of(row)
+        if intake is not None:
+            folds[1].add(intake)
+            if not losses.in_any(intake.id, orphaned):
+                folds[0].add(intake)
+    for job_id in ids:
+        if job_id not in stands:
+            continue
+        row = stands[job_id]
+        job = folds[0].touched.get(job_id) or folds[1].touched[job_id]
+        yield _judge(job, told[job_id], row.reason if row.state == LOST else row.state, row.state)
+
+
+def _judge(
+    job: Job, told: _Told, was: str | None, state: str
+) -> tuple[LostJob, Restoration | None]:
+    """Whether a job is put back, and how."""
+    finished = None if told.end is None else told.end[0]
+    spec = told.specs.get(job.digest or "")
+    over = unknown = None
+    if finished is not None:
+        over = f"it had {finished}" if finished == "succeeded" else f"it was {finished}"
+    elif told.refused == "complete":
+        over = "a worker completed it all the same"
+    elif was == State.CANCELLING:
+        over = "somebody had asked to cancel it"
+    elif spec is None:
+        unknown = "the log has no arguments of it"
+    elif _digest(spec) != job.digest:
+        unknown = "the arguments in the log are not those that it was enqueued with"
+    elif job.state not in PUT_BACK:
+        unknown = f"the log leaves it {job.state}"
+    lost = LostJob(
+        job.job_id, job.task, was or "unknown", job.enqueued_at_ms, job.digest, finished,
+        told.refused is not None, over, unknown,
+    )  # fmt: skip
+    if over or unknown or spec is None or job.digest is None:
+        return lost, None
+    record = JobRecord(job.job_id, State(job.state))
+    for name in JobRecord.__slots__:
+        if name not in ("id", "state"):
+            setattr(record, name, getattr(job, name))
+    enqueued_ms, missing = job.enqueued_at_ms, state != LOST
+    return lost, put_back(record, spec, job.digest, enqueued_ms=enqueued_ms, missing=missing)
+
+
+def _digest(spec: str) -> str | None:
+    try:
+        args_json = read_spec(spec).args_json
+    except ValueError:
+        return None
+    return hashlib.sha256(args_json.encode()).hexdigest()[:32]
+
+
+def _revived(database: Database, queue: str, lines: dict[str, str]) -> Iterator[RevivedJob]:
+    """Those of some jobs that had ended, and have had no other life since."""
+    ids = list(lines)
+    with database.readers.connect() as connection:
+        orphaned = losses.ranges(connection, queue)
+        for begin in range(0, len(ids), CHUNK):
+            chunk = ids[begin : begin + CHUNK]
+            told = _tell(losses.events_of(connection, queue, chunk), orphaned)
+            for job_id in chunk:
+                end = told[job_id].end if job_id in told else None
+                if end is not None:
+                    state = lines[job_id].partition(" ")[0]
+                    yield RevivedJob(job_id, end[0], str(end[1]), state)

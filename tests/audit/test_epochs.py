@@ -8,21 +8,18 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from sqlalchemy import text
 
 from rq_core.client import Client
-from rq_core.doctor import examine
 from rq_core.job import NewJob, profile
 from rq_core.operations import Operations
-from sql_audit import losses, migrate, queries
+from sql_audit import migrate, queries
 from sql_audit.cli import audit
 from sql_audit.database import Database
-from sql_audit.drift import compare
-from sql_audit.mirror import STEPS, BatchLimits, Mirror
+from sql_audit.mirror import STEPS, Mirror
 from sql_audit.restore import Survey, survey
-from sql_audit.schema import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS
-from sql_audit.verify import QueueResult, Verdict, verify
+from sql_audit.verify import Verdict
 from tests.support import auditlog
+from tests.support.agreement import assert_agree, drain, states
 from tests.support.clock import Clock, timed
 from tests.support.fleet import QUEUE, Fleet
 from tests.support.servers import Engine, RedisServer, engines
@@ -47,56 +44,8 @@ def database(audit_url: str) -> Iterator[Database]:
     database.close()
 
 
-def drain(client: Client, database: Database) -> None:
-    auditlog.drain(Mirror(client, database, QUEUE, limits=BatchLimits(events=60)))
-
-
 def timed_client(server: RedisServer) -> Client:
     return Client(server.url, operations=Operations(url=server.url, scripts=timed))
-
-
-def rows(database: Database, table: str, columns: tuple[str, ...]) -> set[tuple[object, ...]]:
-    with database.readers.connect() as connection:
-        found = connection.execute(text(f"SELECT {', '.join(columns)} FROM {table}"))
-        return {tuple(row) for row in found}
-
-
-def fold_anew(database: Database) -> tuple[set[tuple[object, ...]], set[tuple[object, ...]]]:
-    """What the projection must be: every job folded from its surviving events alone."""
-    events = auditlog.events(database, QUEUE)
-    told = [tuple(event[name] for name in EVENT_COLUMNS) for event in events]
-    ids = list(dict.fromkeys(event["job_id"] for event in events if event["job_id"]))
-    with database.readers.connect() as connection:
-        orphaned = losses.ranges(connection, QUEUE)
-        marks = losses.marks(connection, QUEUE, orphaned)
-    jobs, attempts = losses.folded(QUEUE, ids, told, orphaned, marks)
-    return set(jobs), set(attempts)
-
-
-def assert_agree(client: Client, database: Database, verdict: Verdict) -> QueueResult:
-    """The mirror catches up; then Redis, the projection and the log say the same."""
-    drain(client, database)
-
-    assert client.counts(QUEUE).backlog == 0
-    assert compare(client, database, QUEUE) == ([], [])
-    assert [finding.says for finding in examine(client.snapshot(QUEUE))] == []
-    jobs, attempts = fold_anew(database)
-    assert rows(database, "job", JOB_COLUMNS) == jobs
-    assert rows(database, "job_attempt", ATTEMPT_COLUMNS) == attempts
-    auditlog.assert_chain_holds(database, QUEUE)
-    result = verify(database).queues[QUEUE]
-    if verdict is not Verdict.VIOLATED:
-        assert result.violations == []
-    assert (result.verdict, result.notes if verdict is Verdict.HOLDS else []) == (verdict, [])
-    for job_id, *_ in jobs:
-        history = queries.history(database.readers, str(job_id), QUEUE)
-        assert all(event.number and event.type for event in history)
-    return result
-
-
-def states(database: Database) -> dict[str, str]:
-    found = auditlog.rows(database, "SELECT job_id, state FROM job")
-    return {row["job_id"]: row["state"] for row in found}
 
 
 def enqueue(client: Client, *names: str) -> None:

@@ -11,6 +11,7 @@ from rq_core import errors
 from rq_core.aio import AsyncClient
 from rq_core.client import Client
 from rq_core.job import NewJob
+from rq_core.machine import State
 from rq_core.operations import Accepted, Call, Operations, Patience
 from rq_core.scripts import names
 from tests.support.clock import timed
@@ -117,6 +118,23 @@ def prune(seed: Seed) -> Operation:
     seed.dead("dead")
     seed.enqueue("ready")
     return lambda s: s.prune("dead", "ready", "nobody")
+
+
+def restore(seed: Seed) -> Operation:
+    """Jobs that come back into lists and lanes, and some that leave them."""
+    _capped(seed)
+    seed.dead("dead")
+    seed.enqueue("ready")
+    seed.enqueue("later", delay_ms=5_000)
+    records = [
+        seed.lost("plain"),
+        seed.lost("again-a", lane="2+task=c+tenant=a"),
+        seed.lost("again-f", lane="2+tenant=f"),
+        seed.lost("in-time", State.SCHEDULED, due_ms=seed.now + 700),
+        seed.lost("buried", State.DEAD, reason="final"),
+        *map(seed.revived, ("a", "dead", "ready", "later", "waits-a", "nobody")),
+    ]
+    return lambda s: s.client.restore("q", records, after="-")
 
 
 def configure(seed: Seed) -> Operation:
@@ -228,9 +246,9 @@ def turn(seed: Seed) -> Operation:
 
 
 OPERATIONS = [
-    enqueue, claim, complete, fail, fail_finally, rollback, rollback_unknown, cancel, requeue, prune, configure,
-    cap, register, enqueue_into_lanes, claim_from_lanes, complete_in_lanes, fail_in_lanes, rollback_into_another_lane,
-    cancel_in_lanes, requeue_into_lanes, turn,
+    enqueue, claim, complete, fail, fail_finally, rollback, rollback_unknown, cancel, requeue, prune, restore,
+    configure, cap, register, enqueue_into_lanes, claim_from_lanes, complete_in_lanes, fail_in_lanes,
+    rollback_into_another_lane, cancel_in_lanes, requeue_into_lanes, turn,
 ]  # fmt: skip
 every_operation = pytest.mark.parametrize("make", OPERATIONS, ids=lambda f: f.__name__)
 # A turn is several calls, each of them shown alone.
@@ -245,6 +263,7 @@ every_async_operation = pytest.mark.parametrize(
         cancel,
         requeue,
         prune,
+        restore,
         configure,
         cap,
         register,

@@ -1,0 +1,188 @@
+"""What restore.lua writes: jobs as they were, in places of their own, and under their caps."""
+
+import json
+
+import pytest
+
+from rq_core import errors
+from rq_core.history import fold_all
+from rq_core.machine import State
+from tests.support.seed import Seed, events_of, spec
+
+
+def test_a_job_comes_back_as_it_was(seed: Seed) -> None:
+    """With its counters; a claim that it had spends nothing."""
+    facts = {
+        "priority": "high", "max_attempts": 5, "max_losses": 2, "lane": "1+tenant=a", "claims": 3,
+        "failures": 1, "losses": 1, "unknown": 2,
+    }  # fmt: skip
+    gone = {"fence": "1-1", "worker": "w-9", "seq": 77, "since_ms": 5, "reason": "final"}
+
+    outcome = seed.restore(seed.lost("a", State.RUNNING, **facts, **gone))
+
+    assert outcome == {"a": "restored"}
+    assert seed.state("a") == (
+        "ready task=t priority=high attempts=5 losses=2 lane=1+tenant=a claim=3 failed=1 lost=1 "
+        f"unknown=2 seq=1 since={seed.now}"
+    )
+    assert seed.control.hget(seed.keys("jobs"), "a") == spec()
+    (entry,) = [e for e in seed.entries() if e.event == "restored"]
+    assert entry.jobs[0].fields == {
+        "id": "a", "seq": 1, "due_ms": None, "target": "ready", "task": "t", "digest": "d" * 32,
+        "enqueued_ms": None, "reason": None, **facts,
+    }  # fmt: skip
+    (claim,) = seed.claim().jobs
+    assert (claim.number, claim.failures, claim.losses, claim.lane) == (4, 1, 1, "1+tenant=a")
+    seed.assert_consistent()
+
+
+def test_jobs_come_back_to_the_tail(seed: Seed) -> None:
+    """Their old places may be others' by now; among themselves they keep the order of the call."""
+    seed.enqueue("here")
+
+    seed.restore(*(seed.lost(name, seq=0) for name in ("c", "a", "b")))
+    seed.enqueue("later")
+
+    assert [claim.id for claim in seed.claim().jobs] == ["here", "c", "a", "b", "later"]
+    seed.assert_consistent()
+
+
+def test_caps_hold_for_what_comes_back(seed: Seed) -> None:
+    seed.cap("tenant", 1)
+    seed.running("holds", scopes=["tenant=a"])
+
+    seed.restore(*(seed.lost(f"{t}-{n}", lane=f"2+tenant={t}") for t in "ab" for n in (1, 2)))
+
+    seed.assert_consistent()
+    assert [claim.id for claim in seed.claim().jobs] == ["b-1"]
+    seed.assert_consistent()
+
+
+def test_one_that_is_not_due_waits_and_wakes(seed: Seed) -> None:
+    seed.take_token()
+
+    seed.restore(seed.lost("later", State.SCHEDULED, due_ms=seed.now + 500, failures=1))
+
+    assert seed.tokens() == 1
+    assert seed.claim().next_due_ms == seed.now + 500
+    seed.advance(500)
+    assert [claim.id for claim in seed.claim().jobs] == ["later"]
+    seed.assert_consistent()
+
+
+def test_a_dead_job_comes_back_dead_and_may_be_requeued(seed: Seed) -> None:
+    seed.restore(seed.lost("dead", State.DEAD, reason="attempts", failures=3, claims=3))
+
+    assert seed.claim().jobs == ()
+    assert [job.id for job in seed.client.dead(seed.queue)] == ["dead"]
+    assert seed.requeue("dead") == {"dead": "requeued"}
+    (claim,) = seed.claim().jobs
+    assert (claim.number, claim.failures) == (4, 0)
+    seed.assert_consistent()
+
+
+@pytest.mark.parametrize("kind", ["plain", "in a lane", "scheduled", "dead"])
+def test_what_was_taken_out_is_gone(seed: Seed, kind: str) -> None:
+    if kind == "dead":
+        seed.dead("a")
+    else:
+        seed.enqueue(
+            "a",
+            scopes=["tenant=a"] if kind == "in a lane" else (),
+            delay_ms=500 if kind == "scheduled" else 0,
+        )
+    seed.enqueue("behind", scopes=["tenant=a"] if kind == "in a lane" else ())
+
+    assert seed.restore(seed.revived("a")) == {"a": "removed"}
+
+    seed.assert_consistent()
+    seed.advance(1_000)
+    assert [claim.id for claim in seed.claim().jobs] == ["behind"]
+    (entry,) = [e for e in seed.entries() if e.event == "removed"]
+    assert entry.jobs[0].fields == {"id": "a", "reason": "succeeded"}
+
+
+def test_a_job_that_moved_on_is_not_taken_out(seed: Seed) -> None:
+    """Whoever looked saw another life of it."""
+    seed.enqueue("a", "b")
+    record = seed.revived("a")
+    seed.cancel("a")
+    seed.advance(1)
+    seed.enqueue("a")
+
+    assert seed.restore(record, seed.revived("b")) == {"a": "ready", "b": "removed"}
+    assert [claim.id for claim in seed.claim().jobs] == ["a"]
+
+
+def test_a_job_that_the_log_takes_for_alive_is_told_to_be_gone_first(seed: Seed) -> None:
+    seed.enqueue("a", delay_ms=5_000)
+    seed.control.hdel(seed.keys("state"), "a")
+    seed.control.zrem(seed.keys("scheduled"), "job|a")
+
+    seed.restore(seed.lost("a", State.SCHEDULED, due_ms=seed.now + 5_000, missing=True))
+
+    assert events_of(seed.entries(), "a") == ["enqueued", "baseline", "restored"]
+    assert fold_all(seed.entries())[1] == []
+    seed.assert_consistent()
+
+
+def test_a_restore_that_does_not_know_of_the_last_one_is_refused(seed: Seed) -> None:
+    seed.enqueue("other")
+    seed.restore(seed.lost("a"))
+    last = seed.meta("restored")
+    seed.complete(*seed.claim().jobs)
+
+    with pytest.raises(errors.RestoredMeanwhile, match=str(last)):
+        seed.client.restore(seed.queue, [seed.lost("a")], after="-")
+
+    assert seed.state("a") is None
+    assert last is not None
+    answer = seed.client.restore(seed.queue, [seed.lost("b")], after=last)
+    assert answer.last == seed.meta("restored") != last
+
+
+def test_a_restore_that_does_nothing_is_not_the_last_one(seed: Seed) -> None:
+    seed.enqueue("a")
+
+    assert seed.restore(seed.lost("a"), seed.revived("nobody")) == {"a": "ready", "nobody": "gone"}
+    assert seed.meta("restored") is None
+
+
+def test_a_full_backlog_refuses_it(seed: Seed) -> None:
+    seed.attach()
+    seed.configure(backlog_max_jobs=1)
+
+    with pytest.raises(errors.AuditBacklogFull):
+        seed.restore(seed.lost("a"))
+
+
+# What enqueue keeps, so that there is something to restore.
+
+
+@pytest.mark.parametrize("scopes", [(), ("tenant=a",)])
+def test_an_event_keeps_the_whole_job_if_its_producer_says_so(
+    seed: Seed, scopes: tuple[str, ...]
+) -> None:
+    args_json = '{"a":"/é\\u0000\\ud83d\\"\\\\","n":12345678901234567890,"f":1.50}'
+    written = f'{{"task":"t","args":{args_json}}}'
+    size = len(written.encode())
+
+    seed.enqueue("kept", args_json=args_json, scopes=scopes, spec_max=size)
+    seed.enqueue("too-long", args_json=args_json, scopes=scopes, spec_max=size - 1)
+    seed.enqueue("later", args_json=args_json, scopes=scopes, spec_max=size, delay_ms=5)
+    seed.enqueue("digest", args_json=args_json, scopes=scopes)
+
+    told = {job.job_id: job.fields["spec"] for entry in seed.entries() for job in entry.jobs}
+    assert told == {"kept": written, "too-long": None, "later": written, "digest": None}
+    assert seed.control.hget(seed.keys("jobs"), "kept") == written
+    assert json.loads(written)["args"]["n"] == 12345678901234567890
+
+
+def test_jobs_that_are_kept_and_jobs_that_are_not_go_in_calls_of_their_own(seed: Seed) -> None:
+    """In the order in which they were given."""
+    bounds = (0, 0, 100, 0)
+
+    seed.enqueue(*(seed.job(str(n), spec_max=bound) for n, bound in enumerate(bounds)))
+
+    entries = [[job.job_id for job in entry.jobs] for entry in seed.entries() if entry.jobs]
+    assert entries == [["0", "1"], ["2"], ["3"]]
