@@ -21,6 +21,7 @@
     │   ├── ScopeFull
     │   ├── CapConflict
     │   ├── NothingDeclared
+    │   ├── RestoredMeanwhile
     │   ├── LayoutMismatch
     │   ├── StaleCall
     │   └── BadArguments

@@ -312,7 +312,7 @@ def test_public_names_are_these() -> None:
         "KeyNeeded", "LayoutMismatch", "LeaseLost", "Limit", "NewJob", "NoCurrentJob",
         "NothingDeclared", "OutcomeUnknown", "PayloadTooLarge",
         "PreparedTask", "Priority", "QueueDamaged", "QueueFull", "Rate", "Refused",
-        "RetryLater", "RetryPolicy", "RqCoreError", "ScopeFull", "ScopeStatus", "ServerError",
+        "RestoredMeanwhile", "RetryLater", "RetryPolicy", "RqCoreError", "ScopeFull", "ScopeStatus", "ServerError",
         "ServerUnavailable", "ServerUnsuitable", "StaleCall", "State", "TargetBroken", "Task", "UnknownQueue",
         "UnknownScope", "UnknownTask", "UsageError", "WorkerStopping", "current_job",
     ]  # fmt: skip
