@@ -369,6 +369,7 @@ class Folder:
             intake.why is not None
             or columns["due_ms"].count(None) < len(digests)
             or columns["lane"].count(None) < len(digests)
+            or columns["spec"].count(None) < len(digests)
             or None in digests
             or None in columns["seq"]
             or not _needs_no_encoder("".join(digests))

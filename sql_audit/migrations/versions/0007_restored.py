@@ -1,7 +1,7 @@
 """Restored and removed jobs: events of their own, and a state.
 
-Revision ID: 0006
-Revises: 0005
+Revision ID: 0007
+Revises: 0006
 Create Date: 2026-11-21
 
 SQLite cannot change a CHECK, so there the tables are made anew and their rows copied.
@@ -14,8 +14,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0006"
-down_revision = "0005"
+revision = "0007"
+down_revision = "0006"
 branch_labels = None
 depends_on = None
 
@@ -82,12 +82,13 @@ def _set_words(
     ((made,),) = bind.exec_driver_sql("SELECT sql FROM sqlite_master WHERE name = ?", (table,))
     columns = [c["name"] for c in sa.inspect(bind).get_columns(table)]
     values = [value if value is not None and name == column else name for name in columns]
-    if made.count(_words(old)) != 1:
-        raise ValueError(f"the CHECK of {table}.{column} is not that of release 0005: {made}")
+    before, after = (" OR ".join(f"{column} = {word!r}" for word in words) for words in (old, new))
+    if made.count(f"({before})") != 1:
+        raise ValueError(f"the CHECK of {table}.{column} is not that of revision 0006: {made}")
     for kind, name, _ in around:
         _ddl(f"DROP {kind} {name}")
     op.rename_table(table, f"{table}_before")
-    _ddl(made.replace(_words(old), _words(new)))
+    _ddl(made.replace(f"({before})", f"({after})"))
     _ddl(
         f"INSERT INTO {table} ({', '.join(columns)}) SELECT {', '.join(values)} FROM {table}_before"
     )
