@@ -78,6 +78,11 @@ def complete(client: Client, held: dict[str, str]) -> dict[str, str]:
     return client.one(client.operations.complete_call(QUEUE, "w-1", list(held.items())))
 
 
+def give_back(client: Client, held: dict[str, str]) -> None:
+    records = [(i, fence, "stopping", "null", "", 0) for i, fence in held.items()]
+    client.one(client.operations.rollback_call(QUEUE, "w-1", records))
+
+
 def run_all(client: Client) -> list[str]:
     """Run everything that may be claimed to its end. Returns the ids in order."""
     ran: list[str] = []
@@ -234,8 +239,7 @@ def test_after_an_old_snapshot_the_lost_come_back_and_the_revived_leave(
         dead = claim(client, 7)
         record = ("pruned", dead.pop("pruned"), "final", 0, "final", ERROR)
         client.one(client.operations.fail_call(QUEUE, "w-1", [record]))
-        back = [(i, fence, "stopping", "null", "") for i, fence in dead.items()]
-        client.one(client.operations.rollback_call(QUEUE, "w-1", back))
+        give_back(client, dead)
         drain(client, database)
         with server.client() as control:
             control.save()
@@ -244,11 +248,7 @@ def test_after_an_old_snapshot_the_lost_come_back_and_the_revived_leave(
         ended = ("done", "again", "done-acme", "runs-again", "forgotten-and-done")
         complete(client, {i: held[i] for i in ended})
         client.prune(QUEUE, ["pruned"])
-        client.one(
-            client.operations.rollback_call(
-                QUEUE, "w-1", [("cancelled", held["cancelled"], "stopping", "null", "")]
-            )
-        )
+        give_back(client, {"cancelled": held["cancelled"]})
         client.cancel(QUEUE, ["cancelled"])
         drain(client, database)
         server.kill()
