@@ -213,7 +213,7 @@ def rollback(seed: Seed) -> Scene:
     pairs = [*running, (unwanted.id, unwanted.fence), *capped, ("waiting", NO_FENCE)]
     lanes = dict.fromkeys(("h-2", "c-2"), "2+task=c+tenant=z")
     each = [
-        (*pair, reason, "null", lanes.get(pair[0], ""))
+        (*pair, reason, "null", lanes.get(pair[0], ""), 0)
         for pair, reason in zip(pairs, reasons, strict=True)
     ]
     limits = {"backoff_ms": 1_000, "backoff_max_ms": 60_000, "unknown_max": 2}
