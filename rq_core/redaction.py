@@ -1,6 +1,7 @@
 r"""Keeping secrets out of the log: what a handler's error says passes through the app's redactor.
 
-Arguments are never in events, in SQL or in log lines. What an exception says is up to the code that
+Arguments are in no log line, and in events and SQL only where a producer asks for that
+(``audit_payload="full"``), as they are. What an exception says is up to the code that
 raised it, so an app may have a function that every such text goes through, message and traceback,
 before it is sent to Redis or logged.
 
