@@ -402,6 +402,30 @@ def test_a_producer_that_enqueued_it_again_is_left_alone(
     assert_agree(client, database, Verdict.HOLDS)
 
 
+def test_it_waits_while_the_backlog_is_full(
+    client: Client, database: Database, redis_url: str
+) -> None:
+    """Each call fills it, and the mirror empties it."""
+    names = [f"j-{n:04}" for n in range(2 * IDS_CHUNK)]
+    client.enqueue(job(name) for name in names)
+    drain(client, database)
+    flush(client)
+    drain(client, database)
+    client.configure(QUEUE, {"backlog_max_jobs": 1})
+    drain(client, database)
+
+    with pytest.raises(errors.AuditBacklogFull):
+        apply(client, database, QUEUE, by="ada", wait_s=0)
+    assert len(lines(client)) == IDS_CHUNK
+    with mirroring(redis_url, database):
+        assert apply(client, database, QUEUE, by="ada").restored == IDS_CHUNK
+
+    # At twice the bound nothing is claimed.
+    client.configure(QUEUE, {"backlog_max_jobs": 1_000_000})
+    assert run_all(client) == names
+    assert_agree(client, database, Verdict.HOLDS)
+
+
 # It is killed half-way.
 
 
