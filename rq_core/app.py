@@ -46,7 +46,7 @@ from rq_core.redaction import Redact, redactor_of
 from rq_core.retry import RetryPolicy
 from rq_core.scopes import Limit, ScopeStatus
 from rq_core.settings import AUDIT_PAYLOADS, SETTINGS
-from rq_core.task import TIMEOUT_MIN, AsyncTask, JobOptions, PriorityName, Task
+from rq_core.task import TIMEOUT_MIN, AsyncTask, Isolation, JobOptions, PriorityName, Task
 
 if TYPE_CHECKING:
     from rq_core.aio import AsyncClient
@@ -171,6 +171,8 @@ class App:
         priority: Priority | PriorityName = ...,
         max_losses: int = ...,
         caps: Sequence[Cap | Rate] = ...,
+        isolation: Isolation | None = ...,
+        max_memory: int | None = ...,
     ) -> TaskDecorator: ...
     def task(
         self,
@@ -184,13 +186,17 @@ class App:
         priority: Priority | PriorityName = DEFAULT_PRIORITY,
         max_losses: int = DEFAULT_MAX_LOSSES,
         caps: Sequence[Cap | Rate] = (),
+        isolation: Isolation | None = None,
+        max_memory: int | None = None,
     ) -> Any:
         """Make a task of a function: ``@app.task`` or ``@app.task(queue="mail", …)``.
 
         ``name`` is by default the function's own. ``timeout`` (seconds or timedelta) is that of one
         attempt; None leaves it to the worker. ``max_losses`` is after how many lost workers a job
         is taken for poison and dies. ``caps`` are Caps and Rates; a claim takes a place in each of
-        them, or none. Raises InvalidTask, InvalidName or InvalidOption.
+        them, or none. With ``isolation="process"`` workers run it in a process of its own, which is
+        killed at its timeout and may crash without harm; ``max_memory`` (bytes) is all that this process
+        may have. Raises InvalidTask, InvalidName or InvalidOption.
         """
         if function is not None and not callable(function):
             raise InvalidOption(
@@ -204,9 +210,12 @@ class App:
             max_losses=max_losses,
         )
         seconds = None if timeout is None else seconds_of("timeout", timeout, minimum=TIMEOUT_MIN)
+        _check_isolation(isolation, max_memory)
 
         def decorate(function: Callable[..., Any], /) -> Task[..., Any]:
-            return self._register(function, name, options, policy, seconds, caps)
+            return self._register(
+                function, name, options, policy, seconds, caps, isolation, max_memory
+            )
 
         return decorate if function is None else decorate(function)
 
@@ -218,6 +227,8 @@ class App:
         retry: RetryPolicy,
         timeout: float | None,
         caps: Sequence[Cap | Rate],
+        isolation: Isolation | None,
+        max_memory: int | None,
     ) -> Task[..., Any]:
         own_name = getattr(function, "__name__", None)
         if name is None and (own_name is None or own_name == "<lambda>"):
@@ -237,7 +248,15 @@ class App:
         self.declared.add_task(name, options.queue, arguments, caps)
         kind = AsyncTask if _is_async(function) else Task
         task: Task[..., Any] = kind(
-            self, name, function, arguments, options, retry=retry, timeout=timeout
+            self,
+            name,
+            function,
+            arguments,
+            options,
+            retry=retry,
+            timeout=timeout,
+            isolation=isolation,
+            max_memory=max_memory,
         )
         self._tasks[name] = task
         return task
@@ -256,6 +275,10 @@ class App:
         self.redactor  # noqa: B018 - it is looked up on access
         for task in self._tasks.values():
             task.arguments.check()
+            if task.isolation is not None:
+                from rq_core.isolation import place_of
+
+                place_of(task)
 
     # Producers.
 
@@ -688,6 +711,24 @@ class App:
         trace: TracebackType | None,
     ) -> None:
         await self.aclose()
+
+
+def _check_isolation(isolation: object, max_memory: object) -> None:
+    if isolation not in (None, "process"):
+        raise InvalidOption(option="isolation", value=isolation, must='must be "process" or None')
+    if max_memory is None:
+        return
+    if isolation is None:
+        raise InvalidOption(option="max_memory", value=max_memory, must='needs isolation="process"')
+    if type(max_memory) is not int or max_memory < MEMORY_MIN:
+        raise InvalidOption(
+            option="max_memory",
+            value=max_memory,
+            must=f"must be a number of bytes from {MEMORY_MIN:,} on: Python itself needs some",
+        )
+
+
+MEMORY_MIN: Final = 64 * 1024 * 1024
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

@@ -34,6 +34,7 @@
         ├── RetryLater
         ├── GiveUp
         ├── HandlerTimeout
+        ├── HandlerDied
         ├── JobCancelled
         ├── WorkerStopping
         └── LeaseLost
@@ -216,6 +217,10 @@ class GiveUp(HandlerSignal):
 
 class HandlerTimeout(HandlerSignal):
     """the handler ran longer than its timeout of {seconds:g} s."""
+
+
+class HandlerDied(HandlerSignal):
+    """the process of the handler ended {how}."""
 
 
 class JobCancelled(HandlerSignal):

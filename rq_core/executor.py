@@ -24,13 +24,17 @@ from rq_core.errors import (
     LeaseLost,
     WorkerStopping,
 )
+from rq_core.isolation import IsolationPool, Raised
 from rq_core.job import Claim, Spec, read_spec
 from rq_core.redaction import Redact, redacted
-from rq_core.settlement import Settlement, describe, message_of
+from rq_core.retry import Verdict
+from rq_core.settlement import Settlement, describe, describe_words, message_of
 from rq_core.task import Task
 
 log = logging.getLogger(__name__)
 
+START_GRACE: Final = 20.0
+"""Seconds that the process of an isolated handler may take to begin, beyond the handler's own time."""
 LANE_CHANGED: Final = "lane_changed"
 """The reason of a rollback into another lane."""
 
@@ -70,13 +74,16 @@ class Executor:
         on_free: Callable[[Running], None],
         redact: Redact | None = None,
         rng: random.Random | None = None,
+        isolate: bool = True,
     ) -> None:
+        """Without ``isolate`` no processes are started: isolated tasks run here."""
         self._tasks = tasks
         self._worker = worker
         self._timeout = timeout
         self._on_settlement = on_settlement
         self._on_free = on_free
         self._redact = redact
+        self._pool = IsolationPool() if isolate else None
         self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
         self._threads = concurrent.futures.ThreadPoolExecutor(threads, "rq-core-job")
         self.running: dict[tuple[str, str, str], Running] = {}
@@ -106,13 +113,26 @@ class Executor:
         running = self._running(claim, spec, task)
         self.running[claim.queue, claim.id, claim.fence] = running
         loop = asyncio.get_running_loop()
-        if task.is_async:
+        if self._pool is not None and task.isolation == "process":
+            handler = self._run_isolated(self._pool, running, task, spec.args_json)
+            running.handler = loop.create_task(handler)
+        elif task.is_async:
             running.handler = loop.create_task(self._run_async(running, task, arguments))
         else:
             self._run_sync(running, task, arguments, loop)
-        if running.timeout is not None:
-            running.timer = loop.call_later(running.timeout, self._timed_out, running)
+        limit = running.timeout
+        if limit is not None and self._pool is not None and task.isolation is not None:
+            # Until its process has begun, which may have to be started and to import the app first.
+            limit += START_GRACE
+        self._limit_time(running, limit)
         return running
+
+    def _limit_time(self, running: Running, seconds: float | None) -> None:
+        if running.timer is not None:
+            running.timer.cancel()
+        if seconds is not None:
+            loop = asyncio.get_running_loop()
+            running.timer = loop.call_later(seconds, self._timed_out, running)
 
     def end(self, running: Running, why: HandlerSignal) -> None:
         """Ask a handler to stop: an async one is cancelled, a sync one sees ``current_job().cancelled``.
@@ -129,6 +149,8 @@ class Executor:
     def close(self) -> bool:
         """Start no more. Returns False if threads are still busy with handlers that do not stop."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._pool is not None:
+            self._pool.close()
         return not self.running
 
     def _running(self, claim: Claim, spec: Spec, task: Task[Any, Any]) -> Running:
@@ -166,6 +188,25 @@ class Executor:
             self._ended(running, task, error)
         else:
             self._ended(running, task, None)
+        finally:
+            self._free(running)
+
+    async def _run_isolated(
+        self, pool: IsolationPool, running: Running, task: Task[Any, Any], args_json: str
+    ) -> None:
+        try:
+            raised = await pool.run(
+                running, task, args_json, lambda: self._limit_time(running, running.timeout)
+            )
+        except BaseException as error:  # noqa: BLE001 - the claim must be settled whatever went wrong
+            self._ended(running, task, error)
+        else:
+            if raised is None:
+                self._ended(running, task, None)
+            elif running.ending is not None:
+                self._ended(running, task, running.ending)
+            else:
+                self._raised(running, raised)
         finally:
             self._free(running)
 
@@ -227,15 +268,31 @@ class Executor:
             self._on_settlement(Settlement(claim, "final", 0, "cancelled", said))
             return
         verdict = task.retry.verdict(error, claim.failures + 1, self._rng.random)
+        said = describe(error, redact=self._redact)
+        self._failed(running, verdict, type(error).__name__, message_of(error), said)
+
+    def _raised(self, running: Running, raised: Raised) -> None:
+        """An isolated handler failed; its process has asked the task's policy."""
+        if running.settled:
+            return
+        running.settled = True
+        said = describe_words(raised.type, raised.message, raised.traceback, redact=self._redact)
+        verdict = Verdict("final" if raised.outcome == "final" else "retry", *raised[1:3])
+        self._failed(running, verdict, raised.type, raised.message, said)
+
+    def _failed(
+        self, running: Running, verdict: Verdict, kind: str, message: str, said: str
+    ) -> None:
         log.warning(
             "job failed: %s: %s",
-            type(error).__name__,
-            redacted(self._redact, message_of(error)),
+            kind,
+            redacted(self._redact, message),
             extra=_facts(running) | {"verdict": verdict.outcome},
         )
         delay_ms = round(verdict.delay * 1000)
-        said = describe(error, redact=self._redact)
-        self._on_settlement(Settlement(claim, verdict.outcome, delay_ms, verdict.reason, said))
+        self._on_settlement(
+            Settlement(running.claim, verdict.outcome, delay_ms, verdict.reason, said)
+        )
 
     def _free(self, running: Running) -> None:
         if running.timer is not None:

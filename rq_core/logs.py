@@ -17,6 +17,10 @@ _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {
 }
 
 
+configured: tuple[str, str] | None = None
+"""What configure was last called with, for processes that are started from here."""
+
+
 class TextFormatter(logging.Formatter):
     """``2026-11-21T10:00:00.123Z INFO message name=value …``"""
 
@@ -40,6 +44,8 @@ def configure(form: str = "text", level: str = "INFO") -> None:
         raise InvalidOption(
             option="log_level", value=level, must="must be debug, info, warning or error"
         )
+    global configured  # noqa: PLW0603 - logging is the process' own, too
+    configured = (form, level)
     handler = logging.StreamHandler(sys.stderr)
     if form == "json":
         from pythonjsonlogger.json import JsonFormatter

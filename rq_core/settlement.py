@@ -6,7 +6,7 @@ import json
 import traceback
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from rq_core.job import Claim
 from rq_core.operations import Call, Operations
@@ -37,12 +37,16 @@ def describe(
 
     Whatever it says has passed through ``redact``, before it is shortened: half a secret is one, too.
     """
-    facts: dict[str, Any] = {
-        "type": type(error).__name__,
-        "message": _shorten(redacted(redact, message_of(error)), MESSAGE_MAX),
-    }
-    if with_traceback:
-        lines = "".join(traceback.format_exception(error))
+    lines = "".join(traceback.format_exception(error)) if with_traceback else None
+    return describe_words(type(error).__name__, message_of(error), lines, redact=redact)
+
+
+def describe_words(
+    kind: str, message: str, lines: str | None, *, redact: Redact | None = None
+) -> str:
+    """The same of an exception that is known by its words only. ``lines`` is its traceback."""
+    facts = {"type": kind, "message": _shorten(redacted(redact, message), MESSAGE_MAX)}
+    if lines is not None:
         facts["traceback"] = _shorten(redacted(redact, lines), TRACEBACK_MAX)
     return json.dumps(facts)
 

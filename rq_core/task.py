@@ -31,6 +31,8 @@ R = TypeVar("R")
 
 PriorityName = Literal["critical", "high", "normal", "low"]
 
+Isolation = Literal["process"]
+
 TIMEOUT_MIN: float = 0.001
 """Seconds."""
 
@@ -191,12 +193,16 @@ class Task(PreparedTask[P, R]):
         *,
         retry: RetryPolicy,
         timeout: float | None,
+        isolation: Isolation | None = None,
+        max_memory: int | None = None,
     ) -> None:
-        """``timeout`` is in seconds. Raises InvalidTask, InvalidName or InvalidOption."""
+        """``timeout`` is in seconds, ``max_memory`` in bytes. Raises InvalidTask, InvalidName or InvalidOption."""
         super().__init__(app, name, arguments, options)
         self.function = function
         self.retry = retry
         self.timeout = timeout
+        self.isolation = isolation
+        self.max_memory = max_memory
         functools.update_wrapper(self, function)
 
     def __repr__(self) -> str:

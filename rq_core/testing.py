@@ -233,6 +233,7 @@ class _Inline:
             on_settlement=self._settlements.put_nowait,
             on_free=self._freed,
             redact=app.redactor,
+            isolate=False,
         )
 
     def _freed(self, _running: Running) -> None:

@@ -6,6 +6,7 @@ The tasks write what they do into a witness file, so that a test can see what re
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import os
 import signal
@@ -183,6 +184,63 @@ async def poison() -> None:
     """Takes its worker down."""
     witness("poison")
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(queue="crew", retry=quick, isolation="process")
+def apart(n: int = 0) -> None:
+    """In a process of its own."""
+    witness("apart", n=n, mine=os.getpid())
+
+
+@app.task(queue="crew", retry=quick, isolation="process", timeout=1.0)
+def apart_hanging() -> None:
+    """Holds the GIL of its process, in C, for ever."""
+    witness("begin")
+    ctypes.PyDLL(None).sleep(3600)
+
+
+@app.task(queue="crew", retry=quick, isolation="process")
+def apart_crashing() -> None:
+    """Crashes in native code."""
+    witness("begin")
+    ctypes.string_at(0)
+
+
+@app.task(queue="crew", retry=quick, isolation="process", max_memory=256 * 1024 * 1024)
+def apart_greedy() -> None:
+    witness("begin")
+    bytearray(1024 * 1024 * 1024)
+
+
+@app.task(queue="crew", retry=quick, isolation="process")
+async def apart_sleeping(seconds: float) -> None:
+    """Can be cancelled, and says so."""
+    witness("begin")
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        witness("cancelled")
+        raise
+    witness("end")
+
+
+@app.task(queue="crew", retry=quick, isolation="process")
+def apart_deaf(seconds: float) -> None:
+    witness("begin")
+    time.sleep(seconds)
+    witness("end")
+
+
+@app.task(
+    queue="crew",
+    isolation="process",
+    retry=RetryPolicy(max_attempts=5, base=0.01, jitter=False, give_up_on=KeyError),
+)
+def apart_raising(kind: str) -> None:
+    witness("raising", failures=current_job().failures)
+    if kind == "give_up":
+        raise GiveUp("no use")
+    raise KeyError(kind) if kind == "key" else ValueError(kind)
 
 
 class Witness:

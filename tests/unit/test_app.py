@@ -307,7 +307,8 @@ def test_public_names_are_these() -> None:
     """Adding one is a promise, removing one breaks users."""
     assert sorted(rq_core.__all__) == [
         "App", "ArgumentsInvalid", "AsyncTask", "AuditBacklogFull", "AuditElsewhere",
-        "AuditNotConfigured", "BadArguments", "Cap", "CapConflict", "GiveUp", "HandlerSignal", "HandlerTimeout",
+        "AuditNotConfigured", "BadArguments", "Cap", "CapConflict", "GiveUp", "HandlerDied", "HandlerSignal",
+        "HandlerTimeout",
         "InvalidName", "InvalidOption", "InvalidTask", "JobCancelled", "JobContext", "JobHandle",
         "KeyNeeded", "LayoutMismatch", "LeaseLost", "Limit", "NewJob", "NoCurrentJob",
         "NothingDeclared", "OutcomeUnknown", "PayloadTooLarge",

@@ -1,0 +1,195 @@
+"""Handlers in processes of their own: what they do to themselves, they do to no worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+
+from rq_core import App, InvalidOption, InvalidTask
+from rq_core.client import Client
+from rq_core.worker import Worker, WorkerOptions
+from tests.support import crew
+from tests.support.crew import worker_process
+from tests.support.wait import wait_until, wait_until_async
+from tests.worker.conftest import RunWorker, event_types, events
+
+
+async def died(client: Client, handle: Any) -> tuple[str, dict[str, Any]]:
+    """The reason and the error of a job that is dead."""
+    await wait_until_async(lambda: handle.state() == "dead", "it is dead", timeout=40)
+    fields = events(client, handle.id)[-1][1]
+    return fields["reason"], fields["error"]
+
+
+async def test_processes_are_used_again_and_are_never_more_than_jobs_run(
+    client: Client, run_worker: RunWorker, witness: crew.Witness, app: App
+) -> None:
+    app.enqueue_many(crew.apart.job(n=n) for n in range(40))
+    async with run_worker(concurrency=2):
+        await wait_until_async(lambda: len(witness.lines("apart")) == 40, "all ran", timeout=40)
+
+    pids = {line["pid"] for line in witness.lines("apart")}
+    assert 1 <= len(pids) <= 2
+    assert os.getpid() not in pids
+    await wait_until_async(lambda: not any(map(_lives, pids)), "they end with the worker")
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_a_handler_that_hangs_is_killed_at_its_timeout(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    """No thread and no signal handler of Python would get a word in."""
+    handle = crew.apart_hanging.with_options(max_attempts=1).enqueue()
+    async with run_worker(concurrency=1):
+        reason, error = await died(client, handle)
+        (line,) = witness.lines("begin")
+        assert not _lives(line["pid"])
+        after = crew.apart.enqueue(n=1)
+        await wait_until_async(
+            lambda: client.job(after.id) is None, "its place is free", timeout=20
+        )
+
+    assert reason == "attempts_spent"
+    assert error["type"] == "HandlerTimeout"
+    assert event_types(client, handle.id) == ["enqueued", "claimed", "died"]
+
+
+@pytest.mark.parametrize(
+    ("task", "kind", "words"),
+    [
+        (crew.apart_crashing, "HandlerDied", "the process of the handler ended by signal 11."),
+        (crew.apart_greedy, "MemoryError", ""),
+    ],
+    ids=["native crash", "memory"],
+)
+async def test_a_crash_is_a_failure_and_no_loss(
+    client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any, kind: str, words: str
+) -> None:
+    handle = task.with_options(max_attempts=2).enqueue()
+    async with run_worker(concurrency=1) as worker:
+        reason, error = await died(client, handle)
+        after = crew.apart.enqueue(n=1)
+        await wait_until_async(lambda: client.job(after.id) is None, "work goes on", timeout=20)
+
+    assert (reason, error["type"], error["message"]) == ("attempts_spent", kind, words)
+    assert worker.stats.failed == 2
+    assert "lease_expired" not in event_types(client, handle.id)
+    assert len(witness.lines("begin")) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "attempts", "reason", "error"),
+    [
+        ("key", 1, "gave_up", ("KeyError", "'key'")),
+        ("give_up", 1, "gave_up", ("GiveUp", "no use")),
+        ("value", 5, "attempts_spent", ("ValueError", "value")),
+    ],
+)
+async def test_what_it_raises_is_judged_by_its_own_policy(
+    client: Client,
+    run_worker: RunWorker,
+    witness: crew.Witness,
+    kind: str,
+    attempts: int,
+    reason: str,
+    error: tuple[str, str],
+) -> None:
+    handle = crew.apart_raising.enqueue(kind)
+    async with run_worker():
+        found, said = await died(client, handle)
+
+    assert (found, (said["type"], said["message"])) == (reason, error)
+    assert [line["failures"] for line in witness.lines("raising")] == list(range(attempts))
+    assert "in apart_raising" in said["traceback"]
+
+
+async def test_an_async_handler_is_cancelled_and_its_process_lives_on(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    handle = crew.apart_sleeping.enqueue(60)
+    async with run_worker(concurrency=1):
+        await wait_until_async(lambda: witness.lines("begin"), "it runs", timeout=20)
+        handle.cancel()
+        await wait_until_async(lambda: client.job(handle.id) is None, "it is cancelled")
+        after = crew.apart.enqueue(n=1)
+        await wait_until_async(lambda: client.job(after.id) is None, "work goes on")
+
+    assert event_types(client, handle.id)[-1] == "cancelled"
+    pids = {line["pid"] for line in witness.lines()}
+    assert (len(witness.lines("cancelled")), len(pids)) == (1, 1)
+
+
+async def test_a_handler_that_does_not_listen_is_killed_when_it_is_cancelled_or_the_worker_stops(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    cancelled, given_back = crew.apart_deaf.enqueue(60), crew.apart_deaf.enqueue(60)
+    async with run_worker(concurrency=2, grace=0.0):
+        await wait_until_async(lambda: len(witness.lines("begin")) == 2, "both run", timeout=20)
+        cancelled.cancel()
+        await wait_until_async(lambda: client.job(cancelled.id) is None, "it is cancelled")
+
+    assert given_back.state() == "ready"
+    assert events(client, given_back.id)[-1][1]["reason"] == "shutdown"
+    pids = [line["pid"] for line in witness.lines("begin")]
+    await wait_until_async(lambda: not any(map(_lives, pids)), "both are gone")
+    assert witness.lines("end") == []
+
+
+def test_isolated_handlers_end_with_a_worker_that_was_killed(
+    client: Client, app: App, witness: crew.Witness
+) -> None:
+    crew.apart_deaf.enqueue(60)
+    with worker_process(app.redis_url, witness) as worker:
+        wait_until(lambda: witness.lines("begin"), "it runs", timeout=20)
+        (line,) = witness.lines("begin")
+        assert line["pid"] != worker.pid
+        os.kill(worker.pid, signal.SIGKILL)
+        began = time.monotonic()
+        wait_until(lambda: not _runs(line["pid"]), "its process has ended", timeout=10)
+
+    assert time.monotonic() - began < 10
+
+
+def _runs(pid: int) -> bool:
+    import psutil
+
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def test_a_task_that_no_other_process_can_find_is_refused_at_the_start(
+    valkey_url: str,
+) -> None:
+    with App(valkey_url) as app:
+
+        @app.task(isolation="process")
+        def hidden() -> None: ...
+
+        with pytest.raises(InvalidTask, match="a function at the top of a module"):
+            await Worker(app, WorkerOptions()).run()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"isolation": "thread"}, 'must be "process" or None'),
+        ({"max_memory": 1 << 30}, 'needs isolation="process"'),
+        ({"isolation": "process", "max_memory": 5}, "must be a number of bytes from 67,108,864"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(InvalidOption, match=expected):
+        App().task(name="t", **options)
