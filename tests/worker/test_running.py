@@ -377,7 +377,7 @@ async def test_a_job_that_timed_out_in_a_thread_may_run_again_on_the_same_worker
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """The old handler still runs when the new claim begins; its end must not make the worker forget the new one."""
-    handle = crew.deaf.with_options(timeout=0.2, max_attempts=2).enqueue(0.6)
+    handle = crew.deaf.with_options(timeout=1.0, max_attempts=2).enqueue(2.5)
     async with run_worker() as worker:
         await wait_until_async(lambda: len(witness.lines("begin")) == 2, "it runs again")
         await wait_until_async(lambda: len(witness.lines("end")) == 1, "the first thread ended")
