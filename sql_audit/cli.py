@@ -258,11 +258,15 @@ def history(job: str, url: str | None, queue: str | None, as_json: bool) -> None
         events = queries.history(engine, job, queue)
         queues = {event.queue for event in events}
         marks = [mark for mark in queries.watermarks(engine, queue) if mark.queue in queues]
+        cuts = queries.cut_short(engine, events)
     if as_json:
-        _print_json({"events": [_event_json(e) for e in events]}, marks)
+        pruned = [dataclasses.asdict(cut) for cut in cuts]
+        _print_json({"events": [_event_json(e) for e in events], "pruned": pruned}, marks)
         return
     console = _console()
     console.print(_event_table(events, f"job {job}"))
+    for cut in cuts:
+        console.print(f"not all may be told: {cut.says}", markup=False)
     _print_marks(console, marks)
 
 
@@ -729,6 +733,8 @@ def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
                 click.echo(
                     f"    {each.scope} ≤ {each.limit}: {full}{each.holders} claims of others{named}"
                 )
+        if answer.pruned is not None:
+            click.echo(f"  not all may be told: {answer.pruned.says}")
     _print_marks(_console(), marks)
 
 
@@ -770,6 +776,8 @@ def at_command(moment: int, url: str | None, queue: str, as_json: bool) -> None:
         click.echo(f"  and {len(answer.waiting) - 20} more")
     for scope, (cap, holders) in sorted(answer.scopes.items()):
         click.echo(f"{scope}: {len(holders)} of {'any' if cap is None else cap}")
+    if answer.pruned is not None:
+        click.echo(f"not all may be told: {answer.pruned.says}")
     _print_marks(_console(), marks)
 
 

@@ -27,7 +27,7 @@ class AuditUrlInvalid(UsageError):
 
 
 class HistoryUnknown(UsageError):
-    """the audit database knows no job {job_id!r}{where}."""
+    """the audit database knows no job {job_id!r}{where}{pruned}."""
 
 
 class AuditError(RqCoreError):

@@ -14,7 +14,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, text
 
 from rq_core.scopes import is_rate, scopes_of
-from sql_audit.errors import HistoryUnknown
+from sql_audit.queries import PrunedTo, pruned_to, unknown
 
 NAMED_MAX: Final = 5
 """How many of the jobs in front are named."""
@@ -82,6 +82,8 @@ class Moment:
     at_ms: int
     running: list[Running]
     waiting: list[Waiting]
+    pruned: PrunedTo | None = None
+    """If others may have run or waited that were pruned since."""
 
     @property
     def scopes(self) -> dict[str, tuple[int | None, list[str]]]:
@@ -108,7 +110,13 @@ def at(engine: Engine, queue: str, at_ms: int) -> Moment:
             for row in connection.execute(_RUNNING, of)
         ]  # fmt: skip
         waiting = [Waiting(*row) for row in connection.execute(_WAITING, of)]
-    return Moment(at_ms, running, waiting)
+        pruned = _pruned_after(connection, queue, at_ms)
+    return Moment(at_ms, running, waiting, pruned)
+
+
+def _pruned_after(connection: Connection, queue: str, at_ms: int) -> PrunedTo | None:
+    """The prune that may have removed what ended after a moment, if there was one."""
+    return next((cut for cut in pruned_to(connection, queue) if cut.cut_at_ms >= at_ms), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +162,8 @@ class Why:
     lane: str | None
     due_ms: int | None
     waits: list[Wait]
+    pruned: PrunedTo | None = None
+    """If others may have been in front that were pruned since."""
 
 
 def why(engine: Engine, job_id: str, queue: str | None = None) -> list[Why]:
@@ -173,9 +183,11 @@ def why(engine: Engine, job_id: str, queue: str | None = None) -> list[Why]:
                 until = connection.execute(_LAST, of).scalar_one()
                 scopes = [[scope] for scope in (*scopes_of(row.lane or ""), "queue")]
                 waits.append(_wait(connection, of, row.ready_at_ms, until, None, None, scopes))
-            found.append(Why(job_id, row.queue, row.state, row.lane, row.due_ms, waits))
-    if not found:
-        raise HistoryUnknown(job_id=job_id, where="" if queue is None else f" in queue {queue!r}")
+            since = min((wait.since_ms for wait in waits), default=None)
+            pruned = None if since is None else _pruned_after(connection, row.queue, since)
+            found.append(Why(job_id, row.queue, row.state, row.lane, row.due_ms, waits, pruned))
+        if not found:
+            raise unknown(connection, job_id, queue)
     return found
 
 

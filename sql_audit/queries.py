@@ -16,10 +16,13 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Row, text
 
+from rq_core.machine import Event
 from sql_audit import losses
 from sql_audit.database import Database
 from sql_audit.errors import HistoryUnknown
 from sql_audit.statements import AUDIT_ID
+
+_BEGINNINGS: Final = frozenset({Event.ENQUEUED, Event.DISCARDED, Event.BASELINE})
 
 SLOWEST: Final = 5
 """How many of the slowest jobs a report names."""
@@ -44,6 +47,27 @@ class Watermark:
         known = f"{self.queue}: complete through epoch {self.epoch}, number {self.number}"
         gaps = f", with {self.gaps} recorded gap{'s' * (self.gaps != 1)}" if self.gaps else ""
         return f"{known} ({readable(self.at_ms)}){gaps}"
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedTo:
+    """Where a queue's log was cut by its last prune. What ended up to there may have been removed."""
+
+    queue: str
+    epoch: int
+    number: int
+    cut_at_ms: int
+    """The time of the last event there."""
+    at_ms: int
+    """When it was pruned."""
+    by: str
+
+    @property
+    def says(self) -> str:
+        return (
+            f"jobs of queue {self.queue} that had ended by {readable(self.cut_at_ms)} may have been "
+            f"pruned (at {readable(self.at_ms)}, by {self.by})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +199,11 @@ _WATERMARKS = text(
 
 _EVENT_COLUMNS = "queue, epoch, seq, ordinal, type, at_ms, job_id, claim, worker, task, detail"
 
+_PRUNED_TO = text(
+    "SELECT queue, epoch, seq, cut_at_ms, at_ms, actor FROM mirror_prune p WHERE id = "
+    f"(SELECT MAX(id) FROM mirror_prune m WHERE m.queue = p.queue) AND {_QUEUE} ORDER BY queue"
+)
+
 _HISTORY = text(
     f"SELECT {_EVENT_COLUMNS} "
     f"FROM job_event WHERE job_id = :job_id AND {_QUEUE} ORDER BY queue, epoch, seq, ordinal"
@@ -247,6 +276,28 @@ def _watermarks(connection: Connection, queue: str | None) -> list[Watermark]:
     return [Watermark(*row) for row in connection.execute(_WATERMARKS, {"queue": queue})]
 
 
+def pruned_to(connection: Connection, queue: str | None = None) -> list[PrunedTo]:
+    """Where the log of each queue was cut, of those that were pruned."""
+    return [PrunedTo(*row) for row in connection.execute(_PRUNED_TO, {"queue": queue})]
+
+
+def cut_short(engine: Engine, events: Sequence[LoggedEvent]) -> list[PrunedTo]:
+    """The prunes that may have removed what came before a job's events, if these have no beginning."""
+    first: dict[str, str] = {}
+    for event in events:
+        first.setdefault(event.queue, event.type)
+    headless = {queue for queue, kind in first.items() if kind not in _BEGINNINGS}
+    with engine.connect() as connection:
+        return [cut for queue in sorted(headless) for cut in pruned_to(connection, queue)]
+
+
+def unknown(connection: Connection, job_id: str, queue: str | None) -> HistoryUnknown:
+    """The error for a job of which the log says nothing: it was never there, or is no more."""
+    where = "" if queue is None else f" in queue {queue!r}"
+    cuts = "; ".join(cut.says for cut in pruned_to(connection, queue))
+    return HistoryUnknown(job_id=job_id, where=where, pruned=f". But {cuts}" if cuts else "")
+
+
 def _event(row: Row[Any]) -> LoggedEvent:
     columns = row._asdict()
     detail = columns.pop("detail")
@@ -258,9 +309,8 @@ def history(engine: Engine, job_id: str, queue: str | None = None) -> list[Logge
     with engine.connect() as connection:
         rows = connection.execute(_HISTORY, {"job_id": job_id, "queue": queue}).all()
         orphaned = {name: losses.ranges(connection, name) for name in {row.queue for row in rows}}
-    if not rows:
-        where = "" if queue is None else f" in queue {queue!r}"
-        raise HistoryUnknown(job_id=job_id, where=where)
+        if not rows:
+            raise unknown(connection, job_id, queue)
     return [
         replace(event, orphaned=losses.in_any((event.epoch, event.seq), orphaned[event.queue]))
         for event in map(_event, rows)

@@ -1,0 +1,216 @@
+"""Prune where Redis has forgotten something: what is left is proven, and what has left is not denied."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+from click.testing import CliRunner
+
+from rq_core.client import Client
+from sql_audit import moments, queries
+from sql_audit.cli import audit
+from sql_audit.database import Database
+from sql_audit.errors import HistoryUnknown
+from sql_audit.mirror import BatchLimits, Mirror
+from sql_audit.prune import Pruned, Rules, plan, prune, record_proofs
+from sql_audit.verify import Verdict, verify
+from tests.audit.test_epochs import START_MS, enqueue, orphaned, timed_client
+from tests.support import auditlog
+from tests.support.agreement import assert_agree, states
+from tests.support.clock import Clock
+from tests.support.fleet import QUEUE, Fleet
+from tests.support.servers import Engine, RedisServer, engines
+
+
+@pytest.fixture
+def engine(audit_url: str) -> Engine:
+    """Each engine with one of the databases: what Redis forgets does not depend on the pair."""
+    return engines()[0 if audit_url.startswith("sqlite") else -1]
+
+
+class Seasons:
+    """A queue on a test's clock, mirrored in small batches, and a server that may forget."""
+
+    def __init__(self, server: RedisServer, database: Database, seed: int) -> None:
+        self.server = server
+        self.database = database
+        self.client: Client = timed_client(server)
+        self.control: redis.Redis = server.client()
+        self.clock = Clock(self.control, START_MS)
+        self.fleet = Fleet(self.client, seed)
+
+    def close(self) -> None:
+        self.client.close()
+        self.control.close()
+
+    def mirror(self) -> None:
+        limits = BatchLimits(events=15)
+        auditlog.drain(Mirror(self.client, self.database, QUEUE, limits=limits))
+
+    def run(self, steps: int) -> None:
+        for step in range(steps):
+            self.fleet.run(1)
+            self.clock.advance(100)
+            if step % 10 == 9:
+                self.mirror()
+        self.mirror()
+
+    def go_back(self) -> None:
+        """The server comes back with its last snapshot, and the clock goes on."""
+        self.server.kill()
+        self.server.start()
+        self.clock.advance(1_000)
+
+    def flush(self) -> None:
+        self.control.flushall()
+        self.clock.advance(1_000)
+        self.fleet.held.clear()
+
+    def prune(self) -> Pruned:
+        """Prune all that is finished and proven."""
+        result = verify(self.database)
+        assert result.verdict is Verdict.HOLDS, result.document()
+        record_proofs(self.database, result)
+        cuts = plan(self.database, Rules(0), now_ms=self.clock.now_ms)
+        (done,) = prune(self.database, cuts, by="ada", now_ms=self.clock.now_ms)
+        return done
+
+
+@pytest.fixture
+def seasons(start_redis: Callable[..., RedisServer], database: Database) -> Iterator[Seasons]:
+    seasons = Seasons(start_redis(), database, 2)
+    yield seasons
+    seasons.close()
+
+
+def test_a_log_with_orphans_and_losses_is_pruned_and_proven(
+    seasons: Seasons, database: Database
+) -> None:
+    """The cut lies behind one loss, then behind two; each time what is left agrees with Redis."""
+    seasons.run(60)
+    seasons.control.save()
+    seasons.run(40)
+    enqueue(seasons.client, "forgotten")
+    seasons.mirror()
+    seasons.go_back()
+    seasons.run(60)
+    before = orphaned(database)
+    assert states(database)["forgotten"] == "lost"
+
+    first = seasons.prune()
+
+    result = assert_agree(seasons.client, database, Verdict.HOLDS, pruned=True)
+    left = orphaned(database)
+    assert first.jobs > 10
+    assert len(left) == result.orphans < len(before)
+    assert "forgotten" not in states(database)
+    (loss,) = result.losses
+    assert f"{len(left)} events up to" in loss.says
+    # What orphans are left belong to jobs that are alive.
+    assert {row["job_id"] for row in left if row["job_id"]} <= states(database).keys()
+
+    seasons.run(20)
+    alive = len(seasons.client.snapshot(QUEUE)["state"])
+    seasons.flush()
+    seasons.run(60)
+    assert list(states(database).values()).count("lost") == alive > 0
+
+    second = seasons.prune()
+
+    assert_agree(seasons.client, database, Verdict.HOLDS, pruned=True)
+    assert second.jobs >= alive
+    assert "lost" not in states(database).values()
+    seasons.run(30)
+    assert_agree(seasons.client, database, Verdict.HOLDS, pruned=True)
+
+
+def test_a_snapshot_from_before_the_cut_is_no_lie(seasons: Seasons, database: Database) -> None:
+    """Redis comes back with jobs that finished since and were pruned: SQL cannot compare any more, so a
+    baseline says what lives, and verify that it cannot tell what came before."""
+    seasons.run(60)
+    seasons.control.save()
+    seasons.run(60)
+    done = seasons.prune()
+    assert done.jobs > 0
+    seasons.go_back()
+    seasons.run(60)
+
+    result = assert_agree(seasons.client, database, Verdict.UNKNOWN, pruned=True)
+
+    assert any("a baseline says what came of them" in note.says for note in result.notes)
+
+
+def test_what_was_pruned_is_not_denied(seasons: Seasons, database: Database) -> None:
+    """That nothing is told of a job or of a moment does not mean that there was nothing."""
+    enqueue(seasons.client, "done", "waits")
+    (claim, _) = seasons.client.one(
+        seasons.client.operations.claim_call(QUEUE, "w-1", 2)
+    ).jobs  # both run
+    held = [(claim.id, claim.fence)]
+    seasons.clock.advance(100)
+    then = seasons.clock.now_ms
+    enqueue(seasons.client, "behind")
+    seasons.clock.advance(100)
+    seasons.client.one(seasons.client.operations.complete_call(QUEUE, "w-1", held))
+    seasons.mirror()
+    seasons.clock.advance(1_000)
+    seasons.client.one(seasons.client.operations.claim_call(QUEUE, "w-2", 1))
+    enqueue(seasons.client, "later")
+    seasons.mirror()
+    url = database.address.render_as_string(hide_password=False)
+
+    def said(*arguments: str, status: int = 0) -> str:
+        result = CliRunner().invoke(audit, [*arguments, "--audit", url])
+        assert result.exit_code == status, result.output
+        return result.output
+
+    assert "pruned" not in said("at", str(then), "--queue", QUEUE) + said("history", "done")
+    assert "pruned" not in said("history", "never-was", status=1)
+
+    seasons.prune()
+
+    told = f"jobs of queue {QUEUE} that had ended by {queries.readable(then + 100)} may have been pruned"
+    with pytest.raises(HistoryUnknown, match="may have been pruned"):
+        queries.history(database.readers, "done")
+    with pytest.raises(HistoryUnknown, match="may have been pruned"):
+        moments.why(database.readers, "done")
+    for question in (["history", "done"], ["why", "done"]):
+        assert told in said(*question, status=1)
+        assert told in said(*question, "--queue", QUEUE, status=1)
+    moment = moments.at(database.readers, QUEUE, then)
+    assert [each.job_id for each in moment.running] == ["waits"]
+    assert moment.pruned is not None
+    assert f"not all may be told: {told}" in said("at", str(then), "--queue", QUEUE)
+    document = json.loads(said("at", str(then), "--queue", QUEUE, "--json"))
+    assert document["pruned"]["by"] == "ada"
+    # Who waited then may have waited for somebody who has left.
+    assert f"not all may be told: {told}" in said("why", "behind")
+    # What is after the cut is told whole.
+    assert "pruned" not in said("at", str(seasons.clock.now_ms), "--queue", QUEUE)
+    assert "pruned" not in said("why", "later") + said("history", "waits")
+
+
+def test_a_refusal_that_outlives_its_job_says_that_more_was_pruned(
+    seasons: Seasons, database: Database
+) -> None:
+    enqueue(seasons.client, "done", "other")
+    claims = seasons.client.one(seasons.client.operations.claim_call(QUEUE, "w-1", 1)).jobs
+    held = [(claim.id, claim.fence) for claim in claims]
+    seasons.client.one(seasons.client.operations.complete_call(QUEUE, "w-1", held))
+    seasons.mirror()
+    seasons.clock.advance(1_000)
+    seasons.client.one(seasons.client.operations.complete_call(QUEUE, "w-1", held))
+    seasons.mirror()
+    seasons.prune()
+    url = database.address.render_as_string(hide_password=False)
+
+    shown = CliRunner().invoke(audit, ["history", "done", "--audit", url])
+
+    assert "settlement_refused" in shown.output
+    assert "not all may be told" in shown.output
+    events = queries.history(database.readers, "done")
+    assert [event.type for event in events] == ["settlement_refused"]
+    assert_agree(seasons.client, database, Verdict.HOLDS, pruned=True)
