@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from datetime import timedelta
 from typing import Final
 
@@ -27,7 +26,7 @@ def seconds_of(option: str, value: Duration, *, minimum: float = 0.0) -> float:
     if (
         isinstance(seconds, bool)
         or not isinstance(seconds, int | float)
-        or not math.isfinite(seconds)
+        # Not a number is not between anything.
         or not minimum <= seconds <= SECONDS_MAX
     ):
         raise InvalidOption(

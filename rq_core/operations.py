@@ -28,7 +28,7 @@ from rq_core.keys import DEFAULT_PREFIX, KEYS, check_name, queue_keys, queues_ke
 from rq_core.machine import LAYOUT, PRIORITIES, State
 from rq_core.scopes import DECLARED, QUEUE, CapEntry, Limit, is_scope
 from rq_core.scripts import Script, script
-from rq_core.settings import FLAGS, SETTINGS
+from rq_core.settings import FLAGS, SETTINGS, VALUE_MAX
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,8 @@ LANE_COST: Final = 4
 """A job that goes into a lane counts for so many in a chunk: a lane of its own takes Redis so much longer."""
 IDS_CHUNK: Final = 250
 """Most jobs that a person cancels, requeues or prunes in one call."""
+WHY_MAX: Final = 4_000
+"""Most characters of what a person says of a change."""
 ENQUEUE_CHUNK_BYTES: Final = 4 * 1024 * 1024
 CLAIM_BYTES: Final = 1024 * 1024
 ROUNDS_MAX: Final = 3
@@ -621,7 +623,7 @@ class Operations:
         self, name: str, queue: str, ids: Sequence[str], by: str | None, why: str
     ) -> Plan[dict[str, str]]:
         outcomes: dict[str, str] = {}
-        args = {"by": check_name("actor", by or self.name), "why": why}
+        args = {"by": check_name("actor", by or self.name), "why": _check_why(why)}
         # Once each: asked a second time in a call, the script would answer how the job stands by then.
         once = tuple(dict.fromkeys(check_name("job", i) for i in ids))
         for start in range(0, len(once), IDS_CHUNK):
@@ -643,11 +645,10 @@ class Operations:
                 raise errors.InvalidOption(option=name, value=value, must=f"must be one of {known}")
             if name in FLAGS and value not in (0, 1):
                 raise errors.InvalidOption(option=name, value=value, must="must be 0 or 1")
-            if not _is_whole(value) or value < minimum:
-                raise errors.InvalidOption(
-                    option=name, value=value, must=f"must be a whole number, {minimum} or more"
-                )
-        args = {"by": check_name("actor", by or self.name), "why": why}
+            if not _is_whole(value) or not minimum <= value <= VALUE_MAX:
+                must = f"must be a whole number from {minimum} to {VALUE_MAX:,}"
+                raise errors.InvalidOption(option=name, value=value, must=must)
+        args = {"by": check_name("actor", by or self.name), "why": _check_why(why)}
         # A bool is a whole number to Python, and nothing to the connection.
         records = tuple((name, int(value)) for name, value in values.items())
         call = Call("configure", queue, args, _pairs, records)
@@ -687,7 +688,11 @@ class Operations:
                     value=limit,
                     must="must be a number from 0, none, or LIMIT/WINDOWms/BURST",
                 ) from None
-        args = {"by": check_name("actor", by or self.name), "why": why, "source": source}
+        args = {
+            "by": check_name("actor", by or self.name),
+            "why": _check_why(why),
+            "source": source,
+        }
         return (yield from self.one(Call("cap", queue, args, _parse_cap_changes, tuple(limits))))
 
     def register(
@@ -979,6 +984,23 @@ def _kind_of(reply: Exception, *, lost: bool = False) -> str:
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int)
+
+
+def _check_why(why: str) -> str:
+    """Return what somebody says of a change, if the log can keep it. Raises InvalidOption."""
+    given: object = why
+    if isinstance(given, str) and len(given) <= WHY_MAX and "\0" not in given:
+        try:
+            given.encode()
+        except UnicodeEncodeError:
+            pass
+        else:
+            return why
+    raise errors.InvalidOption(
+        option="reason",
+        value=given[:50] if isinstance(given, str) else given,
+        must=f"must be text of at most {WHY_MAX:,} characters, without NUL and lone surrogates",
+    )
 
 
 def _wrong_type(queue: str, text: str) -> errors.QueueDamaged:

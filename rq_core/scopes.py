@@ -42,7 +42,9 @@ RESERVED: Final = frozenset({QUEUE, TASK, FAIR, WEIGHT})
 """Families that no key may be named after."""
 
 FAMILY_PATTERN: Final = NAME_PATTERN + r"(?:@[0-9.]{1,12}s)?"
-SCOPE_PATTERN: Final = rf"{FAMILY_PATTERN}(?:=[A-Za-z0-9_.:~%-]{{0,{KEY_MAX}}})?"
+_ESCAPED: Final = r"(?!.*%(?![0-9A-F]{2}))"
+"""What follows has no percent sign but those of :func:`encode_key`."""
+SCOPE_PATTERN: Final = rf"{FAMILY_PATTERN}(?:={_ESCAPED}[A-Za-z0-9_.:~%-]{{0,{KEY_MAX}}})?"
 _SCOPE = re.compile(SCOPE_PATTERN)
 _RATE = re.compile(r"(\d{1,10})/(\d{1,12})ms/(\d{1,10})")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from rq_core.durations import SECONDS_MAX
+
 
 class Setting(NamedTuple):
     """One number in ``meta``: its default, the smallest value that makes sense, and what it means."""
@@ -36,6 +38,9 @@ virtual time per key instead of age."""
 AUDIT_PAYLOADS: Final = {"digest": 0, "full": 64 * 1024}
 """What an App's ``audit_payload`` may be, and up to how many bytes of a job its event then keeps whole. A job that is
 longer is in the log by its digest alone: the log is no store for files."""
+
+VALUE_MAX: Final = SECONDS_MAX * 1000
+"""The greatest value of a setting: a hundred years, or as many jobs or bytes."""
 
 SLOT_LIFE_MS: Final = 3_600_000
 """How long a call slot is remembered after its last call."""

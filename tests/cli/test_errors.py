@@ -213,7 +213,10 @@ def test_wrong_names(words: tuple[str, ...], cli: CommandLine) -> None:
         (("set", "mail", "lease"), "'lease' is no setting"),
         (("set", "mail", "lease=long"), "lease must be a number, not 'long'"),
         (("set", "mail", "backlog-max-jobs=1.5"), "backlog-max-jobs must be a number"),
-        (("set", "mail", "lease=0.1"), "lease_ms=100 is not valid: must be a whole number, 200"),
+        (
+            ("set", "mail", "lease=0.1"),
+            "lease_ms=100 is not valid: must be a whole number from 200",
+        ),
         (("set", "mail", "lease=-1"), "lease=-1.0 is not valid"),
         (("set", "mail", "lease=nan"), "lease=nan is not valid"),
         (("worker", "tasks.py"), "give the module's name, not the file's"),
