@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from alembic import context
 
 from sql_audit.migrate import VERSION_TABLE
@@ -11,10 +13,19 @@ connection = context.config.attributes.get("connection")
 if connection is None:
     raise SystemExit("run `rq-core audit migrate --audit URL`, which opens the database itself")
 
+
+def is_ours(name: str | None, kind: str, _parents: Any) -> bool:
+    """Whether a name is the schema's: not a partition, which the mirror makes, nor somebody else's table."""
+    return kind != "table" or name in metadata.tables
+
+
 context.configure(
     connection=connection,
     target_metadata=metadata,
     version_table=VERSION_TABLE,
+    include_name=is_ours,
+    compare_type=True,
+    compare_server_default=True,
     # BEGIN is really issued on SQLite too, so that a migration happens whole or not at all.
     transactional_ddl=True,
 )
