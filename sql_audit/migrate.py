@@ -44,6 +44,12 @@ def needed() -> str:
     return head
 
 
+def revisions() -> list[str]:
+    """The schema versions that this release knows, oldest first."""
+    scripts = ScriptDirectory.from_config(_config()).walk_revisions()
+    return [script.revision for script in scripts][::-1]
+
+
 def found(connection: Connection) -> str | None:
     """The schema version of a database; None if it has none of our tables.
 
@@ -112,8 +118,7 @@ def _migrate(url: str | Database, revision: str, *, up: bool) -> str:
 
 
 def _refuse_ahead(database: Database, current: str | None) -> None:
-    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
-    if current is not None and current not in known:
+    if current is not None and current not in revisions():
         raise SchemaAhead(url=database.url, found=current, needed=needed())
 
 
