@@ -19,10 +19,13 @@ from rq_core.scopes import (
     Limit,
     ScopeStatus,
     family_of,
+    is_rate,
 )
 
 LANES_MAX: Final = 20_000
 """Lanes whose jobs are counted for one answer, shared by its scopes."""
+RATES_MAX: Final = 1_000
+"""Lanes in which the rates of a family that are spent are looked for."""
 HOLDERS_SHOWN: Final = 5
 _PAGE: Final = 500
 _PIPELINE: Final = 1_000
@@ -76,13 +79,14 @@ def entry_of(entries: dict[str, CapEntry], scope: str) -> CapEntry | None:
 
 
 def caps(operations: Operations, queue: str, limit: int) -> Plan[list[ScopeStatus]]:
-    """How the scopes of a queue stand: those with a limit of their own, then the keys that wait or are held.
+    """How the scopes of a queue stand: those with a limit of their own, then the keys that wait or are held, then
+    the weights of a fair queue.
 
     At most ``limit``. What waits is what its lanes that are blocked on the scope hold; of very many lanes, not all are
     counted (``partial``).
     """
     keys = queue_keys(queue, operations.prefix)
-    names = yield from _limited(operations, keys, limit)
+    names, weights = yield from _limited(operations, keys, limit)
     seen = set(names)
     for index in ("blocked", "holders"):
         more = limit - len(names)
@@ -90,21 +94,27 @@ def caps(operations: Operations, queue: str, limit: int) -> Plan[list[ScopeStatu
             found = yield from _scopes_in(operations, keys, index, more, seen)
             names += found
             seen.update(found)
+    names += weights[: limit - len(names)]
     entries = yield from _entries(operations, keys, [*names, *map(family_of, names)])
     return (yield from _status(operations, keys, names, entries))
 
 
-def _limited(operations: Operations, keys: QueueKeys, most: int) -> Plan[list[str]]:
-    """Scopes and families that have a limit of their own; of very many, not the first by name."""
+def _limited(
+    operations: Operations, keys: QueueKeys, most: int
+) -> Plan[tuple[list[str], list[str]]]:
+    """Scopes and families that have a limit of their own, and keys that have a weight; of very many, not the first
+    by name."""
     names: set[str] = set()
+    weights: set[str] = set()
     cursor = "0"
     while True:
         ((cursor, flat),) = yield from operations.ask(
             [["HSCAN", keys("caps"), cursor, "COUNT", _PAGE]], keys.queue
         )
-        names.update(name for name in pairs_of(flat) if family_of(name) != WEIGHT)
+        for name in pairs_of(flat):
+            (weights if family_of(name) == WEIGHT else names).add(name)
         if str(cursor) == "0" or len(names) >= most:
-            return sorted(names)[:most]
+            return sorted(names)[:most], sorted(weights)[:most]
 
 
 def _entries(
@@ -188,12 +198,19 @@ def _status(
         # Nothing waits for it in a lane: the queue gives out nothing.
         at_gate, first = yield from _ready(operations, keys)
         oldest |= {} if first is None else {QUEUE: first}
+    spent = {
+        name: list(dict.fromkeys(m.partition("|")[0] for m in replies[3 * at + 1][:RATES_MAX]))
+        for at, name in enumerate(names)
+        if is_rate(name) and "=" not in name
+    }
+    going_on = yield from _first_resumes(operations, keys, spent)
     (now,) = yield from operations.ask([["TIME"]], keys.queue)
     now_ms = int(now[0]) * 1000 + int(now[1]) // 1000
     result = []
     for at, name in enumerate(names):
         entry = entry_of(entries, name)
-        resumes = replies[3 * at + 2]
+        own = entries.get(name)
+        resumes = going_on.get(name, replies[3 * at + 2])
         since = oldest.get(name)
         result.append(
             ScopeStatus(
@@ -206,9 +223,27 @@ def _status(
                 None if since is None else max(0, now_ms - since),
                 None if resumes is None else int(float(resumes)),
                 partial=len(replies[3 * at + 1]) > bounds[at],
+                set_by=own.by if own else None,
+                set_at_ms=own.at_ms if own else None,
+                declared=own.declared if own else None,
             )
         )
     return result
+
+
+def _first_resumes(
+    operations: Operations, keys: QueueKeys, families: dict[str, list[str]]
+) -> Plan[dict[str, float | None]]:
+    """When the first of some rates of each family goes on."""
+    scopes = [(family, scope) for family, each in families.items() for scope in each]
+    scores = yield from _piped(
+        operations, keys, [["ZSCORE", keys("scheduled"), f"rate|{scope}"] for _, scope in scopes]
+    )
+    first: dict[str, float | None] = {}
+    for (family, _), score in zip(scopes, scores, strict=True):
+        if score is not None:
+            first[family] = min(float(score), first.get(family) or float("inf"))
+    return first
 
 
 def _oldest(

@@ -178,9 +178,14 @@ class ScopeStatus(NamedTuple):
     """Jobs in lanes that are blocked on this scope; for the queue, all that are ready while it is full."""
     oldest_wait_ms: int | None
     resumes_ms: int | None = None
-    """Of a rate that is spent: when it goes on (Unix ms)."""
+    """Of a rate that is spent: when it goes on (Unix ms); of a family of rates, when the first of its keys does."""
     partial: bool = False
     """Whether more wait than were counted."""
+    set_by: str | None = None
+    """Who set a live limit, and when (Unix ms)."""
+    set_at_ms: int | None = None
+    declared: Limit | None = None
+    """What code declares in the place of a live limit."""
 
 
 def check_limit(option: str, value: Any, *, minimum: int = 0) -> int:

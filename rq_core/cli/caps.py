@@ -19,7 +19,7 @@ from rq_core.cli.options import (
 )
 from rq_core.cli.words import ago, print_table, span
 from rq_core.limits import change, check_task, read_limit, shown
-from rq_core.scopes import DECLARED, family_of, is_rate
+from rq_core.scopes import DECLARED, WEIGHT, family_of, is_rate
 
 if TYPE_CHECKING:
     from rq_core.looks import Standing
@@ -92,7 +92,8 @@ def _wanted(text: str) -> Limit | int | Literal["code"] | None:
 def caps(queue: str, limit: int, redis_url: str, prefix: str, *, as_json: bool) -> None:
     """Show what limits QUEUE's jobs: who holds it, and who waits for it.
 
-    First what has a limit of its own, then the keys that are waited for or held.
+    First what has a limit of its own, then the keys that are waited for or held, then the weights of a
+    fair queue.
     """
     with connect(redis_url, prefix) as client:
         known_queues(client, queue)
@@ -107,8 +108,8 @@ def caps(queue: str, limit: int, redis_url: str, prefix: str, *, as_json: bool) 
             (
                 status.scope,
                 _limit_of(status),
-                "" if is_rate(status.scope) else status.holders,
-                f"{status.waiting:,}{'+' if status.partial else ''}",
+                "" if is_rate(status.scope) or _is_weight(status) else status.holders,
+                "" if _is_weight(status) else f"{status.waiting:,}{'+' if status.partial else ''}",
                 "" if status.oldest_wait_ms is None else span(status.oldest_wait_ms),
                 _note(status, now_ms),
             )
@@ -120,19 +121,36 @@ def caps(queue: str, limit: int, redis_url: str, prefix: str, *, as_json: bool) 
         click.echo(f"the first {limit:,}; --limit shows more")
 
 
+def _is_weight(status: ScopeStatus) -> bool:
+    return family_of(status.scope) == WEIGHT
+
+
 def _document(status: ScopeStatus) -> dict[str, Any]:
-    return status._asdict() | {"limit": str(status.limit)}
+    declared = None if status.declared is None else str(status.declared)
+    return status._asdict() | {"limit": str(status.limit), "declared": declared}
 
 
 def _limit_of(status: ScopeStatus) -> str:
+    if _is_weight(status):
+        return f"weighs {status.limit}"
     whole_family = "=" not in status.scope and status.scope != "queue"
     return shown(status.limit) + (" each" if whole_family else "")
 
 
 def _note(status: ScopeStatus, now_ms: float) -> str:
+    notes = []
     if status.resumes_ms is not None:
-        return f"resumes {ago(status.resumes_ms, now_ms)}"
-    return {"live": "set live", "family": f"as {family_of(status.scope)}"}.get(status.source, "")
+        first = "the first " if "=" not in status.scope else ""
+        notes.append(f"{first}resumes {ago(status.resumes_ms, now_ms)}")
+    if status.source == "live":
+        by = f" by {status.set_by}" if status.set_by else ""
+        at = f" {ago(status.set_at_ms, now_ms)}" if status.set_at_ms else ""
+        notes.append(f"set live{by}{at}")
+        if status.declared is not None:
+            notes.append(f"code says {shown(status.declared)}")
+    elif status.source == "family":
+        notes.append(f"as {family_of(status.scope)}")
+    return "; ".join(notes)
 
 
 def waiting_rows(standing: Standing, now_ms: float) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -148,6 +149,51 @@ def test_caps_is_a_table_of_what_limits(
     assert ["tenant", "1", "each", "2", "2", "0", "s"] in table
     assert ["tenant=acme", "1", "1", "2", "0", "s", "as", "tenant"] in table
     assert ["tenant=b", "1", "1", "0", "as", "tenant"] in table
+
+
+def test_caps_shows_who_set_a_limit_and_what_code_says(
+    cli: CommandLine, task: Task[[str, str], None]
+) -> None:
+    cli.ok("cap", "mail", "task=send", "3", "--by", "ada")
+
+    (row,) = [line for line in cli.ok("caps", "mail").splitlines() if "task=send" in line]
+
+    assert re.search(r"set live by ada \d+ s ago \(.* UTC\); code says 10", row)
+    found = {status["scope"]: status for status in cli.json("caps", "mail")}
+    assert (found["task=send"]["set_by"], found["task=send"]["declared"]) == ("ada", "10")
+    assert abs(found["task=send"]["set_at_ms"] - time.time() * 1000) < 60_000
+    assert (found["tenant"]["set_by"], found["tenant"]["declared"]) == (None, None)
+
+
+def test_caps_shows_the_weights_of_a_fair_queue(cli: CommandLine, app: App) -> None:
+    app.task(queue="mail", caps=[Cap(10)])(send)
+    app.queue("mail", fair="tenant", weights={"acme": 3})
+    app.apply_settings()
+    cli.ok("cap", "mail", "weight=b", "2", "--by", "ada")
+
+    table = words(cli.ok("caps", "mail"))
+
+    assert ["weight=acme", "weighs", "3"] in table
+    (row,) = [row for row in table if row[:1] == ["weight=b"]]
+    assert row[1:7] == ["weighs", "2", "set", "live", "by", "ada"]
+
+
+def test_caps_shows_when_rates_resume(cli: CommandLine, app: App) -> None:
+    """Of a family, when the first of its keys does; that it was set live is said beside it."""
+    rate = Rate(1, per_seconds=3600, per="tenant", name="tenant")
+    task = app.task(queue="mail", caps=[rate])(send)
+    app.apply_settings()
+    cli.ok("cap", "mail", "tenant@3600s", "2")
+    enqueue(task, "a-1", "a-2", tenant="a")
+    enqueue(task, "b-1", "b-2", tenant="b")
+    assert len(claim(app)) == 2
+
+    lines = cli.ok("caps", "mail").splitlines()
+
+    (family,) = [line for line in lines if line.strip().startswith("tenant@3600s ")]
+    assert re.search(r"2/3600s each.* the first resumes in .*; set live by", family)
+    (key,) = [line for line in lines if "tenant@3600s=a" in line]
+    assert re.search(r" resumes in .*; as tenant@3600s", key)
 
 
 def test_caps_are_bounded_and_say_so(
