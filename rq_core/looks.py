@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from rq_core.errors import QueueDamaged
 from rq_core.keys import QueueKeys, queue_keys
-from rq_core.machine import PRIORITIES, State
+from rq_core.machine import DEFAULT_PRIORITY, PRIORITIES, State
 from rq_core.operations import JobState, Operations, Plan, pairs_of, read_state_line
 from rq_core.scopes import (
     QUEUE,
@@ -26,6 +26,10 @@ LANES_MAX: Final = 20_000
 """Lanes whose jobs are counted for one answer, shared by its scopes."""
 RATES_MAX: Final = 1_000
 """Lanes in which the rates of a family that are spent are looked for."""
+AHEAD_MAX: Final = 1_000
+"""Lanes, and jobs of its priority's list, in which it is looked who comes before a job."""
+RANK: Final = 10**15
+"""In `open`, lanes of one priority are so far before those of the next."""
 HOLDERS_SHOWN: Final = 5
 _PAGE: Final = 500
 _PIPELINE: Final = 1_000
@@ -60,8 +64,13 @@ class Standing(NamedTuple):
     resumes_ms: int | None
     """When a rate that is spent goes on (Unix ms)."""
     ahead: int
-    """Jobs before it in its lane."""
+    """Jobs before it, where ``ahead_in`` says."""
     paused: bool
+    ahead_in: str = ""
+    """queue: what may run of its priority and above, whatever its lane; lane: its lane only, since that is blocked, or
+    the queue is fair, where no place in line says who is next; empty: it is not ready."""
+    ahead_at_least: bool = False
+    """Whether there were more places to look at than were."""
 
 
 def members(scope: str) -> tuple[str, str]:
@@ -321,11 +330,12 @@ def standing(operations: Operations, job: JobState) -> Plan[Standing]:
     keys = queue_keys(job.queue, operations.prefix)
     lane = job.fields.get("lane", "")
     ready = job.state is State.READY
-    place, behind, paused, gate_stored, held = yield from operations.ask(
+    place, behind, paused, fair, gate_stored, held = yield from operations.ask(
         [
             ["HGET", keys("lanes"), lane],
             ["ZLEXCOUNT", keys("waiting"), f"[{lane}|", f"({_member(lane, job)}"],
             ["HGET", keys("meta"), "paused"],
+            ["HGET", keys("meta"), "fair"],
             ["HGET", keys("caps"), QUEUE],
             ["ZCARD", keys("leases")],
         ],
@@ -346,8 +356,53 @@ def standing(operations: Operations, job: JobState) -> Plan[Standing]:
         entry = entry_of(entries, scope)
         limit = entry.limit if entry else NO_LIMIT
         count, shown, resumes = yield from _held(operations, keys, scope)
-    ahead = int(behind) if word else 0
-    return Standing(job, lane, word, scope, limit, count, shown, resumes, ahead, paused == "1")
+    ahead, where, at_least = (int(behind), "lane", False) if word else (0, "", False)
+    if ready and fair != "1" and (word == "open" or not lane):
+        where = "queue"
+        ahead, at_least = yield from _ahead(operations, keys, job, lane)
+    return Standing(
+        job, lane, word, scope, limit, count, shown, resumes, ahead, paused == "1", where, at_least
+    )
+
+
+def _ahead(
+    operations: Operations, keys: QueueKeys, job: JobState, lane: str
+) -> Plan[tuple[int, bool]]:
+    """How many jobs may run before this one, over all lists and open lanes, and whether that is a lower bound."""
+    rank, seq = _rank(job), _seq(job)
+    lists = [keys(f"ready:{n}") for n in range(rank + 1)]
+    *read, index, lanes = yield from operations.ask(
+        [
+            *(["LRANGE", key, 0, AHEAD_MAX - 1] for key in lists),
+            *(["LLEN", key] for key in lists),
+            ["LPOS", lists[rank], job.id],
+            # A lane stands where its head does: one behind this job has nothing that comes before it.
+            ["ZRANGEBYSCORE", keys("open"), "-inf", f"({rank * RANK + seq}", "LIMIT", 0, AHEAD_MAX],
+        ],
+        keys.queue,
+    )
+    heads, lengths = read[: len(lists)], read[len(lists) :]
+    own = heads[-1]
+    if not lane and index is not None:
+        heads[-1], lengths[-1] = own[:index], index
+    ids = [job_id for head in heads for job_id in head]
+    lines = (yield from operations.ask([["HMGET", keys("state"), *ids]]))[0] if ids else []
+    # Cancelled jobs are in the list until claim passes over them.
+    alive = [read_state_line(keys.queue, i, s) for i, s in zip(ids, lines, strict=True) if s]
+    beyond = sum(lengths) - len(ids)
+    at_least = False
+    if lane:
+        # A job in a lane has no place in its priority's list: their places in line are compared.
+        came_first = [j for j in alive if _rank(j) < rank or _seq(j) < seq]
+        beyond -= lengths[-1] - len(own)
+        at_least = len(own) < lengths[-1] and len(came_first) == len(alive)
+        alive = came_first
+    commands = [
+        ["ZLEXCOUNT", keys("waiting"), f"[{each}|", f"({each}" + ("}" if int(each[0]) < rank else f"|{seq:016d}")]
+        for each in lanes
+    ]  # fmt: skip
+    in_lanes = yield from _piped(operations, keys, commands)
+    return len(alive) + beyond + sum(in_lanes), at_least or len(lanes) == AHEAD_MAX
 
 
 def _held(
@@ -368,8 +423,18 @@ def _held(
 
 
 def _member(lane: str, job: JobState) -> str:
+    return f"{lane}|{_seq(job):016d}|{job.id}"
+
+
+def _seq(job: JobState) -> int:
+    """Its place in line."""
     seq = job.fields.get("seq", "")
-    return f"{lane}|{int(seq) if seq.isdigit() else 0:016d}|{job.id}"
+    return int(seq) if seq.isdigit() else 0
+
+
+def _rank(job: JobState) -> int:
+    priority = job.fields.get("priority", str(DEFAULT_PRIORITY))
+    return [str(each) for each in PRIORITIES].index(priority)
 
 
 def _place(text: str | None) -> tuple[str, str | None]:

@@ -172,7 +172,9 @@ def waiting_rows(standing: Standing, now_ms: float) -> list[tuple[str, str]]:
             if standing.holders > len(standing.shown) > 0:
                 rows.append(("", f"and {standing.holders - len(standing.shown):,} more"))
     if standing.ahead:
-        rows.append(("ahead", f"{standing.ahead:,} in its lane"))
+        where = "in its lane" if standing.ahead_in == "lane" else "may run before it"
+        least = "at least " if standing.ahead_at_least else ""
+        rows.append(("ahead", f"{least}{standing.ahead:,} {where}"))
     return rows
 
 
@@ -187,5 +189,7 @@ def waiting_document(standing: Standing) -> dict[str, Any]:
         "held_by": [holder._asdict() for holder in standing.shown],
         "resumes_ms": standing.resumes_ms,
         "ahead": standing.ahead,
+        "ahead_in": standing.ahead_in or None,
+        "ahead_at_least": standing.ahead_at_least,
         "paused": standing.paused,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -236,6 +237,70 @@ def test_a_waiting_job_names_its_scope_and_holders_and_who_is_ahead(
     # The one that runs waits for nothing.
     assert "waits for" not in cli.ok("job", "one")
     assert cli.json("job", "one")["lane"] == "2+task=send+tenant=acme"
+
+
+def test_ahead_counts_what_may_run_before_it_in_all_lists_and_lanes(
+    cli: CommandLine, app: App
+) -> None:
+    """And not what cannot: blocked lanes, cancelled jobs, lower priorities, and what came later."""
+    wide = app.task(queue="mail", name="wide", caps=[Cap(99)])(send)
+    full = app.task(queue="mail", name="full", caps=[Cap(0)])(send)
+    plain = app.task(queue="mail", name="plain")(send)
+    app.apply_settings()
+
+    def put(task: Task[[str, str], None], job_id: str, **options: Any) -> None:
+        task.with_options(id=job_id, **options).enqueue("a", "")
+
+    put(full, "blocked", priority="high")
+    put(wide, "w-1")
+    put(plain, "p-1")
+    put(plain, "p-gone")
+    put(wide, "w-2")
+    put(plain, "p-2")
+    put(wide, "w-3")
+    put(plain, "p-high", priority="high")
+    put(wide, "w-low", priority="low")
+    put(wide, "w-high", priority="high")
+    cli.ok("cancel", "p-gone")
+
+    found = {i: cli.json("job", i) for i in ("p-2", "w-3", "w-2", "p-high", "w-low", "blocked")}
+
+    assert {i: job["ahead"] for i, job in found.items()} == {
+        "p-2": 2 + 3,  # p-high and w-high; w-1, p-1, w-2
+        "w-3": 2 + 4,
+        "w-2": 2 + 2,
+        "p-high": 0,
+        "w-low": 2 + 5,
+        "blocked": 0,
+    }
+    assert {i: job["ahead_in"] for i, job in found.items() if job["ahead_in"] != "queue"} == {
+        "blocked": "lane"
+    }
+    assert re.search(r"^ahead +6 may run before it$", cli.ok("job", "w-3"), re.MULTILINE)
+    order = [job.id for job in claim(app)]
+    assert order == ["p-high", "w-high", "w-1", "p-1", "w-2", "p-2", "w-3", "w-low"]
+
+
+def test_ahead_is_of_its_lane_in_a_fair_queue(cli: CommandLine, app: App) -> None:
+    task = app.task(queue="mail", caps=[Cap(99)])(send)
+    app.queue("mail", fair="tenant")
+    app.apply_settings()
+    enqueue(task, "a-1", "a-2", "a-3", tenant="a")
+    enqueue(task, "b-1", tenant="b")
+
+    assert re.search(r"^ahead +2 in its lane$", cli.ok("job", "a-3"), re.MULTILINE)
+    assert cli.json("job", "b-1")["ahead"] == 0
+
+
+def test_ahead_of_very_many_is_a_lower_bound(
+    cli: CommandLine, app: App, task: Task[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rq_core.looks.AHEAD_MAX", 3)
+    for n in range(5):
+        enqueue(task, f"{n}", tenant=f"t{n}")
+
+    assert re.search(r"^ahead +at least 3 may run", cli.ok("job", "4"), re.MULTILINE)
+    assert cli.json("job", "2")["ahead_at_least"] is False
 
 
 def test_a_few_of_many_holders_are_named(
