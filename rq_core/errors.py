@@ -11,6 +11,7 @@
     │   ├── UnknownQueue
     │   ├── UnknownScope
     │   ├── KeyNeeded
+    │   ├── KeyFailed
     │   ├── AuditNotConfigured
     │   ├── TargetBroken
     │   └── NoCurrentJob
@@ -18,6 +19,7 @@
     │   ├── QueueFull
     │   ├── AuditBacklogFull
     │   ├── AuditElsewhere
+    │   ├── AuditOff
     │   ├── ScopeFull
     │   ├── CapConflict
     │   ├── NothingDeclared
@@ -104,6 +106,11 @@ class KeyNeeded(UsageError):
     the key with keys=, a mapping that has {family!r}, or with `--key {family}=VALUE` on the command line."""
 
 
+class KeyFailed(UsageError):
+    """the function {function} gives the key {family!r} of task {task!r}, and raised {error}: mend it, or let it return
+    None where the cap counts nothing."""
+
+
 class AuditNotConfigured(UsageError):
     """history is kept in SQL, and no audit database is set: pass App(audit=…) or set
     RQ_CORE_AUDIT_URL."""
@@ -135,6 +142,11 @@ class AuditBacklogFull(Refused):
 class AuditElsewhere(Refused):
     """queue {queue!r} is mirrored to another audit database ({attached}): use that one, or, if it is
     lost, detach it with `rq-core audit off {queue} --force` first."""
+
+
+class AuditOff(Refused):
+    """queue {queue!r} is not mirrored: its audit trail was switched off, so its outbox is no mirror's to trim. A mirror
+    that starts, `rq-core audit run`, switches it on again."""
 
 
 class ScopeFull(Refused):

@@ -424,6 +424,8 @@ class Operations:
                 return errors.AuditElsewhere(queue=call.queue, attached=attached)
             case ["restored", last]:
                 return errors.RestoredMeanwhile(queue=call.queue, last=last)
+            case ["off"]:
+                return errors.AuditOff(queue=call.queue)
             case ["layout", found]:
                 return errors.LayoutMismatch(queue=call.queue, found=found, known=LAYOUT)
             case ["undeclared", scope]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from rq_core.errors import ArgumentsInvalid, InvalidOption, KeyNeeded, QueueDamaged
+from rq_core.errors import ArgumentsInvalid, InvalidOption, KeyFailed, KeyNeeded, QueueDamaged
 from rq_core.scopes import (
     FAIR,
     KEY_MAX,
@@ -119,7 +119,7 @@ class Placing:
         """The lane of a job of this priority and these (validated) arguments, and what happens if it is full.
 
         ``keys`` are those that a producer gives in the place of functions, by family. Raises ArgumentsInvalid,
-        InvalidOption or KeyNeeded.
+        InvalidOption, KeyNeeded or KeyFailed.
         """
         if keys:
             keys = self._check_keys(keys)
@@ -186,10 +186,23 @@ class Placing:
             )
         else:
             what = source.family
-            text = self._text(what, source.function(**{**self.defaults, **values}))
+            text = self._text(what, self._call(source, source.function, values))
         if text is None:
             text = source.otherwise
         return None if text is None else f"{source.family}={self._encoded(what, text)}"
+
+    def _call(self, source: Source, function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+        try:
+            return function(**{**self.defaults, **values})
+        except Exception as error:
+            from rq_core.settlement import message_of
+
+            raise KeyFailed(
+                task=self.task,
+                family=source.family,
+                function=source.function_name,
+                error=f"{type(error).__name__}: {message_of(error)}",
+            ) from error
 
     def _text(self, what: str, value: Any) -> str | None:
         try:

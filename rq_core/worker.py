@@ -349,6 +349,7 @@ class Worker:
     async def _nothing_left(self) -> bool:
         if self._executor.running or self._finished or any(q.look for q in self._queues.values()):
             return False
+        left: dict[str, int] = {}
         for name in self._queues:
             counts = await self._client.counts(name)
             # A paused or stopped queue gives out nothing, however much is ready; nor does a full scope.
@@ -357,6 +358,16 @@ class Worker:
                 return False
             if self._queues[name].due <= time.monotonic():
                 return False
+            if jobs := sum(counts.ready.values()) + counts.waiting:
+                left[name] = jobs
+        if left:
+            told = ", ".join(f"{jobs:,} in {name}" for name, jobs in left.items())
+            log.warning(
+                "jobs are left that may not run now: %s; `rq-core caps %s` says what they wait for",
+                told,
+                next(iter(left)),
+                extra={"worker": self.name, "left": left},
+            )
         return True
 
     # Turns.

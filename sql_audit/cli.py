@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 
+from rq_core.cli.root import one_line
 from rq_core.errors import RqCoreError
 from rq_core.keys import DEFAULT_PREFIX
 
@@ -84,7 +85,7 @@ def _one_line(status: int = 1) -> Iterator[None]:
 
 
 def _fail(message: str, status: int = 1) -> NoReturn:
-    click.echo(f"error: {message}", err=True)
+    click.echo(f"rq-core: {one_line(message)}", err=True)
     raise SystemExit(status)
 
 
@@ -723,15 +724,17 @@ def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
             ended = "it still waits"
             if wait.claim is not None:
                 ended = f"until claim {wait.claim} by {wait.worker}"
+            held_back = f"held back by {wait.held_back_by}; " if wait.held_back_by else ""
             click.echo(
-                f"  waited {_ms(wait.waited_ms)} from {readable(wait.since_ms)}, {ended}; "
+                f"  waited {_ms(wait.waited_ms)} from {readable(wait.since_ms)}, {ended}; {held_back}"
                 f"{wait.others_claimed} claims of others began meanwhile"
             )
             for each in wait.in_front:
                 named = f", the last {', '.join(each.named)}" if each.named else ""
-                full = f"full for {_ms(each.full_ms)}, " if " per " not in each.limit else ""
+                word = "spent" if " per " in each.limit else "full"
                 click.echo(
-                    f"    {each.scope} ≤ {each.limit}: {full}{each.holders} claims of others{named}"
+                    f"    {each.scope} ≤ {each.limit}: {word} for {_ms(each.full_ms)}, "
+                    f"{each.holders} claims of others{named}"
                 )
         if answer.pruned is not None:
             click.echo(f"  not all may be told: {answer.pruned.says}")

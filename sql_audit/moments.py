@@ -7,8 +7,10 @@ under which scopes: nothing is replayed.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, text
@@ -18,6 +20,8 @@ from sql_audit.queries import PrunedTo, pruned_to, unknown
 
 NAMED_MAX: Final = 5
 """How many of the jobs in front are named."""
+BEFORE_MAX: Final = 1_000
+"""Claims before a wait in which it is looked what had spent a rate already."""
 
 _RUNNING: Final = text(
     "SELECT job_id, task, worker, claim, fence, claimed_at_ms, ended_at_ms, outcome, scopes "
@@ -45,6 +49,10 @@ _MEANWHILE: Final = text(
     "SELECT job_id, task, worker, claimed_at_ms, ended_at_ms, scopes FROM job_attempt "
     "WHERE queue = :queue AND job_id <> :job_id AND claimed_at_ms < :until "
     "AND (ended_at_ms IS NULL OR ended_at_ms > :since) ORDER BY claimed_at_ms, job_id"
+)
+_BEFORE: Final = text(
+    "SELECT claimed_at_ms, scopes FROM job_attempt WHERE queue = :queue AND claimed_at_ms < :since "
+    "ORDER BY claimed_at_ms DESC LIMIT :most"
 )
 _LAST: Final = text("SELECT at_ms FROM mirror_cursor WHERE queue = :queue")
 
@@ -126,7 +134,7 @@ class InFront:
     scope: str
     limit: str
     full_ms: int
-    """How long it was full during the wait. Of a rate: 0."""
+    """How long it was full during the wait; of a rate, spent."""
     holders: int
     """Claims of others under this scope that were in force at some time of the wait, or of a rate:
     that began in it."""
@@ -146,6 +154,8 @@ class Wait:
     others_claimed: int
     """Claims of other jobs that began meanwhile."""
     in_front: list[InFront]
+    held_back_by: str | None
+    """The scope that was full, or spent, for most of it; None: none was."""
 
     @property
     def waited_ms(self) -> int:
@@ -206,6 +216,7 @@ def _wait(
         for row in connection.execute(_MEANWHILE, {**of, "since": since, "until": until})
     ]
     in_front = []
+    before: list[tuple[int, list[list[Any]]]] | None = None
     for scope, *limit in scopes:
         held = [
             (job, begin, end, _limit_in(theirs, scope))
@@ -220,14 +231,27 @@ def _wait(
         if len(in_force) == 3:
             held = [h for h in held if h[1] >= since]
             words = f"{in_force[0]} per {in_force[1] / 1000:g} s"
-            full = 0
+            if before is None:
+                before = _claims_before(connection, of, since)
+            spenders = [at_ms for at_ms, theirs in before if _limit_in(theirs, scope) is not None]
+            full = _spent([*spenders, *(h[1] for h in held)], in_force, since, until)
         else:
             words = str(in_force[0])
             full = _full([(b, e) for _, b, e, _ in held], int(in_force[0]), since, until)
         named = [job for job, *_ in held[-NAMED_MAX:]]
         in_front.append(InFront(scope, words, full, len(held), named))
     others_claimed = sum(begin >= since for _, _, begin, _, _ in others)
-    return Wait(since, until, claim, worker, others_claimed, in_front)
+    longest = max(in_front, key=lambda each: each.full_ms, default=None)
+    held_back_by = longest.scope if longest is not None and longest.full_ms else None
+    return Wait(since, until, claim, worker, others_claimed, in_front, held_back_by)
+
+
+def _claims_before(
+    connection: Connection, of: dict[str, Any], since: int
+) -> list[tuple[int, list[list[Any]]]]:
+    """When the last claims before a wait began, and under which scopes, oldest first."""
+    found = connection.execute(_BEFORE, {**of, "since": since, "most": BEFORE_MAX}).all()
+    return [(row.claimed_at_ms, json.loads(row.scopes or "[]")) for row in reversed(found)]
 
 
 def _limit_in(scopes: Iterable[Sequence[Any]], wanted: str) -> list[Any] | None:
@@ -238,6 +262,22 @@ def _holds(scope: str, task: str | None, theirs: Iterable[Sequence[Any]]) -> boo
     if scope == "queue" or (scope == f"task={task}" and not is_rate(scope)):
         return True
     return any(other == scope for other, *_ in theirs)
+
+
+def _spent(claims: Sequence[int], rate: Sequence[int], since: int, until: int) -> int:
+    """For how many ms of a time a rate was spent, by the claims that spent it (in order, with some from before).
+
+    As scopes.lua reckons it: the generic cell rate algorithm."""
+    most, window_ms, burst = rate
+    if not most:
+        return until - since
+    interval_us = math.ceil(window_ms * 1000 / most)
+    spent, arrival_us = 0, 0
+    for at_ms, following in pairwise((*claims, until)):
+        arrival_us = max(arrival_us, at_ms * 1000) + interval_us
+        resumes_ms = math.ceil((arrival_us - (burst - 1) * interval_us) / 1000)
+        spent += max(0, min(following, resumes_ms, until) - max(at_ms, since))
+    return spent
 
 
 def _full(held: Sequence[tuple[int, int | None]], cap: int, since: int, until: int) -> int:

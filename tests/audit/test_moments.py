@@ -77,6 +77,42 @@ def test_what_a_job_waited_for(one_at_a_time: None, database: Database) -> None:
     }
 
 
+def test_of_several_rates_the_one_that_held_a_job_back_is_named(
+    writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    """Claims from before the wait had spent the tenant's; the task's was free again after a second."""
+    task, tenant = ["task@1s=send", 1, 1_000, 1], ["tenant@60s=acme", 3, 60_000, 3]
+    lane = "2+task@1s=send+tenant@60s=acme"
+
+    def at(ms: int) -> None:
+        writer.now_ms = T0 + ms - 1
+
+    at(0)
+    writer.jobs("enqueued", *([i, 1, None, "send", "normal", 3, 3, "d", lane] for i in "abc"))
+    for job_id, begin in (("a", 0), ("b", 1_000), ("c", 2_000)):
+        at(begin)
+        fence = writer.jobs("claimed", [job_id, 1, [task, tenant]])
+        writer.jobs("succeeded", [job_id, fence])
+    at(2_500)
+    writer.jobs("enqueued", ["d", 1, None, "send", "normal", 3, 3, "d", lane])
+    at(20_000)
+    writer.jobs("claimed", ["d", 1, [task, tenant]])
+    auditlog.drain(mirror)
+
+    (answer,) = moments.why(database.readers, "d")
+
+    (wait,) = answer.waits
+    assert wait.held_back_by == "tenant@60s=acme"
+    assert {each.scope: each.full_ms for each in wait.in_front} == {
+        "task@1s=send": 500,
+        "tenant@60s=acme": 17_500,
+    }
+    url = database.address.render_as_string(hide_password=False)
+    said = CliRunner().invoke(audit, ["why", "d", "--audit", url]).output
+    assert "held back by tenant@60s=acme; " in said
+    assert "tenant@60s=acme ≤ 3 per 60 s: spent for 17.5 s" in said
+
+
 def test_a_job_that_still_waits_waits_behind_who_holds_its_scopes(
     one_at_a_time: None, database: Database
 ) -> None:

@@ -404,7 +404,7 @@ def test_the_command_says_what_leaves_and_refuses_clearly(
 
     refused = CliRunner().invoke(audit, command)
     assert refused.exit_code == 1
-    assert refused.output.startswith("error: queue mail: what is to be pruned goes on to")
+    assert refused.output.startswith("rq-core: queue mail: what is to be pruned goes on to")
     assert CliRunner().invoke(audit, ["verify", "--audit", audit_url]).exit_code == 0
     dry = CliRunner().invoke(audit, [*command, "--dry-run", "--json"])
     before = jobs(database)

@@ -113,6 +113,28 @@ def test_task_that_the_app_lacks_is_refused(cli: CommandLine, module: str) -> No
     )
 
 
+def test_a_key_function_that_raises_is_one_line(
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sharded.py").write_text(
+        "from rq_core import App, Cap\n"
+        "app = App()\n"
+        "def shard_of(to): raise LookupError('no shard')\n"
+        "@app.task(queue='mail', caps=[Cap(1, per=shard_of)])\n"
+        "def send(to): ...\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ("--app", "sharded", "--redis", cli.url, "--json-args", '{"to": "a"}')
+
+    said = cli.line(2, "enqueue", "mail", "send", *words)
+
+    assert said.startswith(
+        "the function shard_of gives the key 'send.shard_of' of task 'send', and"
+    )
+    assert "raised LookupError: no shard" in said
+
+
 def test_app_says_which_server(cli: CommandLine, module: str) -> None:
     """The app's own server is meant, unless the command line names one."""
     said = cli.line(1, "enqueue", "mail", "send", "--app", module, "--json-args", '{"to": "a"}')

@@ -775,6 +775,19 @@ def test_at_twice_the_bound_claims_stop_and_settling_goes_on(seed: Seed) -> None
     assert seed.cancel("c") == {"c": "cancelled"}
 
 
+def test_a_trim_of_a_queue_that_is_not_mirrored_is_refused_and_says_so(seed: Seed) -> None:
+    """It was told as a bug in rq-core."""
+    seed.attach()
+    seed.enqueue("a")
+    seed.client.detach("q", "db-1")
+    before = seed.snapshot()
+
+    with pytest.raises(errors.AuditOff, match="its audit trail was switched off"):
+        seed.client.trim("q", "db-1", before["outbox"][-1][0], 1, 10)
+
+    assert seed.snapshot() == before
+
+
 @pytest.mark.parametrize("opener", ["trim", "detach", "a wider bound"])
 def test_whoever_opens_the_gate_wakes_a_worker(seed: Seed, opener: str) -> None:
     """Nobody else would: the jobs behind it were enqueued long ago."""

@@ -307,12 +307,11 @@ def test_public_names_are_these() -> None:
     """Adding one is a promise, removing one breaks users."""
     assert sorted(rq_core.__all__) == [
         "App", "ArgumentsInvalid", "AsyncTask", "AuditBacklogFull", "AuditElsewhere",
-        "AuditNotConfigured", "BadArguments", "Cap", "CapConflict", "GiveUp", "HandlerDied", "HandlerSignal",
-        "HandlerTimeout",
-        "InvalidName", "InvalidOption", "InvalidTask", "JobCancelled", "JobContext", "JobHandle",
-        "KeyNeeded", "LayoutMismatch", "LeaseLost", "Limit", "NewJob", "NoCurrentJob",
-        "NothingDeclared", "OutcomeUnknown", "PayloadTooLarge",
-        "PreparedTask", "Priority", "QueueDamaged", "QueueFull", "Rate", "Refused",
+        "AuditNotConfigured", "AuditOff", "BadArguments", "Cap", "CapConflict", "GiveUp",
+        "HandlerDied", "HandlerSignal", "HandlerTimeout", "InvalidName", "InvalidOption", "InvalidTask", "JobCancelled",
+        "JobContext", "JobHandle", "KeyFailed", "KeyNeeded", "LayoutMismatch", "LeaseLost", "Limit", "NewJob",
+        "NoCurrentJob", "NothingDeclared", "OutcomeUnknown", "PayloadTooLarge", "PreparedTask",
+        "Priority", "QueueDamaged", "QueueFull", "Rate", "Refused",
         "RestoredMeanwhile", "RetryLater", "RetryPolicy", "RqCoreError", "ScopeFull", "ScopeStatus", "ServerError",
         "ServerUnavailable", "ServerUnsuitable", "StaleCall", "State", "TargetBroken", "Task", "UnknownQueue",
         "UnknownScope", "UnknownTask", "UsageError", "WorkerStopping", "current_job",

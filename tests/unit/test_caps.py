@@ -19,6 +19,7 @@ from rq_core import (
     InvalidName,
     InvalidOption,
     InvalidTask,
+    KeyFailed,
     KeyNeeded,
     NewJob,
     QueueDamaged,
@@ -90,6 +91,36 @@ def test_caps_that_make_no_sense_are_refused(make: Callable[[], object], says: s
     with pytest.raises(InvalidOption, match="is not valid") as caught:
         make()
     assert says in str(caught.value)
+
+
+def test_a_misspelt_option_names_the_right_ones() -> None:
+    with pytest.raises(InvalidOption) as caught:
+        Cap(1, onfull="reject")  # type: ignore[call-arg]
+    assert str(caught.value) == (
+        "onfull='reject' is not valid: is no option of Cap, perhaps on_full: it takes n, per, name, on_full,"
+        " max_waiting."
+    )
+    with pytest.raises(
+        InvalidOption, match="is no option of Rate, perhaps per_seconds: it takes n,"
+    ):
+        Rate(1, per_second=60)  # type: ignore[call-arg]
+    # Leaving one out is still Python's own error.
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'per_seconds'"):
+        Rate(1)  # type: ignore[call-arg]
+
+
+def test_a_key_function_that_raises_is_named(app: App) -> None:
+    def shard_of(**_: Any) -> str:
+        raise LookupError("no shard for a")
+
+    task = app.task(caps=[Cap(1, per=shard_of)])(send)
+
+    with pytest.raises(KeyFailed) as caught:
+        task.job("a")
+    assert str(caught.value).startswith(
+        "the function shard_of gives the key 'send.shard_of' of task 'send', and raised LookupError: no shard for a:"
+    )
+    assert isinstance(caught.value.__cause__, LookupError)
 
 
 def test_a_name_has_the_characters_of_names() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from typing import Any
 
 import pytest
@@ -452,6 +453,29 @@ async def test_burst_ends_at_a_cap_of_0(app: App, client: Client, scope: str) ->
 
     assert handle.state() == "ready"
     assert client.counts("crew").waiting == (scope != "queue")
+
+
+async def test_burst_says_what_it_leaves(
+    app: App, client: Client, witness: crew.Witness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A rate that is spent holds jobs back for hours; a worker that ended without a word looked done."""
+    from rq_core.worker import Worker, WorkerOptions
+
+    client.set_caps("crew", [("task@3600s=coroutine", "1/3600000ms/1", -1)])
+    for n in range(3):
+        job = app.job("crew", "coroutine", {"n": n})
+        client.enqueue([job._replace(lane="2+task@3600s=coroutine")])
+    options = WorkerOptions(queues=("crew",), burst=True)
+
+    with caplog.at_level(logging.WARNING):
+        async with asyncio.timeout(20):
+            await Worker(app, options).run()
+
+    assert len(witness.lines("coroutine")) == 1
+    (said,) = [r.getMessage() for r in caplog.records if "left" in r.getMessage()]
+    assert said == (
+        "jobs are left that may not run now: 2 in crew; `rq-core caps crew` says what they wait for"
+    )
 
 
 async def test_burst_works_off_what_waits_in_lanes(
