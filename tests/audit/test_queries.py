@@ -230,7 +230,7 @@ def test_errors_are_one_clear_line(
 
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert result.stderr.startswith("error: ")
+    assert result.stderr.startswith("rq-core: ")
     assert said in result.stderr
     assert result.stderr.count("\n") == 1
     assert "pw" not in result.stderr

@@ -513,7 +513,7 @@ def test_the_command_ends_with_1_when_the_mirror_is_behind(
     shown = invoke(database, redis_url, "--apply", "--wait", "0")
 
     assert shown.exit_code == 1
-    assert "error: queue q: Redis has entries up to" in shown.output
+    assert "rq-core: queue q: Redis has entries up to" in shown.output
 
 
 # An app, and its workers.
