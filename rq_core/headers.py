@@ -115,12 +115,15 @@ def _called(source: Source) -> Iterator[Source]:
             yield include
 
 
+def forget() -> None:
+    """Read the files anew from now on."""
+    for kept in (_includes, _script, _emits, includes):
+        kept.cache_clear()
+
+
 def problems() -> list[str]:
     """Return what is not true, one line each. Raises HeaderError if a script cannot be built."""
-    _includes.cache_clear()
-    _script.cache_clear()
-    _emits.cache_clear()
-    includes.cache_clear()
+    forget()
     found: list[str] = []
     for name in scripts.names():
         scripts.build(name)

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +15,14 @@ Edit = Callable[[str, str, str], None]
 
 
 @pytest.fixture
-def lua(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def lua(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of the scripts that the loader reads in place of the real ones."""
     copy = tmp_path / "lua"
     shutil.copytree(scripts.directory(), copy)
     monkeypatch.setattr(scripts, "directory", lambda: copy)
-    return copy
+    yield copy
+    # Whatever test comes next reads the real ones.
+    headers.forget()
 
 
 @pytest.fixture
