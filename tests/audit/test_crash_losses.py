@@ -1,0 +1,113 @@
+"""The mirror dies at every step of a history with everything in it, and goes on as if it had not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sql_audit.database import Database
+from sql_audit.mirror import STEPS, BatchLimits, Mirror, Outcome
+from tests.support import auditlog
+from tests.support.outbox import StreamSource, StreamWriter, enqueue
+
+LIMITS = BatchLimits(events=7)
+TABLES = {
+    "job_event": "*",
+    "job": "*",
+    "job_attempt": "*",
+    "mirror_epoch": "epoch, seq, kind, at_ms, reason, old_epoch, old_seq, missing, detail",
+    "mirror_loss": "kind, epoch, at_ms, after_epoch, after_seq, upto_epoch, upto_seq, events, jobs, passed",
+    "quarantine": "epoch, seq, ordinal, kind, raw",
+    "mirror_cursor": "epoch, seq, at_ms, anchor, entries, events, bytes, quarantined, gaps",
+}
+
+
+class Died(Exception):
+    """The mirror died here."""
+
+
+class Mortal:
+    """Mirrors of one queue, one after the other; the first dies at the n-th step that is told."""
+
+    def __init__(self, source: StreamSource, database: Database, queue: str, n: int) -> None:
+        self.source, self.database, self.queue = source, database, queue
+        self.left = n
+        self.told: list[str] = []
+        self.mirror = self.another()
+
+    def another(self) -> Mirror:
+        return Mirror(self.source, self.database, self.queue, limits=LIMITS, on_step=self.on_step)
+
+    def on_step(self, step: str) -> None:
+        self.told.append(step)
+        self.left -= 1
+        if self.left == 0:
+            raise Died
+
+    def drain(self) -> None:
+        for _ in range(100):
+            try:
+                if self.mirror.turn().outcome is Outcome.IDLE:
+                    return
+            except Died:
+                self.mirror = self.another()
+        raise AssertionError("not idle after 100 turns")
+
+
+def history(source: StreamSource, queue: str, drain: Callable[[], None]) -> None:
+    """Quarantine, a loss with orphans, a gap, a baseline, and a Redis that remembers nothing."""
+    writer = StreamWriter(source, queue)
+    writer.life("a", "b")
+    writer.raw({"type": "nonsense", "by": "x"})
+    enqueue(writer, "kept", "claimed")
+    survivor = f"{writer.epoch}-{writer.seq}"
+    drain()
+    writer.jobs("claimed", ["claimed", 1])
+    enqueue(writer, "forgotten")
+    drain()
+    source.redis.delete(writer.keys("outbox"))
+    source.redis.xadd(writer.keys("outbox"), writer.log[-3][1], id=survivor)  # an old snapshot
+    writer.begin(writer.epoch + 1_000, "replid_changed", survivor)
+    writer.life("c")
+    drain()
+    enqueue(writer, "d")
+    writer.seq += 1  # an entry is missing
+    enqueue(writer, "e")
+    drain()
+    writer.begin(writer.epoch + 1_000, "outbox_lost")
+    writer.jobs("baseline", ["e", "ready", "send", "normal", 3, 3, 5])
+    writer.queue_event("policy_changed", "baseline", "pending", "done")
+    drain()
+    source.redis.delete(writer.keys("outbox"))
+    writer.begin(writer.epoch + 1_000, "created")
+    writer.life("f")
+    drain()
+
+
+def left(database: Database, queue: str) -> dict[str, list[tuple[Any, ...]]]:
+    """What SQL has of a queue, but for its name and the chain, which has the name in it."""
+    found = {}
+    for table, columns in TABLES.items():
+        rows = auditlog.rows(database, f"SELECT {columns} FROM {table} WHERE queue = :q", q=queue)
+        told = [tuple(str(row[name]) for name in sorted(row) if name != "queue") for row in rows]
+        found[table] = sorted(told)
+    return found
+
+
+def test_a_mirror_that_dies_at_any_step_leaves_what_one_that_lives_leaves(
+    source: StreamSource, database: Database
+) -> None:
+    alive = Mortal(source, database, "alive", 0)
+    history(source, "alive", alive.drain)
+    expected = left(database, "alive")
+    assert set(alive.told) == set(STEPS)
+    losses = auditlog.rows(database, "SELECT kind FROM mirror_loss")
+    assert {"orphaned", "restated", "forgotten"} <= {row["kind"] for row in losses}
+
+    for n in range(1, len(alive.told) + 1):
+        queue = f"dies-{n}"
+        mortal = Mortal(source, database, queue, n)
+        history(source, queue, mortal.drain)
+
+        assert left(database, queue) == expected, f"died at step {n}, {alive.told[n - 1]}"
+        auditlog.assert_chain_holds(database, queue)
