@@ -10,8 +10,6 @@ one. Those marked `alone` have the machine to themselves (`tests/support/quiet.p
 import asyncio
 import inspect
 import os
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -45,11 +43,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.fixturenames.insert(0, "_no_leaked_tasks")
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
+def pytest_unconfigure() -> None:
     close_reaper()
-    directory = config.stash.get(_ROOM, None)
-    if directory is not None:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 # --- Several processes --------------------------------------------------------------------------
@@ -84,7 +79,7 @@ def pytest_configure_node(node: Any) -> None:
     """Tell a process where the run's room is. Called in the one that shares out the tests."""
     stash = node.config.stash
     if _ROOM not in stash:
-        stash[_ROOM] = Path(tempfile.mkdtemp(prefix="rq-core-test-room-"))
+        stash[_ROOM] = servers.private_directory("room")
     node.workerinput["room"] = str(stash[_ROOM])
 
 
