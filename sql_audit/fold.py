@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import Any, Final
 
@@ -193,6 +194,11 @@ class Folder:
         return list(map(attempt_row, self.begun.values())), list(
             map(attempt_row, self.resumed.values())
         )
+
+    @property
+    def attempts(self) -> Iterable[Attempt]:
+        """Every claim that began or ended."""
+        return chain(self.begun.values(), self.resumed.values())
 
     # What no event of a job says.
 

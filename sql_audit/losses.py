@@ -27,6 +27,7 @@ from sqlalchemy import Connection, bindparam, text
 
 from rq_core.history import OutboxId
 from rq_core.machine import JOB_EVENT_FIELDS, Event, State
+from sql_audit import minutes
 from sql_audit.database import Database
 from sql_audit.entries import Intake, Quarantined, pack, take
 from sql_audit.fold import EventRow, Folder, Job, attempt_row, job_row
@@ -83,6 +84,10 @@ _BASELINE: Final = text(
     f"epoch <= :epoch AND reason IN ({', '.join(map(repr, sorted(RESTATED_BY)))})"
 )
 _PASSED: Final = text("SELECT epoch, passed FROM mirror_loss WHERE queue = :queue AND passed > 0")
+_EARLIEST: Final = text(
+    "SELECT MIN(at_ms) FROM job_event WHERE queue = :queue AND (epoch, seq) > (:epoch, :seq) "
+    "AND (epoch, seq) <= (:to_epoch, :to_seq)"
+)
 _INSERT_LOSS: Final = mirror_loss.insert()
 
 # In the order in which they must be executed. A job is concerned if nothing was told of it since.
@@ -301,6 +306,9 @@ def apply(
         bounds = _bounds(queue, min(revived), upto)
         concerned = connection.execute(_JOBS_CONCERNED, bounds).scalars().all()
     refold(connection, database, queue, concerned, after)
+    earliest = connection.execute(_EARLIEST, bounds).scalar_one()
+    if earliest is not None:
+        minutes.count_again(connection, queue, earliest)
     return Loss("orphaned", events, len(concerned))
 
 
@@ -328,7 +336,8 @@ def end_jobs(connection: Connection, queue: str, state: str, epoch: int, at_ms: 
     """Put every live job of which nothing was told since ``epoch`` began into a state. Returns how
     many."""
     values = {"queue": queue, "state": state, "epoch": epoch, "at_ms": at_ms}
-    connection.execute(_END_CLAIMS, values)
+    if connection.execute(_END_CLAIMS, values).rowcount:
+        minutes.count_again(connection, queue, at_ms)
     return connection.execute(_END_JOBS, values).rowcount
 
 

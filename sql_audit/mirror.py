@@ -29,7 +29,7 @@ from sqlalchemy import Connection
 
 from rq_core.history import OutboxId
 from rq_core.machine import Event
-from sql_audit import losses
+from sql_audit import losses, minutes
 from sql_audit.database import Database, copy_text, data_refused, describe
 from sql_audit.entries import (
     INTEGER_MAX,
@@ -391,6 +391,7 @@ class Mirror:
         assert batch.folder is not None
         self.database.put_jobs(connection, *batch.folder.job_rows())
         self.database.put_attempts(connection, *batch.folder.attempt_rows())
+        self.database.count_minutes(connection, minutes.counted(batch.folder.attempts))
         self._done("projected")
 
     def chain(self, connection: Connection, batch: _Batch) -> None:

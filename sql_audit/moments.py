@@ -4,6 +4,8 @@ Both are answered from ``job_attempt`` and ``job``, which know when every claim 
 under which scopes: nothing is replayed.
 """
 
+# ruff: noqa: S608 - statements are joined from constants; values are bound
+
 from __future__ import annotations
 
 import json
@@ -17,24 +19,47 @@ from sqlalchemy import Connection, Engine, text
 
 from rq_core.scopes import is_rate, scopes_of
 from sql_audit.queries import PrunedTo, pruned_to, unknown
+from sql_audit.schema import SPAN, SPANS_MS
 
 NAMED_MAX: Final = 5
 """How many of the jobs in front are named."""
 BEFORE_MAX: Final = 1_000
 """Claims before a wait in which it is looked what had spent a rate already."""
 
+
+def _of_each_span(select: str, since: str, until: str) -> str:
+    """``select``, for claims that were not over at ``since`` and had begun before ``until``: those that are
+    in force, and those that ended, by index, class by class (:data:`sql_audit.schema.SPAN`)."""
+    parts = [f"{select} AND a.ended_at_ms IS NULL"]
+    for span, bound in zip(range(len(SPANS_MS) + 1), (*SPANS_MS, None), strict=True):
+        part = f"{select} AND {SPAN} = {span} AND a.ended_at_ms > {since}"
+        parts.append(part if bound is None else f"{part} AND a.ended_at_ms <= {until} + {bound}")
+    return " UNION ALL ".join(parts)
+
+
 _RUNNING: Final = text(
-    "SELECT job_id, task, worker, claim, fence, claimed_at_ms, ended_at_ms, outcome, scopes "
-    "FROM job_attempt WHERE queue = :queue AND claimed_at_ms <= :at "
-    "AND (ended_at_ms IS NULL OR ended_at_ms > :at) ORDER BY claimed_at_ms, job_id"
+    _of_each_span(
+        "SELECT job_id, task, worker, claim, fence, claimed_at_ms, ended_at_ms, outcome, scopes "
+        "FROM job_attempt a WHERE queue = :queue AND claimed_at_ms <= :at",
+        ":at",
+        ":at",
+    )
+    + " ORDER BY claimed_at_ms, job_id"
+)
+_THEN_CLAIMED: Final = _of_each_span(
+    "SELECT job_id, task, ready_at_ms FROM job_attempt a "
+    "WHERE queue = :queue AND ready_at_ms <= :at AND claimed_at_ms > :at",
+    ":at",
+    ":at",
 )
 _WAITING: Final = text(
-    "SELECT a.job_id, a.task, a.ready_at_ms, j.lane, j.priority FROM job_attempt a "
-    "JOIN job j ON j.job_id = a.job_id AND j.queue = a.queue "
-    "WHERE a.queue = :queue AND a.ready_at_ms <= :at AND a.claimed_at_ms > :at "
+    "SELECT w.job_id, w.task, w.ready_at_ms, j.lane, j.priority "
+    f"FROM ({_THEN_CLAIMED}) w JOIN job j ON j.job_id = w.job_id AND j.queue = :queue "
     "UNION ALL SELECT job_id, task, ready_at_ms, lane, priority FROM job "
-    "WHERE queue = :queue AND ready_at_ms <= :at AND (state = 'ready' OR (state = 'cancelled' "
-    "AND finished_at_ms > :at AND (claimed_at_ms IS NULL OR claimed_at_ms < ready_at_ms))) "
+    "WHERE queue = :queue AND ready_at_ms <= :at AND state = 'ready' AND finished_at_ms IS NULL "
+    "UNION ALL SELECT job_id, task, ready_at_ms, lane, priority FROM job "
+    "WHERE queue = :queue AND ready_at_ms <= :at AND state = 'cancelled' AND finished_at_ms > :at "
+    "AND (claimed_at_ms IS NULL OR claimed_at_ms < ready_at_ms) "
     "ORDER BY 3, 1"
 )
 _JOB: Final = text(
@@ -46,13 +71,22 @@ _WAITS: Final = text(
     "WHERE job_id = :job_id AND queue = :queue AND claimed_at_ms IS NOT NULL ORDER BY claimed_at_ms"
 )
 _MEANWHILE: Final = text(
-    "SELECT job_id, task, worker, claimed_at_ms, ended_at_ms, scopes FROM job_attempt "
-    "WHERE queue = :queue AND job_id <> :job_id AND claimed_at_ms < :until "
-    "AND (ended_at_ms IS NULL OR ended_at_ms > :since) ORDER BY claimed_at_ms, job_id"
+    _of_each_span(
+        "SELECT job_id, task, worker, claimed_at_ms, ended_at_ms, scopes FROM job_attempt a "
+        "WHERE queue = :queue AND job_id <> :job_id AND claimed_at_ms < :until",
+        ":since",
+        ":until",
+    )
+    + " ORDER BY claimed_at_ms, job_id"
 )
 _BEFORE: Final = text(
-    "SELECT claimed_at_ms, scopes FROM job_attempt WHERE queue = :queue AND claimed_at_ms < :since "
-    "ORDER BY claimed_at_ms DESC LIMIT :most"
+    _of_each_span(
+        "SELECT claimed_at_ms, scopes FROM job_attempt a "
+        "WHERE queue = :queue AND claimed_at_ms < :since AND claimed_at_ms >= :earliest",
+        ":earliest",
+        ":since",
+    )
+    + " ORDER BY claimed_at_ms DESC LIMIT :most"
 )
 _LAST: Final = text("SELECT at_ms FROM mirror_cursor WHERE queue = :queue")
 
@@ -216,7 +250,6 @@ def _wait(
         for row in connection.execute(_MEANWHILE, {**of, "since": since, "until": until})
     ]
     in_front = []
-    before: list[tuple[int, list[list[Any]]]] | None = None
     for scope, *limit in scopes:
         held = [
             (job, begin, end, _limit_in(theirs, scope))
@@ -231,8 +264,7 @@ def _wait(
         if len(in_force) == 3:
             held = [h for h in held if h[1] >= since]
             words = f"{in_force[0]} per {in_force[1] / 1000:g} s"
-            if before is None:
-                before = _claims_before(connection, of, since)
+            before = _claims_before(connection, of, since, in_force)
             spenders = [at_ms for at_ms, theirs in before if _limit_in(theirs, scope) is not None]
             full = _spent([*spenders, *(h[1] for h in held)], in_force, since, until)
         else:
@@ -247,10 +279,13 @@ def _wait(
 
 
 def _claims_before(
-    connection: Connection, of: dict[str, Any], since: int
+    connection: Connection, of: dict[str, Any], since: int, rate: Sequence[int]
 ) -> list[tuple[int, list[list[Any]]]]:
-    """When the last claims before a wait began, and under which scopes, oldest first."""
-    found = connection.execute(_BEFORE, {**of, "since": since, "most": BEFORE_MAX}).all()
+    """When the last claims before a wait began that a rate may still count, and under which scopes, oldest first."""
+    most, window_ms, burst = rate
+    reaches_ms = window_ms + (burst * window_ms // most if most else 0)
+    bound = {**of, "since": since, "earliest": since - reaches_ms, "most": BEFORE_MAX}
+    found = connection.execute(_BEFORE, bound).all()
     return [(row.claimed_at_ms, json.loads(row.scopes or "[]")) for row in reversed(found)]
 
 

@@ -206,6 +206,28 @@ Its name is the fence, since the count of claims begins anew when an id is used 
 ``[scope, cap]`` and ``[rate's scope, limit, window_ms, burst]``.
 """
 
+claim_minute = Table(
+    "claim_minute",
+    metadata,
+    _text("outcome", null=False),
+    _number("minute_ms"),
+    _text("queue", null=False),
+    _text("task", null=False),
+    _text("worker", null=False),
+    _text("error_type", null=False),
+    *(_number(name) for name in ("claims", "waited_ms", "waited_max_ms", "ran_ms", "ran_max_ms")),
+    PrimaryKeyConstraint(
+        "outcome", "minute_ms", "queue", "task", "worker", "error_type", name="claim_minute_pkey"
+    ),
+    sqlite_with_rowid=False,
+)
+"""The claims that ended, counted: by the minute in which they did, how, of which task, whose and with
+which error (empty: not known, or none). What is asked of all claims is asked of these few rows.
+
+They are counted in the transaction that ends the claims, and again when what Redis forgot is taken out.
+A prune leaves them: they go on telling how many there were.
+"""
+
 mirror_cursor = Table(
     "mirror_cursor",
     metadata,
@@ -381,6 +403,35 @@ DOORS: Final = {
 }
 """Tables from which a prune may delete, and the columns that must not be beyond its cut."""
 
+_LASTED: Final = "ended_at_ms - COALESCE(ready_at_ms, claimed_at_ms, ended_at_ms)"
+SPANS_MS: Final = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
+"""The bounds of the classes of how long a claim lasted, the wait before it included."""
+SPAN: Final = (
+    "CASE "
+    + " ".join(f"WHEN {_LASTED} < {bound} THEN {k}" for k, bound in enumerate(SPANS_MS))
+    + f" ELSE {len(SPANS_MS)} END"
+)
+"""The class of a claim that ended. What was going on at a moment is found in the index of each class
+without looking at more than ten times the claims that were: of a class, only those that ended less
+than its bound later can have begun by then."""
+
+EVERYDAY_INDEXES: Final = (
+    (
+        f"CREATE INDEX job_attempt_span ON job_attempt (queue, ({SPAN}), ended_at_ms) "
+        "WHERE ended_at_ms IS NOT NULL"
+    ),
+    "CREATE INDEX job_attempt_open ON job_attempt (queue, claimed_at_ms) WHERE ended_at_ms IS NULL",
+    (
+        "CREATE INDEX job_attempt_failed ON job_attempt (outcome, ended_at_ms) "
+        "WHERE outcome <> 'succeeded'"
+    ),
+    "CREATE INDEX job_alive ON job (state, queue) WHERE finished_at_ms IS NULL",
+    "CREATE INDEX job_cancelled ON job (queue, finished_at_ms) WHERE state = 'cancelled'",
+    "CREATE INDEX job_claimed_again ON job (claims) WHERE claims > 1",
+)
+"""The indexes behind the everyday questions; all but the first hold few rows. They stand here and not at
+their tables, since SQLAlchemy reads no expressions back from SQLite."""
+
 EVENT_COLUMNS: Final = tuple(column.name for column in job_event.columns)
 JOB_COLUMNS: Final = tuple(column.name for column in job.columns)
 ATTEMPT_COLUMNS: Final = tuple(column.name for column in job_attempt.columns)
@@ -509,7 +560,7 @@ def loss_views() -> dict[str, str]:
 
 def everyday_views(dialect: str) -> dict[str, str]:
     """The views that answer everyday questions, by name; see README.md."""
-    minute = _readable(dialect, "at_ms / 60000 * 60000")
+    minute = _readable(dialect, "minute_ms")
     if dialect == "sqlite":
         each = "json_each(a.scopes) AS each"
         scope, cap = "json_extract(each.value, '$[0]')", "json_extract(each.value, '$[1]')"
@@ -518,29 +569,36 @@ def everyday_views(dialect: str) -> dict[str, str]:
         each = "jsonb_array_elements(a.scopes::jsonb) AS each(value)"
         scope, cap = "each.value ->> 0", "(each.value ->> 1)::bigint"
         length = "jsonb_array_length(each.value)"
+    outcomes = _one_of("outcome", OUTCOMES)
     return {
         "throughput_per_minute": (
-            "CREATE VIEW throughput_per_minute AS SELECT queue, task, "
-            f"{minute} AS minute, COUNT(*) AS succeeded FROM job_event "
-            "WHERE type = 'succeeded' GROUP BY queue, task, at_ms / 60000"
+            "CREATE VIEW throughput_per_minute AS SELECT queue, task, minute_ms, "
+            f"{minute} AS minute, CAST(SUM(claims) AS BIGINT) AS succeeded FROM claim_minute "
+            "WHERE outcome = 'succeeded' GROUP BY queue, task, minute_ms"
         ),
         "failures_by_error": (
-            "CREATE VIEW failures_by_error AS SELECT queue, task, error_type, COUNT(*) AS claims, "
-            "COUNT(DISTINCT job_id) AS jobs, SUM(CASE WHEN outcome = 'died' THEN 1 ELSE 0 END) AS "
-            f"died, {_readable(dialect, 'MAX(ended_at_ms)')} AS last_at FROM job_attempt "
-            "WHERE outcome IN ('retried', 'died') GROUP BY queue, task, error_type"
+            "CREATE VIEW failures_by_error AS SELECT queue, task, error_type, minute_ms, "
+            f"{minute} AS minute, CAST(SUM(claims) AS BIGINT) AS claims, "
+            "CAST(SUM(CASE WHEN outcome = 'died' THEN claims ELSE 0 END) AS BIGINT) AS died "
+            "FROM claim_minute WHERE outcome IN ('retried', 'died') "
+            "GROUP BY queue, task, error_type, minute_ms"
         ),
         "waiting_by_lane": (
             "CREATE VIEW waiting_by_lane AS SELECT queue, lane, COUNT(*) AS waiting, "
             f"{_readable(dialect, 'MIN(ready_at_ms)')} AS oldest_ready_at FROM job "
-            "WHERE state = 'ready' GROUP BY queue, lane"
+            "WHERE state = 'ready' AND finished_at_ms IS NULL GROUP BY queue, lane"
         ),
         "worker_utilisation": (
-            "CREATE VIEW worker_utilisation AS SELECT queue, worker, COUNT(*) AS claims, "
-            "SUM(CASE WHEN ended_at_ms IS NULL THEN 1 ELSE 0 END) AS in_force, "
-            "SUM(ran_ms) AS busy_ms, MAX(ended_at_ms) - MIN(claimed_at_ms) AS span_ms, "
-            "1.0 * SUM(ran_ms) / NULLIF(MAX(ended_at_ms) - MIN(claimed_at_ms), 0) AS at_once "
-            "FROM job_attempt WHERE worker IS NOT NULL GROUP BY queue, worker"
+            "CREATE VIEW worker_utilisation AS SELECT queue, worker, minute_ms, "
+            f"{minute} AS minute, CAST(SUM(claims) AS BIGINT) AS claims, CAST(SUM(ran_ms) AS BIGINT) AS busy_ms, "
+            "SUM(ran_ms) / 60000.0 AS at_once, MAX(ran_max_ms) AS longest_ms FROM claim_minute "
+            f"WHERE {outcomes} GROUP BY queue, worker, minute_ms"
+        ),
+        "unsuccessful_claims": (
+            "CREATE VIEW unsuccessful_claims AS SELECT queue, job_id, claim, fence, task, worker, "
+            f"{_readable(dialect, 'claimed_at_ms')} AS claimed_at, "
+            f"{_readable(dialect, 'ended_at_ms')} AS ended_at, outcome, error_type, error_message, "
+            "ended_at_ms FROM job_attempt WHERE outcome <> 'succeeded'"
         ),
         "scope_occupancy": (
             f"CREATE VIEW scope_occupancy AS SELECT a.queue, {scope} AS scope, COUNT(*) AS holders, "
@@ -563,6 +621,8 @@ def _attach_ddl() -> None:
     for statement in (REFUSE_FUNCTION, DOOR_FUNCTION, *POSTGRES_EVENTS):
         add(statement, "postgresql")
     for dialect in ("sqlite", "postgresql"):
+        for statement in EVERYDAY_INDEXES:
+            add(statement, dialect)
         for table in APPEND_ONLY:
             for statement in triggers(dialect, table.name):
                 add(statement, dialect)

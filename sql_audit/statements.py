@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import Table, bindparam, select
+from sqlalchemy import Table, Text, bindparam, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from sql_audit.schema import (
@@ -19,6 +19,7 @@ from sql_audit.schema import (
     EVENT_COLUMNS,
     JOB_COLUMNS,
     audit_meta,
+    claim_minute,
     job,
     job_attempt,
     job_event,
@@ -89,6 +90,29 @@ _ATTEMPT_ENDS: Final = ", ".join(
 )
 
 
+_MINUTE_COLUMNS: Final = tuple(column.name for column in claim_minute.columns)
+
+COUNT_CLAIMS: Final = (
+    f"INSERT INTO claim_minute ({_names(_MINUTE_COLUMNS)}) SELECT outcome, "
+    "ended_at_ms - ended_at_ms % 60000, queue, COALESCE(task, ''), COALESCE(worker, ''), "
+    "COALESCE(error_type, ''), COUNT(*), COALESCE(SUM(waited_ms), 0), "
+    "COALESCE(MAX(waited_ms), 0), COALESCE(SUM(ran_ms), 0), COALESCE(MAX(ran_ms), 0) "
+    "FROM job_attempt WHERE outcome IS NOT NULL AND ended_at_ms IS NOT NULL"
+)
+"""Count claims that ended; which, and GROUP BY the first six, is to follow."""
+
+
+def _added(longest: str) -> str:
+    """How counts are added to those that are there; ``longest``: the function for the larger of two."""
+    sums = (f"{n} = claim_minute.{n} + excluded.{n}" for n in ("claims", "waited_ms", "ran_ms"))
+    maxima = (
+        f"{n} = {longest}(claim_minute.{n}, excluded.{n})" for n in ("waited_max_ms", "ran_max_ms")
+    )
+    return (
+        f"ON CONFLICT ({_names(_keys(claim_minute))}) DO UPDATE SET {', '.join((*sums, *maxima))}"
+    )
+
+
 def _insert(table: Table, columns: tuple[str, ...]) -> str:
     marks = ", ".join("?" * len(columns))
     return f"INSERT INTO {table.name} ({_names(columns)}) VALUES ({marks})"
@@ -118,6 +142,9 @@ class SQLITE:
     )
     """Begin and end claims."""
 
+    COUNT_MINUTES: Final = f"{_insert(claim_minute, _MINUTE_COLUMNS)} {_added('MAX')}"
+    """Add what a batch ended."""
+
 
 class POSTGRESQL:
     """For psycopg's execute and COPY. ``*_staging`` are temporary tables of the connection."""
@@ -146,6 +173,13 @@ class POSTGRESQL:
     )
     """A number in a range that has an event already: the key, which has the event's time in it, would
     let another with the same number in."""
+
+    COUNT_MINUTES: Final = (
+        f"INSERT INTO claim_minute ({_names(_MINUTE_COLUMNS)}) SELECT * FROM unnest("
+        f"{', '.join('%s::text[]' if isinstance(c.type, Text) else '%s::bigint[]' for c in claim_minute.columns)}"
+        f") {_added('GREATEST')}"
+    )
+    """Add what a batch ended: one array per column."""
 
     COPY_EVENTS: Final = f"COPY job_event ({_names(EVENT_COLUMNS)}) FROM STDIN"
     """Append events. An event that is there already is an error."""

@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from sql_audit.database import Database, copy_text
 from sql_audit.mirror import BatchLimits
 from sql_audit.schema import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS
 from sql_audit.statements import POSTGRESQL, SQLITE
-from tests.support.servers import PostgresServer
+from tests.support.servers import DurablePostgres, PostgresServer
 
 ARGS = '{"number":12345,"text":"0123456789012345678901234567890123456789"}'
 SHAPES = {"": (100,), "_small": (1, 2, 5, 10, 7)}
@@ -43,17 +43,6 @@ BY_ROW = 300
 """Jobs that are mirrored with one event per transaction."""
 
 Rows = Sequence[tuple[Any, ...]]
-
-
-class DurablePostgres(PostgresServer):
-    """PostgreSQL as it is set up by default: it syncs, and a commit waits for that."""
-
-    SETTINGS: Mapping[str, str] = {
-        "listen_addresses": "127.0.0.1",
-        "unix_socket_directories": "",
-        "shared_buffers": "256MB",
-        "max_wal_size": "2GB",
-    }
 
 
 class Databases:

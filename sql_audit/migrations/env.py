@@ -7,7 +7,9 @@ from typing import Any
 from alembic import context
 
 from sql_audit.migrate import VERSION_TABLE
-from sql_audit.schema import metadata
+from sql_audit.schema import EVERYDAY_INDEXES, metadata
+
+EVERYDAY = {statement.split()[2] for statement in EVERYDAY_INDEXES}
 
 connection = context.config.attributes.get("connection")
 if connection is None:
@@ -15,7 +17,10 @@ if connection is None:
 
 
 def is_ours(name: str | None, kind: str, _parents: Any) -> bool:
-    """Whether a name is the schema's: not a partition, which the mirror makes, nor somebody else's table."""
+    """Whether a name is the schema's: not a partition, which the mirror makes, nor somebody else's table; nor an
+    index of expressions, which SQLAlchemy does not read back."""
+    if kind == "index":
+        return name not in EVERYDAY
     return kind != "table" or name in metadata.tables
 
 

@@ -26,9 +26,13 @@ def test_there_are_queries() -> None:
 def test_the_everyday_queries_run_on_both(
     query: str, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
+    # After the minute from which on the queries ask.
+    writer.now_ms = 1_795_515_000_000
     writer.life("a", "b")
     fence = writer.jobs("claimed", ["c", 1])
     writer.jobs("lease_expired", ["c", fence, "w-1", 1, "ready"], by="w-2")
+    fence = writer.jobs("claimed", ["c", 2])
+    writer.jobs("rolled_back", ["c", fence, None, "stopping"])
     fence = writer.jobs("claimed", ["d", 1], ["e", 1, [["tenant=acme", 2]]])
     writer.jobs("retried", ["d", fence, None, 1, {"type": "ValueError", "message": "no"}])
     auditlog.drain(mirror)

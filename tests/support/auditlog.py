@@ -89,6 +89,25 @@ def _frozen(fields: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted((name, json.dumps(value)) for name, value in fields.items()))
 
 
+def assert_minutes_hold(database: Database) -> None:
+    """What claim_minute counts are the claims that ended."""
+    key = "outcome, minute_ms, queue, task, worker, error_type"
+    counted = rows(database, f"SELECT * FROM claim_minute ORDER BY {key}")
+    there = rows(
+        database,
+        "SELECT outcome, ended_at_ms - ended_at_ms % 60000 AS minute_ms, queue, "
+        "COALESCE(task, '') AS task, COALESCE(worker, '') AS worker, "
+        "COALESCE(error_type, '') AS error_type, COUNT(*) AS claims, "
+        "CAST(COALESCE(SUM(waited_ms), 0) AS BIGINT) AS waited_ms, "
+        "COALESCE(MAX(waited_ms), 0) AS waited_max_ms, "
+        "CAST(COALESCE(SUM(ran_ms), 0) AS BIGINT) AS ran_ms, "
+        "COALESCE(MAX(ran_ms), 0) AS ran_max_ms FROM job_attempt "
+        f"WHERE outcome IS NOT NULL GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY {key}",
+    )
+
+    assert counted == there
+
+
 def assert_chain_holds(database: Database, queue: str) -> None:
     """Every batch's digest is that of its rows, and every head follows from the one before."""
     log = events(database, queue)
@@ -109,3 +128,4 @@ def assert_chain_holds(database: Database, queue: str) -> None:
         assert head == batch["head"]
     cursor = one(database, "SELECT * FROM mirror_cursor WHERE queue = :q", q=queue)
     assert (head, len(batches), len(log)) == (cursor["head"], cursor["batch"], cursor["events"])
+    assert_minutes_hold(database)

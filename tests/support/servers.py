@@ -368,3 +368,14 @@ class PostgresServer:
             process.wait()
         reaper().release(process.pid)
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class DurablePostgres(PostgresServer):
+    """PostgreSQL as it is set up by default: it syncs, and a commit waits for that."""
+
+    SETTINGS: Mapping[str, str] = {
+        "listen_addresses": "127.0.0.1",
+        "unix_socket_directories": "",
+        "shared_buffers": "256MB",
+        "max_wal_size": "2GB",
+    }

@@ -1,0 +1,76 @@
+"""Everyday questions on a long log: none reads a large table from one end to the other, and all agree with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from sql_audit import moments, queries
+from sql_audit.database import Database
+from sql_audit.verify import Verdict, verify
+from tests.support import auditlog, ten_million
+from tests.support.long_log import LongLog
+
+EVENTS = 40_000
+
+
+@pytest.fixture
+def long_log(database: Database) -> Database:
+    ten_million.build(database, EVENTS)
+    return database
+
+
+def test_no_everyday_question_reads_a_large_table_whole(long_log: Database) -> None:
+    """With ten million events that takes seconds; scripts/ten-million measures it."""
+    questions = ten_million.questions(long_log)
+    assert len(questions) == 3 + len(ten_million.EVERYDAY) >= 16
+
+    scans = {}
+    for question in questions:
+        plans = ten_million.plans_of(long_log, question, no_scans=True)
+        assert plans, question.title
+        scans[question.title] = ten_million.full_scans(long_log, plans)
+
+    assert {title: lines for title, lines in scans.items() if lines} == {}
+
+
+def test_a_full_scan_would_be_seen(long_log: Database) -> None:
+    whole = ten_million.Question("all", lambda d: queries.report(d.readers))
+
+    plans = ten_million.plans_of(long_log, whole, no_scans=True)
+
+    assert ten_million.full_scans(long_log, plans) != []
+
+
+def test_a_long_log_is_one_that_could_have_happened(long_log: Database) -> None:
+    found = verify(long_log)
+
+    assert found.verdict is Verdict.HOLDS
+    auditlog.assert_minutes_hold(long_log)
+    kinds = {row["type"] for row in auditlog.rows(long_log, "SELECT DISTINCT type FROM job_event")}
+    assert kinds >= {"enqueued", "claimed", "succeeded", "retried", "promoted", "died"}
+    states = {row["state"] for row in auditlog.rows(long_log, "SELECT DISTINCT state FROM job")}
+    assert states >= {"succeeded", "dead", "running"}
+
+
+def test_a_moment_is_found_by_class_as_it_is_by_reading_all(long_log: Database) -> None:
+    ends = auditlog.one(long_log, "SELECT MIN(at_ms) AS a, MAX(at_ms) AS z FROM job_event")
+    in_force = (
+        "SELECT job_id FROM job_attempt WHERE queue = 'mail' AND claimed_at_ms <= :at "
+        "AND (ended_at_ms IS NULL OR ended_at_ms > :at) ORDER BY claimed_at_ms, job_id"
+    )
+    compared = 0
+    for part in range(1, 20):
+        at_ms = ends["a"] + (ends["z"] - ends["a"]) * part // 20
+        running = [row["job_id"] for row in auditlog.rows(long_log, in_force, at=at_ms)]
+
+        assert [
+            each.job_id for each in moments.at(long_log.readers, "mail", at_ms).running
+        ] == running
+        compared += len(running)
+    assert compared > 100
+
+
+def test_the_same_seed_tells_the_same_log() -> None:
+    first, second = (LongLog(500, seed=7).read_outbox("mail", "-", 50) for _ in range(2))
+
+    assert first == second != LongLog(500, seed=8).read_outbox("mail", "-", 50)
