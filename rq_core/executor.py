@@ -59,8 +59,8 @@ class Running:
 class Executor:
     """Starts claims' handlers and calls ``on_settlement`` (on the loop) once for each that must be reported.
 
-    ``on_free`` is called when a handler no longer occupies its place; a sync handler that timed out is reported
-    at once, but occupies its thread until it returns.
+    ``on_start`` is called before a handler begins, ``on_free`` when it no longer occupies its place; a sync handler that
+    timed out is reported at once, but occupies its thread until it returns.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Executor:
         timeout: float | None,
         on_settlement: Callable[[Settlement], None],
         on_free: Callable[[Running], None],
+        on_start: Callable[[Running], None] = lambda _: None,
         redact: Redact | None = None,
         rng: random.Random | None = None,
         isolate: bool = True,
@@ -82,6 +83,7 @@ class Executor:
         self._timeout = timeout
         self._on_settlement = on_settlement
         self._on_free = on_free
+        self._on_start = on_start
         self._redact = redact
         self._pool = IsolationPool() if isolate else None
         self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
@@ -112,6 +114,8 @@ class Executor:
             return None
         running = self._running(claim, spec, task)
         self.running[claim.queue, claim.id, claim.fence] = running
+        # Before the handler begins: it may hold the GIL from its first step on.
+        self._on_start(running)
         loop = asyncio.get_running_loop()
         if self._pool is not None and task.isolation == "process":
             handler = self._run_isolated(self._pool, running, task, spec.args_json)

@@ -1,8 +1,8 @@
 """Keeps the leases of a worker's claims, from a thread of its own.
 
 A handler that blocks the event loop, or computes for minutes in a thread, keeps its lease: the heartbeat is
-neither on the loop nor on the job's thread. (A handler that holds the GIL for longer than a lease stops this
-thread too.)
+neither on the loop nor on the job's thread. A handler that holds the GIL for longer than a lease stops this thread,
+too; then a supervisor helps out (:mod:`rq_core.lease_table`), and a worker without one loses its leases.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from rq_core.client import Client
 from rq_core.errors import RqCoreError
 from rq_core.job import Claim
 from rq_core.keys import queue_keys
+from rq_core.lease_table import LeaseTable
 from rq_core.operations import Call, Extended
 
 log = logging.getLogger(__name__)
@@ -41,12 +42,15 @@ class LeaseKeeper:
         on_lost: Callable[[str, str, str], None],
         on_cancelling: Callable[[str, str, str], None],
         clock: Callable[[], float] = time.monotonic,
+        table: LeaseTable | None = None,
     ) -> None:
+        """``table`` is shared with a supervisor, who helps out when this thread cannot run."""
         self._client = client
         self._worker = worker
         self._on_lost = on_lost
         self._on_cancelling = on_cancelling
         self._clock = clock
+        self._table = table
         self._lock = threading.Lock()
         self._held: dict[str, dict[str, tuple[str, float | None]]] = {}
         self._stop = threading.Event()
@@ -70,6 +74,8 @@ class LeaseKeeper:
         """Keep this claim's lease, but not beyond ``until`` on ``clock`` (None: as long as it is held)."""
         with self._lock:
             self._held.setdefault(claim.queue, {})[claim.id] = (claim.fence, until)
+            if self._table is not None:
+                self._table.hold(claim, until)
 
     def drop(self, claim: Claim) -> None:
         """No longer keep this claim's lease."""
@@ -77,6 +83,8 @@ class LeaseKeeper:
             held = self._held.get(claim.queue, {})
             if claim.id in held and held[claim.id][0] == claim.fence:
                 del held[claim.id]
+                if self._table is not None:
+                    self._table.drop(claim)
 
     def beat(self) -> None:
         """Extend everything that is held, once. Raises RqCoreError if there is no answer."""
@@ -127,7 +135,9 @@ class LeaseKeeper:
 
     def _run(self) -> None:
         pause = self.interval
+        self._note_beat()
         while not self._stop.wait(pause):
+            self._note_beat()
             # After an outage the leases that are left are short: there is no third of one to wait for.
             pause = min(self.interval, BEAT_AGAIN)
             try:
@@ -138,3 +148,7 @@ class LeaseKeeper:
             except Exception:
                 # A heartbeat that dies silently would lose every lease of this worker.
                 log.exception("heartbeat failed, trying again")
+
+    def _note_beat(self) -> None:
+        if self._table is not None:
+            self._table.beat(self._worker, self.interval)

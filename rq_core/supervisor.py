@@ -20,16 +20,22 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from rq_core import logs
+from rq_core.client import Client
 from rq_core.errors import InvalidOption, RqCoreError
 from rq_core.health import Pulse, parse_address, probing
+from rq_core.lease_table import LeaseGuard, LeaseTable
 from rq_core.mirror_process import MirrorProcess
-from rq_core.worker import Worker, WorkerOptions
+from rq_core.operations import Patience
+from rq_core.wire import WORKER_SOCKET_TIMEOUT, PoolWire
+from rq_core.worker import CLAIM_MAX, Worker, WorkerOptions
 
 if TYPE_CHECKING:
     from rq_core.app import App
 
 log = logging.getLogger(__name__)
 
+RETIRED: Final = 75
+"""Exit status of a worker that has done its share (EX_TEMPFAIL): another takes its place at once."""
 RESTART_PAUSE_MAX: Final = 30.0
 HEALTHY_LIFE: Final = 60.0
 """Seconds after which a worker's death is no longer counted with the ones before."""
@@ -69,7 +75,8 @@ def serve(options: ServeOptions) -> int:
     logs.configure(options.log_format, options.log_level)
     app = load(options)
     with probing(options.health):
-        if options.processes == 1 and options.audit_url is None:
+        alone = options.processes == 1 and options.audit_url is None
+        if alone and options.worker.max_jobs is None and options.worker.max_memory is None:
             return work(app, options.worker)
         return Supervisor(options, app).run()
 
@@ -86,12 +93,12 @@ def load(options: ServeOptions) -> App:
     return app
 
 
-def work(app: App, options: WorkerOptions) -> int:
-    """Run one worker in this process. Returns the exit status."""
+def work(app: App, options: WorkerOptions, table: LeaseTable | None = None) -> int:
+    """Run one worker in this process. Returns the exit status: RETIRED if another should take its place."""
 
-    async def main() -> None:
+    async def main() -> int:
         pulse = Pulse()
-        worker = Worker(app, options, on_claim=pulse.beat)
+        worker = Worker(app, options, on_claim=pulse.beat, lease_table=table)
         pulse.start(worker.name, options.queues)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -100,13 +107,15 @@ def work(app: App, options: WorkerOptions) -> int:
             clean = await worker.run()
         finally:
             pulse.end()
+        status = RETIRED if worker.retired else 0
         if not clean:
             # Handlers that do not stop would keep the loop or the process; their jobs have been given back.
             logging.shutdown()
-            os._exit(0)
+            os._exit(status)
+        return status
 
-    _run(main())
-    return 0
+    status: int = _run(main())
+    return status
 
 
 def _run(main: Any) -> Any:
@@ -117,14 +126,14 @@ def _run(main: Any) -> Any:
     return uvloop.run(main)
 
 
-def _child(options: ServeOptions) -> None:
+def _child(options: ServeOptions, table: LeaseTable) -> None:
     """A worker process, as the supervisor spawns it."""
     # Ctrl-C reaches the whole process group; only the supervisor answers it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logs.configure(options.log_format, options.log_level)
     threading.Thread(target=_end_with_parent, name="rq-core-parent", daemon=True).start()
     try:
-        status = work(load(options), options.worker)
+        status = work(load(options), options.worker, table)
     except RqCoreError as error:
         log.error("worker cannot run: %s", error)  # noqa: TRY400 - one clear line
         status = NEVER_WORKED
@@ -151,6 +160,18 @@ class Supervisor:
         self._failures: dict[int, int] = {}
         self._born: dict[int, float] = {}
         self._due: dict[int, float] = {}
+        self._tables: dict[int, LeaseTable] = {}
+        """By place."""
+        self._guard = LeaseGuard(
+            Client(
+                app.redis_url,
+                prefix=app.prefix,
+                patience=Patience(unsent=1.0, unknown=1.0),
+                wire=PoolWire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT),
+            ),
+            options.worker.queues,
+            self._lease_tables,
+        )
         self._mirror = (
             MirrorProcess(app.redis_url, app.prefix, options.audit_url)
             if options.audit_url is not None
@@ -174,7 +195,11 @@ class Supervisor:
                 return status
             for place in range(self._options.processes):
                 self._spawn(place)
-            return self._watch()
+            self._guard.start()
+            try:
+                return self._watch()
+            finally:
+                self._guard.stop()
         finally:
             if self._mirror is not None:
                 self._mirror.end()
@@ -202,9 +227,20 @@ class Supervisor:
                 child.terminate()
         self._wake.set()
 
+    def _lease_tables(self) -> dict[int, LeaseTable]:
+        """Of the processes that live, by process id."""
+        return {
+            child.pid: self._tables[place]
+            for place, child in list(self._children.items())
+            if child.pid is not None and child.exitcode is None
+        }
+
     def _spawn(self, place: int) -> None:
+        # A finished job keeps its lease until it is reported, so a worker may hold more than it runs.
+        rows = 2 * self._options.worker.concurrency + CLAIM_MAX
+        table = self._tables[place] = LeaseTable(self._context, rows)
         child = self._context.Process(
-            target=_child, args=(self._options,), name=f"rq-core-worker-{place}"
+            target=_child, args=(self._options, table), name=f"rq-core-worker-{place}"
         )
         child.start()
         self._born[place] = time.monotonic()
@@ -227,9 +263,12 @@ class Supervisor:
                     continue
                 child.join()
                 del self._children[place]
+                if child.exitcode == RETIRED and not self._stops:
+                    self._due[place] = time.monotonic()
+                    continue
                 # Without burst no worker is ever done: a handler has ended the process (os._exit, a C library).
                 if self._stops or (child.exitcode == 0 and self._options.worker.burst):
-                    if child.exitcode != NEVER_WORKED or not self._stops:
+                    if child.exitcode not in (NEVER_WORKED, RETIRED):
                         status = status or max(0, child.exitcode)
                     continue
                 self._bury(place, child.exitcode)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SUSPECT: Final = "suspect"
 """The reason of a rollback for later."""
 PAUSE: Final = 0.5
-PAUSE_MAX: Final = 30.0
+PAUSE_MAX: Final = 8.0
 """Seconds until a suspect comes back; they double each time that this process puts it off."""
 REMEMBERED_MAX: Final = 10_000
 

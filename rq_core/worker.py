@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rq_core.aio import AsyncClient
@@ -28,6 +31,7 @@ from rq_core.ids import boot_id
 from rq_core.job import Claim
 from rq_core.keys import check_name, queue_keys
 from rq_core.lease import LeaseKeeper
+from rq_core.lease_table import LeaseTable
 from rq_core.operations import Call, Claimed, Lost, Patience, ReplyError, Unsent
 from rq_core.settlement import Settlement, calls_of
 from rq_core.suspects import SUSPECT, Suspects
@@ -49,6 +53,7 @@ STOP_WAIT: Final = 1.0
 """Seconds that an async handler gets to let itself be cancelled when the worker stops."""
 REPORT_WAIT: Final = 5.0
 """Seconds for the last report of a stopping worker; what is not told by then shows when its lease expires."""
+MEASURE_EVERY: Final = 1.0
 CANCEL_AGAIN: Final = 0.1
 EXTENSION_GRACE: Final = 30.0
 """Seconds beyond a job's timeout for which its lease is still extended."""
@@ -68,6 +73,10 @@ class WorkerOptions:
     """How long running jobs may go on after the worker was asked to stop."""
     timeout: float | None = None
     """For tasks that have none of their own."""
+    max_jobs: int | None = None
+    """Retire after so many claims: take no more, let what runs finish, and end."""
+    max_memory: int | None = None
+    """Retire when this process has more bytes than this resident."""
 
     def __post_init__(self) -> None:
         if not self.queues:
@@ -78,6 +87,10 @@ class WorkerOptions:
             raise InvalidOption(
                 option="concurrency", value=self.concurrency, must="must be from 1 to 5000"
             )
+        for option in ("max_jobs", "max_memory"):
+            value = getattr(self, option)
+            if value is not None and value < 1:
+                raise InvalidOption(option=option, value=value, must="must be positive")
         if self.grace < 0:
             raise InvalidOption(option="grace", value=self.grace, must="must not be negative")
 
@@ -127,8 +140,9 @@ class Worker:
         *,
         name: str | None = None,
         on_claim: Callable[[], None] = lambda: None,
+        lease_table: LeaseTable | None = None,
     ) -> None:
-        """``on_claim`` is called whenever Redis has answered a claim."""
+        """``on_claim`` is called whenever Redis has answered a claim. ``lease_table`` is shared with a supervisor."""
         self.app = app
         self.options = options or WorkerOptions()
         self.name = check_name("worker", name or boot_id("w"))
@@ -154,6 +168,7 @@ class Worker:
             timeout=self.options.timeout,
             on_settlement=self._settle,
             on_free=self._freed,
+            on_start=self._hold,
             redact=app.redactor,
         )
         self._leases = LeaseKeeper(
@@ -163,10 +178,12 @@ class Worker:
             on_cancelling=lambda queue, job, fence: self._from_keeper(
                 queue, job, fence, JobCancelled
             ),
+            table=lease_table,
         )
         self._on_claim = on_claim
         self._suspects = Suspects()
         self._finished: list[Settlement] = []
+        self._measured = 0.0
         self._occupied = 0
         self._stops = 0
         self._turn_at = 0
@@ -174,7 +191,10 @@ class Worker:
         self._news = asyncio.Event()
         self._room = asyncio.Event()
         self._quiet = asyncio.Event()
+        self.retired = False
+        """Whether it ends by itself, and another should take its place."""
         self._stopping = asyncio.Event()
+        self._asked = asyncio.Event()
         self._hurry = asyncio.Event()
 
     # Asked from outside.
@@ -182,9 +202,20 @@ class Worker:
     def stop(self) -> None:
         """Claim no more; let jobs finish for the grace time. A second call ends the grace now."""
         self._stops += 1
-        self._stopping.set()
+        self._asked.set()
         if self._stops > 1:
             self._hurry.set()
+        self._take_no_more()
+
+    def retire(self, why: str) -> None:
+        """Claim no more and end when what runs has finished, however long that takes."""
+        if not self._stopping.is_set():
+            log.info("retiring: %s", why, extra={"worker": self.name})
+            self.retired = True
+            self._take_no_more()
+
+    def _take_no_more(self) -> None:
+        self._stopping.set()
         self._news.set()
         self._room.set()
         self._quiet.set()
@@ -284,6 +315,11 @@ class Worker:
 
     async def _wind_up(self) -> bool:
         """Let jobs finish, give back the rest, report everything."""
+        flushing = asyncio.create_task(self._flush_until_done())
+        if self.retired:
+            asked = asyncio.create_task(self._asked.wait())
+            await asyncio.wait({flushing, asked}, return_when=asyncio.FIRST_COMPLETED)
+            await _end(asked)
         if self._executor.running and self._stops < 2:
             log.info(
                 "stopping: %d jobs have %g s to finish",
@@ -291,7 +327,6 @@ class Worker:
                 self.options.grace,
                 extra={"worker": self.name},
             )
-        flushing = asyncio.create_task(self._flush_until_done())
         await self._let_end(flushing, self.options.grace)
         flushing.cancel()
         await asyncio.gather(flushing, return_exceptions=True)
@@ -389,6 +424,8 @@ class Worker:
     def _claims(self) -> list[tuple[_Queue, int]]:
         """How many jobs to claim from which queues now."""
         free = self.options.concurrency - self._occupied
+        if self.options.max_jobs is not None:
+            free = min(free, self.options.max_jobs - self.stats.claimed)
         looking = [q for q in self._queues.values() if q.look]
         if not looking or (free <= 0 and not self._overdue(looking)):
             return []
@@ -510,7 +547,17 @@ class Worker:
                 self._settle(Settlement(claim, "rollback", 0, "new_epoch"))
             else:
                 self._begin(claim)
+        self._retire_if_old()
         return False
+
+    def _retire_if_old(self) -> None:
+        jobs, memory = self.options.max_jobs, self.options.max_memory
+        if jobs is not None and self.stats.claimed >= jobs:
+            self.retire(f"{self.stats.claimed} jobs claimed")
+        elif memory is not None and time.monotonic() - self._measured > MEASURE_EVERY:
+            self._measured = time.monotonic()
+            if (resident := resident_bytes()) > memory:
+                self.retire(f"{resident:,} bytes of memory")
 
     def _begin(self, claim: Claim) -> None:
         if self._stopping.is_set():
@@ -521,12 +568,12 @@ class Worker:
             self._settle(Settlement(claim, "rollback", round(pause * 1000), SUSPECT))
             return
         self._occupied += 1
-        running = self._executor.start(claim)
-        if running is None:
+        if self._executor.start(claim) is None:
             self._occupied -= 1
-        elif not running.settled:
-            until = running.started + running.timeout + EXTENSION_GRACE if running.timeout else None
-            self._leases.hold(claim, until)
+
+    def _hold(self, running: Running) -> None:
+        until = running.started + running.timeout + EXTENSION_GRACE if running.timeout else None
+        self._leases.hold(running.claim, until)
 
     def _wake_when_due(self, queue: _Queue, now: float) -> None:
         """Look again when the next scheduled job is due.
@@ -629,3 +676,15 @@ async def _end(*tasks: asyncio.Task[Any]) -> None:
         for task in left:
             task.cancel()
         _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN)
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is resident; where there is no /proc, the most that ever was."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+    return pages * os.sysconf("SC_PAGE_SIZE")

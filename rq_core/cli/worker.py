@@ -78,6 +78,18 @@ def _names(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str
     help="For tasks that have no timeout of their own.",
 )
 @click.option(
+    "--max-jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Replace a process after N jobs, when what runs in it has finished.",
+)
+@click.option(
+    "--max-memory",
+    type=click.IntRange(min=1),
+    metavar="MB",
+    help="Replace a process that has more memory than this.",
+)
+@click.option(
     "--audit",
     "audit_url",
     metavar="URL",
@@ -120,6 +132,8 @@ def worker(ctx: click.Context, /, target: str, **given: Any) -> None:
             burst=given["burst"],
             grace=given["grace"],
             timeout=given["timeout"],
+            max_jobs=given["max_jobs"],
+            max_memory=given["max_memory"] and given["max_memory"] * 1024 * 1024,
         ),
         processes=given["processes"],
         redis_url=given["redis_url"],

@@ -123,6 +123,14 @@ async def hogging(seconds: float) -> None:
     witness("end")
 
 
+@app.task(queue="crew", retry=quick)
+def gripping(seconds: int) -> None:
+    """Holds the GIL, in C."""
+    witness("begin")
+    ctypes.PyDLL(None).sleep(seconds)
+    witness("end")
+
+
 class Ending(BaseException):
     """Neither an Exception nor a cancellation, like those of test and async frameworks."""
 

@@ -11,6 +11,7 @@ import pytest
 
 from rq_core.app import App
 from rq_core.client import Client
+from rq_core.history import decode
 from tests.support import crew
 from tests.support.crew import worker_process
 from tests.support.servers import RedisServer
@@ -84,6 +85,25 @@ def test_sigterm_lets_jobs_finish_and_claims_no_more(
 
     assert event_types(client, running.id)[-1] == "succeeded"
     assert event_types(client, waiting.id) == ["enqueued"]
+
+
+def test_no_job_is_claimed_later_than_100_ms_after_sigterm(
+    client: Client, witness: crew.Witness, app: App
+) -> None:
+    """However many wait, and however many places are free."""
+    app.enqueue_many(crew.sleeping.job(0.02) for _ in range(3_000))
+    with worker_process(app.redis_url, witness, "--concurrency", "20") as process:
+        wait_until(lambda: len(witness.lines("end")) > 50, "it works", timeout=20)
+        process.send_signal(signal.SIGTERM)
+        sent = client.handshake("crew").now_ms
+        assert process.wait(20) == 0
+
+    log = [decode(i, raw) for i, raw in client.read_outbox("crew", "-", 10_000)]
+    claimed = [entry.at for entry in log if entry.event == "claimed"]
+    assert len(claimed) > 2
+    assert max(claimed) <= sent + 100
+    # What a claim under way brought was run, or given back unspent.
+    assert client.counts("crew").running == 0
 
 
 def test_what_is_not_finished_after_the_grace_is_given_back_unspent(

@@ -255,6 +255,65 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_lease(
     assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
 
 
+async def test_an_async_handler_whose_claim_is_lost_is_cancelled_and_settles_nothing(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    """Another worker has the job now; whatever this one still did would be done twice."""
+    handle = crew.tidying.enqueue(0.0)
+    async with run_worker() as worker:
+        await wait_until_async(lambda: witness.lines("begin"), "it runs")
+        (running,) = worker._executor.running.values()
+        lose(client, handle.id, running.claim.fence)
+        await wait_until_async(lambda: witness.lines("tidied"), "it was cancelled")
+        await wait_until_async(lambda: not worker._executor.running, "its place is free")
+
+    assert isinstance(running.ending, LeaseLost)
+    # It was given back by somebody else; this worker has said nothing.
+    assert event_types(client, handle.id)[:3] == ["enqueued", "claimed", "rolled_back"]
+    assert "settlement_refused" not in event_types(client, handle.id)
+
+
+async def test_a_sync_handler_whose_claim_is_lost_is_told(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    handle = crew.dozing.enqueue(60)
+    async with run_worker() as worker:
+        await wait_until_async(lambda: witness.lines("begin"), "it runs")
+        (running,) = worker._executor.running.values()
+        lose(client, handle.id, running.claim.fence)
+        await wait_until_async(lambda: running.context.cancelled, "it is told")
+        await wait_until_async(lambda: not worker._executor.running, "its place is free")
+
+    assert isinstance(running.ending, LeaseLost)
+    assert witness.lines("end") == []
+
+
+def lose(client: Client, job_id: str, fence: str) -> None:
+    """End a claim as nobody but its holder should, and keep the job from being claimed again."""
+    client.configure("crew", {"paused": 1})
+    (call,) = [
+        client.operations.rollback_call("crew", "w-x", [(job_id, fence, "lost", "null", "", 0)])
+    ]
+    assert client.one(call) == {job_id: "ready"}
+
+
+async def test_no_claim_is_extended_beyond_its_timeout_and_a_grace(
+    client: Client,
+    run_worker: RunWorker,
+    witness: crew.Witness,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A handler that ignores its end would keep its job, and the places in its caps, for ever."""
+    monkeypatch.setattr("rq_core.worker.EXTENSION_GRACE", 0.5)
+    handle = crew.hogging.with_options(timeout=0.5, max_losses=1).enqueue(4 * crew.LEASE)
+    async with run_worker():
+        await wait_until_async(lambda: witness.lines("begin"), "it runs")
+        # On a thread: the handler blocks this loop, too.
+        await wait_until_async(lambda: handle.state() == "dead", "it was given up", timeout=20)
+
+    assert event_types(client, handle.id)[:3] == ["enqueued", "claimed", "lease_expired"]
+
+
 async def test_burst_ends_when_nothing_is_ready_running_or_due(
     app: App, client: Client, witness: crew.Witness
 ) -> None:

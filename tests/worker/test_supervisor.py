@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
+import sys
+import time
+from collections import Counter
 
 import psutil
 import pytest
 
+from rq_core import lease_table
 from rq_core.app import App
 from rq_core.client import Client
 from tests.support import crew
 from tests.support.crew import worker_process
 from tests.support.wait import wait_until
+from tests.worker.conftest import event_types
 
 
 def test_the_mirror_ends_with_a_supervisor_that_was_killed(
@@ -71,6 +77,111 @@ def test_a_mirror_that_dies_is_replaced(
         wait_until(lambda: client.counts("crew").backlog == 0, "all is mirrored", timeout=20)
         process.terminate()
         assert process.wait(30) == 0
+
+
+def test_a_handler_that_holds_the_gil_for_two_leases_keeps_its_own(
+    app: App, client: Client, witness: crew.Witness
+) -> None:
+    """And those of the jobs beside it: the supervisor extends them, since no thread of their process can."""
+    beside = crew.sleeping.enqueue(1.0)
+    with worker_process(app.redis_url, witness, "--processes", "2") as process:
+        wait_until(lambda: witness.lines("begin"), "the worker works", timeout=20)
+        handle = crew.gripping.enqueue(4)
+        wait_until(
+            lambda: client.job(handle.id) is None and client.job(beside.id) is None,
+            "both are done",
+            timeout=30,
+        )
+        process.terminate()
+        assert process.wait(20) == 0
+
+    for job in (handle, beside):
+        assert event_types(client, job.id) == ["enqueued", "claimed", "succeeded"]
+
+
+@pytest.mark.parametrize("beyond", [False, True])
+def test_a_stuck_worker_is_killed_only_if_a_claim_is_beyond_its_time(
+    client: Client, app: App, monkeypatch: pytest.MonkeyPatch, *, beyond: bool
+) -> None:
+    monkeypatch.setattr(lease_table, "STUCK_MIN", 0.05)
+    context = multiprocessing.get_context("spawn")
+    table = lease_table.LeaseTable(context, 2)
+    client.handshake("crew")
+    client.enqueue([crew.sleeping.job(1.0)])
+    (claim,) = client.one(client.operations.claim_call("crew", "w-stuck", 1)).jobs
+    before = _deadline(client, claim.id)
+    stuck = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    guard = lease_table.LeaseGuard(Client(app.redis_url), ["crew"], lambda: {stuck.pid: table})
+    try:
+        table.hold(claim, time.monotonic() - 1 if beyond else None)
+        table.beat("w-stuck", 0.02)
+        time.sleep(0.1)
+        guard.look()
+        if beyond:
+            assert stuck.wait(5) == -signal.SIGKILL
+        else:
+            assert stuck.poll() is None
+        assert (_deadline(client, claim.id) > before) is not beyond
+        table.drop(claim)
+        assert table.held() == []
+    finally:
+        stuck.kill()
+        stuck.wait()
+        guard._client.close()
+
+
+def _deadline(client: Client, job_id: str) -> float:
+    deadline: float = client.snapshot("crew")["leases"][job_id]
+    return deadline
+
+
+def test_a_worker_that_was_stopped_is_not_helped(
+    app: App, client: Client, witness: crew.Witness
+) -> None:
+    """Nobody knows when it goes on; its jobs run elsewhere, as they would without a supervisor."""
+    handle = crew.sleeping.enqueue(1.5)
+    with worker_process(app.redis_url, witness, "--processes", "2"):
+        (line,) = wait_until(lambda: witness.lines("begin"), "it runs", timeout=20)
+        os.kill(line["pid"], signal.SIGSTOP)
+        try:
+            wait_until(lambda: client.job(handle.id) is None, "it ran elsewhere", timeout=20)
+        finally:
+            os.kill(line["pid"], signal.SIGCONT)
+
+    assert "lease_expired" in event_types(client, handle.id)
+
+
+def test_workers_are_replaced_after_so_many_jobs_and_nothing_is_given_back(
+    app: App, client: Client, witness: crew.Witness
+) -> None:
+    jobs = [crew.sleeping.job(0.1) for _ in range(30)]
+    app.enqueue_many(jobs)
+    options = ("--processes", "2", "--max-jobs", "5", "--concurrency", "3")
+    with worker_process(app.redis_url, witness, *options) as process:
+        wait_until(lambda: len(witness.lines("end")) == 30, "all ran", timeout=60)
+        process.terminate()
+        assert process.wait(20) == 0
+
+    by_process = Counter(line["pid"] for line in witness.lines("end"))
+    assert max(by_process.values()) == 5
+    assert len(by_process) >= 6
+    assert "restarting" not in _log(witness)
+    for job in jobs:
+        assert event_types(client, job.id) == ["enqueued", "claimed", "succeeded"]
+
+
+def test_a_worker_that_has_grown_is_replaced(
+    app: App, client: Client, witness: crew.Witness
+) -> None:
+    with worker_process(app.redis_url, witness, "--max-memory", "1", "--concurrency", "1") as it:
+        for n in range(3):
+            handle = crew.function.enqueue(n=n)
+            wait_until(lambda h=handle: client.job(h.id) is None, "it is done", timeout=30)  # type: ignore[misc]
+        it.terminate()
+        assert it.wait(20) == 0
+
+    assert "bytes of memory" in _log(witness)
+    assert len({line["pid"] for line in witness.lines("function")}) >= 2
 
 
 def _mirror(process: subprocess.Popen[bytes]) -> psutil.Process:
