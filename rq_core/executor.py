@@ -59,8 +59,8 @@ class Running:
 class Executor:
     """Starts claims' handlers and calls ``on_settlement`` (on the loop) once for each that must be reported.
 
-    ``on_start`` is called before a handler begins, ``on_free`` when it no longer occupies its place; a sync handler that
-    timed out is reported at once, but occupies its thread until it returns.
+    ``on_start`` is called before a handler begins, ``on_free`` when it no longer occupies its place; a sync handler
+    that timed out is reported at once, but occupies its thread until it returns.
     """
 
     def __init__(

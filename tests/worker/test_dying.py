@@ -99,7 +99,7 @@ def test_no_job_is_claimed_later_than_100_ms_after_sigterm(
         assert process.wait(20) == 0
 
     log = [decode(i, raw) for i, raw in client.read_outbox("crew", "-", 10_000)]
-    claimed = [entry.at for entry in log if entry.event == "claimed"]
+    claimed = [entry.at_ms for entry in log if entry.event == "claimed"]
     assert len(claimed) > 2
     assert max(claimed) <= sent + 100
     # What a claim under way brought was run, or given back unspent.

@@ -12,9 +12,11 @@ import pytest
 from rq_core.aio import AsyncClient
 from rq_core.app import App
 from rq_core.client import Client
+from rq_core.errors import LeaseLost
+from rq_core.lease import LeaseKeeper
 from rq_core.operations import Operations
 from tests.support import crew
-from tests.support.wait import wait_until_async
+from tests.support.wait import wait_until, wait_until_async
 from tests.worker.conftest import RunWorker, event_types, events
 
 
@@ -291,27 +293,34 @@ async def test_a_sync_handler_whose_claim_is_lost_is_told(
 def lose(client: Client, job_id: str, fence: str) -> None:
     """End a claim as nobody but its holder should, and keep the job from being claimed again."""
     client.configure("crew", {"paused": 1})
-    (call,) = [
-        client.operations.rollback_call("crew", "w-x", [(job_id, fence, "lost", "null", "", 0)])
-    ]
+    call = client.operations.rollback_call("crew", "w-x", [(job_id, fence, "lost", "null", "", 0)])
     assert client.one(call) == {job_id: "ready"}
 
 
-async def test_no_claim_is_extended_beyond_its_timeout_and_a_grace(
-    client: Client,
-    run_worker: RunWorker,
-    witness: crew.Witness,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_claim_is_extended_beyond_its_time(client: Client, app: App) -> None:
     """A handler that ignores its end would keep its job, and the places in its caps, for ever."""
-    monkeypatch.setattr("rq_core.worker.EXTENSION_GRACE", 0.5)
-    handle = crew.hogging.with_options(timeout=0.5, max_losses=1).enqueue(4 * crew.LEASE)
-    async with run_worker():
-        await wait_until_async(lambda: witness.lines("begin"), "it runs")
-        # On a thread: the handler blocks this loop, too.
-        await wait_until_async(lambda: handle.state() == "dead", "it was given up", timeout=20)
+    now = [100.0]
+    client.handshake("crew")
+    client.enqueue([crew.sleeping.job(1.0) for _ in range(2)])
+    limited, free = client.one(client.operations.claim_call("crew", "w-1", 2)).jobs
+    keeper = LeaseKeeper(client, "w-1", on_lost=_never, on_cancelling=_never, clock=lambda: now[0])
+    keeper.hold(limited, 101.0)
+    keeper.hold(free, None)
 
-    assert event_types(client, handle.id)[:3] == ["enqueued", "claimed", "lease_expired"]
+    moved = []
+    for now[0] in (100.5, 101.5):
+        before = client.snapshot("crew")["leases"]
+        began = client.handshake("crew").now_ms
+        wait_until(lambda began=began: client.handshake("crew").now_ms > began, "time passes")  # type: ignore[misc]
+        keeper.beat()
+        after = client.snapshot("crew")["leases"]
+        moved.append([after[each.id] > before[each.id] for each in (limited, free)])
+
+    assert moved == [[True, True], [False, True]]
+
+
+def _never(*_: str) -> None:
+    raise AssertionError
 
 
 async def test_burst_ends_when_nothing_is_ready_running_or_due(
