@@ -17,6 +17,7 @@ used.
 from rq_core.app import App
 from rq_core.caps import Cap, Rate
 from rq_core.context import JobContext, current_job
+from rq_core.deaths import DeadJob
 from rq_core.errors import (
     ArgumentsInvalid,
     AuditBacklogFull,
@@ -77,6 +78,7 @@ __all__ = [
     "BadArguments",
     "Cap",
     "CapConflict",
+    "DeadJob",
     "GiveUp",
     "HandlerDied",
     "HandlerSignal",

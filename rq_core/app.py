@@ -33,6 +33,7 @@ from typing import (
 from rq_core.arguments import Arguments, dump_untyped
 from rq_core.caps import Cap, Rate
 from rq_core.connections import Connections
+from rq_core.deaths import Hook, handler_of, hook_name
 from rq_core.declared import Declared
 from rq_core.durations import Duration, ms_of, seconds_of
 from rq_core.errors import InvalidOption, InvalidTask, PayloadTooLarge, RqCoreError
@@ -173,6 +174,7 @@ class App:
         caps: Sequence[Cap | Rate] = ...,
         isolation: Isolation | None = ...,
         max_memory: int | None = ...,
+        on_dead: Hook | None = ...,
     ) -> TaskDecorator: ...
     def task(
         self,
@@ -188,6 +190,7 @@ class App:
         caps: Sequence[Cap | Rate] = (),
         isolation: Isolation | None = None,
         max_memory: int | None = None,
+        on_dead: Hook | None = None,
     ) -> Any:
         """Make a task of a function: ``@app.task`` or ``@app.task(queue="mail", …)``.
 
@@ -196,7 +199,8 @@ class App:
         is taken for poison and dies. ``caps`` are Caps and Rates; a claim takes a place in each of
         them, or none. With ``isolation="process"`` workers run it in a process of its own, which is
         killed at its timeout and may crash without harm; ``max_memory`` (bytes) is all that this process
-        may have. Raises InvalidTask, InvalidName or InvalidOption.
+        may have. ``on_dead`` is called, as a job of its own, with a DeadJob when a job of this task has
+        died, however that came; at least once. Raises InvalidTask, InvalidName or InvalidOption.
         """
         if function is not None and not callable(function):
             raise InvalidOption(
@@ -213,9 +217,16 @@ class App:
         _check_isolation(isolation, max_memory)
 
         def decorate(function: Callable[..., Any], /) -> Task[..., Any]:
-            return self._register(
+            task = self._register(
                 function, name, options, policy, seconds, caps, isolation, max_memory
             )
+            if on_dead is not None:
+                hook = JobOptions(queue=queue)
+                told = handler_of(on_dead)
+                self._register(
+                    told, hook_name(task.name), hook, RetryPolicy(), None, (), None, None
+                )
+            return task
 
         return decorate if function is None else decorate(function)
 

@@ -7,6 +7,7 @@ is one job; under load batches grow by themselves. The worker claims no more tha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from rq_core import deaths
 from rq_core.aio import AsyncClient
 from rq_core.client import Client
 from rq_core.errors import (
@@ -196,6 +198,7 @@ class Worker:
         self._stopping = asyncio.Event()
         self._asked = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._death = asyncio.Event()
 
     # Asked from outside.
 
@@ -231,6 +234,7 @@ class Worker:
         self._leases.start()
         watcher = asyncio.create_task(self._watch())
         work = asyncio.create_task(self._work())
+        telling = asyncio.create_task(self._tell_of_deaths())
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -238,7 +242,7 @@ class Worker:
             await self._let_end(work, self.options.grace)
         finally:
             self._stopping.set()
-            await _end(watcher, work, stopping)
+            await _end(watcher, work, telling, stopping)
             clean = await self._wind_up()
         if work.done() and not work.cancelled():
             work.result()
@@ -486,6 +490,8 @@ class Worker:
             # Until here its lease was kept: a settlement may take as long as an outage does.
             self._leases.drop(settlement.claim)
             outcome = result.get(settlement.claim.id)
+            if outcome == "dead":
+                self._death.set()
             if outcome in ("gone", "stale"):
                 self.stats.refused += 1
                 log.warning(
@@ -613,6 +619,28 @@ class Worker:
                 self._executor.end(running, why())
 
         self._loop.call_soon_threadsafe(tell)
+
+    # Deaths.
+
+    async def _tell_of_deaths(self) -> None:
+        """Hand over the jobs of hooks, if this app has hooks: soon after a death here, and now and then."""
+        if not any(deaths.hook_name(task) in self.app.tasks for task in self.app.tasks):
+            return
+        while not self._stopping.is_set():
+            more = False
+            for queue in self._queues:
+                try:
+                    plan = deaths.tell(self._client.operations, queue, self.app.tasks)
+                    more = await self._client.run(plan) or more
+                except Exception as error:  # noqa: BLE001 - jobs that died are told of later
+                    log.error("jobs of queue %s that died are told of later: %s", queue, error)  # noqa: TRY400
+            self._death.clear()
+            if not more:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(deaths.LOOK_EVERY):
+                        await self._death.wait()
+                # What dies in this millisecond is told of in the next.
+                await asyncio.sleep(0.005)
 
     # Waking.
 

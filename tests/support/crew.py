@@ -15,12 +15,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, model_validator
 
-from rq_core import App, GiveUp, RetryLater, RetryPolicy, current_job
+from rq_core import App, DeadJob, GiveUp, RetryLater, RetryPolicy, current_job
 
 WITNESS = "RQ_CORE_TEST_WITNESS"
 LEASE = 1.0
@@ -129,6 +130,27 @@ def gripping(seconds: int) -> None:
     witness("begin")
     ctypes.PyDLL(None).sleep(seconds)
     witness("end")
+
+
+def mourn(job: DeadJob) -> None:
+    """The hook of what dies."""
+    witness("mourned", dead=job.id, facts=asdict(job))
+
+
+async def mourn_async(job: DeadJob) -> None:
+    mourn(job)
+
+
+@app.task(queue="crew", retry=quick, on_dead=mourn)
+def mortal(how: str) -> None:
+    if how == "poison":
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise GiveUp("no use") if how == "give up" else ValueError(how)
+
+
+@app.task(queue="crew", retry=quick, on_dead=mourn_async)
+async def mortal_async() -> None:
+    raise ValueError("no")
 
 
 class Ending(BaseException):

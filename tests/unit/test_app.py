@@ -307,7 +307,7 @@ def test_public_names_are_these() -> None:
     """Adding one is a promise, removing one breaks users."""
     assert sorted(rq_core.__all__) == [
         "App", "ArgumentsInvalid", "AsyncTask", "AuditBacklogFull", "AuditElsewhere",
-        "AuditNotConfigured", "AuditOff", "BadArguments", "Cap", "CapConflict", "GiveUp",
+        "AuditNotConfigured", "AuditOff", "BadArguments", "Cap", "CapConflict", "DeadJob", "GiveUp",
         "HandlerDied", "HandlerSignal", "HandlerTimeout", "InvalidName", "InvalidOption", "InvalidTask", "JobCancelled",
         "JobContext", "JobHandle", "KeyFailed", "KeyNeeded", "LayoutMismatch", "LeaseLost", "Limit", "NewJob",
         "NoCurrentJob", "NothingDeclared", "OutcomeUnknown", "PayloadTooLarge", "PreparedTask",

@@ -1,0 +1,98 @@
+"""Hooks are told of jobs that died, however they died, and though whoever saw it dies, too."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rq_core import deaths
+from rq_core.app import App
+from rq_core.client import Client
+from rq_core.doctor import examine
+from tests.support import crew
+from tests.support.crew import worker_process
+from tests.support.wait import wait_until, wait_until_async
+from tests.worker.conftest import RunWorker
+
+
+def told(witness: crew.Witness, job_id: str) -> list[dict[str, Any]]:
+    return [line["facts"] for line in witness.lines("mourned") if line["dead"] == job_id]
+
+
+async def test_a_hook_is_told_of_each_death_once_and_soon(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    before = time.time() * 1000
+    async with run_worker():
+        jobs = [crew.mortal.enqueue("no"), crew.mortal.enqueue("give up")]
+        jobs.append(crew.mortal_async.enqueue())
+        silent = crew.failing.enqueue()
+        for job in jobs:
+            await wait_until_async(lambda j=job: told(witness, j.id), "told", timeout=4)  # type: ignore[misc]
+        await wait_until_async(lambda: silent.state() == "dead", "that one is dead, too")
+        jobs.append(crew.mortal.enqueue("again"))
+        await wait_until_async(lambda: told(witness, jobs[-1].id), "told of a later one")
+
+    (facts,) = told(witness, jobs[0].id)
+    assert before <= facts.pop("died_at_ms") <= time.time() * 1000
+    assert facts.pop("event").startswith(jobs[0].id)
+    assert facts == {
+        "id": jobs[0].id, "queue": "crew", "task": "mortal", "arguments": {"how": "no"},
+        "reason": "attempts_spent", "claims": 3, "failures": 3, "losses": 0,
+    }  # fmt: skip
+    (gave_up,) = told(witness, jobs[1].id)
+    assert gave_up["reason"] == "gave_up"
+    assert [len(told(witness, job.id)) for job in jobs] == [1, 1, 1, 1]
+    assert told(witness, silent.id) == []
+    assert examine(client.snapshot("crew")) == []
+
+
+def test_a_hook_is_told_of_a_poison_job(client: Client, app: App, witness: crew.Witness) -> None:
+    """No worker lives to report it."""
+    handle = crew.mortal.with_options(max_losses=2).enqueue("poison")
+    with worker_process(app.redis_url, witness, "--processes", "2"):
+        wait_until(lambda: told(witness, handle.id), "the hook is told", timeout=60)
+
+    (facts, *_) = told(witness, handle.id)
+    assert (facts["reason"], facts["losses"]) == ("poison", 2)
+
+
+async def test_a_death_that_nobody_told_of_is_told_by_the_next_worker(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    """The worker that saw it ended before it could hand over the hook's job."""
+    client.handshake("crew")
+    client.run(deaths.tell(client.operations, "crew", crew.app.tasks))
+    handle = crew.mortal.enqueue("no")
+    wait_until(
+        lambda: (
+            client.handshake("crew").now_ms > int(client.snapshot("crew")["meta"]["on_dead_ms"]) + 2
+        ),
+        "the clock goes on",
+    )
+    (claim,) = client.one(client.operations.claim_call("crew", "w-1", 1)).jobs
+    failed = (claim.id, claim.fence, "final", 0, "gave_up", "null")
+    client.one(client.operations.fail_call("crew", "w-1", [failed]))
+
+    async with run_worker():
+        await wait_until_async(lambda: told(witness, handle.id), "told")
+
+    assert len(told(witness, handle.id)) == 1
+
+
+def test_many_that_died_together_are_all_told_of(client: Client, app: App) -> None:
+    count = 2 * deaths.DEATHS_MAX + 7
+    client.handshake("crew")
+    client.run(deaths.tell(client.operations, "crew", crew.app.tasks))
+    client.enqueue([crew.mortal.job(str(n)) for n in range(count)])
+    while jobs := client.one(client.operations.claim_call("crew", "w-1", 190)).jobs:
+        failed = [(c.id, c.fence, "final", 0, "gave_up", "null") for c in jobs]
+        client.one(client.operations.fail_call("crew", "w-1", failed))
+
+    wait_until(
+        lambda: (
+            client.run(deaths.tell(client.operations, "crew", crew.app.tasks)),
+            sum(client.counts("crew").ready.values()) == count,
+        )[1],
+        "each has a job of its hook",
+    )
