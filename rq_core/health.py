@@ -52,6 +52,7 @@ class Pulse:
             owner = self._place.lstat()
             if not stat.S_ISDIR(owner.st_mode) or owner.st_uid != os.getuid():
                 raise PermissionError(f"{self._place} belongs to somebody else")
+            workers(self._place)  # Removes the files of those that were killed.
             facts = {"pid": os.getpid(), "parent": os.getppid(), "worker": worker}
             file = self._place / f"{worker}.json"
             file.write_text(json.dumps(facts | {"queues": list(queues)}))

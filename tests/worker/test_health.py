@@ -107,6 +107,18 @@ def test_the_file_of_a_killed_worker_is_removed(tmp_path: Path) -> None:
     assert health.workers(place) == []
 
 
+def test_a_worker_that_starts_removes_what_killed_ones_left(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    (tmp_path / "old.json").write_text(
+        json.dumps({"pid": dead.pid, "parent": 1, "worker": "old", "queues": []})
+    )
+
+    health.Pulse(tmp_path).start("new", ["q"])
+
+    assert [each.name for each in tmp_path.glob("*.json")] == ["new.json"]
+
+
 def test_a_directory_of_somebody_else_is_not_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
