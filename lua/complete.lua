@@ -5,7 +5,7 @@ Flags: allow-oom
 Keys: meta state jobs waiting lanes open blocked holders caps rates fair scheduled leases outbox slots expiring wake
 Args: slot number:int worker
 Each: id fence
-Uses: call emit settle lanes room wake batch
+Uses: call emit settle state lanes room wake batch
 Returns: ok {REFUSED_ID gone|stale}… | epoch
 Invariants: I2, I3, I6, I9 (a fence that is not in force settles nothing), I10
 ]]
@@ -24,7 +24,7 @@ for i = 1, each_count do
   if held[i] then
     done[#done + 1] = id
     events[#events + 1] = '["' .. id .. '","' .. fence .. '"]'
-    release(held[i]:match(' lane=(%S+)'), id)
+    release(lane_in(held[i]), id)
   else
     answer[#answer + 1], answer[#answer + 2] = id, refusals[i]
   end
@@ -33,8 +33,8 @@ free_slots()
 local wakes = (frees_queue(#done) or opened) and wake_is_empty()
 check_lanes()
 
-emit('succeeded', now, worker, events)
-emit_refused(refusals, 'complete', now, worker)
+emit('succeeded', now_text, worker, events)
+emit_refused(refusals, 'complete', now_text, worker)
 call_many('HDEL', state, done)
 call_many('HDEL', jobs, done)
 call_many('ZREM', leases, done)

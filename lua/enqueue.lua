@@ -63,9 +63,9 @@ end
 --- How many wait in a lane, with those of this call.
 local function waiting_in_lane(lane)
   if not lane.stored then
-    lane.stored = redis.call('ZLEXCOUNT', waiting, '[' .. lane.name .. '|', '(' .. lane.name .. '}')
+    lane.stored = redis.call('ZLEXCOUNT', waiting, lane.shape.first, lane.shape.last)
   end
-  return lane.stored + #lane.added
+  return lane.stored + (lane.added and #lane.added or 0)
 end
 
 --- Which rule keeps a job out: its kind, the scope or the lane that is full, and how many it takes; nil if none does.
@@ -135,7 +135,7 @@ for i = 1, each_count do
       lines[#lines + 1] = 'ready ' .. head .. ' seq=' .. place .. since
       events[#events + 1] = begin .. place .. ',null,' .. detail .. ending
       if lane ~= '' then
-        put(lane_of(lane), seq, id)
+        put(lane_of(lane), place, id)
       else
         local list = joining[priority]
         list[#list + 1] = id

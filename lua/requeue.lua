@@ -3,7 +3,7 @@ counted on, and they join the tail of the line.
 
 Transitions: dead -requeued-> ready
 Keys: meta state ready waiting lanes open blocked holders caps rates fair scheduled dead outbox slots expiring wake
-Meta: sequence
+Later: sequence
 Args: slot number:int by why
 Each: id
 Uses: call emit state ready lanes dead wake batch

@@ -75,6 +75,7 @@ local function place_again(id, job, due_ms)
   job.seq = seq
   if job.state == 'dead' then
     buried[#buried + 1] = id
+    foresee('dead_retention_ms')
     return seq .. ',null'
   end
   job.state = 'ready'

@@ -170,7 +170,8 @@ binding of names to positions from it; no index of KEYS or ARGV is written anywh
 | `Transitions` | the arrows that it may draw: `source -event-> target`; `none` is: not in Redis |
 | `Flags` | Redis' script flags; `allow-oom`: it runs at `maxmemory` too |
 | `Keys` | the keys that it touches, each a local of that name |
-| `Meta` | the fields of `meta` that it reads or changes, as `fact(name)` |
+| `Meta` | the fields of `meta` that it reads when it begins, or changes, as `fact(name)` |
+| `Later` | the fields of `meta` that it reads only if it needs them |
 | `Args` | one argument each, a local of that name; `:int` ones are numbers |
 | `Each` | the fields of the records after them: `each(i)` returns one, `each_count` is how many |
 | `Uses` | its includes, with the Keys, Meta and Uses of their own |

@@ -171,7 +171,7 @@ def _of_script(name: str, source: Source) -> Iterator[str]:
     for arrow in table:
         if arrow not in header.transitions:
             yield f"does not declare {arrow}, which the table has"
-    emitted = {e for e in Event if f"'{e}'" in " ".join(_EMIT.findall(source.code))}
+    emitted = {e for e in Event if f"'{e}'" in " ".join(_EMIT.findall(code))}
     of_table = {t.event for t in table.values()}
     yield from (f"does not emit {event}" for event in sorted(of_table - emitted))
     strange = emitted & (machine.JOB_EVENT_FIELDS.keys() - of_table - _OF_ANY_SCRIPT)
@@ -207,10 +207,10 @@ def _of_records(fields: tuple[str, ...], bare: str) -> Iterator[str]:
 def _of_meta(everything: list[Source], code: str) -> Iterator[str]:
     declared = {"layout", "epoch", "replid"}
     for source in everything:
-        declared |= set(source.header.words("Meta"))
+        declared |= {*source.header.words("Meta"), *source.header.words("Later")}
     read = {a or b for a, b in _READ.findall(code)}
     yield from (f"reads {word} of meta undeclared" for word in sorted(read - declared))
-    for word in everything[0].header.words("Meta"):
+    for word in (*everything[0].header.words("Meta"), *everything[0].header.words("Later")):
         if word in SETTINGS and re.search(r"\b(SETTINGS|MINIMA)\b", everything[0].code):
             continue  # read by name
         if not re.search(rf"facts\.{word}\b|'{word}'", code):

@@ -20,14 +20,14 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from rq_core import errors
+from rq_core import errors, library
 from rq_core.history import OutboxId
 from rq_core.ids import boot_id
 from rq_core.job import Claim, NewJob
 from rq_core.keys import DEFAULT_PREFIX, KEYS, check_name, queue_keys, queues_key
 from rq_core.machine import LAYOUT, PRIORITIES, State
 from rq_core.scopes import DECLARED, QUEUE, CapEntry, Limit, is_scope
-from rq_core.scripts import Script, script
+from rq_core.scripts import Script
 from rq_core.settings import FLAGS, SETTINGS, VALUE_MAX
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ WHY_MAX: Final = 4_000
 ENQUEUE_CHUNK_BYTES: Final = 4 * 1024 * 1024
 CLAIM_BYTES: Final = 1024 * 1024
 ROUNDS_MAX: Final = 3
-"""Times that a call is sent again at once, after a handshake or a SCRIPT LOAD; then with pauses."""
+"""Times that a call is sent again at once, after a handshake or when its library was loaded; then with pauses."""
 SWEEP_MAX: Final = 250
 """Most expired, due or forgotten things that one claim takes care of, of each kind."""
 
@@ -264,7 +264,7 @@ class Operations:
         name: str | None = None,
         patience: Patience | None = None,
         clock: Callable[[], float] = time.monotonic,
-        scripts: Callable[[str], Script] = script,
+        scripts: Callable[[str], Script] = library.function,
     ) -> None:
         self.prefix = check_name("prefix", prefix)
         # For messages only, so without its password.
@@ -272,7 +272,8 @@ class Operations:
         self.name = check_name("client", name or boot_id("c"))
         self.patience = patience or Patience()
         self._clock = clock
-        self._script = scripts
+        self._scripts = scripts
+        self._functions = True
         self._floors: dict[str, int] = {}
         self._begin_process()
 
@@ -281,6 +282,10 @@ class Operations:
         self._free: defaultdict[tuple[str, str], list[Slot]] = defaultdict(list)
         self._serial = itertools.count(1)
         self._met: set[str] = set()
+
+    def _script(self, name: str) -> Script:
+        made = self._scripts(name)
+        return made if self._functions or made.instead is None else made.instead
 
     # Slots. list.pop, list.append and next are atomic, so threads may share an Operations.
 
@@ -333,6 +338,7 @@ class Operations:
             replies = yield Send([commands[i] for i in waiting])
             again: list[int] = []
             forgotten: set[str] = set()
+            refused = False
             strangers: set[str] = set()
             trouble: Exception | None = None
             lost |= {i for i, r in zip(waiting, replies, strict=True) if isinstance(r, Lost)}
@@ -344,6 +350,8 @@ class Operations:
                         continue
                     if kind == "forgotten":
                         forgotten.add(calls[i].script)
+                    elif kind == "no functions":
+                        refused = True
                     else:
                         trouble = reply
                     again.append(i)
@@ -356,8 +364,13 @@ class Operations:
                 return results
             waiting = again
             rounds += 1
-            if forgotten:
+            if refused:
+                self._functions = False
+            elif forgotten:
                 trouble = (yield from self._load(forgotten)) or trouble
+            for i in waiting:
+                # Whatever was tried, from now on it is sent as this server takes it.
+                commands[i][:2] = self._script(calls[i].script).verb
             unusable = yield from self._meet(strangers)
             for i in waiting:
                 results[i] = unusable.get(calls[i].queue)
@@ -383,12 +396,15 @@ class Operations:
 
     def _load(self, names: Iterable[str]) -> Plan[Exception | None]:
         """Load scripts. Returns what went wrong for now; raises ServerUnsuitable if it will stay so."""
-        replies = yield Send(
-            [["SCRIPT", "LOAD", self._script(name).text] for name in sorted(names)]
-        )
+        loading = dict.fromkeys(self._script(name).loading for name in sorted(names))
+        replies = yield Send([list(command) for command in loading])
         failed = [reply for reply in replies if isinstance(reply, Exception)]
         for reply in failed:
-            if _kind_of(reply) == "fatal":
+            if _kind_of(reply) in ("fatal", "no functions"):
+                if self._functions and any(self._script(name).function for name in names):
+                    # A full server takes no new functions, and some services none at all; but they take scripts.
+                    self._functions = False
+                    return None
                 raise errors.ServerUnsuitable(url=self.url, why=f"it loads no scripts: {reply}")
         return failed[0] if failed else None
 
@@ -976,8 +992,10 @@ def _kind_of(reply: Exception, *, lost: bool = False) -> str:
     if isinstance(reply, Lost):
         return "lost"
     text = str(reply)
-    if text.startswith("NOSCRIPT"):
+    if text.startswith("NOSCRIPT") or "Function not found" in text:
         return "forgotten"
+    if "fcall" in text.lower() and ("unknown command" in text or text.startswith("NOPERM")):
+        return "no functions"
     if lost and text.startswith("OOM"):
         # A full server refuses a call before looking at its slot: that says nothing of the first time.
         return "unsent"

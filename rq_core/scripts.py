@@ -6,7 +6,8 @@ A header is the comment at the top of a file::
     --[[ name: purpose …
 
     Keys: meta state          names from rq_core.keys; `ready` means the four lists
-    Meta: sequence paused     fields of meta that the script reads
+    Meta: sequence paused     fields of meta that the script reads when it begins
+    Later: tombstones         fields of meta that it may read after that, one by one
     Args: slot number:int     one ARGV each; `:int` ones are converted
     Each: id fence            then records of these fields; `each(i)` returns one, `each_count` says how many
     Uses: call emit           includes, which may have Keys, Meta and Uses of their own
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -31,7 +32,7 @@ from rq_core.keys import KEY_TYPES, QueueKeys
 
 _HEADER = re.compile(r"\A--\[\[ (?P<name>[a-z_]+): (?P<text>.*?)\]\]\n", re.DOTALL)
 _SECTION = re.compile(
-    r"^(Transitions|Flags|Keys|Meta|Args|Each|Uses|Returns|Invariants): ", re.MULTILINE
+    r"^(Transitions|Flags|Keys|Meta|Later|Args|Each|Uses|Returns|Invariants): ", re.MULTILINE
 )
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _DEFINES = re.compile(r"local (?:function (?P<function>\w+)|(?P<names>[\w, ]+))")
@@ -74,7 +75,7 @@ def parse_header(text: str, where: str) -> Header:
     return Header(match["name"], parts[0].strip(), sections)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Variant:
     """How the tests change the scripts: other includes, other text before the body. Never shipped as default."""
 
@@ -94,10 +95,26 @@ class Script:
     keys: tuple[str, ...]
     args: tuple[str, ...]
     each: tuple[str, ...]
+    function: str = ""
+    """Its name in the library whose text this is; empty if it is a script of its own."""
+    instead: Script | None = None
+    """Of a function: the script of its own that does the same, where no functions may be loaded."""
+
+    @property
+    def verb(self) -> tuple[str, str]:
+        """How it is called: FCALL and its name, or EVALSHA and its digest."""
+        return ("FCALL", self.function) if self.function else ("EVALSHA", self.sha)
 
     def prefix(self, keys: QueueKeys) -> tuple[Any, ...]:
-        """The head of the command: EVALSHA, the digest, and the keys."""
-        return ("EVALSHA", self.sha, len(self.keys), *map(keys, self.keys))
+        """The head of the command: how it is called, and the keys."""
+        return (*self.verb, len(self.keys), *map(keys, self.keys))
+
+    @property
+    def loading(self) -> tuple[str, ...]:
+        """The command that makes a server know it. Sending it again is harmless."""
+        if self.function:
+            return ("FUNCTION", "LOAD", "REPLACE", self.text)
+        return ("SCRIPT", "LOAD", self.text)
 
     def command(
         self, keys: QueueKeys, each: Iterable[tuple[Any, ...]] = (), **args: Any
@@ -123,18 +140,24 @@ def names() -> tuple[str, ...]:
 
 @cache
 def script(name: str) -> Script:
-    """The script as shipped. Raises HeaderError, or OSError if the files are not there."""
+    """The script as shipped, to be sent with EVALSHA. Raises HeaderError, or OSError if the files are not there."""
     return build(name)
+
+
+def read(name: str) -> tuple[Header, str]:
+    """A script's header and its whole text. Raises HeaderError, or OSError if the file is not there."""
+    text = (directory() / f"{name}.lua").read_text(encoding="utf-8")
+    header = parse_header(text, f"{name}.lua")
+    if header.name != name:
+        raise HeaderError(f"{name}.lua calls itself {header.name}")
+    return header, text
 
 
 def build(name: str, variant: Variant | None = None) -> Script:
     """Assemble one script: binding of names, constants, includes, body."""
     variant = variant or Variant()
-    text = (directory() / f"{name}.lua").read_text(encoding="utf-8")
-    header = parse_header(text, f"{name}.lua")
-    if header.name != name:
-        raise HeaderError(f"{name}.lua calls itself {header.name}")
-    includes = _resolve(header.words("Uses"), variant, ())
+    header, text = read(name)
+    includes = resolve(header.words("Uses"), variant)
     declared = header.words("Keys")
     for included in includes:
         missing = set(included[0].words("Keys")) - set(declared)
@@ -143,31 +166,50 @@ def build(name: str, variant: Variant | None = None) -> Script:
     keys = tuple(k for word in declared for k in (_READY if word == "ready" else (word,)))
     if unknown := set(keys) - set(KEY_TYPES):
         raise HeaderError(f"{name}.lua: unknown keys {unknown}")
-    meta = dict.fromkeys(_BASE_META)
-    for source in (header, *(i[0] for i in includes)):
-        meta |= dict.fromkeys(source.words("Meta"))
-    body = "\n".join([variant.prelude, *_used_parts([i[1] for i in includes], text), text])
-    parts = [
+    used = used_parts([i[1] for i in includes], text)
+    body = "\n".join([variant.prelude, blocks(used, text), text])
+    pieces = [
         _shebang(header) if variant.shebang else "",
-        _bind_keys(declared),
-        _constants(body, tuple(meta)),
-        _bind_args(header),
+        bind_keys(declared),
+        constants(body, meta=meta_of(header, [i[0] for i in includes])),
+        INTEGER if ":int" in " ".join((*header.words("Args"), *header.words("Each"))) else "",
+        bind_args(header),
         body,
     ]
-    whole = "\n".join(part for part in parts if part)
+    whole = "\n".join(piece for piece in pieces if piece)
     return Script(
         name=name,
         header=header,
         text=whole,
         sha=hashlib.sha1(whole.encode(), usedforsecurity=False).hexdigest(),
         keys=keys,
-        args=tuple(word.partition(":")[0] for word in header.words("Args")),
-        each=tuple(word.partition(":")[0] for word in header.words("Each")),
+        args=_names_of(header.words("Args")),
+        each=_names_of(header.words("Each")),
     )
 
 
-def _resolve(
-    uses: Iterable[str], variant: Variant, above: tuple[str, ...]
+def meta_of(header: Header, includes: Iterable[Header]) -> tuple[str, ...]:
+    """The fields of meta that a script reads, itself and in its includes."""
+    fields = dict.fromkeys(_BASE_META)
+    for source in (header, *includes):
+        fields |= dict.fromkeys(source.words("Meta"))
+    return tuple(fields)
+
+
+def _names_of(words: Iterable[str]) -> tuple[str, ...]:
+    return tuple(word.partition(":")[0] for word in words)
+
+
+def argument_names(header: Header) -> tuple[str, ...]:
+    """What ``bind_args`` defines."""
+    return (
+        *_names_of(header.words("Args")),
+        *(("each", "each_count") if header.words("Each") else ()),
+    )
+
+
+def resolve(
+    uses: Iterable[str], variant: Variant, above: tuple[str, ...] = ()
 ) -> list[tuple[Header, str]]:
     """Includes in the order in which they must stand, each once."""
     found: dict[str, tuple[Header, str]] = {}
@@ -182,72 +224,95 @@ def _resolve(
                 raise HeaderError(f"there is no include {name}.lua")
             text = path.read_text(encoding="utf-8")
         header = parse_header(text, f"include/{name}.lua")
-        for inner in _resolve(header.words("Uses"), variant, (*above, name)):
+        for inner in resolve(header.words("Uses"), variant, (*above, name)):
             found.setdefault(inner[0].name, inner)
         found.setdefault(name, (header, text))
     return list(found.values())
 
 
-def _used_parts(includes: list[str], text: str) -> list[str]:
-    """The definitions of includes that the script needs, directly or not: every one costs time in every call.
+@dataclass(frozen=True)
+class Part:
+    """One definition of an include: the names that it defines, and its text."""
 
-    Those that only their own include uses are kept in a block, since Lua allows a chunk 200 locals.
-    """
-    parts = [(at, *part) for at, include in enumerate(includes) for part in _parts(include)]
+    names: tuple[str, ...]
+    code: str
+    is_function: bool
+
+
+def words(text: str) -> list[str]:
+    """The words of some Lua, in comments and strings too."""
+    return _WORD.findall(text)
+
+
+def without_header(text: str) -> str:
+    """A Lua file without its header."""
+    return _HEADER.sub("", text)
+
+
+def used_parts(includes: Iterable[str], text: str) -> list[list[Part]]:
+    """By include: the definitions that the script needs, directly or not. Every one costs time when it is made."""
+    found = [parts(include) for include in includes]
     needed: set[int] = set()
-    words = set(_WORD.findall(text))
+    wanted = set(words(text))
     while True:
-        found = {n for n, (_, names, _) in enumerate(parts) if not words.isdisjoint(names)} - needed
-        if not found:
-            break
-        needed |= found
-        words.update(*(_WORD.findall(parts[n][2]) for n in found))
-    kept = [parts[n] for n in sorted(needed)]
-    blocks = []
-    for at in range(len(includes)):
-        own = [(names, code) for include, names, code in kept if include == at]
-        others = set(_WORD.findall(text)).union(
-            *(_WORD.findall(code) for include, _, code in kept if include != at)
+        more = {
+            id(part)
+            for of in found
+            for part in of
+            if id(part) not in needed and not wanted.isdisjoint(part.names)
+        }
+        if not more:
+            return [[part for part in of if id(part) in needed] for of in found]
+        needed |= more
+        wanted.update(w for of in found for p in of if id(p) in more for w in words(p.code))
+
+
+def blocks(includes: Sequence[list[Part]], text: str) -> str:
+    """The definitions of includes. Those that only their own include uses are kept in a block, since Lua allows a chunk
+    200 locals."""
+    found = []
+    for of in includes:
+        others = set(words(text)).union(
+            *(words(part.code) for other in includes if other is not of for part in other)
         )
-        blocks.append(_block(own, others))
-    return [block for block in blocks if block]
+        found.append(block(of, others))
+    return "\n".join(code for code in found if code)
 
 
-def _block(parts: list[tuple[frozenset[str], str]], others: set[str]) -> str:
+def block(of: list[Part], others: set[str]) -> str:
     """Definitions of one include; those that ``others`` mention are visible outside."""
-    shared = sorted(name for names, _ in parts if not names.isdisjoint(others) for name in names)
-    if len(shared) == sum(len(names) for names, _ in parts):
-        return "\n".join(code for _, code in parts)
+    shared = sorted(name for p in of if not others.isdisjoint(p.names) for name in p.names)
+    if len(shared) == sum(len(p.names) for p in of):
+        return "\n".join(p.code for p in of)
     lines = [f"local {', '.join(shared)}"] if shared else []
     lines.append("do")
-    for names, code in parts:
-        public = not names.isdisjoint(others)
-        assigned = _DECLARES.fullmatch(code) is None
-        if not public:
-            lines.append(code)
-        elif assigned:
-            lines.append(code.removeprefix("local "))
+    for part in of:
+        if others.isdisjoint(part.names):
+            lines.append(part.code)
+        elif _DECLARES.fullmatch(part.code) is None:
+            lines.append(part.code.removeprefix("local "))
     return "\n".join([*lines, "end"])
 
 
-def _parts(include: str) -> list[tuple[frozenset[str], str]]:
+def parts(include: str) -> list[Part]:
     """An include's definitions, with the names that each defines. One begins with `local` in the first column."""
-    body = _HEADER.sub("", include)
-    parts = []
-    for part in re.split(r"^(?=local )", body, flags=re.MULTILINE):
-        defined = _DEFINES.match(part)
+    found = []
+    for text in re.split(r"^(?=local )", without_header(include), flags=re.MULTILINE):
+        defined = _DEFINES.match(text)
         if defined is None:
-            if _CODE.search(part):
-                raise HeaderError(f"an include may only define locals, not: {part.strip()[:60]}")
+            if _CODE.search(text):
+                raise HeaderError(f"an include may only define locals, not: {text.strip()[:60]}")
             continue
-        code = "\n".join(line for line in part.split("\n") if line and not line.startswith("--"))
-        parts.append(
-            (
-                frozenset(re.split(r"\s*,\s*", (defined["function"] or defined["names"]).strip())),
+        code = "\n".join(line for line in text.split("\n") if line and not line.startswith("--"))
+        names = defined["function"] or defined["names"]
+        found.append(
+            Part(
+                tuple(re.split(r"\s*,\s*", names.strip())),
                 code,
+                is_function=defined["function"] is not None,
             )
         )
-    return parts
+    return found
 
 
 def _shebang(header: Header) -> str:
@@ -255,21 +320,24 @@ def _shebang(header: Header) -> str:
     return f"#!lua flags={flags}" if flags else "#!lua"
 
 
-def _bind_keys(declared: tuple[str, ...]) -> str:
-    """``local meta, state = KEYS[1], KEYS[2]``, and ``ready`` as a table from 0."""
+def bind_keys(
+    declared: tuple[str, ...], *, only: Iterable[str] | None = None, declare: bool = True
+) -> str:
+    """``local meta, state = KEYS[1], KEYS[2]``, and ``ready`` as a table from 0; those of ``only``, if it is given."""
     lines, at = [], 1
+    wanted = set(declared if only is None else only)
+    local = "local " if declare else ""
     for word in declared:
-        if word == "ready":
-            places = ", ".join(f"KEYS[{at + n}]" for n in range(len(_READY)))
-            lines.append(f"local ready = {{[0] = {places}}}")
-            at += len(_READY)
-        else:
-            lines.append(f"local {word} = KEYS[{at}]")
-            at += 1
+        count = len(_READY) if word == "ready" else 1
+        places = ", ".join(f"KEYS[{at + n}]" for n in range(count))
+        if word in wanted:
+            value = f"{{[0] = {places}}}" if word == "ready" else places
+            lines.append(f"{local}{word} = {value}")
+        at += count
     return "\n".join(lines)
 
 
-_INTEGER: Final = """local function whole_number(text)
+INTEGER: Final = """local function whole_number(text)
   local value = tonumber(text)
   return value and value % 1 == 0 and value > -1e13 and value < 1e13 and value or nil
 end
@@ -281,17 +349,20 @@ digits, too; in a record, where a match would cost time per job, Lua may read it
 with a Unix time in ms still has the 14 digits that Lua writes exactly."""
 
 
-def _bind_args(header: Header) -> str:
-    """One local per argument, and ``each(i)`` for the records after them."""
+def bind_args(header: Header, *, declared: Iterable[str] = ()) -> str:
+    """One local per argument, and ``each(i)`` for the records after them. Those of ``declared`` exist already."""
     args, each = header.words("Args"), header.words("Each")
-    lines = [_INTEGER] if any(word.endswith(":int") for word in (*args, *each)) else []
+    known = set(declared)
+
+    def local(name: str) -> str:
+        return name if name in known else f"local {name}"
+
+    lines = []
     for at, word in enumerate(args, 1):
         name, _, kind = word.partition(":")
+        value = f"integer(ARGV[{at}])" if kind == "int" else f"ARGV[{at}]"
         lines.append(
-            f"local {name} = integer(ARGV[{at}])\n"
-            f"if not {name} then return {{'refused', 'arguments', '{name}'}} end"
-            if kind == "int"
-            else f"local {name} = ARGV[{at}]\n"
+            f"{local(name)} = {value}\n"
             f"if not {name} then return {{'refused', 'arguments', '{name}'}} end"
         )
     if not each:
@@ -302,10 +373,11 @@ def _bind_args(header: Header) -> str:
         for n, word in enumerate(each, 1)
     )
     lines += [
-        f"local each_count = (#ARGV - {len(args)}) / {len(each)}",
+        f"{local('each_count')} = (#ARGV - {len(args)}) / {len(each)}",
         f"local whole = each_count % 1 == 0 and each_count <= {settings.BATCH_MAX}",
         "if not whole then return {'refused', 'arguments', 'count'} end",
-        f"local function each(i) local at = {len(args)} + (i - 1) * {len(each)} return {values} end",
+        f"{local('each')} = function(i)",
+        f"local at = {len(args)} + (i - 1) * {len(each)} return {values} end",
     ]
     for n, word in enumerate(each, 1):
         if word.endswith(":int"):
@@ -316,16 +388,16 @@ def _bind_args(header: Header) -> str:
     return "\n".join(lines)
 
 
-def _table(values: Iterable[Any]) -> str:
+def table(values: Iterable[Any]) -> str:
     return "{" + ", ".join(f"'{v}'" for v in values) + "}"
 
 
-def _constants(body: str, meta: tuple[str, ...]) -> str:
-    """The facts of machine.py and settings.py that the body mentions."""
-    constants = {
-        "META": _table(meta),
+def constants(body: str, *, meta: tuple[str, ...] = (), without: Iterable[str] = ()) -> str:
+    """The facts of machine.py and settings.py that the body mentions; but for those of ``without``."""
+    values = {
+        "META": table(meta),
         "LAYOUT": f"'{machine.LAYOUT}'",
-        "STATE_FIELDS": _table(machine.STATE_FIELDS),
+        "STATE_FIELDS": table(machine.STATE_FIELDS),
         "DEFAULTS": f"{{attempts = {machine.DEFAULT_MAX_ATTEMPTS},"
         f" losses = {machine.DEFAULT_MAX_LOSSES}}}",
         "DEFAULT_PRIORITY": f"'{machine.DEFAULT_PRIORITY}'",
@@ -344,6 +416,6 @@ def _constants(body: str, meta: tuple[str, ...]) -> str:
     }
     return "\n".join(
         f"local {name} = {value}"
-        for name, value in constants.items()
-        if re.search(rf"\b{name}\b", body)
+        for name, value in values.items()
+        if name not in without and re.search(rf"\b{name}\b", body)
     )

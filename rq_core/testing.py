@@ -40,7 +40,10 @@ from rq_core.wire import AsyncPoolWire, PoolWire
 DRAIN_MAX: Final = 10_000
 """Most runs in one drain: a task that always enqueues another would never end."""
 
-_REPLID: Final = "redis.call('INFO', 'replication'):match('master_replid:(%x+)')"
+_REPLID: Final = """  local info = redis.call('INFO', 'replication')
+  local _, at = info:find('master_replid:', 1, true)
+  return info:sub(at + 1, at + 40)
+"""
 
 _CLOCK: Final = """--[[ clock: the server's time, and what the test has added to it.
 
@@ -61,7 +64,7 @@ def fake_variant() -> Variant:
     if _REPLID not in epoch:
         raise AssertionError("include/epoch.lua asks for the server's history in another way now")
     # It has no INFO in scripts, and only one history.
-    includes = {"epoch": epoch.replace(_REPLID, "string.rep('0', 40)"), "clock": _CLOCK}
+    includes = {"epoch": epoch.replace(_REPLID, "return string.rep('0', 40)\n"), "clock": _CLOCK}
     return Variant(includes=includes, shebang=False)
 
 

@@ -2,9 +2,9 @@
 
 local CHUNK = 4000
 
---- Call `command key value…` for all values, as few times as the stack allows.
+--- Call `command key value…` for all values, as few times as the stack allows; not at all for none.
 local function call_many(command, key, values)
-  for from = 1, #values, CHUNK do
+  for from = 1, values and #values or 0, CHUNK do
     redis.call(command, key, unpack(values, from, math.min(from + CHUNK - 1, #values)))
   end
 end

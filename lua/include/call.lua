@@ -6,11 +6,12 @@ and its answer: a greater number is a new call, an equal one is answered again, 
 
 Keys: meta slots expiring outbox
 Meta: layout epoch replid
-Uses: clock meta epoch
+Uses: clock meta epoch digits
 ]]
 
-local now
-local slot_deadline = 0
+local now = nil
+local now_text = nil      -- the same as text
+local slot_deadline = '0'
 
 --- The reply to a call that was carried out. (`unpack` cannot take a whole batch.)
 local function ok(words)
@@ -30,13 +31,14 @@ local function open_call(replay)
     return {'refused', 'layout', facts.layout}
   end
   now = clock_ms()
+  now_text = digits(now)
   redis.call('ZCARD', expiring)
   local held = redis.call('HGET', slots, slot)
   if not held then
     return nil
   end
   local last, deadline, answer = held:match('^(%d+) (%d+) ?(.*)$')
-  last, slot_deadline = tonumber(last), tonumber(deadline)
+  last, slot_deadline = tonumber(last), deadline
   if number > last then
     return nil
   elseif number < last then
@@ -55,11 +57,11 @@ end
 --- End: keep the answer (words without spaces) in the slot and return it. The slot lives on for 50 to 60
 --- minutes; its deadline is moved only now and then, to spare most calls a write.
 local function close_call(words)
-  if slot_deadline < now + SLOT_LIFE_MS - SLOT_LIFE_MS / 6 then
-    slot_deadline = now + SLOT_LIFE_MS
+  if tonumber(slot_deadline) < now + SLOT_LIFE_MS - SLOT_LIFE_MS / 6 then
+    slot_deadline = digits(now + SLOT_LIFE_MS)
     redis.call('ZADD', expiring, slot_deadline, 'slot|' .. slot)
   end
-  redis.call('HSET', slots, slot, number .. ' ' .. slot_deadline .. ' ' .. table.concat(words, ' '))
+  redis.call('HSET', slots, slot, digits(number) .. ' ' .. slot_deadline .. ' ' .. table.concat(words, ' '))
   write_facts()
   return ok(words)
 end

@@ -1,7 +1,7 @@
 --[[ dead: where jobs stop for good, until somebody requeues them or their retention ends.
 
 Keys: dead expiring
-Meta: dead_retention_ms
+Later: dead_retention_ms
 Uses: meta batch
 ]]
 

@@ -1,7 +1,8 @@
 --[[ emit: the one place that appends events. Always the first write of a script.
 
 Keys: outbox
-Meta: epoch audit backlog_jobs backlog_bytes
+Meta: epoch audit
+Later: backlog_jobs backlog_bytes
 Uses: meta
 ]]
 
@@ -23,7 +24,7 @@ end
 --- Append what happened to some jobs: `jobs` holds one JSON array per job. Returns the entry's id, or nil if
 --- there are none. Numbers in JSON are written by Lua's own %.14g: exact for milliseconds and counters.
 local function emit(event, at, by, jobs, why)
-  if #jobs == 0 then
+  if not jobs or #jobs == 0 then
     return nil
   end
   local body = '[' .. table.concat(jobs, ',') .. ']'

@@ -55,6 +55,7 @@ end
 
 local function make_dead(id, job, at, why)
   job.reason = why
+  foresee('dead_retention_ms')
   buried[#buried + 1] = id
   write_later(id, job, 'dead', at)
 end

@@ -5,7 +5,9 @@ Keys: outbox
 
 --- The server's own name for its history: it changes when a replica is promoted or data is lost.
 local function server_replid()
-  return redis.call('INFO', 'replication'):match('master_replid:(%x+)')
+  local info = redis.call('INFO', 'replication')
+  local _, at = info:find('master_replid:', 1, true)
+  return info:sub(at + 1, at + 40)
 end
 
 --- True if the queue's memory and log are the ones that `facts` speaks of. The outbox is never empty:

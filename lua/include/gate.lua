@@ -1,7 +1,8 @@
 --[[ gate: when a queue gives out nothing, however much it has: while it is paused, or while its audit trail is at
 twice its bound. Whoever opens the gate wakes a worker, since what waits behind it was enqueued long ago.
 
-Meta: paused audit backlog_jobs backlog_bytes backlog_max_jobs backlog_max_bytes
+Meta: paused audit
+Later: backlog_jobs backlog_bytes backlog_max_jobs backlog_max_bytes
 Uses: meta
 ]]
 

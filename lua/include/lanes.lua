@@ -14,8 +14,9 @@ unless an open lane contains it; there is no hand-off that could be lost.
 All of it is decided in Lua and written by `write_lanes` in the end.
 
 Keys: waiting lanes open blocked caps holders rates scheduled expiring fair
-Meta: fair fair_clock fair_top
-Uses: batch meta scopes heap
+Meta: fair
+Later: fair_clock fair_top
+Uses: batch meta scopes heap place digits
 ]]
 
 local RANK = 1e15       -- orders of one priority are below the next one's
@@ -23,23 +24,65 @@ local FAIR_STEP = 10000 -- virtual time that one job of weight 1 takes
 local SCOPES_MAX = 100    -- scopes of a family that one call re-evaluates; claims go on with the rest
 
 local known_lanes, lane_list = {}, {}
-local waiting_in, waiting_out = {}, {}
+local leaving = {}        -- members of `waiting` that leave
+local left_early = nil    -- those of them that no page may give any longer
 local blocked_here = {}   -- scope → lanes of this call that are, or were, blocked on it
 local blocked_pages = {}  -- scope → what Redis has blocked on it, as far as it was read
 local open_lanes = {}     -- a heap; entries whose lane has moved on are passed over
+local front = nil         -- an open lane that is not in the heap: the last one that came, since it is often the next one
 local finishes = {}       -- fair: key → virtual finish time, as far as it was read
 local weights = {}
 local finished = {}       -- fair: keys whose finish time changed
 local opened = false      -- whether a lane may be served that could not before, or has more to serve
-local any_blocked
+local any_blocked = nil
 
-local function padded(number)
-  return string.format('%016.0f', number)
+local LANE_SHAPES = {known = {}, count = 0}
+local LANE_SHAPES_MAX = 10000
+
+--- What a lane's name says. Names come again in every call, so what was made of them is remembered.
+local function shape_of(name)
+  local shape = LANE_SHAPES.known[name]
+  if shape then
+    return shape
+  end
+  local scopes, counted, key = {}, {}, ''
+  for scope in name:gmatch('%+([^+]+)') do
+    scopes[#scopes + 1] = scope
+    if is_counted(scope) then
+      counted[#counted + 1] = scope
+    elseif scope:sub(1, 5) == 'fair=' then
+      key = scope:sub(6)
+    end
+  end
+  shape = {
+    rank = tonumber(name:sub(1, 1)), digit = name:sub(1, 1), scopes = scopes, counted = counted, key = key,
+    of_task = name:sub(2, 7) == '+task=', first = '[' .. name .. '|', last = '(' .. name .. '}',
+    seq_from = #name + 2, id_from = #name + 2 + 17,
+  }
+  if LANE_SHAPES.count == LANE_SHAPES_MAX then
+    LANE_SHAPES.known, LANE_SHAPES.count = {}, 0
+  end
+  LANE_SHAPES.known[name], LANE_SHAPES.count = shape, LANE_SHAPES.count + 1
+  return shape
 end
 
 --- Where a job with a place in line stands in its lane.
 local function member_of(lane, seq, id)
   return lane.name .. '|' .. padded(seq) .. '|' .. id
+end
+
+--- The place in line of a member of a lane, and whose it is.
+local function seq_of(lane, member)
+  return tonumber(member:sub(lane.shape.seq_from, lane.shape.seq_from + 15))
+end
+
+local function id_of(lane, member)
+  return member:sub(lane.shape.id_from)
+end
+
+--- The order of a lane whose head this is, as it is written: a digit for the priority, then the place in line.
+local function member_text(lane, member)
+  return lane.shape.digit .. member:sub(lane.shape.seq_from + 1, lane.shape.seq_from + 15)
 end
 
 --- The virtual finish time of a fair queue's key.
@@ -62,12 +105,12 @@ local function is_fair()
   return facts.fair == '1'
 end
 
---- The order of a lane whose next job has this place in line.
-local function order_of(lane, seq)
+--- The order of a lane of this shape whose next job has this place in line.
+local function order_of(shape, seq)
   if not is_fair() then
-    return lane.rank * RANK + seq
+    return shape.rank * RANK + seq
   end
-  return lane.rank * RANK + math.max(fact('fair_clock'), finish_of(lane.key))
+  return shape.rank * RANK + math.max(fact('fair_clock'), finish_of(shape.key))
 end
 
 local function note_blocked(lane)
@@ -82,38 +125,53 @@ local function block(lane, on)
   note_blocked(lane)
 end
 
+--- An open lane stands at its order.
+local function stand(lane)
+  if front and front ~= lane then
+    heap_push(open_lanes, front.order, front)
+  end
+  front = lane
+end
+
+--- The open lane of this call that comes first; nil if there is none.
+local function first_known()
+  if front and front.where ~= 'open' then
+    front = nil
+  end
+  local top = open_lanes[1]
+  while top and (top.value.where ~= 'open' or top.value.order ~= top.order or top.value == front) do
+    heap_pop(open_lanes)
+    top = open_lanes[1]
+  end
+  if top and (not front or top.order < front.order) then
+    return top.value
+  end
+  return front
+end
+
 local function open_lane(lane)
   lane.where, lane.on = 'open', nil
   opened = true
-  heap_push(open_lanes, lane.order, lane)
+  stand(lane)
 end
 
 --- Give a lane another order; it stays open, or blocked on its scope.
 local function reorder(lane, order)
-  lane.order = order
+  lane.order, lane.order_text = order, nil
   if lane.where == 'open' then
-    heap_push(open_lanes, order, lane)
+    stand(lane)
   end
 end
 
---- Take note of a lane, and of where it stands so far: `open`, `blocked` on a scope, or nowhere (nil).
+--- Take note of a lane, and of where it stands so far: `open`, `blocked` on a scope, or nowhere (nil). `order` is a
+--- number, or its text.
 local function meet_lane(name, where, on, order)
-  local names, key = {}, ''
-  local from, plus = 3, name:find('+', 3, true)
-  while plus do
-    names[#names + 1] = name:sub(from, plus - 1)
-    from, plus = plus + 1, name:find('+', plus + 1, true)
-  end
-  names[#names + 1] = name:sub(from)
-  for i = 1, #names do
-    if names[i]:sub(1, 5) == 'fair=' then
-      key = names[i]:sub(6)
-    end
-  end
+  local text = order and (#order == 16 and order or padded(order))
   local lane = {
-    name = name, rank = tonumber(name:sub(1, 1)), scopes = names, key = key,
-    where = where, on = on, order = order, was = where, was_on = on, was_order = order,
-    added = {}, page = {}, at = 1, offset = 0, step = 2,
+    name = name, shape = shape_of(name), where = where, on = on, order = tonumber(order), order_text = text,
+    was = where, was_on = on, was_text = text, added = nil, jobs = nil, members = nil, at = 1, objects = nil,
+    promises = nil, offset = 0, step = 2, last = nil, line = nil, spec = nil, lines = nil, specs = nil, read_from = 0,
+    read = 0, read_step = 1, limits = nil,
   }
   known_lanes[name] = lane
   lane_list[#lane_list + 1] = lane
@@ -127,17 +185,21 @@ end
 local function meet_lanes(names)
   local unknown, seen = {}, {}
   for i = 1, #names do
-    if not known_lanes[names[i]] and not seen[names[i]] then
-      seen[names[i]] = true
-      unknown[#unknown + 1] = names[i]
+    local name = names[i]
+    if not seen[name] and not known_lanes[name] then
+      seen[name] = true
+      unknown[#unknown + 1] = name
     end
   end
   local places = read_many(lanes, unknown)
   for i = 1, #unknown do
-    local where, on, order = (places[i] or ''):match('^(%l+) ?(%S*) (%d+)$')
-    local lane = meet_lane(unknown[i], where, where == 'blocked' and on or nil, tonumber(order))
+    local where, on, order
+    if places[i] then
+      where, on, order = places[i]:match('^(%l+) ?(%S*) (%d+)$')
+    end
+    local lane = meet_lane(unknown[i], where, where == 'blocked' and on or nil, order)
     if where == 'open' then
-      heap_push(open_lanes, lane.order, lane)
+      stand(lane)
     end
   end
 end
@@ -164,37 +226,39 @@ local function first_blocked(on)
   end
   local page = blocked_pages[on] or {members = {}, at = 1, offset = 0, step = 1}
   blocked_pages[on] = page
-  local best
+  local best, order, name
   while not page.finished do
     local member = page.members[page.at]
     if not member then
-      page.members = redis.call('ZRANGEBYLEX', blocked, '[' .. on .. '|', '(' .. on .. '}', 'LIMIT', page.offset, page.step)
+      page.members = redis.call('ZRANGEBYLEX', blocked, '[' .. on .. '|', '(' .. on .. '}', 'LIMIT',
+        digits(page.offset), digits(page.step))
       page.finished = #page.members == 0
       page.offset, page.at, page.step = page.offset + #page.members, 1, math.min(page.step * 2, 100)
     else
-      local order, name = member:match('^[^|]*|(%d+)|(.*)$')
+      order, name = member:sub(#on + 2, #on + 17), member:sub(#on + 19)
       if not known_lanes[name] then
-        best = {name = name, order = tonumber(order), unmet = true}
+        best = tonumber(order)
         break
       end
       page.at = page.at + 1
     end
   end
-  local here, left = blocked_here[on] or {}, {}
-  for i = 1, #here do
-    local lane = here[i]
-    if lane.where == 'blocked' and lane.on == on then
-      left[#left + 1] = lane
-      if not best or lane.order < best.order then
-        best = lane
+  local nearest
+  local here = blocked_here[on]
+  if here then
+    local left = {}
+    for i = 1, #here do
+      local lane = here[i]
+      if lane.where == 'blocked' and lane.on == on then
+        left[#left + 1] = lane
+        if not best or lane.order < best then
+          best, nearest = lane.order, lane
+        end
       end
     end
+    blocked_here[on] = left
   end
-  blocked_here[on] = left
-  if best and best.unmet then
-    return meet_lane(best.name, 'blocked', on, best.order)
-  end
-  return best
+  return nearest or best and meet_lane(name, 'blocked', on, order)
 end
 
 --- Open the first lane that is blocked on a scope, if the scope has room (and, with `before`, if the lane comes before
@@ -215,8 +279,9 @@ local function scopes_of(lane)
   local found = lane.objects
   if not found then
     found = {}
-    for i = 1, #lane.scopes do
-      found[i] = scope_of(lane.scopes[i])
+    local names = lane.shape.scopes
+    for i = 1, #names do
+      found[i] = scope_of(names[i])
     end
     lane.objects = found
   end
@@ -226,18 +291,19 @@ end
 --- (c): an open lane has moved on; `refused_by` is the scope that it is now blocked on. Whom it kept waiting is looked
 --- at here, so it keeps nobody waiting who comes later in this call.
 local function moved_on(lane, refused_by)
+  local names = lane.shape.scopes
   if lane.promises then
     lane.promises = nil
-    for i = 1, #lane.scopes do
-      scope_of(lane.scopes[i]).promised = 0
+    for i = 1, #names do
+      scope_of(names[i]).promised = 0
     end
   end
   if not may_be_blocked() then
     return
   end
-  for i = 1, #lane.scopes do
-    local name = lane.scopes[i]
-    if name ~= refused_by and name ~= 'fair=' .. lane.key then
+  for i = 1, #names do
+    local name = names[i]
+    if name ~= refused_by and name ~= 'fair=' .. lane.shape.key then
       reevaluate(name, lane.where == 'open' and lane.order or nil)
     end
   end
@@ -247,9 +313,10 @@ end
 --- lanes opened before it contain the scope, and open it when they move on. It may come before them, though; then they
 --- would make it wait for all that comes before them.
 local function place(lane, order)
-  lane.order = order
-  for i = 1, #lane.scopes do
-    local scope = scope_of(lane.scopes[i])
+  lane.order, lane.order_text = order, nil
+  local wanted = scopes_of(lane)
+  for i = 1, #wanted do
+    local scope = wanted[i]
     if scope.resumes and not scope.is_waited_for then
       scope.is_waited_for = first_blocked(scope.name) ~= nil
       if not scope.is_waited_for then
@@ -258,14 +325,13 @@ local function place(lane, order)
       end
     end
     local promised = order > (scope.promised_until or 0) and scope.promised or 0
-    if not has_room(scope) or scope.rate and promised > 0 or
-        scope.cap and promised >= scope.cap - held_in(scope) then
+    if not has_room(scope, promised) or scope.rate and promised > 0 then
       block(lane, scope.name)
       return
     end
   end
-  for i = 1, #lane.scopes do
-    local scope = scope_of(lane.scopes[i])
+  for i = 1, #wanted do
+    local scope = wanted[i]
     scope.promised = scope.promised + 1
     scope.promised_until = math.max(scope.promised_until or 0, order)
   end
@@ -276,21 +342,26 @@ end
 --- Put a job into its lane. `job` may be its record.
 local function put(lane, seq, id, job)
   local member = member_of(lane, seq, id)
-  if waiting_out[member] then
-    waiting_out[member] = nil
-  else
-    waiting_in[member] = true
+  local added = lane.added
+  if not added then
+    added = {}
+    lane.added = added
   end
-  local added, at = lane.added, #lane.added
-  while at > 0 and added[at].seq > seq do
+  local at = #added
+  while at > 0 and added[at] > member do
     added[at + 1] = added[at]
     at = at - 1
   end
-  added[at + 1] = {seq = seq, id = id, job = job, member = member}
+  added[at + 1] = member
+  if job then
+    lane.jobs = lane.jobs or {}
+    lane.jobs[member] = job
+  end
+  seq = tonumber(seq)
   if not lane.where then
-    place(lane, order_of(lane, seq))
-  elseif not is_fair() and lane.rank * RANK + seq < lane.order then
-    reorder(lane, lane.rank * RANK + seq)
+    place(lane, order_of(lane.shape, seq))
+  elseif not is_fair() and lane.shape.rank * RANK + seq < lane.order then
+    reorder(lane, lane.shape.rank * RANK + seq)
     if lane.where == 'blocked' then
       reevaluate(lane.on)
     end
@@ -298,90 +369,94 @@ local function put(lane, seq, id, job)
   opened = opened or lane.where == 'open'
 end
 
---- The first job of a lane: {seq, id, member, and its record if known}; nil if there is none.
+--- The first member of a lane; nil if there is none.
 local function peek(lane)
-  local stored
-  while true do
-    stored = lane.page[lane.at]
-    if not stored and lane.last then
-      break
-    elseif not stored then
-      local members = redis.call('ZRANGEBYLEX', waiting, '[' .. lane.name .. '|', '(' .. lane.name .. '}', 'LIMIT',
-        lane.offset, lane.step)
-      -- A page that is not full is the last one. Its entries may still be to be served.
-      lane.at, lane.page, lane.last = 1, {}, #members < lane.step
-      lane.offset, lane.step = lane.offset + #members, math.min(lane.step * 2, 100)
-      local ends = #lane.name + 2     -- where the place in line begins, 16 digits
-      for i = 1, #members do
-        local member = members[i]
-        lane.page[i] = {seq = tonumber(member:sub(ends, ends + 15)), id = member:sub(ends + 17), member = member}
-      end
-    elseif waiting_out[stored.member] then
-      lane.at = lane.at + 1
-    else
-      break
-    end
+  local members = lane.members
+  if not members then
+    members = {}
+    lane.members = members
   end
-  local added = lane.added[1]
-  if added and (not stored or added.seq < stored.seq) then
+  local stored = members[lane.at]
+  while true do
+    if stored and left_early and left_early[stored] then
+      lane.at = lane.at + 1
+    elseif stored or lane.last then
+      break
+    else
+      members = redis.call('ZRANGEBYLEX', waiting, lane.shape.first, lane.shape.last, 'LIMIT', digits(lane.offset),
+        digits(lane.step))
+      -- A page that is not full is the last one. Its entries may still be to be served.
+      lane.members, lane.at, lane.read, lane.last = members, 1, 0, #members < lane.step
+      lane.offset, lane.step = lane.offset + #members, math.min(lane.step * 2, 100)
+    end
+    stored = members[lane.at]
+  end
+  local added = lane.added and lane.added[1]
+  if added and (not stored or added < stored) then
     return added
   end
   return stored
 end
 
 --- Take a job out of its lane, wherever it stands in it, and let the lane stand where it then belongs.
-local function remove(lane, entry)
-  if lane.page[lane.at] == entry then
-    waiting_out[entry.member] = true
+local function remove(lane, member)
+  local members, added = lane.members, lane.added
+  local is_added = false
+  if members and members[lane.at] == member then
     lane.at = lane.at + 1
-  elseif waiting_in[entry.member] then
-    waiting_in[entry.member] = nil
-    for i = 1, #lane.added do
-      if lane.added[i].member == entry.member then
-        table.remove(lane.added, i)
+    leaving[#leaving + 1] = member
+  else
+    for i = 1, added and #added or 0 do
+      if added[i] == member then
+        table.remove(added, i)
+        is_added = true
         break
       end
     end
-  else
-    waiting_out[entry.member] = true
+    if not is_added then
+      leaving[#leaving + 1] = member
+      left_early = left_early or {}
+      left_early[member] = true
+    end
   end
   local head = peek(lane)
   if not head then
     lane.where, lane.on = nil, nil
   elseif not is_fair() then
-    local order = lane.rank * RANK + head.seq
-    if order ~= lane.order then
-      reorder(lane, order)
+    local text = member_text(lane, head)
+    if text ~= lane.order_text then
+      reorder(lane, tonumber(text))
+      lane.order_text = text
     end
   end
 end
 
---- Slots to free, once everything is put back: (lane name, id) pairs.
-local freed = {}
+--- Slots to free, once everything is put back: lane names, and ids of their jobs.
+local freed_lanes, freed_ids = {}, {}
 
 --- The claim of a job ends: its slots will be free.
 local function release(lane_name, id)
   if lane_name then
-    freed[#freed + 1] = {lane_name, id}
+    freed_lanes[#freed_lanes + 1], freed_ids[#freed_ids + 1] = lane_name, id
   end
 end
 
 --- Free the slots, then re-evaluate their scopes: (a).
 local function free_slots()
   local names, seen = {}, {}
-  for i = 1, #freed do
-    for name in freed[i][1]:gmatch('%+([^+]+)') do
-      if is_counted(name) then
-        holders_out[#holders_out + 1] = name .. '|' .. freed[i][2]
-        count_out(name)
-        if not seen[name] then
-          seen[name] = true
-          names[#names + 1] = name
-        end
+  for i = 1, #freed_lanes do
+    local counted, id = shape_of(freed_lanes[i]).counted, freed_ids[i]
+    for k = 1, #counted do
+      local name = counted[k]
+      holders_out[#holders_out + 1] = name .. '|' .. id
+      count_out(name)
+      if not seen[name] then
+        seen[name] = true
+        names[#names + 1] = name
       end
     end
   end
-  freed = {}
+  freed_lanes, freed_ids = {}, {}
   if #names > 0 and may_be_blocked() then
     for i = 1, #names do
       reevaluate(names[i])
@@ -394,7 +469,7 @@ end
 local function reevaluate_family(family, after, most)
   for _ = 1, most do
     local from = after == '' and '[' .. family .. '=' or '(' .. after .. '}'
-    local member = redis.call('ZRANGEBYLEX', blocked, from, '(' .. family .. '>', 'LIMIT', 0, 1)[1]
+    local member = redis.call('ZRANGEBYLEX', blocked, from, '(' .. family .. '>', 'LIMIT', '0', '1')[1]
     if not member then
       return nil
     end
@@ -407,21 +482,20 @@ end
 
 --- Fair queues: a job of this lane is served.
 local function serve_fairly(lane)
-  if is_fair() then
-    local tag = lane.order - lane.rank * RANK
-    if tag > fact('fair_clock') then
-      set_fact('fair_clock', tag)
-    end
-    -- From the clock on, not from a time that passed while the lane was blocked: waiting saves nothing up.
-    local finish = math.max(fact('fair_clock'), finish_of(lane.key)) + math.ceil(FAIR_STEP / weight_of(lane.key))
-    finishes[lane.key] = finish
-    finished[lane.key] = true
-    if finish > fact('fair_top') then
-      set_fact('fair_top', finish)
-    end
-    if lane.where then
-      reorder(lane, lane.rank * RANK + finish)
-    end
+  local shape = lane.shape
+  local tag = lane.order - shape.rank * RANK
+  if tag > fact('fair_clock') then
+    set_fact('fair_clock', tag)
+  end
+  -- From the clock on, not from a time that passed while the lane was blocked: waiting saves nothing up.
+  local finish = math.max(fact('fair_clock'), finish_of(shape.key)) + math.ceil(FAIR_STEP / weight_of(shape.key))
+  finishes[shape.key] = finish
+  finished[shape.key] = true
+  if finish > fact('fair_top') then
+    set_fact('fair_top', finish)
+  end
+  if lane.where then
+    reorder(lane, shape.rank * RANK + finish)
   end
 end
 
@@ -447,30 +521,32 @@ local function check_lanes()
   end
 end
 
---- Write everything that was decided about lanes and scopes.
-local function write_lanes()
-  local joining, leaving = {}, {}
-  for member in pairs(waiting_in) do
-    joining[#joining + 1], joining[#joining + 2] = 0, member
-  end
-  for member in pairs(waiting_out) do
-    leaving[#leaving + 1] = member
-  end
-  local gone, places, shut, opening, unblocked, blocking = {}, {}, {}, {}, {}, {}
+--- Write where the lanes stand.
+local function write_places()
+  local joining, gone, places, shut, opening, unblocked, blocking
+  joining, gone, places, shut, opening, unblocked, blocking = {}, {}, {}, {}, {}, {}, {}
   for i = 1, #lane_list do
     local lane = lane_list[i]
-    if lane.where ~= lane.was or lane.on ~= lane.was_on or lane.order ~= lane.was_order then
+    local added = lane.added
+    for k = 1, added and #added or 0 do
+      joining[#joining + 1], joining[#joining + 2] = '0', added[k]
+    end
+    local text = lane.order_text
+    if lane.where and not text then
+      text = padded(lane.order)
+    end
+    if lane.where ~= lane.was or lane.on ~= lane.was_on or text ~= lane.was_text then
       if lane.was == 'blocked' then
-        unblocked[#unblocked + 1] = lane.was_on .. '|' .. padded(lane.was_order) .. '|' .. lane.name
+        unblocked[#unblocked + 1] = lane.was_on .. '|' .. lane.was_text .. '|' .. lane.name
       elseif lane.was == 'open' and lane.where ~= 'open' then
         shut[#shut + 1] = lane.name
       end
       if lane.where == 'open' then
-        opening[#opening + 1], opening[#opening + 2] = lane.order, lane.name
-        places[#places + 1], places[#places + 2] = lane.name, 'open ' .. padded(lane.order)
+        opening[#opening + 1], opening[#opening + 2] = text, lane.name
+        places[#places + 1], places[#places + 2] = lane.name, 'open ' .. text
       elseif lane.where == 'blocked' then
-        blocking[#blocking + 1], blocking[#blocking + 2] = 0, lane.on .. '|' .. padded(lane.order) .. '|' .. lane.name
-        places[#places + 1], places[#places + 2] = lane.name, 'blocked ' .. lane.on .. ' ' .. padded(lane.order)
+        blocking[#blocking + 1], blocking[#blocking + 2] = '0', lane.on .. '|' .. text .. '|' .. lane.name
+        places[#places + 1], places[#places + 2] = lane.name, 'blocked ' .. lane.on .. ' ' .. text
       elseif lane.was then
         gone[#gone + 1] = lane.name
       end
@@ -484,10 +560,19 @@ local function write_lanes()
   call_many('ZADD', blocked, blocking)
   call_many('HDEL', lanes, gone)
   call_many('HSET', lanes, places)
-  local times = {}
-  for key in pairs(finished) do
-    times[#times + 1], times[#times + 2] = string.format('%.0f', finishes[key]), key
+end
+
+--- Write everything that was decided about lanes and scopes.
+local function write_lanes()
+  if #lane_list > 0 then
+    write_places()
   end
-  call_many('ZADD', fair, times)
+  if next(finished) then
+    local times = {}
+    for key in pairs(finished) do
+      times[#times + 1], times[#times + 2] = string.format('%.0f', finishes[key]), key
+    end
+    call_many('ZADD', fair, times)
+  end
   write_scopes()
 end

@@ -2,7 +2,7 @@
 tombstone that claim passes over, so that leaving costs the same at any depth.
 
 Keys: state jobs scheduled
-Meta: tombstones
+Later: tombstones
 Uses: state lanes meta batch
 ]]
 
@@ -14,12 +14,13 @@ local function leave(id, job)
   left_marks[#left_marks + 1] = 'job|' .. id
   if job.state == 'ready' and job.lane then
     local lane = lane_of(job.lane)
-    remove(lane, {member = member_of(lane, count(job, 'seq'), id)})
+    remove(lane, member_of(lane, count(job, 'seq'), id))
     if lane.was == 'open' or lane.where == 'open' then
       moved_on(lane)
     end
   elseif job.state == 'ready' then
     new_tombstones = new_tombstones + 1
+    foresee('tombstones')
   end
 end
 

@@ -1,4 +1,5 @@
---[[ meta: the queue's own facts, read at once when a call begins and written at once when it ends.
+--[[ meta: the queue's own facts. Those under Meta are read at once when a call begins, those under Later when somebody
+asks for them; changes are written at once when it ends.
 
 Keys: meta
 ]]
@@ -6,17 +7,27 @@ Keys: meta
 local facts = {}
 local changes = {}
 
---- Read the fields that the script's header names under Meta.
+--- Read the fields that the headers name under Meta. One that is not there is false.
 local function read_facts()
   local values = redis.call('HMGET', meta, unpack(META))
   for i = 1, #META do
-    facts[META[i]] = values[i] or nil
+    facts[META[i]] = values[i]
   end
 end
 
 --- A numeric fact, or its default.
 local function fact(name)
-  return tonumber(facts[name]) or SETTINGS[name] or 0
+  local value = facts[name]
+  if value == nil then
+    value = redis.call('HGET', meta, name)
+    facts[name] = value
+  end
+  return value and tonumber(value) or SETTINGS[name] or 0
+end
+
+--- A fact that will be needed after the first write, when nothing may be read any more.
+local function foresee(name)
+  facts[name] = fact(name)
 end
 
 --- Change a fact, from now on in this call and, at its end, in Redis.

@@ -14,6 +14,7 @@ Uses: batch meta
 
 local known_scopes = {}
 local holders_in, holders_out = {}, {}
+local all_holders = nil
 
 --- The stored limit of a scope or a family: `10`, `none`, `100/60000ms/1`; nil if there is none. What this call has
 --- read, or is going to store, is in `families`.
@@ -28,9 +29,30 @@ local function limit_of(name, family)
   return own and own:match('^%S+')
 end
 
+local SCOPE_SHAPES = {known = {}, count = 0}
+local SCOPE_SHAPES_MAX = 10000
+
+--- What a scope's name says. Names come again in every call, so what was made of them is remembered.
+local function scope_shape(name)
+  local shape = SCOPE_SHAPES.known[name]
+  if shape then
+    return shape
+  end
+  local family = name:match('^[^=]*')
+  shape = {
+    family = family, is_counted = family ~= 'fair' and not family:find('@', 1, true),
+    first = '[' .. name .. '|', last = '(' .. name .. '}',
+  }
+  if SCOPE_SHAPES.count == SCOPE_SHAPES_MAX then
+    SCOPE_SHAPES.known, SCOPE_SHAPES.count = {}, 0
+  end
+  SCOPE_SHAPES.known[name], SCOPE_SHAPES.count = shape, SCOPE_SHAPES.count + 1
+  return shape
+end
+
 --- Whether claimed jobs of a scope are its holders. Those of a rate are not, nor those of a fair queue's key.
 local function is_counted(name)
-  return name:sub(1, 5) ~= 'fair=' and not name:match('^[^=]*'):find('@', 1, true)
+  return scope_shape(name).is_counted
 end
 
 --- Holders of scopes that have not been looked at yet, and that leave in this call.
@@ -51,8 +73,12 @@ local function scope_of(name)
   if scope then
     return scope
   end
-  local family = name:match('^[^=]*')
-  scope = {name = name, delta = counted_out[name] or 0, promised = 0, is_counted = is_counted(name)}
+  local shape = scope_shape(name)
+  local family = shape.family
+  scope = {
+    name = name, shape = shape, is_counted = shape.is_counted, delta = counted_out[name] or 0, promised = 0,
+    promised_until = nil, limit = nil, cap = nil, text = nil, stored = nil, rate = nil,
+  }
   known_scopes[name] = scope
   local limit
   if family == 'task' then
@@ -61,13 +87,20 @@ local function scope_of(name)
   elseif family ~= 'fair' then
     limit = limit_of(name, family)
   end
-  scope.limit = limit
-  scope.text = scope.is_counted and '["' .. name .. '",' .. (limit and tonumber(limit) or 'null') .. ']'
-  if limit and limit ~= 'none' then
-    scope.cap = tonumber(limit:match('^%d+'))
+  if not limit then
+    return scope
   end
-  local most, window_ms, burst = (limit or ''):match('^(%d+)/(%d+)ms/(%d+)$')
-  if window_ms and scope.cap > 0 then
+  scope.limit = limit
+  if limit == 'none' then
+    return scope
+  end
+  scope.cap = tonumber(limit)
+  if scope.cap then
+    return scope
+  end
+  local most, window_ms, burst = limit:match('^(%d+)/(%d+)ms/(%d+)$')
+  scope.cap = tonumber(most)
+  if scope.cap > 0 then
     scope.rate, scope.cap = limit, nil
     scope.text = '["' .. name .. '",' .. most .. ',' .. window_ms .. ',' .. burst .. ']'
     scope.interval_us = math.ceil(window_ms * 1000 / most)
@@ -81,17 +114,27 @@ end
 --- How many hold the scope, with what this call has decided.
 local function held_in(scope)
   if not scope.stored then
-    scope.stored = redis.call('ZLEXCOUNT', holders, '[' .. scope.name .. '|', '(' .. scope.name .. '}')
+    scope.stored = redis.call('ZLEXCOUNT', holders, scope.shape.first, scope.shape.last)
   end
   return math.max(0, scope.stored + scope.delta)
 end
 
---- True if another job may take it now. A rate has room unless its resume is awaited.
-local function has_room(scope)
+--- True if another job may take it now, and `more` others before it. A rate has room unless its resume is awaited.
+local function has_room(scope, more)
   if scope.rate then
     return not scope.resumes
+  elseif not scope.cap then
+    return true
   end
-  return not scope.cap or held_in(scope) < scope.cap
+  more = more or 0
+  if not scope.stored then
+    -- No scope can have more holders than there are: a cap that is far away need not be counted.
+    all_holders = all_holders or redis.call('ZCARD', holders)
+    if math.max(0, all_holders + scope.delta) + more < scope.cap then
+      return true
+    end
+  end
+  return held_in(scope) + more < scope.cap
 end
 
 --- Take one place in the scope, if it has one. A rate that says later is from now on awaited.
@@ -147,22 +190,12 @@ local function acquire_all(wanted, at)
   return nil
 end
 
---- The first cap of these that was reached.
-local function first_full(taken)
-  for i = 1, #taken do
-    if taken[i].cap and held_in(taken[i]) >= taken[i].cap then
-      return taken[i].name
-    end
-  end
-  return nil
-end
-
 --- A job holds these scopes from now on.
 local function hold(taken, id)
   for i = 1, #taken do
     local scope = taken[i]
     if scope.is_counted then
-      holders_in[#holders_in + 1], holders_in[#holders_in + 2] = 0, scope.name .. '|' .. id
+      holders_in[#holders_in + 1], holders_in[#holders_in + 2] = '0', scope.name .. '|' .. id
     elseif scope.rate then
       scope.spent = true
     end
@@ -173,8 +206,12 @@ end
 local function limits_in_force(taken)
   local parts = {}
   for i = 1, #taken do
-    if taken[i].text then
-      parts[#parts + 1] = taken[i].text
+    local scope = taken[i]
+    if scope.is_counted and not scope.text then
+      scope.text = '["' .. scope.name .. '",' .. (scope.limit and tonumber(scope.limit) and scope.limit or 'null') .. ']'
+    end
+    if scope.text then
+      parts[#parts + 1] = scope.text
     end
   end
   return table.concat(parts, ',')
@@ -190,6 +227,9 @@ end
 local function write_scopes()
   call_many('ZREM', holders, holders_out)
   call_many('ZADD', holders, holders_in)
+  if not next(known_scopes) then
+    return
+  end
   local arrivals, resumes, deadlines, resumed = {}, {}, {}, {}
   for name, scope in pairs(known_scopes) do
     if scope.spent then

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from sqlalchemy import select
 
 from rq_core.client import Client
-from rq_core.errors import AuditElsewhere, BadArguments
+from rq_core.errors import AuditElsewhere, AuditOff
 from rq_core.ids import JobIds
 from rq_core.job import NewJob, profile
 from sql_audit import queries, run
@@ -129,7 +129,7 @@ def test_a_queue_that_is_flushed_between_commit_and_trim_is_mirrored_on(
         mirror(client, database)
         client.enqueue(new_jobs(1))
         mirror_of_q = Mirror(client, database, "q", on_step=flush)
-        with pytest.raises(BadArguments):
+        with pytest.raises(AuditOff):
             mirror_of_q.turn()
         for _ in range(3):
             mirror_of_q.turn()

@@ -6,12 +6,13 @@ claims as often as it likes. With the scripts as they are the job runs; without 
 """
 
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
 
-from rq_core.scripts import Script, Variant, build, directory
+from rq_core.library import build
+from rq_core.scripts import Script, Variant, directory
 from tests.support.clock import CLOCK, timed
 from tests.support.lanes import waiting_in_vain
 from tests.support.seed import Seed
@@ -33,7 +34,7 @@ CHANGED: list[Change] = [
 MOVED_ON: list[Change] = [
     (
         "lanes",
-        "    if name ~= refused_by and name ~= 'fair=' .. lane.key then\n",
+        "    if name ~= refused_by and name ~= 'fair=' .. lane.shape.key then\n",
         "    if false then\n",
     ),
 ]
@@ -48,7 +49,7 @@ def without(case: str) -> Callable[[str], Script]:
         text = texts.get(include) or Path(directory(), "include", f"{include}.lua").read_text()
         assert text.count(old) == 1, (include, old)
         texts[include] = text.replace(old, new)
-    return cache(lambda name: build(name, Variant(includes=texts)))
+    return partial(build, variant=Variant(includes=texts))
 
 
 @pytest.fixture(params=["as it is", "without the case"])

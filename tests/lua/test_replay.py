@@ -26,7 +26,7 @@ Operation = Callable[[Seed], Any]
 def load(seed: Seed) -> None:
     """Load every script, so that a call is carried out the first time that it is sent."""
     for name in names():
-        seed.control.script_load(timed(name).text)
+        seed.control.execute_command(*timed(name).loading)  # type: ignore[no-untyped-call]
 
 
 class LossySeed(Seed):

@@ -2,21 +2,19 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import cache
-from hashlib import sha1
 from typing import Any
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
+from rq_core import library
 from rq_core.errors import NothingDeclared
 from rq_core.history import Entry, decode
 from rq_core.machine import PRIORITIES, Event
 from rq_core.operations import CLAIM_BYTES, SWEEP_MAX
 from rq_core.scopes import full_rules, lane_name
-from rq_core.scripts import Script
+from rq_core.scripts import Script, Variant, directory
 from tests.model.caps_model import CapsModel
 from tests.model.fair_model import FairModel
 from tests.model.machine import (
@@ -30,7 +28,7 @@ from tests.model.machine import (
     workers,
 )
 from tests.model.running import run
-from tests.support.clock import timed
+from tests.support.clock import CLOCK, timed
 from tests.support.lanes import breaches
 from tests.support.proof import unproved
 from tests.support.seed import spec
@@ -85,15 +83,19 @@ def wanted(draw: Callable[..., Any], *, fair: bool = False) -> dict[str, Any]:
     }
 
 
-@cache
+def _of_one_scope() -> Variant:
+    lanes = (directory() / "include" / "lanes.lua").read_text()
+    text = re.sub(r"SCOPES_MAX = \d+ ", "SCOPES_MAX = 1 ", lanes)
+    assert text != lanes
+    return Variant(includes={"clock": CLOCK, "lanes": text})
+
+
+ONE_SCOPE = _of_one_scope()
+
+
 def in_small_sweeps(name: str) -> Script:
     """Scripts whose change of a family's limit re-evaluates one scope and leaves the others to claims."""
-    made = timed(name)
-    if name != "cap":
-        return made
-    text = re.sub(r"SCOPES_MAX = \d+ ", "SCOPES_MAX = 1 ", made.text)
-    assert text != made.text
-    return replace(made, text=text, sha=sha1(text.encode(), usedforsecurity=False).hexdigest())
+    return library.build(name, ONE_SCOPE) if name == "cap" else timed(name)
 
 
 class CapsQueue(Queue):

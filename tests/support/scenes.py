@@ -24,8 +24,11 @@ class Scene:
     each: list[tuple[Any, ...]]
 
     def command(self, seed: Seed, made: Script) -> list[Any]:
-        """The call as EVAL, of this build of the script."""
+        """The call, of this build of the script: of a function once it is loaded, or as EVAL."""
         command = made.command(seed.keys, self.each, **self.args)
+        if made.function:
+            seed.control.execute_command(*made.loading)  # type: ignore[no-untyped-call]
+            return command
         return ["EVAL", made.text, *command[2:]]
 
 

@@ -28,6 +28,7 @@ from tests.support.reaper import reaper
 from tests.support.wait import wait_until
 
 START_TIMEOUT_S = 30.0
+PORTS_TRIED = 3
 STOP_TIMEOUT_S = 10.0
 
 
@@ -292,6 +293,15 @@ class PostgresServer:
         )
         if made.returncode:
             raise ServerDidNotStart(f"initdb failed: {made.stdout}{made.stderr}")
+        for _ in range(PORTS_TRIED):
+            if self._serve(programs, options):
+                return self
+            # Somebody took the port between the look at it and the server's own.
+            self.port = free_port()
+        raise ServerDidNotStart(f"PostgreSQL ended at once: {self.log.read_text()}")
+
+    def _serve(self, programs: Path, options: dict[str, Any]) -> bool:
+        """Start the server. False if it ended at once."""
         settings = {**self.SETTINGS, "port": str(self.port)}
         words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         with self.log.open("ab") as sink:
@@ -315,8 +325,8 @@ class PostgresServer:
             raise
         if process.poll() is not None:
             reaper().release(process.pid)
-            raise ServerDidNotStart(f"PostgreSQL ended at once: {self.log.read_text()}")
-        return self
+            return False
+        return True
 
     def _programs(self) -> Path:
         """Return the directory of initdb and postgres, copied where another user may not go."""

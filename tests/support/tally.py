@@ -6,7 +6,7 @@ from typing import Any
 
 import redis
 
-SCRIPT_CALLS = frozenset({"evalsha", "eval", "info", "config|resetstat"})
+SCRIPT_CALLS = frozenset({"fcall", "evalsha", "eval", "info", "config|resetstat"})
 """What is not a call of a script."""
 
 
@@ -36,7 +36,7 @@ class Tally:
                 then = before.get(name, {"calls": 0, "usec": 0})
                 if name not in SCRIPT_CALLS:
                     self.calls += facts["calls"] - then["calls"]
-                elif name == "evalsha":
+                elif name in {"fcall", "evalsha"}:
                     self.scripts += facts["calls"] - then["calls"]
                     self.script_us += facts["usec"] - then["usec"]
 

@@ -8,14 +8,14 @@ from rq_core.wire import AsyncPoolWire, PoolWire
 
 
 def _is_call(command: Sequence[Any]) -> bool:
-    return bool(command[0] == "EVALSHA")
+    return command[0] in {"FCALL", "EVALSHA"}
 
 
 class LossyWire:
     """A PoolWire that can lose the replies of exchanges with script calls, after they were carried out.
 
     ``lose`` says how many more times, ``keep`` how many of the replies still come; ``between`` is called after
-    each loss, so before the client sends again. ``flush`` makes the server forget its scripts before the command
+    each loss, so before the client sends again. ``flush`` makes the server forget its functions before the command
     with that index. ``sent`` keeps every exchange.
     """
 
@@ -48,7 +48,7 @@ class LossyWire:
         if not calls or self.flush is None:
             return self._wire.exchange(commands)
         at, self.flush = self.flush, None
-        mixed = [*commands[:at], ["SCRIPT", "FLUSH"], *commands[at:]]
+        mixed = [*commands[:at], ["FUNCTION", "FLUSH"], *commands[at:]]
         replies = self._wire.exchange(mixed)
         return [*replies[:at], *replies[at + 1 :]]
 

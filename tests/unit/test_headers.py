@@ -139,8 +139,8 @@ FALSE = {
     ),
     "unused fact": (
         "requeue.lua",
-        "Meta: sequence",
-        "Meta: sequence colour",
+        "Later: sequence",
+        "Later: sequence colour",
         "requeue.lua: declares colour in Meta but does not use it",
     ),
     "strange flag": (

@@ -11,6 +11,7 @@ import pytest
 
 from rq_core import errors
 from rq_core.job import NewJob, profile
+from rq_core.library import function
 from rq_core.operations import (
     Accepted,
     Lost,
@@ -23,7 +24,7 @@ from rq_core.operations import (
     T,
     Unsent,
 )
-from rq_core.scripts import script
+from rq_core.scripts import Script
 
 OK = ["ok"]
 EPOCH = ["epoch"]
@@ -40,6 +41,7 @@ class Server:
         self.replies: dict[str, deque[Any]] = {
             "INFO": deque(["redis_version:7.2.0\r\nmaxmemory_policy:noeviction"]),
             "SADD": deque([1]),
+            "FUNCTION": deque(["rq_core"]),
             "SCRIPT": deque(["sha"]),
             "handshake": deque([GREETING]),
             **{name: deque(given) for name, given in replies.items()},
@@ -87,13 +89,17 @@ class Server:
         return [args for seen, args in self.seen if seen == name]
 
 
-_BY_SHA = {script(name).sha: script(name) for name in ("enqueue", "handshake", "claim", "complete")}
+_KNOWN: dict[str, Script] = {
+    verb: function(name)
+    for name in ("enqueue", "handshake", "claim", "complete")
+    for verb in (function(name).function, function(name).sha)
+}
 
 
 def _read(command: list[Any]) -> tuple[str, dict[str, Any]]:
-    if command[0] != "EVALSHA":
+    if command[0] not in {"FCALL", "EVALSHA"}:
         return str(command[0]), {}
-    found = _BY_SHA[command[1]]
+    found = _KNOWN[command[1]]
     values = command[3 + command[2] :]
     args = dict(zip(found.args, values, strict=False))
     args["each"] = values[len(found.args) :]
@@ -113,15 +119,57 @@ def calls(server: Server, name: str = "enqueue") -> list[tuple[str, int]]:
     return [(args["slot"], args["number"]) for args in server.sent(name)]
 
 
-def test_a_forgotten_script_is_loaded_and_sent_again_with_the_same_number() -> None:
-    server = Server(enqueue=[ReplyError("NOSCRIPT No matching script"), OK])
+FORGOTTEN = ReplyError("ERR Function not found")
+
+
+def test_a_forgotten_function_is_loaded_and_sent_again_with_the_same_number() -> None:
+    server = Server(enqueue=[FORGOTTEN, OK])
 
     accepted = server.run(plans(server).enqueue([job(1)]))
 
     assert accepted.ids == ("job-1",)
-    assert server.names()[-3:] == ["enqueue", "SCRIPT", "enqueue"]
+    assert server.names()[-3:] == ["enqueue", "FUNCTION", "enqueue"]
     first, second = calls(server)
     assert first == second
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        ReplyError("ERR unknown command 'FCALL', with args beginning with:"),
+        ReplyError("NOPERM this user has no permissions to run the 'fcall' command"),
+    ],
+)
+def test_a_server_that_knows_no_functions_gets_scripts(reply: Exception) -> None:
+    server = Server(
+        enqueue=[reply, ReplyError("NOSCRIPT No matching script"), OK], handshake=[GREETING]
+    )
+
+    operations = plans(server)
+    assert server.run(operations.enqueue([job(1)])).ids == ("job-1",)
+    assert server.names()[-4:] == ["enqueue", "enqueue", "SCRIPT", "enqueue"]
+    assert len(set(calls(server))) == 1
+
+    server.run(operations.enqueue([job(2)]))
+    assert server.names()[-1] == "enqueue"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        ReplyError("OOM command not allowed when used memory > 'maxmemory'"),
+        ReplyError("NOPERM this user has no permissions to run the 'function|load' command"),
+    ],
+)
+def test_a_server_that_takes_no_functions_gets_scripts(reply: Exception) -> None:
+    """A full server takes no new library, but it has to be able to drain itself."""
+    server = Server(
+        enqueue=[FORGOTTEN, ReplyError("NOSCRIPT No matching script"), OK], FUNCTION=[reply]
+    )
+
+    assert server.run(plans(server).enqueue([job(1)])).ids == ("job-1",)
+
+    assert server.names()[-5:] == ["enqueue", "FUNCTION", "enqueue", "SCRIPT", "enqueue"]
 
 
 def test_a_new_epoch_is_met_with_a_handshake_and_the_same_number() -> None:
@@ -232,7 +280,15 @@ def test_a_call_that_may_have_been_carried_out_is_not_given_up_so_soon() -> None
 )
 def test_a_script_that_cannot_be_loaded_ends_in_an_error(reply: Exception) -> None:
     """Without a limit the client would ask for ever, without a pause."""
-    server = Server(enqueue=[ReplyError("NOSCRIPT No matching script")], SCRIPT=[reply])
+    forgotten = [FORGOTTEN, ReplyError("NOSCRIPT No matching script")]
+    server = Server(enqueue=forgotten, FUNCTION=[ReplyError("NOPERM no")], SCRIPT=[reply])
+
+    with pytest.raises(errors.ServerError):
+        server.run(plans(server).enqueue([job(1)]))
+
+
+def test_a_server_that_cannot_be_reached_for_loading_ends_in_an_error() -> None:
+    server = Server(enqueue=[FORGOTTEN], FUNCTION=[Unsent("")])
 
     with pytest.raises(errors.ServerError):
         server.run(plans(server).enqueue([job(1)]))

@@ -154,7 +154,7 @@ async def test_an_error_that_nobody_foresaw_does_not_end_the_worker(
 
     class Wire(AsyncPoolWire):
         async def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-            if len(broken) < 2 and commands[0][0] == "EVALSHA" and witness.lines():
+            if len(broken) < 2 and commands[0][0] == "FCALL" and witness.lines():
                 broken.append(str(commands[0]))
                 raise KeyError("nobody foresaw this")
             return await super().exchange(commands)

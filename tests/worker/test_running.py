@@ -344,7 +344,7 @@ async def test_forgotten_scripts_are_loaded_again_without_anybody_noticing(
 ) -> None:
     async with run_worker():
         for n in range(20):
-            client.run(client.operations.ask([["SCRIPT", "FLUSH"]]))
+            client.run(client.operations.ask([["FUNCTION", "FLUSH"]]))
             await crew.coroutine.enqueue_async(n=n)
         await wait_until_async(lambda: len(witness.lines()) == 20, "all jobs ran")
 

@@ -135,7 +135,7 @@ def change(
             seconds = time.perf_counter() - changed
             told = f"; {count:,} claimed in {seconds:.1f} s by {claims:,} claims of 10"
         slow: Any = control.slowlog_get(100_000)
-        longest = max((e["duration"] for e in slow if "EVALSHA" in str(e["command"])), default=0)
+        longest = max((e["duration"] for e in slow if "FCALL" in str(e["command"])), default=0)
         return Change(
             what,
             (changed - began) * 1e3,
@@ -201,7 +201,7 @@ def first_cap(server: RedisServer, jobs: int) -> Change:
                 admitted += len(found.jobs)
             assert found.more or ran == "beside"
         slow: Any = control.slowlog_get(100_000)
-        longest = max((e["duration"] for e in slow if "EVALSHA" in str(e["command"])), default=0)
+        longest = max((e["duration"] for e in slow if "FCALL" in str(e["command"])), default=0)
         return Change(
             f"{jobs:,} plain jobs, their task's first cap set to 1",
             (changed - began) * 1e3,

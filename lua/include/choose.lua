@@ -1,0 +1,244 @@
+--[[ choose: which jobs a claim takes: by priority; in each the oldest first, from the plain list and from the open lanes.
+
+Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled leases dead expiring wake slots
+Meta: fair caps_by_task
+Uses: sweep plain lanes state meta batch digits
+]]
+
+-- The jobs that are taken, side by side. One whose line is of the usual form has a head and a place in line; any
+-- other has a record.
+local chosen = 0
+local chosen_ids, chosen_specs, chosen_limits, chosen_lanes = {}, {}, {}, {}
+local chosen_heads, chosen_seqs, chosen_jobs = {}, {}, {}
+local chosen_bytes = 0
+local moves = 0            -- visits of lanes that gave no job, and jobs that were moved
+local capped_tasks = {}
+
+local function full()
+  return chosen >= limit or chosen_bytes >= bytes_max
+end
+
+local function choose(id, spec, limits, lane, head, seq, job)
+  spec = spec or redis.call('HGET', jobs, id) or ''
+  chosen = chosen + 1
+  chosen_ids[chosen], chosen_specs[chosen], chosen_limits[chosen], chosen_lanes[chosen] = id, spec, limits, lane
+  chosen_heads[chosen], chosen_seqs[chosen], chosen_jobs[chosen] = head, seq, job
+  chosen_bytes = chosen_bytes + #spec
+  if job then
+    job.chosen = true
+  end
+end
+
+--- The lane that a job of this task has to be moved into, because the task got a cap after it was enqueued; nil if none.
+local function other_lane(task, lane)
+  task = 'task=' .. task
+  if capped_tasks[task] == nil then
+    capped_tasks[task] = redis.call('HEXISTS', caps, task) == 1
+  end
+  if not capped_tasks[task] or (lane .. '+'):find('+' .. task .. '+', 1, true) then
+    return nil
+  end
+  return lane:sub(1, 1) .. '+' .. task .. lane:sub(2)
+end
+
+--- Put a ready job into another lane. It keeps its place in line, and there is no event: nothing happened to it.
+local function move_job(job, name)
+  job.lane = name
+  put(lane_of(name), count(job, 'seq'), job.id, job)
+  if not job.moved then
+    job.moved = true
+    back[#back + 1] = job
+  end
+  moves = moves + 1
+end
+
+-- The open lanes, in order: those of Redis that this call has not met, read in pages, and those that it has.
+local page, page_at, page_offset, page_step, stored_open = nil, 1, 0, 4, nil
+
+--- The order of the open lane that comes first; nil if none of this priority, or a higher one, is left.
+local function first_open(priority)
+  stored_open = nil
+  while true do
+    if not page or page_at > #page then
+      if page_offset < 0 then
+        break
+      end
+      page = redis.call('ZRANGE', open, digits(page_offset), digits(page_offset + page_step - 1), 'WITHSCORES')
+      page_offset = #page == 2 * page_step and page_offset + page_step or -1
+      page_step, page_at = math.min(page_step * 2, 100), 1
+    elseif known_lanes[page[page_at]] then
+      page_at = page_at + 2
+    else
+      stored_open = tonumber(page[page_at + 1])
+      break
+    end
+  end
+  local known = first_known()
+  local order = known and known.order
+  if stored_open and (not order or stored_open < order) then
+    order = stored_open
+  end
+  return order and order < (priority + 1) * RANK and order or nil
+end
+
+--- That lane.
+local function take_open(order)
+  if order ~= stored_open then
+    return first_known()
+  end
+  return meet_lane(page[page_at], 'open', nil, page[page_at + 1])
+end
+
+--- The line of a lane's first job, and its spec if it was read, too. Lines are read in steps that double, like those of
+--- the plain lists.
+local function line_of(lane, member)
+  local members, at = lane.members, lane.at
+  if members[at] ~= member then
+    return redis.call('HGET', state, id_of(lane, member))
+  end
+  if at > lane.read then
+    local step = lane.read_step
+    lane.read_step = step * 2
+    if step == 1 then
+      local id = id_of(lane, member)
+      return redis.call('HGET', state, id), redis.call('HGET', jobs, id)
+    end
+    local ids = {}
+    for i = at, math.min(at + math.min(step, limit - chosen) - 1, #members) do
+      ids[#ids + 1] = id_of(lane, members[i])
+    end
+    lane.lines, lane.specs = read_many(state, ids), read_many(jobs, ids)
+    lane.read_from, lane.read = at - 1, at - 1 + #ids
+  end
+  return lane.lines[at - lane.read_from], lane.specs[at - lane.read_from]
+end
+
+--- In a fair queue a lane keeps its order when it loses its head for another reason than being served.
+local function keep_open(lane)
+  if lane.where == 'open' and is_fair() then
+    stand(lane)
+  end
+  moved_on(lane)
+end
+
+--- The job at the head of a lane: its line's parts, as `choose` wants them; nil if the member leads nowhere.
+local function head_of(lane, member)
+  local job = lane.jobs and lane.jobs[member]
+  if job then
+    return nil, nil, nil, job
+  end
+  local line, spec = line_of(lane, member)
+  if not line then
+    return nil
+  end
+  -- What is to be found in the line of a job that was never claimed is known, so a plain search is enough.
+  local seq = member:match('^0*(%d+)', lane.shape.seq_from)
+  local ending = ' lane=' .. lane.name .. ' seq=' .. seq .. ' since='
+  local at = line:find(ending, 1, true)
+  if at and line:sub(1, 11) == 'ready task=' then
+    return line:sub(7, at + 5 + #lane.name), seq, spec, nil
+  end
+  job = read_line(line)
+  if job.state ~= 'ready' or job.lane ~= lane.name then
+    return nil
+  end
+  job.id = id_of(lane, member)
+  return nil, nil, spec, job
+end
+
+--- Take the first job of an open lane, or let the lane move on.
+local function serve(lane)
+  local shape, fair_queue = lane.shape, is_fair()
+  if fair_queue and shape.rank * RANK + finish_of(shape.key) > lane.order then
+    -- Jobs of this key were served from other lanes since it was put here.
+    moves = moves + 1
+    reorder(lane, shape.rank * RANK + finish_of(shape.key))
+    moved_on(lane)
+    return
+  end
+  local member = peek(lane)
+  local head, seq, spec, job
+  if member then
+    head, seq, spec, job = head_of(lane, member)
+  end
+  if not head and not job then
+    -- It leads nowhere.
+    moves = moves + 1
+    if member then
+      remove(lane, member)
+    else
+      lane.where = nil
+    end
+    keep_open(lane)
+    return
+  end
+  if facts.caps_by_task and not shape.of_task then
+    local elsewhere = other_lane(job and job.task or head:match('^task=(%S+)'), lane.name)
+    if elsewhere then
+      job = job or read_line(redis.call('HGET', state, id_of(lane, member)))
+      job.id = id_of(lane, member)
+      remove(lane, member)
+      move_job(job, elsewhere)
+      keep_open(lane)
+      return
+    end
+  end
+  local wanted = scopes_of(lane)
+  local refused_by = acquire_all(wanted, now)
+  if refused_by then
+    moves = moves + 1
+    block(lane, refused_by)
+    moved_on(lane, refused_by)
+    return
+  end
+  local id = job and job.id or id_of(lane, member)
+  hold(wanted, id)
+  lane.limits = lane.limits or limits_in_force(wanted)
+  remove(lane, member)
+  if fair_queue then
+    serve_fairly(lane)
+  end
+  choose(id, spec, lane.limits, lane.name, head, seq, job)
+  moved_on(lane)
+end
+
+--- Take the plain job that comes next, or move it into its lane.
+local function serve_plain()
+  local id, spec, head, seq, job = plain_id, plain_spec, plain_head, plain_seq, plain_job
+  local line = list_lines and list_lines[list_at]
+  pass_plain()
+  local elsewhere = facts.caps_by_task and
+    other_lane(job and job.task or head:match('^task=(%S+)'), tostring(source_priority))
+  if not elsewhere then
+    choose(id, spec, '', '', head, seq, job)
+    return
+  end
+  if not job then
+    job = read_line(line)
+    job.id = id
+  end
+  move_job(job, elsewhere)
+end
+
+--- Choose, and return how many plain jobs stay behind.
+local function choose_jobs()
+  local left = 0
+  for priority = 0, 3 do
+    open_source(priority)
+    while not full() do
+      local kind = peek_plain(limit - chosen)
+      local order = moves <= sweep_max and first_open(priority)
+      -- In a fair queue, plain jobs are those from before it was fair.
+      if order and (not kind or not is_fair() and order - priority * RANK < tonumber(plain_seq)) then
+        serve(take_open(order))
+      elseif kind and (moves <= sweep_max or not facts.caps_by_task or
+          not other_lane(plain_job and plain_job.task or plain_head:match('^task=(%S+)'), tostring(priority))) then
+        serve_plain()
+      else
+        break
+      end
+    end
+    left = left + close_source()
+  end
+  return left
+end

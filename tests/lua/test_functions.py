@@ -1,0 +1,127 @@
+"""The scripts as Redis functions: nothing of a call is left for the next one, and servers without functions will do."""
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from rq_core.scopes import lane_name
+from rq_core.scripts import Script, names
+from tests.support.clock import timed
+from tests.support.seed import LEASE_MS, Seed
+from tests.support.snapshots import Snapshot
+
+LANES = [
+    "",
+    *(lane_name(2, ["task=t", f"tenant={tenant}"]) for tenant in "abc"),
+    lane_name(0, ["calls@60s=x"]),
+]
+
+
+def as_script(name: str) -> Script:
+    """The same text, sent with EVALSHA: every call begins from nothing."""
+    made = timed(name).instead
+    assert made is not None
+    return made
+
+
+def history(seed: Seed, number: int) -> Iterator[Snapshot]:
+    """The queue after each of some random calls that meet, block, open and empty lanes, fail halfway, and repeat."""
+    chance = random.Random(number)
+    seed.cap("task=t", 3)
+    seed.cap("tenant", 1)
+    seed.cap("calls@60s", "2/60000ms/1")
+    held = []
+    ids = iter(range(1_000))
+
+    def enqueue() -> None:
+        lane = chance.choice(LANES)
+        delay = chance.choice([0, 0, 500])
+        priority = "critical" if lane.startswith("0") else "normal"
+        seed.enqueue(
+            *(
+                seed.job(f"j-{next(ids)}", lane=lane, priority=priority, delay_ms=delay)
+                for _ in range(chance.randint(1, 4))
+            )
+        )
+
+    def claim() -> None:
+        held.extend(seed.claim(chance.randint(1, 5)).jobs)
+
+    def end() -> None:
+        chance.shuffle(held)
+        done = [held.pop() for _ in range(min(len(held), chance.randint(1, 3)))]
+        if done:
+            chance.choice([seed.complete, seed.fail, seed.rollback])(*done)
+
+    def cancel() -> None:
+        seed.cancel(f"j-{chance.randint(0, 60)}")
+
+    def change() -> None:
+        seed.cap(*chance.choice([("task=t", 5), ("task=t", 1), ("tenant", 2), ("tenant", "none")]))
+
+    def wait() -> None:
+        seed.advance(chance.choice([200, 600, LEASE_MS + 1]))
+
+    for _ in range(80):
+        chance.choices([enqueue, claim, end, cancel, change, wait], [4, 6, 5, 1, 1, 2])[0]()
+        yield seed.snapshot()
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_a_function_keeps_nothing_of_a_call(redis_url: str, number: int) -> None:
+    """A function's variables outlive a call, those of a script do not: both must write the same bytes."""
+    kinds: list[Callable[[str], Script]] = [timed, as_script]
+    told = []
+    for scripts in kinds:
+        with Seed(redis_url, scripts=scripts) as seed:
+            seed.control.flushall()
+            seed.clock.set(seed.now)
+            told.append(list(history(seed, number)))
+            seed.assert_consistent()
+    for step, (kept, fresh) in enumerate(zip(*told, strict=True)):
+        kept["meta"].pop("replid"), fresh["meta"].pop("replid")
+        assert kept == fresh, f"after call {step} of history {number}"
+
+
+@pytest.fixture
+def narrow(redis_url: str) -> Iterator[Seed]:
+    """A client whose user may run scripts but no functions."""
+    with Seed(redis_url, name="c-admin") as admin:
+        admin.control.execute_command(
+            "ACL", "SETUSER", "narrow", "on", ">secret", "~*", "+@all", "-fcall", "-function"
+        )  # type: ignore[no-untyped-call]
+        kind, _, rest = redis_url.partition("://")
+        url = f"{kind}://narrow:secret@{rest}"
+        with Seed(url, name="c-narrow") as seed:
+            yield seed
+        admin.control.execute_command("ACL", "DELUSER", "narrow")  # type: ignore[no-untyped-call]
+
+
+def test_a_user_without_functions_works_by_scripts(narrow: Seed) -> None:
+    narrow.enqueue("a", "b")
+    first, second = narrow.claim().jobs
+    assert narrow.complete(first) == {}
+    narrow.fail(second, verdict="final")
+    narrow.assert_consistent()
+
+
+def test_a_full_server_that_lost_its_functions_drains_by_scripts(seed: Seed) -> None:
+    seed.enqueue("a", "b")
+    seed.control.execute_command("FUNCTION", "FLUSH")  # type: ignore[no-untyped-call]
+    seed.control.config_set("maxmemory", "1")
+    try:
+        first, second = seed.claim().jobs
+        assert seed.complete(first, second) == {}
+    finally:
+        seed.control.config_set("maxmemory", "0")
+    seed.assert_consistent()
+
+
+def test_every_script_has_a_name_that_says_what_it_is(seed: Seed) -> None:
+    """`SLOWLOG` and `MONITOR` show the function's name where they would show a digest."""
+    for name in names():
+        seed.control.execute_command(*timed(name).loading)  # type: ignore[no-untyped-call]
+    loaded = seed.control.execute_command("FUNCTION", "LIST", "LIBRARYNAME", "rqc_claim_*")  # type: ignore[no-untyped-call]
+    assert loaded
+    assert all(timed(name).function.startswith(f"rqc_{name}_") for name in names())
