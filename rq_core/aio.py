@@ -7,9 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from rq_core import operations as ops
+from rq_core.answers import (
+    Accepted,
+    CapChange,
+    Handshake,
+    JobState,
+    QueueCounts,
+    Restoration,
+    Restored,
+)
 from rq_core.job import NewJob
 from rq_core.keys import DEFAULT_PREFIX, queue_keys
+from rq_core.operations import ENQUEUE_CHUNK, Operations
+from rq_core.plans import Call, Patience, Plan, Send
 from rq_core.scopes import CapEntry
 from rq_core.wire import DEFAULT_URL, AsyncPoolWire
 
@@ -28,22 +38,22 @@ class AsyncClient:
         *,
         prefix: str = DEFAULT_PREFIX,
         name: str | None = None,
-        patience: ops.Patience | None = None,
+        patience: Patience | None = None,
         wire: AsyncPoolWire | None = None,
-        operations: ops.Operations | None = None,
+        operations: Operations | None = None,
     ) -> None:
         self.url = url
-        self.operations = operations or ops.Operations(
+        self.operations = operations or Operations(
             prefix=prefix, url=url, name=name, patience=patience
         )
         self._wire = wire or AsyncPoolWire(url)
         self._in_flight = 0
-        self._waiting: list[tuple[NewJob, asyncio.Future[ops.Accepted]]] = []
+        self._waiting: list[tuple[NewJob, asyncio.Future[Accepted]]] = []
         self._under_way: set[str] = set()
         """Ids of jobs in enqueue calls that are not answered yet."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def run(self, plan: ops.Plan[T]) -> T:
+    async def run(self, plan: Plan[T]) -> T:
         """Drive a plan to its end."""
         reply: Any = None
         while True:
@@ -52,7 +62,7 @@ class AsyncClient:
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             try:
-                if isinstance(step, ops.Send):
+                if isinstance(step, Send):
                     reply = await self._wire.exchange(step.commands)
                 else:
                     await asyncio.sleep(step.seconds)
@@ -81,21 +91,21 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    async def handshake(self, queue: str) -> ops.Handshake:
+    async def handshake(self, queue: str) -> Handshake:
         """See Operations.handshake."""
         return await self.run(self.operations.handshake(queue))
 
-    async def enqueue(self, jobs: Iterable[NewJob]) -> ops.Accepted:
+    async def enqueue(self, jobs: Iterable[NewJob]) -> Accepted:
         """See Operations.enqueue."""
         return await self.run(self.operations.enqueue(jobs))
 
-    async def enqueue_one(self, job: NewJob) -> ops.Accepted:
+    async def enqueue_one(self, job: NewJob) -> Accepted:
         """Enqueue one job, together with others that are enqueued at the same time. Returns what became of this one.
 
         A few calls are under way at once; jobs that come meanwhile share the next. An error of a shared call is
         raised to each of its callers.
         """
-        future: asyncio.Future[ops.Accepted] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
         self._waiting.append((job, future))
         if self._in_flight < ENQUEUES_IN_FLIGHT:
             self._in_flight += 1
@@ -118,23 +128,23 @@ class AsyncClient:
                     others = accepted.others()
                     for job, future in batch:
                         if not future.done():
-                            future.set_result(others.get(job.id) or ops.Accepted((job.id,)))
+                            future.set_result(others.get(job.id) or Accepted((job.id,)))
                 finally:
                     self._under_way.difference_update(job.id for job, _ in batch)
         finally:
             self._in_flight -= 1
 
-    def _next_batch(self) -> list[tuple[NewJob, asyncio.Future[ops.Accepted]]]:
+    def _next_batch(self) -> list[tuple[NewJob, asyncio.Future[Accepted]]]:
         """Take the next call's jobs, all of one queue; none: what waits is for the calls under way to take.
 
         An id is under way once: so each outcome is one job's, and the first to come is the one that is accepted.
         """
         queue: str | None = None
-        batch: dict[str, tuple[NewJob, asyncio.Future[ops.Accepted]]] = {}
+        batch: dict[str, tuple[NewJob, asyncio.Future[Accepted]]] = {}
         rest = []
         for each in self._waiting:
             job = each[0]
-            fits = queue in (None, job.queue) and len(batch) < ops.ENQUEUE_CHUNK
+            fits = queue in (None, job.queue) and len(batch) < ENQUEUE_CHUNK
             if fits and job.id not in batch and job.id not in self._under_way:
                 queue = job.queue
                 batch[job.id] = each
@@ -143,11 +153,11 @@ class AsyncClient:
         self._waiting = rest
         return list(batch.values())
 
-    async def carry_out(self, calls: Sequence[ops.Call[Any]]) -> list[Any]:
+    async def carry_out(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """See Operations.carry_out."""
         return await self.run(self.operations.carry_out(calls))
 
-    async def one(self, call: ops.Call[T]) -> T:
+    async def one(self, call: Call[T]) -> T:
         """See Operations.one."""
         return await self.run(self.operations.one(call))
 
@@ -183,7 +193,7 @@ class AsyncClient:
         source: str = "live",
         by: str | None = None,
         why: str = "",
-    ) -> dict[str, ops.CapChange]:
+    ) -> dict[str, CapChange]:
         """See Operations.set_caps."""
         plan = self.operations.set_caps(queue, limits, source=source, by=by, why=why)
         return await self.run(plan)
@@ -206,29 +216,29 @@ class AsyncClient:
         """See Operations.queues."""
         return await self.run(self.operations.queues())
 
-    async def counts(self, queue: str) -> ops.QueueCounts:
+    async def counts(self, queue: str) -> QueueCounts:
         """See Operations.counts."""
         return await self.run(self.operations.counts(queue))
 
-    async def job(self, job_id: str, queues: Sequence[str] | None = None) -> ops.JobState | None:
+    async def job(self, job_id: str, queues: Sequence[str] | None = None) -> JobState | None:
         """See Operations.job. Without ``queues``, all are searched."""
         return await self.run(
             self.operations.job(job_id, await self.queues() if queues is None else queues)
         )
 
-    async def dead(self, queue: str, limit: int = 100) -> list[ops.JobState]:
+    async def dead(self, queue: str, limit: int = 100) -> list[JobState]:
         """See Operations.dead."""
         return await self.run(self.operations.dead(queue, limit))
 
     async def restore(
         self,
         queue: str,
-        records: Sequence[ops.Restoration],
+        records: Sequence[Restoration],
         *,
         after: str,
         by: str | None = None,
         why: str = "",
-    ) -> ops.Restored:
+    ) -> Restored:
         """See Operations.restore."""
         plan = self.operations.restore(queue, records, after=after, by=by, why=why)
         return await self.run(plan)

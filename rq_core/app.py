@@ -51,8 +51,10 @@ from rq_core.task import TIMEOUT_MIN, AsyncTask, Isolation, JobOptions, Priority
 
 if TYPE_CHECKING:
     from rq_core.aio import AsyncClient
+    from rq_core.answers import Accepted, CapChange
     from rq_core.client import Client
-    from rq_core.operations import Accepted, CapChange, Operations, Patience, Plan
+    from rq_core.operations import Operations
+    from rq_core.plans import Patience, Plan
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -486,7 +488,7 @@ class App:
         client = self.async_client()
         if not isinstance(jobs, AsyncIterable):
             return await client.enqueue(jobs)
-        from rq_core.operations import Accepted
+        from rq_core.answers import Accepted
 
         parts: list[Accepted] = []
         chunk: list[NewJob] = []

@@ -13,9 +13,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from rq_core import operations as ops
+from rq_core.answers import (
+    Accepted,
+    CapChange,
+    Handshake,
+    JobState,
+    QueueCounts,
+    Restoration,
+    Restored,
+)
 from rq_core.job import NewJob
 from rq_core.keys import DEFAULT_PREFIX, queue_keys
+from rq_core.operations import Operations
+from rq_core.plans import Call, Patience, Plan, Send
 from rq_core.scopes import CapEntry
 from rq_core.wire import DEFAULT_URL, PoolWire, Wire
 
@@ -31,19 +41,19 @@ class Client:
         *,
         prefix: str = DEFAULT_PREFIX,
         name: str | None = None,
-        patience: ops.Patience | None = None,
+        patience: Patience | None = None,
         wire: Wire | None = None,
-        operations: ops.Operations | None = None,
+        operations: Operations | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.url = url
-        self.operations = operations or ops.Operations(
+        self.operations = operations or Operations(
             prefix=prefix, url=url, name=name, patience=patience
         )
         self._wire = wire or PoolWire(url)
         self._sleep = sleep
 
-    def run(self, plan: ops.Plan[T]) -> T:
+    def run(self, plan: Plan[T]) -> T:
         """Drive a plan to its end."""
         reply: Any = None
         while True:
@@ -51,7 +61,7 @@ class Client:
                 step = plan.send(reply)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            if isinstance(step, ops.Send):
+            if isinstance(step, Send):
                 reply = self._wire.exchange(step.commands)
             else:
                 self._sleep(step.seconds)
@@ -72,19 +82,19 @@ class Client:
     ) -> None:
         self.close()
 
-    def handshake(self, queue: str) -> ops.Handshake:
+    def handshake(self, queue: str) -> Handshake:
         """See Operations.handshake."""
         return self.run(self.operations.handshake(queue))
 
-    def enqueue(self, jobs: Iterable[NewJob]) -> ops.Accepted:
+    def enqueue(self, jobs: Iterable[NewJob]) -> Accepted:
         """See Operations.enqueue."""
         return self.run(self.operations.enqueue(jobs))
 
-    def carry_out(self, calls: Sequence[ops.Call[Any]]) -> list[Any]:
+    def carry_out(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """See Operations.carry_out."""
         return self.run(self.operations.carry_out(calls))
 
-    def one(self, call: ops.Call[T]) -> T:
+    def one(self, call: Call[T]) -> T:
         """See Operations.one."""
         return self.run(self.operations.one(call))
 
@@ -120,7 +130,7 @@ class Client:
         source: str = "live",
         by: str | None = None,
         why: str = "",
-    ) -> dict[str, ops.CapChange]:
+    ) -> dict[str, CapChange]:
         """See Operations.set_caps."""
         plan = self.operations.set_caps(queue, limits, source=source, by=by, why=why)
         return self.run(plan)
@@ -143,15 +153,15 @@ class Client:
         """See Operations.queues."""
         return self.run(self.operations.queues())
 
-    def counts(self, queue: str) -> ops.QueueCounts:
+    def counts(self, queue: str) -> QueueCounts:
         """See Operations.counts."""
         return self.run(self.operations.counts(queue))
 
-    def job(self, job_id: str, queues: Sequence[str] | None = None) -> ops.JobState | None:
+    def job(self, job_id: str, queues: Sequence[str] | None = None) -> JobState | None:
         """See Operations.job. Without ``queues``, all are searched."""
         return self.run(self.operations.job(job_id, self.queues() if queues is None else queues))
 
-    def dead(self, queue: str, limit: int = 100) -> list[ops.JobState]:
+    def dead(self, queue: str, limit: int = 100) -> list[JobState]:
         """See Operations.dead."""
         return self.run(self.operations.dead(queue, limit))
 
@@ -166,12 +176,12 @@ class Client:
     def restore(
         self,
         queue: str,
-        records: Sequence[ops.Restoration],
+        records: Sequence[Restoration],
         *,
         after: str,
         by: str | None = None,
         why: str = "",
-    ) -> ops.Restored:
+    ) -> Restored:
         """See Operations.restore."""
         return self.run(self.operations.restore(queue, records, after=after, by=by, why=why))
 

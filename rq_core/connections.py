@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rq_core.aio import AsyncClient
     from rq_core.client import Client
-    from rq_core.operations import Patience
+    from rq_core.plans import Patience
 
 
 class Connections:

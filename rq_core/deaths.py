@@ -20,7 +20,8 @@ from rq_core.keys import queue_keys
 from rq_core.settings import BATCH_MAX
 
 if TYPE_CHECKING:
-    from rq_core.operations import Operations, Plan
+    from rq_core.operations import Operations
+    from rq_core.plans import Plan
     from rq_core.task import Task
 
 LOOK_EVERY: Final = 5.0
@@ -120,7 +121,7 @@ def _job_of(
     queue: str, job_id: str, line: str, spec: str, tasks: Mapping[str, Task[Any, Any]]
 ) -> NewJob | None:
     # Imported here: whoever only defines tasks needs none of it.
-    from rq_core.operations import read_state_line
+    from rq_core.answers import read_state_line
 
     job = read_state_line(queue, job_id, line, spec)
     if job.state != "dead" or hook_name(job.fields.get("task", "")) not in tasks:

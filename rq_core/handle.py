@@ -9,9 +9,9 @@ from rq_core.errors import AuditNotConfigured, ScopeFull
 from rq_core.machine import Event
 
 if TYPE_CHECKING:
+    from rq_core.answers import Accepted
     from rq_core.app import App
     from rq_core.job import NewJob
-    from rq_core.operations import Accepted
 
 R_co = TypeVar("R_co", covariant=True)
 """What the task's function returns."""

@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from rq_core.answers import Extended
 from rq_core.client import Client
 from rq_core.errors import RqCoreError
 from rq_core.job import Claim
 from rq_core.keys import queue_keys
 from rq_core.lease_table import LeaseTable
-from rq_core.operations import Call, Extended
+from rq_core.plans import Call
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,13 @@ from collections.abc import Collection, Mapping
 from typing import Final, Literal, NamedTuple
 
 from rq_core import errors
+from rq_core.answers import CapChange, read_state_line
 from rq_core.history import decode
 from rq_core.keys import queue_keys
 from rq_core.looks import entries_of
-from rq_core.operations import CapChange, Operations, Plan, pairs_of, read_state_line
+from rq_core.operations import Operations
 from rq_core.placing import NO_CAPS, families_of
+from rq_core.plans import Plan, pairs_of
 from rq_core.scopes import (
     CAP_MAX,
     DECLARED,

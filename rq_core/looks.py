@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from rq_core.answers import JobState, read_state_line
 from rq_core.errors import QueueDamaged
 from rq_core.keys import QueueKeys, queue_keys
 from rq_core.machine import DEFAULT_PRIORITY, PRIORITIES, State
-from rq_core.operations import JobState, Operations, Plan, pairs_of, read_state_line
+from rq_core.operations import Operations
+from rq_core.plans import Plan, pairs_of
 from rq_core.scopes import (
     QUEUE,
     WEIGHT,

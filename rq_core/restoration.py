@@ -10,6 +10,7 @@ import json
 from dataclasses import replace
 from typing import Any, Final
 
+from rq_core.answers import Restoration
 from rq_core.doctor.view import RECORD_FIELDS, write_line
 from rq_core.history import JobRecord
 from rq_core.machine import (
@@ -21,7 +22,6 @@ from rq_core.machine import (
     Event,
     State,
 )
-from rq_core.operations import Restoration
 
 _TARGETS: Final = {
     State.READY: State.READY,

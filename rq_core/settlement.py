@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from rq_core.job import Claim
-from rq_core.operations import Call, Operations
+from rq_core.operations import Operations
+from rq_core.plans import Call
 from rq_core.redaction import Redact, redacted
 
 MESSAGE_MAX: Final = 2_000

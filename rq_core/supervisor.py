@@ -25,7 +25,7 @@ from rq_core.errors import InvalidOption, RqCoreError
 from rq_core.health import Pulse, parse_address, probing
 from rq_core.lease_table import LeaseGuard, LeaseTable
 from rq_core.mirror_process import MirrorProcess
-from rq_core.operations import Patience
+from rq_core.plans import Patience
 from rq_core.wire import WORKER_SOCKET_TIMEOUT, PoolWire
 from rq_core.worker import CLAIM_MAX, Worker, WorkerOptions
 

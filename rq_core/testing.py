@@ -32,7 +32,8 @@ from rq_core.executor import LANE_CHANGED, Executor, Running
 from rq_core.job import Claim, read_spec
 from rq_core.keys import queue_keys
 from rq_core.limits import declare
-from rq_core.operations import Operations, Patience
+from rq_core.operations import Operations
+from rq_core.plans import Patience
 from rq_core.scripts import Script, Variant, build, directory
 from rq_core.settlement import Settlement, calls_of
 from rq_core.wire import AsyncPoolWire, PoolWire

@@ -19,7 +19,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from rq_core.errors import InvalidOption
-from rq_core.operations import Lost, ReplyError, Unsent
+from rq_core.plans import Lost, ReplyError, Unsent
 
 DEFAULT_URL: Final = "redis://localhost:6379/0"
 SOCKET_TIMEOUT: Final = 10.0

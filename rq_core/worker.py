@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rq_core import deaths
 from rq_core.aio import AsyncClient
+from rq_core.answers import Claimed
 from rq_core.client import Client
 from rq_core.errors import (
     HandlerSignal,
@@ -34,7 +35,7 @@ from rq_core.job import Claim
 from rq_core.keys import check_name, queue_keys
 from rq_core.lease import LeaseKeeper
 from rq_core.lease_table import LeaseTable
-from rq_core.operations import Call, Claimed, Lost, Patience, ReplyError, Unsent
+from rq_core.plans import Call, Lost, Patience, ReplyError, Unsent
 from rq_core.settlement import Settlement, calls_of
 from rq_core.suspects import SUSPECT, Suspects
 from rq_core.wire import WORKER_SOCKET_TIMEOUT, AsyncPoolWire, PoolWire

@@ -23,7 +23,7 @@ from rq_core.cli.words import ago, print_table, printable
 from rq_core.machine import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, State
 
 if TYPE_CHECKING:
-    from rq_core.operations import JobState, QueueCounts
+    from rq_core.answers import JobState, QueueCounts
 
 
 @click.command()

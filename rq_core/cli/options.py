@@ -92,7 +92,7 @@ def connect(redis_url: str, prefix: str) -> Client:
     """Return a client with the patience of somebody at a terminal."""
     from rq_core.client import Client
     from rq_core.ids import boot_id
-    from rq_core.operations import Patience
+    from rq_core.plans import Patience
 
     return Client(
         redis_url,

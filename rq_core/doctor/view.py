@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple
 
 from rq_core import scopes
+from rq_core.answers import read_state_line
 from rq_core.errors import QueueDamaged
 from rq_core.history import Entry, JobRecord, Undecodable, decode, fold
 from rq_core.machine import (
@@ -24,7 +25,6 @@ from rq_core.machine import (
     Priority,
     State,
 )
-from rq_core.operations import read_state_line
 
 RECORD_FIELDS: Final[dict[str, tuple[str, Any]]] = {
     "task": ("task", None),

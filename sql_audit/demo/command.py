@@ -15,7 +15,7 @@ import click
 
 from rq_core.client import Client
 from rq_core.errors import RqCoreError
-from rq_core.operations import Patience
+from rq_core.plans import Patience
 from sql_audit import migrate, queries
 from sql_audit.cli import print_report
 from sql_audit.database import Database

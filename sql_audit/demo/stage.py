@@ -17,10 +17,10 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, case, func, select
 
+from rq_core.answers import read_state_line
 from rq_core.client import Client
 from rq_core.keys import queue_keys, queues_key
 from rq_core.machine import CLAIMED_STATES
-from rq_core.operations import read_state_line
 from rq_core.task import Task
 from sql_audit.demo import tasks
 from sql_audit.schema import OUTCOMES, job_event

@@ -18,7 +18,7 @@ from rq_core import (
     ServerUnavailable,
 )
 from rq_core.job import NewJob, read_spec
-from rq_core.operations import Patience
+from rq_core.plans import Patience
 from rq_core.task import Task
 from tests.support.servers import RedisServer, free_port
 

@@ -22,7 +22,8 @@ from rq_core.client import Client
 from rq_core.job import NewJob, profile
 from rq_core.keys import queue_keys
 from rq_core.machine import Priority
-from rq_core.operations import IDS_CHUNK, Call
+from rq_core.operations import IDS_CHUNK
+from rq_core.plans import Call
 from sql_audit import migrate, restore
 from sql_audit.cli import audit
 from sql_audit.database import Database

@@ -15,7 +15,7 @@ import redis
 from rq_core import errors
 from rq_core.keys import KEY_TYPES
 from rq_core.machine import TRANSITIONS
-from rq_core.operations import Patience
+from rq_core.plans import Patience
 from rq_core.scripts import names
 from rq_core.settings import BATCH_MAX
 from tests.support.clock import CLOCK_KEY, timed, timed_with

@@ -11,7 +11,7 @@ from rq_core.client import Client
 from rq_core.doctor import examine
 from rq_core.ids import JobIds
 from rq_core.job import NewJob, profile
-from rq_core.operations import Patience
+from rq_core.plans import Patience
 from tests.support.consistency import assert_consistent
 from tests.support.servers import RedisServer
 from tests.support.wait import wait_until

@@ -9,10 +9,12 @@ import redis
 
 from rq_core import errors
 from rq_core.aio import AsyncClient
+from rq_core.answers import Accepted
 from rq_core.client import Client
 from rq_core.job import NewJob
 from rq_core.machine import State
-from rq_core.operations import Accepted, Call, Operations, Patience
+from rq_core.operations import Operations
+from rq_core.plans import Call, Patience
 from rq_core.scripts import names
 from tests.support.clock import timed
 from tests.support.consistency import assert_consistent

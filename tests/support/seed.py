@@ -8,21 +8,14 @@ from typing import Any, Self
 
 import redis
 
+from rq_core.answers import Accepted, CapChange, Claimed, Extended, Restoration
 from rq_core.client import Client
 from rq_core.history import Entry, JobRecord, decode
 from rq_core.job import Claim, NewJob, profile
 from rq_core.keys import queue_keys
 from rq_core.machine import Priority, State
-from rq_core.operations import (
-    Accepted,
-    Call,
-    CapChange,
-    Claimed,
-    Extended,
-    Operations,
-    Patience,
-    Restoration,
-)
+from rq_core.operations import Operations
+from rq_core.plans import Call, Patience
 from rq_core.restoration import put_back, take_out
 from rq_core.scopes import lane_name
 from rq_core.scripts import Script

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rq_core.operations import Lost, Unsent
+from rq_core.plans import Lost, Unsent
 from rq_core.wire import AsyncPoolWire, PoolWire
 
 

@@ -27,10 +27,10 @@ from rq_core import (
     ScopeFull,
 )
 from rq_core.aio import AsyncClient
+from rq_core.answers import Accepted
 from rq_core.handle import handle_of
 from rq_core.job import profile
 from rq_core.limits import Kept, read_limit, shown
-from rq_core.operations import Accepted
 from rq_core.placing import CACHED_MAX, CACHED_S, PolicyCache, read_policy
 from rq_core.scopes import Limit
 

@@ -14,7 +14,7 @@ import redis
 
 from rq_core import App, Cap, current_job
 from rq_core.errors import ServerUnavailable
-from rq_core.operations import Lost, Unsent
+from rq_core.plans import Lost, Unsent
 from rq_core.wire import AsyncPoolWire
 from rq_core.worker import Worker, WorkerOptions
 from tests.support import crew, outages

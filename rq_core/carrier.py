@@ -1,0 +1,357 @@
+"""How a call is carried out, whatever happens on the way.
+
+Call slots and their numbers, re-sending with the same number after a lost reply, loading scripts that the server
+forgot, the handshake that a new epoch asks for, and what an error reply means.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from rq_core import errors, library
+from rq_core.answers import Handshake, parse_handshake
+from rq_core.ids import boot_id
+from rq_core.keys import DEFAULT_PREFIX, check_name, queue_keys, queues_key
+from rq_core.machine import LAYOUT
+from rq_core.plans import Call, Lost, Patience, Pause, Plan, ReplyError, Send, T, Unsent
+from rq_core.scripts import Script
+
+log = logging.getLogger(__name__)
+
+
+_PASSWORD: Final = re.compile(r"(//[^/@\s:]*:)[^/\s]+@")
+
+
+ROUNDS_MAX: Final = 3
+"""Times that a call is sent again at once, after a handshake or when its library was loaded; then with pauses."""
+
+
+class Slot:
+    """A call slot: its calls are numbered, and one is in flight."""
+
+    __slots__ = ("name", "number")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.number = 0
+
+
+_OUTAGE: Final = (
+    "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "MISCONF",
+    "NOREPLICAS", "UNBLOCKED",
+)  # fmt: skip
+"""Error replies that say: not now. Nothing was carried out."""
+
+
+def _pause(attempt: int) -> Pause:
+    """0.05 s, doubling up to a second."""
+    return Pause(min(0.05 * 2 ** min(attempt, 5), 1.0))
+
+
+def _too_many(rounds: int) -> Exception | None:
+    if rounds <= ROUNDS_MAX:
+        return None
+    return ReplyError("its history, or what scripts it knows, keeps changing")
+
+
+def _kind_of(reply: Exception, *, lost: bool = False) -> str:
+    """What an error in the place of a reply means. ``lost``: an earlier reply to the same call was lost."""
+    if isinstance(reply, Unsent):
+        return "unsent"
+    if isinstance(reply, Lost):
+        return "lost"
+    text = str(reply)
+    if text.startswith("NOSCRIPT") or "Function not found" in text:
+        return "forgotten"
+    if "fcall" in text.lower() and ("unknown command" in text or text.startswith("NOPERM")):
+        return "no functions"
+    if lost and text.startswith("OOM"):
+        # A full server refuses a call before looking at its slot: that says nothing of the first time.
+        return "unsent"
+    return "unsent" if text.startswith(_OUTAGE) else "fatal"
+
+
+def _wrong_type(queue: str, text: str) -> errors.QueueDamaged:
+    return errors.QueueDamaged(queue=queue, why=f"a key has the wrong type ({text})")
+
+
+class Carrier:
+    """Carries calls out. ``name`` is who makes them; it is unique per boot."""
+
+    def __init__(
+        self,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        url: str = "",
+        name: str | None = None,
+        patience: Patience | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        scripts: Callable[[str], Script] = library.function,
+    ) -> None:
+        self.prefix = check_name("prefix", prefix)
+        # For messages only, so without its password.
+        self.url = _PASSWORD.sub(r"\1***@", url)
+        self.name = check_name("client", name or boot_id("c"))
+        self.patience = patience or Patience()
+        self._clock = clock
+        self._scripts = scripts
+        self._functions = True
+        self._floors: dict[str, int] = {}
+        self._begin_process()
+
+    def _begin_process(self) -> None:
+        self._pid = os.getpid()
+        self._free: defaultdict[tuple[str, str], list[Slot]] = defaultdict(list)
+        self._serial = itertools.count(1)
+        self._met: set[str] = set()
+
+    def _script(self, name: str) -> Script:
+        made = self._scripts(name)
+        return made if self._functions or made.instead is None else made.instead
+
+    def _take_slot(self, queue: str, name: str) -> Slot:
+        if os.getpid() != self._pid:
+            # A forked child must not go on with its parent's slots: both would use the same numbers.
+            self.name = boot_id(self.name.partition("-")[0])
+            self._begin_process()
+        try:
+            return self._free[queue, name].pop()
+        except IndexError:
+            return Slot(f"{self.name}.{name}.{next(self._serial)}")
+
+    def carry_out(self, calls: Sequence[Call[Any]]) -> Plan[list[Any]]:
+        """Carry out calls in one pipelined round trip, and again what got no answer, until each has one.
+
+        Returns a value or an RqCoreError per call. Raises ServerUnavailable or OutcomeUnknown when patience ends.
+        """
+        slots: list[Slot | None] = []
+        commands = []
+        for call in calls:
+            made = self._script(call.script)
+            args = call.args
+            slot = None
+            if "slot" in made.args:
+                slot = self._take_slot(call.queue, call.script)
+                slot.number += 1
+                args = {**args, "slot": slot.name, "number": slot.number}
+            slots.append(slot)
+            commands.append(made.command(queue_keys(call.queue, self.prefix), call.each, **args))
+        try:
+            return (yield from self._settle(calls, commands))
+        finally:
+            for call, slot in zip(calls, slots, strict=True):
+                if slot is not None:
+                    self._free[call.queue, call.script].append(slot)
+
+    def _settle(  # noqa: PLR0912 - one branch per thing that a reply can be
+        self, calls: Sequence[Call[Any]], commands: list[list[Any]]
+    ) -> Plan[list[Any]]:
+        results: list[Any] = [None] * len(calls)
+        waiting = list(range(len(calls)))
+        first = self._clock()
+        lost: set[int] = set()
+        """Calls that may have been carried out."""
+        attempt, rounds = 0, 0
+        while True:
+            replies = yield Send([commands[i] for i in waiting])
+            again: list[int] = []
+            forgotten: set[str] = set()
+            refused = False
+            strangers: set[str] = set()
+            trouble: Exception | None = None
+            lost |= {i for i, r in zip(waiting, replies, strict=True) if isinstance(r, Lost)}
+            for i, reply in zip(waiting, replies, strict=True):
+                if isinstance(reply, Exception):
+                    kind = _kind_of(reply, lost=i in lost)
+                    if kind == "fatal":
+                        results[i] = self._explain(calls[i], reply)
+                        continue
+                    if kind == "forgotten":
+                        forgotten.add(calls[i].script)
+                    elif kind == "no functions":
+                        refused = True
+                    else:
+                        trouble = reply
+                    again.append(i)
+                elif reply[0] == "epoch":
+                    strangers.add(calls[i].queue)
+                    again.append(i)
+                else:
+                    results[i] = self._read(calls[i], reply)
+            if not again:
+                return results
+            waiting = again
+            rounds += 1
+            if refused:
+                self._functions = False
+            elif forgotten:
+                trouble = (yield from self._load(forgotten)) or trouble
+            for i in waiting:
+                # Whatever was tried, from now on it is sent as this server takes it.
+                commands[i][:2] = self._script(calls[i].script).verb
+            unusable = yield from self._meet(strangers)
+            for i in waiting:
+                results[i] = unusable.get(calls[i].queue)
+            waiting = [i for i in waiting if results[i] is None]
+            if not waiting:
+                return results
+            trouble = trouble or _too_many(rounds)
+            if trouble is not None:
+                self._check_patience(first, bool(lost), trouble, [calls[i] for i in waiting])
+                yield _pause(attempt)
+                attempt += 1
+
+    def _meet(self, queues: Iterable[str]) -> Plan[dict[str, errors.RqCoreError]]:
+        """Meet queues whose history is another one. Returns why some cannot be used: the others' calls, done or
+        not, must not suffer for it."""
+        unusable: dict[str, errors.RqCoreError] = {}
+        for queue in sorted(queues):
+            try:
+                yield from self.handshake(queue)
+            except (errors.Refused, errors.QueueDamaged) as error:
+                unusable[queue] = error
+        return unusable
+
+    def _load(self, names: Iterable[str]) -> Plan[Exception | None]:
+        """Load scripts. Returns what went wrong for now; raises ServerUnsuitable if it will stay so."""
+        loading = dict.fromkeys(self._script(name).loading for name in sorted(names))
+        replies = yield Send([list(command) for command in loading])
+        failed = [reply for reply in replies if isinstance(reply, Exception)]
+        for reply in failed:
+            if _kind_of(reply) in ("fatal", "no functions"):
+                if self._functions and any(self._script(name).function for name in names):
+                    # A full server takes no new functions, and some services none at all; but they take scripts.
+                    self._functions = False
+                    return None
+                raise errors.ServerUnsuitable(url=self.url, why=f"it loads no scripts: {reply}")
+        return failed[0] if failed else None
+
+    def _check_patience(
+        self, first: float, sent: bool, trouble: Exception, calls: Sequence[Call[Any]]
+    ) -> None:
+        waited = self._clock() - first
+        if sent and waited > self.patience.unknown:
+            error = errors.OutcomeUnknown(seconds=waited)
+            error.ids = tuple(job_id for call in calls for job_id in call.ids)
+            raise error from trouble
+        if not sent and waited > self.patience.unsent:
+            raise errors.ServerUnavailable(url=self.url, why=str(trouble)) from trouble
+
+    def _explain(self, call: Call[Any], reply: Exception) -> errors.RqCoreError:
+        """What an error reply of Redis means to the caller."""
+        text = str(reply)
+        if text.startswith("OOM"):
+            return errors.QueueFull(queue=call.queue)
+        if "WRONGTYPE" in text:
+            return _wrong_type(call.queue, text)
+        if text.startswith(("NOAUTH", "WRONGPASS", "NOPERM")):
+            return errors.ServerUnsuitable(url=self.url, why=text)
+        return errors.QueueDamaged(queue=call.queue, why=f"{call.script} stopped: {text}")
+
+    def _read(self, call: Call[Any], reply: Sequence[Any]) -> Any:
+        if reply[0] == "ok":
+            return call.parse(reply[1:])
+        match list(reply[1:]):
+            case ["audit_backlog", backlog, bound]:
+                return errors.AuditBacklogFull(queue=call.queue, backlog=backlog, bound=bound)
+            case ["elsewhere", attached]:
+                return errors.AuditElsewhere(queue=call.queue, attached=attached)
+            case ["restored", last]:
+                return errors.RestoredMeanwhile(queue=call.queue, last=last)
+            case ["off"]:
+                return errors.AuditOff(queue=call.queue)
+            case ["layout", found]:
+                return errors.LayoutMismatch(queue=call.queue, found=found, known=LAYOUT)
+            case ["undeclared", scope]:
+                return errors.NothingDeclared(queue=call.queue, scope=scope)
+            case ["stale_call"]:
+                return errors.StaleCall()
+            case other:
+                return errors.BadArguments(what=" ".join(map(str, other)))
+
+    def one(self, call: Call[T]) -> Plan[T]:
+        """Carry out one call. Raises what it was refused with."""
+        if call.queue not in self._met:
+            yield from self.handshake(call.queue)
+        (result,) = yield from self.carry_out([call])
+        if isinstance(result, errors.RqCoreError):
+            raise result
+        return result  # type: ignore[no-any-return]
+
+    def ask(self, commands: list[list[Any]], queue: str | None = None) -> Plan[list[Any]]:
+        """Plain reads, in one round trip. Raises ServerUnavailable or ServerUnsuitable, or QueueDamaged if a key of
+        ``queue`` has the wrong type."""
+        first, attempt = self._clock(), 0
+        while True:
+            replies = yield Send(commands)
+            failed = [r for r in replies if isinstance(r, Exception)]
+            if not failed:
+                return replies  # type: ignore[no-any-return]
+            if any(_kind_of(r) == "fatal" for r in failed):
+                if queue is not None and "WRONGTYPE" in str(failed[0]):
+                    raise _wrong_type(queue, str(failed[0])) from failed[0]
+                raise errors.ServerUnsuitable(url=self.url, why=str(failed[0])) from failed[0]
+            if self._clock() - first > self.patience.unsent:
+                raise errors.ServerUnavailable(url=self.url, why=str(failed[0])) from failed[0]
+            yield _pause(attempt)
+            attempt += 1
+
+    def set_floor(self, queue: str, epoch: int) -> None:
+        """New epochs of the queue must be greater than this one (a mirror knows the last that SQL has)."""
+        self._floors[queue] = epoch + 1
+
+    def inspect(self) -> Plan[None]:
+        """Look at the server, once per client. Raises ServerUnsuitable for a Redis before 7.0; warns of a policy
+        that evicts, since then Redis may delete jobs."""
+        (info,) = yield from self.ask([["INFO"]])
+        facts = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+        version = facts.get("redis_version", "7.0.0")
+        if int(version.split(".", maxsplit=1)[0]) < 7:
+            raise errors.ServerUnsuitable(
+                url=self.url, why=f"it is Redis {version}, rq-core needs Redis 7.0 or Valkey 7.2"
+            )
+        policy = facts.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
+            log.warning(
+                "maxmemory-policy is %s: Redis may delete jobs when it is full;"
+                " set it to noeviction",
+                policy,
+                extra={"url": self.url, "policy": policy},
+            )
+
+    def handshake(self, queue: str) -> Plan[Handshake]:
+        """Meet a queue: make it if there is none, start a new epoch if Redis' history has changed."""
+        if not self._met:
+            yield from self.inspect()
+        call = Call(
+            "handshake",
+            queue,
+            {"by": self.name, "floor": self._floors.get(queue, 0)},
+            parse_handshake,
+        )
+        (result,) = yield from self.carry_out([call])
+        if isinstance(result, errors.RqCoreError):
+            raise result
+        # Outside the queue's Cluster slot, so it cannot be part of the script.
+        yield from self._list_queue(queue)
+        self._met.add(queue)
+        return result  # type: ignore[no-any-return]
+
+    def _list_queue(self, queue: str) -> Plan[None]:
+        """Put the queue on the prefix' list. A full server refuses that; workers must still meet old queues."""
+        listed = queues_key(self.prefix)
+        try:
+            yield from self.ask([["SADD", listed, queue]])
+        except errors.ServerUnsuitable as error:
+            if not str(error.__cause__).startswith("OOM"):
+                raise
+            (known,) = yield from self.ask([["SISMEMBER", listed, queue]])
+            if not known:
+                raise errors.QueueFull(queue=queue) from error

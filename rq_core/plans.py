@@ -1,0 +1,73 @@
+"""The vocabulary of plans: what a call to a queue yields, gets, and gives up with. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Send(NamedTuple):
+    """Commands for one round trip. The reply to each comes back in order."""
+
+    commands: list[list[Any]]
+
+
+class Pause(NamedTuple):
+    """Wait before going on."""
+
+    seconds: float
+
+
+Plan = Generator[Send | Pause, Any, T]
+
+
+class Unsent(Exception):
+    """The place of a reply: the command was never sent, since no connection could be made."""
+
+
+class Lost(Exception):
+    """The place of a reply: the command may have been carried out, its reply did not come."""
+
+
+class ReplyError(Exception):
+    """The place of a reply: Redis answered with an error."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long calls wait for a server that does not answer, in seconds.
+
+    ``unsent``: for a call that could not be sent at all (then ServerUnavailable is raised).
+    ``unknown``: for the answer to one that was sent (then OutcomeUnknown is raised).
+    """
+
+    unsent: float = 3.0
+    unknown: float = 600.0
+
+
+@dataclass(slots=True)
+class Call(Generic[T_co]):
+    """One script call: to which queue, with what, and how to read its answer."""
+
+    script: str
+    queue: str
+    args: dict[str, Any]
+    parse: Callable[[Sequence[Any]], T_co]
+    each: Sequence[tuple[Any, ...]] = ()
+    ids: tuple[str, ...] = ()
+    """For the error message when its outcome stays unknown."""
+
+
+def pairs_of(value: Any) -> dict[str, Any]:
+    """A reply of pairs, as RESP2 (flat list) or RESP3 (map, or list of pairs) gives it."""
+    if isinstance(value, dict):
+        return value
+    if value and isinstance(value[0], list):
+        return dict(value)
+    return dict(zip(value[::2], value[1::2], strict=True))
