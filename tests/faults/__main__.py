@@ -10,7 +10,7 @@ import click
 
 from tests.faults import chaos
 from tests.support.reaper import close_reaper
-from tests.support.servers import engines
+from tests.support.servers import DurablePostgres, engines
 
 
 @click.command()
@@ -18,6 +18,9 @@ from tests.support.servers import engines
 @click.option("--seed", default=1, show_default=True, help="Of the faults and the load.")
 @click.option("--rate", default=chaos.RATE, show_default=True, help="Jobs per second.")
 @click.option("--audit", metavar="URL", help="An empty audit database; by default an SQLite file.")
+@click.option(
+    "--postgres", is_flag=True, help="A PostgreSQL of its own, instead of an SQLite file."
+)
 @click.option("--engine", type=click.Choice([each.name for each in engines()]), default="valkey")
 @click.option("--keep", type=click.Path(path_type=Path), help="Directory for the records and logs.")
 @click.option("--json", "as_json", is_flag=True, help="The last line is one JSON object.")
@@ -29,6 +32,7 @@ def main(
     engine: str,
     keep: Path | None,
     *,
+    postgres: bool,
     as_json: bool,
 ) -> None:
     """Break everything under load, one thing at a time; then heal, drain, and say what came of every job.
@@ -39,6 +43,13 @@ def main(
     with tempfile.TemporaryDirectory(prefix="rq-core-chaos-") as name:
         place = keep or Path(name)
         place.mkdir(parents=True, exist_ok=True)
+        if audit is not None and postgres:
+            raise click.UsageError(
+                "--audit names a database, --postgres makes one: give one of them"
+            )
+        database = DurablePostgres().start() if postgres else None
+        if database is not None:
+            audit = database.url(database.create_database())
         try:
             found = chaos.run(
                 place,
@@ -50,6 +61,8 @@ def main(
                 on_fault=lambda kind: click.echo(kind, err=True),
             )
         finally:
+            if database is not None:
+                database.stop()
             close_reaper()
     click.echo(found.table(), err=as_json)
     for problem in found.problems:
