@@ -17,7 +17,7 @@ def test_nothing_is_lost_whatever_breaks(tmp_path: Path) -> None:
     """Two producers, four workers, two mirrors; faults of all kinds, one at a time, from a seed."""
     found = chaos.run(
         tmp_path,
-        minutes=0.6,
+        minutes=0.5,
         seed=7,
         audit_url=f"sqlite:///{tmp_path / 'audit.db'}",
         engine=engines()[0],
