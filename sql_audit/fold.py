@@ -16,11 +16,11 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from operator import attrgetter, itemgetter
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from rq_core.history import BEGINNINGS
 from rq_core.machine import CLAIMED_STATES, JOB_EVENT_FIELDS, Event, State
-from sql_audit.database import plain_line
+from sql_audit.database import Rows, plain_line
 from sql_audit.entries import Intake, clean, to_json
 from sql_audit.schema import (
     ATTEMPT_COLUMNS,
@@ -159,40 +159,23 @@ class Folder:
         """The same, each as :func:`sql_audit.database.plain_line` says it."""
         self._details: dict[tuple[str | None, str | None], str | None] = {}
         self._between: dict[tuple[Any, ...], str] = {}
-        self._steps: dict[Event, Callable[[Intake], None]] = {
-            Event.ENQUEUED: self._enqueued,
-            Event.DISCARDED: self._discarded,
-            Event.PROMOTED: self._promoted,
-            Event.CLAIMED: self._claimed,
-            Event.SUCCEEDED: self._succeeded,
-            Event.RETRIED: self._retried,
-            Event.DIED: self._died,
-            Event.ROLLED_BACK: self._rolled_back,
-            Event.LEASE_EXPIRED: self._lease_expired,
-            Event.CANCEL_REQUESTED: self._cancel_requested,
-            Event.CANCELLED: self._cancelled,
-            Event.REQUEUED: self._requeued,
-            Event.PRUNED: self._pruned,
-            Event.RESTORED: self._restored,
-            Event.REMOVED: self._removed,
-            Event.BASELINE: self._baseline,
-            Event.SETTLEMENT_REFUSED: self._settlement_refused,
-        }
 
     # What to write.
 
-    def job_rows(self) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    def job_rows(self) -> tuple[Rows, Rows]:
         """Rows of ``job``: the new ones, and those that replace a row."""
-        new: list[tuple[Any, ...]] = []
-        old: list[tuple[Any, ...]] = []
+        if not self.known:
+            return Rows(map(job_row, self.touched.values())), Rows()
+        new, old = Rows(), Rows()
         for job_id, job in self.touched.items():
             (old if job_id in self.known else new).append(job_row(job))
         return new, old
 
-    def attempt_rows(self) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    def attempt_rows(self) -> tuple[Rows, Rows]:
         """Rows of ``job_attempt``: the new ones, and those of which a row may exist."""
-        return list(map(attempt_row, self.begun.values())), list(
-            map(attempt_row, self.resumed.values())
+        return (
+            Rows(map(attempt_row, self.begun.values())),
+            Rows(map(attempt_row, self.resumed.values())),
         )
 
     @property
@@ -228,7 +211,7 @@ class Folder:
             self.at_ms = intake.at_ms
         event = intake.event
         if event is not None and intake.columns:
-            self._steps[event](intake)
+            self._steps[event](self, intake)
         elif event is not None and not intake.stubs:
             self._row(intake, 0, str(event), None, None, None, _queue_detail(intake))
         if intake.quarantined:
@@ -642,6 +625,28 @@ class Folder:
             job = self.jobs.get(job_id)
             task = None if job is None else job.task
             self._row(intake, ordinal, str(intake.event), job_id, None, task, detail)
+
+    _steps: ClassVar[dict[Event, Callable[[Folder, Intake], None]]] = {
+        Event.ENQUEUED: _enqueued,
+        Event.DISCARDED: _discarded,
+        Event.PROMOTED: _promoted,
+        Event.CLAIMED: _claimed,
+        Event.SUCCEEDED: _succeeded,
+        Event.RETRIED: _retried,
+        Event.DIED: _died,
+        Event.ROLLED_BACK: _rolled_back,
+        Event.LEASE_EXPIRED: _lease_expired,
+        Event.CANCEL_REQUESTED: _cancel_requested,
+        Event.CANCELLED: _cancelled,
+        Event.REQUEUED: _requeued,
+        Event.PRUNED: _pruned,
+        Event.RESTORED: _restored,
+        Event.REMOVED: _removed,
+        Event.BASELINE: _baseline,
+        Event.SETTLEMENT_REFUSED: _settlement_refused,
+    }
+    """What each event does. Of the class: a folder that referred to its own methods would not be freed until
+    Python looked for cycles."""
 
 
 def _waited(job: Job) -> int | None:

@@ -28,7 +28,7 @@ from sqlalchemy import Connection, bindparam, text
 from rq_core.history import OutboxId
 from rq_core.machine import JOB_EVENT_FIELDS, Event, State
 from sql_audit import minutes
-from sql_audit.database import Database
+from sql_audit.database import Database, Rows
 from sql_audit.entries import Intake, Quarantined, pack, take
 from sql_audit.fold import EventRow, Folder, Job, attempt_row, job_row
 from sql_audit.schema import EVENT_COLUMNS, GONE, LOST, QUARANTINED, mirror_loss
@@ -384,8 +384,8 @@ def refold(
         jobs, attempts = folded(queue, chunk, rows, orphaned, ends)
         for statement in _DELETE_JOBS:
             connection.execute(statement, of_jobs)
-        database.put_jobs(connection, jobs, [])
-        database.put_attempts(connection, attempts, [])
+        database.put_jobs(connection, Rows(jobs), Rows())
+        database.put_attempts(connection, Rows(attempts), Rows())
 
 
 def events_of(connection: Connection, queue: str, ids: Sequence[str]) -> list[EventRow]:

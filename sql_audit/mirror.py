@@ -30,7 +30,7 @@ from sqlalchemy import Connection
 from rq_core.history import OutboxId
 from rq_core.machine import Event
 from sql_audit import losses, minutes
-from sql_audit.database import Database, copy_text, data_refused, describe
+from sql_audit.database import Database, Rows, copy_text, data_refused, describe
 from sql_audit.entries import (
     INTEGER_MAX,
     NAME_LENGTH_MAX,
@@ -150,6 +150,25 @@ class _Behind(Exception):
         self.known = known
 
 
+class _Projection(NamedTuple):
+    """What follows from a batch's events: what is written behind them."""
+
+    digest: str
+    """SHA-256 of the events' rows."""
+    jobs: tuple[Rows, Rows]
+    attempts: tuple[Rows, Rows]
+    minutes: list[minutes.Row]
+
+    @classmethod
+    def of(cls, folder: Folder, lines: str) -> _Projection:
+        return cls(
+            rows_digest(lines),
+            folder.job_rows(),
+            folder.attempt_rows(),
+            minutes.counted(folder.attempts),
+        )
+
+
 @dataclass(slots=True)
 class _Batch:
     """What one turn carries from step to step."""
@@ -170,8 +189,7 @@ class _Batch:
     fork: losses.Fork | None = None
     """Where Redis' history left SQL's, if its first entry says so."""
     folder: Folder | None = None
-    lines: str = ""
-    """The rows of its events, as COPY has them."""
+    projection: _Projection | None = None
 
 
 def genesis(audit_id: str, queue: str) -> str:
@@ -371,8 +389,16 @@ class Mirror:
         for intake in batch.intakes:
             folder.add(intake)
         batch.folder = folder
-        batch.lines = copy_text(folder.events, folder.lines)
-        self.database.insert_events(connection, folder.events, batch.lines)
+        lines = copy_text(folder.events, folder.lines)
+
+        def meanwhile() -> None:
+            batch.projection = _Projection.of(folder, lines)
+            for rows in (*batch.projection.jobs, *batch.projection.attempts):
+                rows.text()
+
+        self.database.insert_events(connection, folder.events, lines, meanwhile)
+        if batch.projection is None:
+            batch.projection = _Projection.of(folder, lines)
         kept = batch.extra + [q for intake in batch.intakes for q in intake.quarantined]
         rows = [
             {
@@ -388,20 +414,21 @@ class Mirror:
 
     def project(self, connection: Connection, batch: _Batch) -> None:
         """Write the jobs and the claims as the batch leaves them."""
-        assert batch.folder is not None
-        self.database.put_jobs(connection, *batch.folder.job_rows())
-        self.database.put_attempts(connection, *batch.folder.attempt_rows())
-        self.database.count_minutes(connection, minutes.counted(batch.folder.attempts))
+        assert batch.projection is not None
+        self.database.put_jobs(connection, *batch.projection.jobs)
+        self.database.put_attempts(connection, *batch.projection.attempts)
+        self.database.count_minutes(connection, batch.projection.minutes)
         self._done("projected")
 
     def chain(self, connection: Connection, batch: _Batch) -> None:
         """Append the batch to the chain, and what was found out about the numbering."""
         assert batch.folder is not None
+        assert batch.projection is not None
         cursor = batch.cursor
         if batch.entries:
             first, last = batch.entries[0][0], batch.entries[-1][0]
             rows = batch.folder.events
-            digest = rows_digest(batch.lines)
+            digest = batch.projection.digest
             number = cursor.batch + 1
             head = chain(cursor.head, self.queue, number, first, last, len(rows), digest)
             connection.execute(

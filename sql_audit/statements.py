@@ -118,8 +118,15 @@ def _insert(table: Table, columns: tuple[str, ...]) -> str:
     return f"INSERT INTO {table.name} ({_names(columns)}) VALUES ({marks})"
 
 
+def of_rows(statement: str, count: int) -> str:
+    """One of SQLITE's INSERTs, for so many rows at once."""
+    head, _, rest = statement.partition(" VALUES (")
+    marks, _, tail = rest.partition(")")
+    return f"{head} VALUES {', '.join([f'({marks})'] * count)}{tail}"
+
+
 class SQLITE:
-    """For sqlite3's executemany."""
+    """For sqlite3's executemany; INSERTs of many rows through :func:`of_rows`."""
 
     JOBS: Final = (
         f"SELECT {_names(JOB_COLUMNS)} FROM job "

@@ -1,7 +1,9 @@
 """The fast fold against rq_core.history, and what it keeps besides."""
 
+import gc
 import json
 import random
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -144,6 +146,22 @@ def test_the_lines_of_a_batch_are_those_of_its_rows(seed: int) -> None:
         folder.add(intake)
 
     assert copy_text(folder.events, folder.lines) == copy_text(folder.events)
+
+
+def test_a_batch_is_freed_at_once() -> None:
+    """Not only when Python looks for cycles: a mirror lets it do so seldom, and batches are large."""
+    story = Story(1)
+    folder = Folder("mail", ())
+    for intake in entries.take_all([story.entry() for _ in range(20)]):
+        folder.add(intake)
+    left = weakref.ref(folder)
+
+    gc.disable()
+    try:
+        del folder
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def fold_in_batches(story: list[tuple[OutboxId, dict[str, str]]], sizes: Sequence[int]) -> Folder:

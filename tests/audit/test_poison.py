@@ -196,10 +196,10 @@ def test_what_sql_alone_refuses_is_found_and_quarantined(
         enqueue(writer, job_id)
     real: Callable[..., None] = database.insert_events
 
-    def insert(connection: Any, rows: list[Any], lines: str) -> None:
+    def insert(connection: Any, rows: list[Any], *others: Any) -> None:
         if any(row[6] == "j33" for row in rows):
             raise IntegrityError("INSERT", (), _refusal(database.dialect))
-        real(connection, rows, lines)
+        real(connection, rows, *others)
 
     monkeypatch.setattr(database, "insert_events", insert)
 

@@ -43,7 +43,13 @@ def main() -> None:
     on_step = stopping_at(fatal)
     real_copy = database.Database._copy
 
-    def copy(self: database.Database, connection: Any, statement: str, lines: str) -> None:
+    def copy(
+        self: database.Database,
+        connection: Any,
+        statement: str,
+        lines: str,
+        meanwhile: Any = None,
+    ) -> None:
         if "job_event" in statement:
             driver = connection.connection.driver_connection
             with driver.cursor() as cursor, cursor.copy(statement) as copying:
@@ -51,7 +57,7 @@ def main() -> None:
                 driver.pgconn.flush()
                 on_step("copying")
         else:
-            real_copy(self, connection, statement, lines)
+            real_copy(self, connection, statement, lines, meanwhile)
 
     if fatal == "copying":
         database.Database._copy = copy  # type: ignore[method-assign]

@@ -25,7 +25,9 @@ def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def copy_half(self: database.Database, connection: Any, statement: str, lines: str) -> None:
+def copy_half(
+    self: database.Database, connection: Any, statement: str, lines: str, meanwhile: Any = None
+) -> None:
     driver = connection.connection.driver_connection
     with driver.cursor() as cursor, cursor.copy(statement) as copy:
         copy.write(lines)
