@@ -44,6 +44,8 @@ _RUNNING: Final = str(State.RUNNING)
 _CANCELLING: Final = str(State.CANCELLING)
 _DEAD: Final = str(State.DEAD)
 _CLAIMED: Final = frozenset(str(s) for s in CLAIMED_STATES)
+_NULL: Final = "\0"
+"""Null in a plain line."""
 _LIVE: Final = frozenset(str(s) for s in State)
 
 
@@ -287,10 +289,11 @@ class Folder:
         if fence is None:
             return None
         attempt = self._attempt(job, fence)
-        attempt.outcome = str(outcome)
-        attempt.ended_at_ms = self.at_ms
-        if attempt.claimed_at_ms is not None:
-            attempt.ran_ms = max(0, self.at_ms - attempt.claimed_at_ms)
+        attempt.outcome = outcome.value
+        attempt.ended_at_ms = at_ms = self.at_ms
+        claimed_at_ms = attempt.claimed_at_ms
+        if claimed_at_ms is not None:
+            attempt.ran_ms = at_ms - claimed_at_ms if at_ms > claimed_at_ms else 0
         if error is not None:
             attempt.error_type, attempt.error_message = job.error_type, job.error_message
         return attempt.claim
@@ -347,7 +350,8 @@ class Folder:
                 job.state, job.ready_at_ms = _SCHEDULED, None
             append((queue, epoch, seq, ordinal, "enqueued", at_ms, job_id, None, by, task, detail))
             append_line(
-                f"{head}{ordinal}{middle}{job_id}\t\0\t{by}\t{_plain(task)}\t{_plain(detail)}"
+                f"{head}{ordinal}{middle}{job_id}\t\0\t{by}"
+                f"\t{_NULL if task is None else task}\t{_NULL if detail is None else detail}"
             )
 
     def _enqueued_details(self, intake: Intake) -> list[str | None]:
@@ -419,7 +423,8 @@ class Folder:
             task = job.task
             append((queue, epoch, seq, ordinal, "claimed", at_ms, job_id, claim, by, task, detail))
             append_line(
-                f"{head}{ordinal}{middle}{job_id}\t{claim}\t{by}\t{_plain(task)}\t{_plain(detail)}"
+                f"{head}{ordinal}{middle}{job_id}\t{claim}\t{by}"
+                f"\t{_NULL if task is None else task}\t{_NULL if detail is None else detail}"
             )
 
     def _succeeded(self, intake: Intake) -> None:
@@ -442,8 +447,8 @@ class Folder:
                 (queue, epoch, seq, ordinal, "succeeded", at_ms, job_id, claim, by, task, detail)
             )
             append_line(
-                f"{head}{ordinal}{middle}{job_id}\t{_plain(claim)}\t{by}\t{_plain(task)}"
-                f"\t{_plain(detail)}"
+                f"{head}{ordinal}{middle}{job_id}\t{_NULL if claim is None else claim}\t{by}"
+                f"\t{_NULL if task is None else task}\t{_NULL if detail is None else detail}"
             )
 
     def _each(self, intake: Intake, apply: Callable[[Job, dict[str, Any]], int | None]) -> None:
@@ -653,11 +658,6 @@ def _waited(job: Job) -> int | None:
     if job.ready_at_ms is None or job.claimed_at_ms is None:
         return None
     return max(0, job.claimed_at_ms - job.ready_at_ms)
-
-
-def _plain(value: Any) -> Any:
-    """A value of a plain line."""
-    return "\0" if value is None else value
 
 
 def _needs_no_encoder(text: str) -> bool:

@@ -5,6 +5,7 @@ other.
 from __future__ import annotations
 
 import warnings
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -38,17 +39,22 @@ def _config() -> Config:
     return config
 
 
+@cache
+def _scripts() -> ScriptDirectory:
+    """The migrations of this release, which alembic compiles anew whenever it reads them."""
+    return ScriptDirectory.from_config(_config())
+
+
 def needed() -> str:
     """The schema version of this release."""
-    head = ScriptDirectory.from_config(_config()).get_current_head()
+    head = _scripts().get_current_head()
     assert head is not None
     return head
 
 
 def revisions() -> list[str]:
     """The schema versions that this release knows, oldest first."""
-    scripts = ScriptDirectory.from_config(_config()).walk_revisions()
-    return [script.revision for script in scripts][::-1]
+    return [script.revision for script in _scripts().walk_revisions()][::-1]
 
 
 def found(connection: Connection) -> str | None:
