@@ -70,7 +70,7 @@ def _kind_of(reply: Exception, *, lost: bool = False) -> str:
     text = str(reply)
     if text.startswith("NOSCRIPT") or "Function not found" in text:
         return "forgotten"
-    if "fcall" in text.lower() and ("unknown command" in text or text.startswith("NOPERM")):
+    if "'fcall'" in text.lower() and ("unknown command" in text or text.startswith("NOPERM")):
         return "no functions"
     if lost and text.startswith("OOM"):
         # A full server refuses a call before looking at its slot: that says nothing of the first time.
@@ -221,12 +221,13 @@ class Carrier:
 
     def _load(self, names: Iterable[str]) -> Plan[Exception | None]:
         """Load scripts. Returns what went wrong for now; raises ServerUnsuitable if it will stay so."""
-        loading = dict.fromkeys(self._script(name).loading for name in sorted(names))
+        made = [self._script(name) for name in sorted(names)]
+        loading = dict.fromkeys(script.loading for script in made)
         replies = yield Send([list(command) for command in loading])
         failed = [reply for reply in replies if isinstance(reply, Exception)]
         for reply in failed:
             if _kind_of(reply) in ("fatal", "no functions"):
-                if self._functions and any(self._script(name).function for name in names):
+                if any(script.function for script in made):
                     # A full server takes no new functions, and some services none at all; but they take scripts.
                     self._functions = False
                     return None

@@ -229,7 +229,7 @@ local function choose_jobs()
       local kind = peek_plain(limit - chosen)
       local order = moves <= sweep_max and first_open(priority)
       -- In a fair queue, plain jobs are those from before it was fair.
-      if order and (not kind or not is_fair() and order - priority * RANK < tonumber(plain_seq)) then
+      if order and (not kind or not is_fair() and order - priority * RANK < (tonumber(plain_seq) or 0)) then
         serve(take_open(order))
       elseif kind and (moves <= sweep_max or not facts.caps_by_task or
           not other_lane(plain_job and plain_job.task or plain_head:match('^task=(%S+)'), tostring(priority))) then

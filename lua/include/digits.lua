@@ -2,7 +2,7 @@
 done with it; so what is said in every call is said as text.
 ]]
 
-local DIGITS = {}
+local DIGITS = {[0] = '0'}
 local DIGITS_MAX = 10000
 
 --- The digits of a whole number. Small ones come again and again.

@@ -37,7 +37,7 @@ local opened = false      -- whether a lane may be served that could not before,
 local any_blocked = nil
 
 local LANE_SHAPES = {known = {}, count = 0}
-local LANE_SHAPES_MAX = 10000
+local LANE_SHAPES_MAX = 4000
 
 --- What a lane's name says. Names come again in every call, so what was made of them is remembered.
 local function shape_of(name)
@@ -143,7 +143,7 @@ local function first_known()
     heap_pop(open_lanes)
     top = open_lanes[1]
   end
-  if top and (not front or top.order < front.order) then
+  if top and (not front or top.order <= front.order) then
     return top.value
   end
   return front
@@ -166,7 +166,7 @@ end
 --- Take note of a lane, and of where it stands so far: `open`, `blocked` on a scope, or nowhere (nil). `order` is a
 --- number, or its text.
 local function meet_lane(name, where, on, order)
-  local text = order and (#order == 16 and order or padded(order))
+  local text = order and (order:match('^%d+$') and padded(order) or padded(tonumber(order)))
   local lane = {
     name = name, shape = shape_of(name), where = where, on = on, order = tonumber(order), order_text = text,
     was = where, was_on = on, was_text = text, added = nil, jobs = nil, members = nil, at = 1, objects = nil,

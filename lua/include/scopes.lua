@@ -30,7 +30,7 @@ local function limit_of(name, family)
 end
 
 local SCOPE_SHAPES = {known = {}, count = 0}
-local SCOPE_SHAPES_MAX = 10000
+local SCOPE_SHAPES_MAX = 4000
 
 --- What a scope's name says. Names come again in every call, so what was made of them is remembered.
 local function scope_shape(name)
@@ -100,7 +100,7 @@ local function scope_of(name)
   end
   local most, window_ms, burst = limit:match('^(%d+)/(%d+)ms/(%d+)$')
   scope.cap = tonumber(most)
-  if scope.cap > 0 then
+  if scope.cap and scope.cap > 0 then
     scope.rate, scope.cap = limit, nil
     scope.text = '["' .. name .. '",' .. most .. ',' .. window_ms .. ',' .. burst .. ']'
     scope.interval_us = math.ceil(window_ms * 1000 / most)

@@ -266,6 +266,19 @@ def test_a_call_that_may_have_been_carried_out_is_not_given_up_so_soon() -> None
     assert 600 < server.now < 605
 
 
+def test_two_calls_that_find_no_functions_at_once_both_go_on_with_scripts() -> None:
+    """Threads share an Operations: the second to be refused must not take the first one's way out for its end."""
+    server = Server()
+    operations = plans(server)
+    server.run(operations.handshake("q"))
+    both = [operations.carry_out([operations.enqueue_call("q", [job(n)])]) for n in (1, 2)]
+    full = ReplyError("OOM command not allowed when used memory > 'maxmemory'")
+    for reply in (None, [FORGOTTEN], [full]):
+        steps = [plan.send(reply) for plan in both]
+
+    assert [isinstance(s, Send) and s.commands[0][0] for s in steps] == ["EVALSHA", "EVALSHA"]
+
+
 @pytest.mark.parametrize(
     "reply", [ReplyError("NOPERM no permission to run script|load"), Unsent("")]
 )

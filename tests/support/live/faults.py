@@ -95,12 +95,18 @@ def _stop_while_holding(
     client: Client, queue: str, pid: int, found: Kills, draw: random.Random
 ) -> set[tuple[str, str]]:
     """Stop the process while it holds claims; returns them as (job, worker)."""
+    started = False
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if client.counts(queue).waiting < 30:
             tasks.app.enqueue_many(
                 tasks.killed.job(tenant=draw.choice(tasks.KEYS), seconds=0.05) for _ in range(30)
             )
+        if not started:
+            # One that is stopped again and again would take for ever to begin.
+            claimed = sample(client, queue)[1]
+            started = any(by.startswith(f"w-{pid}-") for by in claimed.values())
+            continue
         os.kill(pid, signal.SIGSTOP)
         problems, claimed = sample(client, queue)
         found.samples += 1
