@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from rq_core import errors, library
+from rq_core import errors, functions
 from rq_core.answers import Handshake, parse_handshake
 from rq_core.ids import boot_id
 from rq_core.keys import DEFAULT_PREFIX, check_name, queue_keys, queues_key
@@ -93,7 +93,7 @@ class Carrier:
         name: str | None = None,
         patience: Patience | None = None,
         clock: Callable[[], float] = time.monotonic,
-        scripts: Callable[[str], Script] = library.function,
+        scripts: Callable[[str], Script] = functions.function,
     ) -> None:
         self.prefix = check_name("prefix", prefix)
         # For messages only, so without its password.

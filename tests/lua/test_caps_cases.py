@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rq_core.library import build
+from rq_core.functions import build
 from rq_core.scripts import Script, Variant, directory
 from tests.support.clock import CLOCK, timed
 from tests.support.lanes import waiting_in_vain

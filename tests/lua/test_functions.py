@@ -125,3 +125,26 @@ def test_every_script_has_a_name_that_says_what_it_is(seed: Seed) -> None:
     loaded = seed.control.execute_command("FUNCTION", "LIST", "LIBRARYNAME", "rqc_claim_*")  # type: ignore[no-untyped-call]
     assert loaded
     assert all(timed(name).function.startswith(f"rqc_{name}_") for name in names())
+
+
+def test_what_a_call_said_for_zero_is_not_remembered(seed: Seed) -> None:
+    """Remembered as `-0`, it would be said in every later call of every client, and Redis takes it for no index."""
+    seed.control.execute_command("FUNCTION", "FLUSH")  # type: ignore[no-untyped-call]
+    strange = seed.claim_call(1)
+    strange.args["sweep_max"] = "-0"
+    seed.client.carry_out([strange])
+    seed.enqueue("a")
+    assert [job.id for job in seed.claim().jobs] == ["a"]
+
+
+def test_a_limit_that_no_script_wrote_stops_no_claim(seed: Seed) -> None:
+    seed.enqueue("a", scopes=["tenant=x"])
+    seed.control.hset(seed.keys("caps"), "tenant", "rubbish version=1 from=live")
+    assert [job.id for job in seed.claim().jobs] == ["a"]
+
+
+def test_a_job_without_a_place_in_line_stops_no_claim(seed: Seed) -> None:
+    seed.enqueue("a")
+    seed.enqueue("b", scopes=["tenant=x"])
+    seed.control.hset(seed.keys("state"), "a", f"ready task=t since={seed.now}")
+    assert {job.id for job in seed.claim().jobs} == {"a", "b"}

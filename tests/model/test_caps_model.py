@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from rq_core import library
+from rq_core import functions
 from rq_core.errors import NothingDeclared
 from rq_core.history import Entry, decode
 from rq_core.machine import PRIORITIES, Event
@@ -95,7 +95,7 @@ ONE_SCOPE = _of_one_scope()
 
 def in_small_sweeps(name: str) -> Script:
     """Scripts whose change of a family's limit re-evaluates one scope and leaves the others to claims."""
-    return library.build(name, ONE_SCOPE) if name == "cap" else timed(name)
+    return functions.build(name, ONE_SCOPE) if name == "cap" else timed(name)
 
 
 class CapsQueue(Queue):

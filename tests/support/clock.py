@@ -4,7 +4,7 @@ from functools import cache
 
 import redis
 
-from rq_core import library
+from rq_core import functions
 from rq_core.scripts import Script, Variant, build
 
 CLOCK_KEY = "test:clock"
@@ -28,7 +28,7 @@ TIMED = Variant(includes={"clock": CLOCK})
 
 def timed(name: str) -> Script:
     """The script on the test's clock, as a function. Goes where Operations takes ``scripts``."""
-    return library.build(name, TIMED)
+    return functions.build(name, TIMED)
 
 
 @cache

@@ -11,8 +11,8 @@ import pytest
 
 from rq_core import errors
 from rq_core.answers import Accepted
+from rq_core.functions import function
 from rq_core.job import NewJob, profile
-from rq_core.library import function
 from rq_core.operations import Operations
 from rq_core.plans import Lost, Patience, Pause, Plan, ReplyError, Send, T, Unsent
 from rq_core.scripts import Script
