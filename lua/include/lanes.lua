@@ -71,11 +71,7 @@ local function member_of(lane, seq, id)
   return lane.name .. '|' .. padded(seq) .. '|' .. id
 end
 
---- The place in line of a member of a lane, and whose it is.
-local function seq_of(lane, member)
-  return tonumber(member:sub(lane.shape.seq_from, lane.shape.seq_from + 15))
-end
-
+--- Whose member of a lane it is.
 local function id_of(lane, member)
   return member:sub(lane.shape.id_from)
 end

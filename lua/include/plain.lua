@@ -21,7 +21,6 @@ local function fresh_line(priority)
 end
 
 local list_lengths = nil
-local list_left = nil      -- by priority: entries of the list that stay
 local skipped = 0          -- entries that led nowhere
 
 local source_priority, source_returning, source_joining = nil, nil, nil
