@@ -7,7 +7,6 @@ forgot, the handshake that a new epoch asks for, and what an error reply means.
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import re
 import time
@@ -15,16 +14,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from rq_core import errors, functions
+from rq_core import errors, functions, suitability
 from rq_core.answers import Handshake, parse_handshake
 from rq_core.ids import boot_id
 from rq_core.keys import DEFAULT_PREFIX, check_name, queue_keys, queues_key
 from rq_core.machine import LAYOUT
 from rq_core.plans import Call, Lost, Patience, Pause, Plan, ReplyError, Send, T, Unsent
 from rq_core.scripts import Script
-
-log = logging.getLogger(__name__)
-
 
 _PASSWORD: Final = re.compile(r"(//[^/@\s:]*:)[^/\s]+@")
 
@@ -308,29 +304,10 @@ class Carrier:
         """New epochs of the queue must be greater than this one (a mirror knows the last that SQL has)."""
         self._floors[queue] = epoch + 1
 
-    def inspect(self) -> Plan[None]:
-        """Look at the server, once per client. Raises ServerUnsuitable for a Redis before 7.0; warns of a policy
-        that evicts, since then Redis may delete jobs."""
-        (info,) = yield from self.ask([["INFO"]])
-        facts = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
-        version = facts.get("redis_version", "7.0.0")
-        if int(version.split(".", maxsplit=1)[0]) < 7:
-            raise errors.ServerUnsuitable(
-                url=self.url, why=f"it is Redis {version}, rq-core needs Redis 7.0 or Valkey 7.2"
-            )
-        policy = facts.get("maxmemory_policy", "noeviction")
-        if policy != "noeviction":
-            log.warning(
-                "maxmemory-policy is %s: Redis may delete jobs when it is full;"
-                " set it to noeviction",
-                policy,
-                extra={"url": self.url, "policy": policy},
-            )
-
     def handshake(self, queue: str) -> Plan[Handshake]:
         """Meet a queue: make it if there is none, start a new epoch if Redis' history has changed."""
         if not self._met:
-            yield from self.inspect()
+            yield from suitability.inspect(self)
         call = Call(
             "handshake",
             queue,

@@ -19,7 +19,7 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from rq_core import logs
+from rq_core import logs, suitability
 from rq_core.client import Client
 from rq_core.errors import InvalidOption, RqCoreError
 from rq_core.health import Pulse, parse_address, probing
@@ -186,13 +186,16 @@ class Supervisor:
             number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)
         }
         try:
+            # Once here, so that a missing server is one clear line and not one per process, again and again.
+            client = self._app.client
+            remarks = client.run(suitability.check(client.operations))
             for queue in self._options.worker.queues:
-                # Once here, so that a missing server is one clear line and not one per process, again and again.
-                self._app.client.handshake(queue)
+                client.handshake(queue)
             status = self._begin_mirror()
             if status is not None:
                 # It has said why; without it, work would be unaudited though somebody asked for an audit.
                 return status
+            suitability.warn(remarks)
             for place in range(self._options.processes):
                 self._spawn(place)
             self._guard.start()

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rq_core import deaths
+from rq_core import deaths, suitability
 from rq_core.aio import AsyncClient
 from rq_core.answers import Claimed
 from rq_core.client import Client
@@ -184,6 +184,7 @@ class Worker:
             table=lease_table,
         )
         self._on_claim = on_claim
+        self._supervised = lease_table is not None
         self._suspects = Suspects()
         self._finished: list[Settlement] = []
         self._measured = 0.0
@@ -295,6 +296,8 @@ class Worker:
         self.app.check()
         # Without a server at the start somebody has to hear of it; later, outages are waited out.
         self._client.operations.patience = Patience()
+        if not self._supervised:
+            suitability.warn(await self._client.run(suitability.check(self._client.operations)))
         for queue in self._queues.values():
             queue.epoch = (await self._client.handshake(queue.name)).epoch
         await self._declare(*self._queues)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 
+from rq_core.cli.options import force_option
 from rq_core.cli.root import one_line
 from rq_core.errors import RqCoreError
 from rq_core.keys import DEFAULT_PREFIX
@@ -158,6 +159,7 @@ def audit() -> None:
     hidden=True,
     help="Stop when standard input ends, as it does when whoever started this is gone.",
 )
+@force_option
 @json_option
 def run(
     url: str | None,
@@ -187,11 +189,27 @@ def run(
         ):
             if until_stdin_ends:
                 _stop_with_stdin(stop)
+            else:
+                _check_server(redis_url, prefix)
             done = mirror(source, address, stop=stop, queues=queues or None, once=once)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(done)))
     else:
         click.echo(f"mirrored {done.events} events in {done.entries} entries")
+
+
+def _check_server(redis_url: str, prefix: str) -> None:
+    """Say what is to be said of a server that is there; one that is away is waited for."""
+    from rq_core import suitability
+    from rq_core.client import Client
+    from rq_core.errors import ServerUnavailable
+    from rq_core.plans import Patience
+
+    with (
+        Client(redis_url, prefix=prefix, name="audit", patience=Patience(unsent=0)) as client,
+        contextlib.suppress(ServerUnavailable),
+    ):
+        suitability.warn(client.run(suitability.check(client.operations)))
 
 
 @audit.command()

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rq_core import suitability
 from rq_core.cli.options import (
     actor,
     connect,
+    force_option,
     json_option,
     known_queues,
     print_json,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--repair", "mend", is_flag=True, help="Mend what is found.")
 @click.option("--by", metavar="NAME", help="Who, for the log; by default, your user name.")
 @server_options
+@force_option
 @json_option
 def doctor(
     queues: Sequence[str],
@@ -38,7 +41,7 @@ def doctor(
     mend: bool,
     as_json: bool,
 ) -> None:
-    """Compare queues (all, if none is named) with their state lines and their logs.
+    """Look at the server's settings, and compare queues (all, if none is named) with their state lines and their logs.
 
     Changes nothing without --repair. The exit status is 1 if something is left that does not agree.
     It reads whole queues.
@@ -46,6 +49,12 @@ def doctor(
     who = actor(by)
     reports = []
     with connect(redis_url, prefix) as client:
+        remarks = client.run(suitability.check(client.operations))
+        if remarks:
+            report = _report_on_server(remarks)
+            reports.append(report)
+            if not as_json:
+                _print(report, mend=False)
         for queue in known_queues(client, *queues):
             report = _examine(client, queue, who if mend else None)
             reports.append(report)
@@ -57,6 +66,12 @@ def doctor(
     if left:
         fix = "" if mend else "; --repair mends what can be mended"
         raise click.ClickException(f"{left} findings{fix}")
+
+
+def _report_on_server(remarks: Sequence[suitability.Remark]) -> dict[str, Any]:
+    """A report like that on a queue, with no queue's name; nothing of it can be mended here."""
+    found = [{"kind": r.about, "job": None, "says": r.says, "mendable": False} for r in remarks]
+    return {"queue": None, "error": None, "found": found, "left": []}
 
 
 def _examine(client: Client, queue: str, by: str | None) -> dict[str, Any]:
@@ -85,7 +100,7 @@ def _document(finding: Finding) -> dict[str, Any]:
 
 
 def _print(report: dict[str, Any], *, mend: bool) -> None:
-    queue, found, left = report["queue"], report["found"], report["left"]
+    queue, found, left = report["queue"] or "server", report["found"], report["left"]
     if report["error"] is not None:
         click.echo(printable(f"{queue}: {report['error']}"))
     elif not found:

@@ -51,6 +51,22 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 verbose_option = click.option(
     "--verbose", is_flag=True, help="With the traceback, if the app's module cannot be imported."
 )
+
+
+def _force(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value:
+        from rq_core import suitability
+
+        suitability.force()
+
+
+force_option = click.option(
+    "--force",
+    is_flag=True,
+    expose_value=False,
+    callback=_force,
+    help="Use a server that may lose jobs, or is a replica, all the same.",
+)
 queue_option = click.option(
     "--queue", "-q", metavar="QUEUE", help="Look in this queue only, not in all."
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rq_core.cli.options import showing_causes, verbose_option
+from rq_core.cli.options import force_option, showing_causes, verbose_option
 from rq_core.keys import check_name
 
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*)?")
@@ -113,6 +113,7 @@ def _names(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str
     type=click.Choice(("debug", "info", "warning", "error"), case_sensitive=False),
     default="info",
 )
+@force_option
 @verbose_option
 @click.pass_context
 def worker(ctx: click.Context, /, target: str, **given: Any) -> None:

@@ -312,14 +312,6 @@ def test_an_old_server_is_refused() -> None:
         server.run(plans(server).enqueue([job(1)]))
 
 
-def test_a_policy_that_evicts_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    server = Server(INFO=["redis_version:7.2.0\r\nmaxmemory_policy:allkeys-lru"], enqueue=[OK])
-
-    server.run(plans(server).enqueue([job(1)]))
-
-    assert "allkeys-lru" in caplog.text
-
-
 def test_an_enqueue_that_stops_half_way_says_what_was_accepted() -> None:
     server = Server(enqueue=[OK, ReplyError("OOM full")])
 

@@ -1,0 +1,69 @@
+"""What INFO and CONFIG say of a server, and what is made of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from rq_core.suitability import judge_info, judge_persistence
+
+GOOD = {
+    "redis_version": "7.0.15",
+    "role": "master",
+    "maxmemory": "0",
+    "maxmemory_policy": "noeviction",
+}
+
+
+def test_a_server_as_it_should_be_needs_no_words() -> None:
+    assert judge_info(GOOD) == []
+    assert judge_info({}) == []
+    assert judge_persistence({"aof_enabled": "1"}, {"save": "", "appendfsync": "everysec"}) == []
+
+
+@pytest.mark.parametrize(
+    "facts, about, refuse, words",
+    [
+        ({"redis_version": "6.2.14"}, "version", True, "Redis 6.2.14, which is too old: install Redis 7.0"),
+        ({"role": "slave", "master_host": "a", "master_port": "1"}, "replica", True, "of a:1: name the primary"),
+        ({"maxmemory": "9", "maxmemory_policy": "allkeys-lru"}, "eviction", True, "maxmemory-policy noeviction"),
+        ({"maxmemory_policy": "allkeys-random"}, "eviction", False, "as soon as it has a maxmemory"),
+        ({"maxmemory": "9", "maxmemory_policy": "volatile-lru"}, "eviction", False, "no expiry"),
+    ],
+)  # fmt: skip
+def test_what_info_says_against_a_server(
+    facts: dict[str, str], about: str, refuse: bool, words: str
+) -> None:
+    (remark,) = judge_info({**GOOD, **facts})
+
+    assert (about, refuse) == (remark.about, remark.refuse)
+    assert words in remark.says
+
+
+def test_only_the_version_is_beyond_overruling() -> None:
+    remarks = judge_info(
+        {
+            "redis_version": "5.0",
+            "role": "slave",
+            "maxmemory": "1",
+            "maxmemory_policy": "allkeys-lfu",
+        }
+    )
+
+    assert {"version": True, "replica": False, "eviction": False} == {
+        r.about: r.final for r in remarks
+    }
+
+
+@pytest.mark.parametrize(
+    "aof, save, fsync, about, words",
+    [
+        ("0", "", "everysec", "persistence", "keeps nothing on disk"),
+        ("0", "3600 1", "everysec", "persistence", "CONFIG SET appendonly yes"),
+        ("1", "", "no", "fsync", "CONFIG SET appendfsync everysec"),
+    ],
+)
+def test_what_a_restart_would_lose(aof: str, save: str, fsync: str, about: str, words: str) -> None:
+    (remark,) = judge_persistence({"aof_enabled": aof}, {"save": save, "appendfsync": fsync})
+
+    assert (about, False) == (remark.about, remark.refuse)
+    assert words in remark.says
