@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -35,9 +35,10 @@ from rq_core.job import Claim
 from rq_core.keys import check_name, queue_keys
 from rq_core.lease import LeaseKeeper
 from rq_core.lease_table import LeaseTable
-from rq_core.plans import Call, Lost, Patience, ReplyError, Unsent
+from rq_core.plans import Call, Patience
 from rq_core.settlement import Settlement, calls_of
 from rq_core.suspects import SUSPECT, Suspects
+from rq_core.watcher import FOREVER, TROUBLE_PAUSE, WatchedQueue, Watcher
 from rq_core.wire import WORKER_SOCKET_TIMEOUT, AsyncPoolWire, PoolWire
 
 if TYPE_CHECKING:
@@ -45,13 +46,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FOREVER: Final = float("inf")
-LOOK_MAX: Final = 5.0
-"""Seconds after which an idle worker looks at its queues though nothing woke it."""
-BURST_LOOK: Final = 0.1
 CLAIM_MAX: Final = 250
 """Most jobs in one claim, so that no claim keeps Redis from others for long; the next turn takes more."""
-TROUBLE_PAUSE: Final = 1.0
 STOP_WAIT: Final = 1.0
 """Seconds that an async handler gets to let itself be cancelled when the worker stops."""
 REPORT_WAIT: Final = 5.0
@@ -96,25 +92,6 @@ class WorkerOptions:
                 raise InvalidOption(option=option, value=value, must="must be positive")
         if self.grace < 0:
             raise InvalidOption(option="grace", value=self.grace, must="must not be negative")
-
-
-@dataclass(slots=True)
-class _Queue:
-    """What the worker knows of one queue."""
-
-    name: str
-    epoch: int = 0
-    """Of the history of Redis in which the limits of the code were declared."""
-    lease: float = 30.0
-    look: bool = True
-    """Whether a claim may find something."""
-    looked: float = 0.0
-    due: float = FOREVER
-    """When the next scheduled job is due, on the monotonic clock."""
-    timer: asyncio.TimerHandle | None = None
-    """Looks at the queue when it is."""
-    empty: bool = False
-    """Whether the last claim found nothing left."""
 
 
 @dataclass(slots=True)
@@ -163,7 +140,7 @@ class Worker:
             patience=Patience(unsent=1.0, unknown=1.0),
             wire=PoolWire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT),
         )
-        self._queues = {name: _Queue(name) for name in self.options.queues}
+        self._queues = {name: WatchedQueue(name) for name in self.options.queues}
         self._executor = Executor(
             app.tasks,
             worker=self.name,
@@ -183,6 +160,14 @@ class Worker:
             ),
             table=lease_table,
         )
+        self._watcher = Watcher(
+            self._client,
+            self._queues,
+            burst=self.options.burst,
+            full=lambda: self._occupied >= self.options.concurrency,
+            interval=lambda: self._leases.interval,
+            on_look=self._news_came,
+        )
         self._on_claim = on_claim
         self._supervised = lease_table is not None
         self._suspects = Suspects()
@@ -193,8 +178,6 @@ class Worker:
         self._turn_at = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
-        self._room = asyncio.Event()
-        self._quiet = asyncio.Event()
         self.retired = False
         """Whether it ends by itself, and another should take its place."""
         self._stopping = asyncio.Event()
@@ -222,8 +205,7 @@ class Worker:
     def _take_no_more(self) -> None:
         self._stopping.set()
         self._news.set()
-        self._room.set()
-        self._quiet.set()
+        self._watcher.stop()
 
     async def run(self) -> bool:
         """Work until asked to stop, or with ``burst`` until nothing is left.
@@ -234,7 +216,7 @@ class Worker:
         if not await self._met():
             return True
         self._leases.start()
-        watcher = asyncio.create_task(self._watch())
+        watcher = asyncio.create_task(self._watcher.run())
         work = asyncio.create_task(self._work())
         telling = asyncio.create_task(self._tell_of_deaths())
         stopping = asyncio.create_task(self._stopping.wait())
@@ -243,7 +225,7 @@ class Worker:
             # A turn under way may bring claims; but one that waits for a server that is away must not hold us up.
             await self._let_end(work, self.options.grace)
         finally:
-            self._stopping.set()
+            self._take_no_more()
             await _end(watcher, work, telling, stopping)
             clean = await self._wind_up()
         if work.done() and not work.cancelled():
@@ -362,9 +344,7 @@ class Worker:
                 str(error) or "no answer",
                 extra={"worker": self.name},
             )
-        for watched in self._queues.values():
-            if watched.timer is not None:
-                watched.timer.cancel()
+        self._watcher.close()
         self._leases.stop()
         self._lease_client.close()
         await self._client.close()
@@ -429,7 +409,7 @@ class Worker:
         await asyncio.sleep(0)
         await self._send(claims)
 
-    def _claims(self) -> list[tuple[_Queue, int]]:
+    def _claims(self) -> list[tuple[WatchedQueue, int]]:
         """How many jobs to claim from which queues now."""
         free = self.options.concurrency - self._occupied
         if self.options.max_jobs is not None:
@@ -446,12 +426,12 @@ class Worker:
             return [(queue, 0) for queue, _ in shares if self._overdue([queue])]
         return [(queue, min(n, CLAIM_MAX)) for queue, n in shares if n > 0]
 
-    def _overdue(self, queues: Sequence[_Queue]) -> bool:
+    def _overdue(self, queues: Sequence[WatchedQueue]) -> bool:
         """Whether a full worker should do what is due for everybody all the same."""
         now = time.monotonic()
-        return any(now - q.looked >= min(q.lease / 3, LOOK_MAX) for q in queues)
+        return any(queue.overdue(now) for queue in queues)
 
-    async def _send(self, claims: Sequence[tuple[_Queue, int]]) -> None:
+    async def _send(self, claims: Sequence[tuple[WatchedQueue, int]]) -> None:
         """One round trip: report what finished, claim for ``claims``."""
         finished, self._finished = self._finished, []
         operations = self._client.operations
@@ -468,14 +448,14 @@ class Worker:
         except BaseException:
             self._finished = finished + self._finished
             self._occupied -= sum(limit for _, limit in claims)
-            self._look_at(queue for queue, _ in claims)
+            self._watcher.look_at(queue for queue, _ in claims)
             raise
         trouble = False
         for (_, group), result in zip(settling, results, strict=False):
             trouble = self._settled(group, result) or trouble
         for (queue, limit), result in zip(claims, results[len(settling) :], strict=True):
             self._occupied -= limit
-            self._room.set()
+            self._watcher.freed()
             uncounted = True
             try:
                 uncounted = await self._declare_anew(queue, result)
@@ -510,7 +490,7 @@ class Worker:
                 self.stats.failed += 1
         return False
 
-    async def _declare_anew(self, queue: _Queue, result: Claimed | RqCoreError) -> bool:
+    async def _declare_anew(self, queue: WatchedQueue, result: Claimed | RqCoreError) -> bool:
         """Declare the limits again if this claim is the first one in another history of Redis.
 
         Returns True if that history began with nothing: then the jobs of this claim may have been counted by nobody.
@@ -533,7 +513,7 @@ class Worker:
         return began_anew and bool(self.app.declared.limits(queue.name))
 
     def _claimed(
-        self, queue: _Queue, result: Claimed | RqCoreError, *, uncounted: bool = False
+        self, queue: WatchedQueue, result: Claimed | RqCoreError, *, uncounted: bool = False
     ) -> bool:
         """Start what was claimed, or give it back if nothing counted it. True: the claim failed."""
         if isinstance(result, RqCoreError):
@@ -541,16 +521,7 @@ class Worker:
             queue.look = True
             return True
         self._on_claim()
-        now = time.monotonic()
-        if result.next_due_ms is None:
-            queue.due = FOREVER
-        else:
-            queue.due = now + max(1, result.next_due_ms - result.now_ms) / 1000
-        self._wake_when_due(queue, now)
-        queue.empty = not result.more and queue.due > now
-        queue.look = not queue.empty
-        if queue.empty:
-            self._quiet.set()
+        self._watcher.note(queue, result)
         self.stats.claimed += len(result.jobs)
         for claim in result.jobs:
             if uncounted:
@@ -585,19 +556,10 @@ class Worker:
         until = running.started + running.timeout + EXTENSION_GRACE if running.timeout else None
         self._leases.hold(running.claim, until)
 
-    def _wake_when_due(self, queue: _Queue, now: float) -> None:
-        """Look again when the next scheduled job is due.
+    # Called by the executor and the watcher, on the loop.
 
-        Not by the wait for tokens: that began before this was known.
-        """
-        if queue.timer is not None:
-            queue.timer.cancel()
-            queue.timer = None
-        if queue.due < FOREVER:
-            loop = asyncio.get_running_loop()
-            queue.timer = loop.call_later(queue.due - now, self._look_at, [queue])
-
-    # Called by the executor, on the loop.
+    def _news_came(self) -> None:
+        self._news.set()
 
     def _settle(self, settlement: Settlement) -> None:
         self._finished.append(settlement)
@@ -607,7 +569,7 @@ class Worker:
         if isinstance(running.ending, LeaseLost):
             self._leases.drop(running.claim)
         self._occupied -= 1
-        self._room.set()
+        self._watcher.freed()
         self._news.set()
 
     # Called by the lease keeper, on its thread.
@@ -645,56 +607,6 @@ class Worker:
                         await self._death.wait()
                 # What dies in this millisecond is told of in the next.
                 await asyncio.sleep(0.005)
-
-    # Waking.
-
-    async def _watch(self) -> None:
-        """Wait for wake tokens while there is room for a job, and look around now and then."""
-        while not self._stopping.is_set():
-            try:
-                if self._occupied >= self.options.concurrency:
-                    await self._wait_for(self._room)
-                elif all(q.look for q in self._queues.values()):
-                    # All queues are being claimed from anyway.
-                    await self._wait_for(self._quiet)
-                else:
-                    await self._wait_for_token()
-            except (Lost, Unsent, ReplyError, RqCoreError) as error:
-                log.warning("waiting for jobs failed, trying again: %s", error)
-                await asyncio.sleep(0.2)
-                self._look_at(self._queues.values())
-            except Exception:
-                # A worker whose watcher has died is alive and deaf.
-                log.exception("waiting for jobs failed, trying again")
-                await asyncio.sleep(TROUBLE_PAUSE)
-                self._look_at(self._queues.values())
-
-    async def _wait_for(self, event: asyncio.Event) -> None:
-        """Wait, but not so long that nobody does what is due for everybody."""
-        event.clear()
-        try:
-            async with asyncio.timeout(min(LOOK_MAX, self._leases.interval)):
-                await event.wait()
-        except TimeoutError:
-            self._look_at(self._queues.values())
-
-    async def _wait_for_token(self) -> None:
-        queues = self._queues.values()
-        seconds = min(LOOK_MAX, self._leases.interval)
-        if self.options.burst:
-            seconds = min(seconds, BURST_LOOK)
-        name = await self._client.wait_wake(list(self._queues), seconds)
-        if name is None:
-            self._look_at(queues)
-        elif self._occupied >= self.options.concurrency or self._stopping.is_set():
-            await self._client.return_token(name)
-        else:
-            self._look_at([self._queues[name]])
-
-    def _look_at(self, queues: Iterable[_Queue]) -> None:
-        for queue in queues:
-            queue.look = True
-        self._news.set()
 
 
 async def _end(*tasks: asyncio.Task[Any]) -> None:

@@ -1,0 +1,168 @@
+"""How a worker learns that there may be something to claim: wake tokens, what is due, and a look now and then.
+
+It sets ``look`` of a queue and tells the worker; claiming is the worker's. A worker that has no room takes no tokens:
+they are for others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from rq_core.aio import AsyncClient
+from rq_core.answers import Claimed
+from rq_core.errors import RqCoreError
+from rq_core.plans import Lost, ReplyError, Unsent
+
+log = logging.getLogger(__name__)
+
+FOREVER: Final = float("inf")
+LOOK_MAX: Final = 5.0
+"""Seconds after which an idle worker looks at its queues though nothing woke it."""
+BURST_LOOK: Final = 0.1
+"""The same for a worker that ends when nothing is left."""
+PAUSE: Final = 0.2
+"""Seconds after a wait that failed."""
+TROUBLE_PAUSE: Final = 1.0
+
+
+@dataclass(slots=True)
+class WatchedQueue:
+    """What a worker knows of one queue."""
+
+    name: str
+    epoch: int = 0
+    """Of the history of Redis in which the limits of the code were declared."""
+    lease: float = 30.0
+    look: bool = True
+    """Whether a claim may find something."""
+    looked: float = 0.0
+    due: float = FOREVER
+    """When the next scheduled job is due, on the monotonic clock."""
+    timer: asyncio.TimerHandle | None = None
+    """Looks at the queue when it is."""
+    empty: bool = False
+    """Whether the last claim found nothing left."""
+
+    def overdue(self, now: float) -> bool:
+        """Whether even a full worker should do what is due for everybody."""
+        return now - self.looked >= min(self.lease / 3, LOOK_MAX)
+
+
+class Watcher:
+    """Waits for tokens of these queues while the worker has room and nothing better to do."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        queues: Mapping[str, WatchedQueue],
+        *,
+        burst: bool,
+        full: Callable[[], bool],
+        interval: Callable[[], float],
+        on_look: Callable[[], None],
+    ) -> None:
+        """``full``: whether the worker has no room. ``interval``: seconds between two heartbeats, the longest wait.
+        ``on_look`` is called, on the loop, when there is a queue to look at."""
+        self._client = client
+        self._queues = queues
+        self._burst = burst
+        self._full = full
+        self._interval = interval
+        self._on_look = on_look
+        self._stopping = False
+        self._room = asyncio.Event()
+        self._quiet = asyncio.Event()
+
+    async def run(self) -> None:
+        """Watch until stopped."""
+        while not self._stopping:
+            try:
+                if self._full():
+                    await self._wait_for(self._room)
+                elif all(queue.look for queue in self._queues.values()):
+                    # All queues are being claimed from anyway.
+                    await self._wait_for(self._quiet)
+                else:
+                    await self._wait_for_token()
+            except (Lost, Unsent, ReplyError, RqCoreError) as error:
+                log.warning("waiting for jobs failed, trying again: %s", error)
+                await asyncio.sleep(PAUSE)
+                self.look_at(self._queues.values())
+            except Exception:
+                # A worker whose watcher has died is alive and deaf.
+                log.exception("waiting for jobs failed, trying again")
+                await asyncio.sleep(TROUBLE_PAUSE)
+                self.look_at(self._queues.values())
+
+    def stop(self) -> None:
+        """Take no more tokens; one that comes all the same goes back."""
+        self._stopping = True
+        self._room.set()
+        self._quiet.set()
+
+    def close(self) -> None:
+        """Take back what was to wake the worker later."""
+        for queue in self._queues.values():
+            if queue.timer is not None:
+                queue.timer.cancel()
+
+    def freed(self) -> None:
+        """The worker may have room again."""
+        self._room.set()
+
+    def look_at(self, queues: Iterable[WatchedQueue]) -> None:
+        """Let the worker claim from these."""
+        for queue in queues:
+            queue.look = True
+        self._on_look()
+
+    def note(self, queue: WatchedQueue, claimed: Claimed) -> None:
+        """Learn from the answer to a claim whether, and when, another may find something."""
+        now = time.monotonic()
+        if claimed.next_due_ms is None:
+            queue.due = FOREVER
+        else:
+            queue.due = now + max(1, claimed.next_due_ms - claimed.now_ms) / 1000
+        self._wake_when_due(queue, now)
+        queue.empty = not claimed.more and queue.due > now
+        queue.look = not queue.empty
+        if queue.empty:
+            self._quiet.set()
+
+    def _wake_when_due(self, queue: WatchedQueue, now: float) -> None:
+        """Look again when the next scheduled job is due.
+
+        Not by the wait for tokens: that began before this was known.
+        """
+        if queue.timer is not None:
+            queue.timer.cancel()
+            queue.timer = None
+        if queue.due < FOREVER:
+            loop = asyncio.get_running_loop()
+            queue.timer = loop.call_later(queue.due - now, self.look_at, [queue])
+
+    async def _wait_for(self, event: asyncio.Event) -> None:
+        """Wait, but not so long that nobody does what is due for everybody."""
+        event.clear()
+        try:
+            async with asyncio.timeout(min(LOOK_MAX, self._interval())):
+                await event.wait()
+        except TimeoutError:
+            self.look_at(self._queues.values())
+
+    async def _wait_for_token(self) -> None:
+        seconds = min(LOOK_MAX, self._interval())
+        if self._burst:
+            seconds = min(seconds, BURST_LOOK)
+        name = await self._client.wait_wake(list(self._queues), seconds)
+        if name is None:
+            self.look_at(self._queues.values())
+        elif self._full() or self._stopping:
+            await self._client.return_token(name)
+        else:
+            self.look_at([self._queues[name]])
