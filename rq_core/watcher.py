@@ -40,6 +40,8 @@ class WatchedQueue:
     lease: float = 30.0
     look: bool = True
     """Whether a claim may find something."""
+    asked: bool = False
+    """Whether a claim is under way."""
     looked: float = 0.0
     due: float = FOREVER
     """When the next scheduled job is due, on the monotonic clock."""
@@ -47,6 +49,11 @@ class WatchedQueue:
     """Looks at the queue when it is."""
     empty: bool = False
     """Whether the last claim found nothing left."""
+
+    def ask(self) -> None:
+        """A claim is about to be sent."""
+        self.look, self.asked = False, True
+        self.looked = time.monotonic()
 
     def overdue(self, now: float) -> bool:
         """Whether even a full worker should do what is due for everybody."""
@@ -82,11 +89,11 @@ class Watcher:
         """Watch until stopped."""
         while not self._stopping:
             try:
-                if self._full():
-                    await self._wait_for(self._room)
-                elif all(queue.look for queue in self._queues.values()):
+                if all(queue.look or queue.asked for queue in self._queues.values()):
                     # All queues are being claimed from anyway.
                     await self._wait_for(self._quiet)
+                elif self._full():
+                    await self._wait_for(self._room)
                 else:
                     await self._wait_for_token()
             except (Lost, Unsent, ReplyError, RqCoreError) as error:
@@ -121,6 +128,11 @@ class Watcher:
             queue.look = True
         self._on_look()
 
+    def look_again(self, queue: WatchedQueue) -> None:
+        """A claim failed."""
+        queue.asked = False
+        self.look_at([queue])
+
     def note(self, queue: WatchedQueue, claimed: Claimed) -> None:
         """Learn from the answer to a claim whether, and when, another may find something."""
         now = time.monotonic()
@@ -130,7 +142,9 @@ class Watcher:
             queue.due = now + max(1, claimed.next_due_ms - claimed.now_ms) / 1000
         self._wake_when_due(queue, now)
         queue.empty = not claimed.more and queue.due > now
-        queue.look = not queue.empty
+        queue.asked = False
+        # If somebody asked for a look meanwhile, the claim may have come before what there is to see.
+        queue.look = queue.look or not queue.empty
         if queue.empty:
             self._quiet.set()
 

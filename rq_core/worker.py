@@ -2,6 +2,10 @@
 
 Everything that finished since the last turn, and a claim for the free places, travel together. At low load a batch
 is one job; under load batches grow by themselves. The worker claims no more than it can start at once.
+
+Turns overlap with handlers. A claim asks for half of the places, and when its jobs come, the next turn is on its way
+before they are begun: while Redis carries it out, they run. So the time that a job takes is the longer one of Python's
+and Redis', not their sum.
 """
 
 from __future__ import annotations
@@ -48,6 +52,12 @@ log = logging.getLogger(__name__)
 
 CLAIM_MAX: Final = 250
 """Most jobs in one claim, so that no claim keeps Redis from others for long; the next turn takes more."""
+HALVES_MIN: Final = 16
+"""Places from which on a claim asks for half of them. With fewer, Redis would pay more for twice as many calls than
+the worker gains."""
+OVERLAP_MAX: Final = 0.05
+"""Seconds that the first steps of a batch of handlers may take for the next turn to overlap with the next batch. Where
+handlers block the loop for longer, jobs claimed meanwhile would wait for it, with nobody to keep their leases."""
 STOP_WAIT: Final = 1.0
 """Seconds that an async handler gets to let itself be cancelled when the worker stops."""
 REPORT_WAIT: Final = 5.0
@@ -172,12 +182,19 @@ class Worker:
         self._supervised = lease_table is not None
         self._suspects = Suspects()
         self._finished: list[Settlement] = []
+        self._arrived: list[Claim] = []
+        """Claimed, and about to be begun."""
+        self._steps_took = FOREVER
+        """Seconds that the first steps of the last batch took."""
         self._measured = 0.0
         self._occupied = 0
         self._stops = 0
         self._turn_at = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
+        self._stepped = asyncio.Event()
+        """Whether what arrived has been begun, and has had its first step."""
+        self._stepped.set()
         self.retired = False
         """Whether it ends by itself, and another should take its place."""
         self._stopping = asyncio.Event()
@@ -363,14 +380,16 @@ class Worker:
 
     async def _flush_until_done(self) -> None:
         """Report what finishes, until no handler runs."""
-        while self._executor.running or self._finished:
+        while self._executor.running or self._arrived or self._finished:
             self._news.clear()
             if not self._finished:
                 await self._news.wait()
             await self._send(claims=[])
 
     async def _nothing_left(self) -> bool:
-        if self._executor.running or self._finished or any(q.look for q in self._queues.values()):
+        if self._executor.running or self._arrived or self._finished:
+            return False
+        if any(queue.look for queue in self._queues.values()):
             return False
         left: dict[str, int] = {}
         for name in self._queues:
@@ -397,6 +416,8 @@ class Worker:
 
     async def _turn(self) -> None:
         """Wait until there is something to do, then do it in one round trip."""
+        if self._steps_took > OVERLAP_MAX:
+            await self._stepped.wait()
         while not self._stopping.is_set():
             claims = self._claims()
             if claims or self._finished:
@@ -405,13 +426,17 @@ class Worker:
             await self._news.wait()
         else:
             return
-        # Handlers that are about to finish get their chance to be part of this turn.
-        await asyncio.sleep(0)
+        if self._stepped.is_set():
+            # Handlers that are about to finish get their chance to be part of this turn.
+            await asyncio.sleep(0)
         await self._send(claims)
 
     def _claims(self) -> list[tuple[WatchedQueue, int]]:
         """How many jobs to claim from which queues now."""
-        free = self.options.concurrency - self._occupied
+        places = self.options.concurrency
+        free = places - self._occupied
+        if places >= HALVES_MIN:
+            free = min(free, -(-places // 2))
         if self.options.max_jobs is not None:
             free = min(free, self.options.max_jobs - self.stats.claimed)
         looking = [q for q in self._queues.values() if q.look]
@@ -438,8 +463,7 @@ class Worker:
         settling = calls_of(operations, self.name, finished)
         calls: list[Call[Any]] = [call for call, _ in settling]
         for queue, limit in claims:
-            queue.look = False
-            queue.looked = time.monotonic()
+            queue.ask()
             self._occupied += limit
             calls.append(operations.claim_call(queue.name, self.name, limit))
         self.stats.turns += 1
@@ -448,7 +472,8 @@ class Worker:
         except BaseException:
             self._finished = finished + self._finished
             self._occupied -= sum(limit for _, limit in claims)
-            self._watcher.look_at(queue for queue, _ in claims)
+            for queue, _ in claims:
+                self._watcher.look_again(queue)
             raise
         trouble = False
         for (_, group), result in zip(settling, results, strict=False):
@@ -518,7 +543,7 @@ class Worker:
         """Start what was claimed, or give it back if nothing counted it. True: the claim failed."""
         if isinstance(result, RqCoreError):
             log.error("claiming from queue %s failed, trying again: %s", queue.name, result)
-            queue.look = True
+            self._watcher.look_again(queue)
             return True
         self._on_claim()
         self._watcher.note(queue, result)
@@ -527,9 +552,38 @@ class Worker:
             if uncounted:
                 self._settle(Settlement(claim, "rollback", 0, "new_epoch"))
             else:
-                self._begin(claim)
-        self._retire_if_old()
+                self._arrive(claim)
+        if not self._arrived:
+            self._retire_if_old()
         return False
+
+    def _arrive(self, claim: Claim) -> None:
+        """Have a job begun as soon as the next turn, if there is something to send, is on its way."""
+        self._occupied += 1
+        if not self._arrived:
+            self._stepped.clear()
+            asyncio.get_running_loop().call_soon(self._begin_arrived)
+        self._arrived.append(claim)
+
+    def _begin_arrived(self) -> None:
+        arrived, self._arrived = self._arrived, []
+        began = time.monotonic()
+        for claim in arrived:
+            try:
+                self._begin(claim)
+            except Exception:
+                # Its lease expires at worst; the others must be begun.
+                log.exception("a job could not be begun", extra={"job": claim.id})
+                self._occupied -= 1
+        # Not before they were begun: a worker that takes no more gives back what arrives.
+        self._retire_if_old()
+
+        def stepped() -> None:
+            self._steps_took = time.monotonic() - began
+            if not self._arrived:
+                self._stepped.set()
+
+        asyncio.get_running_loop().call_soon(stepped)
 
     def _retire_if_old(self) -> None:
         jobs, memory = self.options.max_jobs, self.options.max_memory
@@ -542,15 +596,17 @@ class Worker:
 
     def _begin(self, claim: Claim) -> None:
         if self._stopping.is_set():
-            self._settle(Settlement(claim, "rollback", 0, "shutdown"))
+            self._give_back(Settlement(claim, "rollback", 0, "shutdown"))
             return
         pause = self._suspects.pause(claim, self._executor.running.values())
         if pause is not None:
-            self._settle(Settlement(claim, "rollback", round(pause * 1000), SUSPECT))
-            return
-        self._occupied += 1
-        if self._executor.start(claim) is None:
+            self._give_back(Settlement(claim, "rollback", round(pause * 1000), SUSPECT))
+        elif self._executor.start(claim) is None:
             self._occupied -= 1
+
+    def _give_back(self, settlement: Settlement) -> None:
+        self._occupied -= 1
+        self._settle(settlement)
 
     def _hold(self, running: Running) -> None:
         until = running.started + running.timeout + EXTENSION_GRACE if running.timeout else None
