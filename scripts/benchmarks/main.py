@@ -1,130 +1,223 @@
-"""Jobs per second: enqueued, drained, mirrored; each the median of interleaved repeats, with its spread."""
+"""Measure what the queue is aimed at, beside its floors and, with --peers, beside other queues."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import statistics
+import logging
 import sys
-import tempfile
-import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parent / "contenders"))
 sys.path.insert(0, str(Path(__file__).parent))
 
+import end_to_end
+import keeping
+import mirroring
 import redis_time
-from tasks import CAPPED, app, noop_async, noop_thread
+import start_up
+import targets
+import throughput
+from figures import Figures, facts
+from mirroring import Databases
+from sizes import SIZES, Sizes
+from stage import BARE, OURS, Failed, Stage, stage
 
-from rq_core import server
 from rq_core.client import Client
-from rq_core.worker import Worker, WorkerOptions
-from sql_audit import queries, run
-from sql_audit.database import Database
+from tests.support.servers import DurablePostgres
 
-TEXT = "0123456789012345678901234567890123456789"
+Part = Callable[[], Mapping[str, float]]
 
 
-def timed(jobs: int, work: Callable[[], object]) -> float:
-    """How many jobs a second ``work`` does."""
-    started = time.perf_counter()
-    work()
-    return jobs / (time.perf_counter() - started)
+def producing(stage: Stage, sizes: Sizes) -> Iterator[tuple[str, Part]]:
+    """Enqueue, and its floors."""
+
+    def bulk() -> dict[str, float]:
+        return {
+            "enqueue_bulk_per_s": throughput.enqueue_bulk(stage, OURS, sizes.bulk),
+            "bulk_floor_per_s": throughput.enqueue_bulk(stage, BARE, sizes.bulk),
+            "pipeline_floor_per_s": throughput.enqueue_bulk(stage, BARE, sizes.bulk, "pipeline"),
+        }
+
+    def one() -> dict[str, float]:
+        ours = throughput.enqueue_one(stage, OURS, sizes.one)
+        floor = throughput.enqueue_one(stage, BARE, sizes.one)
+        return {
+            "enqueue_one_per_s": ours,
+            "evalsha_floor_per_s": floor,
+            "enqueue_one_over_floor": floor / ours,
+        }
+
+    yield "enqueue in bulk", bulk
+    yield "enqueue one at a time", one
+
+
+def working(stage: Stage, sizes: Sizes) -> Iterator[tuple[str, Part]]:
+    """Drains, latency, several workers, an idle one."""
+
+    def drain() -> dict[str, float]:
+        return {
+            "drain_async_per_s": throughput.drain(stage, OURS, sizes.drain)[0],
+            "drain_threads_per_s": throughput.drain(stage, OURS, sizes.drain, "threads")[0],
+            "drain_async_2w_per_s": throughput.drain(stage, OURS, 2 * sizes.drain, workers=2)[0],
+            "drain_floor_per_s": throughput.drain(stage, BARE, sizes.drain, "pipeline")[0],
+        }
+
+    def capped() -> dict[str, float]:
+        return {
+            f"drain_{kind}_per_s": throughput.drain(stage, OURS, sizes.drain, kind)[0]
+            for kind in ("one_cap", "two_caps", "binding")
+        }
+
+    def latency() -> dict[str, float]:
+        ours = throughput.latency_ms(stage, OURS, sizes.paced)
+        wake = throughput.latency_ms(stage, BARE, sizes.paced, "wake")
+        trip = 1e3 / throughput.enqueue_one(stage, BARE, sizes.one)
+        return {
+            "latency_p50_ms": throughput.percentile(ours, 0.5),
+            "latency_p99_ms": throughput.percentile(ours, 0.99),
+            "latency_floor_ms": throughput.percentile(wake, 0.5) + 2 * trip,
+        }
+
+    def scaling() -> dict[str, float]:
+        return {
+            f"scaling_{kind}_{workers}w_percent": throughput.scaling(
+                stage, kind, workers, sizes.scaled
+            )
+            for kind in throughput.JOB_S
+            for workers in ((2, 4) if sizes.thorough else (2,))
+        }
+
+    yield "drain", drain
+    if sizes.thorough:
+        yield "drain under caps", capped
+    yield "latency", latency
+    if sizes.scaled:
+        yield "several workers", scaling
+    yield "idle worker", lambda: keeping.idle(stage, sizes.idle_s)
+
+
+def server_side(stage: Stage, sizes: Sizes, figures: Figures) -> Iterator[tuple[str, Part]]:
+    """Redis' time and memory."""
+
+    def redis_us() -> dict[str, float]:
+        stage.empty()
+        with Client(stage.url) as client:
+            found = {n: v[0] for n, v in redis_time.measure(client, sizes.redis, 1).items()}
+        return {**found, **redis_time.names(found)}
+
+    yield "Redis' time", redis_us
+    yield "Redis' memory", lambda: keeping.memory(stage, sizes.memory)
+    # Filling the server takes long, and its own time hardly differs between repeats.
+    if "depth_ratio" not in figures.values:
+        yield "depth", lambda: keeping.depth(stage, sizes)
+
+
+def auditing(stage: Stage, sizes: Sizes, databases: Databases) -> Iterator[tuple[str, Part]]:
+    """The mirror beside plain SQL, and everything at once."""
+
+    def mirror() -> dict[str, float]:
+        stage.empty()
+        with Client(stage.url) as client:
+            found = mirroring.measure(client, databases, sizes.mirror, 1, shapes=sizes.thorough)
+        return {name: values[0] for name, values in found.items()}
+
+    yield "mirror", mirror
+    for dialect in databases.dialects:
+        yield (
+            f"end to end, {dialect}",
+            lambda d=dialect: {  # type: ignore[misc]
+                f"end_to_end_{d}_per_s": end_to_end.measure(stage, databases, d, sizes.end_to_end)
+            },
+        )
+
+
+PARTS = ("enqueue", "work", "redis", "audit", "start")
+
+
+def measure(stage: Stage, sizes: Sizes, only: list[str], figures: Figures) -> None:
+    """All parts, repeat by repeat, so that a slow moment of the machine hits all alike."""
+    place = stage.place / "audit"
+    place.mkdir()
+    postgres = DurablePostgres().start() if "audit" in only else None
+    try:
+        databases = Databases(place, postgres)
+        for repeat in range(sizes.repeats):
+            parts: dict[str, Iterator[tuple[str, Part]]] = {
+                "enqueue": producing(stage, sizes),
+                "work": working(stage, sizes),
+                "redis": server_side(stage, sizes, figures),
+                "audit": auditing(stage, sizes, databases),
+                "start": iter([("start", start_up.measure)] * (sizes.starts if not repeat else 1)),
+            }
+            for name in only:
+                for what, part in parts[name]:
+                    _say(f"{repeat + 1}/{sizes.repeats} {what}")
+                    try:
+                        figures.add(part())
+                    except Failed as failure:
+                        figures.failures[what] = str(failure)
+    finally:
+        if postgres is not None:
+            postgres.stop()
+
+
+def _say(what: str) -> None:
+    print(f"  {time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
+
+
+def show(document: Mapping[str, Any]) -> None:
+    """The tables, for a screen."""
+    print(f"\n{'':42} {'target':>44} {'median':>16} {'spread':>22}")
+    for what, target, found, spread, met in targets.target_rows(document):
+        print(f"{what:42} {target:>44} {found:>16} {spread:>22}  {met}")
+    print("\nfloors of the same run")
+    for what, found, spread in targets.floor_rows(document):
+        print(f"  {what:64} {found:>12} {spread:>22}")
+    for name, peer in document["peers"].items():
+        told = ", ".join(f"{figure} {targets.number(value)}" for figure, value in peer.items())
+        print(f"  {name}: {told}")
+    for what, why in document["failures"].items():
+        print(f"  not measured: {what}: {why}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=int, default=20_000)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--redis", default=None)
-    parser.add_argument("--only", choices=("workers", "redis"), default=None)
-    parser.add_argument("--json", type=Path, default=None)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="rq-core-bench-") as name:
-        place = Path(name)
-        url = options.redis or server.ensure(place / "server")
-        try:
-            figures: dict[str, list[float]] = {}
-            if options.only != "redis":
-                figures |= measure(url, place, options.jobs, options.repeats)
-            spent: dict[str, list[float]] = {}
-            if options.only != "workers":
-                with Client(url) as client:
-                    spent = redis_time.measure(client, options.jobs, options.repeats)
-        finally:
-            if options.redis is None:
-                server.stop(place / "server")
-    for figure, values in figures.items():
-        print(
-            f"{figure:36} {statistics.median(values):>10,.0f}  ({min(values):,.0f} to {max(values):,.0f})"
-        )
-    for line in redis_time.table(spent) if spent else ():
-        print(line)
-    figures |= spent
-    if options.json:
-        medians = {figure: round(statistics.median(v), 1) for figure, v in figures.items()}
-        options.json.write_text(json.dumps(medians, indent=2) + "\n")
-
-
-def measure(url: str, place: Path, jobs: int, repeats: int) -> dict[str, list[float]]:
-    """All figures, repeat by repeat so that a slow moment of the machine hits all alike."""
-    figures: dict[str, list[float]] = defaultdict(list)
-    app.connect_to(url)
-    client = Client(url)
-    for repeat in range(repeats):
-        for kind, task in (("async", noop_async), ("threads", noop_thread)):
-            specs = (task.job(number=n, text=TEXT) for n in range(jobs))
-            figures["enqueue_bulk_per_s"].append(timed(jobs, lambda s=specs: app.enqueue_many(s)))
-            figures[f"drain_{kind}_per_s"].append(timed(jobs, drain_queue))
-        for kind, capped in CAPPED.items():
-            specs = (capped.job(number=n, text=TEXT) for n in range(jobs))
-            figures[f"enqueue_{kind}_per_s"].append(
-                timed(jobs, lambda s=specs: app.enqueue_many(s))
-            )
-            queue = capped.options.queue
-            rate = timed(jobs, lambda q=queue: drain_queue(q))
-            if left := client.run(client.operations.ask([["HLEN", f"rqc:{{{queue}}}:state"]]))[0]:
-                raise SystemExit(f"{queue}: {left} jobs were left")
-            figures[f"drain_{kind}_per_s"].append(rate)
-            share = 100 * rate / figures["drain_async_per_s"][-1]
-            figures[f"drain_{kind}_percent_of_uncapped"].append(share)
-        one = max(jobs // 20, 100)
-        figures["enqueue_one_per_s"].append(
-            timed(one, lambda n=one: [noop_async.enqueue(number=i, text=TEXT) for i in range(n)])
-        )
-        drain_queue()
-        audit = f"sqlite:///{place / f'audit-{repeat}.db'}"
-        mirror(client, audit)
-        app.enqueue_many(noop_async.job(number=n, text=TEXT) for n in range(jobs))
-        drain_queue()
-        figures["mirror_sqlite_events_per_s"].append(
-            timed(3 * jobs, lambda a=audit: mirror(client, a))
-        )
-        database = Database(audit)
-        client.detach("bench", queries.audit_id(database))
-        database.close()
-    client.close()
-    app.close()
-    return figures
-
-
-def mirror(client: Client, audit: str) -> None:
-    """Mirror until nothing is left."""
-    run.run(client, audit, stop=threading.Event(), queues=["bench"], once=True)
-
-
-def drain_queue(queue: str = "bench") -> None:
-    """Run one worker until nothing is left."""
-    worker = Worker(app, WorkerOptions(queues=(queue,), concurrency=100, burst=True))
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(worker.run())
-    else:
-        uvloop.run(worker.run())
+    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="within a minute, one repeat")
+    size.add_argument("--tiny", action="store_true", help="seconds: whether it works, not how fast")
+    parser.add_argument("--repeats", type=int, help="how often everything is measured")
+    parser.add_argument(
+        "--only", choices=PARTS, action="append", help="these parts; may be given again"
+    )
+    parser.add_argument(
+        "--redis", metavar="URL", help="an empty server; it is emptied again and again"
+    )
+    parser.add_argument(
+        "--engine", choices=("redis7", "valkey"), help="redis7 where it is installed"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    given = parser.parse_args()
+    name = "quick" if given.quick else "tiny" if given.tiny else "full"
+    sizes = SIZES[name]
+    if given.repeats:
+        sizes = replace(sizes, repeats=given.repeats)
+    # What a mirror says of its lag is not wanted here.
+    logging.disable(logging.WARNING)
+    figures = Figures()
+    with stage(given.redis, given.engine) as made:
+        where = facts(made.version(), name)
+        only = [part for part in PARTS if part in (given.only or PARTS)]
+        measure(made, sizes, only, figures)
+    document = figures.document(where)
+    show(document)
+    if given.json:
+        given.json.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

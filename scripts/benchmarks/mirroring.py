@@ -152,14 +152,15 @@ COPIES = (POSTGRESQL.COPY_EVENTS, POSTGRESQL.COPY_JOBS, POSTGRESQL.COPY_ATTEMPTS
 
 
 def measure(
-    client: Client, databases: Databases, jobs: int, repeats: int
+    client: Client, databases: Databases, jobs: int, repeats: int, *, shapes: bool = True
 ) -> dict[str, list[float]]:
-    """All figures, repeat by repeat, so that a slow moment of the machine hits all alike."""
+    """All figures, repeat by repeat, so that a slow moment of the machine hits all alike. Without ``shapes`` only
+    entries of 100 jobs."""
     figures: dict[str, list[float]] = defaultdict(list)
     for repeat in range(repeats):
         for dialect in databases.dialects:
             name = f"mirror_{dialect}"
-            for end, sizes in SHAPES.items():
+            for end, sizes in SHAPES.items() if shapes else [("", SHAPES[""])]:
                 database = databases.fresh(dialect)
                 rate = mirrored(client, database, f"mirror-{dialect}{end}-{repeat}", jobs, sizes)
                 figures[f"{name}{end}_per_s"].append(rate)
@@ -168,6 +169,8 @@ def measure(
                     figures[f"{name}_floor_per_s"].append(floor)
                     figures[f"{name}_percent_of_floor"].append(100 * rate / floor)
                 databases.drop(database)
+            if not shapes:
+                continue
             database = databases.fresh(dialect)
             few, one = min(jobs, BY_ROW), BatchLimits(events=1)
             rate = mirrored(client, database, f"mirror-{dialect}-row-{repeat}", few, (1,), one)

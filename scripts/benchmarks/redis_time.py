@@ -7,8 +7,8 @@ cap and two caps that are never reached (a task's, and one of 1,000 tenants), an
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict, deque
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 
 from rq_core.client import Client
 from rq_core.job import NewJob, profile
@@ -25,6 +25,10 @@ KINDS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "binding": (("task=t", "tenant"), {"task=t": "100", "tenant": "1"}),
 }
 BATCHES = (100, 10, 1)
+ROUND = 100
+"""Jobs between two questions to the server of how long it has worked."""
+BARE = "return {'ok'}"
+"""What a call costs that does nothing, with as many bytes as an enqueue of one job."""
 
 
 def measure(client: Client, jobs: int, repeats: int) -> dict[str, list[float]]:
@@ -37,7 +41,34 @@ def measure(client: Client, jobs: int, repeats: int) -> dict[str, list[float]]:
                 for script, micros in spent.items():
                     figures[f"redis_us_{kind}_batch_{batch}_{script}"].append(micros)
                 figures[f"redis_us_{kind}_batch_{batch}"].append(sum(spent.values()))
+        figures["redis_us_bare_call"].append(_bare(client, jobs // 10))
     return figures
+
+
+def names(medians: Mapping[str, float]) -> dict[str, float]:
+    """The figures that targets speak of, from the medians of :func:`measure`."""
+    plain = medians["redis_us_uncapped_batch_100"]
+    return {
+        "redis_us_per_job": plain,
+        "redis_us_per_job_capped": medians["redis_us_one_cap_batch_100"],
+        "redis_us_per_cap": medians["redis_us_one_cap_batch_100"] - plain,
+        "redis_us_per_job_alone": medians["redis_us_uncapped_batch_1"],
+        "redis_us_alone_over_bare": medians["redis_us_uncapped_batch_1"]
+        / (3 * medians["redis_us_bare_call"]),
+    }
+
+
+def _bare(client: Client, calls: int) -> float:
+    """µs of a call whose script does nothing."""
+    ask = client.operations.ask
+    (sha,) = client.run(ask([["SCRIPT", "LOAD", BARE]]))
+    call = ["EVALSHA", sha, 8, *(f"rqc:{{raw}}:{n}" for n in range(8)), "slot", 1, "c-1", ARGS]
+
+    def work() -> None:
+        for _ in range(calls):
+            client.run(ask([call]))
+
+    return timed(client, work) / calls
 
 
 def table(figures: dict[str, list[float]]) -> list[str]:
@@ -69,28 +100,32 @@ def _life(client: Client, kind: str, jobs: int, batch: int) -> dict[str, float]:
     made = [
         NewJob(f"j-{n:032}", queue, profile("t"), ARGS, 0, _lane(scopes, n)) for n in range(jobs)
     ]
-    held: deque[tuple[str, str]] = deque()
+    held: list[list[tuple[str, str]]] = []
 
     def enqueue() -> None:
         for at in range(0, jobs, batch):
             client.enqueue(made[at : at + batch])
 
-    spent = {"enqueue": _timed(client, enqueue)}
+    spent = {"enqueue": timed(client, enqueue)}
     spent |= {"claim": 0.0, "complete": 0.0}
     done = 0
+    rounds = max(1, ROUND // batch)
     while done < jobs:
 
         def claim() -> None:
-            found = client.one(ops.claim_call(queue, "w-1", batch)).jobs
-            held.extend((c.id, c.fence) for c in found)
+            for _ in range(rounds):
+                if not (found := client.one(ops.claim_call(queue, "w-1", batch)).jobs):
+                    return
+                held.append([(c.id, c.fence) for c in found])
 
         def complete() -> None:
-            client.one(ops.complete_call(queue, "w-1", list(held)))
+            for pairs in held:
+                client.one(ops.complete_call(queue, "w-1", pairs))
 
-        # INFO between the calls is not measured; but it takes time, so many turns at a time.
-        spent["claim"] += _timed(client, claim)
-        done += len(held)
-        spent["complete"] += _timed(client, complete)
+        # Asking for the time takes some itself, so that is done once for many jobs, also in batches of one.
+        spent["claim"] += timed(client, claim)
+        done += sum(map(len, held))
+        spent["complete"] += timed(client, complete)
         held.clear()
     return {script: micros / jobs for script, micros in spent.items()}
 
@@ -101,7 +136,7 @@ def _lane(scopes: tuple[str, ...], number: int) -> str:
     )
 
 
-def _timed(client: Client, work: Callable[[], None]) -> float:
+def timed(client: Client, work: Callable[[], None]) -> float:
     before = _spent_us(client)
     work()
     return _spent_us(client) - before

@@ -1,0 +1,149 @@
+"""What the contenders have in common: the job's arguments, when each job began, and the command line.
+
+A contender is a script that puts the same work through one library: a no-op with an int and a 40-byte string. Only the
+standard library is imported here, since each runs in an environment of its own.
+
+    python ours.py one --jobs 1000      # a producer, each call awaited; prints {"per_s": …}
+    python ours.py bulk --jobs 50000    # the same in calls of many jobs
+    python ours.py paced --jobs 300     # one job every few milliseconds, when the one before has begun
+    python ours.py work                 # a worker, until it is ended
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import inspect
+import json
+import mmap
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+TEXT = "0123456789012345678901234567890123456789"
+CHUNK = 1_000
+"""Jobs of one bulk call."""
+PACE = 0.004
+"""Seconds that a worker gets to fall idle before the next job of `paced`, and as much again at random."""
+STALLED = 5.0
+
+
+def url() -> str:
+    return os.environ["BENCH_REDIS"]
+
+
+def concurrency() -> int:
+    return int(os.environ.get("BENCH_CONCURRENCY", "100"))
+
+
+def kind() -> str:
+    """Which handlers are wanted: `async` or `threads`; of ours also `cpu` and `sleep`."""
+    return os.environ.get("BENCH_KIND", "async")
+
+
+class Tally:
+    """Two moments of each job by its number, in a file that producers, workers and the benchmark share.
+
+    Moments are those of the monotonic clock, which is the same for all processes of a machine. Each job has a place of
+    its own, so threads and processes may write without a lock.
+    """
+
+    def __init__(self, path: str | Path, jobs: int | None = None) -> None:
+        path = Path(path)
+        if jobs is not None:
+            path.write_bytes(bytes(16 * jobs))
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 0)
+        view = memoryview(self._map).cast("d")
+        half = len(view) // 2
+        self.began, self.sent = view[:half], view[half:]
+
+    def moments(self) -> list[float]:
+        """When the jobs that have begun did."""
+        return [at for at in self.began if at]
+
+
+def handler() -> Callable[[int, str], None]:
+    """What every no-op does: note when it began."""
+    began = Tally(os.environ["BENCH_TALLY"]).began
+    now = time.monotonic
+
+    def note(number: int, text: str) -> None:  # noqa: ARG001 - it travels and is not used
+        began[number] = now()
+
+    return note
+
+
+def run(
+    *,
+    one: Callable[[int], Any],
+    work: Callable[[], Any],
+    bulk: Callable[[Sequence[int]], Any] | None = None,
+    ready: Callable[[], Any] | None = None,
+) -> None:
+    """The command line of a contender; the functions may be coroutine functions.
+
+    ``one`` enqueues the job of that number and returns when the server has it, ``bulk`` many, ``ready`` is called once
+    before a producer begins.
+    """
+    parser = argparse.ArgumentParser()
+    parser.add_argument("part", choices=("one", "bulk", "paced", "work"))
+    parser.add_argument("--jobs", type=int, default=1_000)
+    given = parser.parse_args()
+    if given.part == "work":
+        work()
+        return
+
+    async def produce() -> dict[str, float]:
+        if ready is not None:
+            await _value(ready())
+        if given.part == "paced":
+            return await _paced(one, given.jobs)
+        if given.part == "bulk" and bulk is not None:
+            calls: list[tuple[Callable[..., Any], Any]] = [
+                (bulk, range(at, min(at + CHUNK, given.jobs))) for at in range(0, given.jobs, CHUNK)
+            ]
+        else:
+            calls = [(one, number) for number in range(given.jobs)]
+        waits = inspect.iscoroutinefunction(calls[0][0])
+        started = time.perf_counter()
+        if waits:
+            for call, what in calls:
+                await call(what)
+        else:
+            for call, what in calls:
+                call(what)
+        return {"per_s": given.jobs / (time.perf_counter() - started)}
+
+    print(json.dumps(_run(produce)))
+
+
+def _run(produce: Callable[[], Any]) -> Any:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(produce())
+    return uvloop.run(produce())
+
+
+async def _value(made: Any) -> Any:
+    return await made if isinstance(made, Awaitable) else made
+
+
+async def _paced(one: Callable[[int], Any], jobs: int) -> dict[str, float]:
+    tally = Tally(os.environ["BENCH_TALLY"])
+    draw = random.Random(7)  # noqa: S311 - a pace, no secret
+    for number in range(jobs):
+        tally.sent[number] = time.monotonic()
+        await _value(one(number))
+        patience = time.monotonic() + STALLED
+        while not tally.began[number]:
+            if time.monotonic() > patience:
+                raise SystemExit(f"job {number} has not begun after {STALLED} s")
+            # Asleep, so that the worker has a core to itself.
+            time.sleep(0.0005)  # noqa: ASYNC251 - nothing else runs on this loop
+        time.sleep(PACE + draw.random() * PACE)  # noqa: ASYNC251
+    return {}

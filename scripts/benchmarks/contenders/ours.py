@@ -1,0 +1,110 @@
+"""rq-core itself: App, bulk by enqueue_many, the worker of the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from contender import TEXT, concurrency, handler, kind, run, url
+
+from rq_core import App, Cap
+
+app = App(url())
+note = handler()
+CPU_S: Final = 0.001
+SLEEP_S: Final = 0.005
+
+
+@app.task(queue="async", name="async")
+async def on_the_loop(number: int, text: str) -> None:
+    """Do nothing, on the event loop."""
+    note(number, text)
+
+
+@app.task(queue="threads", name="threads")
+def in_a_thread(number: int, text: str) -> None:
+    """Do nothing, in a thread."""
+    note(number, text)
+
+
+@app.task(queue="cpu", name="cpu")
+def busy(number: int, text: str) -> None:
+    """A millisecond of the processor."""
+    note(number, text)
+    until = time.thread_time() + CPU_S
+    while time.thread_time() < until:
+        pass
+
+
+@app.task(queue="sleep", name="sleep")
+async def asleep(number: int, text: str) -> None:
+    """Five milliseconds of waiting."""
+    note(number, text)
+    await asyncio.sleep(SLEEP_S)
+
+
+NEVER: Final = 1_000_000
+"""A cap that is never reached."""
+TENANTS: Final = 1_000
+
+
+@app.task(queue="one_cap", name="one_cap", caps=[Cap(NEVER)])
+async def under_one_cap(number: int, text: str) -> None:
+    """Counted by a cap that is never reached."""
+    note(number, text)
+
+
+@app.task(
+    queue="two_caps",
+    name="two_caps",
+    caps=[Cap(NEVER), Cap(NEVER, per=lambda number, **_: number % TENANTS, name="roomy")],
+)
+async def under_two_caps(number: int, text: str) -> None:
+    """Counted by two caps that are never reached, one of them of 1,000 tenants."""
+    note(number, text)
+
+
+@app.task(
+    queue="binding",
+    name="binding",
+    caps=[Cap(100), Cap(1, per=lambda number, **_: number * 7919 % 10_007 % TENANTS, name="tight")],
+)
+async def under_binding_caps(number: int, text: str) -> None:
+    """One at a time of each of 1,000 tenants, and as many in all as the worker has places: both always bind."""
+    note(number, text)
+
+
+task = app.tasks[kind()]
+
+
+def one(number: int) -> None:
+    task.enqueue(number=number, text=TEXT)
+
+
+def bulk(numbers: Sequence[int]) -> None:
+    app.enqueue_many(task.job(number=number, text=TEXT) for number in numbers)
+
+
+def work() -> None:
+    app.close()
+    options = ["--queues", task.options.queue, "--concurrency", str(concurrency())]
+    if audit := os.environ.get("BENCH_AUDIT"):
+        options += ["--audit", audit]
+    os.chdir(Path(__file__).parent)
+    os.execv(  # noqa: S606 - no shell
+        sys.executable, [sys.executable, "-m", "rq_core.cli", "worker", "ours:app", *options]
+    )
+
+
+def ready() -> None:
+    app.client.handshake(task.options.queue)
+    task.job(number=0, text=TEXT)
+
+
+if __name__ == "__main__":
+    run(one=one, bulk=bulk, work=work, ready=ready)

@@ -1,0 +1,163 @@
+"""What waiting jobs cost the server: bytes, time at any depth, the longest call; and what an idle worker asks of it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import redis
+from contender import Tally
+from redis_time import ARGS, timed
+from sizes import Sizes
+from stage import OURS, Stage
+
+from rq_core.client import Client
+from rq_core.job import NewJob, profile
+from rq_core.machine import Priority
+from sql_audit import queries, run
+from sql_audit.database import Database
+
+QUEUE = "kept"
+WORKER = "w-29020-e5b73040c5d1"
+BATCH = 100
+LONG_BATCH = 250
+"""Jobs in a claim, and in a settlement, when the longest call is looked for: the most that a worker asks for."""
+HOUR_MS = 3_600_000
+serial = itertools.count()
+
+
+def jobs_of(count: int, *, priorities: bool = False, delay_ms: int = 0) -> Iterator[NewJob]:
+    draw = random.Random(7)  # noqa: S311 - the same each time
+    levels = list(Priority) if priorities else [Priority.NORMAL]
+    profiles = [profile("send", level) for level in levels]
+    for _ in range(count):
+        job_id = f"01a1fc7cba24{next(serial):019d}"
+        yield NewJob(job_id, QUEUE, draw.choice(profiles), ARGS, delay_ms)
+
+
+def memory(stage: Stage, jobs: int) -> dict[str, float]:
+    """Bytes per waiting job, with its events before they are mirrored; and what is left of it in the end."""
+    stage.empty()
+    database = Database(str(stage.place / f"memory-{next(serial)}.db"))
+    with Client(stage.url) as client:
+        # A first life, so that what a queue has once is not counted.
+        client.enqueue(jobs_of(1))
+        _live(client)
+        _mirror(client, database)
+        before = stage.used_memory()
+        client.enqueue(jobs_of(jobs))
+        held = stage.used_memory() - before
+        while _live(client):
+            pass
+        _mirror(client, database)
+        left = stage.used_memory() - before
+        client.detach(QUEUE, queries.audit_id(database))
+    database.close()
+    return {"redis_bytes_per_job": held / jobs, "redis_bytes_left_per_job": max(0, left) / jobs}
+
+
+def _live(client: Client, batch: int = BATCH) -> int:
+    claimed = client.one(client.operations.claim_call(QUEUE, WORKER, batch)).jobs
+    if claimed:
+        pairs = [(c.id, c.fence) for c in claimed]
+        client.one(client.operations.complete_call(QUEUE, WORKER, pairs))
+    return len(claimed)
+
+
+def _mirror(client: Client, database: Database) -> None:
+    run.run(client, database, stop=threading.Event(), queues=[QUEUE], once=True)
+
+
+def depth(stage: Stage, sizes: Sizes) -> dict[str, float]:
+    """µs of the server for a job's life with so many others waiting, of all priorities, and then as many scheduled
+    as well; the worst of them compared with none waiting. And the longest call among all these."""
+    stage.empty()
+    _watch_long_calls(stage.control)
+    figures: dict[str, float] = {}
+    with Client(stage.url) as client:
+        waiting = 0
+        for wanted in sizes.depths:
+            client.enqueue(jobs_of(wanted - waiting, priorities=True))
+            waiting = wanted
+            figures[f"redis_us_at_{wanted}"] = _life_us(client, sizes.probe)
+        client.enqueue(jobs_of(waiting, delay_ms=HOUR_MS))
+        figures[f"redis_us_at_{waiting}_scheduled"] = _life_us(client, sizes.probe)
+        _call_at_length(client)
+    costs = list(figures.values())
+    figures["depth_ratio"] = max(costs) / costs[0]
+    figures["script_max_ms"] = _longest_ms(stage.control)
+    return figures
+
+
+def _life_us(client: Client, jobs: int) -> float:
+    """As many are taken as come, so the depth stays."""
+    spent = 0.0
+    new = list(jobs_of(jobs, priorities=True))
+
+    def life() -> None:
+        for at in range(0, jobs, BATCH):
+            client.enqueue(new[at : at + BATCH])
+            _live(client)
+
+    life()  # once for the caches
+    new = list(jobs_of(jobs, priorities=True))
+    spent = timed(client, life)
+    return spent / jobs
+
+
+def _call_at_length(client: Client) -> None:
+    """Every call that takes many jobs, with as many as clients give it."""
+    ops = client.operations
+
+    def claim() -> list[tuple[str, str]]:
+        found = client.one(ops.claim_call(QUEUE, WORKER, LONG_BATCH)).jobs
+        return [(c.id, c.fence) for c in found]
+
+    client.one(ops.extend_call(QUEUE, WORKER, held := claim()))
+    client.one(ops.complete_call(QUEUE, WORKER, held))
+    client.one(ops.fail_call(QUEUE, WORKER, [(*h, "retry", 1_000, "error", "{}") for h in claim()]))
+    client.one(ops.rollback_call(QUEUE, WORKER, [(*h, "shutdown", "", "", 0) for h in claim()]))
+    doomed = list(jobs_of(1_000))
+    client.enqueue(doomed)
+    client.cancel(QUEUE, [job.id for job in doomed])
+    client.set_caps(QUEUE, [("task=send", "1000000", -1)])
+
+
+def _watch_long_calls(control: redis.Redis) -> None:
+    control.config_set("slowlog-log-slower-than", 200)
+    control.config_set("slowlog-max-len", 10_000)
+    control.slowlog_reset()
+
+
+def _longest_ms(control: redis.Redis) -> float:
+    """Of the calls of functions and scripts. 0.2 if all were shorter, since shorter ones are not kept."""
+    entries: list[dict[str, Any]] = control.slowlog_get(10_000)  # type: ignore[assignment]
+    calls = [
+        e for e in entries if e["command"].partition(b" ")[0].upper() in (b"FCALL", b"EVALSHA")
+    ]
+    return max((e["duration"] / 1000 for e in calls), default=0.2)
+
+
+def idle(stage: Stage, seconds: float) -> dict[str, float]:
+    """What a worker with a hundred places sends while there is nothing to do, told apart from its scripts' own calls by
+    MONITOR; and its share of a processor."""
+    stage.empty()
+    path = stage.tally(1)
+    with stage.working(OURS, path, concurrency=100) as (process,):
+        stage.produce(OURS, "one", path, 1)
+        stage.await_jobs(OURS, Tally(path), 1, [process])
+        worker = psutil.Process(process.pid)
+        seen = 0
+        with stage.control.monitor() as monitor:
+            connection: Any = monitor.connection
+            began, spent = time.monotonic(), sum(worker.cpu_times()[:2])
+            while (left := began + seconds - time.monotonic()) > 0:
+                if connection.can_read(timeout=left):
+                    seen += monitor.next_command()["client_type"] != "lua"
+            spent = sum(worker.cpu_times()[:2]) - spent
+    return {"idle_commands_per_s": seen / seconds, "idle_cpu_percent": 100 * spent / seconds}

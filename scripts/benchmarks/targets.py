@@ -1,0 +1,176 @@
+"""What is aimed at, each row said once: of which figures, how much, and whether a run got there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Document = Mapping[str, Any]
+"""What :meth:`figures.Figures.document` makes."""
+
+BEST_BULK = 106_000
+"""Jobs per second that ardiq 1.2 enqueued in bulk, the most of all peers when they were last compared."""
+BEST_DRAIN = 38_000
+"""Jobs per second of one blitzq 1.1 worker, the fastest; and of two."""
+BEST_DRAIN_TWO = 68_000
+
+
+@dataclass(frozen=True)
+class Target:
+    """One row. ``bound`` is the number to reach, from the run's own figures where it is a ratio."""
+
+    what: str
+    figure: str
+    bound: Callable[[Document], float]
+    why: str
+    """The bound in words."""
+    most: bool = False
+    """The figure may be at most the bound, rather than at least."""
+    unit: str = "/s"
+
+    def found(self, document: Document) -> float | None:
+        value: float | None = document.get(self.figure)
+        return value
+
+    def met(self, document: Document) -> bool | None:
+        """None if the run does not have the figures."""
+        found = self.found(document)
+        try:
+            bound = self.bound(document)
+        except KeyError:
+            return None
+        if found is None:
+            return None
+        return found <= bound if self.most else found >= bound
+
+
+def _best_peer(document: Document, figure: str, known: float) -> float:
+    found = [peer[figure] for peer in document.get("peers", {}).values() if figure in peer]
+    return max(found, default=known)
+
+
+def least(number: float) -> Callable[[Document], float]:
+    return lambda _: number
+
+
+def _rows() -> Iterator[Target]:
+    yield Target(
+        "enqueue in bulk, one producer", "enqueue_bulk_per_s",
+        lambda d: max(200_000, 2 * _best_peer(d, "enqueue_bulk_per_s", BEST_BULK)),
+        "200,000, and twice the best peer",
+    )  # fmt: skip
+    yield Target(
+        "enqueue one at a time", "enqueue_one_per_s",
+        lambda d: d["evalsha_floor_per_s"] / 1.3, "1/1.3 of a bare EVALSHA",
+    )  # fmt: skip
+    yield Target(
+        "drain, `async def`, one worker", "drain_async_per_s",
+        lambda d: max(75_000, 2 * _best_peer(d, "drain_async_per_s", BEST_DRAIN)),
+        "75,000, and twice the best peer",
+    )  # fmt: skip
+    yield Target(
+        "drain, `async def`, two workers", "drain_async_2w_per_s",
+        lambda d: 1.2 * _best_peer(d, "drain_async_2w_per_s", BEST_DRAIN_TWO),
+        "1.2 times the best peer's two",
+    )  # fmt: skip
+    yield Target(
+        "drain, `def` in threads, one worker", "drain_threads_per_s", least(25_000), "25,000",
+    )  # fmt: skip
+    yield Target("latency, p50", "latency_p50_ms", least(0.25), "0.25 ms", most=True, unit=" ms")
+    yield Target("latency, p99", "latency_p99_ms", least(0.8), "0.8 ms", most=True, unit=" ms")
+    yield Target(
+        "latency, p50, beside the floor", "latency_p50_ms",
+        lambda d: 1.5 * d["latency_floor_ms"], "1.5 bare wakes with two round trips",
+        most=True, unit=" ms",
+    )  # fmt: skip
+    for name, figure, bound in (
+        ("a job's life in batches of 100", "redis_us_per_job", 10),
+        ("one cap more", "redis_us_per_cap", 5),
+        ("a job's life, alone", "redis_us_per_job_alone", 80),
+    ):
+        yield Target(f"Redis, {name}", figure, least(bound), f"{bound} µs", most=True, unit=" µs")
+    yield Target(
+        "Redis, alone, beside three bare calls", "redis_us_alone_over_bare", least(4), "4 times",
+        most=True, unit=" times",
+    )  # fmt: skip
+    yield Target(
+        "Redis memory per waiting job", "redis_bytes_per_job", least(400), "400 bytes",
+        most=True, unit=" B",
+    )  # fmt: skip
+    yield Target(
+        "memory left when all is done", "redis_bytes_left_per_job", least(4), "none (1 %)",
+        most=True, unit=" B",
+    )  # fmt: skip
+    yield Target(
+        "cost at depth, worst over none", "depth_ratio", least(1.15), "1.15", most=True, unit=" times"
+    )  # fmt: skip
+    yield Target(
+        "longest call at depth", "script_max_ms", least(10), "10 ms", most=True, unit=" ms"
+    )  # fmt: skip
+    yield Target("idle worker, commands", "idle_commands_per_s", least(2), "2/s", most=True)
+    yield Target(
+        "idle worker, processor", "idle_cpu_percent", least(1), "about none", most=True, unit=" %"
+    )  # fmt: skip
+    for database in ("sqlite", "postgres"):
+        yield Target(
+            f"end to end into {database}", f"end_to_end_{database}_per_s", least(25_000), "25,000"
+        )
+    for kind, said in (("cpu", "1 ms of processor"), ("sleep", "5 ms asleep")):
+        for workers in (2, 4):
+            yield Target(
+                f"{workers} workers, {said}", f"scaling_{kind}_{workers}w_percent", least(90),
+                "90 % of the ideal", unit=" %",
+            )  # fmt: skip
+    yield Target("`rq-core --help`", "help_ms", least(150), "150 ms", most=True, unit=" ms")
+    yield Target("import of rq_core", "import_ms", least(100), "100 ms", most=True, unit=" ms")
+
+
+TARGETS = tuple(_rows())
+
+FLOORS = {
+    "bulk_floor_per_s": "enqueue's own bulk calls to a script that does nothing",
+    "pipeline_floor_per_s": "LPUSH of each spec, pipelines of 100",
+    "evalsha_floor_per_s": "enqueue's own call of one job to a script that does nothing",
+    "drain_floor_per_s": "LMPOP of 100, JSON read, handler called",
+    "latency_floor_ms": "a BLPOP woken by LPUSH, and two bare EVALSHAs",
+    "redis_us_bare_call": "a call that does nothing, µs of Redis",
+    "mirror_sqlite_floor_per_s": "the mirror's rows by executemany into SQLite, events",
+    "mirror_sqlite_per_s": "beside it: the mirror into SQLite, events",
+    "mirror_postgres_floor_per_s": "the mirror's rows by COPY into PostgreSQL, events",
+    "mirror_postgres_per_s": "beside it: the mirror into PostgreSQL, events",
+}
+"""The ground of the same run, and beside it what has no target of its own."""
+
+
+def number(value: float) -> str:
+    """Readable: thousands, or three digits."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _spread(document: Document, figure: str) -> str:
+    low, high = document["spread"].get(figure, (document[figure],) * 2)
+    return f"{number(low)} to {number(high)}"
+
+
+def target_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]]:
+    """What, target, median, spread, and met or not."""
+    for target in TARGETS:
+        found = target.found(document)
+        if found is None:
+            continue
+        met = {True: "met", False: "not met", None: "?"}[target.met(document)]
+        sign = "≤" if target.most else "≥"
+        yield (
+            target.what,
+            f"{sign} {target.why}",
+            f"{number(found)}{target.unit}",
+            _spread(document, target.figure),
+            met,
+        )
+
+
+def floor_rows(document: Document) -> Iterator[tuple[str, str, str]]:
+    for figure, what in FLOORS.items():
+        if figure in document:
+            yield what, number(document[figure]), _spread(document, figure)

@@ -1,0 +1,87 @@
+"""Jobs per second and latency of any contender, by the same harness."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from subprocess import Popen
+
+from contender import Tally
+from stage import OURS, Contender, Failed, Stage
+
+SCALED_CONCURRENCY = {"cpu": 4, "sleep": 10}
+JOB_S = {"cpu": 0.001, "sleep": 0.005}
+
+
+def enqueue_one(stage: Stage, contender: Contender, jobs: int, kind: str = "async") -> float:
+    stage.empty()
+    return stage.produce(contender, "one", stage.tally(jobs), jobs, kind)["per_s"]
+
+
+def enqueue_bulk(stage: Stage, contender: Contender, jobs: int, kind: str = "async") -> float:
+    """In calls of 1,000 jobs, or one by one where a library has no such call."""
+    stage.empty()
+    return stage.produce(contender, "bulk", stage.tally(jobs), jobs, kind)["per_s"]
+
+
+def drain(
+    stage: Stage,
+    contender: Contender,
+    jobs: int,
+    kind: str = "async",
+    *,
+    workers: int = 1,
+    concurrency: int | None = None,
+) -> tuple[float, float]:
+    """Jobs per second of a full queue, from the first handler's beginning to the last's; and bytes per waiting job."""
+    stage.empty()
+    path = stage.tally(jobs)
+    before = stage.used_memory()
+    stage.produce(contender, "bulk", path, jobs, kind)
+    held = (stage.used_memory() - before) / jobs
+    with stage.working(
+        contender, path, kind, workers=workers, concurrency=concurrency
+    ) as processes:
+        moments = stage.await_jobs(contender, Tally(path), jobs, processes)
+    # The first fifth is left out: one worker may have started before the other.
+    skipped = jobs // 5 if workers > 1 else 0
+    return (jobs - skipped - 1) / (moments[-1] - moments[skipped]), held
+
+
+def latency_ms(
+    stage: Stage, contender: Contender, jobs: int, kind: str = "async", concurrency: int | None = 10
+) -> list[float]:
+    """From before the call that enqueues to the handler's beginning, of a worker that is idle each time."""
+    stage.empty()
+    warm = 20
+    path = stage.tally(jobs + warm)
+    with stage.working(contender, path, kind, concurrency=concurrency) as processes:
+        _wait_until_it_works(stage, contender, path, kind, processes)
+        stage.produce(contender, "paced", path, jobs + warm, kind)
+        if any(process.poll() is not None for process in processes):
+            raise Failed("the worker ended")
+    tally = Tally(path)
+    took = [1e3 * (began - sent) for began, sent in zip(tally.began, tally.sent, strict=True)]
+    return sorted(took[warm:])
+
+
+def _wait_until_it_works(
+    stage: Stage, contender: Contender, path: Path, kind: str, processes: list[Popen[str]]
+) -> None:
+    """One job, so that what a worker takes to start is over."""
+    stage.produce(contender, "one", path, 1, kind)
+    tally = Tally(path)
+    stage.await_jobs(contender, tally, 1, processes)
+    tally.began[0] = 0.0
+
+
+def percentile(values: list[float], share: float) -> float:
+    return values[min(len(values) - 1, int(share * len(values)))]
+
+
+def scaling(stage: Stage, kind: str, workers: int, jobs: int) -> float:
+    """Percent of the ideal: a core for each worker whose jobs need one, a place for each job that sleeps."""
+    places = SCALED_CONCURRENCY[kind]
+    lanes = min(workers, len(os.sched_getaffinity(0))) if kind == "cpu" else workers * places
+    rate, _ = drain(stage, OURS, jobs * workers, kind, workers=workers, concurrency=places)
+    return 100 * rate * JOB_S[kind] / lanes
