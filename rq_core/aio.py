@@ -21,7 +21,7 @@ from rq_core.keys import DEFAULT_PREFIX, queue_keys
 from rq_core.operations import ENQUEUE_CHUNK, Operations
 from rq_core.plans import Call, Patience, Plan, Send
 from rq_core.scopes import CapEntry
-from rq_core.wire import DEFAULT_URL, AsyncPoolWire
+from rq_core.wire import DEFAULT_URL, AsyncWire, open_async_wire
 
 T = TypeVar("T")
 
@@ -39,14 +39,14 @@ class AsyncClient:
         prefix: str = DEFAULT_PREFIX,
         name: str | None = None,
         patience: Patience | None = None,
-        wire: AsyncPoolWire | None = None,
+        wire: AsyncWire | None = None,
         operations: Operations | None = None,
     ) -> None:
         self.url = url
         self.operations = operations or Operations(
             prefix=prefix, url=url, name=name, patience=patience
         )
-        self._wire = wire or AsyncPoolWire(url)
+        self._wire = wire or open_async_wire(url)
         self._in_flight = 0
         self._waiting: list[tuple[NewJob, asyncio.Future[Accepted]]] = []
         self._under_way: set[str] = set()

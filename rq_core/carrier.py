@@ -20,6 +20,7 @@ from rq_core.ids import boot_id
 from rq_core.keys import DEFAULT_PREFIX, check_name, queue_keys, queues_key
 from rq_core.machine import LAYOUT
 from rq_core.plans import Call, Lost, Patience, Pause, Plan, ReplyError, Send, T, Unsent
+from rq_core.routing import cluster_url
 from rq_core.scripts import Script
 
 _PASSWORD: Final = re.compile(r"(//[^/@\s:]*:)[^/\s]+@")
@@ -248,9 +249,19 @@ class Carrier:
             return errors.QueueFull(queue=call.queue)
         if "WRONGTYPE" in text:
             return _wrong_type(call.queue, text)
-        if text.startswith(("NOAUTH", "WRONGPASS", "NOPERM")):
-            return errors.ServerUnsuitable(url=self.url, why=text)
+        if text.startswith(
+            ("NOAUTH", "WRONGPASS", "NOPERM", "MOVED", "ERR it is no Redis Cluster")
+        ):
+            return self.unsuitable(reply)
         return errors.QueueDamaged(queue=call.queue, why=f"{call.script} stopped: {text}")
+
+    def unsuitable(self, reply: Exception) -> errors.ServerUnsuitable:
+        """The error for a server that answered so."""
+        why = str(reply)
+        if why.startswith("MOVED"):
+            # Only whoever was not told that it is a cluster gets to see this.
+            why = f"it is a node of a Redis Cluster: write {cluster_url(self.url)}"
+        return errors.ServerUnsuitable(url=self.url, why=why.removeprefix("ERR "))
 
     def _read(self, call: Call[Any], reply: Sequence[Any]) -> Any:
         if reply[0] == "ok":
@@ -294,7 +305,7 @@ class Carrier:
             if any(_kind_of(r) == "fatal" for r in failed):
                 if queue is not None and "WRONGTYPE" in str(failed[0]):
                     raise _wrong_type(queue, str(failed[0])) from failed[0]
-                raise errors.ServerUnsuitable(url=self.url, why=str(failed[0])) from failed[0]
+                raise self.unsuitable(failed[0]) from failed[0]
             if self._clock() - first > self.patience.unsent:
                 raise errors.ServerUnavailable(url=self.url, why=str(failed[0])) from failed[0]
             yield _pause(attempt)
@@ -318,13 +329,21 @@ class Carrier:
         if isinstance(result, errors.RqCoreError):
             raise result
         # Outside the queue's Cluster slot, so it cannot be part of the script.
-        yield from self._list_queue(queue)
+        yield from self._list_queue(queue, new=result.started == "created")
         self._met.add(queue)
         return result  # type: ignore[no-any-return]
 
-    def _list_queue(self, queue: str) -> Plan[None]:
-        """Put the queue on the prefix' list. A full server refuses that; workers must still meet old queues."""
+    def _list_queue(self, queue: str, *, new: bool) -> Plan[None]:
+        """Put the queue on the prefix' list. A full server refuses that; workers must still meet old queues.
+
+        In a cluster the list may be on another shard. An old queue was listed by who made it, so it does not wait for
+        that shard.
+        """
         listed = queues_key(self.prefix)
+        if not new:
+            (reply,) = yield Send([["SADD", listed, queue]])
+            if not isinstance(reply, Exception) or _kind_of(reply) in ("unsent", "lost"):
+                return
         try:
             yield from self.ask([["SADD", listed, queue]])
         except errors.ServerUnsuitable as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from rq_core.answers import (
     Accepted,
@@ -27,9 +27,12 @@ from rq_core.keys import DEFAULT_PREFIX, queue_keys
 from rq_core.operations import Operations
 from rq_core.plans import Call, Patience, Plan, Send
 from rq_core.scopes import CapEntry
-from rq_core.wire import DEFAULT_URL, PoolWire, Wire
+from rq_core.wire import DEFAULT_URL, Wire, open_wire
 
 T = TypeVar("T")
+
+POLL_EVERY: Final = 0.1
+"""Seconds between two looks at streams for which no server can wait at once."""
 
 
 class Client:
@@ -50,7 +53,7 @@ class Client:
         self.operations = operations or Operations(
             prefix=prefix, url=url, name=name, patience=patience
         )
-        self._wire = wire or PoolWire(url)
+        self._wire = wire or open_wire(url)
         self._sleep = sleep
 
     def run(self, plan: Plan[T]) -> T:
@@ -204,11 +207,31 @@ class Client:
         ``seconds``. Raises Unsent, Lost or ReplyError of rq_core.operations."""
         prefix = self.operations.prefix
         names = {queue_keys(queue, prefix)("outbox"): queue for queue in last}
+        if self._wire.one_slot and len(names) > 1:
+            return self._poll_outbox(names, last, seconds)
         command = [
             "XREAD", "COUNT", 1, "BLOCK", max(1, int(seconds * 1000)), "STREAMS", *names, *last.values(),
         ]  # fmt: skip
         found = self._wire.block(command, seconds)
         return {names[name] for name, _ in found or ()}
+
+    def _poll_outbox(
+        self, names: Mapping[str, str], last: Mapping[str, str], seconds: float
+    ) -> set[str]:
+        """The same by looking again and again, for streams of which no server has all. Those that a server does not
+        answer for have no news; raises what is wrong if none answers."""
+        commands = [["XREAD", "COUNT", 1, "STREAMS", name, last[q]] for name, q in names.items()]
+        deadline = time.monotonic() + seconds
+        while True:
+            replies = self._wire.exchange(commands)
+            answers = [reply for reply in replies if not isinstance(reply, Exception)]
+            if not answers:
+                raise replies[0]
+            news = {names[name] for found in answers for name, _ in found or ()}
+            left = deadline - time.monotonic()
+            if news or left <= 0:
+                return news
+            self._sleep(min(POLL_EVERY, left))
 
     def snapshot(self, queue: str) -> dict[str, Any]:
         """See Operations.snapshot."""

@@ -76,7 +76,8 @@ def handler_of(hook: Hook) -> Callable[[DeadJob], Any]:
 def tell(operations: Operations, queue: str, tasks: Mapping[str, Task[Any, Any]]) -> Plan[bool]:
     """Hand over a hook's job for each death since the last look. Returns whether more are left."""
     keys = queue_keys(queue, operations.prefix)
-    (time,) = yield from operations.ask([["TIME"]])
+    # Asked beside something of the queue: in a cluster it is its shard's clock that counts.
+    time, _ = yield from operations.ask([["TIME"], ["HGET", keys("meta"), FIELD]], queue)
     # What dies in this millisecond may not all be there yet.
     upto = int(time[0]) * 1000 + int(time[1]) // 1000 - 1
     _, seen = yield from operations.ask(

@@ -215,7 +215,8 @@ def _status(
         if is_rate(name) and "=" not in name
     }
     going_on = yield from _first_resumes(operations, keys, spent)
-    (now,) = yield from operations.ask([["TIME"]], keys.queue)
+    # Asked beside something of the queue: in a cluster it is its shard's clock that counts.
+    now, _ = yield from operations.ask([["TIME"], ["HGET", keys("meta"), "epoch"]], keys.queue)
     now_ms = int(now[0]) * 1000 + int(now[1]) // 1000
     result = []
     for at, name in enumerate(names):

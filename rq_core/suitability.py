@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from rq_core import errors
 from rq_core.plans import Pause, Plan, ReplyError, Send, pairs_of
+from rq_core.routing import is_cluster
 
 if TYPE_CHECKING:
     from rq_core.carrier import Carrier
@@ -99,6 +100,8 @@ def inspect(carrier: Carrier) -> Plan[Mapping[str, str] | None]:
         info = yield from _ask_info(carrier)
         if info is None:
             return None
+        if info.get("cluster_enabled") == "1" and not is_cluster(carrier.url):
+            raise carrier.unsuitable(ReplyError("MOVED"))
         refused = [r for r in judge_info(info) if r.refuse and not (forced() and not r.final)]
         if not refused:
             return info

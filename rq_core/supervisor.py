@@ -26,7 +26,7 @@ from rq_core.health import Pulse, parse_address, probing
 from rq_core.lease_table import LeaseGuard, LeaseTable
 from rq_core.mirror_process import MirrorProcess
 from rq_core.plans import Patience
-from rq_core.wire import WORKER_SOCKET_TIMEOUT, PoolWire
+from rq_core.wire import WORKER_SOCKET_TIMEOUT, open_wire
 from rq_core.worker import CLAIM_MAX, Worker, WorkerOptions
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class Supervisor:
                 app.redis_url,
                 prefix=app.prefix,
                 patience=Patience(unsent=1.0, unknown=1.0),
-                wire=PoolWire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT),
+                wire=open_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT),
             ),
             options.worker.queues,
             self._lease_tables,

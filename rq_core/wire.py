@@ -21,6 +21,7 @@ from redis.retry import Retry
 
 from rq_core.errors import InvalidOption
 from rq_core.plans import Lost, ReplyError, Unsent
+from rq_core.routing import is_cluster
 
 DEFAULT_URL: Final = "redis://localhost:6379/0"
 SOCKET_TIMEOUT: Final = 10.0
@@ -42,14 +43,57 @@ _ANSWERED = (redis.AuthenticationError, redis.BusyLoadingError)
 class Wire(Protocol):
     """What a Client needs of a connection."""
 
+    one_slot: bool
+    """Whether a blocking command may have the keys of one queue only."""
+
     def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """One round trip. An exception stands in the place of a reply that is an error, or did not come."""
 
     def block(self, command: Sequence[Any], seconds: float) -> Any:
         """One blocking command that answers within ``seconds``, on a connection of its own."""
 
+    def place(self, key: str) -> object:
+        """Which of its servers has a key, as far as is known: equal for keys that are in one place."""
+
     def close(self) -> None:
         """Close all connections."""
+
+
+class AsyncWire(Protocol):
+    """What an AsyncClient needs: see Wire."""
+
+    one_slot: bool
+
+    async def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """See Wire.exchange."""
+
+    async def block(self, command: Sequence[Any], seconds: float) -> Any:
+        """See Wire.block."""
+
+    def place(self, key: str) -> object:
+        """See Wire.place."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+
+
+def open_wire(url: str, *, answer_within: float = SOCKET_TIMEOUT) -> Wire:
+    """The wire to what a URL names; it connects to nothing yet. Raises InvalidOption."""
+    if is_cluster(url):
+        # Imported only here: most processes talk to one server.
+        from rq_core.cluster import ClusterWire
+
+        return ClusterWire(url, answer_within=answer_within)
+    return PoolWire(url, answer_within=answer_within)
+
+
+def open_async_wire(url: str, *, answer_within: float = SOCKET_TIMEOUT) -> AsyncWire:
+    """The same for asyncio."""
+    if is_cluster(url):
+        from rq_core.cluster import AsyncClusterWire
+
+        return AsyncClusterWire(url, answer_within=answer_within)
+    return AsyncPoolWire(url, answer_within=answer_within)
 
 
 def resolve(url: str) -> str:
@@ -66,7 +110,7 @@ def resolve(url: str) -> str:
         raise InvalidOption(
             option="redis",
             value=url,
-            must="must begin with redis://, rediss://, unix:// or embedded://",
+            must="must begin with redis://, rediss://, redis+cluster://, rediss+cluster://, unix:// or embedded://",
         )
     return url
 
@@ -109,6 +153,8 @@ def _pool(kind: Any, url: str, retry: Any, answer_within: float) -> Any:
 
 class PoolWire:
     """A Wire over redis-py's connection pool."""
+
+    one_slot = False
 
     def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT) -> None:
         self._pool = _pool(redis.ConnectionPool, url, Retry(NoBackoff(), 0), answer_within)
@@ -168,12 +214,17 @@ class PoolWire:
         """One connection is broken: those that lie idle may have died with it, and would each cost a timeout."""
         self._pool.disconnect(inuse_connections=False)
 
+    def place(self, key: str) -> object:  # noqa: ARG002 - all are in one place
+        return None
+
     def close(self) -> None:
         self._pool.disconnect()
 
 
 class AsyncPoolWire:
     """The same for asyncio."""
+
+    one_slot = False
 
     def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT) -> None:
         retry = AsyncRetry(NoBackoff(), 0)
@@ -245,6 +296,10 @@ class AsyncPoolWire:
         with contextlib.suppress(redis.RedisError, *_BROKEN_ASYNC):
             await self._pool.disconnect(inuse_connections=False)
 
+    def place(self, key: str) -> object:  # noqa: ARG002 - all are in one place
+        """See Wire.place."""
+        return None
+
     async def close(self) -> None:
         """Close all connections."""
         await self._pool.disconnect()
@@ -282,6 +337,9 @@ _PREFIXES: Final[dict[type, str]] = {
     redis.exceptions.NoPermissionError: "NOPERM",
     redis.exceptions.AuthenticationError: "NOAUTH",
     redis.exceptions.TryAgainError: "TRYAGAIN",
+    redis.exceptions.MovedError: "MOVED",
+    redis.exceptions.AskError: "ASK",
+    redis.exceptions.ClusterCrossSlotError: "CROSSSLOT",
     redis.exceptions.ClusterDownError: "CLUSTERDOWN",
     redis.exceptions.MasterDownError: "MASTERDOWN",
 }

@@ -43,7 +43,7 @@ from rq_core.plans import Call, Patience
 from rq_core.settlement import Settlement, calls_of
 from rq_core.suspects import SUSPECT, Suspects
 from rq_core.watcher import FOREVER, TROUBLE_PAUSE, WatchedQueue, Watcher
-from rq_core.wire import WORKER_SOCKET_TIMEOUT, AsyncPoolWire, PoolWire
+from rq_core.wire import WORKER_SOCKET_TIMEOUT, open_async_wire, open_wire
 
 if TYPE_CHECKING:
     from rq_core.app import App
@@ -141,14 +141,14 @@ class Worker:
             app.redis_url,
             prefix=app.prefix,
             name=self.name,
-            wire=AsyncPoolWire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT),
+            wire=open_async_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT),
         )
         self._lease_client = Client(
             app.redis_url,
             prefix=app.prefix,
             name=f"{self.name}.leases",
             patience=Patience(unsent=1.0, unknown=1.0),
-            wire=PoolWire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT),
+            wire=open_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT),
         )
         self._queues = {name: WatchedQueue(name) for name in self.options.queues}
         self._executor = Executor(

@@ -5,8 +5,10 @@ one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
+SHARD_PATIENCE_S: Final = 0.2
+"""Seconds that the mirror waits for a shard of a cluster before it goes on with the others."""
 RawFields = Mapping[str, str]
 """The fields of one outbox entry as they came. Bytes that are not UTF-8 stand in them as lone
 surrogates (Python's ``surrogateescape``), so that nothing is lost."""
@@ -67,5 +69,9 @@ def open_source(url: str, prefix: str) -> OutboxSource:
     """The source at a Redis URL. It connects when it is first used."""
     # Not needed to ask SQL a question, and slow to import.
     from rq_core.client import Client
+    from rq_core.plans import Patience
+    from rq_core.routing import is_cluster
 
-    return Client(url, prefix=prefix, name="audit")
+    # The queues of a shard that is down are tried again later: those of the others must not wait for them.
+    patience = Patience(unsent=SHARD_PATIENCE_S) if is_cluster(url) else None
+    return Client(url, prefix=prefix, name="audit", patience=patience)

@@ -1,0 +1,30 @@
+"""The cluster of the run, one per engine, emptied and made whole before each test."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.support import servers
+from tests.support.clusters import RedisCluster
+from tests.support.servers import Engine
+
+
+@pytest.fixture(scope="session")
+def _clusters() -> Iterator[Callable[[Engine], RedisCluster]]:
+    started: dict[str, RedisCluster] = {}
+
+    def get(engine: Engine) -> RedisCluster:
+        if engine.name not in started:
+            directory = servers.private_directory(f"{engine.name}-cluster")
+            started[engine.name] = RedisCluster(engine, directory).start()
+        started[engine.name].reset()
+        return started[engine.name]
+
+    yield get
+    for cluster in started.values():
+        cluster.stop()
+
+
+@pytest.fixture
+def cluster(engine: Engine, _clusters: Callable[[Engine], RedisCluster]) -> RedisCluster:
+    return _clusters(engine)

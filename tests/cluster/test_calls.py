@@ -1,0 +1,140 @@
+"""Producers and plain calls in a cluster: each finds the shard of its queue."""
+
+import pytest
+
+from rq_core.aio import AsyncClient
+from rq_core.client import Client
+from rq_core.errors import InvalidOption, ServerUnsuitable
+from rq_core.ids import JobIds
+from rq_core.job import NewJob, Profile
+from rq_core.keys import queue_keys
+from tests.support.clusters import RedisCluster
+
+ids = JobIds()
+
+
+def jobs(queue: str, count: int = 3) -> list[NewJob]:
+    return [NewJob(ids(), queue, Profile("send"), "{}") for _ in range(count)]
+
+
+def names(cluster: RedisCluster, each: int = 2) -> list[str]:
+    return [name for on_shard in cluster.queues(each).values() for name in on_shard]
+
+
+def test_queues_on_all_shards_take_jobs(cluster: RedisCluster) -> None:
+    """Each queue lies on one shard; together they lie on all."""
+    queues = names(cluster)
+    with Client(cluster.url) as client:
+        for queue in queues:
+            accepted = client.enqueue(jobs(queue))
+            assert len(accepted.ids) == 3
+
+        assert client.queues() == sorted(queues)
+        for queue in queues:
+            assert sum(client.counts(queue).ready.values()) == 3
+            assert len(client.snapshot(queue)["state"]) == 3
+
+
+async def test_one_round_trip_serves_several_shards(cluster: RedisCluster) -> None:
+    """A worker settles and claims in queues of all shards at once, and each answer comes to its call."""
+    queues = names(cluster)
+    async with AsyncClient(cluster.url) as client:
+        wanted = {}
+        for queue in queues:
+            accepted = await client.enqueue(jobs(queue))
+            wanted[queue] = set(accepted.ids)
+        operations = client.operations
+
+        claimed = await client.carry_out([operations.claim_call(q, "w-1", 10) for q in queues])
+        found = {q: {job.id for job in each.jobs} for q, each in zip(queues, claimed, strict=True)}
+
+        assert wanted == found
+        settled = await client.carry_out(
+            [
+                operations.complete_call(q, "w-1", [(job.id, job.fence) for job in each.jobs])
+                for q, each in zip(queues, claimed, strict=True)
+            ]
+        )
+        assert [{}] * len(queues) == settled
+
+
+def test_forgotten_functions_are_loaded_on_every_primary(cluster: RedisCluster) -> None:
+    """A function is known to the node that loaded it only."""
+    queues = names(cluster, 1)
+    with Client(cluster.url) as client:
+        for queue in queues:
+            client.enqueue(jobs(queue))
+        for server in cluster.primaries():
+            cluster.ask(server, "FUNCTION", "FLUSH")
+
+        for queue in queues:
+            assert len(client.enqueue(jobs(queue)).ids) == 3
+
+
+def test_slot_that_moved_is_found(cluster: RedisCluster) -> None:
+    """MOVED is followed, at once and later, by a transaction too."""
+    (queue, *_), *_ = cluster.queues(1).values()
+    with Client(cluster.url) as client:
+        client.enqueue(jobs(queue))
+        key = queue_keys(queue)("meta")
+        target = next(s for s in cluster.primaries() if s is not cluster.primary_of(key))
+
+        cluster.migrate(key, target)
+        assert len(client.snapshot(queue)["state"]) == 3
+        client.enqueue(jobs(queue))
+
+        assert cluster.primary_of(key) is target
+        assert len(client.snapshot(queue)["state"]) == 6
+
+
+def test_reads_of_a_slot_on_its_way_are_asked_for_where_they_are(cluster: RedisCluster) -> None:
+    """ASK is followed: a single key that is not on the old node is on the new one."""
+    (queue, *_), *_ = cluster.queues(1).values()
+    with Client(cluster.url) as client:
+        client.enqueue(jobs(queue))
+        keys = queue_keys(queue)
+        source = cluster.primary_of(keys("meta"))
+        target = next(s for s in cluster.primaries() if s is not source)
+        moving = cluster.migrating(keys("meta"), target)
+        assert next(moving) == "open"
+        while keys("state") in cluster.keys_in(
+            source, cluster.ask(source, "CLUSTER", "KEYSLOT", keys("meta"))
+        ):
+            next(moving)
+
+        plan = client.operations.ask([["HLEN", keys("state")], ["HLEN", keys("meta")]], queue)
+        alive, facts = client.run(plan)
+        list(moving)
+
+        assert alive == 3
+        assert facts > 3
+
+
+def test_plain_url_says_which_url_to_write(cluster: RedisCluster) -> None:
+    """Not an error about a slot, at some later call."""
+    with Client(cluster.servers[0].url) as client, pytest.raises(ServerUnsuitable) as caught:
+        client.enqueue(jobs("mail"))
+
+    assert f"redis+cluster://127.0.0.1:{cluster.servers[0].port}" in str(caught.value)
+
+
+def test_cluster_url_of_a_single_server_says_which_url_to_write(redis_url: str) -> None:
+    with (
+        Client(redis_url.replace("redis://", "redis+cluster://")) as client,
+        pytest.raises(ServerUnsuitable, match="write redis://"),
+    ):
+        client.enqueue(jobs("mail"))
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("redis+cluster://localhost:7000/1", "no database but 0"),
+        ("redis+cluster://", "HOST:PORT"),
+        ("redis+cluster://localhost:x", "HOST:PORT"),
+        ("redis+cluster://localhost:7000?nonsense=1", "nonsense"),
+    ],
+)
+def test_cluster_url_that_is_wrong_is_refused_at_once(url: str, says: str) -> None:
+    with pytest.raises(InvalidOption, match=says):
+        Client(url)
