@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from rq_core import errors, functions, suitability
+from rq_core import errors, functions, rights, suitability
 from rq_core.answers import Handshake, parse_handshake
 from rq_core.ids import boot_id
 from rq_core.keys import DEFAULT_PREFIX, check_name, queue_keys, queues_key
@@ -168,7 +168,7 @@ class Carrier:
                 if isinstance(reply, Exception):
                     kind = _kind_of(reply, lost=i in lost)
                     if kind == "fatal":
-                        results[i] = self._explain(calls[i], reply)
+                        results[i] = yield from self._explain(calls[i], reply)
                         continue
                     if kind == "forgotten":
                         forgotten.add(calls[i].script)
@@ -242,16 +242,17 @@ class Carrier:
         if not sent and waited > self.patience.unsent:
             raise errors.ServerUnavailable(url=self.url, why=str(trouble)) from trouble
 
-    def _explain(self, call: Call[Any], reply: Exception) -> errors.RqCoreError:
+    def _explain(self, call: Call[Any], reply: Exception) -> Plan[errors.RqCoreError]:
         """What an error reply of Redis means to the caller."""
         text = str(reply)
         if text.startswith("OOM"):
             return errors.QueueFull(queue=call.queue)
         if "WRONGTYPE" in text:
             return _wrong_type(call.queue, text)
-        if text.startswith(
-            ("NOAUTH", "WRONGPASS", "NOPERM", "MOVED", "ERR it is no Redis Cluster")
-        ):
+        if rights.is_denial(text):
+            lacks = yield from rights.lacking(self, call.script, call.queue)
+            return errors.ServerUnsuitable(url=self.url, why=rights.words_of(lacks, text))
+        if text.startswith(("NOAUTH", "WRONGPASS", "MOVED", "ERR it is no Redis Cluster")):
             return self.unsuitable(reply)
         return errors.QueueDamaged(queue=call.queue, why=f"{call.script} stopped: {text}")
 
@@ -305,6 +306,11 @@ class Carrier:
             if any(_kind_of(r) == "fatal" for r in failed):
                 if queue is not None and "WRONGTYPE" in str(failed[0]):
                     raise _wrong_type(queue, str(failed[0])) from failed[0]
+                why = str(failed[0])
+                if rights.is_denial(why):
+                    lacks = (yield from rights.lacking_keys(commands)) if "key" in why else []
+                    why = rights.words_of(lacks, why)
+                    raise errors.ServerUnsuitable(url=self.url, why=why) from failed[0]
                 raise self.unsuitable(failed[0]) from failed[0]
             if self._clock() - first > self.patience.unsent:
                 raise errors.ServerUnavailable(url=self.url, why=str(failed[0])) from failed[0]

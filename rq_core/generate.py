@@ -1,4 +1,4 @@
-"""Writes the files that say what the code says: ``STATES.md`` and ``lua/README.md``.
+"""Writes the files that say what the code says: ``STATES.md``, ``RIGHTS.md`` and ``lua/README.md``.
 
     python -m rq_core.generate            write them
     python -m rq_core.generate --check    exit 1 if one is stale, or a script's header not true
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from rq_core import headers, machine, scripts
+from rq_core import headers, machine, rights, scripts
 from rq_core.keys import KEYS
 from rq_core.machine import Event, EventField, State, Transition
 
@@ -182,10 +182,84 @@ Every script answers `epoch`, having written nothing, if Redis' history is not t
 queue remembers, and `refused WHY…`, having changed no job. An error is a bug."""
 
 
+RIGHTS: Final = f"""{NOTICE}
+
+# Rights: users of Redis with no more than they need
+
+`rq-core acl ROLE [--queue PATTERN] [--prefix PREFIX] [--user NAME]` prints the command that makes one:
+
+```
+$ rq-core acl producer --queue 'mail*'
+ACL SETUSER rq-core-producer reset on >PASSWORD ~rqc:queues ~rqc:{{mail*}}:meta …
+```
+
+Put a password in the place of `PASSWORD`, run it as an administrator, say `ACL SAVE` or `CONFIG REWRITE`, and name the
+user in the URL: `rediss://rq-core-producer:PASSWORD@host:6379/0`. A worker with `--audit` starts a mirror with its own
+URL; with users apart, run `rq-core audit run` beside it instead. Run the command again after an upgrade: scripts may
+need other rights.
+"""
+
+RIGHTS_LIMITS: Final = """## What this does and does not keep apart
+
+- Redis checks what a script touches with the rights of who calls it. Keys and commands can be given, single scripts
+  cannot: a role can call what needs no more than it has (third column), and can do by hand with its keys whatever its
+  commands allow. A producer can therefore spoil a queue that it may enqueue to; it cannot settle, extend or take a
+  claim, and can do nothing in queues that are not its own.
+- A producer and a mirror load scripts, known by their digest, and no functions: whoever may load a function may replace
+  one that a worker runs with more rights. Their calls run as functions where somebody else has loaded them, else by
+  `EVALSHA`, which costs a little more.
+- Take no single right away: a script that is refused a command half-way leaves what it wrote before (`rq-core doctor
+  --repair` mends that). What is missing is named in the error, as the rule that gives it.
+- Redis 7.2 and newer, and Valkey: redis-py also sends `CLIENT SETINFO`, and goes on when that is refused.
+  `+client|setinfo` spares `ACL LOG` the entries; Redis 7.0 does not know it. That log also has the one attempt
+  to load a function.
+"""
+
+
+def rights_md() -> str:
+    """Return RIGHTS.md."""
+    rows = [
+        (
+            f"`{name}`: {role.does}",
+            _code(sorted(role.scripts)),
+            _code(rights.beyond(name)),
+        )
+        for name, role in rights.ROLES.items()
+    ]
+    of_keys, of_commands = [], []
+    for name in rights.ROLES:
+        writes, reads = rights.keys(name)
+        every = len(writes) == len(KEYS)
+        of_keys.append((f"`{name}`", "all" if every else _code(writes), _code(reads)))
+        of_commands.append((f"`{name}`", _code(f"+{word}" for word in rights.commands(name))))
+    return "\n".join(
+        [
+            RIGHTS,
+            _table(["role", "its scripts", "could also call"], rows),
+            "",
+            "## Keys of a queue",
+            "",
+            "All begin with `rqc:{queue}:`; besides them each role has `rqc:queues`, the list of the queues.",
+            "",
+            _table(["role", "reads and writes", "reads"], of_keys),
+            "",
+            "## Commands",
+            "",
+            _table(["role", "may send"], of_commands),
+            "",
+            RIGHTS_LIMITS,
+        ]
+    )
+
+
 def files() -> dict[Path, str]:
     """Return the generated files' texts by path. Raises HeaderError, or OSError."""
     lua = scripts.directory()
-    return {lua.parent / "STATES.md": states_md(), lua / "README.md": lua_readme()}
+    return {
+        lua.parent / "STATES.md": states_md(),
+        lua.parent / "RIGHTS.md": rights_md(),
+        lua / "README.md": lua_readme(),
+    }
 
 
 def main(arguments: Sequence[str]) -> int:

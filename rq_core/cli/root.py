@@ -32,6 +32,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "caps": ("caps:caps", "Show what limits a queue's jobs, and who waits for it."),
     "health": ("health:health", "Say whether the workers of this machine work."),
     "doctor": ("doctor:doctor", "Compare queues with their logs; mend what differs."),
+    "acl": ("acl:acl", "Print the Redis user that a producer, worker, mirror or operator needs."),
     "server": ("server:server", "Run, find or stop the server that comes with rq-core."),
 }
 """Name → where it is defined in this package, and what ``--help`` says of it."""

@@ -1,0 +1,26 @@
+"""``rq-core acl``."""
+
+from __future__ import annotations
+
+import click
+
+from rq_core import rights
+from rq_core.cli.options import prefix_option
+
+
+@click.command()
+@click.argument("role", type=click.Choice(list(rights.ROLES)))
+@click.option(
+    "--queue", "-q", "pattern", default="*", show_default=True, metavar="PATTERN",
+    help="The queues: a name, in which * and ? may stand for others.",
+)  # fmt: skip
+@click.option("--user", metavar="NAME", help="The user's name, if not rq-core-ROLE.")
+@prefix_option
+def acl(role: str, pattern: str, user: str | None, prefix: str) -> None:
+    """Print the command that makes a user of Redis with the least rights of a role.
+
+    Put a password in the place of PASSWORD. Nothing is sent to a server.
+    """
+    given = rights.rules(role, prefix=prefix, queue=pattern)
+    words = ["ACL", "SETUSER", user or f"rq-core-{role}", "reset", "on", ">PASSWORD", *given]
+    click.echo(" ".join(words))

@@ -1,0 +1,252 @@
+"""With exactly the rights of `rq-core acl ROLE` each role does its whole work, and is refused what is not its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from rq_core import App, Cap, DeadJob, GiveUp, Rate, RetryPolicy, ServerUnsuitable, rights
+from rq_core.cli.root import root
+from rq_core.client import Client
+from rq_core.job import NewJob, profile
+from rq_core.keys import queue_keys
+from rq_core.scripts import names
+from rq_core.worker import Worker, WorkerOptions
+from sql_audit.run import run as mirror
+from sql_audit.source import open_source
+from tests.support.servers import RedisServer
+
+As = Callable[..., str]
+
+
+@pytest.fixture
+def control(redis_server: RedisServer) -> Iterator[Any]:
+    with redis_server.client(decode_responses=True) as client:
+        client.execute_command("FUNCTION", "FLUSH")
+        client.execute_command("ACL", "LOG", "RESET")
+        yield client
+        for user in client.acl_users():
+            if user != "default":
+                client.acl_deluser(user)
+
+
+@pytest.fixture
+def as_(control: Any, redis_server: RedisServer) -> As:
+    """Make a role's user as `rq-core acl` says, and return its URL."""
+
+    def make(role: str, *options: str, without: str = "") -> str:
+        result = CliRunner().invoke(root, ["acl", role, *options])
+        assert result.exit_code == 0, result.output
+        words = [word for word in result.stdout.strip().split(" ") if word != without]
+        assert (without == "") == (words == result.stdout.strip().split(" "))
+        control.execute_command(*words)
+        return f"redis://rq-core-{role}:PASSWORD@127.0.0.1:{redis_server.port}/0"
+
+    return make
+
+
+def denied(control: Any) -> list[tuple[str, str]]:
+    """What Redis refused somebody, but for what is tried and gone on without: redis-py introduces itself, and who may
+    load no functions falls back on scripts."""
+    log = [(entry["username"], entry["object"]) for entry in control.acl_log()]
+    tried = {("rq-core-producer", "function|load"), ("rq-core-mirror", "function|load")}
+    return [each for each in log if each not in tried and each[1] != "client|setinfo"]
+
+
+def app_at(url: str, told: list[str]) -> App:
+    app = App(url)
+    quick = RetryPolicy(max_attempts=2, base=0.01, jitter=False)
+
+    @app.task(queue="mail", caps=[Cap(5), Cap(1, per="to"), Rate(1000, per_seconds=1, burst=9)])
+    def send(to: str) -> None:
+        told.append(to)
+
+    async def bury(job: DeadJob) -> None:
+        told.append(f"dead {job.id}")
+
+    @app.task(queue="mail", retry=quick, on_dead=bury)
+    async def fail(how: str) -> None:
+        await send.enqueue_async("from a handler")
+        raise (GiveUp("no") if how == "give up" else ValueError(how))
+
+    @app.task(queue="mail", timeout=0.05)
+    async def slow() -> None:
+        await asyncio.sleep(60)
+
+    return app
+
+
+def enqueue_all(app: App) -> list[Any]:
+    send, fail, slow = (app.tasks[name] for name in ("send", "fail", "slow"))
+    handles: list[Any] = [send.enqueue(to=to) for to in ("a", "b", "b")]
+    handles += [send.with_options(delay=60).enqueue(to="later"), fail.enqueue("give up")]
+    handles += [fail.enqueue("again"), slow.enqueue(), app.enqueue("mail", "send", {"to": "named"})]
+    return handles
+
+
+async def test_each_role_does_its_whole_work_with_its_rights(
+    control: Any, as_: As, audit_url: str
+) -> None:
+    told: list[str] = []
+    worker_url, mirror_url, producer_url = (as_(r) for r in ("worker", "mirror", "producer"))
+    stop = threading.Event()
+
+    def mirrored() -> int:
+        source = open_source(mirror_url, "rqc")
+        try:
+            return mirror(source, audit_url, stop=stop, once=True).events
+        finally:
+            source.close()
+
+    producer = app_at(producer_url, told)
+    handles = enqueue_all(producer)
+    assert mirrored() > 0
+    later = handles[3]
+    assert later.state() == "scheduled"
+    assert later.cancel() == "cancelled"
+    worker_app = app_at(worker_url, told)
+    deadline = asyncio.timeout(60)
+    async with deadline:
+        while sum(each.startswith("dead") for each in told) < 2:
+            await Worker(worker_app, WorkerOptions(queues=("mail",), burst=True)).run()
+    await producer.aclose()
+    await worker_app.aclose()
+    assert mirrored() > 0
+
+    assert {"a", "b", "named", "from a handler"} < set(told)
+    assert denied(control) == []
+
+
+def test_an_operator_does_its_whole_work_with_its_rights(
+    control: Any, as_: As, audit_url: str
+) -> None:
+    url = as_("operator")
+    with App(url) as app:
+        handles = enqueue_all(app_at(url, []))
+        client = app.client
+        held = client.one(client.operations.claim_call("mail", "w-1", 2)).jobs
+        records = [(held[0].id, held[0].fence, "final", 0, "gave_up", "null")]
+        client.one(client.operations.fail_call("mail", "w-1", records))
+        source = open_source(url, "rqc")
+        mirror(source, audit_url, stop=threading.Event(), once=True)
+        source.close()
+        control.delete(queue_keys("mail")("scheduled"), queue_keys("mail")("leases"))
+        control.delete(queue_keys("mail")("open"), queue_keys("mail")("holders"))
+
+    def cli(*words: str) -> str:
+        result = CliRunner().invoke(root, [*words, "--redis", url])
+        assert result.exit_code == 0, (words, result.output)
+        return result.stdout
+
+    cli("doctor", "--repair")
+    cli("doctor", "mail")
+    cli("queues")
+    for handle in handles:
+        cli("job", handle.id)
+    cli("dead", "mail")
+    cli("requeue", held[0].id)
+    cli("cancel", handles[3].id)
+    cli("pause", "mail")
+    cli("resume", "mail")
+    cli("set", "mail", "lease=60")
+    cli("cap", "mail", "task=send", "7", "--force")
+    cli("cap", "mail", "task=send", "none")
+    cli("caps", "mail")
+    cli("enqueue", "mail", "send", "--json-args", '{"to": "x"}')
+    cli("audit", "verify", "--audit", audit_url)
+    cli("audit", "restore", "--audit", audit_url)
+    cli("audit", "off", "mail", "--audit", audit_url)
+
+    assert denied(control) == []
+
+
+@pytest.mark.parametrize("role", rights.ROLES)
+def test_each_role_may_call_its_scripts_and_can_call_no_others_than_said(
+    control: Any, as_: As, role: str
+) -> None:
+    """Redis itself is asked, for the keys of each call and for each command of each script."""
+    with Client(as_(role, "--queue", "mail*")) as client:
+        client.handshake("mail")
+        may = {n for n in names() if not client.run(rights.lacking(client.operations, n, "mail"))}
+
+    assert may == {*rights.ROLES[role].scripts, *rights.beyond(role)}
+
+
+NOT_ITS_OWN = [
+    ("producer", "claim"),
+    ("producer", "complete"),
+    ("producer", "fail"),
+    ("producer", "rollback"),
+    ("producer", "extend"),
+    ("producer", "requeue"),
+    ("producer", "prune"),
+    ("producer", "register"),
+    ("producer", "attach"),
+    ("producer", "trim"),
+    ("worker", "attach"),
+    ("worker", "trim"),
+    ("mirror", "enqueue"),
+    ("mirror", "claim"),
+    ("mirror", "complete"),
+    ("mirror", "cancel"),
+    ("mirror", "repair"),
+]
+
+
+@pytest.mark.parametrize("role, name", NOT_ITS_OWN)
+def test_what_is_not_a_role_s_own_is_refused_or_told_of(role: str, name: str) -> None:
+    assert name not in rights.ROLES[role].scripts
+    assert name not in rights.beyond(role)
+
+
+def test_a_producer_cannot_settle_a_claim(control: Any, as_: As, redis_url: str) -> None:
+    """It knows the fence, and the functions are there: its keys are what keeps it out."""
+    url = as_("producer")
+    with Client(redis_url) as owner, Client(url) as producer:
+        owner.enqueue([NewJob("a", "mail", profile("send"), "{}")])
+        (held,) = owner.one(owner.operations.claim_call("mail", "w-1", 1)).jobs
+        before = owner.snapshot("mail")
+        settle = producer.operations.complete_call("mail", "w-1", [(held.id, held.fence)])
+
+        with pytest.raises(ServerUnsuitable) as caught:
+            producer.one(settle)
+
+        assert owner.snapshot("mail") == before
+        assert owner.one(owner.operations.complete_call("mail", "w-1", settle.each)) == {}
+    assert "~rqc:{mail}:leases" in str(caught.value)
+
+
+def test_a_role_is_kept_to_its_queues(as_: As) -> None:
+    url = as_("producer", "--queue", "mail*")
+    with App(url) as app:
+        assert app.enqueue("mail-2", "send", {}).state() == "ready"
+        with pytest.raises(ServerUnsuitable, match=r"lacks the right ~rqc:\{images\}:tasks;"):
+            app.enqueue("images", "send", {})
+
+
+@pytest.mark.parametrize("right", ["+hset", "+xadd", "+info", "~rqc:{*}:jobs", "+sadd", "+zcard"])
+def test_a_right_taken_away_is_named(as_: As, right: str) -> None:
+    """A fresh queue each, since a call may stop half-way."""
+    with App(as_("producer", without=right)) as app, pytest.raises(ServerUnsuitable) as caught:
+        app.enqueue("mail", "send", {})
+
+    assert right.removeprefix("+").replace("*", "mail") in str(caught.value).replace("'", " ")
+    assert "rq-core acl" in str(caught.value)
+
+
+def test_what_cannot_be_a_role_s_queues_is_refused() -> None:
+    result = CliRunner().invoke(root, ["acl", "producer", "--queue", "a}b"])
+
+    assert result.exit_code != 0
+    assert "must be a queue's name" in result.stderr
+
+
+def test_every_command_that_scripts_send_is_one_that_redis_knows(control: Any) -> None:
+    known = set(control.command())
+
+    assert {c for name in names() for c in rights.commands_of(name)} <= known
