@@ -27,7 +27,6 @@ from rq_core.answers import (
 from rq_core.job import NewJob
 from rq_core.keys import check_name
 from rq_core.mirroring import Mirroring
-from rq_core.packing import pack
 from rq_core.plans import Call, Plan
 from rq_core.reads import Reads
 from rq_core.scopes import DECLARED, Limit, is_scope
@@ -52,14 +51,13 @@ class Operations(Reads, Mirroring):
 
     def enqueue_call(self, queue: str, jobs: Sequence[NewJob]) -> Call[Accepted]:
         """One chunk of jobs of one queue, with one ``spec_max``."""
-        kinds, records = pack(jobs)
         return Call(
             "enqueue",
             queue,
-            {"by": self.name, "spec_max": jobs[0].spec_max if jobs else 0, "kinds": kinds},
+            {"by": self.name, "spec_max": jobs[0].spec_max if jobs else 0},
             lambda others: parse_accepted(jobs, others),
-            records,
-            tuple([job.id for job in jobs]),
+            [job.record() for job in jobs],
+            tuple(job.id for job in jobs),
         )
 
     def enqueue(self, jobs: Iterable[NewJob]) -> Plan[Accepted]:

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from rq_core.job import NewJob
+from tests.support import budgets
 from tests.support.seed import Seed
 from tests.support.tally import Tally, calls_of
 
@@ -73,7 +74,7 @@ def test_a_claim_costs_the_same_whatever_is_blocked(seed: Seed, waiting: object)
 
 
 def test_a_completion_costs_the_same_from_the_first_to_the_last(seed: Seed) -> None:
-    """A task cap of 10 over 200 tenants of cap 1: settling a job and claiming the next. Budget: 84 calls."""
+    """A task cap of 10 over 200 tenants of cap 1: settling a job and claiming the next."""
     tenants, jobs, tenths, draw = 200, 3_000, 10, Random(7)
     seed.cap("task=t", 10)
     seed.cap("tenant", 1)
@@ -99,47 +100,47 @@ def test_a_completion_costs_the_same_from_the_first_to_the_last(seed: Seed) -> N
 
     assert not running
     assert seed.control.hlen(seed.keys("state")) == 0
-    assert max(costs) <= 84, costs
+    budgets.check("redis_calls", "settle_and_claim.200_tenants", max(costs))
     assert max(costs) <= min(costs) * 1.2, costs
 
 
 def test_a_change_of_a_familys_cap_costs_the_same_whatever_waits(seed: Seed) -> None:
-    """It opens the first lanes; claims go on with the rest, a bounded number each. Budget: 1,000 calls."""
+    """It opens the first lanes; claims go on with the rest, a bounded number each."""
     lanes = 1_000
     seed.cap("tenant", 0)
     fill(seed, (seed.job(f"j-{n}", scopes=[f"tenant=t{n}"]) for n in range(lanes)))
 
-    assert calls_of(seed.control, lambda: seed.cap("tenant", 1)) <= 1_000
-    claimed, most = 0, 0
+    claimed, most = 0, calls_of(seed.control, lambda: seed.cap("tenant", 1))
     while claimed < lanes:
         tally = Tally(seed.control)
         with tally.counting():
             claimed += len(seed.claim(10).jobs)
         most = max(most, tally.calls)
-    assert most <= 1_000
+    budgets.check("redis_calls", "change_of_a_family", most)
     seed.assert_consistent()
 
 
 @pytest.mark.parametrize(
-    ("scopes", "budget"), [((), 80), (("task=t",), 122), (("task=t", "tenant=a"), 128)]
+    ("name", "scopes"),
+    [("plain", ()), ("one_cap", ("task=t",)), ("two_caps", ("task=t", "tenant=a"))],
 )
 @pytest.mark.parametrize("size", [1, 100])
 def test_the_calls_of_a_jobs_life(
-    seed: Seed, scopes: tuple[str, ...], budget: int, size: int
+    seed: Seed, name: str, scopes: tuple[str, ...], size: int
 ) -> None:
     """Enqueue, claim and complete together: a batch of 100 makes hardly more calls than one job."""
     seed.cap("task=t" if scopes else "task=other", 1_000)
     if "tenant=a" in scopes:
         seed.cap("tenant", 1_000)
 
-    def life(name: str) -> None:
-        seed.enqueue(*(seed.job(f"{name}-{n}", scopes=scopes) for n in range(size)))
+    def life(of: str) -> None:
+        seed.enqueue(*(seed.job(f"{of}-{n}", scopes=scopes) for n in range(size)))
         seed.complete(*seed.claim(size).jobs)
 
     life("warm")
     cost = calls_of(seed.control, lambda: life("measured"))
 
-    assert cost <= budget, cost
+    budgets.check("redis_calls", f"life.{name}.{size}", cost)
 
 
 def test_many_lanes_join_those_that_wait_for_a_rate(

@@ -1,0 +1,282 @@
+"""What each operation costs, in counts: see budgets.toml, where the numbers are."""
+
+import asyncio
+import cProfile
+import gc
+import pstats
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import redis
+
+from rq_core import App
+from rq_core.job import Claim, NewJob
+from rq_core.wire import PoolWire
+from rq_core.worker import Worker, WorkerOptions
+from tests.support import budgets
+from tests.support.seed import WORKER, Seed
+from tests.support.tally import Tally, calls_of
+
+ARGS = '{"number":12345,"text":"0123456789012345678901234567890123456789"}'
+
+
+@pytest.fixture
+def seed(redis_url: str) -> Iterator[Seed]:
+    with Seed(redis_url) as made:
+        # Its wake token is there, and each kind of call has its slot.
+        made.enqueue("first")
+        made.complete(*made.claim().jobs)
+        yield made
+
+
+def jobs(seed: Seed, name: str, count: int) -> list[NewJob]:
+    # Ids as long as those that are made by default.
+    return [seed.job(f"{name}{n:0{32 - len(name)}}", args_json=ARGS) for n in range(count)]
+
+
+def running(seed: Seed, name: str, count: int) -> list[Claim]:
+    seed.enqueue(*jobs(seed, name, count))
+    return list(seed.claim(count).jobs)
+
+
+SETTLING: dict[str, Callable[[Seed, Sequence[Claim]], object]] = {
+    "complete": lambda seed, held: seed.complete(*held),
+    "extend": lambda seed, held: seed.extend(held),
+    "fail.retry": lambda seed, held: seed.fail(*held, delay_ms=1_000),
+    "fail.final": lambda seed, held: seed.fail(*held, verdict="final"),
+    "rollback": lambda seed, held: seed.rollback(*held),
+}
+
+
+@pytest.mark.parametrize("size", [1, 10, 100])
+def test_calls_of_a_life_are_within_their_budgets(seed: Seed, size: int) -> None:
+    for name in ("warm", "measured"):
+        new = jobs(seed, name, size)
+        enqueue = calls_of(seed.control, lambda new=new: seed.enqueue(*new))
+        tally = Tally(seed.control)
+        with tally.counting():
+            held = seed.claim(size).jobs
+        assert len(held) == size
+        complete = calls_of(seed.control, lambda held=held: seed.complete(*held))
+
+    budgets.check("redis_calls", f"enqueue.{size}", enqueue)
+    budgets.check("redis_calls", f"claim.{size}", tally.calls)
+    budgets.check("redis_calls", f"complete.{size}", complete)
+
+
+@pytest.mark.parametrize("size", [1, 100])
+@pytest.mark.parametrize("how", sorted(set(SETTLING) - {"complete"}))
+def test_calls_of_other_settlements_are_within_their_budgets(
+    seed: Seed, how: str, size: int
+) -> None:
+    SETTLING[how](seed, running(seed, "warm", size))
+    held = running(seed, "measured", size)
+
+    cost = calls_of(seed.control, lambda: SETTLING[how](seed, held))
+
+    budgets.check("redis_calls", f"{how}.{size}", cost)
+
+
+@pytest.mark.parametrize("size", [1, 100])
+def test_calls_of_a_cancellation_are_within_their_budget(seed: Seed, size: int) -> None:
+    seed.cancel("first")
+    new = jobs(seed, "measured", size)
+    seed.enqueue(*new)
+
+    cost = calls_of(seed.control, lambda: seed.cancel(*(job.id for job in new)))
+
+    budgets.check("redis_calls", f"cancel.{size}", cost)
+
+
+def test_calls_of_an_empty_claim_are_within_their_budget(seed: Seed) -> None:
+    seed.claim()
+
+    budgets.check("redis_calls", "claim.empty", calls_of(seed.control, seed.claim))
+
+
+@pytest.mark.parametrize("size", [1, 100])
+def test_bytes_sent_are_within_their_budgets(seed: Seed, size: int) -> None:
+    asked = bytes_in(seed, lambda: None)
+    new = jobs(seed, "measured", size)
+    held: list[Claim] = []
+
+    budgets.check(
+        "bytes_sent", f"enqueue.{size}", bytes_in(seed, lambda: seed.enqueue(*new)) - asked
+    )
+    budgets.check(
+        "bytes_sent",
+        f"claim.{size}",
+        bytes_in(seed, lambda: held.extend(seed.claim(size).jobs)) - asked,
+    )
+    assert len(held) == size
+    budgets.check(
+        "bytes_sent", f"complete.{size}", bytes_in(seed, lambda: seed.complete(*held)) - asked
+    )
+
+
+def bytes_in(seed: Seed, work: Callable[[], object]) -> int:
+    """What the server reads meanwhile, one question for it included."""
+    before: Any = seed.control.info("stats")
+    work()
+    after: Any = seed.control.info("stats")
+    return int(after["total_net_input_bytes"] - before["total_net_input_bytes"])
+
+
+class CountingWire(PoolWire):
+    """Counts exchanges."""
+
+    trips = 0
+
+    def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        self.trips += 1
+        return super().exchange(commands)
+
+
+def test_round_trips_are_within_their_budgets(valkey_url: str) -> None:
+    wire = CountingWire(valkey_url)
+    with Seed(valkey_url, wire=wire) as seed:
+        seed.enqueue("first")
+        (held,) = seed.claim().jobs
+        for size in (1, 1_000, 10_000):
+            wire.trips = 0
+            seed.enqueue(*jobs(seed, f"j{size}-", size))
+            budgets.check("round_trips", f"enqueue.{size}", wire.trips)
+        wire.trips = 0
+        ops = seed.operations
+        seed.client.carry_out(
+            [ops.complete_call(seed.queue, WORKER, [(held.id, held.fence)]), seed.claim_call(10)]
+        )
+        budgets.check("round_trips", "turn", wire.trips)
+
+
+# Python.
+
+
+@pytest.fixture
+def app(valkey_url: str) -> Iterator[App]:
+    app = App(valkey_url)
+
+    @app.task(queue="budgets", name="async")
+    async def on_the_loop(number: int, text: str) -> None:
+        """Do nothing."""
+
+    @app.task(queue="budgets", name="threads")
+    def in_a_thread(number: int, text: str) -> None:
+        """Do nothing."""
+
+    yield app
+    app.close()
+
+
+def calls_per_job(count: int, work: Callable[[], object]) -> float:
+    """Calls of Python functions and of built-in ones."""
+    profile = cProfile.Profile()
+    profile.runcall(work)
+    stats: Any = pstats.Stats(profile)
+    return float(stats.total_calls) / count
+
+
+def fill(app: App, kind: str, count: int) -> None:
+    task = app.tasks[kind]
+    app.enqueue_many(task.job(number=n, text="x" * 40) for n in range(count))
+
+
+def test_calls_of_a_producer_are_within_their_budgets(app: App) -> None:
+    task = app.tasks["async"]
+    fill(app, "async", 1_000)
+
+    def one_by_one() -> None:
+        for n in range(100):
+            task.enqueue(number=n, text="x" * 40)
+
+    one_by_one()
+
+    bulk = calls_per_job(1_000, lambda: fill(app, "async", 1_000))
+    one = calls_per_job(100, one_by_one)
+
+    budgets.check("python_calls", "enqueue.bulk", bulk)
+    budgets.check("python_calls", "enqueue.one", one)
+
+
+DRAINED = 1_000
+
+
+@pytest.mark.parametrize("kind", ["async", "threads"])
+def test_calls_of_a_worker_are_within_their_budget(app: App, kind: str) -> None:
+    """Of the event loop's thread, on asyncio's own loop, so that its calls are counted too."""
+    drain(app, kind)
+    fill(app, kind, DRAINED)
+
+    budgets.check("python_calls", f"drain.{kind}", calls_per_job(DRAINED, lambda: drain(app, kind)))
+
+
+def test_commands_tasks_and_memory_of_a_worker_are_within_their_budgets(app: App) -> None:
+    with redis.Redis.from_url(app.client.url) as control:
+        fill(app, "async", DRAINED)
+        drain(app, "async")
+        fill(app, "async", DRAINED)
+        gc.collect()
+        blocks = sys.getallocatedblocks()
+        before = sent(control)
+        tasks = drain(app, "async")
+        commands = sent(control) - before
+        gc.collect()
+        left = sys.getallocatedblocks() - blocks
+
+    budgets.check("drain", "commands", commands)
+    budgets.check("drain", "tasks", tasks)
+    # Less than one per job is noise.
+    budgets.check("drain", "blocks_left_per_job", max(1.0, left / DRAINED))
+
+
+def sent(control: redis.Redis) -> int:
+    """Script calls and waits for wake tokens."""
+    stats: Any = control.info("commandstats")
+    names = ("fcall", "evalsha", "blpop", "bzmpop", "blmove", "blmpop")
+    return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in names)
+
+
+def drain(app: App, _kind: str) -> int:
+    """Run a worker until nothing is left. Returns how many tasks the loop made."""
+    made = 0
+
+    async def run() -> None:
+        def count(loop: Any, coroutine: Any, **how: Any) -> asyncio.Task[Any]:
+            nonlocal made
+            made += 1
+            return asyncio.Task(coroutine, loop=loop, **how)
+
+        asyncio.get_running_loop().set_task_factory(count)
+        worker = Worker(app, WorkerOptions(queues=("budgets",), concurrency=100, burst=True))
+        await worker.run()
+        await app.connections.aclose()
+        assert worker.stats.completed in (0, DRAINED)
+
+    asyncio.run(run())
+    return made
+
+
+# The table.
+
+
+def test_a_budget_that_is_broken_is_named_and_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(budgets.COUNTED, raising=False)
+    most = budgets.table()["redis_calls"]["claim.100"]
+
+    budgets.check("redis_calls", "claim.100", most)
+    with pytest.raises(AssertionError, match=r"redis_calls 'claim.100' is .*budgets.toml"):
+        budgets.check("redis_calls", "claim.100", most + 1)
+    with pytest.raises(AssertionError, match="no budget: add it"):
+        budgets.check("redis_calls", "unheard of", 1)
+
+
+def test_tightening_writes_what_was_counted_and_leaves_the_rest() -> None:
+    text = '# why\n[a]\nslack = 0.1\n"x" = 50\n"y" = 7\n'
+
+    assert (
+        budgets.tightened(text, {("a", "x"): 20}) == '# why\n[a]\nslack = 0.1\n"x" = 22\n"y" = 7\n'
+    )
