@@ -5,16 +5,18 @@ FULL is empty (it waits), or rules: `discard|SCOPE|N` and `reject|SCOPE|N` for a
 and what waits in the job's lane, and `most|N` for how many may wait in the lane. N is the cap in the producer's code, for
 as long as no worker has stored one; it may be left out.
 
+KINDS says once what many jobs of the call have in common (see include/kinds.lua); KIND is a place in it, from 1.
+
 SPEC_MAX is up to how many bytes of a job its event keeps whole, arguments included, so that SQL can restore it; 0 is none.
 
 Transitions: none -enqueued-> ready, none -enqueued-> scheduled, none -discarded-> none
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled outbox slots expiring wake
 Meta: sequence caps_by_task
-Args: slot number:int by spec_max:int
-Each: id delay_ms:int priority:int head detail spec lane full
-Uses: call backlog emit ready lanes due wake batch
+Args: slot number:int by spec_max:int kinds
+Each: id kind digest lane spec
+Uses: call backlog digits emit kinds ready lanes due wake batch
 Returns: ok {PLACE duplicate|discarded|rejected SCOPE}… | refused audit_backlog BACKLOG BOUND |
-    refused arguments priority | epoch. PLACE counts the jobs of the call from 1; SCOPE is - for a duplicate
+    refused arguments kinds|kind | epoch. PLACE counts the jobs of the call from 1; SCOPE is - for a duplicate
 Invariants: I1 (the outbox entry and the jobs are one write), I6, I10
 ]]
 
@@ -27,11 +29,16 @@ if refusal then
   return refusal
 end
 
+local kind_of = kinds_from(kinds)
+if not kind_of then
+  return {'refused', 'arguments', 'kinds'}
+end
+
 local ids, names = {}, {}
 for i = 1, each_count do
-  local id, _, priority, _, _, _, lane = each(i)
-  if not ready[priority] then
-    return {'refused', 'arguments', 'priority'}
+  local id, place, _, lane = each(i)
+  if not kind_of[place] then
+    return {'refused', 'arguments', 'kind'}
   end
   ids[i] = id
   if lane ~= '' then
@@ -49,15 +56,12 @@ end
 
 --- The lane of a job whose producer knows of no cap on its task, if there is one by now.
 local capped_tasks = {}
-local function lane_for(priority, head)
-  if not facts.caps_by_task then
-    return ''
-  end
-  local task = 'task=' .. head:match('^task=(%S+)')
+local function lane_for(kind)
+  local task = kind.task
   if capped_tasks[task] == nil then
     capped_tasks[task] = redis.call('HEXISTS', caps, task) == 1
   end
-  return capped_tasks[task] and priority .. '+' .. task or ''
+  return capped_tasks[task] and kind.priority .. '+' .. task or ''
 end
 
 --- How many wait in a lane, with those of this call.
@@ -94,50 +98,53 @@ local joining = {[0] = {}, {}, {}, {}}
 local earlier, claimable = false, false
 local since = ' since=' .. now
 for i = 1, each_count do
-  local id, delay_ms, priority, head, detail, spec, lane, full = each(i)
-  if lane == '' then
-    lane = lane_for(priority, head)
+  local id, place, digest, lane, spec = each(i)
+  local kind = kind_of[place]
+  local head = kind.head
+  if lane == '' and facts.caps_by_task then
+    lane = lane_for(kind)
   end
-  local kind, on, cap
+  local out, on, cap
   if live[i] or seen[id] then
-    kind, on = 'duplicate', '-'
-  elseif full ~= '' then
-    kind, on, cap = kept_out(lane, full)
+    out, on = 'duplicate', '-'
+  elseif kind.full ~= '' then
+    out, on, cap = kept_out(lane, kind.full)
   end
-  if kind then
-    if kind == 'discard' then
-      dropped[#dropped + 1] = '["' .. id .. '","' .. head:match('^task=(%S+)') .. '",' .. quoted(lane) .. ',' ..
+  if out then
+    if out == 'discard' then
+      dropped[#dropped + 1] = '["' .. id .. '","' .. kind.task:sub(6) .. '",' .. quoted(lane) .. ',' ..
         quoted(on) .. ',' .. cap .. ']'
     end
     answer[#answer + 1] = i
-    answer[#answer + 1] = kind == 'discard' and 'discarded' or kind == 'reject' and 'rejected' or kind
+    answer[#answer + 1] = out == 'discard' and 'discarded' or out == 'reject' and 'rejected' or out
     answer[#answer + 1] = on
   else
     seen[id] = true
-    specs[#specs + 1], specs[#specs + 2] = id, spec
-    lines[#lines + 1] = id
-    local begin, ending = '["' .. id .. '",', ']'
+    local at = #lines + 1
+    specs[at], specs[at + 1] = id, spec
+    lines[at] = id
+    local ending = '"]'
     if lane ~= '' then
-      head, ending = head .. ' lane=' .. lane, ',"' .. lane .. '"]'
+      head, ending = head .. ' lane=' .. lane, '","' .. lane .. '"]'
     end
     if #spec <= spec_max then
-      ending = (lane ~= '' and ending:sub(1, -2) or ',null') .. ',' .. cjson.encode(spec) .. ']'
+      ending = (lane ~= '' and ending:sub(1, -2) or '",null') .. ',' .. cjson.encode(spec) .. ']'
     end
-    if delay_ms > 0 then
-      local at = now + delay_ms
-      lines[#lines + 1] = 'scheduled ' .. head .. ' due=' .. at .. since
-      due[#due + 1], due[#due + 2] = at, 'job|' .. id
-      events[#events + 1] = begin .. 'null,' .. at .. ',' .. detail .. ending
-      earlier = earlier or not next_due or at < next_due
+    if kind.delay_ms > 0 then
+      local due_at = now + kind.delay_ms
+      lines[at + 1] = 'scheduled ' .. head .. ' due=' .. due_at .. since
+      due[#due + 1], due[#due + 2] = due_at, 'job|' .. id
+      events[#events + 1] = '["' .. id .. '",null,' .. due_at .. ',' .. kind.detail .. digest .. ending
+      earlier = earlier or not next_due or due_at < next_due
     else
       seq = seq + 1
-      local place = tostring(seq)
-      lines[#lines + 1] = 'ready ' .. head .. ' seq=' .. place .. since
-      events[#events + 1] = begin .. place .. ',null,' .. detail .. ending
+      local number = digits_of_next(seq)
+      lines[at + 1] = 'ready ' .. head .. ' seq=' .. number .. since
+      events[#events + 1] = '["' .. id .. '",' .. number .. ',null,' .. kind.detail .. digest .. ending
       if lane ~= '' then
-        put(lane_of(lane), place, id)
+        put(lane_of(lane), number, id)
       else
-        local list = joining[priority]
+        local list = joining[kind.priority]
         list[#list + 1] = id
         claimable = true
       end

@@ -107,7 +107,8 @@ class TaskDecorator(Protocol):
 class App:
     """A set of tasks and where their jobs go. Threads may share one.
 
-    ``redis`` is redis://, rediss://, unix:// or embedded://, by default RQ_CORE_REDIS_URL, else
+    ``redis`` is redis://, rediss://, unix://, embedded:// or redis+sentinel://HOST:PORT,…/SERVICE,
+    by default RQ_CORE_REDIS_URL, else
     redis://localhost:6379/0. ``audit`` is the SQLAlchemy URL of the audit database, by default
     RQ_CORE_AUDIT_URL, else none. ``max_payload`` is in bytes. ``ids`` makes job ids. ``redact`` is a
     function, or its import path, through which everything passes that an error says before it is

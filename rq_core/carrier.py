@@ -23,7 +23,7 @@ from rq_core.plans import Call, Lost, Patience, Pause, Plan, ReplyError, Send, T
 from rq_core.routing import cluster_url
 from rq_core.scripts import Script
 
-_PASSWORD: Final = re.compile(r"(//[^/@\s:]*:)[^/\s]+@")
+_PASSWORD: Final = re.compile(r"(?<=//)([^/@\s:]*:)[^/\s]+(?=@)|([?&]\w*password=)[^&\s]+")
 
 
 ROUNDS_MAX: Final = 3
@@ -94,7 +94,7 @@ class Carrier:
     ) -> None:
         self.prefix = check_name("prefix", prefix)
         # For messages only, so without its password.
-        self.url = _PASSWORD.sub(r"\1***@", url)
+        self.url = _PASSWORD.sub(r"\1\2***", url)
         self.name = check_name("client", name or boot_id("c"))
         self.patience = patience or Patience()
         self._clock = clock

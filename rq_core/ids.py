@@ -17,6 +17,10 @@ _RANDOM_BITS: Final = 62
 _RANDOM_MASK: Final = (1 << _RANDOM_BITS) - 1
 
 
+_COUNTERS: Final = tuple(f"{counter:03x}" for counter in range(0x1000))
+"""The counter as it is written: looked up, since formatting it would cost more than the rest of an id."""
+
+
 class JobIds:
     """Makes job ids, one a call. Ids of one maker strictly increase, also within a millisecond.
 
@@ -25,7 +29,9 @@ class JobIds:
     Threads may share a maker, and a forked child goes on with random bits of its own.
     """
 
-    __slots__ = ("__weakref__", "_clock", "_counter", "_last", "_lock", "_pool", "_random")
+    __slots__ = (
+        "__weakref__", "_beginning", "_clock", "_counter", "_last", "_lock", "_pool", "_random",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -34,8 +40,7 @@ class JobIds:
     ) -> None:
         self._clock = clock
         self._random = random
-        self._last = 0
-        self._counter = 0
+        self._begin_millisecond(0)
         self._begin_process()
         _makers.add(self)
 
@@ -48,14 +53,17 @@ class JobIds:
         now = int(self._clock() * 1000)
         with self._lock:
             if now > self._last:
-                self._last, self._counter = now, 0
+                self._begin_millisecond(now)
             else:
                 self._counter += 1
                 if self._counter > 0xFFF:
-                    self._last, self._counter = self._last + 1, 0
+                    self._begin_millisecond(self._last + 1)
             if not self._pool:
                 self._pool = self._draw()
-            return f"{self._last:012x}7{self._counter:03x}{self._pool.pop()}"
+            return self._beginning + _COUNTERS[self._counter] + self._pool.pop()
+
+    def _begin_millisecond(self, now: int) -> None:
+        self._last, self._counter, self._beginning = now, 0, f"{now:012x}7"
 
     def _draw(self) -> list[str]:
         raw = self._random(8 * 256).hex()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -104,22 +103,6 @@ class NewJob(NamedTuple):
     """What happens when a scope is full (scopes.full_rules); empty: it waits."""
     spec_max: int = 0
     """Up to how many bytes of the job's JSON its event keeps, arguments included."""
-
-    def record(self) -> tuple[str, int, int, str, str, str, str, str]:
-        """The job as enqueue.lua takes it: id delay_ms priority head detail spec lane full."""
-        profile = self.profile
-        before, after = profile.spec_parts
-        digest = hashlib.sha256(self.args_json.encode()).hexdigest()[:32]
-        return (
-            self.id,
-            self.delay_ms,
-            profile.rank,
-            profile.head,
-            f'{profile.detail}{digest}"',
-            f"{before}{self.args_json}{after}",
-            self.lane,
-            self.full,
-        )
 
 
 class Claim(NamedTuple):

@@ -27,6 +27,7 @@ from rq_core.answers import (
 from rq_core.job import NewJob
 from rq_core.keys import check_name
 from rq_core.mirroring import Mirroring
+from rq_core.packing import pack
 from rq_core.plans import Call, Plan
 from rq_core.reads import Reads
 from rq_core.scopes import DECLARED, Limit, is_scope
@@ -51,13 +52,14 @@ class Operations(Reads, Mirroring):
 
     def enqueue_call(self, queue: str, jobs: Sequence[NewJob]) -> Call[Accepted]:
         """One chunk of jobs of one queue, with one ``spec_max``."""
+        kinds, records = pack(jobs)
         return Call(
             "enqueue",
             queue,
-            {"by": self.name, "spec_max": jobs[0].spec_max if jobs else 0},
+            {"by": self.name, "spec_max": jobs[0].spec_max if jobs else 0, "kinds": kinds},
             lambda others: parse_accepted(jobs, others),
-            [job.record() for job in jobs],
-            tuple(job.id for job in jobs),
+            records,
+            tuple([job.id for job in jobs]),
         )
 
     def enqueue(self, jobs: Iterable[NewJob]) -> Plan[Accepted]:

@@ -36,7 +36,7 @@ from rq_core.operations import Operations
 from rq_core.plans import Patience
 from rq_core.scripts import Script, Variant, build, directory
 from rq_core.settlement import Settlement, calls_of
-from rq_core.wire import AsyncPoolWire, PoolWire
+from rq_core.wire import SOCKET_TIMEOUT, AsyncPoolWire, PoolWire
 
 DRAIN_MAX: Final = 10_000
 """Most runs in one drain: a task that always enqueues another would never end."""
@@ -139,6 +139,7 @@ class FakeAsyncWire(AsyncPoolWire):
 
         fake = fakeredis.FakeAsyncRedis(server=server, decode_responses=True, protocol=2)
         self._pool = fake.connection_pool
+        self._answer_within = SOCKET_TIMEOUT
 
     async def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """See Wire.exchange."""

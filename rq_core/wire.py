@@ -19,6 +19,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from rq_core import sentinel
 from rq_core.errors import InvalidOption
 from rq_core.plans import Lost, ReplyError, Unsent
 from rq_core.routing import is_cluster
@@ -36,6 +37,8 @@ CONNECT_TIMEOUT: Final = 5.0
 _BROKEN = (redis.ConnectionError, redis.TimeoutError, OSError, EOFError)
 _BROKEN_ASYNC = (TimeoutError, RuntimeError, *_BROKEN)
 """RuntimeError is what uvloop raises to whoever writes to a connection that was just reset."""
+_DEMOTED = ("READONLY", "MASTERDOWN", "UNBLOCKED")
+"""What a server answers that is the primary no more: the next call needs another connection, perhaps elsewhere."""
 _ANSWERED = (redis.AuthenticationError, redis.BusyLoadingError)
 """What redis-py counts as a broken connection, though the server answered: it carried nothing out, and says why."""
 
@@ -106,11 +109,12 @@ def resolve(url: str) -> str:
         from rq_core import server
 
         return server.resolve(url)
-    if not url.startswith(("redis://", "rediss://", "unix://")):
+    if not url.startswith(("redis://", "rediss://", "unix://", *sentinel.SCHEMES)):
         raise InvalidOption(
             option="redis",
             value=url,
-            must="must begin with redis://, rediss://, redis+cluster://, rediss+cluster://, unix:// or embedded://",
+            must="must begin with redis://, rediss://, unix:// or embedded://, or redis+cluster:// or redis+sentinel://"
+            " (rediss+… with TLS)",
         )
     return url
 
@@ -141,10 +145,17 @@ def _pool(kind: Any, url: str, retry: Any, answer_within: float) -> Any:
     connects.
     """
     try:
-        real = resolve(url)
+        real, options = resolve(url), _options(retry, answer_within)
+        if sentinel.named_by(real):
+            real, more = sentinel.parse(
+                real,
+                for_asyncio=kind is redis.asyncio.ConnectionPool,
+                answer_within=answer_within,
+            )
+            options |= more
         if not real.startswith("unix:"):
             int(urlsplit(real).path.strip("/") or 0)
-        pool = kind.from_url(real, **_for_unix(real, _options(retry, answer_within)))
+        pool = kind.from_url(real, **_for_unix(real, options))
         pool.connection_class(**pool.connection_kwargs)
     except (ValueError, TypeError, redis.RedisError) as error:
         raise InvalidOption(option="redis", value=url, must=f"must be a URL ({error})") from None
@@ -186,6 +197,10 @@ class PoolWire:
             # Replies may still be under way: this connection cannot be used again.
             connection.disconnect()
             raise
+        else:
+            if _demoted(replies):
+                connection.disconnect()
+                self._distrust()
         finally:
             self._pool.release(connection)
         return replies
@@ -199,7 +214,11 @@ class PoolWire:
             connection.send_command(*command)
             return connection.read_response(timeout=seconds + BLOCK_MARGIN)
         except redis.ResponseError as error:
-            raise ReplyError(_words(error)) from error
+            reply = ReplyError(_words(error))
+            if _demoted([reply]):
+                connection.disconnect()
+                self._distrust()
+            raise reply from error
         except _BROKEN as error:
             connection.disconnect()
             self._distrust()
@@ -262,6 +281,10 @@ class AsyncPoolWire:
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
+        else:
+            if _demoted(replies):
+                await connection.disconnect(nowait=True)
+                await self._distrust()
         finally:
             await self._pool.release(connection)
         return replies
@@ -280,7 +303,11 @@ class AsyncPoolWire:
             async with asyncio.timeout(seconds + BLOCK_MARGIN):
                 return await connection.read_response(timeout=seconds + 2 * BLOCK_MARGIN)
         except redis.ResponseError as error:
-            raise ReplyError(_words(error)) from error
+            reply = ReplyError(_words(error))
+            if _demoted([reply]):
+                await connection.disconnect(nowait=True)
+                await self._distrust()
+            raise reply from error
         except _BROKEN_ASYNC as error:
             await connection.disconnect(nowait=True)
             await self._distrust()
@@ -320,6 +347,12 @@ async def _send_now(connection: Any, packed: Sequence[bytes]) -> None:
 
 def _loop_time() -> float:
     return asyncio.get_running_loop().time()
+
+
+def _demoted(replies: Sequence[Any]) -> bool:
+    return any(
+        isinstance(reply, ReplyError) and str(reply).startswith(_DEMOTED) for reply in replies
+    )
 
 
 def _words(error: BaseException) -> str:

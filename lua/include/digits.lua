@@ -16,3 +16,24 @@ local function digits(number)
   end
   return text
 end
+
+local THREE = {}          -- '000' to '999'
+local thousands, beginning = nil, nil
+
+--- The same for numbers that come one after the other: but for the last three, their digits are those of the one before.
+local function digits_of_next(number)
+  local last = number % 1000
+  if number - last ~= thousands then
+    thousands = number - last
+    beginning = digits(thousands / 1000)
+  end
+  if thousands == 0 then
+    return digits(number)
+  end
+  local three = THREE[last]
+  if not three then
+    three = string.format('%03d', last)
+    THREE[last] = three
+  end
+  return beginning .. three
+end

@@ -42,7 +42,8 @@ redis_option = click.option(
     show_envvar=True,
     default="redis://localhost:6379/0",
     show_default=True,
-    help="The server; embedded:// for the one that comes with rq-core.",
+    help="The server; embedded:// for the one that comes with rq-core, or"
+    " redis+sentinel://HOST:PORT,…/SERVICE.",
 )
 prefix_option = click.option(
     "--prefix", default=DEFAULT_PREFIX, show_default=True, help="What the keys begin with."

@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,7 +24,6 @@ from rq_core.job import NewJob, profile
 from rq_core.keys import queue_keys
 from rq_core.machine import Priority
 from rq_core.operations import IDS_CHUNK
-from rq_core.plans import Call
 from sql_audit import migrate, restore
 from sql_audit.cli import audit
 from sql_audit.database import Database
@@ -307,10 +307,9 @@ def test_a_job_whose_state_was_deleted_by_hand_is_told_to_be_gone_first(
 def test_arguments_that_are_not_those_of_the_digest_are_not_enqueued(
     client: Client, database: Database
 ) -> None:
-    record = list(job("forged").record())
-    record[5] = record[5].replace("forged", "FORGED")
-    args = {"by": "p", "spec_max": FULL}
-    client.one(Call("enqueue", QUEUE, args, lambda _: None, [tuple(record)]))
+    call = client.operations.enqueue_call(QUEUE, [job("forged")])
+    [(*others, spec)] = call.each
+    client.one(replace(call, each=[(*others, spec.replace("forged", "FORGED"))]))
     drain(client, database)
     flush(client)
     drain(client, database)

@@ -4,6 +4,7 @@ Redis does not undo a script. So each script checks everything first, and these 
 before its first write, with every kind of wrong key and argument.
 """
 
+import json
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -199,16 +200,41 @@ def test_bad_arguments_are_refused_whole(seed: Seed, name: str) -> None:
         assert reply[:2] == ["refused", "arguments"], f"{what}: {reply}"
 
 
-@pytest.mark.parametrize("priority", [-1, 4])
-def test_a_priority_that_is_none_is_refused(seed: Seed, priority: int) -> None:
+KIND = [2, 0, "task=t", '"t","normal",5,3,"', ""]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *("", "{", "[", "7", "null", '"task=t"', "[7]", "[[]]"),
+        *(json.dumps([[*KIND[:at], value, *KIND[at + 1 :]]]) for at, value in [
+            (0, -1), (0, 4), (0, "2"), (0, None), (1, 0.5), (1, "5"), (1, 1e14), (1, None),
+            (2, "priority=low"), (2, 1), (3, None), (4, None), (4, []),
+        ]),
+        json.dumps([KIND[:4]]),
+        json.dumps([[*KIND, ""]]),
+        json.dumps([KIND, KIND[:4]]),
+    ],
+)  # fmt: skip
+def test_kinds_that_are_none_are_refused(seed: Seed, wrong: str) -> None:
+    scene = SCENES["enqueue"](seed)
+    call = Scene("enqueue", {**scene.args, "kinds": wrong}, scene.each)
+
+    reply = refused(seed, call.command(seed, timed("enqueue")))
+
+    assert reply in (["refused", "arguments", "kinds"], ["refused", "arguments", "kind"])
+
+
+@pytest.mark.parametrize("place", ["0", "99", "", "x"])
+def test_a_kind_that_is_not_in_the_call_is_refused(seed: Seed, place: str) -> None:
     scene = SCENES["enqueue"](seed)
     record = list(scene.each[0])
-    record[2] = priority
+    record[1] = place
     wrong = Scene("enqueue", scene.args, [*scene.each, tuple(record)])
 
     reply = refused(seed, wrong.command(seed, timed("enqueue")))
 
-    assert reply == ["refused", "arguments", "priority"]
+    assert reply == ["refused", "arguments", "kind"]
 
 
 @pytest.mark.parametrize(

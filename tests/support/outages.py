@@ -1,9 +1,9 @@
 """Outages of Redis under a working worker, one after another, and how soon it claims again.
 
-    python -m tests.support.outages --times 100 --seconds 2 --kind all
+    python -m tests.support.outages --times 100 --seconds 2 --kind restart --kind failover
 
-starts a server and a worker process, and says of each outage how long the worker took from Redis' return to its next
-claim, and whether the job that ran meanwhile was reported once. See scripts/outages.
+starts servers and a worker process for each kind, and says of each outage how long the worker took from Redis' return
+to its next claim, and whether the job that ran meanwhile was reported once. See scripts/outages.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -31,8 +32,10 @@ from rq_core import App, current_job
 from rq_core.client import Client
 from rq_core.history import decode
 from tests.support.blackhole import BlackHole
+from tests.support.live.replay import percentile
 from tests.support.reaper import close_reaper
-from tests.support.servers import RedisServer, engines
+from tests.support.sentinels import SentinelGroup
+from tests.support.servers import Engine, RedisServer, engines
 from tests.support.wait import wait_until
 
 QUEUE: Final = "outages"
@@ -82,34 +85,38 @@ class Outage:
 class Stage:
     """A server, a worker process that reaches it through a relay, and a producer that reaches it directly."""
 
-    def __init__(self, place: Path, engine: int = 0) -> None:
+    def __init__(self, place: Path, engine: Engine) -> None:
         self._place = place
         self.witness = place / "witness"
         self.log = place / "worker.log"
         options = {"appendonly": "yes", "appendfsync": "always"}
-        self.server = RedisServer(engines()[engine], place, options)
+        self.server = RedisServer(engine, place, options)
 
     @contextlib.contextmanager
     def up(self, processes: int) -> Iterator[Client]:
-        self.server.start()
-        with BlackHole(self.server.port) as self.relay, Client(self.server.url) as client:
-            worker = self._start_worker(processes)
-            try:
-                yield client
-            finally:
-                worker.send_signal(signal.SIGTERM)
-                try:
-                    worker.wait(30)
-                except subprocess.TimeoutExpired:
-                    os.killpg(worker.pid, signal.SIGKILL)
-                    worker.wait()
-                self.server.kill()
+        with (
+            self._servers() as (worker_url, producer_url),
+            self._worker(worker_url, processes),
+            Client(producer_url) as client,
+        ):
+            yield client
 
-    def _start_worker(self, processes: int) -> subprocess.Popen[bytes]:
+    @contextlib.contextmanager
+    def _servers(self) -> Iterator[tuple[str, str]]:
+        """Start the servers. The URLs for the worker and for the producer."""
+        self.server.start()
+        try:
+            with BlackHole(self.server.port) as self.relay:
+                yield self.relay.url, self.server.url
+        finally:
+            self.server.kill()
+
+    @contextlib.contextmanager
+    def _worker(self, url: str, processes: int) -> Iterator[None]:
         command = [sys.executable, "-m", "rq_core.cli", "worker", "tests.support.outages:app"]
-        command += ["--queues", QUEUE, "--redis", self.relay.url, "--processes", str(processes)]
+        command += ["--queues", QUEUE, "--redis", url, "--processes", str(processes)]
         with self.log.open("ab") as sink:
-            return subprocess.Popen(
+            worker = subprocess.Popen(
                 [*command, "--grace", "1"],
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
@@ -118,6 +125,15 @@ class Stage:
                 cwd=ROOT,
                 start_new_session=True,
             )
+        try:
+            yield
+        finally:
+            worker.send_signal(signal.SIGTERM)
+            try:
+                worker.wait(30)
+            except subprocess.TimeoutExpired:
+                os.killpg(worker.pid, signal.SIGKILL)
+                worker.wait()
 
     def seen(self, what: str, job_id: str) -> float | None:
         """When a job wrote this, on the monotonic clock."""
@@ -129,7 +145,14 @@ class Stage:
                 return float(at)
         return None
 
-    # The kinds of outages. Each ends when Redis is back.
+    def perform(self, kind: str, seconds: float) -> None:
+        """Take Redis away for so long; returns when it is back."""
+        self._kinds[kind](seconds)
+
+    def recover(self) -> None:
+        """Make everything as it was before the outage."""
+
+    # The kinds of outages.
 
     def restart(self, seconds: float) -> None:
         """SIGKILL, and a new process that reads the append-only file."""
@@ -165,7 +188,7 @@ class Stage:
                 time.sleep(0.005)
 
     @property
-    def kinds(self) -> dict[str, Callable[[float], None]]:
+    def _kinds(self) -> dict[str, Callable[[float], None]]:
         return {
             "restart": self.restart,
             "freeze": self.freeze,
@@ -175,7 +198,48 @@ class Stage:
         }
 
 
+class SentinelStage(Stage):
+    """Two servers under three sentinels; worker and producer know the sentinels only."""
+
+    def __init__(self, place: Path, engine: Engine) -> None:
+        super().__init__(place, engine)
+        self._group = SentinelGroup(engine, place)
+        self._lost: RedisServer | None = None
+
+    @contextlib.contextmanager
+    def _servers(self) -> Iterator[tuple[str, str]]:
+        with self._group.up():
+            yield self._group.url, self._group.url
+
+    def perform(self, kind: str, seconds: float) -> None:
+        """SIGKILL to the primary; the replica is promoted. An outage of more than two seconds is one in which most
+        sentinels are away as well, so that nobody may promote it."""
+        assert kind == FAILOVER
+        # What was not replicated is lost with the primary, and no outage but a loss: scripts/chaos has those.
+        self._group.wait_replicated()
+        self._lost = self._group.lose_primary()
+        if seconds > SHORT_S:
+            away = self._group.sentinels[:2]
+            for sentinel in away:
+                sentinel.kill()
+            time.sleep(seconds)
+            for sentinel in away:
+                sentinel.start()
+        self._group.wait_promoted(self._lost)
+
+    def recover(self) -> None:
+        """The old primary comes back, and becomes the replica."""
+        if self._lost is not None:
+            self._lost.start()
+            self._lost = None
+            self._group.wait_whole()
+
+
+FAILOVER: Final = "failover"
 KINDS: Final = ("restart", "freeze", "blackhole", "reset", "flush")
+"""Those of one server."""
+SHORT_S: Final = 2.0
+"""Up to here lengths vary, and are at most this; longer ones are exact."""
 
 
 def outage(stage: Stage, client: Client, kind: str, seconds: float) -> Outage:
@@ -183,7 +247,7 @@ def outage(stage: Stage, client: Client, kind: str, seconds: float) -> Outage:
     job = long.job(seconds * 0.9)
     client.enqueue([job])
     wait_until(lambda: stage.seen("begin", job.id), "the job runs", timeout=PATIENCE)
-    stage.kinds[kind](seconds)
+    stage.perform(kind, seconds)
     back = time.monotonic()
     asked = probe.job()
     client.enqueue([asked])
@@ -199,6 +263,7 @@ def outage(stage: Stage, client: Client, kind: str, seconds: float) -> Outage:
         timeout=PATIENCE,
     )
     claims, ends = _tally(client, ids)
+    stage.recover()
     assert at is not None
     return Outage(kind, round(seconds, 2), round(at - back, 2), claims, ends)
 
@@ -221,16 +286,16 @@ def run(
     seconds: float,
     seed: int = 0,
     processes: int = 1,
-    engine: int = 0,
+    engine: Engine | None = None,
     on_outage: Callable[[Outage], None] = lambda _: None,
 ) -> list[Outage]:
-    """So many outages of these kinds in turn. Those of up to two seconds vary in length; longer ones are exact."""
-    rng = random.Random(seed)
-    stage = Stage(place, engine)
+    """So many outages of these kinds in turn."""
+    draw = random.Random(seed)
+    stage = (SentinelStage if FAILOVER in kinds else Stage)(place, engine or engines()[0])
     found = []
     with stage.up(processes) as client:
         for kind in itertools.islice(itertools.cycle(kinds), times):
-            length = seconds if seconds > 2 else rng.uniform(0.05, seconds)
+            length = seconds if seconds > SHORT_S else draw.uniform(0.05, seconds)
             found.append(outage(stage, client, kind, length))
             on_outage(found[-1])
     return found
@@ -250,39 +315,106 @@ def problems(found: Sequence[Outage]) -> list[str]:
     return said
 
 
+@dataclass(frozen=True)
+class Summary:
+    """What came of all outages of one kind."""
+
+    kind: str
+    attempted: int
+    again_p50_s: float
+    again_p99_s: float
+    again_max_s: float
+    lost: int
+    """Jobs that were acknowledged and did not end in success."""
+
+    def line(self) -> str:
+        times = (self.again_p50_s, self.again_p99_s, self.again_max_s)
+        shown = " ".join(f"{each:8.2f}" for each in times)
+        return f"{self.kind:10} {self.attempted:9} {shown} {self.lost:5}"
+
+
+HEAD: Final = f"{'outage':10} {'attempted':>9} {'p50 s':>8} {'p99 s':>8} {'max s':>8} {'lost':>5}"
+
+
+def summary(kind: str, found: Sequence[Outage]) -> Summary:
+    again = [each.again_s for each in found]
+    return Summary(
+        kind,
+        len(found),
+        percentile(again, 0.5),
+        percentile(again, 0.99),
+        max(again, default=0.0),
+        sum(2 - each.ends for each in found),
+    )
+
+
+def _in_a_process(words: Sequence[str]) -> dict[str, Any]:
+    """Run the outages of one kind in a process of their own, with servers of their own."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.support.outages", *words, "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    lines = ran.stdout.splitlines()
+    if not lines:
+        return {"each": [], "problems": [f"{words[1]} ended with {ran.returncode}, see above"]}
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--times", type=int, default=100)
+    parser.add_argument("--times", type=int, default=20, help="of each kind")
     parser.add_argument("--seconds", type=float, default=2.0, help="length; up to 2: at most")
-    parser.add_argument("--kind", default="all", choices=["all", *KINDS])
+    parser.add_argument(
+        "--kind", action="append", choices=[*KINDS, FAILOVER], help="by default all"
+    )
+    parser.add_argument("--parallel", type=int, default=3, help="kinds at a time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--json", action="store_true", dest="as_json")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="rq-core-outages-") as name:
-        found = run(
-            Path(name),
-            kinds=KINDS if given.kind == "all" else [given.kind],
-            times=given.times,
-            seconds=given.seconds,
-            seed=given.seed,
-            processes=given.processes,
-            on_outage=lambda each: None if given.as_json else click.echo(each),
-        )
-    close_reaper()
-    again = sorted(each.again_s for each in found)
-    summary = {
-        "outages": len(found),
-        "seed": given.seed,
-        "again_p50_s": again[len(again) // 2],
-        "again_p99_s": again[min(len(again) - 1, len(again) * 99 // 100)],
-        "again_max_s": again[-1],
-        "problems": problems(found),
-    }
+    kinds = list(dict.fromkeys(given.kind or [*KINDS, FAILOVER]))
+
+    def say(each: Outage) -> None:
+        click.echo(each, err=True)
+
+    if len(kinds) == 1:
+        with tempfile.TemporaryDirectory(prefix="rq-core-outages-") as name:
+            found = run(
+                Path(name),
+                kinds=kinds,
+                times=given.times,
+                seconds=given.seconds,
+                seed=given.seed,
+                processes=given.processes,
+                on_outage=say,
+            )
+        close_reaper()
+        wrong = problems(found)
+    else:
+        words = ["--times", str(given.times), "--seconds", str(given.seconds)]
+        words += ["--seed", str(given.seed), "--processes", str(given.processes)]
+        with ThreadPoolExecutor(given.parallel) as pool:
+            said = list(pool.map(_in_a_process, [["--kind", kind, *words] for kind in kinds]))
+        found = [Outage(**each) for one in said for each in one["each"]]
+        wrong = [problem for one in said for problem in one["problems"]]
+    by_kind = [summary(kind, [each for each in found if each.kind == kind]) for kind in kinds]
+    click.echo("\n".join([HEAD, *(each.line() for each in by_kind)]), err=given.as_json)
+    for problem in wrong:
+        click.echo(f"FELL SHORT: {problem}", err=True)
     if given.as_json:
-        summary["each"] = [asdict(each) for each in found]
-    click.echo(json.dumps(summary))
-    return 1 if summary["problems"] else 0
+        document = {
+            "seed": given.seed,
+            "seconds": given.seconds,
+            "kinds": [asdict(each) for each in by_kind],
+            "problems": wrong,
+            "each": [asdict(each) for each in found],
+        }
+        click.echo(json.dumps(document))
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

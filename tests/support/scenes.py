@@ -9,6 +9,7 @@ from typing import Any
 
 from rq_core.job import Claim, NewJob
 from rq_core.machine import State
+from rq_core.packing import pack
 from rq_core.scripts import Script
 from tests.support.seed import ERROR, LEASE_MS, NO_FENCE, WORKER, Seed
 
@@ -102,7 +103,8 @@ def enqueue(seed: Seed) -> Scene:
         _in_lane(seed, "too-many", "tenant=a", full="most|2"),
         seed.job("runs", scopes=["tenant=d"]),
     ]
-    return Scene("enqueue", _slotted(by="somebody", spec_max=100), [job.record() for job in jobs])
+    kinds, records = pack(jobs)
+    return Scene("enqueue", _slotted(by="somebody", spec_max=100, kinds=kinds), records)
 
 
 @scene

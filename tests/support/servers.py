@@ -119,7 +119,9 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        password = self.options.get("requirepass")
+        user = f":{password}@" if password else ""
+        return f"redis://{user}127.0.0.1:{self.port}/0"
 
     @property
     def pid(self) -> int:

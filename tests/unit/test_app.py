@@ -24,6 +24,7 @@ from rq_core import (
     RqCoreError,
 )
 from rq_core.job import read_spec
+from rq_core.packing import pack
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ async def add_later(a: int, b: int = 2) -> int:
 
 
 def spec_of(job: NewJob) -> tuple[object, ...]:
-    return tuple(read_spec(job.record()[5]))
+    return tuple(read_spec(pack([job])[1][0][-1]))
 
 
 def test_a_task_is_still_the_function(app: App) -> None:

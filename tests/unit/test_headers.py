@@ -103,9 +103,9 @@ FALSE = {
     ),
     "fields of records in another order": (
         "enqueue.lua",
-        "local id, delay_ms, priority,",
-        "local id, priority, delay_ms,",
-        "enqueue.lua: takes delay_ms from its records as priority",
+        "local id, place, digest,",
+        "local id, digest, place,",
+        "enqueue.lua: takes kind from its records as digest",
     ),
     "unused include": (
         "trim.lua",

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rq_core.job import NewJob, Spec, profile, read_spec
+from rq_core.packing import pack
 
 JSON = st.recursive(
     st.none() | st.integers() | st.text(),
@@ -23,7 +24,9 @@ def test_what_a_producer_writes_is_read_back(args: dict[str, object], timeout: i
     args_json = json.dumps(args, separators=(",", ":"))
     job = NewJob("id", "q", profile("send", timeout_ms=timeout), args_json)
 
-    assert read_spec(job.record()[5]) == Spec("send", args_json, timeout)
+    _, [(*_, spec)] = pack([job])
+
+    assert read_spec(spec) == Spec("send", args_json, timeout)
 
 
 def test_other_spellings_of_the_same_json_are_read() -> None:

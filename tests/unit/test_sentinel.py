@@ -1,0 +1,128 @@
+"""URLs that name sentinels, and what is asked of them. Real ones: tests/worker/test_sentinel.py."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import pytest
+import redis
+import redis.asyncio
+
+from rq_core.carrier import Carrier
+from rq_core.errors import InvalidOption
+from rq_core.sentinel import PrimaryConnection, Sentinels, parse
+from rq_core.wire import AsyncPoolWire, PoolWire
+
+
+def sentinels_of(url: str) -> tuple[str, Sentinels]:
+    plain, options = parse(url, for_asyncio=False, answer_within=10.0)
+    sentinels: Sentinels = options["sentinels"]
+    return plain, sentinels
+
+
+@pytest.mark.parametrize(
+    ("url", "addresses", "plain"),
+    [
+        ("redis+sentinel://a/main", [("a", 26379)], "redis://sentinel/0?"),
+        ("redis+sentinel://a:1,b:2/main/3", [("a", 1), ("b", 2)], "redis://sentinel/3?"),
+        ("redis+sentinel://a:1,b/main?db=3", [("a", 1), ("b", 26379)], "redis://sentinel/3?"),
+        ("redis+sentinel://[::1]:5/main", [("::1", 5)], "redis://sentinel/0?"),
+        ("rediss+sentinel://u:p@a:1/main", [("a", 1)], "rediss://u:p@sentinel/0?"),
+        (
+            "redis+sentinel://:p%40@a/main?health_check_interval=5",
+            [("a", 26379)],
+            "redis://:p%40@sentinel/0?health_check_interval=5",
+        ),
+    ],
+)
+def test_a_url_names_sentinels_a_service_and_a_database(
+    url: str, addresses: list[tuple[str, int]], plain: str
+) -> None:
+    found, sentinels = sentinels_of(url)
+
+    assert found == plain
+    assert sentinels.addresses == addresses
+    assert sentinels.service == "main"
+
+
+def test_sentinels_have_their_own_password_and_share_only_tls() -> None:
+    _, sentinels = sentinels_of(
+        "rediss+sentinel://user:secret@a/main?sentinel_username=watch&sentinel_password=other"
+        "&ssl_ca_certs=/ca.pem"
+    )
+
+    assert sentinels.options["username"] == "watch"
+    assert sentinels.options["password"] == "other"  # noqa: S105 - made up
+    assert sentinels.options["ssl_ca_certs"] == "/ca.pem"
+    assert sentinels.options["ssl"] is True
+
+
+def test_without_a_password_of_their_own_sentinels_are_sent_none() -> None:
+    _, sentinels = sentinels_of("redis+sentinel://user:secret@a/main")
+
+    assert not {"username", "password"} & set(sentinels.options)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("redis+sentinel://a:1", "names no service"),
+        ("redis+sentinel://a:1/main/x", "x is no number of a database"),
+        ("redis+sentinel://a:1/main?db=first", "first is no number of a database"),
+        ("redis+sentinel://a:1,/main", "'nothing' is no sentinel's host:port"),
+        ("redis+sentinel://a:one/main", "Port could not be cast"),
+        ("redis+sentinel://a:1/main?nonsense=1", "nonsense"),
+    ],
+)
+@pytest.mark.parametrize("wire", [PoolWire, AsyncPoolWire])
+def test_a_url_that_cannot_be_meant_is_refused_before_anything_is_sent(
+    url: str, words: str, wire: type[Any]
+) -> None:
+    with pytest.raises(InvalidOption, match=words):
+        wire(url)
+
+
+def test_messages_show_no_password() -> None:
+    carrier = Carrier(url="redis+sentinel://u:secret@a:1,b:2/main?db=1&sentinel_password=other&x=1")
+
+    assert carrier.url == "redis+sentinel://u:***@a:1,b:2/main?db=1&sentinel_password=***&x=1"
+    assert Carrier(url="redis://:secret@a:1/0").url == "redis://:***@a:1/0"
+
+
+def test_a_sentinel_that_answered_is_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is dead costs a timeout, so it is not asked first again and again."""
+    asked = []
+
+    class Known:
+        def __init__(self, host: str, port: int, **_: Any) -> None:
+            self.address = host, port
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            """Nothing is open."""
+
+        def execute_command(self, *words: str) -> list[str] | None:
+            assert words == ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main")
+            asked.append(self.address[0])
+            if self.address[0] == "dead":
+                raise redis.TimeoutError("no answer")
+            return ["primary", "7"] if self.address[0] == "wise" else None
+
+    monkeypatch.setattr(redis, "Redis", Known)
+    sentinels = Sentinels([("dead", 1), ("new", 2), ("wise", 3)], "main")
+
+    assert sentinels.ask() == sentinels.ask() == ("primary", 7)
+    assert asked == ["dead", "new", "wise", "wise"]
+    with pytest.raises(redis.ConnectionError, match=r"dead:1: no answer; new:2 knows no service"):
+        Sentinels([("dead", 1), ("new", 2)], "main").ask()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_an_established_connection_asks_nobody(tls: bool) -> None:
+    scheme = "rediss" if tls else "redis"
+    _, options = parse(f"{scheme}+sentinel://a/main", for_asyncio=False, answer_within=1.0)
+
+    assert issubclass(options["connection_class"], PrimaryConnection)
+    assert issubclass(options["connection_class"], redis.SSLConnection) is tls

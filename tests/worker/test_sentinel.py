@@ -1,0 +1,257 @@
+"""Redis fails over under Sentinel: it is waited out like any outage, and what was lost with the primary is reported."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rq_core import App
+from rq_core.aio import AsyncClient
+from rq_core.client import Client
+from rq_core.errors import ServerUnavailable, ServerUnsuitable
+from rq_core.history import decode
+from rq_core.plans import Patience, ReplyError
+from rq_core.wire import AsyncPoolWire, PoolWire
+from tests.support import outages
+from tests.support.sentinels import SERVICE, SentinelGroup
+from tests.support.servers import RedisServer, engines
+from tests.support.wait import wait_until, wait_until_async
+
+QUEUE = "failover"
+PATIENT = Patience(unsent=60.0, unknown=60.0)
+
+app = App()
+
+
+@app.task(queue=QUEUE)
+def deliver(n: int) -> None:
+    """Never run here: these tests are about producers and mirrors."""
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[SentinelGroup]:
+    with SentinelGroup(engines()[0], tmp_path).up() as found:
+        yield found
+
+
+def fail_over(group: SentinelGroup) -> RedisServer:
+    lost = group.lose_primary()
+    group.wait_promoted(lost)
+    return lost
+
+
+@pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
+def test_the_worker_claims_again_after_a_failover(tmp_path: Path, place: int) -> None:
+    """Twice, so that the old primary has come back as a replica and is promoted in turn. See scripts/outages."""
+    found = outages.run(
+        tmp_path, kinds=[outages.FAILOVER], times=2, seconds=1.0, engine=engines()[place]
+    )
+
+    assert [each.kind for each in found] == [outages.FAILOVER] * 2
+    assert outages.problems(found) == []
+
+
+def test_a_producer_in_mid_call_waits_the_failover_out(group: SentinelGroup) -> None:
+    """Its calls end with an answer, and every job whose acknowledgement was replicated is there once."""
+    told: list[str] = []
+    stop = threading.Event()
+    troubles: list[Exception] = []
+
+    def produce() -> None:
+        with Client(group.url, patience=PATIENT) as client:
+            while not stop.is_set():
+                try:
+                    told.extend(client.enqueue([deliver.job(len(told))]).ids)
+                except Exception as error:
+                    troubles.append(error)
+                    return
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    try:
+        wait_until(lambda: len(told) > 50 or troubles, "jobs are enqueued")
+        group.wait_replicated()
+        before = list(told)
+        lost = fail_over(group)
+        after = len(told)
+        wait_until(lambda: len(told) > after + 50 or troubles, "more jobs are", timeout=20)
+    finally:
+        stop.set()
+        producer.join()
+    assert troubles == []
+    lost.start()
+    group.wait_whole()
+
+    with Client(group.url) as client:
+        alive = set(client.snapshot(QUEUE)["state"])
+        reasons = [
+            decode(entry_id, raw)
+            for entry_id, raw in client.read_outbox(QUEUE, "-", 10_000)
+            if raw["type"] == "epoch_started"
+        ]
+    # What was acknowledged in the moments before the kill may be lost with the primary; nothing else.
+    missing = [job_id for job_id in told if job_id not in alive]
+    assert set(missing).isdisjoint(before)
+    assert set(told[after + 1 :]) <= alive
+    assert alive <= set(told)
+    assert len(reasons) == 2, "the queue knows that its history is another one"
+
+
+async def test_an_asyncio_producer_waits_it_out_as_well(group: SentinelGroup) -> None:
+    client = AsyncClient(group.url, patience=PATIENT)
+    try:
+        (first,) = (await client.enqueue([deliver.job(1)])).ids
+        group.wait_replicated()
+        lost = group.lose_primary()
+        calling = asyncio.ensure_future(client.enqueue([deliver.job(2)]))
+        await wait_until_async(
+            lambda: group.role(group.other(lost)) == "master", "it is", timeout=40
+        )
+        (second,) = (await asyncio.wait_for(calling, 20)).ids
+        assert await client.job(first, [QUEUE])
+        assert await client.job(second, [QUEUE])
+    finally:
+        await client.close()
+
+
+def test_what_the_replica_did_not_have_is_reported(group: SentinelGroup, tmp_path: Path) -> None:
+    """The primary acknowledged jobs that its replica never saw; the mirror had them. The log names each, and holds."""
+    audit = f"sqlite:///{tmp_path / 'audit.db'}"
+    mirror = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.mirror_service", group.url, audit],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        with Client(group.url, patience=PATIENT) as client:
+            (kept,) = client.enqueue([deliver.job(1)]).ids
+            wait_until(lambda: _is_logged(audit, kept), "it is mirrored", timeout=30)
+            group.wait_replicated()
+            replica = group.cut_replica_off()
+            gone = client.enqueue([deliver.job(n) for n in range(5)]).ids
+            wait_until(lambda: all(_is_logged(audit, each) for each in gone), "they are mirrored")
+            lost = group.lose_primary()
+            replica.thaw()
+            group.wait_promoted(lost)
+            (later,) = client.enqueue([deliver.job(9)]).ids
+            wait_until(lambda: _is_logged(audit, later), "the log goes on", timeout=30)
+            assert set(client.snapshot(QUEUE)["state"]) == {kept, later}
+    finally:
+        mirror.terminate()
+        mirror.wait()
+
+    status, said = _rq_core("audit", "verify", "--audit", audit, "--redis", group.url, "--json")
+    assert (status, said["verdict"]) == (0, "holds"), said
+    status, said = _rq_core("audit", "restore", "--audit", audit, "--redis", group.url, "--json")
+    assert {each["job_id"] for each in said["queues"][QUEUE]["lost"]} == set(gone)
+
+
+async def test_a_demoted_server_is_asked_on_new_connections_only(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    """It lives, and answers READONLY on the connections that are there: a wire that kept them would get that for ever,
+    though Sentinel, or a name that points to the primary, has another answer by now."""
+    server = start_redis()
+    for wire in (PoolWire(server.url), AsyncPoolWire(server.url)):
+
+        async def exchange(*command: str, wire: Any = wire) -> Any:
+            (reply,) = (
+                await wire.exchange([command])
+                if isinstance(wire, AsyncPoolWire)
+                else wire.exchange([command])
+            )
+            return reply
+
+        before = await exchange("CLIENT", "ID")
+        assert await exchange("CLIENT", "ID") == before
+        await exchange("REPLICAOF", "127.0.0.1", "1")
+        refusal = await exchange("SET", "it", "goes on")
+        assert isinstance(refusal, ReplyError)
+        assert str(refusal).startswith("READONLY")
+        assert await exchange("CLIENT", "ID") != before
+        await exchange("REPLICAOF", "NO", "ONE")
+        closing = wire.close()
+        if closing is not None:
+            await closing
+
+
+def test_a_failover_that_an_operator_asks_for(group: SentinelGroup) -> None:
+    """The old primary lives on as a replica."""
+    with Client(group.url, patience=PATIENT) as client:
+        (first,) = client.enqueue([deliver.job(1)]).ids
+        old = group.primary
+        with group.sentinels[0].client() as sentinel:
+            sentinel.execute_command("SENTINEL", "FAILOVER", SERVICE)
+        group.wait_promoted(old)
+        wait_until(lambda: group.role(old) == "slave", "the old primary follows", timeout=30)
+        (second,) = client.enqueue([deliver.job(2)]).ids
+        assert set(client.snapshot(QUEUE)["state"]) == {first, second}
+
+
+def test_every_command_takes_such_a_url(group: SentinelGroup, tmp_path: Path) -> None:
+    url = group.url
+    with Client(url) as client:
+        (job_id,) = client.enqueue([deliver.job(1)]).ids
+
+    assert _rq_core("queues", "--redis", url, "--json")[1][0]["queue"] == QUEUE
+    assert _rq_core("job", job_id, "--redis", url, "--json")[0] == 0
+    assert _rq_core("doctor", "--redis", url, "--json")[0] == 0
+    assert _rq_core("cancel", job_id, "--redis", url)[0] == 0
+
+
+@pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
+def test_servers_and_sentinels_have_passwords(tmp_path: Path, place: int) -> None:
+    group = SentinelGroup(
+        engines()[place], tmp_path, password="secret", sentinel_password="watchword"
+    )
+    with group.up():
+        with Client(group.url) as client:
+            client.enqueue([deliver.job(1)])
+        with (
+            Client(group.url.replace("secret", "wrong")) as client,
+            pytest.raises(ServerUnsuitable, match="invalid username-password"),
+        ):
+            client.queues()
+        with (
+            Client(
+                group.url.replace("watchword", "wrong"), patience=Patience(unsent=0.1)
+            ) as client,
+            pytest.raises(ServerUnavailable, match=rf"no sentinel names a primary of {SERVICE}"),
+        ):
+            client.queues()
+
+
+async def test_a_service_that_no_sentinel_knows_is_named(group: SentinelGroup) -> None:
+    url = group.url.replace(f"/{SERVICE}", "/typo")
+    for wire in (PoolWire(url), AsyncPoolWire(url)):
+        exchanged = wire.exchange([["PING"]])
+        (reply,) = await exchanged if asyncio.iscoroutine(exchanged) else exchanged
+        assert "knows no service typo" in str(reply)
+
+
+def _is_logged(audit: str, job_id: str) -> bool:
+    status, said = _rq_core("audit", "history", job_id, "--audit", audit, "--json")
+    return status == 0 and bool(said)
+
+
+def _rq_core(*words: str) -> tuple[int, Any]:
+    """Run a command; its status, and what it printed as JSON."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "rq_core.cli", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=outages.ROOT,
+    )
+    try:
+        return ran.returncode, json.loads(ran.stdout)
+    except ValueError:
+        return ran.returncode, f"{ran.stdout}{ran.stderr}"
