@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from tests.faults import chaos
+from tests.faults.nemesis import KINDS
 from tests.support.reaper import close_reaper
 from tests.support.servers import DurablePostgres, engines
 
@@ -23,6 +24,7 @@ from tests.support.servers import DurablePostgres, engines
 )
 @click.option("--engine", type=click.Choice([each.name for each in engines()]), default="valkey")
 @click.option("--keep", type=click.Path(path_type=Path), help="Directory for the records and logs.")
+@click.option("--kind", "kinds", multiple=True, type=click.Choice(sorted(KINDS)), help="Only this.")
 @click.option("--json", "as_json", is_flag=True, help="The last line is one JSON object.")
 def main(
     minutes: float,
@@ -31,6 +33,7 @@ def main(
     audit: str | None,
     engine: str,
     keep: Path | None,
+    kinds: tuple[str, ...],
     *,
     postgres: bool,
     as_json: bool,
@@ -58,6 +61,8 @@ def main(
                 rate=rate,
                 audit_url=audit or f"sqlite:///{place / 'audit.db'}",
                 engine=next(each for each in engines() if each.name == engine),
+                kinds=kinds or None,
+                postgres=database,
                 on_fault=lambda kind: click.echo(kind, err=True),
             )
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,14 @@ from typing import Any, Final
 from tests.faults import tasks
 from tests.faults.judge import Findings, judge
 from tests.faults.nemesis import Nemesis
-from tests.faults.records import Records, read_events, read_told, read_witness
+from tests.faults.records import (
+    Records,
+    read_events,
+    read_intervals,
+    read_named,
+    read_told,
+    read_witness,
+)
 from tests.faults.stage import (
     ALONE,
     MIRROR,
@@ -22,7 +29,8 @@ from tests.faults.stage import (
     Stage,
     audit_verify,
 )
-from tests.support.servers import Engine
+from tests.support.live.replay import percentile
+from tests.support.servers import Engine, PostgresServer
 from tests.support.wait import wait_until
 
 RATE: Final = 30.0
@@ -56,6 +64,18 @@ class Outcome:
             "recovery_p99_s": round(f.recovery_p99_s, 3),
             "mirror_lag_p99_s": round(f.mirror_lag_p99_s, 3),
             "verify": self.verify,
+            "held_p50_s": round(percentile(f.held_s, 0.5), 3),
+            "held_max_s": round(max(f.held_s, default=0.0), 3),
+            "kinds": {
+                name: {
+                    "times": each.times, "recovered": len(each.seconds),
+                    "recovery_p50_s": round(percentile(each.seconds, 0.5), 3),
+                    "recovery_p99_s": round(percentile(each.seconds, 0.99), 3),
+                    "recovery_max_s": round(max(each.seconds, default=0.0), 3),
+                }
+                for name, each in sorted(f.recoveries.items())
+            },
+            "problems": self.problems,
         }  # fmt: skip
 
     @property
@@ -67,7 +87,12 @@ class Outcome:
     def table(self) -> str:
         head = f"{'fault':16} {'times':>5} {'recovered':>9} {'p50 s':>8} {'p99 s':>8} {'max s':>8}"
         rows = [each.line() for _, each in sorted(self.findings.recoveries.items())]
-        return "\n".join([head, *rows])
+        held = self.findings.held_s
+        own = (
+            f"{len(held)} jobs that killed workers held were claimed again:"
+            f" p50 {percentile(held, 0.5):.2f} s, max {max(held, default=0.0):.2f} s"
+        )
+        return "\n".join([head, *rows, own])
 
 
 def run(
@@ -78,17 +103,20 @@ def run(
     audit_url: str,
     engine: Engine,
     rate: float = RATE,
+    kinds: Sequence[str] | None = None,
+    postgres: PostgresServer | None = None,
     on_fault: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
     """One run. Raises AssertionError if something cannot be started, or does not end when it is told to."""
     draw = random.Random(seed)
     stage = Stage(place, audit_url, engine, seed, rate)
+    stage.postgres = postgres
     records = Records(limits=tasks.LIMITS)
     problems = []
     with stage.up() as client:
         nemesis = Nemesis(stage, client, draw)
         until = time.monotonic() + minutes * 60
-        for kind in nemesis.schedule():
+        for kind in nemesis.schedule(kinds):
             stage.rest(draw.uniform(0.5, 2.0))
             if time.monotonic() >= until:
                 break
@@ -105,8 +133,10 @@ def run(
         stage.stop(MIRROR)
         said = audit_verify(stage.server.url, audit_url)
         records.events = read_events(stage.database)
+        records.named = read_named(stage.database)
+        records.intervals = read_intervals(stage.database, said)
     records.progress = stage.progress
-    records.attempted, records.acknowledged = read_told(stage.told())
+    records.told = read_told(stage.told())
     records.witness = read_witness(stage.witness)
     findings = judge(records)
     findings.cap_violations += sum(each["invariant"] == "I3" for each in said["violations"])

@@ -8,16 +8,21 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import psycopg
 
 from rq_core.client import Client
+from rq_core.errors import RqCoreError
+from rq_core.keys import queue_keys
 from tests.faults import tasks
+from tests.faults.judge import LOSSES
 from tests.faults.proxy import Mode
 from tests.faults.records import Fault
 from tests.faults.stage import ALONE, MIRROR, PRODUCER, SUPERVISOR, Stage
@@ -32,29 +37,51 @@ class Nemesis:
         self.stage = stage
         self.client = client
         self.draw = draw
+        self.held: tuple[str, ...] = ()
 
-    def schedule(self) -> Iterator[str]:
+    def schedule(self, kinds: Sequence[str] | None = None) -> Iterator[str]:
+        """Kinds without end."""
+        among = sorted(kinds or KINDS)
         while True:
-            yield from self.draw.sample(sorted(KINDS), len(KINDS))
+            yield from self.draw.sample(among, len(among))
 
     def apply(self, kind: str) -> Fault:
+        self.held = ()
         began = time.time_ns() / 1e6
         KINDS[kind](self)
-        return Fault(kind, began, time.time_ns() / 1e6)
+        return Fault(kind, began, time.time_ns() / 1e6, self.held)
+
+    def two_at_once(self) -> None:
+        """Something happens to a process while something happens to a server, or to the way to it."""
+        kinds = [self.draw.choice(each) for each in (OF_PROCESSES, OF_SERVERS)]
+        both = [Nemesis(self.stage, self.client, random.Random(self.draw.random())) for _ in kinds]
+        with ThreadPoolExecutor(2) as pool:
+            for done in [
+                pool.submit(KINDS[kind], each) for kind, each in zip(kinds, both, strict=True)
+            ]:
+                done.result()
 
     # Processes.
 
     def kill_worker(self) -> None:
         """One that holds a claim, if any does."""
-        pids = self.stage.busy_pids(self.client)
+        busy = self._busy()
+        pid = self.draw.choice(list(busy) or [self.stage.of(ALONE, self.draw).pid])
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.draw.choice(pids or [self.stage.of(ALONE, self.draw).pid]), signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
+            self.held = busy.get(pid, ())
 
     def stop_worker(self) -> None:
         """Past its lease; one with a supervisor would keep it."""
-        pids = self.stage.busy_pids(self.client, alone=True)
+        pids = list(self._busy(alone=True))
         pid = self.draw.choice(pids or [self.stage.of(ALONE, self.draw).pid])
         self._stop(pid, tasks.LEASE_S * self.draw.uniform(1.3, 2.0))
+
+    def _busy(self, *, alone: bool = False) -> dict[int, tuple[str, ...]]:
+        """Nobody, if Redis is away for another fault."""
+        with contextlib.suppress(RqCoreError):
+            return self.stage.busy(self.client, alone=alone)
+        return {}
 
     def kill_supervisor(self) -> None:
         """Its workers end by themselves."""
@@ -107,6 +134,50 @@ class Nemesis:
         finally:
             self.stage.server.thaw()
 
+    def fill_redis(self) -> None:
+        """Its memory is at its limit for a while."""
+        with self.stage.server.client(socket_timeout=10.0) as redis:
+            redis.config_set("maxmemory", "1mb")
+        try:
+            self.stage.rest(self.draw.uniform(2.0, 4.0))
+        finally:
+            with self.stage.server.client(socket_timeout=10.0) as redis:
+                redis.config_set("maxmemory", "0")
+
+    # Loss on purpose: what Redis had acknowledged is gone.
+
+    def cut_log(self) -> None:
+        """The end of the append-only file is missing when Redis starts, as after a machine's death."""
+        server = self.stage.server
+        server.kill()
+        files = (server.directory / "appendonlydir").glob("*.incr.aof")
+        tail = max(files, key=lambda each: int(each.name.split(".")[-3]))
+        content = tail.read_bytes()
+        tail.write_bytes(content[: max(0, len(content) - self.draw.randint(1, 20_000))])
+        server.start()
+
+    def go_back(self) -> None:
+        """Redis is put back to what it had some seconds ago."""
+        server = self.stage.server
+        files, kept = server.directory / "appendonlydir", server.directory / "kept"
+        server.kill()
+        shutil.rmtree(kept, ignore_errors=True)
+        shutil.copytree(files, kept)
+        server.start()
+        self.stage.rest(self.draw.uniform(1.0, 3.0))
+        server.kill()
+        shutil.rmtree(files)
+        kept.rename(files)
+        server.start()
+
+    def flush(self) -> None:
+        self._command("FLUSHALL")
+
+    def trim_outboxes(self) -> None:
+        """An operator empties the streams, mirrored or not."""
+        for queue in tasks.QUEUES:
+            self._command("XTRIM", queue_keys(queue)("outbox"), "MAXLEN", 0)
+
     def _command(self, *words: str | int) -> None:
         with self.stage.server.client(socket_timeout=10.0) as redis:
             redis.execute_command(*words)
@@ -123,6 +194,19 @@ class Nemesis:
         """Somebody else holds a lock that every mirror needs."""
         with self._locked():
             self.stage.rest(3.0)
+
+    def take_sql_away(self) -> None:
+        """For longer than any of its timeouts: PostgreSQL is stopped; SQLite's file is locked."""
+        postgres = self.stage.postgres
+        if postgres is None:
+            with self._locked():
+                self.stage.rest(10.0)
+            return
+        postgres.pause()
+        try:
+            self.stage.rest(self.draw.uniform(5.0, 10.0))
+        finally:
+            postgres.resume()
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -157,6 +241,24 @@ KINDS: Final[Mapping[str, Action]] = {
     "script_flush": Nemesis.flush_scripts,
     "redis_kill": Nemesis.restart_redis,
     "redis_stop": Nemesis.freeze_redis,
+    "redis_full": Nemesis.fill_redis,
     "sql_lock": Nemesis.lock_sql,
+    "sql_stop": Nemesis.take_sql_away,
+    "aof_cut": Nemesis.cut_log,
+    "old_snapshot": Nemesis.go_back,
+    "flushall": Nemesis.flush,
+    "outbox_trim": Nemesis.trim_outboxes,
+    "two_at_once": Nemesis.two_at_once,
     **{f"net_{mode}": _mode(mode) for mode in Mode if mode is not Mode.PLAIN},
 }
+OF_PROCESSES: Final = (
+    "worker_kill",
+    "worker_stop",
+    "supervisor_kill",
+    "producer_kill",
+    "mirror_kill",
+    "mirror_stop",
+)
+OF_SERVERS: Final = tuple(
+    sorted(set(KINDS) - set(OF_PROCESSES) - LOSSES - {"two_at_once", "sql_stop"})
+)

@@ -2,8 +2,8 @@
 
     python -m tests.faults.producer REDIS_URL FILE SEED RATE
 
-Each id is appended to FILE as ``try ID`` before it is sent and as ``ack ID`` when the server has accepted it. What was
-tried and not acknowledged may be there or not. RATE is in jobs per second.
+Each job is appended to FILE as ``try ID QUEUE AT_MS`` before it is sent and as ``ack ID QUEUE AT_MS`` when the server
+has accepted it. What was tried and not acknowledged may be there or not. RATE is in jobs per second.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import random
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Final
 
-from rq_core.errors import RqCoreError, ServerError
+from rq_core.errors import QueueFull, RqCoreError, ServerError
 from rq_core.job import NewJob
 from rq_core.machine import Priority
 from tests.faults import tasks
@@ -60,20 +61,23 @@ def main() -> None:
     tasks.app.connect_to(url)
     out = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
-    def say(word: str, ids: tuple[str, ...]) -> None:
-        os.write(out, "".join(f"{word} {each}\n" for each in ids).encode())
+    def say(word: str, jobs: list[NewJob]) -> None:
+        at_ms = time.time_ns() / 1e6
+        os.write(out, "".join(f"{word} {each.id} {each.queue} {at_ms}\n" for each in jobs).encode())
 
     while not stop.is_set():
         jobs = [one(draw) for _ in range(draw.randint(1, 4))]
-        say("try", tuple(job.id for job in jobs))
+        say("try", jobs)
+        accepted = None
         try:
-            say("ack", tasks.app.enqueue_many(jobs).ids)
+            accepted = tasks.app.enqueue_many(jobs)
         except RqCoreError as error:
-            if not isinstance(error, ServerError):
+            if not isinstance(error, (ServerError, QueueFull)):
                 raise
             # Of several queues, one may have accepted its part before the other could not be reached.
             accepted = getattr(error, "accepted", None)
-            say("ack", accepted.ids if accepted else ())
+        ids = accepted.ids if accepted else ()
+        say("ack", [job for job in jobs if job.id in ids])
         stop.wait(draw.expovariate(rate / 2.5))
     tasks.app.close()
 

@@ -16,6 +16,7 @@ from sqlalchemy import text
 
 from rq_core.machine import Event, State
 from sql_audit.database import Database
+from sql_audit.schema import GONE, LOST
 
 
 class Line(NamedTuple):
@@ -48,6 +49,26 @@ class Fault(NamedTuple):
     kind: str
     began_ms: float
     ended_ms: float
+    held: tuple[str, ...] = ()
+    """Jobs whose claims were in force in the process that it killed."""
+
+
+class Told(NamedTuple):
+    """What a producer knows of a job."""
+
+    queue: str
+    tried_ms: float
+    acknowledged_ms: float | None = None
+
+
+class Interval(NamedTuple):
+    """A loss as the log reports it: what happened in a queue between these moments may be unknown to it."""
+
+    queue: str
+    after_ms: float
+    """When the last thing happened that was not lost."""
+    until_ms: float
+    """When Redis went on without it."""
 
 
 class Progress(NamedTuple):
@@ -64,26 +85,39 @@ class Progress(NamedTuple):
 class Records:
     """All that the judge may look at."""
 
-    attempted: set[str] = field(default_factory=set)
-    acknowledged: set[str] = field(default_factory=set)
+    told: dict[str, Told] = field(default_factory=dict)
     witness: list[Line] = field(default_factory=list)
     events: list[Logged] = field(default_factory=list)
     """In the log's order."""
     live: dict[str, str] = field(default_factory=dict)
     """The jobs that Redis has, with their states."""
+    named: set[str] = field(default_factory=set)
+    """The jobs that SQL itself says were lost, or ended without the log's knowing how."""
+    intervals: list[Interval] = field(default_factory=list)
     limits: Mapping[str, int] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
 
+    @property
+    def attempted(self) -> set[str]:
+        return set(self.told)
 
-def read_told(paths: Iterable[Path]) -> tuple[set[str], set[str]]:
-    """The ids that producers attempted and those that were acknowledged to them."""
-    said: dict[str, set[str]] = {"try": set(), "ack": set()}
+    @property
+    def acknowledged(self) -> set[str]:
+        return {job_id for job_id, told in self.told.items() if told.acknowledged_ms is not None}
+
+
+def read_told(paths: Iterable[Path]) -> dict[str, Told]:
+    """What producers attempted, and what was acknowledged to them."""
+    found: dict[str, Told] = {}
     for path in paths:
         for line in path.read_text().splitlines():
-            word, job_id = line.split(" ")
-            said[word].add(job_id)
-    return said["try"], said["ack"]
+            word, job_id, queue, at_ms = line.split(" ")
+            if word == "try":
+                found[job_id] = Told(queue, float(at_ms))
+            else:
+                found[job_id] = found[job_id]._replace(acknowledged_ms=float(at_ms))
+    return found
 
 
 def read_witness(path: Path) -> list[Line]:
@@ -99,6 +133,10 @@ _EVENTS: Final = text(
     f"WHERE job_id IS NOT NULL {_ORDER}"
 )
 _ORPHANED: Final = text("SELECT queue, epoch, seq, ordinal FROM job_event_orphaned")
+_NAMED: Final = text("SELECT job_id FROM job WHERE state IN (:lost, :gone)")
+_MOMENT: Final = text(
+    "SELECT MAX(at_ms) FROM job_event WHERE queue = :queue AND epoch = :epoch AND seq = :seq"
+)
 _CURSORS: Final = text("SELECT queue, epoch, seq FROM mirror_cursor")
 
 
@@ -115,6 +153,31 @@ def read_events(database: Database) -> list[Logged]:
                 (row.queue, row.epoch, row.seq, row.ordinal) in orphaned,
             )
             for row in connection.execute(_EVENTS)
+        ]
+
+
+def read_named(database: Database) -> set[str]:
+    """The jobs of which the log says that they were lost."""
+    with database.readers.connect() as connection:
+        return {row.job_id for row in connection.execute(_NAMED, {"lost": LOST, "gone": GONE})}
+
+
+def read_intervals(database: Database, said: Mapping[str, Any]) -> list[Interval]:
+    """The losses that ``audit verify`` reports."""
+    with database.readers.connect() as connection:
+
+        def moment(queue: str, epoch: int, seq: int) -> float:
+            at = {"queue": queue, "epoch": epoch, "seq": seq}
+            return float(connection.execute(_MOMENT, at).scalar() or 0)
+
+        return [
+            Interval(
+                name,
+                moment(name, loss["interval"]["epoch"], loss["interval"]["from"] - 1),
+                loss["at_ms"],
+            )
+            for name, queue in said["queues"].items()
+            for loss in queue["losses"]
         ]
 
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +33,7 @@ from tests.faults import tasks
 from tests.faults.proxy import Proxy
 from tests.faults.records import Progress, read_cursors, states_of
 from tests.support.reaper import reaper
-from tests.support.servers import Engine, RedisServer
+from tests.support.servers import Engine, PostgresServer, RedisServer
 from tests.support.snapshots import fields_of
 from tests.support.wait import wait_until
 
@@ -80,6 +81,8 @@ class Stage:
         self.units: list[Unit] = []
         self._told = itertools.count(1)
         self._closing = threading.Event()
+        self._mending = threading.Lock()
+        self.postgres: PostgresServer | None = None
 
     # Starting and ending.
 
@@ -149,12 +152,13 @@ class Stage:
 
     def mend(self) -> None:
         """Start again what has ended, as a service manager does."""
-        for unit in self.units:
-            if unit.process.poll() is not None:
-                reaper().release(unit.pid)
-                unit.restarts += 1
-                unit.command = self._command(unit.kind)
-                unit.process = self._launch(unit.command)
+        with self._mending:
+            for unit in self.units:
+                if unit.process.poll() is not None:
+                    reaper().release(unit.pid)
+                    unit.restarts += 1
+                    unit.command = self._command(unit.kind)
+                    unit.process = self._launch(unit.command)
 
     def rest(self, seconds: float) -> None:
         """Let time pass, and keep everything running."""
@@ -192,20 +196,20 @@ class Stage:
     def of(self, kind: str, draw: random.Random) -> Unit:
         return draw.choice([unit for unit in self.units if unit.kind == kind])
 
-    def busy_pids(self, client: Client, *, alone: bool = False) -> list[int]:
-        """Worker processes that hold a claim now; ``alone``: only those without a supervisor."""
+    def busy(self, client: Client, *, alone: bool = False) -> dict[int, tuple[str, ...]]:
+        """Worker processes that hold claims now, with these jobs; ``alone``: only those without a supervisor."""
         mine = {unit.pid for unit in self.units if unit.kind == ALONE}
         if not alone:
             for unit in self.units:
                 if unit.kind == SUPERVISOR and unit.process.poll() is None:
                     mine |= {child.pid for child in psutil.Process(unit.pid).children()}
-        found = set()
+        found: dict[int, list[str]] = defaultdict(list)
         for queue in tasks.QUEUES:
-            for line in client.snapshot(queue)["state"].values():
+            for job_id, line in client.snapshot(queue)["state"].items():
                 job = fields_of(line)
                 if State(job["state"]) in CLAIMED_STATES:
-                    found.add(int(job["by"].split("-")[1]))
-        return sorted(found & mine)
+                    found[int(job["by"].split("-")[1])].append(job_id)
+        return {pid: tuple(found[pid]) for pid in sorted(found) if pid in mine}
 
     def told(self) -> list[Path]:
         return sorted(self.place.glob("told-*"))

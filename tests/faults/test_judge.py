@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.faults.judge import judge
-from tests.faults.records import Fault, Line, Logged, Progress, Records
+from tests.faults.records import Fault, Interval, Line, Logged, Progress, Records, Told
 
 SCOPE = "task=narrow"
 
@@ -15,8 +15,7 @@ SCOPE = "task=narrow"
 def honest() -> Records:
     """Three jobs under a cap of 2: one succeeds, one fails for good, one is run again after its lease expired."""
     return Records(
-        attempted={"a", "b", "c"},
-        acknowledged={"a", "b", "c"},
+        told={job_id: Told("q", 80, 95) for job_id in "abc"},
         witness=[
             Line("start", "a", 1, 100, (SCOPE,)),
             Line("start", "b", 1, 110, (SCOPE,)),
@@ -77,15 +76,14 @@ def test_an_acknowledged_job_that_neither_redis_nor_sql_has_is_lost(job_id: str)
 
 def test_a_job_that_was_not_acknowledged_may_be_nowhere() -> None:
     records = honest()
-    records.attempted.add("d")
+    records.told["d"] = Told("q", 80)
 
     assert wrong(records) == {}
 
 
 def test_a_job_that_has_not_ended_is_lost_only_if_redis_lacks_it_too() -> None:
     records = honest()
-    records.attempted.add("d")
-    records.acknowledged.add("d")
+    records.told["d"] = Told("q", 80, 95)
     records.events.append(Logged("enqueued", "d", None, 90))
     lacking = wrong(records)
     records.live["d"] = "ready"
@@ -100,9 +98,127 @@ def test_a_loss_that_the_log_reports_is_lost_and_not_silent() -> None:
         event._replace(orphaned=event.job == "a" and event.event != "enqueued")
         for event in records.events
     ]
+    records.witness.remove(Line("end", "a", 1, 200, (SCOPE,)))
+    records.faults = [Fault("aof_cut", 150, 160)]
     found = judge(records)
 
     assert (found.lost, found.unreported_loss, found.orphaned_reported) == (1, 0, 1)
+    assert wrong(records) == {"lost": 1}
+
+
+def test_nothing_may_be_forgotten_unless_something_took_it() -> None:
+    """A server that syncs always, and is killed, has everything when it comes back."""
+    records = honest()
+    records.events = [
+        event._replace(orphaned=event.event == "settlement_refused") for event in records.events
+    ]
+    records.faults = [Fault("redis_kill", 150, 160)]
+
+    assert wrong(records) == {"unexpected": 1}
+
+
+def flushed() -> Records:
+    """Redis forgot everything at 300, and SQL had nothing behind 195: what happened between is known to nobody."""
+    records = honest()
+    records.faults = [Fault("flushall", 299, 300)]
+    records.intervals = [Interval("q", 195, 310)]
+    records.told["d"] = Told("q", 190, 250)
+    return records
+
+
+def test_what_was_acknowledged_within_a_reported_interval_is_lost_and_not_silent() -> None:
+    assert wrong(flushed()) == {"lost": 1}
+
+
+def test_a_job_that_the_log_calls_lost_is_not_silent() -> None:
+    records = flushed()
+    records.told["d"] = Told("q", 80, 95)
+    silent = wrong(records)
+    records.named = {"d"}
+
+    assert silent == {"lost": 1, "unreported_loss": 1}
+    assert wrong(records) == {"lost": 1}
+    assert judge(records).orphaned_reported == 1
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        (Told("q", 80, 190), "acknowledged before the interval began"),
+        (Told("q", 320, 330), "sent when it was over"),
+        (Told("other", 190, 250), "of another queue"),
+    ],
+)
+def test_an_interval_excuses_nothing_outside_of_it(told: Told, why: str) -> None:
+    records = flushed()
+    records.told["d"] = told
+
+    assert wrong(records) == {"lost": 1, "unreported_loss": 1}, why
+
+
+def test_an_interval_excuses_nothing_unless_something_was_taken_in_it() -> None:
+    """Whenever Redis' history changes the log says that something may be missing. After a plain restart nothing is."""
+    records = flushed()
+    records.faults = [Fault("redis_kill", 299, 300), Fault("flushall", 9_000, 9_001)]
+
+    assert wrong(records) == {"lost": 1, "unreported_loss": 1}
+
+
+def test_a_claim_that_was_lost_is_run_again_under_its_number() -> None:
+    """Redis went back to before the claim; SQL never saw the first one."""
+    records = flushed()
+    records.witness += [
+        Line("start", "d", 1, 200),
+        Line("end", "d", 1, 250),
+        Line("start", "d", 1, 400),
+        Line("end", "d", 1, 450),
+    ]
+    records.events += [
+        Logged("enqueued", "d", None, 191),
+        Logged("claimed", "d", 1, 399),
+        Logged("succeeded", "d", 1, 451),
+    ]
+    excused = wrong(records)
+    records.intervals = []
+
+    assert excused == {}
+    assert wrong(records) == {"duplicated_unexplained": 1}
+
+
+def test_a_run_in_a_claim_that_was_lost_is_no_stranger_and_one_after_it_is() -> None:
+    records = flushed()
+    records.witness += [Line("start", "d", 1, 200), Line("end", "d", 1, 250)]
+    excused = wrong(records)
+    records.witness = [line._replace(at_ms=line.at_ms + 5_000) for line in records.witness]
+
+    # It ran to its end, so nothing of it is lost but what the log has of it.
+    assert excused == {}
+    assert wrong(records)["unexpected"] > 0
+
+
+def test_a_claim_that_was_lost_takes_no_place_under_a_cap_any_more() -> None:
+    records = flushed()
+    records.witness += [
+        Line("start", "a", 2, 250, (SCOPE,)),  # and its worker was killed
+        Line("start", "b", 2, 2_420, (SCOPE,)),  # beside c
+        Line("failed", "b", 2, 2_480, (SCOPE,)),
+    ]
+    records.events += [
+        Logged("claimed", "a", 2, 249, orphaned=True),
+        Logged("claimed", "b", 2, 2_419),
+    ]
+    excused = judge(records).cap_violations
+    records.events = [event._replace(orphaned=False) for event in records.events]
+
+    assert excused == 0
+    assert judge(records).cap_violations > 0
+
+
+def test_the_jobs_of_a_killed_worker_are_timed_from_the_kill_to_their_next_claim() -> None:
+    records = honest()
+    records.faults = [Fault("worker_kill", 2_000, 2_000, held=("c", "a"))]
+
+    assert judge(records).held_s == [pytest.approx(0.35)]
 
 
 def test_a_success_that_no_run_came_to_its_end_for_is_a_loss() -> None:
@@ -146,7 +262,7 @@ def test_a_job_that_nobody_attempted_is_unexpected(what: str) -> None:
     records = honest()
     added: dict[str, Any] = {
         "event": lambda: records.events.append(Logged("enqueued", "x", None, 90)),
-        "line": lambda: records.attempted.remove("a"),
+        "line": lambda: records.told.pop("a"),
         "live": lambda: records.live.update(x="ready"),
     }
     added[what]()
@@ -163,8 +279,7 @@ def test_a_run_without_a_claim_in_the_log_is_unexpected() -> None:
 
 def three_at_once() -> Records:
     records = honest()
-    records.attempted.add("d")
-    records.acknowledged.add("d")
+    records.told["d"] = Told("q", 80, 95)
     records.witness += [
         Line("start", "d", 1, 150, (SCOPE,)),
         Line("end", "d", 1, 160, (SCOPE,)),

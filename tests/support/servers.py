@@ -181,8 +181,10 @@ class RedisServer:
     def _answers(self) -> bool:
         try:
             with self.client(socket_timeout=5) as client:
-                # The port may have gone to another server: it must be our process that answers.
-                return bool(client.info("server")["process_id"] == self.pid)
+                said = client.info()
+                # The port may have gone to another server: it must be our process that answers. It does so also while
+                # it loads.
+                return bool(said["process_id"] == self.pid and not said["loading"])
         except (redis.ConnectionError, redis.TimeoutError):
             return False
 
@@ -329,6 +331,19 @@ class PostgresServer:
             reaper().release(process.pid)
             return False
         return True
+
+    def pause(self) -> None:
+        """End the server ("fast"); its data stay."""
+        process, self._process = self._process, None
+        assert process is not None, "the server does not run"
+        process.send_signal(signal.SIGINT)
+        process.wait(STOP_TIMEOUT_S)
+        reaper().release(process.pid)
+
+    def resume(self) -> None:
+        options = {"stdin": subprocess.DEVNULL, "cwd": self.directory, **self._identity}
+        if not self._serve(self._programs(), options):
+            raise ServerDidNotStart(f"PostgreSQL ended at once: {self.log.read_text()}")
 
     def _programs(self) -> Path:
         """Return the directory of initdb and postgres, copied where another user may not go."""
