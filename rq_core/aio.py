@@ -53,6 +53,11 @@ class AsyncClient:
         """Ids of jobs in enqueue calls that are not answered yet."""
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def one_slot(self) -> bool:
+        """Whether it can wait for one queue at a time only, as in a cluster."""
+        return self._wire.one_slot
+
     async def run(self, plan: Plan[T]) -> T:
         """Drive a plan to its end."""
         reply: Any = None
@@ -244,7 +249,8 @@ class AsyncClient:
         return await self.run(plan)
 
     async def wait_wake(self, queues: Sequence[str], seconds: float) -> str | None:
-        """Take a wake token: the queue that had one, or None after ``seconds``. Raises Unsent, Lost or ReplyError
+        """Take a wake token: the queue that had one, or None after ``seconds``. With ``one_slot`` it must be one queue.
+        Raises Unsent, Lost or ReplyError
         of rq_core.operations."""
         names = {queue_keys(queue, self.operations.prefix)("wake"): queue for queue in queues}
         found = await self._wire.block(["BLPOP", *names, max(seconds, 0.001)], seconds)

@@ -70,6 +70,10 @@ class Client:
                 self._sleep(step.seconds)
                 reply = None
 
+    def place(self, queue: str) -> object:
+        """Which of its servers has a queue, as far as is known: equal for queues whose calls should travel together."""
+        return self._wire.place(queue_keys(queue, self.operations.prefix)("meta"))
+
     def close(self) -> None:
         """Close all connections."""
         self._wire.close()

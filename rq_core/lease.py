@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from rq_core.answers import Extended
@@ -54,6 +54,10 @@ class LeaseKeeper:
         self._table = table
         self._lock = threading.Lock()
         self._held: dict[str, dict[str, tuple[str, float | None]]] = {}
+        self._known: dict[str, float] = {}
+        """Leases of queues, in seconds, as last read."""
+        self._failed: set[object] = set()
+        """Where the last heartbeat got no answer."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rq-core-leases", daemon=True)
         self.interval = 10.0
@@ -99,18 +103,34 @@ class LeaseKeeper:
                 ]
                 for queue, jobs in self._held.items()
             }
-        calls: list[Call[Extended]] = []
-        for queue, jobs in held.items():
-            for start in range(0, len(jobs), EXTEND_CHUNK):
-                calls.append(  # noqa: PERF401 - a comprehension over two loops reads worse
-                    self._client.operations.extend_call(
-                        queue, self._worker, jobs[start : start + EXTEND_CHUNK]
-                    )
-                )
-        if calls:
-            self._tell(calls, self._client.carry_out(calls))
-            self._follow_leases([queue for queue, jobs in held.items() if jobs])
+        trouble: RqCoreError | None = None
+        failed: set[object] = set()
+        for place, queues in self._by_place(held):
+            calls: list[Call[Extended]] = []
+            for queue in queues:
+                for start in range(0, len(held[queue]), EXTEND_CHUNK):
+                    jobs = held[queue][start : start + EXTEND_CHUNK]
+                    extend = self._client.operations.extend_call(queue, self._worker, jobs)
+                    calls.append(extend)
+            try:
+                self._tell(calls, self._client.carry_out(calls))
+                self._follow_leases(queues)
+            except RqCoreError as error:
+                # A shard that is away must not cost the leases of the others.
+                trouble = error
+                failed.add(place)
+        self._failed = failed
+        if trouble is not None:
+            raise trouble
         self.last_success = self._clock()
+
+    def _by_place(self, held: Mapping[str, Sequence[object]]) -> list[tuple[object, list[str]]]:
+        """The queues in which something is held, by where they are; where it failed the last time comes last."""
+        places: dict[object, list[str]] = {}
+        for queue, jobs in held.items():
+            if jobs:
+                places.setdefault(self._client.place(queue), []).append(queue)
+        return sorted(places.items(), key=lambda each: each[0] in self._failed)
 
     def _tell(
         self, calls: Sequence[Call[Extended]], answers: Sequence[Extended | RqCoreError]
@@ -130,9 +150,10 @@ class LeaseKeeper:
         prefix = self._client.operations.prefix
         commands = [["HGET", queue_keys(queue, prefix)("meta"), "lease_ms"] for queue in queues]
         leases = self._client.run(self._client.operations.ask(commands))
-        known = [int(lease) / 1000 for lease in leases if lease is not None]
-        if known:
-            self.interval = min(known) / 3
+        self._known |= {q: int(ms) / 1000 for q, ms in zip(queues, leases, strict=True) if ms}
+        held = [self._known[queue] for queue in self._held if queue in self._known]
+        if held:
+            self.interval = min(held) / 3
 
     def _run(self) -> None:
         pause = self.interval

@@ -163,8 +163,13 @@ class LeaseGuard:
             return
         for queue in {each.queue for each in held}:
             jobs = [(h.job, h.fence) for h in held if h.queue == queue and h not in over]
-            if jobs:
+            if not jobs:
+                continue
+            try:
                 self._client.one(self._client.operations.extend_call(queue, worker, jobs))
+            except RqCoreError as error:
+                # In a cluster, other queues may well be within reach.
+                log.warning("leases of a worker that is overdue were not extended: %s", error)
 
     def _run(self) -> None:
         pause = LOOK_MIN

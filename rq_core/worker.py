@@ -16,7 +16,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -41,6 +41,7 @@ from rq_core.lease import LeaseKeeper
 from rq_core.lease_table import LeaseTable
 from rq_core.plans import Call, Patience
 from rq_core.settlement import Settlement, calls_of
+from rq_core.shares import Shares
 from rq_core.suspects import SUSPECT, Suspects
 from rq_core.watcher import FOREVER, TROUBLE_PAUSE, WatchedQueue, Watcher
 from rq_core.wire import WORKER_SOCKET_TIMEOUT, open_async_wire, open_wire
@@ -52,6 +53,9 @@ log = logging.getLogger(__name__)
 
 CLAIM_MAX: Final = 250
 """Most jobs in one claim, so that no claim keeps Redis from others for long; the next turn takes more."""
+WEIGHT_MAX: Final = 1_000
+LEND_AFTER: Final = 0.5
+"""Seconds without an answer after which a line's claim no longer keeps its places from other lines."""
 HALVES_MIN: Final = 16
 """Places from which on a claim asks for half of them. With fewer, Redis would pay more for twice as many calls than
 the worker gains."""
@@ -75,6 +79,9 @@ class WorkerOptions:
     queues: tuple[str, ...] = ("default",)
     concurrency: int = 10
     """Most handlers at once."""
+    weights: Mapping[str, int] = field(default_factory=dict)
+    """How free places are divided between queues that have something to do: 3 gets three for each one of a queue with
+    1, which is what queues have that are not named here."""
     burst: bool = False
     """Stop when nothing is running or due on any of the queues, and nothing that is ready may run now: what waits for
     a rate, or for a cap of 0, is left."""
@@ -96,12 +103,29 @@ class WorkerOptions:
             raise InvalidOption(
                 option="concurrency", value=self.concurrency, must="must be from 1 to 5000"
             )
+        for queue, weight in self.weights.items():
+            if queue not in self.queues or not 1 <= weight <= WEIGHT_MAX:
+                must = f"must be from 1 to {WEIGHT_MAX}, of a queue that the worker works for"
+                raise InvalidOption(option=f"weight of {queue}", value=weight, must=must)
         for option in ("max_jobs", "max_memory"):
             value = getattr(self, option)
             if value is not None and value < 1:
                 raise InvalidOption(option=option, value=value, must="must be positive")
         if self.grace < 0:
             raise InvalidOption(option="grace", value=self.grace, must="must not be negative")
+
+
+@dataclass(slots=True)
+class _Line:
+    """Queues whose calls travel together. On one server that is all of them; in a cluster each queue has a line of its
+    own, so that a shard that is down, or a slot on its way, holds up nobody else."""
+
+    queues: Mapping[str, WatchedQueue]
+    watcher: Watcher
+    finished: list[Settlement] = field(default_factory=list)
+    """Settlements to be reported."""
+    busy: bool = False
+    """Whether a round trip is under way."""
 
 
 @dataclass(slots=True)
@@ -170,18 +194,13 @@ class Worker:
             ),
             table=lease_table,
         )
-        self._watcher = Watcher(
-            self._client,
-            self._queues,
-            burst=self.options.burst,
-            full=lambda: self._occupied >= self.options.concurrency,
-            interval=lambda: self._leases.interval,
-            on_look=self._news_came,
-        )
+        together = [[n] for n in self._queues] if self._client.one_slot else [list(self._queues)]
+        self._lines = [self._make_line(names) for names in together]
+        self._line_of = {name: line for line in self._lines for name in line.queues}
+        self._shares = Shares(self.options.weights)
         self._on_claim = on_claim
         self._supervised = lease_table is not None
         self._suspects = Suspects()
-        self._finished: list[Settlement] = []
         self._arrived: list[Claim] = []
         """Claimed, and about to be begun."""
         self._steps_took = FOREVER
@@ -189,7 +208,6 @@ class Worker:
         self._measured = 0.0
         self._occupied = 0
         self._stops = 0
-        self._turn_at = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
         self._stepped = asyncio.Event()
@@ -201,6 +219,18 @@ class Worker:
         self._asked = asyncio.Event()
         self._hurry = asyncio.Event()
         self._death = asyncio.Event()
+
+    def _make_line(self, names: Sequence[str]) -> _Line:
+        queues = {name: self._queues[name] for name in names}
+        watcher = Watcher(
+            self._client,
+            queues,
+            burst=self.options.burst,
+            full=lambda: self._occupied >= self.options.concurrency,
+            interval=lambda: self._leases.interval,
+            on_look=self._news_came,
+        )
+        return _Line(queues, watcher)
 
     # Asked from outside.
 
@@ -222,7 +252,8 @@ class Worker:
     def _take_no_more(self) -> None:
         self._stopping.set()
         self._news.set()
-        self._watcher.stop()
+        for line in self._lines:
+            line.watcher.stop()
 
     async def run(self) -> bool:
         """Work until asked to stop, or with ``burst`` until nothing is left.
@@ -233,27 +264,30 @@ class Worker:
         if not await self._met():
             return True
         self._leases.start()
-        watcher = asyncio.create_task(self._watcher.run())
-        work = asyncio.create_task(self._work())
-        telling = asyncio.create_task(self._tell_of_deaths())
+        watching = [asyncio.create_task(line.watcher.run()) for line in self._lines]
+        work = [asyncio.create_task(self._work_on(line)) for line in self._lines]
+        telling = [asyncio.create_task(self._tell_of_deaths(line)) for line in self._lines]
         stopping = asyncio.create_task(self._stopping.wait())
         try:
-            await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({*work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            self._take_no_more()
             # A turn under way may bring claims; but one that waits for a server that is away must not hold us up.
-            await self._let_end(work, self.options.grace)
+            await self._let_end(self.options.grace, *work)
         finally:
             self._take_no_more()
-            await _end(watcher, work, telling, stopping)
+            await _end(*watching, *work, *telling, stopping)
             clean = await self._wind_up()
-        if work.done() and not work.cancelled():
-            work.result()
+        for done in work:
+            if not done.cancelled():
+                done.result()
         return clean
 
-    async def _work(self) -> None:
+    async def _work_on(self, line: _Line) -> None:
         while not self._stopping.is_set():
             try:
-                await self._turn()
+                await self._turn(line)
                 if self.options.burst and await self._nothing_left():
+                    self._take_no_more()
                     return
             except RqCoreError:
                 raise
@@ -262,11 +296,13 @@ class Worker:
                 log.exception("a turn failed, trying again", extra={"worker": self.name})
                 await asyncio.sleep(TROUBLE_PAUSE)
 
-    async def _let_end(self, task: asyncio.Task[None], seconds: float) -> None:
-        """Wait for a task: for ``seconds``, or until somebody is in a hurry."""
+    async def _let_end(self, seconds: float, *tasks: asyncio.Task[None]) -> None:
+        """Wait for tasks: for ``seconds``, or until somebody is in a hurry."""
         hurry = asyncio.create_task(self._hurry.wait())
+        ended = asyncio.gather(*map(asyncio.shield, tasks), return_exceptions=True)
         try:
-            await asyncio.wait({task, hurry}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            either: set[asyncio.Future[Any]] = {ended, hurry}
+            await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             hurry.cancel()
 
@@ -334,7 +370,7 @@ class Worker:
                 self.options.grace,
                 extra={"worker": self.name},
             )
-        await self._let_end(flushing, self.options.grace)
+        await self._let_end(self.options.grace, flushing)
         flushing.cancel()
         await asyncio.gather(flushing, return_exceptions=True)
         for running in self._executor.running.values():
@@ -347,21 +383,9 @@ class Worker:
             if not running.settled:
                 running.settled = True
                 self._settle(Settlement(running.claim, "rollback", 0, "shutdown"))
-        try:
-            async with asyncio.timeout(REPORT_WAIT):
-                while self._finished:
-                    await self._send(claims=[])
-                # A token that the watcher took, and that will not be used, belongs to another worker.
-                for queue in self._queues:
-                    await self._client.return_token(queue)
-        except (TimeoutError, RqCoreError) as error:
-            log.error(  # noqa: TRY400 - the traceback would say nothing more
-                "could not report %d finished jobs: %s; their leases will expire",
-                len(self._finished),
-                str(error) or "no answer",
-                extra={"worker": self.name},
-            )
-        self._watcher.close()
+        await asyncio.gather(*map(self._report_last, self._lines))
+        for line in self._lines:
+            line.watcher.close()
         self._leases.stop()
         self._lease_client.close()
         await self._client.close()
@@ -378,18 +402,41 @@ class Worker:
         )
         return clean
 
+    async def _report_last(self, line: _Line) -> None:
+        try:
+            async with asyncio.timeout(REPORT_WAIT):
+                while line.finished:
+                    await self._send(line, claims=[])
+                # A token that the watcher took, and that will not be used, belongs to another worker.
+                for queue in line.queues:
+                    await self._client.return_token(queue)
+        except (TimeoutError, RqCoreError) as error:
+            log.error(  # noqa: TRY400 - the traceback would say nothing more
+                "could not report %d finished jobs: %s; their leases will expire",
+                len(line.finished),
+                str(error) or "no answer",
+                extra={"worker": self.name},
+            )
+
     async def _flush_until_done(self) -> None:
+        await asyncio.gather(*map(self._flush, self._lines))
+
+    async def _flush(self, line: _Line) -> None:
         """Report what finishes, until no handler runs."""
-        while self._executor.running or self._arrived or self._finished:
+        while self._executor.running or self._arrived or line.finished:
             self._news.clear()
-            if not self._finished:
+            if not line.finished:
                 await self._news.wait()
-            await self._send(claims=[])
+            await self._send(line, claims=[])
+
+    def _active(self) -> bool:
+        """Whether something runs, or is to be reported or looked at."""
+        if self._executor.running or self._arrived or any(line.finished for line in self._lines):
+            return True
+        return any(queue.look or queue.asked for queue in self._queues.values())
 
     async def _nothing_left(self) -> bool:
-        if self._executor.running or self._arrived or self._finished:
-            return False
-        if any(queue.look for queue in self._queues.values()):
+        if self._active():
             return False
         left: dict[str, int] = {}
         for name in self._queues:
@@ -402,6 +449,8 @@ class Worker:
                 return False
             if jobs := sum(counts.ready.values()) + counts.waiting:
                 left[name] = jobs
+        if self._active():
+            return False
         if left:
             told = ", ".join(f"{jobs:,} in {name}" for name, jobs in left.items())
             log.warning(
@@ -414,13 +463,13 @@ class Worker:
 
     # Turns.
 
-    async def _turn(self) -> None:
+    async def _turn(self, line: _Line) -> None:
         """Wait until there is something to do, then do it in one round trip."""
         if self._steps_took > OVERLAP_MAX:
             await self._stepped.wait()
         while not self._stopping.is_set():
-            claims = self._claims()
-            if claims or self._finished:
+            claims = self._claims(line)
+            if claims or line.finished:
                 break
             self._news.clear()
             await self._news.wait()
@@ -429,9 +478,9 @@ class Worker:
         if self._stepped.is_set():
             # Handlers that are about to finish get their chance to be part of this turn.
             await asyncio.sleep(0)
-        await self._send(claims)
+        await self._send(line, claims)
 
-    def _claims(self) -> list[tuple[WatchedQueue, int]]:
+    def _claims(self, line: _Line) -> list[tuple[WatchedQueue, int]]:
         """How many jobs to claim from which queues now."""
         places = self.options.concurrency
         free = places - self._occupied
@@ -439,61 +488,88 @@ class Worker:
             free = min(free, -(-places // 2))
         if self.options.max_jobs is not None:
             free = min(free, self.options.max_jobs - self.stats.claimed)
-        looking = [q for q in self._queues.values() if q.look]
-        if not looking or (free <= 0 and not self._overdue(looking)):
+        mine = [queue for queue in line.queues.values() if queue.look]
+        if not mine:
             return []
-        # The remainder goes round, so that with fewer places than queues every queue has its turn.
-        self._turn_at += 1
-        share, rest = divmod(max(free, 0), len(looking))
-        order = [looking[(i + self._turn_at) % len(looking)] for i in range(len(looking))]
-        shares = [(queue, share + (1 if i < rest else 0)) for i, queue in enumerate(order)]
         if free <= 0:
-            return [(queue, 0) for queue, _ in shares if self._overdue([queue])]
-        return [(queue, min(n, CLAIM_MAX)) for queue, n in shares if n > 0]
+            # A full worker does what is due for everybody all the same.
+            now = time.monotonic()
+            return [(queue, 0) for queue in mine if queue.overdue(now)]
+        # What others could use now is left to them; who is waiting for an answer cannot use any.
+        others = [o for o in self._lines if o is not line and not o.busy]
+        rivals = [queue for other in others for queue in other.queues.values() if queue.look]
+        shares = self._shares.divide(free, [queue.name for queue in (*mine, *rivals)])
+        return [(queue, min(n, CLAIM_MAX)) for queue in mine if (n := shares[queue.name]) > 0]
 
-    def _overdue(self, queues: Sequence[WatchedQueue]) -> bool:
-        """Whether a full worker should do what is due for everybody all the same."""
-        now = time.monotonic()
-        return any(queue.overdue(now) for queue in queues)
-
-    async def _send(self, claims: Sequence[tuple[WatchedQueue, int]]) -> None:
+    async def _send(self, line: _Line, claims: Sequence[tuple[WatchedQueue, int]]) -> None:
         """One round trip: report what finished, claim for ``claims``."""
-        finished, self._finished = self._finished, []
+        finished, line.finished = line.finished, []
         operations = self._client.operations
         settling = calls_of(operations, self.name, finished)
         calls: list[Call[Any]] = [call for call, _ in settling]
         for queue, limit in claims:
             queue.ask()
-            self._occupied += limit
+            self._shares.take(queue.name, limit)
             calls.append(operations.claim_call(queue.name, self.name, limit))
         self.stats.turns += 1
+        line.busy, release = True, self._reserve(sum(limit for _, limit in claims))
         try:
             results = await self._client.carry_out(calls)
         except BaseException:
-            self._finished = finished + self._finished
-            self._occupied -= sum(limit for _, limit in claims)
-            for queue, _ in claims:
-                self._watcher.look_again(queue)
+            line.finished = finished + line.finished
+            for queue, limit in claims:
+                self._shares.refund(queue.name, limit)
+                line.watcher.look_again(queue)
             raise
+        finally:
+            release()
+            line.busy = False
         trouble = False
         for (_, group), result in zip(settling, results, strict=False):
             trouble = self._settled(group, result) or trouble
         for (queue, limit), result in zip(claims, results[len(settling) :], strict=True):
-            self._occupied -= limit
-            self._watcher.freed()
             uncounted = True
             try:
                 uncounted = await self._declare_anew(queue, result)
             finally:
-                trouble = self._claimed(queue, result, uncounted=uncounted) or trouble
+                trouble = self._claimed(queue, limit, result, uncounted=uncounted) or trouble
         if trouble:
             await asyncio.sleep(TROUBLE_PAUSE)
+
+    def _reserve(self, places: int) -> Callable[[], None]:
+        """Keep places for a claim until the function that is returned is called.
+
+        Where there are several lines, a claim whose answer is overdue lends them to the others: an outage of one shard
+        must not occupy this worker. What it brings in the end is given back if there is no room for it by then.
+        """
+        self._occupied += places
+        kept = places
+
+        def release() -> None:
+            nonlocal kept
+            self._occupied -= kept
+            kept = 0
+            for line in self._lines:
+                line.watcher.freed()
+            if len(self._lines) > 1:
+                self._news.set()
+
+        if len(self._lines) == 1 or not places:
+            return release
+        lending = asyncio.get_running_loop().call_later(LEND_AFTER, release)
+
+        def end() -> None:
+            lending.cancel()
+            release()
+
+        return end
 
     def _settled(self, group: list[Settlement], result: dict[str, str] | RqCoreError) -> bool:
         """Take note of what became of settlements. True: not done, they are tried again."""
         if isinstance(result, RqCoreError):
             log.error("%d jobs could not be reported, trying again: %s", len(group), result)
-            self._finished += group
+            for settlement in group:
+                self._line_of[settlement.claim.queue].finished.append(settlement)
             return True
         for settlement in group:
             # Until here its lease was kept: a settlement may take as long as an outage does.
@@ -538,19 +614,30 @@ class Worker:
         return began_anew and bool(self.app.declared.limits(queue.name))
 
     def _claimed(
-        self, queue: WatchedQueue, result: Claimed | RqCoreError, *, uncounted: bool = False
+        self,
+        queue: WatchedQueue,
+        limit: int,
+        result: Claimed | RqCoreError,
+        *,
+        uncounted: bool = False,
     ) -> bool:
         """Start what was claimed, or give it back if nothing counted it. True: the claim failed."""
+        watcher = self._line_of[queue.name].watcher
         if isinstance(result, RqCoreError):
             log.error("claiming from queue %s failed, trying again: %s", queue.name, result)
-            self._watcher.look_again(queue)
+            self._shares.refund(queue.name, limit)
+            watcher.look_again(queue)
             return True
         self._on_claim()
-        self._watcher.note(queue, result)
+        watcher.note(queue, result)
+        self._shares.refund(queue.name, limit - len(result.jobs))
         self.stats.claimed += len(result.jobs)
         for claim in result.jobs:
             if uncounted:
                 self._settle(Settlement(claim, "rollback", 0, "new_epoch"))
+            elif self._occupied >= self.options.concurrency:
+                # Its place was lent while the answer was overdue.
+                self._settle(Settlement(claim, "rollback", 0, "no_room"))
             else:
                 self._arrive(claim)
         if not self._arrived:
@@ -618,14 +705,15 @@ class Worker:
         self._news.set()
 
     def _settle(self, settlement: Settlement) -> None:
-        self._finished.append(settlement)
+        self._line_of[settlement.claim.queue].finished.append(settlement)
         self._news.set()
 
     def _freed(self, running: Running) -> None:
         if isinstance(running.ending, LeaseLost):
             self._leases.drop(running.claim)
         self._occupied -= 1
-        self._watcher.freed()
+        for line in self._lines:
+            line.watcher.freed()
         self._news.set()
 
     # Called by the lease keeper, on its thread.
@@ -644,13 +732,13 @@ class Worker:
 
     # Deaths.
 
-    async def _tell_of_deaths(self) -> None:
+    async def _tell_of_deaths(self, line: _Line) -> None:
         """Hand over the jobs of hooks, if this app has hooks: soon after a death here, and now and then."""
         if not any(deaths.hook_name(task) in self.app.tasks for task in self.app.tasks):
             return
         while not self._stopping.is_set():
             more = False
-            for queue in self._queues:
+            for queue in line.queues:
                 try:
                     plan = deaths.tell(self._client.operations, queue, self.app.tasks)
                     more = await self._client.run(plan) or more
