@@ -18,10 +18,11 @@ class Shares:
         self._weights = weights
         self._clocks: dict[str, float] = {}
         self._now = 0.0
-        """Of the queue that was served last."""
+        """That of the queue that was furthest behind when places were last divided."""
 
     def divide(self, places: int, queues: Sequence[str]) -> dict[str, int]:
         """How many of so many places each queue, all of which have something to do, would get now. Takes none."""
+        self._now = min(map(self._clock, queues))
         if len(queues) == 1:
             return {queues[0]: places}
         total = sum(map(self._weight, queues))
@@ -36,9 +37,7 @@ class Shares:
 
     def take(self, queue: str, places: int) -> None:
         """Note that a queue was given places."""
-        clock = self._clock(queue)
-        self._now = max(self._now, clock)
-        self._clocks[queue] = clock + places / self._weight(queue)
+        self._clocks[queue] = self._clock(queue) + places / self._weight(queue)
 
     def refund(self, queue: str, places: int) -> None:
         """Note that it had no use for some."""

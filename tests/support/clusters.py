@@ -4,7 +4,7 @@ Tests in `tests/cluster` get one through the fixture `cluster`; others may make 
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -173,20 +173,17 @@ class RedisCluster:
         for _ in self.migrating(key, target):
             pass
 
-    def fail_over(self, primary: RedisServer) -> RedisServer:
-        """SIGKILL a primary and wait until its replica has taken its place. Returns that one."""
+    def strike(self, primary: RedisServer) -> Callable[[], bool]:
+        """SIGKILL a primary. What is returned says whether its replica has taken its place, and all know it."""
         slot = next(first for first, _, port in self._ranges(primary) if port == primary.port)
         primary.kill()
         others = [server for server in self.servers if server.running]
 
-        def promoted() -> RedisServer | None:
+        def promoted() -> bool:
             owners = {self._owner(server, slot) for server in others}
-            new = owners.pop()
-            return None if owners else next((s for s in others if s.port == new), None)
+            return len(owners) == 1 and owners <= {server.port for server in others}
 
-        found = wait_until(promoted, "a replica takes over, and all know it", timeout=FAILOVER_S)
-        assert found is not None
-        return found
+        return promoted
 
     def _owner(self, server: RedisServer, slot: int) -> int | None:
         return next((p for first, last, p in self._ranges(server) if first <= slot <= last), None)

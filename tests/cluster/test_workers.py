@@ -1,0 +1,244 @@
+"""Workers and the mirror in a cluster: while a slot moves, and while a shard has no primary."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator
+
+import pytest
+
+from rq_core.app import App
+from rq_core.errors import ServerUnavailable
+from rq_core.keys import queue_keys
+from rq_core.worker import Worker, WorkerOptions
+from sql_audit import run
+from sql_audit.database import Database
+from sql_audit.source import open_source
+from sql_audit.verify import QueueResult, verify
+from tests.support.clusters import FAILOVER_S, RedisCluster
+from tests.support.wait import wait_until_async
+
+GAP_S = 1.5
+"""Longest time that a queue of a shard that lives may go without a job done, on a busy machine. A shard whose primary
+dies has none for some two seconds at least (NODE_TIMEOUT_MS and an election)."""
+
+
+class Load:
+    """Producers of some queues, and what their jobs say when they run."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.acknowledged: set[str] = set()
+        self.ran: Counter[str] = Counter()
+        self.times: dict[str, list[float]] = {}
+        self.refused = 0
+        app.task(queue="any", name="note")(self.note)
+
+    async def note(self, queue: str, key: str) -> None:
+        self.ran[key] += 1
+        self.times.setdefault(queue, []).append(time.monotonic())
+        await asyncio.sleep(0.002)
+
+    async def produce(self, queue: str) -> None:
+        """Enqueue a job after the other, for as long as nobody cancels it."""
+        for number in itertools.count():
+            key = f"{queue}-{number}"
+            try:
+                await self.app.enqueue_async(queue, "note", {"queue": queue, "key": key})
+                self.acknowledged.add(key)
+            except ServerUnavailable:
+                self.refused += 1
+            await asyncio.sleep(0.01)
+
+    @contextlib.asynccontextmanager
+    async def producing(self, *queues: str) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(self.produce(queue)) for queue in queues]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def left(self) -> set[str]:
+        return self.acknowledged - set(self.ran)
+
+    def twice(self) -> dict[str, int]:
+        return {key: times for key, times in self.ran.items() if times > 1}
+
+    def gap(self, queue: str, since: float, until: float) -> float:
+        """The longest time in which no job of a queue ran."""
+        moments = [since, *(at for at in self.times.get(queue, []) if since < at < until), until]
+        return max(b - a for a, b in itertools.pairwise(moments))
+
+
+@pytest.fixture
+def load(cluster: RedisCluster) -> Iterator[Load]:
+    app = App(cluster.url)
+    yield Load(app)
+    app.close()
+
+
+@contextlib.asynccontextmanager
+async def working(load: Load, *queues: str, **options: object) -> AsyncIterator[Worker]:
+    worker = Worker(load.app, WorkerOptions(queues=queues, **options))  # type: ignore[arg-type]
+    task = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        async with asyncio.timeout(30):
+            await task
+        await load.app.connections.aclose()
+
+
+@contextlib.contextmanager
+def mirroring(cluster: RedisCluster, url: str) -> Iterator[None]:
+    stop = threading.Event()
+    source = open_source(cluster.url, "rqc")
+    thread = threading.Thread(target=run.run, args=(source, url), kwargs={"stop": stop})
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(30)
+        source.close()
+
+
+def check_log(url: str, *queues: str, lossy: str | None = None) -> dict[str, QueueResult]:
+    """What verify says of each queue; it must hold for all, and Redis may have forgotten events of ``lossy`` only."""
+    database = Database(url)
+    try:
+        result = verify(database)
+    finally:
+        database.close()
+    assert set(queues) == set(result.queues)
+    for found in result.queues.values():
+        assert found.verdict == "holds", (found.verdict, found.violations)
+        assert found.orphans == 0 or found.queue == lossy
+    return result.queues
+
+
+async def test_one_worker_serves_queues_of_all_shards(cluster: RedisCluster, load: Load) -> None:
+    queues = [name for names in cluster.queues(2).values() for name in names]
+    for queue in queues:
+        for number in range(30):
+            key = f"{queue}-{number}"
+            await load.app.enqueue_async(queue, "note", {"queue": queue, "key": key})
+            load.acknowledged.add(key)
+
+    worker = Worker(load.app, WorkerOptions(queues=tuple(queues), burst=True, concurrency=8))
+    async with asyncio.timeout(30):
+        await worker.run()
+    await load.app.connections.aclose()
+
+    assert dict.fromkeys(load.acknowledged, 1) == load.ran
+
+
+async def test_an_idle_worker_is_woken_on_every_shard(cluster: RedisCluster, load: Load) -> None:
+    """No call can wait for several slots, so each queue is waited for by itself."""
+    queues = [names[0] for names in cluster.queues(1).values()]
+    async with working(load, *queues):
+        await wait_until_async(lambda: _waiting(cluster, 3), "the worker waits on all shards")
+        began = time.monotonic()
+        for queue in queues:
+            await load.app.enqueue_async(queue, "note", {"queue": queue, "key": queue})
+        await wait_until_async(lambda: len(load.ran) == 3, "all have run")
+
+        # Without a token they would have waited for the next look, after three seconds at least.
+        assert time.monotonic() - began < 2.5
+
+
+def _waiting(cluster: RedisCluster, count: int) -> bool:
+    blocked = 0
+    for server in cluster.primaries():
+        with server.client() as client:
+            blocked += client.info("clients")["blocked_clients"]
+    return blocked >= count
+
+
+async def test_slots_that_move_under_load_lose_nothing(
+    cluster: RedisCluster, load: Load, sqlite_url: str
+) -> None:
+    """Key by key, there and back, with calls of producers, worker and mirror in between: they are told TRYAGAIN, and
+    MOVED after that."""
+    queues = [names[0] for names in cluster.queues(1).values()]
+    moved = queues[0]
+    key = queue_keys(moved)("meta")
+    with mirroring(cluster, sqlite_url):
+        async with working(load, *queues, concurrency=6), load.producing(*queues):
+            await wait_until_async(lambda: len(load.ran) > 100, "the load has begun")
+            for _ in range(2):
+                others = [s for s in cluster.primaries() if s is not cluster.primary_of(key)]
+                for _step in cluster.migrating(key, others[0]):
+                    # Calls come between any two keys.
+                    before = len(load.acknowledged)
+                    await wait_until_async(
+                        lambda before=before: len(load.acknowledged) > before + 3,  # type: ignore[misc]
+                        "other queues go on",
+                    )
+                done = len(load.times[moved])
+                await wait_until_async(
+                    lambda done=done: len(load.times[moved]) > done + 10,  # type: ignore[misc]
+                    "jobs of the queue that has moved run",
+                )
+        async with working(load, *queues, concurrency=6):
+            await wait_until_async(lambda: not load.left(), lambda: f"all ran; left: {load.left()}")
+
+    assert load.refused == 0
+    assert load.twice() == {}
+    log = check_log(sqlite_url, *queues)
+    # Another node has another history, as far as it can tell: each move begins an epoch, and none forgot anything.
+    moves = log[moved].losses
+    assert [0] * 2 == [loss.orphaned for loss in moves]
+    assert [] == [loss for queue in queues[1:] for loss in log[queue].losses]
+
+
+async def test_a_shard_without_a_primary_disturbs_no_other(
+    cluster: RedisCluster, load: Load, sqlite_url: str
+) -> None:
+    """Its jobs wait for the failover; the others' run on, and are enqueued by processes that begin just then."""
+    queues = [names[0] for names in cluster.queues(1).values()]
+    victim = cluster.primaries()[0]
+    struck = next(q for q in queues if cluster.primary_of(queue_keys(q)("meta")) is victim)
+    spared = [queue for queue in queues if queue != struck]
+
+    def others(keys: Iterable[str]) -> set[str]:
+        return {key for key in keys if not key.startswith(f"{struck}-")}
+
+    with mirroring(cluster, sqlite_url):
+        async with working(load, *queues, concurrency=2), load.producing(*queues):
+            await wait_until_async(lambda: len(load.ran) > 100, "the load has begun")
+            began = time.monotonic()
+
+            promoted = cluster.strike(victim)
+            # A process that begins now: the list of all queues may have been on that shard.
+            newcomer = App(cluster.url)
+            await newcomer.enqueue_async(spared[0], "note", {"queue": spared[0], "key": "new"})
+            await newcomer.connections.aclose()
+            assert time.monotonic() - began < GAP_S
+            await wait_until_async(promoted, "the replica takes over", timeout=FAILOVER_S)
+
+            over = time.monotonic()
+            done = len(load.times[struck])
+            await wait_until_async(
+                lambda: len(load.times[struck]) > done + 10, "the shard's jobs run again"
+            )
+        async with working(load, *queues, concurrency=6):
+            await wait_until_async(
+                lambda: not others(load.left()), lambda: f"all ran; left: {load.left()}"
+            )
+
+    for queue in spared:
+        assert load.gap(queue, began, over) < GAP_S, (queue, over - began)
+    # What the primary had acknowledged and not yet replicated, Redis may have forgotten.
+    assert set() == others(load.twice())
+    log = check_log(sqlite_url, *queues, lossy=struck)
+    assert len(log[struck].losses) == 1
+    assert [] == [loss for queue in spared for loss in log[queue].losses]

@@ -1,0 +1,63 @@
+"""How free places are divided between queues."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rq_core.shares import Shares
+
+
+def served(shares: Shares, turns: int, places: int, queues: list[str]) -> Counter[str]:
+    """What queues that always have something to do get in so many turns."""
+    got: Counter[str] = Counter()
+    for _ in range(turns):
+        for queue, share in shares.divide(places, queues).items():
+            shares.take(queue, share)
+            got[queue] += share
+    return got
+
+
+@pytest.mark.parametrize("places", [1, 2, 3, 7, 50])
+def test_queues_get_places_by_weight(places: int) -> None:
+    got = served(Shares({"mail": 3}), 400, places, ["mail", "reports"])
+
+    assert abs(got["mail"] - 3 * got["reports"]) <= 4
+
+
+def test_a_single_place_goes_round() -> None:
+    """With fewer places than queues no queue starves, however small its weight."""
+    got = served(Shares({"a": 50, "b": 2}), 53, 1, ["a", "b", "c"])
+
+    assert {"a": 50, "b": 2, "c": 1} == got
+
+
+def test_what_a_queue_does_not_use_goes_to_others() -> None:
+    assert {"mail": 10} == Shares({"reports": 9}).divide(10, ["mail"])
+
+
+def test_a_queue_that_was_idle_has_saved_nothing_up() -> None:
+    """It gets its share again from now on; the others do not wait until it has caught up."""
+    shares = Shares({})
+    served(shares, 1_000, 1, ["mail"])
+
+    got = served(shares, 10, 1, ["mail", "reports"])
+
+    assert abs(got["mail"] - got["reports"]) <= 2
+
+
+def test_places_without_jobs_are_not_held_against_a_queue() -> None:
+    shares = Shares({})
+    shares.take("mail", 10)
+    shares.refund("mail", 10)
+
+    assert {"mail": 5, "reports": 5} == shares.divide(10, ["mail", "reports"])
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 1_000), min_size=1),
+    st.integers(0, 5_000),
+)
+def test_all_places_are_given_and_no_more(weights: dict[str, int], places: int) -> None:
+    assert places == sum(Shares(weights).divide(places, list(weights)).values())
