@@ -68,7 +68,7 @@ class AsyncClient:
                 return end.value  # type: ignore[no-any-return]
             try:
                 if isinstance(step, Send):
-                    reply = await self._wire.exchange(step.commands)
+                    reply = await self._wire.exchange(*step)
                 else:
                     await asyncio.sleep(step.seconds)
                     reply = None

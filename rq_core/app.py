@@ -305,9 +305,13 @@ class App:
             size = len(args_json.encode())
             if size > self.max_payload:
                 raise PayloadTooLarge(task=profile.task, size=size, limit=self.max_payload)
-        job_id = options.id if options.id is not None else self._make_id()
+        job_id = options.id
+        if job_id is None:
+            job_id = self._make_id()
         queue = options.queue
-        spec_max = self._spec_max_of.get(queue, self._spec_max)
+        spec_max = self._spec_max
+        if self._spec_max_of:
+            spec_max = self._spec_max_of.get(queue, spec_max)
         return NewJob(job_id, queue, profile, args_json, options.delay_ms, lane, full, spec_max)
 
     def handle(self, job: NewJob, accepted: Accepted | None = None) -> JobHandle[Any]:
@@ -479,8 +483,9 @@ class App:
     def enqueue_many(self, jobs: Iterable[NewJob]) -> Accepted:
         """Enqueue jobs of one or more queues, in chunks: each is accepted whole or not at all.
 
-        ``jobs`` may be a generator; it is asked for as many as the next chunk takes. What stops it
-        half-way carries what was accepted before in ``accepted``. Raises as Task.enqueue does.
+        ``jobs`` may be a generator; while a chunk is on its way it is asked for those of the next.
+        What stops it half-way carries what was accepted before in ``accepted``. Raises as
+        Task.enqueue does.
         """
         return self.client.enqueue(jobs)
 

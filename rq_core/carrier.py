@@ -157,7 +157,7 @@ class Carrier:
         """Calls that may have been carried out."""
         attempt, rounds = 0, 0
         while True:
-            replies = yield Send([commands[i] for i in waiting])
+            replies = yield Send([commands[i] for i in waiting], calls[waiting[0]].meanwhile)
             again: list[int] = []
             forgotten: set[str] = set()
             refused = False

@@ -65,7 +65,7 @@ class Client:
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             if isinstance(step, Send):
-                reply = self._wire.exchange(step.commands)
+                reply = self._wire.exchange(*step)
             else:
                 self._sleep(step.seconds)
                 reply = None

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 from rq_core.errors import InvalidOption
 from rq_core.plans import Lost, ReplyError, Unsent
 from rq_core.routing import REDIRECTS_MAX, SCHEMES, Command, Node, Replies, Round, Routing, Steps
-from rq_core.wire import SOCKET_TIMEOUT, AsyncPoolWire, PoolWire
+from rq_core.wire import SOCKET_TIMEOUT, AsyncPoolWire, Meanwhile, PoolWire
 
 T = TypeVar("T")
 W = TypeVar("W", PoolWire, AsyncPoolWire)
@@ -90,9 +90,9 @@ class ClusterWire:
         self._pools = _Pools(PoolWire, url, answer_within)
         self._routing = Routing(seeds_of(url))
 
-    def exchange(self, commands: Sequence[Command]) -> list[Any]:
+    def exchange(self, commands: Sequence[Command], meanwhile: Meanwhile = None) -> list[Any]:
         """See Wire.exchange."""
-        return self._drive(self._routing.exchange(commands))
+        return self._drive(self._routing.exchange(commands), meanwhile)
 
     def block(self, command: Command, seconds: float) -> Any:
         """See Wire.block."""
@@ -117,14 +117,17 @@ class ClusterWire:
         for wire in self._pools.all():
             wire.close()
 
-    def _drive(self, steps: Steps[T]) -> T:
+    def _drive(self, steps: Steps[T], meanwhile: Meanwhile = None) -> T:
         replies: Replies | None = None
         while True:
             try:
                 commands = next(steps) if replies is None else steps.send(replies)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            replies = {node: self._pools(node).exchange(batch) for node, batch in commands.items()}
+            replies = {
+                node: self._pools(node).exchange(batch, meanwhile)
+                for node, batch in commands.items()
+            }
 
 
 class AsyncClusterWire:
@@ -136,9 +139,9 @@ class AsyncClusterWire:
         self._pools = _Pools(AsyncPoolWire, url, answer_within)
         self._routing = Routing(seeds_of(url))
 
-    async def exchange(self, commands: Sequence[Command]) -> list[Any]:
+    async def exchange(self, commands: Sequence[Command], meanwhile: Meanwhile = None) -> list[Any]:
         """See Wire.exchange."""
-        return await self._drive(self._routing.exchange(commands))
+        return await self._drive(self._routing.exchange(commands), meanwhile)
 
     async def block(self, command: Command, seconds: float) -> Any:
         """See Wire.block."""
@@ -163,22 +166,22 @@ class AsyncClusterWire:
         for wire in self._pools.all():
             await wire.close()
 
-    async def _drive(self, steps: Steps[T]) -> T:
+    async def _drive(self, steps: Steps[T], meanwhile: Meanwhile = None) -> T:
         replies: Replies | None = None
         while True:
             try:
                 commands = next(steps) if replies is None else steps.send(replies)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            replies = await self._round(commands)
+            replies = await self._round(commands, meanwhile)
 
-    async def _round(self, commands: Round) -> Replies:
+    async def _round(self, commands: Round, meanwhile: Meanwhile) -> Replies:
         if len(commands) == 1:
             ((node, batch),) = commands.items()
-            return {node: await self._pools(node).exchange(batch)}
+            return {node: await self._pools(node).exchange(batch, meanwhile)}
         async with asyncio.TaskGroup() as group:
             tasks = {
-                node: group.create_task(self._pools(node).exchange(batch))
+                node: group.create_task(self._pools(node).exchange(batch, meanwhile))
                 for node, batch in commands.items()
             }
         return {node: task.result() for node, task in tasks.items()}

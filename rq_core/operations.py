@@ -10,9 +10,11 @@ How a plan is carried out, once for both, is decided in :mod:`rq_core.carrier`; 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import starmap
 from typing import Final
 
 from rq_core import errors
+from rq_core.ahead import Ahead
 from rq_core.answers import (
     Accepted,
     CapChange,
@@ -65,12 +67,15 @@ class Operations(Reads, Mirroring):
     def enqueue(self, jobs: Iterable[NewJob]) -> Plan[Accepted]:
         """Hand over jobs, of one queue or several, in chunks that are each accepted whole or not at all.
 
-        An error that stops it half-way carries what was accepted before in ``accepted``.
+        One chunk is on its way at a time; the next is made ready meanwhile. An error that stops it half-way carries
+        what was accepted before in ``accepted``.
         """
         parts: list[Accepted] = []
+        calls = Ahead(starmap(self.enqueue_call, _chunks(jobs)))
         try:
-            for queue, chunk in _chunks(jobs):
-                parts.append((yield from self.one(self.enqueue_call(queue, chunk))))
+            for call in calls:
+                call.meanwhile = calls.prepare
+                parts.append((yield from self.one(call)))
         except errors.RqCoreError as error:  # The generator of the jobs may raise, too.
             error.accepted = Accepted.sum(parts)  # type: ignore[attr-defined]
             raise
@@ -235,23 +240,35 @@ class Operations(Reads, Mirroring):
         return (yield from self.one(Call("register", queue, args, parse_pairs, records)))
 
 
+class _Chunk:
+    """Jobs of one queue on their way into a call."""
+
+    __slots__ = ("cost", "jobs", "size")
+
+    def __init__(self) -> None:
+        self.jobs: list[NewJob] = []
+        self.size = 0
+        self.cost = 0
+
+
 def _chunks(jobs: Iterable[NewJob]) -> Iterable[tuple[str, list[NewJob]]]:
     """Jobs by queue, in chunks bounded in number and bytes; order within a queue is kept."""
-    waiting: dict[str, list[NewJob]] = {}
-    sizes: dict[str, int] = {}
-    costs: dict[str, int] = {}
+    waiting: dict[str, _Chunk] = {}
     for job in jobs:
         queue = job.queue
-        if queue in waiting and waiting[queue][0].spec_max != job.spec_max:
-            yield queue, waiting.pop(queue)
-            sizes[queue] = costs[queue] = 0
-        waiting.setdefault(queue, []).append(job)
-        sizes[queue] = sizes.get(queue, 0) + len(job.args_json)
-        costs[queue] = costs.get(queue, 0) + (LANE_COST if job.lane else 1)
-        if costs[queue] >= ENQUEUE_CHUNK or sizes[queue] >= ENQUEUE_CHUNK_BYTES:
-            yield queue, waiting.pop(queue)
-            sizes[queue] = costs[queue] = 0
-    yield from waiting.items()
+        chunk = waiting.get(queue)
+        if chunk is not None and chunk.jobs[0].spec_max != job.spec_max:
+            yield queue, waiting.pop(queue).jobs
+            chunk = None
+        if chunk is None:
+            chunk = waiting[queue] = _Chunk()
+        chunk.jobs.append(job)
+        chunk.size += len(job.args_json)
+        chunk.cost += LANE_COST if job.lane else 1
+        if chunk.cost >= ENQUEUE_CHUNK or chunk.size >= ENQUEUE_CHUNK_BYTES:
+            yield queue, waiting.pop(queue).jobs
+    for queue, chunk in waiting.items():
+        yield queue, chunk.jobs
 
 
 def _is_whole(value: object) -> bool:

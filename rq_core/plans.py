@@ -16,6 +16,8 @@ class Send(NamedTuple):
     """Commands for one round trip. The reply to each comes back in order."""
 
     commands: list[list[Any]]
+    meanwhile: Callable[[], None] | None = None
+    """What may be done while the server works, once or several times: it does not raise."""
 
 
 class Pause(NamedTuple):
@@ -62,6 +64,8 @@ class Call(Generic[T_co]):
     each: Sequence[tuple[Any, ...]] = ()
     ids: tuple[str, ...] = ()
     """For the error message when its outcome stays unknown."""
+    meanwhile: Callable[[], None] | None = None
+    """See Send."""
 
 
 def pairs_of(value: Any) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from rq_core.operations import Operations
 from rq_core.plans import Patience
 from rq_core.scripts import Script, Variant, build, directory
 from rq_core.settlement import Settlement, calls_of
-from rq_core.wire import SOCKET_TIMEOUT, AsyncPoolWire, PoolWire
+from rq_core.wire import SOCKET_TIMEOUT, AsyncPoolWire, Meanwhile, PoolWire
 
 DRAIN_MAX: Final = 10_000
 """Most runs in one drain: a task that always enqueues another would never end."""
@@ -126,9 +126,9 @@ class FakeWire(PoolWire):
         fake = fakeredis.FakeRedis(server=server, decode_responses=True, protocol=2)
         self._pool = fake.connection_pool
 
-    def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    def exchange(self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None) -> list[Any]:
         """See Wire.exchange."""
-        return _with_info(commands, super().exchange(commands))
+        return _with_info(commands, super().exchange(commands, meanwhile))
 
 
 class FakeAsyncWire(AsyncPoolWire):
@@ -141,9 +141,11 @@ class FakeAsyncWire(AsyncPoolWire):
         self._pool = fake.connection_pool
         self._answer_within = SOCKET_TIMEOUT
 
-    async def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    async def exchange(
+        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
+    ) -> list[Any]:
         """See Wire.exchange."""
-        return _with_info(commands, await super().exchange(commands))
+        return _with_info(commands, await super().exchange(commands, meanwhile))
 
 
 def _with_info(commands: Sequence[Sequence[Any]], replies: list[Any]) -> list[Any]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
+import hiredis
 import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
@@ -43,14 +44,20 @@ _ANSWERED = (redis.AuthenticationError, redis.BusyLoadingError)
 """What redis-py counts as a broken connection, though the server answered: it carried nothing out, and says why."""
 
 
+Meanwhile = Callable[[], None] | None
+
+
 class Wire(Protocol):
     """What a Client needs of a connection."""
 
     one_slot: bool
     """Whether a blocking command may have the keys of one queue only."""
 
-    def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """One round trip. An exception stands in the place of a reply that is an error, or did not come."""
+    def exchange(self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None) -> list[Any]:
+        """One round trip. An exception stands in the place of a reply that is an error, or did not come.
+
+        ``meanwhile`` is called, if at all, when the commands have been sent.
+        """
 
     def block(self, command: Sequence[Any], seconds: float) -> Any:
         """One blocking command that answers within ``seconds``, on a connection of its own."""
@@ -67,7 +74,9 @@ class AsyncWire(Protocol):
 
     one_slot: bool
 
-    async def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    async def exchange(
+        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
+    ) -> list[Any]:
         """See Wire.exchange."""
 
     async def block(self, command: Sequence[Any], seconds: float) -> Any:
@@ -170,7 +179,7 @@ class PoolWire:
     def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT) -> None:
         self._pool = _pool(redis.ConnectionPool, url, Retry(NoBackoff(), 0), answer_within)
 
-    def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    def exchange(self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None) -> list[Any]:
         try:
             connection: Any = self._pool.get_connection()
         except _ANSWERED as error:
@@ -181,7 +190,9 @@ class PoolWire:
             return [ReplyError(_words(error))] * len(commands)
         replies: list[Any] = []
         try:
-            connection.send_packed_command(connection.pack_commands(commands))
+            connection.send_packed_command(_packed(commands))
+            if meanwhile is not None:
+                meanwhile()
             for _ in commands:
                 try:
                     replies.append(connection.read_response())
@@ -250,7 +261,9 @@ class AsyncPoolWire:
         self._pool = _pool(redis.asyncio.ConnectionPool, url, retry, answer_within)
         self._answer_within = answer_within
 
-    async def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    async def exchange(
+        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
+    ) -> list[Any]:
         """See Wire.exchange."""
         try:
             connection: Any = await self._pool.get_connection()
@@ -265,7 +278,9 @@ class AsyncPoolWire:
         replies: list[Any] = []
         try:
             async with asyncio.timeout(self._answer_within) as limit:
-                await _send_now(connection, connection.pack_commands(commands))
+                await _send_now(connection, _packed(commands))
+                if meanwhile is not None:
+                    meanwhile()
                 for _ in commands:
                     try:
                         replies.append(await connection.read_response(timeout=math.inf))
@@ -330,6 +345,11 @@ class AsyncPoolWire:
     async def close(self) -> None:
         """Close all connections."""
         await self._pool.disconnect()
+
+
+def _packed(commands: Sequence[Sequence[Any]]) -> list[bytes]:
+    """Commands as bytes. redis-py would look at each argument's type first: longer than all of this takes."""
+    return [b"".join([hiredis.pack_command(tuple(command)) for command in commands])]
 
 
 async def _send_now(connection: Any, packed: Sequence[bytes]) -> None:

@@ -323,6 +323,32 @@ def test_trouble_on_the_way_is_invisible(
     assert_fully_consistent(lossy)
 
 
+@pytest.mark.parametrize("trouble", [{"lose": 1}, {"lose": 3}, {"unsent": 2}], ids=str)
+def test_trouble_between_chunks_loses_and_doubles_nothing_and_keeps_the_order(
+    lossy: LossySeed, trouble: dict[str, int]
+) -> None:
+    """The next chunk is made while one is on its way; it must not overtake it."""
+    ids = [f"job-{n:04}" for n in range(2_500)]
+    made = 0
+
+    def jobs() -> Iterator[NewJob]:
+        nonlocal made
+        for name in ids:
+            made += 1
+            if made == 1_500:
+                # The first chunk is on its way or done.
+                for field, value in trouble.items():
+                    setattr(lossy.wire, field, value)
+            yield lossy.job(name)
+
+    accepted = lossy.client.enqueue(jobs())
+
+    assert list(accepted.ids) == ids
+    assert lossy.control.lrange(lossy.keys("ready:2"), 0, -1) == ids
+    assert lossy.wire.lose == lossy.wire.unsent == 0
+    assert_fully_consistent(lossy)
+
+
 def assert_fully_consistent(seed: Seed) -> None:
     assert_consistent(seed.snapshot())
 

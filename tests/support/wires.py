@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rq_core.plans import Lost, Unsent
-from rq_core.wire import AsyncPoolWire, PoolWire
+from rq_core.wire import AsyncPoolWire, Meanwhile, PoolWire
 
 
 def _is_call(command: Sequence[Any]) -> bool:
@@ -28,13 +28,13 @@ class LossyWire:
         self.between: Callable[[], Any] = lambda: None
         self.sent: list[list[Sequence[Any]]] = []
 
-    def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    def exchange(self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None) -> list[Any]:
         calls = any(_is_call(c) for c in commands)
         if calls and self.unsent > 0:
             self.unsent -= 1
             return [Unsent("no connection, says the test")] * len(commands)
         self.sent.append(list(commands))
-        replies = self._exchange(commands, calls=calls)
+        replies = self._exchange(commands, meanwhile, calls=calls)
         if calls and self.lose > 0:
             self.lose -= 1
             self.between()
@@ -44,12 +44,14 @@ class LossyWire:
             ]
         return replies
 
-    def _exchange(self, commands: Sequence[Sequence[Any]], *, calls: bool) -> list[Any]:
+    def _exchange(
+        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile, *, calls: bool
+    ) -> list[Any]:
         if not calls or self.flush is None:
-            return self._wire.exchange(commands)
+            return self._wire.exchange(commands, meanwhile)
         at, self.flush = self.flush, None
         mixed = [*commands[:at], ["FUNCTION", "FLUSH"], *commands[at:]]
-        replies = self._wire.exchange(mixed)
+        replies = self._wire.exchange(mixed, meanwhile)
         return [*replies[:at], *replies[at + 1 :]]
 
     def block(self, command: Sequence[Any], seconds: float) -> Any:
@@ -74,13 +76,15 @@ class LossyAsyncWire(AsyncPoolWire):
         self.flush = False
         self.flushed = 0
 
-    async def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    async def exchange(
+        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
+    ) -> list[Any]:
         if self.flush and len(commands) > 1 and all(map(_is_call, commands)):
             self.flushed += 1
             first, *rest = commands
             mixed = await super().exchange([first, ["SCRIPT", "FLUSH"], *rest])
             return [mixed[0], *mixed[2:]]
-        replies = await super().exchange(commands)
+        replies = await super().exchange(commands, meanwhile)
         if self.lose > 0 and any(_is_call(c) for c in commands):
             self.lose -= 1
             return [Lost("dropped by the test")] * len(commands)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from rq_core import errors
 from rq_core.answers import Accepted
 from rq_core.functions import function
 from rq_core.job import NewJob, profile
+from rq_core.machine import Priority
 from rq_core.operations import Operations
 from rq_core.plans import Lost, Patience, Pause, Plan, ReplyError, Send, T, Unsent
 from rq_core.scripts import Script
@@ -39,15 +41,21 @@ class Server:
         }
         self.seen: list[tuple[str, dict[str, Any]]] = []
         self.trips = 0
+        self.lets_prepare = True
         self.slept = 0.0
         self.now = 0.0
 
     def clock(self) -> float:
         return self.now
 
-    def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    def exchange(
+        self, commands: Sequence[Sequence[Any]], meanwhile: Callable[[], None] | None = None
+    ) -> list[Any]:
         self.trips += 1
-        return [self._answer(list(command)) for command in commands]
+        replies = [self._answer(list(command)) for command in commands]
+        if meanwhile is not None and self.lets_prepare:
+            meanwhile()
+        return replies
 
     def _answer(self, command: list[Any]) -> Any:
         name, args = _read(command)
@@ -65,7 +73,7 @@ class Server:
                 value: T = end.value
                 return value
             if isinstance(step, Send):
-                reply = self.exchange(step.commands)
+                reply = self.exchange(*step)
             else:
                 assert isinstance(step, Pause)
                 self.slept += step.seconds
@@ -334,7 +342,8 @@ def test_a_generator_that_fails_half_way_says_what_was_accepted() -> None:
     assert len(caught.value.accepted.ids) == 1_000  # type: ignore[attr-defined]
 
 
-def test_a_generator_is_asked_for_one_chunk_at_a_time() -> None:
+@pytest.mark.parametrize("lets_prepare", [True, False])
+def test_a_generator_is_asked_for_one_chunk_at_a_time(lets_prepare: bool) -> None:
     asked = 0
     at_call: list[int] = []
 
@@ -349,10 +358,74 @@ def test_a_generator_is_asked_for_one_chunk_at_a_time() -> None:
         return OK
 
     server = Server(enqueue=[answer])
+    server.lets_prepare = lets_prepare
 
     server.run(plans(server).enqueue(jobs()))
 
     assert at_call == [1_000, 2_000, 2_500]
+
+
+def test_the_next_chunk_is_made_while_one_is_on_its_way() -> None:
+    asked = 0
+    after_sending: list[int] = []
+
+    def jobs() -> Any:
+        nonlocal asked
+        for n in range(2_500):
+            asked += 1
+            yield job(n)
+
+    class Slow(Server):
+        def exchange(self, commands: Any, meanwhile: Any = None) -> list[Any]:
+            replies = super().exchange(commands, meanwhile)
+            if "enqueue" in {_read(list(command))[0] for command in commands}:
+                after_sending.append(asked)
+            return replies
+
+    server = Slow(enqueue=[OK])
+
+    server.run(plans(server).enqueue(jobs()))
+
+    assert after_sending == [2_000, 2_500, 2_500]
+
+
+def test_a_generator_that_fails_while_a_chunk_is_on_its_way_hears_of_that_chunk() -> None:
+    def jobs() -> Any:
+        yield from map(job, range(1_500))
+        raise errors.InvalidOption(option="x", value=1, must="be another")
+
+    server = Server(enqueue=[OK])
+
+    with pytest.raises(errors.InvalidOption) as caught:
+        server.run(plans(server).enqueue(jobs()))
+
+    assert len(caught.value.accepted.ids) == 1_000  # type: ignore[attr-defined]
+    assert len(server.sent("enqueue")) == 1
+
+
+def test_what_was_made_ready_stays_here_when_the_chunk_before_it_is_refused() -> None:
+    server = Server(enqueue=[OK, ["refused", "audit_backlog", "9", "8"]])
+
+    with pytest.raises(errors.AuditBacklogFull) as caught:
+        server.run(plans(server).enqueue(map(job, range(3_500))))
+
+    assert len(caught.value.accepted.ids) == 1_000  # type: ignore[attr-defined]
+    assert len(server.sent("enqueue")) == 2
+
+
+def test_what_many_jobs_have_in_common_is_said_once() -> None:
+    server = Server(enqueue=[OK])
+    mixed = [
+        NewJob(f"job-{n}", "q", profile("task", priority), "{}", delay_ms)
+        for n in range(100)
+        for priority, delay_ms in [(Priority.LOW, 0), (Priority.HIGH, 0), (Priority.LOW, 5)]
+    ]
+
+    server.run(plans(server).enqueue(mixed))
+
+    (sent,) = server.sent("enqueue")
+    assert [kind[:2] for kind in json.loads(sent["kinds"])] == [[3, 0], [1, 0], [3, 5]]
+    assert sent["each"][1::5] == ["1", "2", "3"] * 100
 
 
 def test_jobs_of_several_queues_keep_their_order() -> None:

@@ -15,7 +15,7 @@ import redis
 from rq_core import App, Cap, current_job
 from rq_core.errors import ServerUnavailable
 from rq_core.plans import Lost, Unsent
-from rq_core.wire import AsyncPoolWire
+from rq_core.wire import AsyncPoolWire, Meanwhile
 from rq_core.worker import Worker, WorkerOptions
 from tests.support import crew, outages
 from tests.support.servers import RedisServer, engines
@@ -153,11 +153,13 @@ async def test_an_error_that_nobody_foresaw_does_not_end_the_worker(
     broken: list[str] = []
 
     class Wire(AsyncPoolWire):
-        async def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        async def exchange(
+            self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
+        ) -> list[Any]:
             if len(broken) < 2 and commands[0][0] == "FCALL" and witness.lines():
                 broken.append(str(commands[0]))
                 raise KeyError("nobody foresaw this")
-            return await super().exchange(commands)
+            return await super().exchange(commands, meanwhile)
 
     worker._client._wire = Wire(valkey_url)
     running = asyncio.create_task(worker.run())

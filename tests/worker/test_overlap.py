@@ -13,7 +13,7 @@ import pytest
 
 from rq_core.app import App
 from rq_core.job import Claim
-from rq_core.wire import AsyncPoolWire
+from rq_core.wire import AsyncPoolWire, Meanwhile
 from rq_core.worker import Worker, WorkerOptions
 from tests.support.wait import wait_until_async
 
@@ -50,11 +50,13 @@ class Gate(AsyncPoolWire):
     held = 0
     shut: Callable[[], bool]
 
-    async def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    async def exchange(
+        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
+    ) -> list[Any]:
         if self.shut() and any("claim" in str(command[1]) for command in commands):
             self.held += 1
             await wait_until_async(lambda: not self.shut(), "the gate is open")
-        return await super().exchange(commands)
+        return await super().exchange(commands, meanwhile)
 
 
 async def test_handlers_run_while_the_next_turn_is_under_way(app: App, valkey_url: str) -> None:

@@ -38,14 +38,16 @@ class Recorder:
     def commands(self, count: int) -> list[list[Any]]:
         from rq_core import App
         from rq_core.client import Client
-        from rq_core.wire import PoolWire
+        from rq_core.wire import Meanwhile, PoolWire
 
         recorder = self
 
         class Spy(PoolWire):
-            def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+            def exchange(
+                self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
+            ) -> list[Any]:
                 recorder.seen += [list(command) for command in commands]
-                return super().exchange(commands)
+                return super().exchange(commands, meanwhile)
 
         app = App(url())
 
