@@ -29,16 +29,10 @@ _PATTERN: Final = re.compile(r"[A-Za-z0-9_.:*?-]{1,128}")
 _KEYLESS: Final = frozenset({"INFO", "TIME"})
 
 ALWAYS: Final = (
-    "select",
-    "info",
-    "fcall",
-    "evalsha",
-    "script|load",
-    "sadd",
-    "sismember",
-    "smembers",
-)
-"""What every role sends to meet a server and a queue."""
+    "select", "info", "fcall", "evalsha", "script|load", "sadd", "sismember", "smembers",
+    "cluster|slots", "asking",
+)  # fmt: skip
+"""What every role sends to meet a server and a queue; the last two in a cluster only."""
 _COUNTS: Final = ("llen", "zcard", "hlen", "hget", "hgetall")
 
 
