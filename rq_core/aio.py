@@ -18,6 +18,7 @@ from rq_core.answers import (
 )
 from rq_core.job import NewJob
 from rq_core.keys import DEFAULT_PREFIX, queue_keys
+from rq_core.one_step import in_one_step
 from rq_core.operations import ENQUEUE_CHUNK, Operations
 from rq_core.plans import Call, Patience, Plan, Send
 from rq_core.scopes import CapEntry
@@ -260,5 +261,5 @@ class AsyncClient:
         """Put a wake token back that will not be used, unless there is one."""
         key = queue_keys(queue, self.operations.prefix)("wake")
         # In one step: workers that stop together, and scripts, push as well.
-        both: list[list[Any]] = [["MULTI"], ["RPUSH", key, "1"], ["LTRIM", key, 0, 0], ["EXEC"]]
-        await self.run(self.operations.ask(both))
+        both = in_one_step([["RPUSH", key, "1"], ["LTRIM", key, 0, 0]])
+        await self.run(self.operations.ask([both]))

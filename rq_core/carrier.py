@@ -19,7 +19,7 @@ from rq_core.answers import Handshake, parse_handshake
 from rq_core.ids import boot_id
 from rq_core.keys import DEFAULT_PREFIX, check_name, queue_keys, queues_key
 from rq_core.machine import LAYOUT
-from rq_core.plans import Call, Lost, Patience, Pause, Plan, ReplyError, Send, T, Unsent
+from rq_core.plans import Call, Lost, Patience, Pause, Plan, ReplyError, Send, T, Unsent, says_full
 from rq_core.routing import cluster_url
 from rq_core.scripts import Script
 
@@ -69,7 +69,7 @@ def _kind_of(reply: Exception, *, lost: bool = False) -> str:
         return "forgotten"
     if "'fcall'" in text.lower() and ("unknown command" in text or text.startswith("NOPERM")):
         return "no functions"
-    if lost and text.startswith("OOM"):
+    if lost and says_full(reply):
         # A full server refuses a call before looking at its slot: that says nothing of the first time.
         return "unsent"
     return "unsent" if text.startswith(_OUTAGE) else "fatal"
@@ -245,7 +245,7 @@ class Carrier:
     def _explain(self, call: Call[Any], reply: Exception) -> Plan[errors.RqCoreError]:
         """What an error reply of Redis means to the caller."""
         text = str(reply)
-        if text.startswith("OOM"):
+        if says_full(reply):
             return errors.QueueFull(queue=call.queue)
         if "WRONGTYPE" in text:
             return _wrong_type(call.queue, text)
@@ -353,7 +353,7 @@ class Carrier:
         try:
             yield from self.ask([["SADD", listed, queue]])
         except errors.ServerUnsuitable as error:
-            if not str(error.__cause__).startswith("OOM"):
+            if not says_full(error):
                 raise
             (known,) = yield from self.ask([["SISMEMBER", listed, queue]])
             if not known:

@@ -130,8 +130,8 @@ class Refused(RqCoreError):
 
 
 class QueueFull(Refused):
-    """queue {queue!r} takes no new jobs: Redis has reached maxmemory. Running jobs go on; let the
-    workers drain, or raise maxmemory."""
+    """queue {queue!r} takes no new jobs: Redis has reached maxmemory, and of this call it took nothing. Workers go on
+    and drain it: enqueue again later, or raise maxmemory."""
 
 
 class AuditBacklogFull(Refused):

@@ -41,6 +41,11 @@ class ReplyError(Exception):
     """The place of a reply: Redis answered with an error."""
 
 
+def says_full(error: BaseException | None) -> bool:
+    """Whether Redis refused something since it has reached maxmemory; ``error`` is its answer, or what came of it."""
+    return error is not None and (str(error).startswith("OOM") or says_full(error.__cause__))
+
+
 @dataclass(frozen=True)
 class Patience:
     """How long calls wait for a server that does not answer, in seconds.

@@ -10,7 +10,8 @@ from rq_core.answers import JobState, QueueCounts, read_state_line
 from rq_core.carrier import Carrier
 from rq_core.keys import KEYS, check_name, queue_keys, queues_key
 from rq_core.machine import PRIORITIES
-from rq_core.plans import Plan, pairs_of
+from rq_core.one_step import in_one_step
+from rq_core.plans import Plan, pairs_of, says_full
 from rq_core.scopes import QUEUE, CapEntry
 from rq_core.settings import SETTINGS
 
@@ -103,7 +104,13 @@ class Reads(Carrier):
             "stream": lambda key: ["XRANGE", key, "-", "+"],
         }
         commands = [read[key.type](keys(key.name)) for key in KEYS]
-        *_, values = yield from self.ask([["MULTI"], *commands, ["EXEC"]])
+        try:
+            *_, values = yield from self.ask([["MULTI"], *commands, ["EXEC"]])
+        except errors.ServerUnsuitable as error:
+            if not says_full(error):
+                raise
+            # A full Redis 7.0 queues no command.
+            (values,) = yield from self.ask([in_one_step(commands)])
         shaped: dict[str, Any] = {}
         for key, value in zip(KEYS, values, strict=True):
             if isinstance(value, Exception):

@@ -56,7 +56,7 @@ ROLES: Final = {
         "runs jobs, declares its tasks' caps, and enqueues what handlers and hooks do",
         (*_PRODUCER, "claim", "complete", "fail", "rollback", "extend", "cap", "register"),
         (
-            *_COUNTS, "function|load", "config|get", "blpop", "multi", "exec", "rpush", "ltrim", "time",
+            *_COUNTS, "function|load", "config|get", "blpop", "eval", "rpush", "ltrim", "time",
             "hmget", "hset", "hsetnx", "zrangebyscore",
         ),
     ),

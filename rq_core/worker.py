@@ -736,12 +736,13 @@ class Worker:
         """Hand over the jobs of hooks, if this app has hooks: soon after a death here, and now and then."""
         if not any(deaths.hook_name(task) in self.app.tasks for task in self.app.tasks):
             return
+        operations, tasks = self._client.operations, self.app.tasks
+        tellers = {queue: deaths.Teller(operations, queue, tasks) for queue in line.queues}
         while not self._stopping.is_set():
             more = False
-            for queue in line.queues:
+            for queue, teller in tellers.items():
                 try:
-                    plan = deaths.tell(self._client.operations, queue, self.app.tasks)
-                    more = await self._client.run(plan) or more
+                    more = await self._client.run(teller.look()) or more
                 except Exception as error:  # noqa: BLE001 - jobs that died are told of later
                     log.error("jobs of queue %s that died are told of later: %s", queue, error)  # noqa: TRY400
             self._death.clear()

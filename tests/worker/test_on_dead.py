@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
+
+import pytest
 
 from rq_core import deaths
 from rq_core.app import App
 from rq_core.client import Client
 from rq_core.doctor import examine
+from rq_core.plans import Send
 from tests.support import crew
 from tests.support.crew import worker_process
 from tests.support.wait import wait_until, wait_until_async
@@ -62,7 +66,7 @@ async def test_a_death_that_nobody_told_of_is_told_by_the_next_worker(
 ) -> None:
     """The worker that saw it ended before it could hand over the hook's job."""
     client.handshake("crew")
-    client.run(deaths.tell(client.operations, "crew", crew.app.tasks))
+    client.run(deaths.Teller(client.operations, "crew", crew.app.tasks).look())
     handle = crew.mortal.enqueue("no")
     wait_until(
         lambda: (
@@ -83,7 +87,7 @@ async def test_a_death_that_nobody_told_of_is_told_by_the_next_worker(
 def test_many_that_died_together_are_all_told_of(client: Client, app: App) -> None:
     count = 2 * deaths.DEATHS_MAX + 7
     client.handshake("crew")
-    client.run(deaths.tell(client.operations, "crew", crew.app.tasks))
+    client.run(deaths.Teller(client.operations, "crew", crew.app.tasks).look())
     client.enqueue([crew.mortal.job(str(n)) for n in range(count)])
     while jobs := client.one(client.operations.claim_call("crew", "w-1", 190)).jobs:
         failed = [(c.id, c.fence, "final", 0, "gave_up", "null") for c in jobs]
@@ -91,8 +95,55 @@ def test_many_that_died_together_are_all_told_of(client: Client, app: App) -> No
 
     wait_until(
         lambda: (
-            client.run(deaths.tell(client.operations, "crew", crew.app.tasks)),
+            client.run(deaths.Teller(client.operations, "crew", crew.app.tasks).look()),
             sum(client.counts("crew").ready.values()) == count,
         )[1],
         "each has a job of its hook",
     )
+
+
+def looked(client: Client, teller: deaths.Teller, ahead_ms: int) -> None:
+    """A look while Redis' clock is so far ahead of the one with which it dates deaths."""
+    plan = teller.look()
+    replies: Any = None
+    with contextlib.suppress(StopIteration):
+        while True:
+            step = plan.send(replies)
+            assert isinstance(step, Send)
+            replies = client.run(client.operations.ask(step.commands))
+            if ["TIME"] in step.commands:
+                seconds, micros = (int(part) for part in replies[step.commands.index(["TIME"])])
+                now = seconds * 1_000_000 + micros + ahead_ms * 1_000
+                replies[step.commands.index(["TIME"])] = [now // 1_000_000, now % 1_000_000]
+
+
+@pytest.mark.parametrize(
+    "ahead_ms, elapsed, later_ms, same_worker",
+    [(10_000, 5.0, 0, True), (10_000, 5.0, 0, False), (2_000, 5.0, 5_000, True)],
+    ids=["far", "far, and another worker", "less than a look"],
+)
+def test_a_death_after_the_clock_went_back_is_told_of(
+    client: Client, app: App, ahead_ms: int, elapsed: float, later_ms: int, *, same_worker: bool
+) -> None:
+    """It is older than the mark, so it looks as if it had been told of."""
+    clock = iter([0.0, 0.0, elapsed, elapsed])
+
+    def teller() -> deaths.Teller:
+        tasks = crew.app.tasks
+        return deaths.Teller(client.operations, "crew", tasks, clock=lambda: next(clock))
+
+    client.handshake("crew")
+    before = teller()
+    looked(client, before, ahead_ms)
+    crew.mortal.enqueue("no")
+    (claim,) = client.one(client.operations.claim_call("crew", "w-1", 1)).jobs
+    failed = (claim.id, claim.fence, "final", 0, "gave_up", "null")
+    client.one(client.operations.fail_call("crew", "w-1", [failed]))
+    ((died, _),) = [(at, i) for i, at in client.snapshot("crew")["dead"].items()]
+    assert died < int(client.snapshot("crew")["meta"]["on_dead_ms"])
+
+    # One that sees the death's millisecond as past.
+    wait_until(lambda: client.handshake("crew").now_ms > died + 1, "the clock goes on")
+    looked(client, before if same_worker else teller(), later_ms and later_ms - 2_000)
+
+    assert sum(client.counts("crew").ready.values()) == 1

@@ -1,0 +1,144 @@
+"""A server that has reached maxmemory takes no jobs, whole or in part, and drains itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import text
+
+from rq_core import App, DeadJob, GiveUp, QueueFull
+from rq_core.cli.root import root
+from rq_core.doctor import examine
+from rq_core.worker import Worker, WorkerOptions
+from sql_audit.database import Database
+from sql_audit.run import run as mirror
+from sql_audit.source import open_source
+from tests.support.servers import RedisServer
+from tests.support.wait import wait_until
+
+SIZE = 10_000
+done: list[int] = []
+told: list[str] = []
+
+
+async def take(n: int, data: str) -> None:
+    done.append(n)
+
+
+def refuse(data: str) -> None:
+    raise GiveUp("no")
+
+
+def bury(job: DeadJob) -> None:
+    told.append(job.id)
+
+
+@pytest.fixture
+def server(start_redis: Callable[..., RedisServer]) -> RedisServer:
+    done.clear()
+    told.clear()
+    return start_redis(maxmemory="10mb", appendonly="yes")
+
+
+@pytest.fixture
+async def app(server: RedisServer) -> AsyncIterator[App]:
+    made = make_app(server.url)
+    yield made
+    await made.aclose()
+
+
+def make_app(url: str) -> App:
+    app = App(url)
+    app.task(queue="full")(take)
+    app.task(queue="full", on_dead=bury)(refuse)
+    return app
+
+
+async def test_a_full_server_refuses_jobs_whole_and_drains_itself(
+    app: App, server: RedisServer, audit_url: str
+) -> None:
+    send = app.tasks["take"]
+    mirrored = _mirroring(server.url, audit_url)
+    app.client.configure("full", {"lease_ms": 1_000})
+    mirrored()
+    mortal = app.tasks["refuse"].enqueue("x" * SIZE)
+    with pytest.raises(QueueFull) as caught:
+        app.enqueue_many(send.job(n, "x" * SIZE) for n in range(10_000))
+    accepted = caught.value.accepted.ids  # type: ignore[attr-defined]
+    while True:
+        try:
+            accepted += (send.enqueue(len(accepted), "x" * SIZE).id,)
+        except QueueFull:
+            break
+
+    # It is full: nothing is half there, and everybody can look.
+    before = app.client.snapshot("full")
+    for enqueue in (
+        lambda: app.enqueue_many([send.job(1, "x"), send.job(2, "y")]),
+        lambda: app.enqueue("full", "take", {"n": 1, "data": ""}),
+    ):
+        with pytest.raises(QueueFull, match="enqueue again later"):
+            enqueue()
+    with pytest.raises(QueueFull):
+        await send.enqueue_async(1, "x")
+    assert before == app.client.snapshot("full")
+    assert set(before["state"]) == {*accepted, mortal.id}
+    result = CliRunner().invoke(root, ["doctor", "--redis", server.url])
+    assert result.exit_code == 0, result.output
+
+    # What drains it goes on: claims, extensions, expiry, settlements, and the mirror with its trim.
+    client, operations = app.client, app.client.operations
+    first, second = client.one(operations.claim_call("full", "w-dying", 2)).jobs
+    extended = client.one(operations.extend_call("full", "w-dying", [(first.id, first.fence)]))
+    assert extended.lost == ()
+    mirrored()
+    before_trim = len(client.snapshot("full")["outbox"])
+    assert before_trim == 1
+    with pytest.raises(QueueFull):
+        send.enqueue(1, "x" * SIZE)
+    wait_until(lambda: client.handshake("full").now_ms > _lease_end(app), "the leases are over")
+    await Worker(app, WorkerOptions(queues=("full",), burst=True)).run()
+    wait_until(lambda: bool(mirrored() or _empty(app)), "nothing is left")
+
+    # It takes jobs again, and those who were told later are told.
+    late = send.enqueue(-1, "x" * SIZE)
+    await Worker(app, WorkerOptions(queues=("full",), burst=True)).run()
+    mirrored()
+    assert examine(client.snapshot("full")) == []
+    assert told == [mortal.id]
+    assert {-1, *range(len(accepted))} >= set(done)
+    assert {first.id, second.id, late.id} <= _succeeded(audit_url) | {mortal.id}
+    assert {*accepted, late.id} <= _succeeded(audit_url)
+
+
+def _mirroring(url: str, audit_url: str) -> Callable[[], int]:
+    def once() -> int:
+        source = open_source(url, "rqc")
+        try:
+            return mirror(source, audit_url, stop=threading.Event(), once=True).events
+        finally:
+            source.close()
+
+    return once
+
+
+def _lease_end(app: App) -> float:
+    return max(app.client.snapshot("full")["leases"].values())
+
+
+def _empty(app: App) -> bool:
+    counts = app.client.counts("full")
+    return not counts.running and not sum(counts.ready.values())
+
+
+def _succeeded(url: str) -> set[str]:
+    database = Database(url)
+    try:
+        with database.readers.connect() as connection:
+            rows = connection.execute(text("SELECT job_id FROM job_event WHERE type = 'succeeded'"))
+            return {row[0] for row in rows}
+    finally:
+        database.close()
