@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ KEYS = [
 """What the last line under --json has, for whoever reads it by machine."""
 
 
-def outcome(verify: str = "holds", **numbers: int) -> chaos.Outcome:
+def outcome(verify: str = "holds", **numbers: Any) -> chaos.Outcome:
     return chaos.Outcome(1, 1.0, 3, Findings(**numbers), verify)
 
 

@@ -157,7 +157,7 @@ def test_what_the_replica_did_not_have_is_reported(group: SentinelGroup, tmp_pat
 def test_a_primary_that_was_cut_off_accepts_nothing_that_would_be_lost(
     group: SentinelGroup,
 ) -> None:
-    """With ``min-replicas-to-write``, as README asks for: what it cannot replicate it refuses, and carries nothing out."""
+    """With ``min-replicas-to-write``: what it cannot replicate it refuses, and carries nothing out."""
     primary = group.primary
     with primary.client() as control:
         control.config_set("min-replicas-max-lag", 1)
