@@ -102,7 +102,7 @@ class Arguments:
     def load(self, args_json: str) -> dict[str, Any]:
         """Return a JSON object's arguments as the annotated types, to call the function with."""
         try:
-            arguments: dict[str, Any] = self._adapter.validate_json(args_json)
+            arguments: dict[str, Any] = self._read_json(args_json)
         except ValueError as error:
             raise _invalid(self.task, _problems_of(error)) from None
         return arguments
@@ -219,6 +219,12 @@ class Arguments:
             return None
         to_json = self._adapter.serializer.to_json
         return lambda valid: to_json(valid, warnings=False)
+
+    @cached_property
+    def _read_json(self) -> Callable[[str], dict[str, Any]]:
+        """The same for JSON."""
+        read: Callable[[str], dict[str, Any]] = self._adapter.validator.validate_json
+        return read
 
     def _make_adapter(self, hints: Mapping[str, Any]) -> TypeAdapter[dict[str, Any]]:
         from pydantic import ConfigDict, TypeAdapter

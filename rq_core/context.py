@@ -8,9 +8,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
-from rq_core.errors import HandlerSignal, JobCancelled, NoCurrentJob
+from rq_core.errors import HandlerSignal, NoCurrentJob
+from rq_core.job import Claim
 
 _current: Final[ContextVar[JobContext | None]] = ContextVar("rq_core_current_job", default=None)
+
+
+_making: Final = threading.Lock()
 
 
 class JobContext:
@@ -44,8 +48,23 @@ class JobContext:
         self.losses = losses
         self.fence = fence
         self.worker = worker
-        self._stop = threading.Event()
+        self._stop: threading.Event | None = None
+        """Made for the first who waits for it: most handlers never do, and it costs more than all the rest."""
         self._signal: HandlerSignal | None = None
+
+    @classmethod
+    def of_claim(cls, claim: Claim, task: str, worker: str) -> JobContext:
+        """The context of a claim's handler."""
+        return cls(
+            id=claim.id,
+            queue=claim.queue,
+            task=task,
+            claim=claim.number,
+            failures=claim.failures,
+            losses=claim.losses,
+            fence=claim.fence,
+            worker=worker,
+        )
 
     def __repr__(self) -> str:
         return f"<job {self.id} of {self.task} in {self.queue}, claim {self.claim}>"
@@ -53,7 +72,7 @@ class JobContext:
     @property
     def cancelled(self) -> bool:
         """Whether to stop: the job was cancelled, has timed out, or its claim is lost."""
-        return self._stop.is_set()
+        return self._signal is not None
 
     def raise_if_cancelled(self) -> None:
         """Raise JobCancelled, HandlerTimeout or LeaseLost if the handler should stop.
@@ -61,21 +80,27 @@ class JobContext:
         For ``def`` handlers, which nobody can interrupt; ``async def`` ones are cancelled where
         they await.
         """
-        if self._stop.is_set():
-            raise self._signal or JobCancelled()
+        if self._signal is not None:
+            raise self._signal
 
     def wait_cancelled(self, seconds: float) -> bool:
         """Sleep, but wake as soon as the handler should stop. Returns ``cancelled``."""
-        return self._stop.wait(seconds)
+        if self._stop is None:
+            with _making:
+                if self._stop is None:
+                    self._stop = threading.Event()
+        # Looked at after the event is there: who tells, tells first and looks for an event then.
+        return self._signal is not None or self._stop.wait(seconds)
 
     def tell(self, signal: HandlerSignal) -> None:
         """Tell the handler to stop, and why.
 
         The first reason stays. Called by the worker, from any thread.
         """
-        if not self._stop.is_set():
+        if self._signal is None:
             self._signal = signal
-            self._stop.set()
+            if self._stop is not None:
+                self._stop.set()
 
 
 def current_job() -> JobContext:
@@ -87,6 +112,11 @@ def current_job() -> JobContext:
     if context is None:
         raise NoCurrentJob
     return context
+
+
+def enter(context: JobContext | None) -> None:
+    """Make ``context`` the current job for good, where nobody else shares these context variables."""
+    _current.set(context)
 
 
 @contextmanager

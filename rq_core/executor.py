@@ -7,12 +7,10 @@ collects settlements and sends them together.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import logging
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rq_core import context as job_context
@@ -25,11 +23,14 @@ from rq_core.errors import (
     WorkerStopping,
 )
 from rq_core.isolation import IsolationPool, Raised
-from rq_core.job import Claim, Spec, read_spec
+from rq_core.job import Claim, read_spec
 from rq_core.redaction import Redact, redacted
 from rq_core.retry import Verdict
 from rq_core.settlement import Settlement, describe, describe_words, message_of
+from rq_core.starting import start_task
 from rq_core.task import Task
+from rq_core.threads import Threads
+from rq_core.time_limits import TimeLimits
 
 log = logging.getLogger(__name__)
 
@@ -39,28 +40,45 @@ LANE_CHANGED: Final = "lane_changed"
 """The reason of a rollback into another lane."""
 
 
-@dataclass(slots=True, eq=False)
 class Running:
-    """A claim whose handler has been started."""
+    """A claim whose handler is about to be started, or was."""
 
-    claim: Claim
-    context: JobContext
-    started: float
-    timeout: float | None
-    """Seconds, from the start."""
-    handler: asyncio.Task[None] | None = None
-    """Of an async handler."""
-    ending: HandlerSignal | None = None
-    """Why it was asked to stop, if it was."""
-    settled: bool = False
-    timer: asyncio.TimerHandle | None = field(default=None)
+    __slots__ = (
+        "args_json", "arguments", "claim", "context", "ending", "handler", "limit", "settled", "started", "task",
+        "timeout",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        claim: Claim,
+        context: JobContext,
+        task: Task[Any, Any],
+        arguments: dict[str, Any],
+        args_json: str,
+        timeout: float | None,
+    ) -> None:
+        self.claim = claim
+        self.context = context
+        self.task = task
+        self.arguments = arguments
+        self.args_json = args_json
+        self.timeout = timeout
+        """Seconds, from the start."""
+        self.started = time.monotonic()
+        self.limit: float | None = None
+        """Seconds to which it is limited now; an isolated handler has a grace before it begins."""
+        self.handler: asyncio.Task[None] | None = None
+        """Of an async handler."""
+        self.ending: HandlerSignal | None = None
+        """Why it was asked to stop, if it was."""
+        self.settled = False
 
 
 class Executor:
     """Starts claims' handlers and calls ``on_settlement`` (on the loop) once for each that must be reported.
 
-    ``on_start`` is called before a handler begins, ``on_free`` when it no longer occupies its place; a sync handler
-    that timed out is reported at once, but occupies its thread until it returns.
+    ``on_free`` is called when a handler no longer occupies its place; a sync handler that timed out is reported at
+    once, but occupies its thread until it returns.
     """
 
     def __init__(
@@ -72,7 +90,6 @@ class Executor:
         timeout: float | None,
         on_settlement: Callable[[Settlement], None],
         on_free: Callable[[Running], None],
-        on_start: Callable[[Running], None] = lambda _: None,
         redact: Redact | None = None,
         rng: random.Random | None = None,
         isolate: bool = True,
@@ -83,27 +100,34 @@ class Executor:
         self._timeout = timeout
         self._on_settlement = on_settlement
         self._on_free = on_free
-        self._on_start = on_start
         self._redact = redact
         self._pool = IsolationPool() if isolate else None
         self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
-        self._threads = concurrent.futures.ThreadPoolExecutor(threads, "rq-core-job")
+        self._threads = Threads(threads, "rq-core-job", work=_call, on_end=self._thread_ended)
+        self._limits = TimeLimits(self._timed_out)
         self.running: dict[tuple[str, str, str], Running] = {}
         """By queue, job and fence: a job may be claimed anew while an old handler of it still runs."""
 
     def start(self, claim: Claim) -> Running | None:
         """Start a claim's handler. None: it could not be started, and its settlement has been given."""
+        running = self.prepare(claim)
+        if running is not None:
+            self.launch(running)
+        return running
+
+    def prepare(self, claim: Claim) -> Running | None:
+        """Get ready to run a claim's handler. None: that cannot be done here, and its settlement has been given."""
         try:
-            spec = read_spec(claim.spec)
+            name, args_json, timeout_ms = read_spec(claim.spec)
         except ValueError as error:
             self._refuse(claim, "final", "unreadable", error)
             return None
-        task = self._tasks.get(spec.task)
+        task = self._tasks.get(name)
         if task is None:
-            self._refuse(claim, "rollback", "unknown_task", LookupError(f"no task {spec.task!r}"))
+            self._refuse(claim, "rollback", "unknown_task", LookupError(f"no task {name!r}"))
             return None
         try:
-            arguments = task.arguments.load(spec.args_json)
+            arguments = task.arguments.load(args_json)
             lane = task.lane_of_claim(claim.queue, claim.lane, arguments)
         except Exception as error:  # noqa: BLE001 - a model's own checks, or a key's function, may raise anything
             self._refuse(claim, "rollback", "unknown_arguments", error)
@@ -112,31 +136,43 @@ class Executor:
             # Enqueued by somebody who did not know its caps: it must not run uncounted.
             self._on_settlement(Settlement(claim, "rollback", 0, LANE_CHANGED, lane=lane))
             return None
-        running = self._running(claim, spec, task)
+        timeout = task.timeout if task.timeout is not None else self._timeout
+        if timeout_ms is not None:
+            timeout = timeout_ms / 1000
+        context = JobContext.of_claim(claim, name, self._worker)
+        running = Running(claim, context, task, arguments, args_json, timeout)
         self.running[claim.queue, claim.id, claim.fence] = running
-        # Before the handler begins: it may hold the GIL from its first step on.
-        self._on_start(running)
-        loop = asyncio.get_running_loop()
-        if self._pool is not None and task.isolation == "process":
-            handler = self._run_isolated(self._pool, running, task, spec.args_json)
-            running.handler = loop.create_task(handler)
-        elif task.is_async:
-            running.handler = loop.create_task(self._run_async(running, task, arguments))
-        else:
-            self._run_sync(running, task, arguments, loop)
-        limit = running.timeout
-        if limit is not None and self._pool is not None and task.isolation is not None:
-            # Until its process has begun, which may have to be started and to import the app first.
-            limit += START_GRACE
-        self._limit_time(running, limit)
         return running
 
+    def launch(self, running: Running) -> None:
+        """Start a handler that was prepared."""
+        task, limit = running.task, running.timeout
+        isolated = self._pool is not None and task.isolation is not None
+        if limit is not None:
+            # Until its process has begun, which may have to be started and to import the app first.
+            self._limit_time(running, limit + START_GRACE if isolated else limit)
+        if self._pool is not None and isolated:
+            running.handler = start_task(self._run_isolated(self._pool, running))
+        elif task.is_async:
+            running.handler = start_task(self._run_async(running))
+        else:
+            self._launch_thread(running)
+
+    def _launch_thread(self, running: Running) -> None:
+        try:
+            self._threads.submit(running)
+        except RuntimeError as error:
+            # The machine has no more threads: that is not the job's fault.
+            running.settled = True
+            self._refuse(running.claim, "rollback", "not_started", error)
+            self._free(running)
+
     def _limit_time(self, running: Running, seconds: float | None) -> None:
-        if running.timer is not None:
-            running.timer.cancel()
+        if running.limit is not None:
+            self._limits.end(running, running.limit)
+        running.limit = seconds
         if seconds is not None:
-            loop = asyncio.get_running_loop()
-            running.timer = loop.call_later(seconds, self._timed_out, running)
+            self._limits.begin(running, seconds)
 
     def end(self, running: Running, why: HandlerSignal) -> None:
         """Ask a handler to stop: an async one is cancelled, a sync one sees ``current_job().cancelled``.
@@ -152,26 +188,11 @@ class Executor:
 
     def close(self) -> bool:
         """Start no more. Returns False if threads are still busy with handlers that do not stop."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
+        self._limits.close()
         if self._pool is not None:
             self._pool.close()
         return not self.running
-
-    def _running(self, claim: Claim, spec: Spec, task: Task[Any, Any]) -> Running:
-        timeout = task.timeout if task.timeout is not None else self._timeout
-        if spec.timeout_ms is not None:
-            timeout = spec.timeout_ms / 1000
-        context = JobContext(
-            id=claim.id,
-            queue=claim.queue,
-            task=spec.task,
-            claim=claim.number,
-            failures=claim.failures,
-            losses=claim.losses,
-            fence=claim.fence,
-            worker=self._worker,
-        )
-        return Running(claim, context, time.monotonic(), timeout)
 
     def _refuse(self, claim: Claim, verdict: str, reason: str, error: BaseException) -> None:
         log.warning(
@@ -182,61 +203,44 @@ class Executor:
         said = describe(error, with_traceback=False, redact=self._redact)
         self._on_settlement(Settlement(claim, verdict, 0, reason, said))
 
-    async def _run_async(
-        self, running: Running, task: Task[Any, Any], arguments: dict[str, Any]
-    ) -> None:
+    async def _run_async(self, running: Running) -> None:
+        # The task has a context of its own, so nothing has to be put back.
+        job_context.enter(running.context)
         try:
-            with job_context.running(running.context):
-                await task.function(**arguments)
+            await running.task.function(**running.arguments)
         except BaseException as error:  # noqa: BLE001 - also SystemExit: only this job has failed
-            self._ended(running, task, error)
+            job_context.enter(None)
+            self._ended(running, error)
         else:
-            self._ended(running, task, None)
+            self._ended(running, None)
         finally:
             self._free(running)
 
-    async def _run_isolated(
-        self, pool: IsolationPool, running: Running, task: Task[Any, Any], args_json: str
-    ) -> None:
+    async def _run_isolated(self, pool: IsolationPool, running: Running) -> None:
         try:
             raised = await pool.run(
-                running, task, args_json, lambda: self._limit_time(running, running.timeout)
+                running,
+                running.task,
+                running.args_json,
+                lambda: self._limit_time(running, running.timeout),
             )
         except BaseException as error:  # noqa: BLE001 - the claim must be settled whatever went wrong
-            self._ended(running, task, error)
+            self._ended(running, error)
         else:
             if raised is None:
-                self._ended(running, task, None)
+                self._ended(running, None)
             elif running.ending is not None:
-                self._ended(running, task, running.ending)
+                self._ended(running, running.ending)
             else:
                 self._raised(running, raised)
         finally:
             self._free(running)
 
-    def _run_sync(
-        self,
-        running: Running,
-        task: Task[Any, Any],
-        arguments: dict[str, Any],
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        def handler() -> None:
-            error: BaseException | None = None
-            try:
-                with job_context.running(running.context):
-                    task.function(**arguments)
-            except BaseException as raised:  # noqa: BLE001 - also SystemExit: the thread must report
-                error = raised
-            loop.call_soon_threadsafe(finish, error)
-
-        def finish(error: BaseException | None) -> None:
-            try:
-                self._ended(running, task, error)
-            finally:
-                self._free(running)
-
-        self._threads.submit(handler)
+    def _thread_ended(self, running: Running, error: BaseException | None) -> None:
+        try:
+            self._ended(running, error)
+        finally:
+            self._free(running)
 
     def _timed_out(self, running: Running) -> None:
         assert running.timeout is not None
@@ -248,9 +252,9 @@ class Executor:
                 running.timeout,
                 extra=_facts(running),
             )
-            self._ended(running, self._tasks[running.context.task], error)
+            self._ended(running, error)
 
-    def _ended(self, running: Running, task: Task[Any, Any], error: BaseException | None) -> None:
+    def _ended(self, running: Running, error: BaseException | None) -> None:
         if running.settled:
             return
         running.settled = True
@@ -271,7 +275,7 @@ class Executor:
             said = describe(error, redact=self._redact)
             self._on_settlement(Settlement(claim, "final", 0, "cancelled", said))
             return
-        verdict = task.retry.verdict(error, claim.failures + 1, self._rng.random)
+        verdict = running.task.retry.verdict(error, claim.failures + 1, self._rng.random)
         said = describe(error, redact=self._redact)
         self._failed(running, verdict, type(error).__name__, message_of(error), said)
 
@@ -299,11 +303,17 @@ class Executor:
         )
 
     def _free(self, running: Running) -> None:
-        if running.timer is not None:
-            running.timer.cancel()
+        if running.limit is not None:
+            self._limits.end(running, running.limit)
         claim = running.claim
         self.running.pop((claim.queue, claim.id, claim.fence), None)
         self._on_free(running)
+
+
+def _call(running: Running) -> None:
+    """Run a sync handler, in its thread."""
+    job_context.enter(running.context)
+    running.task.function(**running.arguments)
 
 
 def _facts(running: Running) -> dict[str, Any]:

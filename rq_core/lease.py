@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from rq_core.answers import Extended
@@ -77,19 +77,25 @@ class LeaseKeeper:
 
     def hold(self, claim: Claim, until: float | None) -> None:
         """Keep this claim's lease, but not beyond ``until`` on ``clock`` (None: as long as it is held)."""
-        with self._lock:
-            self._held.setdefault(claim.queue, {})[claim.id] = (claim.fence, until)
-            if self._table is not None:
-                self._table.hold(claim, until)
+        self.hold_all([(claim, until)])
 
-    def drop(self, claim: Claim) -> None:
-        """No longer keep this claim's lease."""
+    def hold_all(self, claims: Iterable[tuple[Claim, float | None]]) -> None:
+        """The same for many at once."""
         with self._lock:
-            held = self._held.get(claim.queue, {})
-            if claim.id in held and held[claim.id][0] == claim.fence:
-                del held[claim.id]
+            for claim, until in claims:
+                self._held.setdefault(claim.queue, {})[claim.id] = (claim.fence, until)
                 if self._table is not None:
-                    self._table.drop(claim)
+                    self._table.hold(claim, until)
+
+    def drop(self, *claims: Claim) -> None:
+        """No longer keep these claims' leases."""
+        with self._lock:
+            for claim in claims:
+                held = self._held.get(claim.queue, {})
+                if claim.id in held and held[claim.id][0] == claim.fence:
+                    del held[claim.id]
+                    if self._table is not None:
+                        self._table.drop(claim)
 
     def beat(self) -> None:
         """Extend everything that is held, once. Raises RqCoreError if there is no answer."""

@@ -349,7 +349,15 @@ class AsyncPoolWire:
 
 def _packed(commands: Sequence[Sequence[Any]]) -> list[bytes]:
     """Commands as bytes. redis-py would look at each argument's type first: longer than all of this takes."""
-    return [b"".join([hiredis.pack_command(tuple(command)) for command in commands])]
+    try:
+        return [b"".join([hiredis.pack_command(tuple(command)) for command in commands])]
+    except UnicodeEncodeError:
+        # Replies with bytes that are not UTF-8 were read; what is said of such a job must reach Redis, too.
+        return _packed([[_as_bytes(word) for word in command] for command in commands])
+
+
+def _as_bytes(word: Any) -> Any:
+    return word.encode(errors="surrogateescape") if isinstance(word, str) else word
 
 
 async def _send_now(connection: Any, packed: Sequence[bytes]) -> None:

@@ -182,7 +182,6 @@ class Worker:
             timeout=self.options.timeout,
             on_settlement=self._settle,
             on_free=self._freed,
-            on_start=self._hold,
             redact=app.redactor,
         )
         self._leases = LeaseKeeper(
@@ -571,9 +570,12 @@ class Worker:
             for settlement in group:
                 self._line_of[settlement.claim.queue].finished.append(settlement)
             return True
+        # Until here their leases were kept: a settlement may take as long as an outage does.
+        self._leases.drop(*[settlement.claim for settlement in group])
+        if not result and group[0].verdict == "complete":
+            self.stats.completed += len(group)
+            return False
         for settlement in group:
-            # Until here its lease was kept: a settlement may take as long as an outage does.
-            self._leases.drop(settlement.claim)
             outcome = result.get(settlement.claim.id)
             if outcome == "dead":
                 self._death.set()
@@ -655,13 +657,11 @@ class Worker:
     def _begin_arrived(self) -> None:
         arrived, self._arrived = self._arrived, []
         began = time.monotonic()
-        for claim in arrived:
-            try:
-                self._begin(claim)
-            except Exception:
-                # Its lease expires at worst; the others must be begun.
-                log.exception("a job could not be begun", extra={"job": claim.id})
-                self._occupied -= 1
+        begin = [running for claim in arrived if (running := self._prepare(claim)) is not None]
+        # Before any of them begins: it may hold the GIL from its first step on.
+        self._leases.hold_all([(running.claim, _until(running)) for running in begin])
+        for running in begin:
+            self._executor.launch(running)
         # Not before they were begun: a worker that takes no more gives back what arrives.
         self._retire_if_old()
 
@@ -681,23 +681,18 @@ class Worker:
             if (resident := resident_bytes()) > memory:
                 self.retire(f"{resident:,} bytes of memory")
 
-    def _begin(self, claim: Claim) -> None:
+    def _prepare(self, claim: Claim) -> Running | None:
+        """Get ready to run a claim; None: it will not run, and its place is free."""
+        running = None
         if self._stopping.is_set():
-            self._give_back(Settlement(claim, "rollback", 0, "shutdown"))
-            return
-        pause = self._suspects.pause(claim, self._executor.running.values())
-        if pause is not None:
-            self._give_back(Settlement(claim, "rollback", round(pause * 1000), SUSPECT))
-        elif self._executor.start(claim) is None:
+            self._settle(Settlement(claim, "rollback", 0, "shutdown"))
+        elif pause := self._suspects.pause(claim, self._executor.running.values()):
+            self._settle(Settlement(claim, "rollback", round(pause * 1000), SUSPECT))
+        else:
+            running = self._executor.prepare(claim)
+        if running is None:
             self._occupied -= 1
-
-    def _give_back(self, settlement: Settlement) -> None:
-        self._occupied -= 1
-        self._settle(settlement)
-
-    def _hold(self, running: Running) -> None:
-        until = running.started + running.timeout + EXTENSION_GRACE if running.timeout else None
-        self._leases.hold(running.claim, until)
+        return running
 
     # Called by the executor and the watcher, on the loop.
 
@@ -752,6 +747,11 @@ class Worker:
                         await self._death.wait()
                 # What dies in this millisecond is told of in the next.
                 await asyncio.sleep(0.005)
+
+
+def _until(running: Running) -> float | None:
+    """Until when to extend its lease, on the monotonic clock; None: as long as it runs."""
+    return running.started + running.timeout + EXTENSION_GRACE if running.timeout else None
 
 
 async def _end(*tasks: asyncio.Task[Any]) -> None:

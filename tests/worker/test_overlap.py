@@ -190,12 +190,12 @@ async def test_jobs_that_arrive_while_others_take_their_first_steps_are_begun(ap
     begun: list[str] = []
     claims = [Claim("q", name, "1-1", 1, 0, 0, "{}") for name in ("first", "second")]
 
-    def begin(claim: Claim) -> None:
+    def prepare(claim: Claim) -> None:
         begun.append(claim.id)
         if claim.id == "first":
             asyncio.get_running_loop().call_soon(worker._arrive, claims[1])
 
-    worker._begin = begin  # type: ignore[method-assign]
+    worker._prepare = prepare  # type: ignore[method-assign,assignment]
     worker._arrive(claims[0])
 
     async with asyncio.timeout(5):

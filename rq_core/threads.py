@@ -1,0 +1,102 @@
+"""Threads for ``def`` handlers: one queue to them all, one message back to the loop for all that ended meanwhile.
+
+concurrent.futures makes a future per call and wakes the loop for each; here a burst of short handlers wakes it once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Threads(Generic[T]):
+    """Calls ``work(thing)`` in a thread, then ``on_end(thing, error)`` on the loop, for each thing that is submitted.
+
+    Nothing that is submitted waits for another: up to ``threads`` run at once, and more must not be submitted. Threads
+    are started when they are needed first. What a call sets in context variables is gone when it ends.
+    """
+
+    def __init__(
+        self,
+        threads: int,
+        name: str,
+        *,
+        work: Callable[[T], None],
+        on_end: Callable[[T, BaseException | None], None],
+    ) -> None:
+        self._most = threads
+        self._name = name
+        self._work = work
+        self._on_end = on_end
+        self._queue: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+        self._ended: deque[tuple[T, BaseException | None]] = deque()
+        self._told = False
+        """Whether the loop was told of what has ended, and has not looked yet."""
+        self._open = 0
+        """Submitted and not ended."""
+        self._threads: list[threading.Thread] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def submit(self, thing: T) -> None:
+        """Have it worked on; call this on the loop. Raises RuntimeError if it takes a thread, and there are no more."""
+        self._loop = asyncio.get_running_loop()
+        if self._open >= len(self._threads) < self._most:
+            # A handler that hangs must not keep the process alive.
+            thread = threading.Thread(
+                target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True
+            )
+            thread.start()
+            self._threads.append(thread)
+        self._open += 1
+        self._queue.put(thing)
+
+    def close(self) -> None:
+        """Begin nothing more. What runs goes on; what waits is dropped."""
+        try:
+            while True:
+                self._queue.get_nowait()
+        except queue.Empty:
+            pass
+        for _ in self._threads:
+            self._queue.put(None)
+
+    def _run(self) -> None:
+        while (thing := self._queue.get()) is not None:
+            error: BaseException | None = None
+            try:
+                contextvars.copy_context().run(self._work, thing)
+            except BaseException as raised:  # noqa: BLE001 - also SystemExit: the thread must report, and go on
+                error = raised
+            self._ended.append((thing, error))
+            # In this order: the loop puts the flag down before it looks, so one that is up is still to be looked at.
+            if not self._told:
+                self._told = True
+                self._tell()
+            thing = error = None  # Nothing of a job is kept until the next one comes.
+
+    def _tell(self) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(self._collect)
+        except RuntimeError:
+            # The loop is closed: there is nobody to tell.
+            self._told = False
+
+    def _collect(self) -> None:
+        self._told = False
+        try:
+            while self._ended:
+                thing, error = self._ended.popleft()
+                self._open -= 1
+                self._on_end(thing, error)
+        finally:
+            if self._ended:
+                # One of them raised: the others have ended all the same.
+                self._tell()

@@ -1,0 +1,91 @@
+"""When what runs must have ended: one timer for all that have the same limit, however many they are.
+
+Things with the same limit end in the order in which they began, so they wait in line, and only the first of the line
+needs a timer. To begin and to end costs no more than an entry in a dict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+EMPTY_MAX: Final = 64
+"""Lines up to which an empty one stays until its timer is due. Where every job brings a limit of its own, it goes
+at once."""
+
+
+class _Line(Generic[T]):
+    """What has one limit: by thing, when it is over on the loop's clock."""
+
+    __slots__ = ("ends", "timer")
+
+    def __init__(self) -> None:
+        self.ends: dict[T, float] = {}
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class TimeLimits(Generic[T]):
+    """Calls ``on_over`` on the loop, once, with each thing whose limit is over before it has ended."""
+
+    def __init__(self, on_over: Callable[[T], None]) -> None:
+        self._on_over = on_over
+        self._lines: dict[float, _Line[T]] = {}
+
+    def begin(self, thing: T, seconds: float) -> None:
+        """Limit a thing to so many seconds from now."""
+        loop = asyncio.get_running_loop()
+        line = self._lines.get(seconds)
+        if line is None:
+            line = self._lines[seconds] = _Line()
+        over = loop.time() + seconds
+        line.ends[thing] = over
+        if line.timer is None:
+            line.timer = loop.call_at(over, self._look, seconds)
+
+    def end(self, thing: T, seconds: float) -> None:
+        """A thing that was limited to so many seconds has ended, or is limited otherwise from now on."""
+        line = self._lines.get(seconds)
+        if line is None:
+            return
+        line.ends.pop(thing, None)
+        if not line.ends and len(self._lines) > EMPTY_MAX:
+            self._remove(seconds, line)
+
+    def close(self) -> None:
+        """Forget everything."""
+        for seconds, line in tuple(self._lines.items()):
+            self._remove(seconds, line)
+
+    def _remove(self, seconds: float, line: _Line[T]) -> None:
+        del self._lines[seconds]
+        if line.timer is not None:
+            line.timer.cancel()
+
+    def _look(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        line = self._lines[seconds]
+        line.timer = None
+        # The clock may be behind the timer by its own resolution.
+        now = loop.time() + 0.001
+        over = []
+        for thing, at in line.ends.items():
+            if at > now:
+                line.timer = loop.call_at(at, self._look, seconds)
+                break
+            over.append(thing)
+        for thing in over:
+            del line.ends[thing]
+        if not line.ends:
+            del self._lines[seconds]
+        for thing in over:
+            try:
+                self._on_over(thing)
+            except Exception:
+                # The others are over, too.
+                log.exception("what should follow the end of a time limit failed")

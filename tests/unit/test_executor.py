@@ -1,0 +1,202 @@
+"""The first steps of async handlers, without a server: they run in a task like any other coroutine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from typing import Any
+
+import pytest
+
+from rq_core import App, NoCurrentJob, current_job
+from rq_core.executor import Executor, Running
+from rq_core.job import Claim
+from rq_core.settlement import Settlement
+from tests.support.wait import wait_until_async
+
+variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="nothing")
+
+
+class Runs:
+    """An app whose only task is the handler, and what became of its jobs."""
+
+    def __init__(self, handler: Any, *, timeout: float | None = None, jobs: int = 1) -> None:
+        self.settlements: dict[str, Settlement] = {}
+        self.free: list[str] = []
+        self.app = App()
+        self.app.task(name="handler", timeout=timeout)(handler)
+        self.executor = Executor(
+            self.app.tasks,
+            worker="w-1",
+            threads=4,
+            timeout=None,
+            on_settlement=self._settled,
+            on_free=lambda running: self.free.append(running.claim.id),
+        )
+        self.running: list[Running | None] = [
+            self.executor.start(
+                Claim("default", f"j{n}", "1-1", 1, 0, 0, '{"task":"handler","args":{}}')
+            )
+            for n in range(jobs)
+        ]
+
+    def _settled(self, settlement: Settlement) -> None:
+        assert settlement.claim.id not in self.settlements, "a claim is settled once"
+        self.settlements[settlement.claim.id] = settlement
+
+    async def verdicts(self) -> list[tuple[str, str]]:
+        await wait_until_async(lambda: len(self.free) == len(self.running), "all have ended")
+        assert self.executor.running == {}
+        assert self.executor.close()
+        return [(s.verdict, s.reason) for _, s in sorted(self.settlements.items())]
+
+
+COMPLETE = ("complete", "error")
+
+
+async def test_the_task_of_the_first_step_is_that_of_all_steps() -> None:
+    seen: list[asyncio.Task[Any] | None] = []
+
+    async def handler() -> None:
+        seen.append(asyncio.current_task())
+        await asyncio.sleep(0)
+        seen.append(asyncio.current_task())
+
+    runs = Runs(handler, jobs=2)
+    assert await runs.verdicts() == [COMPLETE, COMPLETE]
+
+    assert None not in seen
+    assert sorted(map(id, seen)) == sorted([id(seen[0]), id(seen[1])] * 2)
+    assert seen[0] is not seen[1]
+
+
+async def test_handlers_that_never_wait_have_tasks_of_their_own() -> None:
+    seen: list[asyncio.Task[Any] | None] = []
+
+    async def handler() -> None:
+        seen.append(asyncio.current_task())
+
+    assert await Runs(handler, jobs=3).verdicts() == [COMPLETE] * 3
+    assert len(set(seen)) == 3
+
+
+async def test_a_timeout_of_asyncio_works_from_the_first_step_on() -> None:
+    caught = []
+
+    async def handler() -> None:
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            caught.append("timeout")
+        await asyncio.sleep(0)
+
+    assert await Runs(handler).verdicts() == [COMPLETE]
+    assert caught == ["timeout"]
+
+
+async def test_a_task_group_works_from_the_first_step_on() -> None:
+    ran = []
+
+    async def part(name: str) -> None:
+        assert current_job().id == "j0"
+        await asyncio.sleep(0)
+        ran.append(name)
+
+    async def handler() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(part("a"))
+            group.create_task(part("b"))
+
+    assert await Runs(handler).verdicts() == [COMPLETE]
+    assert sorted(ran) == ["a", "b"]
+
+
+async def test_a_group_whose_part_fails_fails_the_job_once() -> None:
+    async def part() -> None:
+        raise ValueError("no")
+
+    async def handler() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(part())
+            await asyncio.Event().wait()
+
+    ((verdict, _),) = await Runs(handler).verdicts()
+    assert verdict == "retry"
+
+
+async def test_context_variables_of_one_handler_are_not_those_of_the_next() -> None:
+    seen = []
+
+    async def handler() -> None:
+        seen.append((current_job().id, variable.get()))
+        variable.set(current_job().id)
+        await asyncio.sleep(0)
+        seen.append((current_job().id, variable.get()))
+
+    assert await Runs(handler, jobs=2).verdicts() == [COMPLETE, COMPLETE]
+
+    assert sorted(seen) == [("j0", "j0"), ("j0", "nothing"), ("j1", "j1"), ("j1", "nothing")]
+    assert variable.get() == "nothing"
+    with pytest.raises(NoCurrentJob):
+        current_job()
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(1), asyncio.CancelledError()])
+@pytest.mark.parametrize("steps", [0, 1])
+async def test_an_error_in_any_step_is_a_failure_of_the_job(
+    error: BaseException, steps: int
+) -> None:
+    async def handler() -> None:
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        raise error
+
+    ((verdict, reason),) = await Runs(handler).verdicts()
+    assert (verdict, reason) == ("retry", "failed")
+
+
+async def test_a_handler_that_cancels_itself_harms_no_other() -> None:
+    async def handler() -> None:
+        if current_job().id == "j0":
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+        else:
+            await asyncio.sleep(0)
+
+    verdicts = await Runs(handler, jobs=2).verdicts()
+    assert verdicts == [COMPLETE, COMPLETE]
+
+
+async def test_the_time_limit_holds_for_a_handler_that_waits_in_its_first_step() -> None:
+    async def handler() -> None:
+        await asyncio.Event().wait()
+
+    ((verdict, _),) = await Runs(handler, timeout=0.02).verdicts()
+    assert verdict == "retry"
+
+
+async def test_a_handler_may_call_another_and_itself() -> None:
+    depth = []
+
+    async def handler() -> None:
+        depth.append(current_job().id)
+        if len(depth) < 5:
+            await handler()
+
+    assert await Runs(handler).verdicts() == [COMPLETE]
+    assert depth == ["j0"] * 5
+
+
+async def test_where_no_thread_can_be_started_the_job_goes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def handler() -> None:
+        raise AssertionError("it must not run")
+
+    def no_thread(_thread: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", no_thread)
+    assert await Runs(handler).verdicts() == [("rollback", "not_started")]

@@ -1,0 +1,115 @@
+"""Time limits: each thing is told once, at its time, and however many there are, few timers wait."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from rq_core import time_limits
+from rq_core.time_limits import TimeLimits
+from tests.support.wait import wait_until_async
+
+
+class Thing:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class Told(list[str]):
+    def __call__(self, thing: Thing) -> None:
+        self.append(thing.name)
+
+
+async def test_things_are_over_in_the_order_of_their_ends() -> None:
+    told = Told()
+    limits = TimeLimits(told)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    for name, seconds in [("late", 0.06), ("early", 0.02), ("early too", 0.02), ("later", 0.06)]:
+        limits.begin(Thing(name), seconds)
+
+    await wait_until_async(lambda: len(told) == 2, "they were told")
+    assert loop.time() - began >= 0.019
+    await wait_until_async(lambda: len(told) == 4, "they were told")
+
+    assert told == ["early", "early too", "late", "later"]
+    assert loop.time() - began >= 0.059
+
+
+async def test_what_ended_is_not_over_and_the_next_in_line_is_at_its_own_time() -> None:
+    told = Told()
+    limits = TimeLimits(told)
+    ended, left = Thing("ended"), Thing("left")
+    limits.begin(ended, 0.03)
+    limits.begin(left, 0.03)
+    limits.end(ended, 0.03)
+
+    await wait_until_async(lambda: told, "they were told")
+
+    assert told == ["left"]
+
+
+async def test_many_things_wait_for_one_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    made: list[object] = []
+    call_at = loop.call_at
+    monkeypatch.setattr(loop, "call_at", lambda *args: made.append(args) or call_at(*args))
+    limits = TimeLimits(Told())
+
+    for n in range(1_000):
+        thing = Thing(str(n))
+        limits.begin(thing, 60.0)
+        if n % 2:
+            limits.end(thing, 60.0)
+
+    assert len(made) == 1
+    limits.close()
+
+
+async def test_limits_that_nobody_shares_leave_nothing_behind() -> None:
+    limits = TimeLimits(Told())
+
+    for n in range(1_000):
+        thing = Thing(str(n))
+        limits.begin(thing, 60.0 + n)
+        limits.end(thing, 60.0 + n)
+
+    assert len(limits._lines) <= time_limits.EMPTY_MAX
+    limits.close()
+    assert limits._lines == {}
+
+
+async def test_a_thing_may_be_limited_again() -> None:
+    told = Told()
+    limits = TimeLimits(told)
+    thing = Thing("thing")
+    limits.begin(thing, 0.01)
+    limits.end(thing, 0.01)
+    limits.begin(thing, 0.03)
+
+    await wait_until_async(lambda: told, "they were told")
+    limits.begin(thing, 0.01)
+    await wait_until_async(lambda: len(told) == 2, "they were told")
+
+    assert told == ["thing", "thing"]
+    assert limits._lines == {}
+
+
+async def test_one_that_breaks_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    told = Told()
+
+    def tell(thing: Thing) -> None:
+        told(thing)
+        if thing.name == "breaks":
+            raise ValueError("no")
+
+    limits = TimeLimits(tell)
+    limits.begin(Thing("breaks"), 0.01)
+    limits.begin(Thing("other"), 0.01)
+
+    with caplog.at_level(logging.ERROR):
+        await wait_until_async(lambda: len(told) == 2, "they were told")
+
+    assert [record.exc_text or record.exc_info for record in caplog.records]
