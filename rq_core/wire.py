@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
@@ -166,9 +167,18 @@ def _pool(kind: Any, url: str, retry: Any, answer_within: float) -> Any:
             int(urlsplit(real).path.strip("/") or 0)
         pool = kind.from_url(real, **_for_unix(real, options))
         pool.connection_class(**pool.connection_kwargs)
+        _check_files(pool.connection_kwargs)
     except (ValueError, TypeError, redis.RedisError) as error:
         raise InvalidOption(option="redis", value=url, must=f"must be a URL ({error})") from None
     return pool
+
+
+def _check_files(options: Mapping[str, Any]) -> None:
+    """Raise ValueError for a file that is not there: OpenSSL would not say which, and only when it connects."""
+    for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
+        path = options.get(name)
+        if path is not None and not Path(path).is_file():
+            raise ValueError(f"there is no file {path}, which {name} names")
 
 
 class PoolWire:
@@ -386,10 +396,22 @@ def _demoted(replies: Sequence[Any]) -> bool:
 def _words(error: BaseException) -> str:
     """The error's own words, with the prefix (NOSCRIPT, OOM…) that redis-py turns into a class."""
     text = str(error).rstrip(".") or type(error).__name__
+    for sign, advice in _TLS_ADVICE.items():
+        if sign in text:
+            return f"{advice} ({text})"
     prefix = _PREFIXES.get(type(error))
     return text if prefix is None or text.startswith(prefix) else f"{prefix} {text}"
 
 
+_TLS_ADVICE: Final = {
+    "unable to get local issuer certificate": "nobody known vouches for its certificate: name the authority's"
+    " file in the URL, ?ssl_ca_certs=/path/ca.crt",
+    "self-signed certificate": "its certificate is signed by itself or by an authority that is not known here: name the"
+    " authority's file in the URL, ?ssl_ca_certs=/path/ca.crt",
+    "CERTIFICATE_REQUIRED": "it asks for a certificate: name yours in the URL,"
+    " ?ssl_certfile=/path/client.crt&ssl_keyfile=/path/client.key",
+}
+"""What OpenSSL says, and what to do about it."""
 _PREFIXES: Final[dict[type, str]] = {
     redis.exceptions.NoScriptError: "NOSCRIPT",
     redis.exceptions.OutOfMemoryError: "OOM",

@@ -1,0 +1,141 @@
+"""Everything that connects does so by TLS if the URL says so, and says what is wrong with a certificate."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rq_core import App, InvalidOption, ServerError
+from rq_core.cli.root import root
+from rq_core.plans import Patience
+from tests.conftest import ENGINES
+from tests.support import certificates, crew
+from tests.support.certificates import Certificates
+from tests.support.servers import RedisServer, free_port
+from tests.support.wait import wait_until
+
+# The wheel's Valkey is built without TLS.
+pytestmark = pytest.mark.parametrize(
+    "engine", [e for e in ENGINES if e.name != "valkey"], ids=lambda e: e.name
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Certificates:
+    return certificates.make(tmp_path / "certificates")
+
+
+@pytest.fixture
+def port(start_redis: Callable[..., RedisServer], files: Certificates) -> int:
+    """Of a server that asks its clients for certificates, too."""
+    found = free_port()
+    start_redis(
+        tls_port=str(found),
+        tls_cert_file=files("server.crt"),
+        tls_key_file=files("server.key"),
+        tls_ca_cert_file=files("ca.crt"),
+        tls_auth_clients="yes",
+    )
+    return found
+
+
+def url_of(port: int, files: Certificates, **given: str | None) -> str:
+    options = {
+        "ssl_ca_certs": files("ca.crt"),
+        "ssl_certfile": files("client.crt"),
+        "ssl_keyfile": files("client.key"),
+        **given,
+    }
+    query = "&".join(f"{name}={value}" for name, value in options.items() if value is not None)
+    return f"rediss://127.0.0.1:{port}/0?{query}"
+
+
+async def test_a_client_enqueues_by_tls_from_sync_and_async_code(
+    port: int, files: Certificates
+) -> None:
+    app = App(url_of(port, files))
+    task = app.task(queue="mail")(_nothing)
+    try:
+        assert task.enqueue().state() == "ready"
+        handle = await task.enqueue_async()
+        assert handle.state() == "ready"
+        assert app.client.wait_outbox({"mail": "0-0"}, 1) == {"mail"}
+    finally:
+        await app.aclose()
+
+
+def _nothing() -> None:
+    pass
+
+
+def test_workers_with_mirror_and_every_command_work_by_tls(
+    port: int, files: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each opens connections of its own: supervisor, workers, their heartbeats, the mirror."""
+    url, audit = url_of(port, files), str(tmp_path / "audit.db")
+    witness = crew.Witness(tmp_path / "witness")
+    monkeypatch.setenv(crew.WITNESS, str(witness.path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    crew.app.connect_to(url)
+
+    def cli(*words: str) -> str:
+        result = CliRunner().invoke(root, words)
+        assert result.exit_code == 0, (words, result.output)
+        return result.stdout
+
+    try:
+        slow = crew.sleeping.enqueue(3 * crew.LEASE)
+        with crew.worker_process(url, witness, "--processes", "2", "--audit", audit) as process:
+            crew.coroutine.enqueue(1)
+            wait_until(lambda: slow.state() == "gone", "it ran for three leases", timeout=60)
+            assert json.loads(cli("health", "--json"))["healthy"]
+            os.kill(process.pid, signal.SIGTERM)
+            assert process.wait(60) == 0, witness.path.with_suffix(".log").read_text()
+        at = ("--redis", url)
+        crew.function.enqueue(2)
+        cli("doctor", *at)
+        assert "crew" in cli("queues", *at)
+        cli("audit", "run", "--once", "--audit", audit, *at)
+        cli("audit", "verify", "--audit", audit, *at)
+    finally:
+        crew.app.close()
+
+    lines = [line for line in witness.lines() if line["job"] == slow.id]
+    assert {1} == {line["claim"] for line in lines}
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ({"ssl_ca_certs": None}, "name the authority's file in the URL, ?ssl_ca_certs=/path/ca.crt"),
+        ({"ssl_certfile": None, "ssl_keyfile": None}, "?ssl_certfile=/path/client.crt&ssl_keyfile="),
+        ({"ssl_ca_certs": "/nowhere/ca.crt"}, "there is no file /nowhere/ca.crt, which ssl_ca_certs names"),
+    ],
+    ids=["authority", "client", "missing file"],
+)  # fmt: skip
+def test_what_is_wrong_with_a_certificate_is_one_line_that_says_what_to_do(
+    port: int, files: Certificates, given: dict[str, str | None], words: str
+) -> None:
+    with (
+        App(url_of(port, files, **given), patience=Patience(unsent=0.1)) as app,
+        pytest.raises((ServerError, InvalidOption)) as caught,
+    ):
+        app.enqueue("mail", "send", {})
+
+    assert words in str(caught.value)
+
+
+def test_a_certificate_for_another_host_is_refused(port: int, files: Certificates) -> None:
+    url = url_of(port, files).replace("127.0.0.1", "localhost")
+    with (
+        App(url, patience=Patience(unsent=0.1)) as app,
+        pytest.raises(ServerError, match="certificate is not valid for 'localhost'"),
+    ):
+        app.enqueue("mail", "send", {})

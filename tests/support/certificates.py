@@ -1,0 +1,40 @@
+"""A certificate authority for one test, and certificates of a server and a client, made with openssl."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """PEM files in one directory."""
+
+    directory: Path
+
+    def __call__(self, name: str) -> str:
+        """The path of a file, such as ``ca.crt``."""
+        return str(self.directory / name)
+
+
+def make(directory: Path) -> Certificates:
+    """Make ``ca``, ``server`` (for 127.0.0.1) and ``client``, each a ``.crt`` and a ``.key``."""
+    directory.mkdir()
+    program = shutil.which("openssl")
+    assert program is not None, "openssl is not on PATH"
+
+    def openssl(*words: str) -> None:
+        subprocess.run([program, *words], cwd=directory, check=True, capture_output=True)
+
+    new = ("req", "-newkey", "rsa:2048", "-nodes")
+    openssl(*new, "-x509", "-days", "2", "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.crt")
+    (directory / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+    for who in ("server", "client"):
+        openssl(*new, "-subj", f"/CN={who}", "-keyout", f"{who}.key", "-out", f"{who}.csr")
+        openssl(
+            *("x509", "-req", "-days", "2", "-in", f"{who}.csr", "-out", f"{who}.crt"),
+            *("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names"),
+        )
+    return Certificates(directory)
