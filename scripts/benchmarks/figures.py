@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import statistics
@@ -91,8 +90,3 @@ def _processor() -> str:
     return next(
         (li.split(":")[1].strip() for li in lines if li.startswith("model name")), "unknown"
     )
-
-
-def read(path: Path) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(path.read_text())
-    return document

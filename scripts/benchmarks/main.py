@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import signal
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -19,7 +22,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 import end_to_end
 import keeping
 import mirroring
+import peers
 import redis_time
+import report
+import stages
 import start_up
 import targets
 import throughput
@@ -137,6 +143,7 @@ def auditing(stage: Stage, sizes: Sizes, databases: Databases) -> Iterator[tuple
         )
 
 
+MATPLOTLIB = "matplotlib==3.11.2"
 PARTS = ("enqueue", "work", "redis", "audit", "start")
 
 
@@ -193,7 +200,10 @@ def main() -> None:
     size.add_argument("--tiny", action="store_true", help="seconds: whether it works, not how fast")
     parser.add_argument("--repeats", type=int, help="how often everything is measured")
     parser.add_argument(
-        "--only", choices=PARTS, action="append", help="these parts; may be given again"
+        "--only", choices=(*PARTS, "peers"), action="append", help="these parts; may be given again"
+    )
+    parser.add_argument(
+        "--peers", action="store_true", help="also other queues, installed in the cache folder"
     )
     parser.add_argument(
         "--redis", metavar="URL", help="an empty server; it is emptied again and again"
@@ -202,22 +212,76 @@ def main() -> None:
         "--engine", choices=("redis7", "valkey"), help="redis7 where it is installed"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    parser.add_argument(
+        "--plot", type=Path, metavar="DIR", help="draw the peers' figures there, SVG and PNG"
+    )
+    parser.add_argument(
+        "--report", action="store_true", help="renew the tables of PERFORMANCE.md and README.md"
+    )
+    parser.add_argument(
+        "--from",
+        type=Path,
+        dest="source",
+        metavar="FILE",
+        help="measure nothing: take the figures of an earlier run",
+    )
     given = parser.parse_args()
+    if given.source:
+        document = json.loads(given.source.read_text())
+        show(document)
+        if given.report:
+            report.FIGURES.write_text(given.source.read_text())
+            told(document)
+        if given.plot:
+            plot(document, given.plot)
+        return
     name = "quick" if given.quick else "tiny" if given.tiny else "full"
     sizes = SIZES[name]
     if given.repeats:
         sizes = replace(sizes, repeats=given.repeats)
     # What a mirror says of its lag is not wanted here.
     logging.disable(logging.WARNING)
+    # So that servers and workers end with the run, however it is ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     figures = Figures()
     with stage(given.redis, given.engine) as made:
         where = facts(made.version(), name)
         only = [part for part in PARTS if part in (given.only or PARTS)]
-        measure(made, sizes, only, figures)
-    document = figures.document(where)
+        if given.only == ["peers"]:
+            only, given.peers = [], True
+        if only:
+            measure(made, sizes, only, figures)
+        if given.peers:
+            peers.measure(made, sizes, figures, _say)
+        document = figures.document(where)
+        if "redis" in only:
+            _say("where a microsecond goes")
+            document["stages"] = stages.measure(made, sizes.drain)
     show(document)
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     if given.json:
-        given.json.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        given.json.write_text(text)
+    if given.report:
+        report.FIGURES.write_text(text)
+        told(document)
+    if given.plot:
+        plot(document, given.plot)
+
+
+def told(document: Mapping[str, Any]) -> None:
+    """Renew the documents."""
+    for path in report.write(document):
+        print(f"wrote {path}", file=sys.stderr)
+
+
+def plot(document: Mapping[str, Any], where: Path) -> None:
+    """Draw, in an environment that has matplotlib."""
+    python = peers.environment("plots", (MATPLOTLIB,))
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as figures:
+        json.dump(document, figures)
+        figures.flush()
+        script = Path(__file__).parent / "plots.py"
+        subprocess.run([str(python), str(script), figures.name, str(where)], check=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,3 +47,61 @@ def test_a_part_measures_its_figures(tmp_path: Path, part: str) -> None:
     if part == "work":
         assert document["idle_commands_per_s"] >= 0
     assert document["facts"]["sizes"] == "tiny"
+
+
+@pytest.fixture
+def figures() -> dict[str, Any]:
+    """Of a run that never was."""
+    found = {
+        "enqueue_bulk_per_s": 250_000.0, "drain_async_per_s": 80_000.0, "latency_p50_ms": 0.2, "latency_floor_ms": 0.1,
+    }  # fmt: skip
+    return {
+        **found,
+        "spread": {name: [value, value] for name, value in found.items()},
+        "repeats": dict.fromkeys(found, 1),
+        "peers": {"other": {"enqueue_bulk_per_s": 130_000.0, "drain_threads_per_s": 9_000.0}},
+        "failures": {},
+        "facts": {},
+    }
+
+
+def run_in_bench(code: str, figures: dict[str, Any]) -> Any:
+    """What the benchmark's modules, which are no package, make of figures."""
+    path = str(ROOT / "scripts" / "benchmarks")
+    source = f"import json, sys; sys.path.insert(0, {path!r}); d = json.load(sys.stdin); {code}"
+    done = subprocess.run(
+        [sys.executable, "-c", source],
+        input=json.dumps(figures), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+def test_a_target_beside_others_is_met_only_if_all_its_parts_are(figures: dict[str, Any]) -> None:
+    """250,000 jobs a second are enough by themselves, but not twice those of the best peer of the same run."""
+    code = "import targets; print(json.dumps([(r[0], r[4]) for r in targets.target_rows(d)]))"
+
+    rows = dict(run_in_bench(code, figures))
+
+    assert rows["enqueue in bulk, one producer"] == "not met"
+    assert rows["drain, `async def`, one worker"] == "met"
+    assert rows["latency, p50"] == "met"
+    assert rows["latency, p50, beside the floor"] == "not met"
+
+
+def test_the_documents_keep_what_is_not_between_markers(figures: dict[str, Any]) -> None:
+    text = "before\n<!-- bench: peers -->\nold\n<!-- bench: end peers -->\nafter\n"
+    code = f"import report; print(json.dumps(report.between({text!r}, 'peers', chr(10).join(report._peers(d)))))"
+
+    after = run_in_bench(code, figures)
+
+    assert after.startswith("before\n<!-- bench: peers -->\n|  | enqueue one/s |")
+    assert after.endswith("|\n<!-- bench: end peers -->\nafter\n")
+    assert "| other | none | 130,000 | 9,000 | none |" in after
+    assert "old" not in after
+
+
+@pytest.mark.parametrize("part", ["facts", "targets", "floors", "redis", "microsecond", "peers"])
+def test_the_page_has_a_place_for_every_table(part: str) -> None:
+    text = (ROOT / "PERFORMANCE.md").read_text()
+
+    assert 1 == text.count(f"<!-- bench: {part} -->") == text.count(f"<!-- bench: end {part} -->")

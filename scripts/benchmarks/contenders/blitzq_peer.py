@@ -1,0 +1,43 @@
+"""blitzq: reliable mode (streams, at least once), no results, bulk by enqueue_many."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from blitzq import Queue
+from contender import TEXT, concurrency, handler, run, url
+
+queue = Queue(name="bench", redis_url=url(), mode="reliable", store_results=False)
+note = handler()
+
+
+@queue.task(name="noop")
+async def noop(number: int, text: str) -> None:
+    """Do nothing."""
+    note(number, text)
+
+
+async def one(number: int) -> None:
+    await noop.enqueue(number, TEXT)
+
+
+async def bulk(numbers: Sequence[int]) -> None:
+    await noop.enqueue_many([(number, TEXT) for number in numbers])
+
+
+def work() -> None:
+    words = [
+        "worker",
+        "blitzq_peer:queue",
+        "--concurrency",
+        str(concurrency()),
+        "--log-level",
+        "WARNING",
+    ]
+    os.execv(sys.executable, [sys.executable, "-m", "blitzq", *words])  # noqa: S606 - no shell
+
+
+if __name__ == "__main__":
+    run(one=one, bulk=bulk, work=work)

@@ -1,0 +1,36 @@
+"""dramatiq: one process, threads, a prefetch of 1,000."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import dramatiq
+from contender import TEXT, handler, run, url
+from dramatiq.brokers.redis import RedisBroker
+
+THREADS = "8"
+
+broker = RedisBroker(url=url())
+dramatiq.set_broker(broker)
+note = handler()
+
+
+@dramatiq.actor(queue_name="bench")
+def noop(number: int, text: str) -> None:
+    """Do nothing."""
+    note(number, text)
+
+
+def one(number: int) -> None:
+    noop.send(number, TEXT)
+
+
+def work() -> None:
+    os.environ["dramatiq_queue_prefetch"] = "1000"  # noqa: SIM112 - its name
+    words = ["dramatiq_peer", "--processes", "1", "--threads", THREADS]
+    os.execv(sys.executable, [sys.executable, "-m", "dramatiq", *words])  # noqa: S606 - no shell
+
+
+if __name__ == "__main__":
+    run(one=one, work=work)

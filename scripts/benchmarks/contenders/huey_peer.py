@@ -1,0 +1,27 @@
+"""huey: threads; it acknowledges nothing, so a killed worker's jobs are lost."""
+
+from __future__ import annotations
+
+from contender import TEXT, handler, run, url
+from huey import RedisHuey
+
+huey = RedisHuey("bench", url=url(), results=False)
+note = handler()
+
+
+@huey.task(name="noop")
+def noop(number: int, text: str) -> None:
+    """Do nothing."""
+    note(number, text)
+
+
+def one(number: int) -> None:
+    noop(number, TEXT)
+
+
+def work() -> None:
+    huey.create_consumer(workers=4, worker_type="thread", periodic=False).run()
+
+
+if __name__ == "__main__":
+    run(one=one, work=work)

@@ -1,0 +1,39 @@
+"""saq: no results kept, dequeued by as many tasks as there are places."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from contender import TEXT, concurrency, handler, run, url
+from saq import Queue, Worker
+
+queue = Queue.from_url(url(), name="bench")
+note = handler()
+
+
+async def noop(_: Any, *, number: int, text: str) -> None:
+    """Do nothing."""
+    note(number, text)
+
+
+async def ready() -> None:
+    await queue.connect()
+
+
+async def one(number: int) -> None:
+    await queue.enqueue("noop", number=number, text=TEXT, ttl=-1)
+
+
+def work() -> None:
+    worker = Worker(queue, functions=[noop], concurrency=concurrency())
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(worker.start())
+    else:
+        uvloop.run(worker.start())
+
+
+if __name__ == "__main__":
+    run(one=one, work=work, ready=ready)

@@ -1,0 +1,37 @@
+"""streaq: streams, results not kept, bulk by enqueue_many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from contender import TEXT, concurrency, handler, run, url
+from streaq import Worker
+
+worker = Worker(redis_url=url(), queue_name="bench", concurrency=concurrency())
+note = handler()
+
+
+@worker.task(ttl=0, name="noop")
+async def noop(number: int, text: str) -> None:
+    """Do nothing."""
+    note(number, text)
+
+
+async def ready() -> None:
+    await worker.__aenter__()
+
+
+async def one(number: int) -> None:
+    await noop.enqueue(number, TEXT)
+
+
+async def bulk(numbers: Sequence[int]) -> None:
+    await worker.enqueue_many([noop.enqueue(number, TEXT) for number in numbers])
+
+
+def work() -> None:
+    worker.run_sync()
+
+
+if __name__ == "__main__":
+    run(one=one, bulk=bulk, work=work, ready=ready)

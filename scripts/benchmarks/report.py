@@ -1,0 +1,136 @@
+"""The tables of PERFORMANCE.md and README.md, written between markers from the figures of a run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import targets
+
+ROOT = Path(__file__).parents[2]
+FIGURES = ROOT / "scripts" / "benchmarks" / "figures.json"
+"""Of the run that the documents speak of."""
+
+PEER_COLUMNS = {
+    "enqueue_one_per_s": "enqueue one/s",
+    "enqueue_bulk_per_s": "in bulk/s",
+    "drain": "drain/s",
+    "drain_2w": "two workers/s",
+    "latency_p50_ms": "p50 ms",
+    "latency_p99_ms": "p99 ms",
+    "redis_bytes_per_job": "B/job",
+}
+NOTES = {
+    "rq-core": "rq-core (log, caps, replay safety)",
+    "huey": "huey (acknowledges nothing)",
+    "rq": "rq (SimpleWorker)",
+}
+
+
+def write(document: Mapping[str, Any]) -> list[Path]:
+    """Renew what stands between the markers. Returns the files that changed."""
+    parts = {
+        "facts": [_facts(document)],
+        "targets": _table(
+            ("what", "target", "median", "spread", ""), targets.target_rows(document)
+        ),
+        "floors": _table(("floor", "median", "spread"), targets.floor_rows(document)),
+        "redis": _redis(document),
+        "microsecond": _stages(document),
+        "peers": _peers(document),
+    }
+    changed = []
+    for name in ("PERFORMANCE.md", "README.md"):
+        path = ROOT / name
+        before = path.read_text()
+        after = before
+        for part, lines in parts.items():
+            if lines := list(lines):
+                after = between(after, part, "\n".join(lines))
+        if after != before:
+            path.write_text(after)
+            changed.append(path)
+    return changed
+
+
+def between(text: str, part: str, what: str) -> str:
+    """The text with ``what`` between the markers of ``part``, if it has such."""
+    begin, end = f"<!-- bench: {part} -->", f"<!-- bench: end {part} -->"
+    pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
+    return pattern.sub(lambda _: f"{begin}\n{what}\n{end}", text)
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    head = list(head)
+    yield f"| {' | '.join(head)} |"
+    yield "|" + "---|" * len(head)
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+
+
+def _facts(document: Mapping[str, Any]) -> str:
+    facts = document["facts"]
+    repeats = max(document["repeats"].values(), default=0)
+    return (
+        f"{facts['when']}, commit {facts['commit']}, `scripts/bench` ({facts['sizes']}, {repeats} repeats): "
+        f"{facts['redis']}, Python {facts['python']}, {facts['cores']} cores ({facts['processor']}), "
+        f"load {facts['load_before']} before the run."
+    )
+
+
+def _redis(document: Mapping[str, Any]) -> Iterator[str]:
+    kinds = {
+        "uncapped": "no cap", "one_cap": "one cap, never reached",
+        "two_caps": "two caps, never reached", "binding": "two caps that always bind",
+    }  # fmt: skip
+    if "redis_us_uncapped_batch_100" not in document:
+        return iter(())
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for batch in (100, 10, 1):
+            for kind, said in kinds.items():
+                name = f"redis_us_{kind}_batch_{batch}"
+                parts = [document[f"{name}_{s}"] for s in ("enqueue", "claim", "complete")]
+                yield (str(batch), said, *(f"{p:.1f}" for p in parts), f"{document[name]:.1f}")
+
+    return _table(("batch", "", "enqueue", "claim", "complete", "µs of Redis per job"), rows())
+
+
+def _stages(document: Mapping[str, Any]) -> Iterator[str]:
+    stages = document.get("stages")
+    if not stages:
+        return iter(())
+
+    def rows() -> Iterator[tuple[str, str, str]]:
+        for where, parts in stages.items():
+            for part, micros in parts.items():
+                yield where, part, f"{micros:.2f}"
+
+    return _table(("process", "stage", "µs per job"), rows())
+
+
+def _peers(document: Mapping[str, Any]) -> Iterator[str]:
+    if not document.get("peers"):
+        return iter(())
+    everyone = {"rq-core": document, **document["peers"]}
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for name, figures in sorted(everyone.items(), key=lambda item: -_drain(item[1], "")):
+            cells = []
+            for figure in PEER_COLUMNS:
+                found = (
+                    _drain(figures, figure.removeprefix("drain"))
+                    if figure.startswith("drain")
+                    else figures.get(figure)
+                )
+                cells.append(targets.number(found) if found else "none")
+            yield NOTES.get(name, name), *cells
+
+    return _table(("", *PEER_COLUMNS.values()), rows())
+
+
+def _drain(figures: Mapping[str, Any], workers: str) -> float:
+    """Of whichever handlers it has, the faster ones."""
+    return max(figures.get(f"drain_{kind}{workers}_per_s", 0.0) for kind in ("async", "threads"))
