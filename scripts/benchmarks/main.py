@@ -193,7 +193,7 @@ def show(document: Mapping[str, Any]) -> None:
         print(f"  not measured: {what}: {why}")
 
 
-def main() -> None:
+def asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="within a minute, one repeat")
@@ -225,7 +225,11 @@ def main() -> None:
         metavar="FILE",
         help="measure nothing: take the figures of an earlier run",
     )
-    given = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    given = asked()
     if given.source:
         document = json.loads(given.source.read_text())
         show(document)

@@ -51,7 +51,7 @@ PEERS = (
     Peer("huey", ("huey==3.5.4", "redis==8.1.0"), kind="threads"),
     Peer("taskiq", ("taskiq==0.13.0", "taskiq-redis==1.2.4")),
     Peer("arq", ("arq==0.28.0",)),
-    Peer("saq", ("saq[redis]==0.26.4",)),
+    Peer("saq", ("saq[redis]==0.26.4", "typing_extensions==4.16.0")),
     Peer("streaq", ("streaq==7.2.0",), bulk=True),
     Peer("rq", ("rq==2.12.0",), kind="threads", bulk=True),
 )
