@@ -129,9 +129,9 @@ class CountingWire(PoolWire):
 
     trips = 0
 
-    def exchange(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         self.trips += 1
-        return super().exchange(commands)
+        return super().exchange(commands, *how)
 
 
 def test_round_trips_are_within_their_budgets(valkey_url: str) -> None:
