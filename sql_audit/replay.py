@@ -223,6 +223,8 @@ class Replay:
             if self._orphaned and self._is_orphan(entry):
                 self.orphans += 1
                 self._forgotten += 1
+                if row[4] == "epoch_started":
+                    self._forgotten_epoch(row)
                 continue
             try:
                 steps[row[4]](row, row[6])
@@ -348,6 +350,14 @@ class Replay:
             if fresh:
                 self.open = False
                 self.holders.limits.whole = True
+
+    def _forgotten_epoch(self, row: EventRow) -> None:
+        """An epoch that Redis began and then forgot. What had been lost before it is lost all the same."""
+        if self._before is not None and _facts(row)["reason"] != "attached":
+            says = "Redis went on with another history, which it forgot later"
+            says = f"{says}: what followed {self._before}, if anything, is lost"
+            at = OutboxId(row[1], row[2])
+            self.losses.append(Loss(at, row[5], self._before, 0, 0, says))
 
     def _went_ahead(self, told: OutboxId, before: OutboxId) -> None:
         """Redis had more than the log has."""

@@ -248,6 +248,36 @@ def test_a_log_without_its_tail_orphans_exactly_what_it_lacks(
     assert result.losses
 
 
+def test_a_loss_is_reported_still_when_the_epoch_that_told_of_it_is_forgotten(
+    start_redis: Callable[..., RedisServer], database: Database
+) -> None:
+    """Redis goes back twice, the second time to before it noticed the first."""
+    server = start_redis(appendonly="yes", appendfsync="always")
+
+    def go_back(content: bytes) -> None:
+        server.kill()
+        tail_of(server).write_bytes(content)
+        server.start()
+
+    with Client(server.url) as client:
+        enqueue(client, "kept")
+        drain(client, database)
+        known = client.snapshot(QUEUE)["outbox"][-1][0]
+        past = tail_of(server).read_bytes()
+        enqueue(client, "unseen")
+        go_back(past)
+        enqueue(client, "seen")
+        drain(client, database)
+        began = client.handshake(QUEUE).epoch
+        go_back(past)
+        enqueue(client, "last")
+        result = assert_agree(client, database, Verdict.HOLDS)
+
+    assert states(database) == {"kept": "ready", "seen": "lost", "last": "ready"}
+    assert [str(loss.after) for loss in result.losses if loss.at.epoch == began] == [known]
+    assert f"what followed {known}, if anything, is lost" in result.losses[0].says
+
+
 # Another server takes over.
 
 
