@@ -403,13 +403,18 @@ def _words(error: BaseException) -> str:
     return text if prefix is None or text.startswith(prefix) else f"{prefix} {text}"
 
 
+_NAME_YOURS: Final = (
+    "it asks for a certificate: name yours in the URL,"
+    " ?ssl_certfile=/path/client.crt&ssl_keyfile=/path/client.key"
+)
 _TLS_ADVICE: Final = {
     "unable to get local issuer certificate": "nobody known vouches for its certificate: name the authority's"
     " file in the URL, ?ssl_ca_certs=/path/ca.crt",
     "self-signed certificate": "its certificate is signed by itself or by an authority that is not known here: name the"
     " authority's file in the URL, ?ssl_ca_certs=/path/ca.crt",
-    "CERTIFICATE_REQUIRED": "it asks for a certificate: name yours in the URL,"
-    " ?ssl_certfile=/path/client.crt&ssl_keyfile=/path/client.key",
+    "CERTIFICATE_REQUIRED": _NAME_YOURS,
+    # What is written before that alert is read meets a connection that has ended.
+    "EOF occurred in violation of protocol": f"it ended the TLS connection; perhaps {_NAME_YOURS}",
 }
 """What OpenSSL says, and what to do about it."""
 _PREFIXES: Final[dict[type, str]] = {
