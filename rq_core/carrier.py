@@ -101,6 +101,8 @@ class Carrier:
         self._scripts = scripts
         self._functions = True
         self._floors: dict[str, int] = {}
+        self._unlisted: set[str] = set()
+        """Queues that were made here and are not on the list yet."""
         self._begin_process()
 
     def _begin_process(self) -> None:
@@ -335,7 +337,10 @@ class Carrier:
         if isinstance(result, errors.RqCoreError):
             raise result
         # Outside the queue's Cluster slot, so it cannot be part of the script.
-        yield from self._list_queue(queue, new=result.started == "created")
+        if result.started == "created":
+            self._unlisted.add(queue)
+        yield from self._list_queue(queue, new=queue in self._unlisted)
+        self._unlisted.discard(queue)
         self._met.add(queue)
         return result  # type: ignore[no-any-return]
 

@@ -1,13 +1,18 @@
 """Producers and plain calls in a cluster: each finds the shard of its queue."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from rq_core.aio import AsyncClient
 from rq_core.client import Client
-from rq_core.errors import InvalidOption, ServerUnsuitable
+from rq_core.errors import InvalidOption, ServerUnavailable, ServerUnsuitable
 from rq_core.ids import JobIds
 from rq_core.job import NewJob, Profile
-from rq_core.keys import queue_keys
+from rq_core.keys import queue_keys, queues_key
+from rq_core.plans import Patience, Unsent
+from rq_core.wire import PoolWire
 from tests.support.clusters import RedisCluster
 
 ids = JobIds()
@@ -69,6 +74,35 @@ def test_forgotten_functions_are_loaded_on_every_primary(cluster: RedisCluster) 
 
         for queue in queues:
             assert len(client.enqueue(jobs(queue)).ids) == 3
+
+
+def test_a_queue_that_is_made_is_listed_before_it_is_used(
+    cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list is on another shard, which may be away just then. Unlisted, no mirror would ever find the queue."""
+    listed = queues_key()
+    apart = next(
+        name
+        for (name, *_) in cluster.queues(1).values()
+        if cluster.primary_of(queue_keys(name)("meta")) is not cluster.primary_of(listed)
+    )
+    with Client(cluster.url, patience=Patience(unsent=0.2)) as client:
+        exchange = PoolWire.exchange
+        away = True
+
+        def without_list(wire: PoolWire, commands: Sequence[Any], *more: Any) -> list[Any]:
+            if away and any(listed in command for command in commands):
+                return [Unsent("away")] * len(commands)
+            return exchange(wire, commands, *more)
+
+        monkeypatch.setattr(PoolWire, "exchange", without_list)
+        for _ in range(2):
+            with pytest.raises(ServerUnavailable):
+                client.enqueue(jobs(apart))
+        away = False
+        client.enqueue(jobs(apart))
+
+        assert [apart] == client.queues()
 
 
 def test_slot_that_moved_is_found(cluster: RedisCluster) -> None:
