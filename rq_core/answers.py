@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from rq_core import errors
@@ -213,12 +214,10 @@ def parse_accepted(jobs: Sequence[NewJob], others: Sequence[Any]) -> Accepted:
 def parse_claimed(queue: str, reply: Sequence[Any]) -> Claimed:
     now_ms, next_due, more, fence = reply[:4]
     flat = reply[4:]
-    jobs = tuple(
-        Claim(
-            queue, flat[at], fence, int(flat[at + 1]), int(flat[at + 2]), int(flat[at + 3]), flat[at + 4], flat[at + 5]
-        )
-        for at in range(0, len(flat), 6)
-    )  # fmt: skip
+    ids, claims, failed, lost, specs, lanes = (flat[at::6] for at in range(6))
+    # Column by column: this is done for every job that a worker runs.
+    numbers = map(int, claims), map(int, failed), map(int, lost)
+    jobs = tuple(map(Claim, repeat(queue), ids, repeat(fence), *numbers, specs, lanes))
     due = None if next_due == "-" else int(float(next_due))
     return Claimed(jobs, int(now_ms), due, int(more) == 1)
 

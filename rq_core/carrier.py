@@ -115,6 +115,11 @@ class Carrier:
         made = self._scripts(name)
         return made if self._functions or made.instead is None else made.instead
 
+    def get_ready(self, *names: str) -> None:
+        """Put the texts of these scripts together now: it takes long enough to be felt by whoever needs one first."""
+        for name in names:
+            self._script(name)
+
     def _take_slot(self, queue: str, name: str) -> Slot:
         if os.getpid() != self._pid:
             # A forked child must not go on with its parent's slots: both would use the same numbers.

@@ -328,6 +328,7 @@ class Worker:
 
     async def _meet(self) -> None:
         self.app.check()
+        self._client.operations.get_ready("claim", "complete", "fail", "rollback", "extend")
         # Without a server at the start somebody has to hear of it; later, outages are waited out.
         self._client.operations.patience = Patience()
         if not self._supervised:
@@ -474,7 +475,7 @@ class Worker:
             await self._news.wait()
         else:
             return
-        if self._stepped.is_set():
+        if self._stepped.is_set() and self._executor.running:
             # Handlers that are about to finish get their chance to be part of this turn.
             await asyncio.sleep(0)
         await self._send(line, claims)

@@ -215,8 +215,7 @@ async def test_what_a_person_set_is_kept_and_told(
             await until(lambda: bool(_said(caplog, "rq_core.worker")), "it says so")
 
     assert _said(caplog, "rq_core.worker") == [
-        "queue mail keeps task=crowd at 9; this code declares 3, which"
-        " `rq-core cap mail task=crowd 3` would set"
+        "queue mail keeps task=crowd at 9; this code declares 3, which `rq-core cap mail task=crowd 3` would set"
     ]
     assert str(app.client.limits("mail")["task=crowd"].limit) == "9"
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from rq_core import GiveUp, functions
 from rq_core.app import App
 from rq_core.job import Claim
 from rq_core.wire import AsyncPoolWire, Meanwhile
@@ -202,3 +203,20 @@ async def test_jobs_that_arrive_while_others_take_their_first_steps_are_begun(ap
         await worker._stepped.wait()
     assert begun == ["first", "second"]
     await worker._client.close()
+
+
+async def test_a_worker_has_its_scripts_ready_before_its_first_job(app: App) -> None:
+    """To put one together takes tens of milliseconds, in which the loop would stand still."""
+
+    @app.task(queue="q")
+    async def fails() -> None:
+        made.append(functions.function.cache_info().misses)
+        raise GiveUp("no use")
+
+    made: list[int] = []
+    fails.enqueue()
+    functions.function.cache_clear()
+
+    await drain(app, concurrency=1)
+
+    assert made == [functions.function.cache_info().misses]
