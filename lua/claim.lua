@@ -83,7 +83,8 @@ if #lane_list > 0 or left == 0 then
   left = left + redis.call('ZCARD', open) + open_growth()
 end
 local more = not gated and (not room or room > chosen) and left > 0
-for _, scope in pairs(known_scopes) do
+for i = 1, #rate_scopes do
+  local scope = rate_scopes[i]
   if scope.awaited then
     next_due = next_due == '-' and scope.resumes or math.min(next_due, scope.resumes)
   end
@@ -102,7 +103,7 @@ local fence = emit('claimed', now_text, worker, claims) or '-'
 
 local answer = {now_text, next_due ~= '-' and digits(next_due) or '-', more and 1 or 0, fence}
 local reply = {'ok', now, next_due, answer[3], fence}
-local lines, granted = {}, {}
+local lines = {}
 local deadline = digits(now + fact('lease_ms'))
 local fenced = ' claim=1 fence=' .. fence .. ' seq='
 local ending = ' since=' .. now_text .. ' by=' .. worker
@@ -117,11 +118,10 @@ for i = 1, chosen do
   else
     lines[to], lines[to + 1] = id, 'running ' .. chosen_heads[i] .. fenced .. chosen_seqs[i] .. ending
   end
-  granted[to], granted[to + 1] = deadline, id
 end
 write_sweep()
 call_many('HSET', state, lines)
-call_many('ZADD', leases, granted)
+add_backwards(leases, deadline, chosen_ids)
 write_plain()
 call_many('ZREM', fair, outrun or nil)
 write_lanes()

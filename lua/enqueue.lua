@@ -83,7 +83,7 @@ local function kept_out(name, rules)
       end
     else
       local scope = scope_of(value)
-      local cap = scope.cap or not scope.limit and tonumber(declared)
+      local cap = scope.cap or not scope.limit.is_set and tonumber(declared)
       if cap and held_in(scope) + queued >= cap then
         return kind, value, cap
       end

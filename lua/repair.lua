@@ -67,7 +67,7 @@ end
 
 --- Whether a job counts in a scope.
 local function is_held(job, scope)
-  return job and is_claimed(job) and job.lane and scope_of(scope).is_counted and
+  return job and is_claimed(job) and job.lane and is_counted(scope) and
     (job.lane .. '+'):find('+' .. scope .. '+', 1, true) ~= nil
 end
 

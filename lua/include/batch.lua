@@ -9,6 +9,16 @@ local function call_many(command, key, values)
   end
 end
 
+--- Add members to a sorted set, all with one score, the last one first. Where a small set is kept as one list, Redis looks
+--- for a member's place from the front, so members that ascend would each pass all those before them.
+local function add_backwards(key, score, members)
+  local values, count = {}, #members
+  for i = 1, count do
+    values[2 * i - 1], values[2 * i] = score, members[count + 1 - i]
+  end
+  call_many('ZADD', key, values)
+end
+
 --- The hash fields `names`, in order; false where there is none.
 local function read_many(key, names)
   if #names <= CHUNK then

@@ -53,24 +53,31 @@ local function move_job(job, name)
 end
 
 -- The open lanes, in order: those of Redis that this call has not met, read in pages, and those that it has.
-local page, page_at, page_offset, page_step, stored_open = nil, 1, 0, 4, nil
+local page, page_at, page_offset, page_step = nil, 1, 0, 4
+local stored_open = nil     -- the order of the lane at `page_at`, once it is known to be one that was not met
+
+-- What was read ahead of the page's lanes, by their places in it, up to `ahead_upto`: their first members, and the lines
+-- and specs of their heads.
+local ahead_upto = 0
+local ahead_members, ahead_lines, ahead_specs = {}, {}, {}
+local head_member, head_line, head_spec = nil, nil, nil   -- those of the lane that was taken last
 
 --- The order of the open lane that comes first; nil if none of this priority, or a higher one, is left.
 local function first_open(priority)
-  stored_open = nil
-  while true do
-    if not page or page_at > #page then
-      if page_offset < 0 then
-        break
+  while not stored_open or known_lanes[page[page_at]] do
+    stored_open = nil
+    if page and page_at <= #page then
+      if known_lanes[page[page_at]] then
+        page_at = page_at + 2
+      else
+        stored_open = tonumber(page[page_at + 1])
       end
+    elseif page_offset < 0 then
+      break
+    else
       page = redis.call('ZRANGE', open, digits(page_offset), digits(page_offset + page_step - 1), 'WITHSCORES')
       page_offset = #page == 2 * page_step and page_offset + page_step or -1
-      page_step, page_at = math.min(page_step * 2, 100), 1
-    elseif known_lanes[page[page_at]] then
-      page_at = page_at + 2
-    else
-      stored_open = tonumber(page[page_at + 1])
-      break
+      page_step, page_at, ahead_upto = math.min(page_step * 2, 100), 1, 0
     end
   end
   local known = first_known()
@@ -81,36 +88,63 @@ local function first_open(priority)
   return order and order < (priority + 1) * RANK and order or nil
 end
 
+--- Read the heads of the page's lanes from `page_at` on, as many as may be served: one command for all their lines.
+local function look_ahead()
+  local places, ids = {}, {}
+  for at = page_at, #page, 2 do
+    if #places >= limit - chosen then
+      break
+    end
+    ahead_upto = at
+    if not known_lanes[page[at]] then
+      local shape = shape_of(page[at])
+      local members = first_members(shape)
+      places[#places + 1] = at
+      ids[#ids + 1] = members[1] and members[1]:sub(shape.id_from) or ''
+      ahead_members[at] = members
+    end
+  end
+  local lines, specs = read_many(state, ids), read_many(jobs, ids)
+  for i = 1, #places do
+    ahead_lines[places[i]], ahead_specs[places[i]] = lines[i], specs[i]
+  end
+end
+
 --- That lane.
 local function take_open(order)
   if order ~= stored_open then
     return first_known()
   end
-  return meet_lane(page[page_at], 'open', nil, page[page_at + 1])
+  if page_at > ahead_upto then
+    look_ahead()
+  end
+  local lane, members = meet_lane(page[page_at], 'open', nil, page[page_at + 1], order), ahead_members[page_at]
+  turn_page(lane, members, FIRST_STEP)
+  head_member, head_line, head_spec = members[1], ahead_lines[page_at], ahead_specs[page_at]
+  return lane
 end
 
 --- The line of a lane's first job, and its spec if it was read, too. Lines are read in steps that double, like those of
 --- the plain lists.
 local function line_of(lane, member)
-  local members, at = lane.members, lane.at
-  if members[at] ~= member then
+  local members, at, lines = lane.members, lane.at, lane.lines
+  if member == head_member then
+    return head_line, head_spec
+  elseif members[at] ~= member then
     return redis.call('HGET', state, id_of(lane, member))
-  end
-  if at > lane.read then
-    local step = lane.read_step
-    lane.read_step = step * 2
-    if step == 1 then
-      local id = id_of(lane, member)
-      return redis.call('HGET', state, id), redis.call('HGET', jobs, id)
-    end
+  elseif not lines or lines.members ~= members or at > lines.upto then
+    local step = lines and lines.step * 2 or at
     local ids = {}
     for i = at, math.min(at + math.min(step, limit - chosen) - 1, #members) do
       ids[#ids + 1] = id_of(lane, members[i])
     end
-    lane.lines, lane.specs = read_many(state, ids), read_many(jobs, ids)
-    lane.read_from, lane.read = at - 1, at - 1 + #ids
+    lines = {
+      members = members, from = at - 1, upto = at - 1 + #ids, step = step, lines = read_many(state, ids),
+      specs = read_many(jobs, ids),
+    }
+    lane.lines = lines
   end
-  return lane.lines[at - lane.read_from], lane.specs[at - lane.read_from]
+  return lines.lines[at - lines.from], lines.specs[at - lines.from]
 end
 
 --- In a fair queue a lane keeps its order when it loses its head for another reason than being served.
@@ -132,10 +166,10 @@ local function head_of(lane, member)
     return nil
   end
   -- What is to be found in the line of a job that was never claimed is known, so a plain search is enough.
-  local seq = member:match('^0*(%d+)', lane.shape.seq_from)
-  local ending = ' lane=' .. lane.name .. ' seq=' .. seq .. ' since='
-  local at = line:find(ending, 1, true)
-  if at and line:sub(1, 11) == 'ready task=' then
+  local shape = lane.shape
+  local seq = member:match('^0*(%d+)', shape.seq_from)
+  local at = line:find(shape.in_line .. seq .. ' since=', 1, true)
+  if at and line:find('ready task=', 1, true) == 1 then
     return line:sub(7, at + 5 + #lane.name), seq, spec, nil
   end
   job = read_line(line)

@@ -1,39 +1,39 @@
---[[ heap: the smallest first, for what a call has to look at in order. ]]
+--[[ heap: the smallest first, for what a call has to look at in order. An order and its value stand side by side: a table
+for each would cost more than all the rest. ]]
 
 --- Add `value` under `order`.
 local function heap_push(heap, order, value)
-  local at = #heap + 1
-  local entry = {order = order, value = value}
+  local at = #heap / 2 + 1
   while at > 1 do
     local parent = math.floor(at / 2)
-    if heap[parent].order <= order then
+    if heap[2 * parent - 1] <= order then
       break
     end
-    heap[at] = heap[parent]
+    heap[2 * at - 1], heap[2 * at] = heap[2 * parent - 1], heap[2 * parent]
     at = parent
   end
-  heap[at] = entry
+  heap[2 * at - 1], heap[2 * at] = order, value
 end
 
---- Remove and return the entry with the smallest order.
+--- Remove the entry with the smallest order, the first one.
 local function heap_pop(heap)
-  local first, last = heap[1], heap[#heap]
-  heap[#heap] = nil
-  local size, at = #heap, 1
+  local last = #heap
+  local order, value = heap[last - 1], heap[last]
+  heap[last - 1], heap[last] = nil, nil
+  local size, at = last / 2 - 1, 1
   if size == 0 then
-    return first
+    return
   end
   while at * 2 <= size do
     local child = at * 2
-    if child < size and heap[child + 1].order < heap[child].order then
+    if child < size and heap[2 * child + 1] < heap[2 * child - 1] then
       child = child + 1
     end
-    if last.order <= heap[child].order then
+    if order <= heap[2 * child - 1] then
       break
     end
-    heap[at] = heap[child]
+    heap[2 * at - 1], heap[2 * at] = heap[2 * child - 1], heap[2 * child]
     at = child
   end
-  heap[at] = last
-  return first
+  heap[2 * at - 1], heap[2 * at] = order, value
 end

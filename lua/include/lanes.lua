@@ -16,11 +16,12 @@ All of it is decided in Lua and written by `write_lanes` in the end.
 Keys: waiting lanes open blocked caps holders rates scheduled expiring fair
 Meta: fair
 Later: fair_clock fair_top
-Uses: batch meta scopes heap place digits
+Uses: batch meta scopes heap place digits memo
 ]]
 
 local RANK = 1e15       -- orders of one priority are below the next one's
 local FAIR_STEP = 10000 -- virtual time that one job of weight 1 takes
+local FIRST_STEP = 2       -- members in the first page of a lane: its head, and the next one
 local SCOPES_MAX = 100    -- scopes of a family that one call re-evaluates; claims go on with the rest
 
 local known_lanes, lane_list = {}, {}
@@ -35,11 +36,13 @@ local weights = {}
 local finished = {}       -- fair: keys whose finish time changed
 local opened = false      -- whether a lane may be served that could not before, or has more to serve
 local any_blocked = nil
+local promising = {}      -- lanes that were opened here, until they move on
+local promised = {}       -- scope → how many of them contain it
+local promised_until = {} -- scope → the last order among them
 
 local LANE_SHAPES = {known = {}, count = 0}
-local LANE_SHAPES_MAX = 4000
 
---- What a lane's name says. Names come again in every call, so what was made of them is remembered.
+--- What a lane's name says.
 local function shape_of(name)
   local shape = LANE_SHAPES.known[name]
   if shape then
@@ -57,13 +60,9 @@ local function shape_of(name)
   shape = {
     rank = tonumber(name:sub(1, 1)), digit = name:sub(1, 1), scopes = scopes, counted = counted, key = key,
     of_task = name:sub(2, 7) == '+task=', first = '[' .. name .. '|', last = '(' .. name .. '}',
-    seq_from = #name + 2, id_from = #name + 2 + 17,
+    seq_from = #name + 2, id_from = #name + 2 + 17, in_line = ' lane=' .. name .. ' seq=',
   }
-  if LANE_SHAPES.count == LANE_SHAPES_MAX then
-    LANE_SHAPES.known, LANE_SHAPES.count = {}, 0
-  end
-  LANE_SHAPES.known[name], LANE_SHAPES.count = shape, LANE_SHAPES.count + 1
-  return shape
+  return remember(LANE_SHAPES, name, shape, SHAPES_MAX)
 end
 
 --- Where a job with a place in line stands in its lane.
@@ -134,13 +133,13 @@ local function first_known()
   if front and front.where ~= 'open' then
     front = nil
   end
-  local top = open_lanes[1]
-  while top and (top.value.where ~= 'open' or top.value.order ~= top.order or top.value == front) do
+  local order, top = open_lanes[1], open_lanes[2]
+  while top and (top.where ~= 'open' or top.order ~= order or top == front) do
     heap_pop(open_lanes)
-    top = open_lanes[1]
+    order, top = open_lanes[1], open_lanes[2]
   end
-  if top and (not front or top.order <= front.order) then
-    return top.value
+  if top and (not front or order <= front.order) then
+    return top
   end
   return front
 end
@@ -159,15 +158,17 @@ local function reorder(lane, order)
   end
 end
 
---- Take note of a lane, and of where it stands so far: `open`, `blocked` on a scope, or nowhere (nil). `order` is a
---- number, or its text.
-local function meet_lane(name, where, on, order)
-  local text = order and (order:match('^%d+$') and padded(order) or padded(tonumber(order)))
+--- Take note of a lane, and of where it stands so far: `open`, `blocked` on a scope, or nowhere (nil). `text` is its order
+--- as Redis says it, `order` the same as a number.
+local function meet_lane(name, where, on, text, order)
+  if text and #text ~= 16 then
+    text = padded(text:match('^%d+$') and text or tonumber(text))
+  end
+  -- No more than 16 fields: a table that grows beyond that costs as much as three.
   local lane = {
-    name = name, shape = shape_of(name), where = where, on = on, order = tonumber(order), order_text = text,
-    was = where, was_on = on, was_text = text, added = nil, jobs = nil, members = nil, at = 1, objects = nil,
-    promises = nil, offset = 0, step = 2, last = nil, line = nil, spec = nil, lines = nil, specs = nil, read_from = 0,
-    read = 0, read_step = 1, limits = nil,
+    name = name, shape = shape_of(name), where = where, on = on, order = order or tonumber(text), order_text = text,
+    was = where, was_on = on, was_text = text, added = nil, objects = nil, limits = nil,
+    members = nil, at = 1, offset = 0, last = nil,
   }
   known_lanes[name] = lane
   lane_list[#lane_list + 1] = lane
@@ -190,10 +191,12 @@ local function meet_lanes(names)
   local places = read_many(lanes, unknown)
   for i = 1, #unknown do
     local where, on, order
-    if places[i] then
+    if places[i] and places[i]:sub(1, 5) == 'open ' then
+      where, order = 'open', places[i]:sub(6)
+    elseif places[i] then
       where, on, order = places[i]:match('^(%l+) ?(%S*) (%d+)$')
     end
-    local lane = meet_lane(unknown[i], where, where == 'blocked' and on or nil, order)
+    local lane = meet_lane(unknown[i], where, on, order)
     if where == 'open' then
       stand(lane)
     end
@@ -288,10 +291,10 @@ end
 --- at here, so it keeps nobody waiting who comes later in this call.
 local function moved_on(lane, refused_by)
   local names = lane.shape.scopes
-  if lane.promises then
-    lane.promises = nil
+  if promising[lane] then
+    promising[lane] = nil
     for i = 1, #names do
-      scope_of(names[i]).promised = 0
+      promised[names[i]] = 0
     end
   end
   if not may_be_blocked() then
@@ -320,18 +323,18 @@ local function place(lane, order)
         await_no_more(scope)
       end
     end
-    local promised = order > (scope.promised_until or 0) and scope.promised or 0
-    if not has_room(scope, promised) or scope.rate and promised > 0 then
+    local before = order > (promised_until[scope.name] or 0) and promised[scope.name] or 0
+    if not has_room(scope, before) or scope.rate and before > 0 then
       block(lane, scope.name)
       return
     end
   end
   for i = 1, #wanted do
-    local scope = wanted[i]
-    scope.promised = scope.promised + 1
-    scope.promised_until = math.max(scope.promised_until or 0, order)
+    local name = wanted[i].name
+    promised[name] = (promised[name] or 0) + 1
+    promised_until[name] = math.max(promised_until[name] or 0, order)
   end
-  lane.promises = true
+  promising[lane] = true
   open_lane(lane)
 end
 
@@ -365,6 +368,26 @@ local function put(lane, seq, id, job)
   opened = opened or lane.where == 'open'
 end
 
+--- A page of a lane's members was read. One that is not full is the last one; its entries may still be to be served.
+local function turn_page(lane, members, step)
+  lane.members, lane.at, lane.offset, lane.last = members, 1, lane.offset + #members, #members < step
+end
+
+--- The first page of a lane of this shape.
+local function first_members(shape)
+  return redis.call('ZRANGEBYLEX', waiting, shape.first, shape.last, 'LIMIT', '0',
+    digits(FIRST_STEP))
+end
+
+--- Read the next page of a lane's members. Pages begin small and double.
+local function read_page(lane)
+  local step = math.min(lane.offset + FIRST_STEP, 100)
+  local shape = lane.shape
+  turn_page(lane, redis.call('ZRANGEBYLEX', waiting, shape.first, shape.last, 'LIMIT', digits(lane.offset), digits(step)),
+    step)
+  return lane.members
+end
+
 --- The first member of a lane; nil if there is none.
 local function peek(lane)
   local members = lane.members
@@ -379,11 +402,7 @@ local function peek(lane)
     elseif stored or lane.last then
       break
     else
-      members = redis.call('ZRANGEBYLEX', waiting, lane.shape.first, lane.shape.last, 'LIMIT', digits(lane.offset),
-        digits(lane.step))
-      -- A page that is not full is the last one. Its entries may still be to be served.
-      lane.members, lane.at, lane.read, lane.last = members, 1, 0, #members < lane.step
-      lane.offset, lane.step = lane.offset + #members, math.min(lane.step * 2, 100)
+      members = read_page(lane)
     end
     stored = members[lane.at]
   end

@@ -9,15 +9,42 @@ the others in the same call and nothing of it reaches Redis. `write_scopes` writ
 
 Keys: caps holders rates scheduled expiring
 Meta: caps_by_key
-Uses: batch meta
+Uses: batch meta memo
 ]]
 
+local SHAPES_MAX = 4000   -- names, and limits, that are remembered
+
 local known_scopes = {}
+local rate_scopes = {}    -- those of them that are rates
 local holders_in, holders_out = {}, {}
 local all_holders = nil
 
---- The stored limit of a scope or a family: `10`, `none`, `100/60000ms/1`; nil if there is none. What this call has
---- read, or is going to store, is in `families`.
+local LIMIT_SHAPES = {known = {}, count = 0}
+
+--- What a stored limit says (`10`, `none`, `100/60000ms/1`, and who set it): the cap or the rate that it is; neither
+--- if it takes any number.
+local function limit_shape(stored)
+  local shape = LIMIT_SHAPES.known[stored]
+  if shape then
+    return shape
+  end
+  local limit = stored:match('^%S+')
+  local most, window_ms, burst = (limit or ''):match('^(%d+)/(%d+)ms/(%d+)$')
+  shape = {cap = tonumber(limit), said = tonumber(limit) and limit or 'null', is_set = limit ~= nil, rate = nil}
+  if most and tonumber(most) == 0 then
+    shape.cap = 0
+  elseif most then
+    local interval_us = math.ceil(window_ms * 1000 / most)
+    shape.rate, shape.said = true, most .. ',' .. window_ms .. ',' .. burst
+    shape.interval_us, shape.slack_us = interval_us, (burst - 1) * interval_us
+  end
+  return remember(LIMIT_SHAPES, stored, shape, SHAPES_MAX)
+end
+
+local NO_LIMIT = {said = 'null'}
+
+--- The stored limit of a scope or a family, nil if there is none. What this call has read, or is going to store, is in
+--- `families`.
 local families = {}
 local function limit_of(name, family)
   local own = facts.caps_by_key and name ~= family and
@@ -25,14 +52,12 @@ local function limit_of(name, family)
   if not own and families[family] == nil then
     families[family] = redis.call('HGET', caps, family)
   end
-  own = own or families[family]
-  return own and own:match('^%S+')
+  return own or families[family]
 end
 
 local SCOPE_SHAPES = {known = {}, count = 0}
-local SCOPE_SHAPES_MAX = 4000
 
---- What a scope's name says. Names come again in every call, so what was made of them is remembered.
+--- What a scope's name says.
 local function scope_shape(name)
   local shape = SCOPE_SHAPES.known[name]
   if shape then
@@ -41,13 +66,9 @@ local function scope_shape(name)
   local family = name:match('^[^=]*')
   shape = {
     family = family, is_counted = family ~= 'fair' and not family:find('@', 1, true),
-    first = '[' .. name .. '|', last = '(' .. name .. '}',
+    first = '[' .. name .. '|', last = '(' .. name .. '}', said_of = nil, said = nil,
   }
-  if SCOPE_SHAPES.count == SCOPE_SHAPES_MAX then
-    SCOPE_SHAPES.known, SCOPE_SHAPES.count = {}, 0
-  end
-  SCOPE_SHAPES.known[name], SCOPE_SHAPES.count = shape, SCOPE_SHAPES.count + 1
-  return shape
+  return remember(SCOPE_SHAPES, name, shape, SHAPES_MAX)
 end
 
 --- Whether claimed jobs of a scope are its holders. Those of a rate are not, nor those of a fair queue's key.
@@ -67,46 +88,30 @@ local function count_out(name)
   end
 end
 
---- What is known of a scope in this call: `cap` (nil: it takes any number), `rate`, and what was counted on.
+--- What is known of a scope in this call: its `limit`, the `cap` (nil: it takes any number) or the `rate` that it is, and
+--- what was counted on.
 local function scope_of(name)
   local scope = known_scopes[name]
   if scope then
     return scope
   end
   local shape = scope_shape(name)
-  local family = shape.family
+  local stored
+  if shape.family == 'task' then
+    stored = families[name] or redis.call('HGET', caps, name)
+  elseif shape.family ~= 'fair' then
+    stored = limit_of(name, shape.family)
+  end
+  local limit = stored and limit_shape(stored) or NO_LIMIT
   scope = {
-    name = name, shape = shape, is_counted = shape.is_counted, delta = counted_out[name] or 0, promised = 0,
-    promised_until = nil, limit = nil, cap = nil, text = nil, stored = nil, rate = nil,
+    name = name, shape = shape, limit = limit, cap = limit.cap, rate = limit.rate, delta = counted_out[name] or 0,
+    stored = nil,
   }
   known_scopes[name] = scope
-  local limit
-  if family == 'task' then
-    limit = families[name] or redis.call('HGET', caps, name)
-    limit = limit and limit:match('^%S+')
-  elseif family ~= 'fair' then
-    limit = limit_of(name, family)
-  end
-  if not limit then
-    return scope
-  end
-  scope.limit = limit
-  if limit == 'none' then
-    return scope
-  end
-  scope.cap = tonumber(limit)
-  if scope.cap then
-    return scope
-  end
-  local most, window_ms, burst = limit:match('^(%d+)/(%d+)ms/(%d+)$')
-  scope.cap = tonumber(most)
-  if scope.cap and scope.cap > 0 then
-    scope.rate, scope.cap = limit, nil
-    scope.text = '["' .. name .. '",' .. most .. ',' .. window_ms .. ',' .. burst .. ']'
-    scope.interval_us = math.ceil(window_ms * 1000 / most)
-    scope.slack_us = (burst - 1) * scope.interval_us
+  if scope.rate then
     scope.arrival_us = tonumber(redis.call('HGET', rates, name)) or 0
     scope.resumes = tonumber(redis.call('ZSCORE', scheduled, 'rate|' .. name))
+    rate_scopes[#rate_scopes + 1] = scope
   end
   return scope
 end
@@ -130,7 +135,8 @@ local function has_room(scope, more)
   if not scope.stored then
     -- No scope can have more holders than there are: a cap that is far away need not be counted.
     all_holders = all_holders or redis.call('ZCARD', holders)
-    if math.max(0, all_holders + scope.delta) + more < scope.cap then
+    local most = all_holders + scope.delta
+    if (most > 0 and most or 0) + more < scope.cap then
       return true
     end
   end
@@ -145,15 +151,16 @@ local function acquire(scope, at)
   if scope.rate then
     -- Asked anew even if its resume is awaited: the limit may have changed since.
     -- After a change of the limit the time may lie further ahead than any that this limit gives.
-    local furthest = at * 1000 + scope.slack_us + scope.interval_us
+    local limit = scope.limit
+    local furthest = at * 1000 + limit.slack_us + limit.interval_us
     local begins = math.max(math.min(scope.arrival_us, furthest), at * 1000)
-    if begins - at * 1000 > scope.slack_us then
-      scope.resumes = math.ceil((begins - scope.slack_us) / 1000)
+    if begins - at * 1000 > limit.slack_us then
+      scope.resumes = math.ceil((begins - limit.slack_us) / 1000)
       scope.awaited = true
       return false
     end
     scope.before_us = scope.arrival_us
-    scope.arrival_us = begins + scope.interval_us
+    scope.arrival_us = begins + limit.interval_us
   else
     scope.delta = scope.delta + 1
   end
@@ -194,8 +201,8 @@ end
 local function hold(taken, id)
   for i = 1, #taken do
     local scope = taken[i]
-    if scope.is_counted then
-      holders_in[#holders_in + 1], holders_in[#holders_in + 2] = '0', scope.name .. '|' .. id
+    if scope.shape.is_counted then
+      holders_in[#holders_in + 1] = scope.name .. '|' .. id
     elseif scope.rate then
       scope.spent = true
     end
@@ -204,17 +211,17 @@ end
 
 --- The scopes and the limits in force, as a claimed event carries them; `[]` without the brackets.
 local function limits_in_force(taken)
-  local parts = {}
+  local text
   for i = 1, #taken do
-    local scope = taken[i]
-    if scope.is_counted and not scope.text then
-      scope.text = '["' .. scope.name .. '",' .. (scope.limit and tonumber(scope.limit) and scope.limit or 'null') .. ']'
-    end
-    if scope.text then
-      parts[#parts + 1] = scope.text
+    local scope, shape = taken[i], taken[i].shape
+    if scope.rate or shape.is_counted then
+      if shape.said_of ~= scope.limit then
+        shape.said_of, shape.said = scope.limit, '["' .. scope.name .. '",' .. scope.limit.said .. ']'
+      end
+      text = text and text .. ',' .. shape.said or shape.said
     end
   end
-  return table.concat(parts, ',')
+  return text or ''
 end
 
 --- Whether anything here will be written; then all its keys are checked, since after the first write nothing may fail.
@@ -226,12 +233,13 @@ end
 --- Write the holders, and what rates were spent or are awaited.
 local function write_scopes()
   call_many('ZREM', holders, holders_out)
-  call_many('ZADD', holders, holders_in)
-  if not next(known_scopes) then
+  add_backwards(holders, '0', holders_in)
+  if #rate_scopes == 0 then
     return
   end
   local arrivals, resumes, deadlines, resumed = {}, {}, {}, {}
-  for name, scope in pairs(known_scopes) do
+  for i = 1, #rate_scopes do
+    local scope, name = rate_scopes[i], rate_scopes[i].name
     if scope.spent then
       arrivals[#arrivals + 1], arrivals[#arrivals + 2] = name, string.format('%.0f', scope.arrival_us)
       deadlines[#deadlines + 1] = math.ceil(scope.arrival_us / 1000)
