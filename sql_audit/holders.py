@@ -120,10 +120,14 @@ class Holders:
         self.keys: dict[str, int] = {}
         self.limits.known.clear()
         self.limits.whole = False
+        self.forget_rates()
+        self._agreed: set[tuple[str | None, str | None, str | None]] = set()
+
+    def forget_rates(self) -> None:
+        """What is spent counts no more: times from now on may be those of another clock."""
         self._rates: dict[str, tuple[int, int, int, int]] = {}
         """Rate's scope → theoretical arrival time in µs, and the rate that it was reckoned with."""
         self._rates_max = 1_000
-        self._agreed: set[tuple[str | None, str | None, str | None]] = set()
 
     def hold(self, task: str | None, held: Sequence[str]) -> None:
         """A claim is in force."""

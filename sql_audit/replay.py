@@ -345,6 +345,10 @@ class Replay:
         elif reason == "replid_changed":
             says = "Redis went on with another history"
             self._lost(row, before, 0, f"{says}: what followed {before}, if anything, is lost")
+        if reason != "attached":
+            # Another server, whose clock may be behind: Redis has dropped what had run out by the
+            # clock before.
+            self.holders.forget_rates()
         if told is None or reason in ("attached", "outbox_lost"):
             self._forget()
             if fresh:

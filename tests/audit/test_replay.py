@@ -254,6 +254,21 @@ def test_a_rate_takes_its_burst_and_then_one_by_one(seed: int) -> None:
     assert found.job_id == "e"
 
 
+def test_a_server_whose_clock_is_behind_is_not_held_to_the_one_before(log: MemoryWriter) -> None:
+    """Redis had dropped what was spent of the rate when it had run out, before a replica with another clock took
+    over. (Found by the simulator.)"""
+    log.queue_event("cap_changed", "tenant@1s", None, "1/1000ms/1", 1)
+    enqueue(log, "a", "b", lane="2+tenant@1s=acme")
+    rate = [["tenant@1s=acme", 1, 1000, 1]]
+    log.jobs("claimed", ["a", 1, rate])
+    last = f"{log.epoch}-{log.seq}"
+    log.now_ms -= 4_000
+    log.begin(log.epoch + 1, "replid_changed", last)
+    log.jobs("claimed", ["b", 1, rate])
+
+    assert replay(log).violations == []
+
+
 def test_a_rate_of_none_lets_nobody_in(log: MemoryWriter) -> None:
     log.queue_event("cap_changed", "tenant@1s=acme", None, "0/1000ms/1", 1)
     enqueue(log, "a")
