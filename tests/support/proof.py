@@ -16,22 +16,33 @@ _ENDS = {
 }
 
 
-def unproved(entries: Iterable[Entry]) -> list[str]:
-    """Claims that the log does not justify: a scope that it names was full already."""
-    found = []
-    tasks: dict[str, str] = {}
-    claimed: dict[str, set[str]] = {}
-    for entry in entries:
+class Proof:
+    """The claims in force, entry by entry, and whether each was justified."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, str] = {}
+        self._claimed: dict[str, set[str]] = {}
+
+    def add(self, entry: Entry) -> list[str]:
+        """What the next entry claims though a scope that it names was full already."""
+        found = []
         for event in entry.jobs:
             if entry.event is Event.ENQUEUED:
-                tasks[event.job_id] = f"task={event.fields['task']}"
+                self._tasks[event.job_id] = f"task={event.fields['task']}"
             elif entry.event is Event.CLAIMED:
-                found += [f"{entry.id}: {event.job_id}, {why}" for why in _full(event, claimed)]
+                full = _full(event, self._claimed)
+                found += [f"{entry.id}: {event.job_id}, {why}" for why in full]
                 listed = {each[0] for each in event.fields["scopes"] or []}
-                claimed[event.job_id] = listed | {tasks[event.job_id]}
+                self._claimed[event.job_id] = listed | {self._tasks[event.job_id]}
             elif entry.event in _ENDS:
-                claimed.pop(event.job_id, None)
-    return found
+                self._claimed.pop(event.job_id, None)
+        return found
+
+
+def unproved(entries: Iterable[Entry]) -> list[str]:
+    """Claims that the log does not justify: a scope that it names was full already."""
+    proof = Proof()
+    return [why for entry in entries for why in proof.add(entry)]
 
 
 def _full(event: JobEvent, claimed: dict[str, set[str]]) -> list[str]:
