@@ -19,14 +19,15 @@ import json
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
+from sql_audit.beside import Beside
 from sql_audit.errors import AuditUnavailable, AuditUrlInvalid, PlaceTaken
 from sql_audit.statements import POSTGRESQL, SQLITE, of_rows
 
@@ -47,7 +48,11 @@ CHECKPOINT_PAGES: Final = 4_000
 SQLITE_ROWS: Final = 256
 """Rows in one INSERT into SQLite: a quarter less time than one by one."""
 
-Row = tuple[Any, ...]
+ROWS_BESIDE: Final = 500
+"""Rows from which on a thread pays that works beside SQLite."""
+
+Row = Sequence[Any]
+T = TypeVar("T")
 
 
 class Rows(list[Row]):
@@ -58,8 +63,23 @@ class Rows(list[Row]):
     def text(self) -> str:
         """The rows as COPY has them, made once."""
         if self._text is None:
-            self._text = copy_text(self)
+            self._text = self._make_text()
         return self._text
+
+    def _make_text(self) -> str:
+        return copy_text(self)
+
+
+class EventRows(Rows):
+    """Rows of job_event, whose lines are there already."""
+
+    def __init__(self, rows: Iterable[Row], lines: Sequence[str] | None = None) -> None:
+        """``lines``: the rows as :func:`plain_line` says them."""
+        super().__init__(rows)
+        self._lines = lines
+
+    def _make_text(self) -> str:
+        return copy_text(self, self._lines)
 
 
 def normalise(text: str) -> URL:
@@ -226,28 +246,32 @@ class Database:
         return connection.exec_driver_sql(POSTGRESQL.JOBS, (queue, ids)).fetchall()
 
     def insert_events(
-        self,
-        connection: Connection,
-        rows: list[Row],
-        lines: str,
-        meanwhile: Callable[[], object] | None = None,
-    ) -> None:
-        """Append rows of job_event, in the order of their numbers; ``lines``: the same as
-        ``copy_text`` says them.
-
-        ``meanwhile`` is called once all of it is sent and PostgreSQL still works on it; on SQLite, and if
-        there are no rows, it is not called.
+        self, connection: Connection, rows: EventRows, meanwhile: Callable[[], T]
+    ) -> T:
+        """Append rows of job_event, in the order of their numbers. Returns what ``meanwhile`` does, which is called
+        while the database works on them.
         """
         if not rows:
-            return
+            return meanwhile()
         if self.dialect == "sqlite":
-            _insert_many(connection, SQLITE.INSERT_EVENTS, rows)
-            return
+            if len(rows) < ROWS_BESIDE:
+                _insert_many(connection, SQLITE.INSERT_EVENTS, rows)
+                return meanwhile()
+            beside = Beside(meanwhile)
+            try:
+                _insert_many(connection, SQLITE.INSERT_EVENTS, rows)
+            finally:
+                beside.wait()
+            return beside.result()
         bounds = (rows[0][0], *rows[0][1:3], *rows[-1][1:3])
         taken = connection.exec_driver_sql(POSTGRESQL.TAKEN, bounds).first()
         if taken is not None:
             raise PlaceTaken(queue=rows[0][0], number=f"{taken[0]}-{taken[1]}")
-        self._copy(connection, POSTGRESQL.COPY_EVENTS, lines, meanwhile)
+        made: list[T] = []
+        self._copy(
+            connection, POSTGRESQL.COPY_EVENTS, rows.text(), lambda: made.append(meanwhile())
+        )
+        return made[0]
 
     def put_jobs(self, connection: Connection, new: Rows, old: Rows) -> None:
         """Write rows of ``job``: ``new`` have no row yet, ``old`` have one."""
@@ -279,7 +303,7 @@ class Database:
             connection.exec_driver_sql(SQLITE.COUNT_MINUTES, list(rows))
             return
         # Those that count into the same row take its lock in the same order.
-        columns = [list(column) for column in zip(*sorted(rows), strict=True)]
+        columns = [list(column) for column in zip(*sorted(map(tuple, rows)), strict=True)]
         connection.exec_driver_sql(POSTGRESQL.COUNT_MINUTES, tuple(columns))
 
     def _stage(self, connection: Connection, statement: str, rows: Rows) -> None:
@@ -324,7 +348,7 @@ def _insert_many(connection: Connection, statement: str, rows: Sequence[Row]) ->
     if many:
         blocks = [tuple(chain.from_iterable(rows[n : n + size])) for n in range(0, many, size)]
         connection.exec_driver_sql(of_rows(statement, size), blocks)
-    connection.exec_driver_sql(statement, list(rows[many:]))
+    connection.exec_driver_sql(statement, list(map(tuple, rows[many:])))
 
 
 def _set_up_sqlite(connection: sqlite3.Connection, *, writer: bool) -> None:

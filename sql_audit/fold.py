@@ -15,21 +15,36 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any, ClassVar, Final
 
 from rq_core.history import BEGINNINGS
 from rq_core.machine import CLAIMED_STATES, JOB_EVENT_FIELDS, Event, State
 from sql_audit.database import Rows, plain_line
 from sql_audit.entries import Intake, clean, to_json
-from sql_audit.schema import (
-    ATTEMPT_COLUMNS,
-    GONE,
-    JOB_COLUMNS,
-    LOST,
-    QUARANTINED,
-    TERMINAL_STATES,
+from sql_audit.rows import (
+    CLAIM_CLAIMED_AT,
+    CLAIM_ENDED_AT,
+    CLAIM_NUMBER,
+    CLAIM_OUTCOME,
+    CLAIM_RAN,
+    JOB_CLAIMED_AT,
+    JOB_CLAIMS,
+    JOB_DUE,
+    JOB_FENCE,
+    JOB_FINISHED_AT,
+    JOB_LAST_EPOCH,
+    JOB_LAST_SEQ,
+    JOB_READY_AT,
+    JOB_REASON,
+    JOB_SINCE,
+    JOB_STATE,
+    JOB_TASK,
+    JOB_WORKER,
+    Attempt,
+    Job,
 )
+from sql_audit.schema import GONE, LOST, QUARANTINED, TERMINAL_STATES
 
 EventRow = tuple[Any, ...]
 """One row of job_event, in the order of schema.EVENT_COLUMNS."""
@@ -48,72 +63,6 @@ _NULL: Final = "\0"
 """Null in a plain line."""
 _LIVE: Final = frozenset(str(s) for s in State)
 
-
-class Job:
-    """One row of ``job``."""
-
-    __slots__ = JOB_COLUMNS
-
-    def __init__(self, queue: str, job_id: str, *, complete: bool) -> None:
-        self.job_id = job_id
-        self.queue = queue
-        self.task: str | None = None
-        self.priority: str | None = None
-        self.state: str = GONE
-        self.claims = self.failures = self.losses = self.unknown = 0
-        self.max_attempts: int | None = None
-        self.max_losses: int | None = None
-        self.seq: int | None = None
-        self.enqueued_at_ms: int | None = None
-        self.due_ms: int | None = None
-        self.ready_at_ms: int | None = None
-        self.claimed_at_ms: int | None = None
-        self.finished_at_ms: int | None = None
-        self.since_ms: int | None = None
-        self.worker: str | None = None
-        self.fence: str | None = None
-        self.reason: str | None = None
-        self.error_type: str | None = None
-        self.error_message: str | None = None
-        self.digest: str | None = None
-        self.complete = int(complete)
-        self.last_epoch = self.last_seq = 0
-        self.lane: str | None = None
-
-    @classmethod
-    def of_row(cls, row: Sequence[Any]) -> Job:
-        """From a row in the order of JOB_COLUMNS."""
-        job = cls.__new__(cls)
-        for name, value in zip(JOB_COLUMNS, row, strict=True):
-            setattr(job, name, value)
-        return job
-
-
-class Attempt:
-    """One row of ``job_attempt``."""
-
-    __slots__ = ATTEMPT_COLUMNS
-
-    def __init__(self, job: Job, fence: str, claim: int | None) -> None:
-        self.job_id = job.job_id
-        self.queue = job.queue
-        self.fence = fence
-        self.claim = claim
-        self.task = job.task
-        self.worker: str | None = None
-        self.ready_at_ms: int | None = None
-        self.claimed_at_ms: int | None = None
-        self.ended_at_ms: int | None = None
-        self.waited_ms: int | None = None
-        self.ran_ms: int | None = None
-        self.outcome: str | None = None
-        self.error_type: str | None = None
-        self.error_message: str | None = None
-        self.scopes: str | None = None
-
-
-job_row: Final[Callable[[Job], tuple[Any, ...]]] = attrgetter(*JOB_COLUMNS)
-attempt_row: Final[Callable[[Attempt], tuple[Any, ...]]] = attrgetter(*ATTEMPT_COLUMNS)
 
 _IN_COLUMNS: Final[dict[Event, frozenset[str]]] = {
     Event.ENQUEUED: frozenset({"id", "task"}),
@@ -149,7 +98,7 @@ class Folder:
         """
         self.queue = queue
         self.at_ms = at_ms
-        self.jobs: dict[str, Job] = {job.job_id: job for job in map(Job.of_row, known)}
+        self.jobs: dict[str, Job] = {job.job_id: job for job in map(Job, known)}
         self.known: Final = frozenset(self.jobs)
         self.touched: dict[str, Job] = {}
         self.begun: dict[tuple[str, str], Attempt] = {}
@@ -167,18 +116,15 @@ class Folder:
     def job_rows(self) -> tuple[Rows, Rows]:
         """Rows of ``job``: the new ones, and those that replace a row."""
         if not self.known:
-            return Rows(map(job_row, self.touched.values())), Rows()
+            return Rows(self.touched.values()), Rows()
         new, old = Rows(), Rows()
         for job_id, job in self.touched.items():
-            (old if job_id in self.known else new).append(job_row(job))
+            (old if job_id in self.known else new).append(job)
         return new, old
 
     def attempt_rows(self) -> tuple[Rows, Rows]:
         """Rows of ``job_attempt``: the new ones, and those of which a row may exist."""
-        return (
-            Rows(map(attempt_row, self.begun.values())),
-            Rows(map(attempt_row, self.resumed.values())),
-        )
+        return Rows(self.begun.values()), Rows(self.resumed.values())
 
     @property
     def attempts(self) -> Iterable[Attempt]:
@@ -254,7 +200,7 @@ class Folder:
         job = self.jobs.get(job_id)
         if job is None:
             complete = intake.event in BEGINNINGS
-            job = self.jobs[job_id] = Job(self.queue, job_id, complete=complete)
+            job = self.jobs[job_id] = Job.new(self.queue, job_id, complete=complete)
         self.touched[job_id] = job
         job.last_epoch, job.last_seq = intake.id
         job.since_ms = self.at_ms
@@ -303,7 +249,7 @@ class Folder:
         attempt = self.begun.get(key) or self.resumed.get(key)
         if attempt is None:
             in_force = job.fence == fence
-            attempt = Attempt(job, fence, job.claims if in_force else None)
+            attempt = Attempt.new(job, fence, job.claims if in_force else None)
             if in_force:
                 # What _claimed knew in an earlier batch.
                 attempt.worker = job.worker
@@ -329,25 +275,20 @@ class Folder:
             columns["digest"], columns["lane"], self._enqueued_details(intake), strict=True,
         ):  # fmt: skip
             job = jobs.get(job_id)
-            if job is None:
-                job = jobs[job_id] = Job(queue, job_id, complete=True)
-            else:
+            state, ready = (_READY, at_ms) if due is None else (_SCHEDULED, None)
+            complete = 1
+            if job is not None:
                 if job.fence is not None:
                     self._lose_claim(job, at_ms)
-                # An id that is used again begins anew, but for what its first use was told.
-                job.claims = job.failures = job.losses = job.unknown = 0
-                job.reason = job.error_type = job.error_message = job.fence = job.worker = None
-                job.claimed_at_ms = job.finished_at_ms = None
-            touched[job_id] = job
-            job.last_epoch, job.last_seq = epoch, seq
-            job.since_ms = job.enqueued_at_ms = at_ms
-            job.task, job.priority, job.seq, job.digest = task, priority, place, digest
-            job.lane, job.max_attempts, job.max_losses = lane, attempts, losses
-            job.due_ms = due
-            if due is None:
-                job.state, job.ready_at_ms = _READY, at_ms
-            else:
-                job.state, job.ready_at_ms = _SCHEDULED, None
+                # An id that is used again begins anew.
+                complete = job.complete
+            touched[job_id] = jobs[job_id] = Job(
+                (
+                    job_id, queue, task, priority, state, 0, 0, 0, 0, attempts, losses, place,
+                    at_ms, due, ready, None, None, at_ms, None, None, None, None, None, digest,
+                    complete, epoch, seq, lane,
+                )
+            )  # fmt: skip
             append((queue, epoch, seq, ordinal, "enqueued", at_ms, job_id, None, by, task, detail))
             append_line(
                 f"{head}{ordinal}{middle}{job_id}\t\0\t{by}"
@@ -395,7 +336,7 @@ class Folder:
 
     def _claimed(self, intake: Intake) -> None:
         at_ms, (epoch, seq), by, fence = self.at_ms, intake.id, intake.by, str(intake.id)
-        queue, begun = self.queue, self.begun
+        queue, begun, jobs, touched = self.queue, self.begun, self.jobs, self.touched
         head, middle = f"{queue}\t{epoch}\t{seq}\t", f"\tclaimed\t{at_ms}\t"
         append, append_line = self.events.append, self.lines.append
         columns = intake.columns
@@ -407,20 +348,25 @@ class Folder:
             self._details_of(intake),
             strict=True,
         ):
-            job = self._job(job_id, intake)
-            if job.fence is not None:
+            job = jobs.get(job_id)
+            if job is None:
+                job = self._job(job_id, intake)
+            elif job[JOB_FENCE] is not None:
                 self._lose_claim(job, at_ms)
-            job.state = _RUNNING
-            job.claims, job.fence, job.worker, job.claimed_at_ms = claim, fence, by, at_ms
-            attempt = begun[job_id, fence] = Attempt(job, fence, claim)
-            attempt.worker = by
-            attempt.ready_at_ms = ready = job.ready_at_ms
-            attempt.claimed_at_ms = at_ms
-            if scopes is not None:
-                attempt.scopes = to_json(scopes)
-            if ready is not None:
-                attempt.waited_ms = at_ms - ready if at_ms > ready else 0
-            task = job.task
+            touched[job_id] = job
+            task, ready = job[JOB_TASK], job[JOB_READY_AT]
+            job[JOB_STATE], job[JOB_CLAIMS], job[JOB_FENCE] = _RUNNING, claim, fence
+            job[JOB_WORKER] = by
+            job[JOB_CLAIMED_AT] = job[JOB_SINCE] = at_ms
+            job[JOB_DUE] = job[JOB_REASON] = None
+            job[JOB_LAST_EPOCH], job[JOB_LAST_SEQ] = epoch, seq
+            waited = None if ready is None else at_ms - ready if at_ms > ready else 0
+            begun[job_id, fence] = Attempt(
+                (
+                    job_id, queue, fence, claim, task, by, ready, at_ms, None, waited, None, None,
+                    None, None, None if scopes is None else to_json(scopes),
+                )
+            )  # fmt: skip
             append((queue, epoch, seq, ordinal, "claimed", at_ms, job_id, claim, by, task, detail))
             append_line(
                 f"{head}{ordinal}{middle}{job_id}\t{claim}\t{by}"
@@ -429,20 +375,30 @@ class Folder:
 
     def _succeeded(self, intake: Intake) -> None:
         queue, at_ms, (epoch, seq), by = self.queue, self.at_ms, intake.id, intake.by
+        begun, jobs, touched = self.begun, self.jobs, self.touched
         head, middle = f"{queue}\t{epoch}\t{seq}\t", f"\tsucceeded\t{at_ms}\t"
         append, append_line = self.events.append, self.lines.append
         columns = intake.columns
         for ordinal, job_id, fence, detail in zip(
             intake.ordinals, columns["id"], columns["fence"], self._details_of(intake), strict=True
         ):
-            job = self._job(job_id, intake)
-            claim = self._end(job, fence, Event.SUCCEEDED)
-            if job.fence != fence:
+            job, attempt = jobs.get(job_id), begun.get((job_id, fence))
+            if job is None:
+                job = self._job(job_id, intake)
+            if attempt is None:
+                claim = self._end(job, fence, Event.SUCCEEDED)
+            else:
+                claim, claimed_at_ms = attempt[CLAIM_NUMBER], attempt[CLAIM_CLAIMED_AT]
+                attempt[CLAIM_OUTCOME], attempt[CLAIM_ENDED_AT] = "succeeded", at_ms
+                attempt[CLAIM_RAN] = at_ms - claimed_at_ms if at_ms > claimed_at_ms else 0
+            if job[JOB_FENCE] != fence:
                 self._lose_claim(job, at_ms)
-            job.state = "succeeded"
-            job.finished_at_ms = at_ms
-            job.fence = job.worker = None
-            task = job.task
+            touched[job_id] = job
+            task = job[JOB_TASK]
+            job[JOB_STATE] = "succeeded"
+            job[JOB_FINISHED_AT] = job[JOB_SINCE] = at_ms
+            job[JOB_FENCE] = job[JOB_WORKER] = job[JOB_DUE] = job[JOB_REASON] = None
+            job[JOB_LAST_EPOCH], job[JOB_LAST_SEQ] = epoch, seq
             append(
                 (queue, epoch, seq, ordinal, "succeeded", at_ms, job_id, claim, by, task, detail)
             )

@@ -30,7 +30,8 @@ from rq_core.machine import JOB_EVENT_FIELDS, Event, State
 from sql_audit import minutes
 from sql_audit.database import Database, Rows
 from sql_audit.entries import Intake, Quarantined, pack, take
-from sql_audit.fold import EventRow, Folder, Job, attempt_row, job_row
+from sql_audit.fold import EventRow, Folder
+from sql_audit.rows import Attempt, Job
 from sql_audit.schema import EVENT_COLUMNS, GONE, LOST, QUARANTINED, mirror_loss
 from sql_audit.source import OutboxSource, RawFields
 
@@ -400,7 +401,7 @@ def folded(
     rows: Iterable[EventRow],
     orphaned: Sequence[Range],
     ends: Sequence[Mark] = (),
-) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+) -> tuple[list[Job], list[Attempt]]:
     """The rows of ``job`` and of ``job_attempt`` that jobs have by their surviving events.
 
     A job without any was Redis' once, and is ``lost``: what it was says the fold of all its events.
@@ -433,7 +434,7 @@ def folded(
             job.fence = job.worker = job.due_ms = None
         jobs.append(job)
     attempts = [*surviving.begun.values(), *surviving.resumed.values()]
-    return list(map(job_row, jobs)), list(map(attempt_row, attempts))
+    return jobs, attempts
 
 
 def in_any(entry: tuple[int, int], orphaned: Iterable[Range]) -> bool:

@@ -11,7 +11,17 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, text
 
-from sql_audit.fold import Attempt
+from sql_audit.rows import (
+    CLAIM_ENDED_AT,
+    CLAIM_ERROR_TYPE,
+    CLAIM_OUTCOME,
+    CLAIM_QUEUE,
+    CLAIM_RAN,
+    CLAIM_TASK,
+    CLAIM_WAITED,
+    CLAIM_WORKER,
+    Attempt,
+)
 from sql_audit.statements import COUNT_CLAIMS
 
 MINUTE_MS: Final = 60_000
@@ -29,14 +39,14 @@ def counted(attempts: Iterable[Attempt]) -> list[Row]:
     """The claims of a batch that have ended, counted."""
     found: dict[tuple[str, int, str, str, str, str], list[int]] = {}
     for attempt in attempts:
-        outcome, ended = attempt.outcome, attempt.ended_at_ms
+        outcome, ended = attempt[CLAIM_OUTCOME], attempt[CLAIM_ENDED_AT]
         if outcome is None or ended is None:
             continue
         key = (
-            outcome, ended - ended % MINUTE_MS, attempt.queue, attempt.task or "",
-            attempt.worker or "", attempt.error_type or "",
+            outcome, ended - ended % MINUTE_MS, attempt[CLAIM_QUEUE], attempt[CLAIM_TASK] or "",
+            attempt[CLAIM_WORKER] or "", attempt[CLAIM_ERROR_TYPE] or "",
         )  # fmt: skip
-        waited, ran = attempt.waited_ms or 0, attempt.ran_ms or 0
+        waited, ran = attempt[CLAIM_WAITED] or 0, attempt[CLAIM_RAN] or 0
         sums = found.get(key)
         if sums is None:
             found[key] = [1, waited, waited, ran, ran]

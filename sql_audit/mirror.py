@@ -6,7 +6,8 @@ must find unchanged. A batch is never committed before the trim of the one befor
 that each trim takes exactly one batch off the backlog, however often it is sent and by whichever
 mirror.
 
-No threads and no loops: :meth:`Mirror.turn` makes one batch, in steps that a test may interrupt.
+No loops: :meth:`Mirror.turn` makes one batch, in steps that a test may interrupt. While SQL writes, a thread that ends
+with the turn prepares what comes next (:mod:`sql_audit.reading`); it only reads.
 Several mirrors may work on a queue; whoever has the cursor's lock moves it, and the others see that
 it moved.
 
@@ -17,34 +18,25 @@ it moved.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from sqlalchemy import Connection
 
 from rq_core.history import OutboxId
 from rq_core.machine import Event
-from sql_audit import losses, minutes
-from sql_audit.database import Database, Rows, copy_text, data_refused, describe
-from sql_audit.entries import (
-    INTEGER_MAX,
-    NAME_LENGTH_MAX,
-    Intake,
-    Quarantined,
-    clean,
-    fingerprint,
-    hold,
-    take,
-    take_all,
-    to_json,
-)
+from sql_audit import breaks, losses, minutes
+from sql_audit.beside import Beside
+from sql_audit.breaks import Break, completes_baseline, contiguous, end_of_batch, goes_on
+from sql_audit.chain import chain, genesis, rows_digest
+from sql_audit.database import Database, EventRows, Rows, data_refused
+from sql_audit.entries import INTEGER_MAX, Intake, Quarantined, fingerprint
 from sql_audit.fold import Folder, job_ids
-from sql_audit.source import OutboxSource, RawFields
+from sql_audit.reading import Ahead, BatchLimits, RawEntry, Reader
+from sql_audit.source import OutboxSource
 from sql_audit.statements import (
     ADVANCE_CURSOR,
     AUDIT_ID,
@@ -63,17 +55,6 @@ STEPS: Final = (
     "advanced", "committed", "trimmed",
 )  # fmt: skip
 """The steps of a turn, in order; ``on_step`` is told each one when it is done."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchLimits:
-    """How much one transaction takes. A batch ends with the entry that reaches a limit."""
-
-    events: int = 5_000
-    size: int = 4 * 1024 * 1024
-    """Bytes of the entries' values."""
-    page: int = 500
-    """Entries per read, so that a batch of large entries is not read at once many times over."""
 
 
 class Outcome(StrEnum):
@@ -127,21 +108,6 @@ class Cursor:
         return OutboxId(self.epoch, self.seq)
 
 
-RawEntry = tuple[OutboxId, RawFields]
-
-
-class _Break(NamedTuple):
-    """A row of mirror_epoch, to be."""
-
-    at: OutboxId
-    kind: str
-    at_ms: int
-    reason: str | None = None
-    old: OutboxId | None = None
-    missing: int | None = None
-    detail: str | None = None
-
-
 class _Behind(Exception):
     """Redis must begin an epoch after ``known`` before anything of it can be mirrored."""
 
@@ -161,6 +127,7 @@ class _Projection(NamedTuple):
 
     @classmethod
     def of(cls, folder: Folder, lines: str) -> _Projection:
+        """``lines``: the events' rows as COPY has them."""
         return cls(
             rows_digest(lines),
             folder.job_rows(),
@@ -181,36 +148,19 @@ class _Batch:
     """Whether the cursor moved between the two."""
     entries: list[RawEntry] = field(default_factory=list)
     intakes: list[Intake] = field(default_factory=list)
-    breaks: list[_Break] = field(default_factory=list)
+    breaks: list[Break] = field(default_factory=list)
     extra: list[Quarantined] = field(default_factory=list)
     """What is kept raw besides the entries' own."""
     rejoined: bool = False
     """Whether Redis' history went on without the anchor."""
     fork: losses.Fork | None = None
     """Where Redis' history left SQL's, if its first entry says so."""
+    ahead: Ahead | None = None
+    """``read``, if it was read while the batch before was written."""
+    more_follow: bool = False
+    """Whether there is so much that another batch will follow at once."""
     folder: Folder | None = None
     projection: _Projection | None = None
-
-
-def genesis(audit_id: str, queue: str) -> str:
-    """The head of a queue's chain before its first batch: SHA-256 in hex."""
-    return hashlib.sha256(f"rq-core audit {audit_id} {queue}".encode()).hexdigest()
-
-
-def rows_digest(lines: str) -> str:
-    """SHA-256 in hex of a batch's rows of job_event, as :func:`sql_audit.database.copy_text` says them.
-
-    PostgreSQL says the same: ``COPY (SELECT … ORDER BY epoch, seq, ordinal) TO STDOUT``.
-    """
-    return hashlib.sha256(lines.encode()).hexdigest()
-
-
-def chain(
-    prev: str, queue: str, batch: int, first: OutboxId, last: OutboxId, events: int, digest: str
-) -> str:
-    """The head after a batch: SHA-256 in hex."""
-    link = f"{prev} {queue} {batch} {first} {last} {events} {digest}"
-    return hashlib.sha256(link.encode()).hexdigest()
 
 
 class Mirror:
@@ -229,17 +179,13 @@ class Mirror:
         self.source = source
         self.database = database
         self.queue = queue
-        self.limits = limits or BatchLimits()
+        self._reader = Reader(source, queue, limits or BatchLimits())
         self.position: OutboxId | None = None
         """The last mirrored entry, as this mirror knows it."""
         self._done = on_step or (lambda _step: None)
         self._audit_id: str | None = None
-        self._page = 64
-        """How many entries the next batch will be about."""
-        self._entries_max: int | None = None
-        """While a refused row is looked for: how many entries a batch may have."""
-        self._refusals: dict[OutboxId, list[str]] = {}
-        """Entries that SQL refused alone, and what it said, each time."""
+        self._ahead: Beside[Ahead | None] | None = None
+        """The next batch, as it is being read while this one is written."""
         self._restated_from = 0
         """Redis is known to have an epoch from here on that begins with a baseline."""
 
@@ -268,11 +214,11 @@ class Mirror:
         except Exception as error:
             if not data_refused(error):
                 raise
-            self._look_for_refused(batch, error)
+            self._reader.look_for_refused(batch.entries, error)
             return Turn(Outcome.REFUSED)
         if outcome is not Outcome.MIRRORED:
             return Turn(outcome)
-        self._after_commit()
+        self._reader.accepted()
         if any(intake.event is Event.EPOCH_STARTED for intake in batch.intakes):
             # Redis may have forgotten that this database mirrors the queue, or ask for a baseline.
             self.attach()
@@ -282,20 +228,25 @@ class Mirror:
         return Turn(outcome, len(batch.entries), events)
 
     def _write(self, batch: _Batch) -> Outcome:
-        with self.database.writing() as connection:
-            if connection is None or not self.lock(connection, batch):
-                return Outcome.HELD
-            if not self.compare(connection, batch):
-                return Outcome.STALE
-            self.forget(connection, batch)
-            self.insert_events(connection, batch)
-            self.project(connection, batch)
-            self.chain(connection, batch)
-            self.advance(connection, batch)
-            connection.commit()
-            # Until the trim is answered it is owed, and the next turn begins with it.
-            self.position = None
-            self._done("committed")
+        try:
+            with self.database.writing() as connection:
+                if connection is None or not self.lock(connection, batch):
+                    return Outcome.HELD
+                if not self.compare(connection, batch):
+                    return Outcome.STALE
+                self.forget(connection, batch)
+                self.insert_events(connection, batch)
+                self.project(connection, batch)
+                self.chain(connection, batch)
+                self.advance(connection, batch)
+                connection.commit()
+                # Until the trim is answered it is owed, and the next turn begins with it.
+                self.position = None
+                self._done("committed")
+        finally:
+            # From here on Redis is spoken to on one thread again.
+            if self._ahead is not None:
+                self._ahead.wait()
         return Outcome.MIRRORED
 
     # The steps.
@@ -324,7 +275,11 @@ class Mirror:
         """Read the cursor, settle the trim it may still owe, and read from Redis up to a batch."""
         with self.database.readers.connect() as connection:
             cursor = Cursor(*connection.execute(CURSOR, {"queue": self.queue}).one())
-        batch = _Batch(cursor, self._read_from(cursor.position))
+        ahead = self._take_ahead(cursor)
+        if ahead is None:
+            batch = _Batch(cursor, self._reader.read_from(cursor.position))
+        else:
+            batch = _Batch(cursor, ahead.read, ahead=ahead)
         if cursor.position != self.position and self._anchored(cursor, batch.read):
             # This mirror has begun, or another moved the cursor and may have died before its trim.
             # Without the anchor nothing is trimmed: what is there shows what Redis still knew.
@@ -332,6 +287,17 @@ class Mirror:
         self.position = cursor.position
         self._done("read")
         return batch
+
+    def _take_ahead(self, cursor: Cursor) -> Ahead | None:
+        """What was read while the last batch was written, if that is what the cursor stands before."""
+        beside, self._ahead = self._ahead, None
+        if beside is None:
+            return None
+        try:
+            ahead = beside.result()
+        except Exception:  # noqa: BLE001 - whatever it is, reading now says it, or it is over
+            return None
+        return ahead if ahead is not None and ahead.after == cursor.position else None
 
     def lock(self, connection: Connection, batch: _Batch) -> bool:
         """Lock the cursor. False if another mirror has it."""
@@ -354,18 +320,25 @@ class Mirror:
             return False
         if not self._continues(cursor, batch.read):
             # Redis is asked again now that the cursor cannot move, before this is called a break.
-            batch.read = self._read_from(cursor.position)
+            batch.read = self._reader.read_from(cursor.position)
         entries = batch.read
         if cursor.position is not None and not self._anchored(cursor, entries):
             entries = self._rejoin(cursor, entries)
             batch.rejoined = True
         elif cursor.position is not None:
             entries = entries[1:]
-        batch.entries = self._cut(entries)
-        batch.intakes = self._take(batch.entries)
-        self._cut_at_breaks(batch)
+        batch.entries, full = self._reader.cut(entries)
+        ahead = batch.ahead
+        if ahead is not None and ahead.read is batch.read and not self._reader.looking:
+            batch.intakes = ahead.intakes
+        else:
+            batch.intakes = self._reader.take(batch.entries)
+        end = end_of_batch(batch.intakes, cursor.position)
+        if end is not None:
+            del batch.entries[end:], batch.intakes[end:]
+        batch.more_follow = full and end is None and not self._reader.looking
         self._find_fork(connection, batch)
-        self._note_breaks(batch)
+        batch.breaks += breaks.among(batch.intakes, cursor.position, cursor.at_ms or 0, batch.fork)
         self._done("compared")
         return True
 
@@ -389,32 +362,35 @@ class Mirror:
         for intake in batch.intakes:
             folder.add(intake)
         batch.folder = folder
-        lines = copy_text(folder.events, folder.lines)
+        rows = EventRows(folder.events, folder.lines)
 
-        def meanwhile() -> None:
-            batch.projection = _Projection.of(folder, lines)
-            for rows in (*batch.projection.jobs, *batch.projection.attempts):
-                rows.text()
+        def project() -> _Projection:
+            projection = _Projection.of(folder, rows.text())
+            if self.database.dialect == "postgresql":
+                for part in (*projection.jobs, *projection.attempts):
+                    part.text()
+            return projection
 
-        self.database.insert_events(connection, folder.events, lines, meanwhile)
-        if batch.projection is None:
-            batch.projection = _Projection.of(folder, lines)
+        batch.projection = self.database.insert_events(connection, rows, project)
         kept = batch.extra + [q for intake in batch.intakes for q in intake.quarantined]
-        rows = [
+        quarantined = [
             {
                 "queue": self.queue, "epoch": q.at.epoch, "seq": q.at.seq, "ordinal": q.ordinal,
                 "kind": q.kind, "reason": q.reason, "raw": q.raw,
             }
             for q in kept
         ]  # fmt: skip
-        if rows:
-            connection.execute(INSERT_QUARANTINE, rows)
-            batch.cursor.quarantined += len(rows)
+        if quarantined:
+            connection.execute(INSERT_QUARANTINE, quarantined)
+            batch.cursor.quarantined += len(quarantined)
         self._done("events")
 
     def project(self, connection: Connection, batch: _Batch) -> None:
         """Write the jobs and the claims as the batch leaves them."""
         assert batch.projection is not None
+        if batch.more_follow:
+            after = batch.entries[-1][0]
+            self._ahead = Beside(lambda: self._reader.read_ahead(after))
         self.database.put_jobs(connection, *batch.projection.jobs)
         self.database.put_attempts(connection, *batch.projection.attempts)
         self.database.count_minutes(connection, batch.projection.minutes)
@@ -442,8 +418,8 @@ class Mirror:
             )  # fmt: skip
             cursor.batch, cursor.head = number, head
         if batch.breaks:
-            connection.execute(INSERT_EPOCHS, [self._epoch_row(found) for found in batch.breaks])
-        if batch.intakes and _completes_baseline(batch.intakes[-1]):
+            connection.execute(INSERT_EPOCHS, [found.row(self.queue) for found in batch.breaks])
+        if batch.intakes and completes_baseline(batch.intakes[-1]):
             last = batch.intakes[-1].id
             began = losses.began(connection, self.queue, last)
             if began is not None:
@@ -477,60 +453,6 @@ class Mirror:
         )
         self._done("trimmed")
 
-    # Reading.
-
-    def _read_from(self, position: OutboxId | None) -> list[RawEntry]:
-        """Entries from ``position`` on (the anchor, if it is still there), up to about a batch."""
-        entries: list[RawEntry] = []
-        start = "-" if position is None else str(position)
-        size = jobs = 0
-        while True:
-            count = min(self._page, self.limits.page)
-            page = self.source.read_outbox(self.queue, start, count)
-            new = [(OutboxId.parse(entry_id), raw) for entry_id, raw in page]
-            if entries and new and new[0][0] == entries[-1][0]:
-                del new[0]
-            entries += new
-            for _, raw in new:
-                size += sum(map(len, raw.values()))
-                jobs += _about_jobs(raw)
-            full = size >= self.limits.size or jobs >= self.limits.events
-            if full:
-                self._page = max(8, len(entries) * self.limits.events // max(jobs, 1) + 2)
-            if full or len(page) < count or not new:
-                return entries
-            if self._entries_max is not None and len(entries) > self._entries_max:
-                return entries
-            start = str(entries[-1][0])
-
-    def _cut(self, entries: list[RawEntry]) -> list[RawEntry]:
-        """The entries of one batch."""
-        if self._entries_max is not None:
-            entries = entries[: self._entries_max]
-        size = jobs = 0
-        for index, (_, raw) in enumerate(entries):
-            size += sum(map(len, raw.values()))
-            jobs += _about_jobs(raw)
-            if size >= self.limits.size or jobs >= self.limits.events:
-                return entries[: index + 1]
-        return entries
-
-    def _take(self, entries: list[RawEntry]) -> list[Intake]:
-        if not self._refusals:
-            return take_all(entries)
-        return [self._take_suspect(entry_id, raw) for entry_id, raw in entries]
-
-    def _take_suspect(self, entry_id: OutboxId, raw: RawFields) -> Intake:
-        refusals = self._refusals.get(entry_id)
-        if refusals is None:
-            return take(entry_id, raw)
-        if len(refusals) == 1:
-            return hold(entry_id, raw, "refused", refusals[0])
-        # Not even a row that holds its place was taken: the place is taken.
-        intake = hold(entry_id, raw, "conflict", refusals[-1])
-        intake.in_place = False
-        return intake
-
     # Comparing.
 
     @staticmethod
@@ -544,8 +466,7 @@ class Mirror:
         """Whether what was read follows the cursor without a break."""
         if cursor.position is not None and not self._anchored(cursor, entries):
             return False
-        ids = [entry_id for entry_id, _ in entries]
-        return all(_follows(a, b) for a, b in pairwise(ids))
+        return contiguous(entry_id for entry_id, _ in entries)
 
     def _rejoin(self, cursor: Cursor, entries: list[RawEntry]) -> list[RawEntry]:
         """What can be mirrored after the cursor, if its anchor is not there, or not what it was.
@@ -557,25 +478,11 @@ class Mirror:
         changed = bool(entries) and entries[0][0] == before
         if entries and not changed:
             return entries
-        entries = self._read_from(OutboxId(before.epoch + 1, 0))
+        entries = self._reader.read_from(OutboxId(before.epoch + 1, 0))
         if not entries:
             found = "another entry under that number" if changed else "nothing from there on"
             raise _Behind(before.epoch + 1, f"SQL has {before}, Redis has {found}")
         return entries
-
-    def _cut_at_breaks(self, batch: _Batch) -> None:
-        """End the batch before an epoch that does not go on from it, and behind a complete
-        baseline: what they say of all jobs is said between two batches.
-        """
-        before = batch.cursor.position
-        for index, intake in enumerate(batch.intakes):
-            end = index if index and not _goes_on(intake, before) else None
-            if _completes_baseline(intake):
-                end = index + 1
-            if end is not None:
-                del batch.entries[end:], batch.intakes[end:]
-                return
-            before = intake.id
 
     def _find_fork(self, connection: Connection, batch: _Batch) -> None:
         """See whether the batch begins where Redis' history left the one that SQL has.
@@ -588,7 +495,7 @@ class Mirror:
         first = batch.intakes[0]
         # Numbers may be given twice: without the anchor it does not count that they match.
         if first.event is not Event.EPOCH_STARTED or (
-            _goes_on(first, before) and not batch.rejoined
+            goes_on(first, before) and not batch.rejoined
         ):
             return
         told = losses.told_last(first)
@@ -607,7 +514,7 @@ class Mirror:
         if fork.changed is not None:
             text = "Redis has another entry under a number that is mirrored already"
             at_ms = first.at_ms or 0
-            batch.breaks.append(_Break(fork.changed, "changed", at_ms, text, before))
+            batch.breaks.append(Break(fork.changed, "changed", at_ms, text, before))
 
     def _tell(self, fork: losses.Fork, loss: losses.Loss) -> None:
         if loss.kind == "forgotten":
@@ -624,119 +531,3 @@ class Mirror:
                 "queue %s: %d entries go to quarantine, since SQL had passed their numbers",
                 self.queue, fork.passed,
             )  # fmt: skip
-
-    def _note_breaks(self, batch: _Batch) -> None:
-        """Beginnings of epochs and gaps among the entries of the batch."""
-        before = batch.cursor.position
-        for intake in batch.intakes:
-            at, at_ms = intake.id, intake.at_ms or batch.cursor.at_ms or 0
-            if intake.event is Event.EPOCH_STARTED:
-                batch.breaks.append(_beginning(intake, before, at_ms))
-                batch.breaks += _break_at_beginning(intake, before, at_ms, batch.fork)
-            elif before is None:
-                reason = "the stream began in the middle of an epoch"
-                batch.breaks.append(_Break(at, "joined", at_ms, reason))
-            elif not _follows(before, at):
-                same = at.epoch == before.epoch
-                missing = at.seq - before.seq - 1 if same else None
-                reason = "entries are missing" if same else "the epoch's beginning is missing"
-                batch.breaks.append(_Break(at, "gap", at_ms, reason, before, missing))
-            before = at
-
-    def _epoch_row(self, found: _Break) -> dict[str, Any]:
-        return {
-            "queue": self.queue, "epoch": found.at.epoch, "seq": found.at.seq,
-            "kind": found.kind, "at_ms": found.at_ms, "reason": found.reason,
-            "old_epoch": None if found.old is None else found.old.epoch,
-            "old_seq": None if found.old is None else found.old.seq,
-            "missing": found.missing, "detail": found.detail,
-        }  # fmt: skip
-
-    def _after_commit(self) -> None:
-        self._refusals.clear()
-        if self._entries_max is not None:
-            self._entries_max *= 2
-            if self._entries_max >= self.limits.events:
-                self._entries_max = None
-
-    # What SQL refuses.
-
-    def _look_for_refused(self, batch: _Batch, error: Exception) -> None:
-        """Make the next batches smaller until one entry is left, and then mark that one.
-
-        Raises ``error`` again if there is nothing left to try.
-        """
-        count = len(batch.entries)
-        if count > 1:
-            self._entries_max = count // 2
-            logger.warning(
-                "queue %s: SQL refused a row among %d entries: %s",
-                self.queue,
-                count,
-                describe(error),
-            )
-            return
-        refusals = self._refusals.setdefault(batch.entries[0][0], []) if count else []
-        if not count or len(refusals) > 1:
-            raise error
-        refusals.append(describe(error))
-        logger.error(
-            "queue %s: entry %s goes to quarantine: %s",
-            self.queue, batch.entries[0][0], refusals[-1],
-        )  # fmt: skip
-
-
-def _about_jobs(raw: RawFields) -> int:
-    """About how many events an entry has, without reading it: every job begins a bracket."""
-    jobs = raw.get("jobs")
-    return max(1, jobs.count("[") - 1) if jobs else 1
-
-
-def _follows(before: OutboxId, after: OutboxId) -> bool:
-    """Whether there is nothing between two numbers. (What begins an epoch says so itself.)"""
-    if after.epoch == before.epoch:
-        return after.seq == before.seq + 1
-    return after.epoch > before.epoch and after.seq == 0
-
-
-def _word(value: Any) -> str | None:
-    return clean(value)[:NAME_LENGTH_MAX] if isinstance(value, str) else None
-
-
-def _goes_on(intake: Intake, before: OutboxId | None) -> bool:
-    """Whether an entry goes on from the one before, as far as it tells: not if it begins an epoch
-    after another one.
-    """
-    if intake.event is not Event.EPOCH_STARTED or before is None:
-        return True
-    return losses.told_last(intake) == before
-
-
-def _completes_baseline(intake: Intake) -> bool:
-    if intake.event is not Event.POLICY_CHANGED:
-        return False
-    return (intake.data.get("field"), intake.data.get("new")) == ("baseline", "done")
-
-
-def _break_at_beginning(
-    intake: Intake, before: OutboxId | None, at_ms: int, fork: losses.Fork | None
-) -> list[_Break]:
-    """What an epoch's beginning reveals, if Redis' last entry was not the one mirrored last."""
-    told = losses.told_last(intake)
-    passed = 0 if fork is None else fork.passed
-    if before is None or (told == before and not passed):
-        return []
-    if told is None or told < before or passed:
-        knew = "nothing" if told is None else f"events up to {told}"
-        if passed:
-            knew += f", {passed} of them under numbers that SQL had passed"
-        return [_Break(intake.id, "lost", at_ms, f"Redis remembered {knew}", before)]
-    missing = told.seq - before.seq if told.epoch == before.epoch else None
-    return [_Break(intake.id, "gap", at_ms, f"Redis had events up to {told}", before, missing)]
-
-
-def _beginning(intake: Intake, before: OutboxId | None, at_ms: int) -> _Break:
-    return _Break(
-        intake.id, "started", at_ms, _word(intake.data.get("reason")), before,
-        detail=to_json({k: v for k, v in intake.data.items() if v is not None}),
-    )  # fmt: skip

@@ -36,8 +36,9 @@ from rq_core.restoration import PUT_BACK, put_back, take_out
 from sql_audit import losses
 from sql_audit.database import Database
 from sql_audit.errors import MirrorBehind
-from sql_audit.fold import EventRow, Folder, Job
+from sql_audit.fold import EventRow, Folder
 from sql_audit.queries import audit_id
+from sql_audit.rows import Job
 from sql_audit.schema import LOST
 from sql_audit.statements import CURSOR
 

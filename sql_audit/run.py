@@ -22,7 +22,8 @@ from typing import Final
 from rq_core.errors import UnknownQueue
 from sql_audit import migrate, partitions
 from sql_audit.database import STALLED_MS, Database, describe
-from sql_audit.mirror import BatchLimits, Mirror, Outcome
+from sql_audit.mirror import Mirror, Outcome
+from sql_audit.reading import BatchLimits
 from sql_audit.source import OutboxSource
 
 logger = logging.getLogger("rq_core.audit")

@@ -25,9 +25,9 @@ from sqlalchemy import Connection, text
 
 from rq_core.history import OutboxId
 from sql_audit import losses
+from sql_audit.chain import chain, genesis, rows_digest
 from sql_audit.database import Database, copy_text
 from sql_audit.fold import EventRow
-from sql_audit.mirror import chain, genesis, rows_digest
 from sql_audit.queries import readable
 from sql_audit.replay import Beginning, Loss, Note, Replay, Violation
 from sql_audit.schema import EVENT_COLUMNS

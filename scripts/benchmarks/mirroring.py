@@ -31,7 +31,7 @@ from rq_core.client import Client
 from rq_core.job import NewJob, profile
 from sql_audit import migrate, queries, run
 from sql_audit.database import Database, copy_text
-from sql_audit.mirror import BatchLimits
+from sql_audit.reading import BatchLimits
 from sql_audit.schema import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS
 from sql_audit.statements import POSTGRESQL, SQLITE
 from tests.support.servers import DurablePostgres, PostgresServer

@@ -6,7 +6,8 @@ import pytest
 
 from sql_audit import migrate
 from sql_audit.database import Database
-from sql_audit.mirror import BatchLimits, Mirror
+from sql_audit.mirror import Mirror
+from sql_audit.reading import BatchLimits
 from tests.support.outbox import StreamSource, StreamWriter
 
 QUEUE = "mail"

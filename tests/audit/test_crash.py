@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from sql_audit.database import Database
-from sql_audit.mirror import STEPS, BatchLimits, Mirror, Outcome
+from sql_audit.mirror import STEPS, Mirror, Outcome
+from sql_audit.reading import BatchLimits
 from tests.audit.conftest import QUEUE
 from tests.support import auditlog
 from tests.support.outbox import StreamSource, StreamWriter, enqueue

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from sql_audit.database import Database
-from sql_audit.mirror import STEPS, BatchLimits, Mirror, Outcome
+from sql_audit.mirror import STEPS, Mirror, Outcome
+from sql_audit.reading import BatchLimits
 from tests.support import auditlog
 from tests.support.outbox import StreamSource, StreamWriter, enqueue
 

@@ -14,7 +14,7 @@ from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from sql_audit import migrate, schema
-from sql_audit.database import Database, copy_text, normalise
+from sql_audit.database import Database, EventRows, copy_text, normalise
 from sql_audit.errors import (
     AuditEmpty,
     AuditUnavailable,
@@ -23,9 +23,10 @@ from sql_audit.errors import (
     SchemaBehind,
     SchemaForeign,
 )
-from sql_audit.mirror import BatchLimits, Mirror
+from sql_audit.mirror import Mirror
 from sql_audit.partitions import create_ahead
 from sql_audit.prune import Rules, plan, prune, record_proofs
+from sql_audit.reading import BatchLimits
 from sql_audit.verify import Verdict, verify
 from tests.audit.conftest import QUEUE
 from tests.support import auditlog
@@ -276,7 +277,7 @@ def test_the_words_in_the_checks_are_the_tables(database: Database) -> None:
     with database.writing() as connection:
         assert connection is not None
         with pytest.raises(refused):
-            database.insert_events(connection, rows, copy_text(rows))
+            database.insert_events(connection, EventRows(rows), lambda: None)
 
 
 def test_a_new_database_has_a_name_of_its_own(database: Database, tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ from rq_core.machine import (
 )
 from sql_audit import entries, schema
 from sql_audit.database import copy_text
-from sql_audit.fold import Attempt, Folder, Job
+from sql_audit.fold import Folder
+from sql_audit.rows import Attempt, Job
 
 EPOCH = 1_795_225_746_504
 TASKS = ("send", "resize")
@@ -186,10 +187,7 @@ def fold_in_batches(story: list[tuple[OutboxId, dict[str, str]]], sizes: Sequenc
     result = Folder("q", jobs.values())
     result.events = events
     for key, named in attempts.items():
-        attempt = Attempt.__new__(Attempt)
-        for name, value in named.items():
-            setattr(attempt, name, value)
-        result.begun[key] = attempt
+        result.begun[key] = Attempt(named[name] for name in schema.ATTEMPT_COLUMNS)
     return result
 
 
@@ -220,7 +218,8 @@ def test_the_fast_fold_agrees_with_history(seed: int) -> None:
 
     expected = {
         job_id: {
-            name: getattr(record, name) for name in as_history_sees(Job("q", "x", complete=True))
+            name: getattr(record, name)
+            for name in as_history_sees(Job.new("q", "x", complete=True))
         }
         for job_id, record in records.items()
     }

@@ -11,8 +11,9 @@ from rq_core.errors import AuditElsewhere, ServerUnavailable
 from sql_audit import prune
 from sql_audit.database import Database
 from sql_audit.entries import unpack
-from sql_audit.mirror import STEPS, BatchLimits, Mirror, Outcome
+from sql_audit.mirror import STEPS, Mirror, Outcome
 from sql_audit.queries import audit_id
+from sql_audit.reading import BatchLimits
 from sql_audit.schema import APPEND_ONLY, mirror_prune
 from sql_audit.verify import verify
 from tests.audit.conftest import QUEUE

@@ -78,10 +78,10 @@ def test_at_the_bound_producers_are_refused_and_work_goes_on(
     monkeypatch.setattr(run, "BACKOFF_S_MAX", 0.3)
     real, away = database.insert_events, threading.Event()
 
-    def insert(*args: Any) -> None:
+    def insert(*args: Any) -> Any:
         if away.is_set():
             raise OperationalError("COPY", (), Exception("the disk is full"))
-        real(*args)
+        return real(*args)
 
     monkeypatch.setattr(database, "insert_events", insert)
     client.handshake("q")

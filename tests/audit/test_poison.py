@@ -15,7 +15,7 @@ from rq_core.ids import JobIds
 from rq_core.job import NewJob, profile
 from rq_core.scopes import scope
 from rq_core.settlement import MESSAGE_MAX, describe
-from sql_audit.database import Database, copy_text
+from sql_audit.database import Database, EventRows
 from sql_audit.entries import unpack
 from sql_audit.mirror import Mirror
 from sql_audit.verify import Verdict, verify
@@ -194,12 +194,12 @@ def test_what_sql_alone_refuses_is_found_and_quarantined(
     ids = [f"j{n}" for n in range(50)]
     for job_id in ids:
         enqueue(writer, job_id)
-    real: Callable[..., None] = database.insert_events
+    real: Callable[..., Any] = database.insert_events
 
-    def insert(connection: Any, rows: list[Any], *others: Any) -> None:
+    def insert(connection: Any, rows: list[Any], *others: Any) -> Any:
         if any(row[6] == "j33" for row in rows):
             raise IntegrityError("INSERT", (), _refusal(database.dialect))
-        real(connection, rows, *others)
+        return real(connection, rows, *others)
 
     monkeypatch.setattr(database, "insert_events", insert)
 
@@ -220,7 +220,7 @@ def test_a_place_that_is_taken_stops_nothing(
     with database.writing() as connection:
         assert connection is not None
         row = (QUEUE, writer.epoch, 2, 0, "pruned", 1, "z", None, "w", None, None)
-        database.insert_events(connection, [row], copy_text([row]))
+        database.insert_events(connection, EventRows([row]), lambda: None)
         connection.commit()
 
     auditlog.drain(mirror)

@@ -15,9 +15,10 @@ from sqlalchemy.exc import DBAPIError
 from sql_audit.cli import audit
 from sql_audit.database import Database
 from sql_audit.errors import NotProven
-from sql_audit.mirror import BatchLimits, Mirror
+from sql_audit.mirror import Mirror
 from sql_audit.partitions import Month, create_ahead, month_of, partitions
 from sql_audit.prune import Pruned, Rules, plan, prune, record_proofs
+from sql_audit.reading import BatchLimits
 from sql_audit.verify import Verdict, verify
 from tests.audit.conftest import QUEUE
 from tests.support import auditlog
@@ -526,7 +527,7 @@ def test_a_number_is_taken_whatever_its_month(
     postgres: Database, writer: StreamWriter, source: Any
 ) -> None:
     """The key of a partitioned table has the time in it; the number alone must not come twice."""
-    from sql_audit.database import copy_text
+    from sql_audit.database import EventRows
     from sql_audit.errors import PlaceTaken
 
     create_ahead(postgres, writer.now_ms)
@@ -537,4 +538,4 @@ def test_a_number_is_taken_whatever_its_month(
     with postgres.writing() as connection:
         assert connection is not None
         with pytest.raises(PlaceTaken, match=f"{writer.epoch}-2"):
-            postgres.insert_events(connection, [row], copy_text([row]))
+            postgres.insert_events(connection, EventRows([row]), lambda: None)

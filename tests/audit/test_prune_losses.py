@@ -14,8 +14,9 @@ from sql_audit import moments, queries
 from sql_audit.cli import audit
 from sql_audit.database import Database
 from sql_audit.errors import HistoryUnknown
-from sql_audit.mirror import BatchLimits, Mirror
+from sql_audit.mirror import Mirror
 from sql_audit.prune import Pruned, Rules, plan, prune, record_proofs
+from sql_audit.reading import BatchLimits
 from sql_audit.verify import Verdict, verify
 from tests.audit.test_epochs import START_MS, enqueue, orphaned, timed_client
 from tests.support import auditlog

@@ -174,10 +174,10 @@ def test_an_outage_of_sql_is_waited_for(
     real = database.insert_events
     away = threading.Event()
 
-    def insert(*args: Any) -> None:
+    def insert(*args: Any) -> Any:
         if away.is_set():
             raise OperationalError("INSERT", (), Exception("the disk is full"))
-        real(*args)
+        return real(*args)
 
     monkeypatch.setattr(database, "insert_events", insert)
     with serving(mine, database):

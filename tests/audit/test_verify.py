@@ -12,10 +12,12 @@ from click.testing import CliRunner, Result
 from sqlalchemy import text
 
 from rq_core.history import OutboxId
+from sql_audit.chain import chain, genesis, rows_digest
 from sql_audit.cli import audit
 from sql_audit.database import Database, copy_text
-from sql_audit.mirror import BatchLimits, Mirror, chain, genesis, rows_digest
+from sql_audit.mirror import Mirror
 from sql_audit.queries import audit_id
+from sql_audit.reading import BatchLimits
 from sql_audit.schema import APPEND_ONLY, EVENT_COLUMNS
 from sql_audit.verify import Verdict, heads, verify
 from tests.audit.conftest import QUEUE

@@ -14,7 +14,8 @@ from rq_core.keys import queue_keys
 from sql_audit.cli import audit
 from sql_audit.database import Database
 from sql_audit.drift import compare
-from sql_audit.mirror import BatchLimits, Mirror
+from sql_audit.mirror import Mirror
+from sql_audit.reading import BatchLimits
 from sql_audit.verify import Verdict, verify
 from tests.support import auditlog
 from tests.support.fleet import QUEUE, Fleet

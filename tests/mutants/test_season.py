@@ -12,7 +12,8 @@ from rq_core.operations import Operations
 from sql_audit import migrate
 from sql_audit.cli import audit
 from sql_audit.database import Database
-from sql_audit.mirror import BatchLimits, Mirror
+from sql_audit.mirror import Mirror
+from sql_audit.reading import BatchLimits
 from tests.support import auditlog
 from tests.support.clock import Clock, timed
 from tests.support.fleet import QUEUE, Fleet

@@ -9,7 +9,8 @@ from rq_core.doctor import examine
 from sql_audit import losses, queries
 from sql_audit.database import Database
 from sql_audit.drift import compare
-from sql_audit.mirror import BatchLimits, Mirror
+from sql_audit.mirror import Mirror
+from sql_audit.reading import BatchLimits
 from sql_audit.schema import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS
 from sql_audit.verify import QueueResult, Verdict, verify
 from tests.support import auditlog
@@ -35,7 +36,7 @@ def fold_anew(database: Database) -> tuple[set[tuple[object, ...]], set[tuple[ob
         orphaned = losses.ranges(connection, QUEUE)
         marks = losses.marks(connection, QUEUE, orphaned)
     jobs, attempts = losses.folded(QUEUE, ids, told, orphaned, marks)
-    return set(jobs), set(attempts)
+    return set(map(tuple, jobs)), set(map(tuple, attempts))
 
 
 def assert_agree(

@@ -10,8 +10,9 @@ from sqlalchemy import text
 
 from rq_core.history import OutboxId, decode
 from rq_core.machine import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS, Event
+from sql_audit.chain import chain, genesis, rows_digest
 from sql_audit.database import Database, copy_text
-from sql_audit.mirror import Mirror, Outcome, chain, genesis, rows_digest
+from sql_audit.mirror import Mirror, Outcome
 from sql_audit.queries import audit_id
 from sql_audit.schema import EVENT_COLUMNS
 

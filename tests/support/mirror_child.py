@@ -9,7 +9,8 @@ import sys
 from collections import Counter
 
 from sql_audit.database import Database
-from sql_audit.mirror import BatchLimits, Mirror, Outcome
+from sql_audit.mirror import Mirror, Outcome
+from sql_audit.reading import BatchLimits
 from tests.support.outbox import StreamSource
 
 

@@ -28,7 +28,8 @@ from sqlalchemy import event
 
 from sql_audit import migrate, queries
 from sql_audit.database import Database
-from sql_audit.mirror import BatchLimits, Mirror, Outcome
+from sql_audit.mirror import Mirror, Outcome
+from sql_audit.reading import BatchLimits
 from tests.support.outbox import StreamSource, StreamWriter
 from tests.support.servers import RedisServer, engines
 

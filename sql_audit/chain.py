@@ -1,0 +1,28 @@
+"""The chain of batches: what is hashed, and how each batch is tied to the one before."""
+
+from __future__ import annotations
+
+import hashlib
+
+from rq_core.history import OutboxId
+
+
+def genesis(audit_id: str, queue: str) -> str:
+    """The head of a queue's chain before its first batch: SHA-256 in hex."""
+    return hashlib.sha256(f"rq-core audit {audit_id} {queue}".encode()).hexdigest()
+
+
+def rows_digest(lines: str) -> str:
+    """SHA-256 in hex of a batch's rows of job_event, as :func:`sql_audit.database.copy_text` says them.
+
+    PostgreSQL says the same: ``COPY (SELECT … ORDER BY epoch, seq, ordinal) TO STDOUT``.
+    """
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def chain(
+    prev: str, queue: str, batch: int, first: OutboxId, last: OutboxId, events: int, digest: str
+) -> str:
+    """The head after a batch: SHA-256 in hex."""
+    link = f"{prev} {queue} {batch} {first} {last} {events} {digest}"
+    return hashlib.sha256(link.encode()).hexdigest()
