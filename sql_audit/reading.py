@@ -99,8 +99,9 @@ class Reader:
         return [self._take_suspect(entry_id, raw) for entry_id, raw in entries]
 
     def read_ahead(self, after: OutboxId) -> Ahead | None:
-        """The batch behind ``after``, read and taken in. None if Redis has none yet, or not ``after`` any more: its turn
-        looks again.
+        """The batch behind ``after``, read and taken in.
+
+        None if Redis has none yet, or not ``after`` any more: the next turn looks again.
         """
         read = self.read_from(after)
         if len(read) < 2 or read[0][0] != after:

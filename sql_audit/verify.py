@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, text
 
 from rq_core.history import OutboxId
-from sql_audit import losses
+from sql_audit import losses, minutes
 from sql_audit.chain import chain, genesis, rows_digest
 from sql_audit.database import Database, copy_text
 from sql_audit.fold import EventRow
@@ -331,7 +331,25 @@ class _Check:
         if conflicts:
             says = f"{conflicts} entries are in quarantine whose numbers were taken"
             replay.notes.append(Note(end, cursor.at_ms or 0, says))
+        self._check_minutes(cursor, replay)
         return self._conclude(replay)
+
+    def _check_minutes(self, cursor: Any, replay: Replay) -> None:
+        """Whether ``claim_minute`` counts the claims that there are."""
+        # A prune leaves the minutes of what it removes. An hour more, in case Redis' clock went back.
+        whole_since = 0 if self.cut is None else self.cut.cut_at_ms + 60 * minutes.MINUTE_MS
+        with self.database.readers.connect() as connection:
+            wrong = minutes.differing(
+                connection, self.queue, since_ms=self.since_ms, whole_since_ms=whole_since
+            )
+        end = OutboxId(cursor.epoch or 0, cursor.seq or 0)
+        for minute_ms, says in wrong:
+            if replay.notes:
+                # What ended a claim may be among what the log does not know, and be told twice.
+                replay.notes.append(Note(end, minute_ms, says))
+                continue
+            found = "I8", self.queue, *end, 0, minute_ms, "claim_minute", None, None, None, says
+            self.result.add(Violation(*found))
 
     def _conclude(self, replay: Replay) -> QueueResult:
         result = self.result

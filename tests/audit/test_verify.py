@@ -345,6 +345,33 @@ def test_a_changed_byte_names_its_batch(
     assert command(database, "verify").exit_code == 1
 
 
+@pytest.mark.parametrize(
+    "lie",
+    [
+        "UPDATE claim_minute SET claims = claims + 1 WHERE outcome = 'succeeded'",
+        "UPDATE claim_minute SET ran_max_ms = ran_max_ms + 1",
+        "DELETE FROM claim_minute WHERE outcome = 'succeeded'",
+        (
+            "INSERT INTO claim_minute SELECT 'lost', minute_ms, queue, task, worker, 'X', 1, 0, 0, 0, 0 "
+            "FROM claim_minute WHERE outcome = 'succeeded'"
+        ),
+    ],
+    ids=["one more", "a longer run", "none", "a made up outcome"],
+)
+def test_minutes_that_count_other_claims_than_there_are_are_found(
+    log: Log, database: Database, lie: str
+) -> None:
+    """Everyday questions are answered from them."""
+    log.run((lie, {}))
+
+    result = verify(database)
+
+    assert result.verdict is Verdict.VIOLATED
+    found = result.queues[QUEUE].violations[0]
+    assert (found.invariant, found.event) == ("I8", "claim_minute")
+    assert "the minute counts" in found.says
+
+
 def test_a_deleted_event_names_its_batch(log: Log, database: Database) -> None:
     row = log.events("discarded")[0]
     log.delete(row)

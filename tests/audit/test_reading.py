@@ -1,0 +1,141 @@
+"""What is read ahead, while SQL writes, is used only where the cursor then stands."""
+
+import threading
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from sql_audit.beside import Beside
+from sql_audit.database import Database
+from sql_audit.mirror import Mirror, Outcome
+from sql_audit.reading import BatchLimits
+from sql_audit.source import RawFields
+from sql_audit.verify import Verdict, verify
+from tests.audit.conftest import QUEUE
+from tests.support import auditlog
+from tests.support.outbox import StreamSource, StreamWriter, enqueue
+
+LIMITS = BatchLimits(events=7)
+
+
+class Told(StreamSource):
+    """Remembers on which thread it was read from, and from where."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.reads: list[tuple[bool, str]] = []
+
+    def read_outbox(self, queue: str, start: str, count: int) -> Sequence[tuple[str, RawFields]]:
+        self.reads.append((threading.current_thread() is threading.main_thread(), start))
+        return super().read_outbox(queue, start, count)
+
+
+@pytest.fixture
+def source(valkey_url: str) -> Told:
+    return Told(valkey_url)
+
+
+@pytest.fixture
+def mirror(make_mirror: Callable[..., Mirror]) -> Mirror:
+    return make_mirror(limits=LIMITS)
+
+
+def backlog(writer: StreamWriter) -> None:
+    for n in range(10):
+        writer.life(f"{n}-a", f"{n}-b")
+
+
+def test_a_backlog_is_read_while_sql_writes(
+    writer: StreamWriter, mirror: Mirror, source: Told, database: Database
+) -> None:
+    backlog(writer)
+
+    auditlog.drain(mirror)
+
+    own = [start for is_main, start in source.reads if is_main]
+    ahead = [start for is_main, start in source.reads if not is_main]
+    assert len(ahead) > len(own) > 0
+    assert auditlog.told_by_sql(database, QUEUE) == auditlog.told_by_stream(writer.log)
+    auditlog.assert_chain_holds(database, QUEUE)
+
+
+def test_nothing_new_is_not_believed_of_what_was_read_ahead(
+    writer: StreamWriter, mirror: Mirror
+) -> None:
+    enqueue(writer, "a", "b", "c", "d", "e", "f", "g")
+    assert mirror.turn().outcome is Outcome.MIRRORED
+
+    enqueue(writer, "late")
+
+    assert mirror.turn().events == 1
+
+
+def test_what_was_read_ahead_is_dropped_when_another_mirror_was_quicker(
+    writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database
+) -> None:
+    backlog(writer)
+    one, other = make_mirror(limits=LIMITS), make_mirror(limits=LIMITS)
+
+    for _ in range(20):
+        one.turn()
+        other.turn()
+
+    assert auditlog.told_by_sql(database, QUEUE) == auditlog.told_by_stream(writer.log)
+    auditlog.assert_chain_holds(database, QUEUE)
+
+
+def test_what_redis_forgot_after_it_was_read_ahead_is_orphaned(
+    writer: StreamWriter, mirror: Mirror, source: Told, database: Database
+) -> None:
+    """The same as if it had been mirrored before Redis forgot it."""
+    writer.life("kept-a", "kept-b")
+    survivor = f"{writer.epoch}-{writer.seq}"
+    last = writer.log[-1][1]
+    for n in range(4):
+        enqueue(writer, f"gone-{n}-a", f"gone-{n}-b")
+    assert mirror.turn().outcome is Outcome.MIRRORED
+    source.redis.delete(writer.keys("outbox"))
+    source.redis.xadd(writer.keys("outbox"), last, id=survivor)
+    writer.begin(writer.epoch + 1_000, "replid_changed", survivor)
+    writer.life("after")
+
+    auditlog.drain(mirror)
+
+    result = verify(database)
+    assert result.verdict is not Verdict.VIOLATED
+    jobs = auditlog.rows(database, "SELECT job_id, state FROM job ORDER BY job_id")
+    states = {row["job_id"]: row["state"] for row in jobs}
+    assert {states[i] for i in ("kept-a", "kept-b", "after")} == {"succeeded"}
+    assert {state for i, state in states.items() if i.startswith("gone")} <= {"lost"}
+    auditlog.assert_chain_holds(database, QUEUE)
+
+
+def test_a_read_ahead_that_fails_is_made_again(
+    writer: StreamWriter, mirror: Mirror, source: Told, database: Database
+) -> None:
+    backlog(writer)
+    real = source.read_outbox
+
+    def fails_beside(queue: str, start: str, count: int) -> Sequence[tuple[str, RawFields]]:
+        found = real(queue, start, count)
+        if threading.current_thread() is not threading.main_thread():
+            raise ConnectionError("gone")
+        return found
+
+    source.read_outbox = fails_beside  # type: ignore[method-assign]
+
+    auditlog.drain(mirror)
+
+    assert False in {is_main for is_main, _ in source.reads}
+    assert auditlog.told_by_sql(database, QUEUE) == auditlog.told_by_stream(writer.log)
+
+
+def test_what_a_call_beside_raises_is_raised_where_its_result_is_asked_for() -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    beside = Beside(fail)
+    beside.wait()
+
+    with pytest.raises(ValueError, match="no"):
+        beside.result()
