@@ -92,8 +92,9 @@ class JobHandle(Generic[R_co]):
     def history(self) -> list[Any]:
         """Return the job's events from SQL, oldest first.
 
-        Each has at least its ``type``, a word of machine.Event. Raises AuditNotConfigured if no
-        audit database is set.
+        Each has at least its ``type``, a word of machine.Event. The list is empty while the mirror has not
+        come to the job yet, and for ever once a prune has taken it out of the log: ``rq-core audit history ID``
+        says up to when the log was cut. Raises AuditNotConfigured if no audit database is set.
         """
         if self._app.audit_url is None:
             raise AuditNotConfigured

@@ -394,7 +394,7 @@ def audit_id(database: Database) -> str:
 def history_of(url: str, job_id: str, queue: str) -> list[LoggedEvent]:
     """A job's events, oldest first, from the database at ``url``, as handles ask for them.
 
-    There are none while the mirror is behind the job.
+    There are none while the mirror is behind the job, nor after a prune removed it: see :func:`unknown`.
     """
     database = Database(url)
     try:
