@@ -186,6 +186,8 @@ class Mirror:
         self._audit_id: str | None = None
         self._ahead: Beside[Ahead | None] | None = None
         """The next batch, as it is being read while this one is written."""
+        self._attached_in: int | None = None
+        """The epoch of the cursor when Redis was last told that this database mirrors the queue."""
         self._restated_from = 0
         """Redis is known to have an epoch from here on that begins with a baseline."""
 
@@ -268,13 +270,17 @@ class Mirror:
                 connection.commit()
         epoch = 0 if row is None or row.epoch is None else row.epoch
         self.source.attach(self.queue, audit_id, max(known, epoch))
-        self._audit_id = audit_id
+        self._audit_id, self._attached_in = audit_id, epoch
         self._done("attached")
 
     def read(self) -> _Batch:
         """Read the cursor, settle the trim it may still owe, and read from Redis up to a batch."""
         with self.database.readers.connect() as connection:
             cursor = Cursor(*connection.execute(CURSOR, {"queue": self.queue}).one())
+        if cursor.position is not None and cursor.position.epoch != self._attached_in:
+            # The epoch was committed here or by another mirror, and Redis, which may have forgotten who
+            # mirrors the queue, could not be told. Trims would be refused for ever.
+            self.attach()
         ahead = self._take_ahead(cursor)
         if ahead is None:
             batch = _Batch(cursor, self._reader.read_from(cursor.position))

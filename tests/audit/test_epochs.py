@@ -248,6 +248,41 @@ def test_a_log_without_its_tail_orphans_exactly_what_it_lacks(
     assert result.losses
 
 
+@pytest.mark.parametrize("goes_on", ["the same mirror", "another"])
+def test_a_mirror_that_redis_forgot_is_made_known_again_though_that_failed_once(
+    start_redis: Callable[..., RedisServer], database: Database, goes_on: str
+) -> None:
+    """Redis goes back to before the mirror came, and away again between the commit of its new epoch and the call that
+    tells it who mirrors the queue."""
+    server = start_redis()
+    broken: list[str] = []
+
+    def break_once(step: str) -> None:
+        if step == "committed" and broken == ["armed"]:
+            broken.append(step)
+            raise ConnectionError("Redis is away")
+
+    with Client(server.url) as client:
+        enqueue(client, "a")
+        with server.client() as control:
+            control.save()
+        first = Mirror(client, database, QUEUE, on_step=break_once)
+        second = Mirror(client, database, QUEUE)
+        auditlog.drain(first)
+        auditlog.drain(second)
+        server.kill()
+        server.start()
+        enqueue(client, "b")
+        broken.append("armed")
+        with pytest.raises(ConnectionError):
+            first.turn()
+        auditlog.drain(first if goes_on == "the same mirror" else second)
+
+        assert client.counts(QUEUE).audit
+        assert_agree(client, database, Verdict.HOLDS)
+    assert states(database) == {"a": "ready", "b": "ready"}
+
+
 def test_a_loss_is_reported_still_when_the_epoch_that_told_of_it_is_forgotten(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
