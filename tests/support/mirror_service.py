@@ -56,6 +56,8 @@ def main() -> None:
                 copying.write(lines)
                 driver.pgconn.flush()
                 on_step("copying")
+                if meanwhile is not None:
+                    meanwhile()
         else:
             real_copy(self, connection, statement, lines, meanwhile)
 
