@@ -23,7 +23,8 @@ from rq_core.scopes import full_rules, lane_name
 from rq_core.settlement import Settlement, calls_of
 from rq_core.wire import Meanwhile
 from sql_audit.database import Database
-from sql_audit.mirror import BatchLimits, Outcome
+from sql_audit.mirror import Outcome
+from sql_audit.reading import BatchLimits
 from tests.simulator.strand import Request, Sleep, Step, Strand
 from tests.simulator.watch import Violated
 from tests.support.fleet import QUEUE
