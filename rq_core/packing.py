@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 
-from rq_core.job import NewJob
+from rq_core.job import NewJob, Profile
 
 Record = tuple[str, str, str, str, str]
 
@@ -17,7 +18,7 @@ def pack(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
     A kind is [priority, delay in ms, head, detail, full]; a record is id, kind (its place in ``kinds``, from 1), digest
     of the arguments, lane, spec.
     """
-    kinds: list[tuple[int, int, str, str, str]] = []
+    kinds: list[str] = []
     places: dict[tuple[int, int, str], str] = {}
     records: list[Record] = []
     sha256 = hashlib.sha256
@@ -30,10 +31,16 @@ def pack(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
             last = which
             known = places.get(which)
             if known is None:
-                kinds.append((profile.rank, delay_ms, profile.head, profile.detail, full))
+                kinds.append(_kind(profile, delay_ms, full))
                 known = places[which] = str(len(kinds))
             kind = known
             before, after = profile.spec_parts
         digest = sha256(args_json.encode()).hexdigest()[:32]
         records.append((job_id, kind, digest, lane, f"{before}{args_json}{after}"))
-    return json.dumps(kinds, separators=(",", ":")), records
+    return f"[{','.join(kinds)}]", records
+
+
+@lru_cache(maxsize=1024)
+def _kind(profile: Profile, delay_ms: int, full: str) -> str:
+    kind = (profile.rank, delay_ms, profile.head, profile.detail, full)
+    return json.dumps(kind, separators=(",", ":"))

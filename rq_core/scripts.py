@@ -23,7 +23,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -107,7 +107,7 @@ class Script:
 
     def prefix(self, keys: QueueKeys) -> tuple[Any, ...]:
         """The head of the command: how it is called, and the keys."""
-        return (*self.verb, len(self.keys), *map(keys, self.keys))
+        return _prefix(self.verb, self.keys, keys)
 
     @property
     def loading(self) -> tuple[str, ...]:
@@ -125,6 +125,11 @@ class Script:
         for record in each:
             command += record
         return command
+
+
+@lru_cache(maxsize=1024)
+def _prefix(verb: tuple[str, str], names: tuple[str, ...], keys: QueueKeys) -> tuple[Any, ...]:
+    return (*verb, len(names), *map(keys, names))
 
 
 def directory() -> Path:

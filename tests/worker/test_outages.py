@@ -13,13 +13,14 @@ import pytest
 import redis
 
 from rq_core import App, Cap, current_job
+from rq_core.client import Client
 from rq_core.errors import ServerUnavailable
-from rq_core.plans import Lost, Unsent
+from rq_core.plans import Lost, Patience, Unsent
 from rq_core.wire import AsyncPoolWire, Meanwhile
 from rq_core.worker import Worker, WorkerOptions
 from tests.support import crew, outages
 from tests.support.servers import RedisServer, engines
-from tests.support.wait import wait_until_async
+from tests.support.wait import wait_until, wait_until_async
 from tests.support.wires import LossyAsyncWire
 
 
@@ -311,3 +312,44 @@ async def test_a_restart_that_keeps_the_caps_gives_no_claim_back(
     assert begun == [1, 1]
     assert types.count("epoch_started") >= 2
     assert "rolled_back" not in types
+
+
+def test_a_disk_that_takes_no_writes_is_waited_for(start_redis: Callable[..., RedisServer]) -> None:
+    """Redis refuses what writes (MISCONF) when it could not save, before anything is carried out; then goes on."""
+    server = start_redis(save="3600 1")
+    obstacle = server.directory / "dump.rdb"
+
+    def save(control: redis.Redis, status: str) -> None:
+        control.bgsave()
+        wait_until(
+            lambda: control.info("persistence")["rdb_last_bgsave_status"] == status,
+            f"saving ends with {status}",
+        )
+
+    told: list[str] = []
+    with (
+        server.client(decode_responses=True) as control,
+        Client(server.url, patience=Patience(unsent=30.0)) as client,
+    ):
+        (before,) = client.enqueue([crew.coroutine.job(n=1)]).ids
+        obstacle.mkdir()
+        save(control, "err")
+        with pytest.raises(redis.ResponseError, match="MISCONF"):
+            control.set("any", "thing")
+        calling = threading.Thread(
+            target=lambda: told.extend(client.enqueue([crew.coroutine.job(n=2)]).ids)
+        )
+        calling.start()
+        wait_until(lambda: _refused(control) >= 2, "the call is refused, and made again")
+        assert told == []
+        obstacle.rmdir()
+        save(control, "ok")
+        calling.join(20)
+        assert set(client.snapshot("crew")["state"]) == {before, *told}
+        assert len(told) == 1
+
+
+def _refused(control: redis.Redis) -> int:
+    """How often MISCONF was answered since the look before the call."""
+    said = control.info("errorstats").get("errorstat_MISCONF", {"count": 0})
+    return int(said["count"]) - 1

@@ -154,6 +154,28 @@ def test_what_the_replica_did_not_have_is_reported(group: SentinelGroup, tmp_pat
     assert {each["job_id"] for each in said["queues"][QUEUE]["lost"]} == set(gone)
 
 
+def test_a_primary_that_was_cut_off_accepts_nothing_that_would_be_lost(
+    group: SentinelGroup,
+) -> None:
+    """With ``min-replicas-to-write``: what it cannot replicate it refuses, and carries nothing out."""
+    primary = group.primary
+    with primary.client() as control:
+        control.config_set("min-replicas-max-lag", 1)
+        control.config_set("min-replicas-to-write", 1)
+    with Client(primary.url, patience=Patience(unsent=1.0)) as client:
+        (kept,) = client.enqueue([deliver.job(1)]).ids
+        replica = group.cut_replica_off()
+        with pytest.raises(ServerUnavailable, match="NOREPLICAS"):
+            client.enqueue([deliver.job(2)])
+        assert set(client.snapshot(QUEUE)["state"]) == {kept}
+    lost = group.lose_primary()
+    replica.thaw()
+    group.wait_promoted(lost)
+    with Client(group.url, patience=PATIENT) as client:
+        (later,) = client.enqueue([deliver.job(3)]).ids
+        assert set(client.snapshot(QUEUE)["state"]) == {kept, later}
+
+
 async def test_a_demoted_server_is_asked_on_new_connections_only(
     start_redis: Callable[..., RedisServer],
 ) -> None:
