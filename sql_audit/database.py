@@ -434,7 +434,9 @@ def data_refused(error: BaseException) -> bool:
         return str(state)[:2] in {"22", "23", "54"}
     if type(error).__module__.startswith("psycopg"):
         return type(error).__name__ in {"DataError", "IntegrityError"}
-    return isinstance(error, ValueError | TypeError | OverflowError | LookupError)
+    # What drivers say as Python does, of values that they cannot even send. Any other error of Python is a bug of ours,
+    # and the rows are good.
+    return isinstance(error, UnicodeError | OverflowError)
 
 
 def describe(error: BaseException) -> str:

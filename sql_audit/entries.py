@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any, Final, NamedTuple, NoReturn
 
 from rq_core.history import OutboxId
@@ -34,6 +34,11 @@ NAME_LENGTH_MAX: Final = 512
 
 LANE_LENGTH_MAX: Final = 16 * 1024
 """Characters in the name of a lane, which is in no index."""
+
+NESTING_MAX: Final = 32
+"""How deep lists and objects may lie in each other in a value of any kind. How deep Python itself reads and writes
+JSON depends on where it is called, so what the mirror could still take might be unreadable to others.
+"""
 
 COUNTED_FIELDS: Final = ("type", "jobs", "data", "why")
 """The fields whose values count as bytes of the backlog."""
@@ -180,8 +185,45 @@ def _among(words: Iterable[str | None]) -> Check:
     return check
 
 
-def _anything(column: Sequence[Any]) -> bool:  # noqa: ARG001 - it is called like the others
-    return True
+_SCALARS: Final = frozenset({_STR, _INT, float, bool, _NONE})
+
+
+def _anything(column: Sequence[Any]) -> bool:
+    return set(map(type, column)) <= _SCALARS or not _deeper_than(NESTING_MAX, column)
+
+
+def _deeper_than(levels: int, values: Iterable[Any]) -> bool:
+    """Whether in any of some values more levels of lists and objects lie in each other."""
+    for value in values:
+        kind = type(value)
+        if kind is list or kind is dict:
+            inner = value if kind is list else value.values()
+            if not levels or _deeper_than(levels - 1, inner):
+                return True
+    return False
+
+
+def _scopes(column: Sequence[Any]) -> bool:
+    """What counts a claim, as the views and ``audit at`` read it: [scope, cap or null] or
+    [scope, limit, window, burst], each.
+    """
+    told = [scopes for scopes in column if scopes is not None]
+    if not told:
+        return True
+    if set(map(type, told)) != {list}:
+        return False
+    every = list(chain.from_iterable(told))
+    if not every:
+        return True
+    if set(map(type, every)) != {list} or not set(map(len, every)) <= {2, 4}:
+        return False
+    # What is no text counts as text that SQL cannot keep.
+    names = {scope[0] if type(scope[0]) is str else "\0" for scope in every}
+    if clean(joined := "".join(names)) != joined:
+        return False
+    caps = [scope[1] for scope in every if len(scope) == 2]
+    rates = [number for scope in every if len(scope) == 4 for number in scope[1:]]
+    return (not caps or _integers(caps)) and (not rates or _numbered(rates))
 
 
 KINDS: Final[dict[str, Check]] = (
@@ -192,7 +234,7 @@ KINDS: Final[dict[str, Check]] = (
         "target": _among((State.READY, State.SCHEDULED, State.DEAD)),
         "priority": _among((*Priority, None)),
         "error": _anything,
-        "scopes": _anything,
+        "scopes": _scopes,
         "cap": _anything,
         "lane": _lanes,
         "spec": _texts,
@@ -214,7 +256,7 @@ KINDS: Final[dict[str, Check]] = (
     )
     | dict.fromkeys(("fence", "task", "digest", "worker", "reason", "outcome", "scope"), _words)
 )
-"""What each field may hold. A field without a kind may hold anything."""
+"""What each field may hold. A field without a kind may hold anything that is not nested too deep."""
 
 
 class _FieldsOf(NamedTuple):
@@ -371,6 +413,8 @@ def _take(entry_id: OutboxId, raw: RawFields) -> Intake:
         values = _decode_json(body) if body else []
         if type(values) is not list or len(values) > len(names):
             raise _NotDecodedError(f"{kind} has {len(names)} fields")
+        if not _anything(values):
+            raise _NotDecodedError(f"{kind} is nested too deep")
         data = dict(zip_longest(names, values))
         intake = Intake(entry_id, event, at_ms, by, why, _size(raw), jobs=1, data=data)
     elif kind in _JOB_FIELDS:

@@ -15,9 +15,12 @@ from rq_core.ids import JobIds
 from rq_core.job import NewJob, profile
 from rq_core.scopes import scope
 from rq_core.settlement import MESSAGE_MAX, describe
-from sql_audit.database import Database, EventRows
-from sql_audit.entries import unpack
+from sql_audit import moments, queries
+from sql_audit.database import Database, EventRows, data_refused
+from sql_audit.entries import Intake, unpack
+from sql_audit.fold import Folder
 from sql_audit.mirror import Mirror
+from sql_audit.schema import EVENT_COLUMNS
 from sql_audit.verify import Verdict, verify
 from tests.audit.conftest import QUEUE
 from tests.support import auditlog
@@ -111,6 +114,68 @@ def test_one_bad_job_does_not_take_the_others_with_it(
     kept = auditlog.one(database, "SELECT ordinal, kind FROM quarantine")
     assert kept == {"ordinal": 1, "kind": "undecodable"}
     assert writer.backlog() == (0, 0)
+
+
+SCOPES: dict[str, Any] = {
+    "text": "task=send",
+    "an object": {"task=send": 4},
+    "text for a scope": ["task=send"],
+    "an empty scope": [[]],
+    "a scope without a name": [[4, 4]],
+    "a name alone": [["task=send"]],
+    "two facts": [["task=send", 4, 4]],
+    "a cap that is text": [["task=send", "4"]],
+    "a cap that is a list": [["task=send", [4]]],
+    "a cap that is a truth": [["task=send", True]],
+    "a cap beyond SQL": [["task=send", 2**63]],
+    "a rate without a burst": [["task@1s=send", 4, 1000, None]],
+    "NUL": [["task=a\0", 4]],
+    "half a character": [["task=a\ud83d", 4]],
+}
+
+
+@pytest.mark.parametrize("scopes", SCOPES.values(), ids=SCOPES)
+def test_a_claim_under_scopes_that_cannot_be_read_is_kept_apart(
+    scopes: Any, writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    """Everyday views and `audit at` read the scopes of all claims in force: one must not fail them all."""
+    good = [["task=send", 4], ["tenant=acme", None], ["task@1s=send", 5, 1000, 1], ["queue", 9]]
+    enqueue(writer, "a", "b", "c")
+    writer.raw(fields("claimed", ["a", 1, good], ["b", 1, scopes], ["c", 1, None]))
+
+    auditlog.drain(mirror)
+
+    full = auditlog.rows(database, "SELECT scope, holders, cap FROM scope_occupancy ORDER BY scope")
+    assert [(row["scope"], row["holders"], row["cap"]) for row in full] == [
+        ("queue", 1, 9), ("task=send", 1, 4), ("tenant=acme", 1, None),
+    ]  # fmt: skip
+    running = moments.at(database.readers, QUEUE, writer.now_ms).running
+    assert [claim.job_id for claim in running] == ["a", "c"]
+    kept = auditlog.one(database, "SELECT seq, ordinal, kind FROM quarantine")
+    assert kept == {"seq": 2, "ordinal": 1, "kind": "undecodable"}
+
+
+# Around a thousand, what can still be read cannot be written, or not be read again elsewhere.
+@pytest.mark.parametrize("depth", [30, 40, 940, 5000])
+@pytest.mark.parametrize("kind", ["died", "cap_changed"])
+def test_json_of_any_depth_is_mirrored_and_read_again(
+    depth: int, kind: str, writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    nest = "[" * depth + "]" * depth
+    enqueue(writer, "a", "b")
+    if kind == "died":
+        writer.raw({"type": kind, "by": "w", "jobs": f'[["a",null,"final",1,{nest}]]'})
+    else:
+        writer.raw({"type": kind, "by": "w", "data": f'["task=send",null,{nest},1]'})
+    enqueue(writer, "after")
+
+    auditlog.drain(mirror)
+
+    assert numbers(database)[-1] == (3, 0)
+    verify(database)
+    tail = queries.tail(database.readers, QUEUE, 10)
+    assert [event.seq for event in tail] == [0, 1, 1, 2, 3]
+    assert (tail[-2].type == "quarantined") is (depth > 32)
 
 
 HOSTILE = {
@@ -209,6 +274,59 @@ def test_what_sql_alone_refuses_is_found_and_quarantined(
     assert (kept["seq"], kept["kind"]) == (34, "refused")
     assert numbers(database) == [(n, 0) for n in range(51)]
     assert len(auditlog.rows(database, "SELECT job_id FROM job")) == 49
+    assert writer.backlog() == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("at_ms", 2**63), ("task", "half \ud83d"), ("type", "x")],
+    ids=["a number beyond SQL", "half a character", "what a CHECK refuses"],
+)
+def test_what_a_driver_refuses_of_a_row_is_about_the_row(
+    column: str, value: Any, database: Database
+) -> None:
+    """Some of it they say as errors of Python, not as their own."""
+    row = dict(zip(EVENT_COLUMNS, (QUEUE, 1, 0, 0, "pruned", 1, *[None] * 5), strict=True))
+    rows = EventRows([tuple((row | {column: value}).values())])
+
+    with database.writing() as connection:
+        assert connection is not None
+        with pytest.raises(Exception) as caught:  # noqa: PT011 - of any class
+            database.insert_events(connection, rows, lambda: None)
+
+    assert data_refused(caught.value)
+
+
+@pytest.mark.parametrize("bug", [KeyError, IndexError, ValueError, TypeError, AttributeError])
+def test_a_bug_of_the_mirror_puts_nothing_into_quarantine(
+    bug: type[Exception],
+    writer: StreamWriter,
+    mirror: Mirror,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it cannot fold it leaves in Redis: a release without the bug mirrors it. The log cannot be mended."""
+    writer.life("a")
+    auditlog.drain(mirror)
+    writer.life("b")
+    writer.life("c")
+    real = Folder.add
+
+    def add(folder: Folder, intake: Intake) -> None:
+        real(folder, intake)
+        if "b" in intake.columns.get("id", ()) and intake.event == "succeeded":
+            raise bug("ours")
+
+    monkeypatch.setattr(Folder, "add", add)
+    for _ in range(20):
+        with pytest.raises(bug, match="ours"):
+            mirror.turn()
+    monkeypatch.setattr(Folder, "add", real)
+
+    auditlog.drain(mirror)
+
+    assert auditlog.rows(database, "SELECT kind FROM quarantine") == []
+    assert auditlog.told_by_sql(database, QUEUE) == auditlog.told_by_stream(writer.log)
     assert writer.backlog() == (0, 0)
 
 
