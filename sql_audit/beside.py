@@ -21,6 +21,10 @@ class Beside(Generic[T]):
         self._call = call
         self._answer: list[T] = []
         self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        self._begin()
+
+    def _begin(self) -> None:
         self._thread = threading.Thread(target=self._run, name="rq-core-audit-beside", daemon=True)
         self._thread.start()
 
@@ -32,7 +36,8 @@ class Beside(Generic[T]):
 
     def wait(self) -> None:
         """Until the call has ended, however it did."""
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def result(self) -> T:
         """What the call returned. Raises what it raised."""

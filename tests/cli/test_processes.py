@@ -104,6 +104,8 @@ def test_ctrl_c_is_quiet() -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment(url),
+            # A shell's background job ignores it, and so would what it starts.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         ) as process:
             connection, _ = listener.accept()
             with connection:

@@ -18,6 +18,7 @@ ONLY_SYNC = {
     "read_outbox": "the mirror's",
     "trim": "the mirror's",
     "wait_outbox": "the mirror's",
+    "place": "the heartbeats', which have a thread of their own",
     "repair": "the doctor's",
     "snapshot": "the doctor's",
 }
