@@ -105,7 +105,7 @@ def test_ctrl_c_is_quiet() -> None:
             stderr=subprocess.PIPE,
             env=environment(url),
             # A shell's background job ignores it, and so would what it starts.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         ) as process:
             connection, _ = listener.accept()
             with connection:
