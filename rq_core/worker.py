@@ -426,8 +426,17 @@ class Worker:
         while self._executor.running or self._arrived or line.finished:
             self._news.clear()
             if not line.finished:
+                # What comes may be of another line, or nothing to report: a job that falls due, a thread that is free.
                 await self._news.wait()
-            await self._send(line, claims=[])
+                continue
+            try:
+                await self._send(line, claims=[])
+            except RqCoreError:
+                raise
+            except Exception:
+                # It would end the grace of all that still run.
+                log.exception("a report failed, trying again", extra={"worker": self.name})
+                await asyncio.sleep(TROUBLE_PAUSE)
 
     def _active(self) -> bool:
         """Whether something runs, or is to be reported or looked at."""

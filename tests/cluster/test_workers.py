@@ -155,6 +155,27 @@ async def test_an_idle_worker_is_woken_on_every_shard(cluster: RedisCluster, loa
         assert time.monotonic() - began < 2.5
 
 
+async def test_a_job_that_ends_in_the_grace_leaves_it_to_those_of_other_queues(
+    cluster: RedisCluster, load: Load
+) -> None:
+    """A line that had nothing to report fell over that, and the jobs of all lines were given back."""
+    one, other, _ = (names[0] for names in cluster.queues(1).values())
+    begun, ended = [], []
+
+    @load.app.task(queue=one)
+    async def lasts(seconds: float) -> None:
+        begun.append(seconds)
+        await asyncio.sleep(seconds)
+        ended.append(seconds)
+
+    async with working(load, one, other, grace=10.0):
+        await lasts.enqueue_async(0.3)
+        await lasts.with_options(queue=other).enqueue_async(1.0)
+        await wait_until_async(lambda: len(begun) == 2, "both run")
+
+    assert ended == [0.3, 1.0]
+
+
 def _waiting(cluster: RedisCluster, count: int) -> bool:
     blocked = 0
     for server in cluster.primaries():

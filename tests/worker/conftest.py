@@ -36,8 +36,11 @@ def app(valkey_url: str) -> Iterator[App]:
 
 
 @pytest.fixture
-def client(app: App) -> Client:
-    return app.client
+def client(app: App) -> Iterator[Client]:
+    client = app.client
+    yield client
+    # A worker that ends closes it with the app; who looks at what is left opens it again.
+    client.close()
 
 
 @pytest.fixture

@@ -585,6 +585,20 @@ async def test_delayed_jobs_and_retries_are_on_time_in_every_queue_of_an_idle_wo
             )
 
 
+async def test_a_job_that_falls_due_in_the_grace_does_not_end_it(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    """The worker woke to report nothing, fell over that, and gave back what had the time to finish."""
+    handle = crew.sleeping.enqueue(1.0)
+    async with run_worker(grace=10.0) as worker:
+        await wait_until_async(lambda: witness.lines("begin"), "the job runs")
+        crew.coroutine.with_options(delay=0.4).enqueue()
+        turns = worker.stats.turns
+        await wait_until_async(lambda: worker.stats.turns > turns, "it knows what will be due")
+
+    assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
+
+
 async def test_workers_that_stop_together_leave_one_token(client: Client, app: App) -> None:
     """Each puts one back that it may have taken; two would be a finding of the doctor and of `audit verify`."""
     async with contextlib.AsyncExitStack() as stack:
