@@ -7,6 +7,7 @@ collects settlements and sends them together.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import random
 import time
@@ -36,6 +37,9 @@ log = logging.getLogger(__name__)
 
 START_GRACE: Final = 20.0
 """Seconds that the process of an isolated handler may take to begin, beyond the handler's own time."""
+END_GRACE: Final = 20.0
+"""Seconds that an async handler which was told to stop may take to clean up, before its claim is settled without it:
+less than the worker goes on to extend the lease of a job that has timed out."""
 LANE_CHANGED: Final = "lane_changed"
 """The reason of a rollback into another lane."""
 
@@ -77,8 +81,9 @@ class Running:
 class Executor:
     """Starts claims' handlers and calls ``on_settlement`` (on the loop) once for each that must be reported.
 
-    ``on_free`` is called when a handler no longer occupies its place; a sync handler that timed out is reported at
-    once, but occupies its thread until it returns.
+    ``on_free`` is called when a handler no longer occupies its place. One that goes on though its time is over is
+    reported all the same, a sync one at its timeout, an async one that was cancelled END_GRACE later; it occupies its
+    place until it returns.
     """
 
     def __init__(
@@ -183,8 +188,16 @@ class Executor:
             return
         running.ending = why
         running.context.tell(why)
-        if running.handler is not None:
-            running.handler.cancel()
+        if running.handler is None:
+            return
+        running.handler.cancel()
+        if _has_begun(running.handler):
+            # A lost claim has nothing to be settled; what such a handler reports in the end is refused, and logged.
+            self._limit_time(running, None if isinstance(why, LeaseLost) else END_GRACE)
+        else:
+            # Cancelled now, its task takes no step in which it could say how it ended.
+            self._ended(running, why)
+            self._free(running)
 
     def close(self) -> bool:
         """Start no more. Returns False if threads are still busy with handlers that do not stop."""
@@ -243,16 +256,19 @@ class Executor:
             self._free(running)
 
     def _timed_out(self, running: Running) -> None:
-        assert running.timeout is not None
-        error = HandlerTimeout(seconds=running.timeout)
-        self.end(running, error)
-        if running.handler is None:
-            log.warning(
-                "handler ran longer than %g s; its thread cannot be stopped and stays occupied",
-                running.timeout,
-                extra=_facts(running),
-            )
-            self._ended(running, error)
+        """The time of a handler is over, or that of one which was told to stop."""
+        if running.ending is None:
+            assert running.timeout is not None
+            self.end(running, HandlerTimeout(seconds=running.timeout))
+            if running.handler is not None:
+                return
+        assert running.ending is not None
+        log.warning(
+            "handler was told to stop and goes on; its place stays occupied: %s",
+            running.ending,
+            extra=_facts(running),
+        )
+        self._ended(running, running.ending)
 
     def _ended(self, running: Running, error: BaseException | None) -> None:
         if running.settled:
@@ -308,6 +324,15 @@ class Executor:
         claim = running.claim
         self.running.pop((claim.queue, claim.id, claim.fence), None)
         self._on_free(running)
+
+
+def _has_begun(handler: asyncio.Task[None]) -> bool:
+    """Whether a task has taken its first step."""
+    coroutine = handler.get_coro()
+    return (
+        not inspect.iscoroutine(coroutine)
+        or inspect.getcoroutinestate(coroutine) != inspect.CORO_CREATED
+    )
 
 
 def _call(running: Running) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 from typing import Any
 
 import pytest
 
-from rq_core import App, NoCurrentJob, current_job
+from rq_core import App, NoCurrentJob, current_job, executor
+from rq_core.errors import JobCancelled, LeaseLost
 from rq_core.executor import Executor, Running
 from rq_core.job import Claim
 from rq_core.settlement import Settlement
@@ -175,6 +177,79 @@ async def test_the_time_limit_holds_for_a_handler_that_waits_in_its_first_step()
 
     ((verdict, _),) = await Runs(handler, timeout=0.02).verdicts()
     assert verdict == "retry"
+
+
+@pytest.mark.parametrize(
+    ("why", "expected"),
+    [(None, ("retry", "failed")), (JobCancelled(), ("final", "cancelled"))],
+    ids=["timeout", "cancelled"],
+)
+async def test_a_handler_that_swallows_its_end_holds_its_place_but_not_its_claim(
+    monkeypatch: pytest.MonkeyPatch, why: JobCancelled | None, expected: tuple[str, str]
+) -> None:
+    """Its lease was kept for as long as it ran, or ran out as if its worker had died: a loss, and poison in the end."""
+    monkeypatch.setattr(executor, "END_GRACE", 0.05)
+    release, begun = asyncio.Event(), asyncio.Event()
+
+    async def handler() -> None:
+        begun.set()
+        while not release.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await release.wait()
+
+    runs = Runs(handler, timeout=0.02 if why is None else None)
+    (running,) = runs.running
+    assert running is not None
+    await begun.wait()
+    if why is not None:
+        runs.executor.end(running, why)
+    await wait_until_async(lambda: runs.settlements, "it is settled")
+    assert (runs.free, list(runs.executor.running.values())) == ([], [running])
+    release.set()
+
+    assert await runs.verdicts() == [expected]
+
+
+async def test_a_handler_that_is_told_to_stop_before_its_first_step_is_over() -> None:
+    """A task that is cancelled so early takes no step: nobody said that the job had ended, and its lease was kept."""
+
+    async def handler() -> None:
+        await asyncio.Event().wait()
+
+    runs = Runs(handler)
+    (running,) = runs.running
+    assert running is not None
+    runs.executor.end(running, JobCancelled())
+
+    assert await runs.verdicts() == [("final", "cancelled")]
+
+
+async def test_what_a_handler_reports_that_swallows_the_loss_of_its_claim_is_its_own_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is refused, so that the log knows that it ran."""
+    monkeypatch.setattr(executor, "END_GRACE", 0.01)
+    release, begun = asyncio.Event(), asyncio.Event()
+
+    async def handler() -> None:
+        begun.set()
+        try:
+            await release.wait()
+        except asyncio.CancelledError:
+            await release.wait()
+
+    runs = Runs(handler, timeout=0.02)
+    (running,) = runs.running
+    assert running is not None
+    await begun.wait()
+    runs.executor.end(running, LeaseLost())
+    loop = asyncio.get_running_loop()
+    after = loop.time() + 0.1
+    await wait_until_async(lambda: loop.time() > after, "all limits are over")
+    assert runs.settlements == {}
+    release.set()
+
+    assert await runs.verdicts() == [COMPLETE]
 
 
 async def test_a_handler_may_call_another_and_itself() -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from rq_core import executor
+from rq_core import worker as worker_module
 from rq_core.aio import AsyncClient
 from rq_core.app import App
 from rq_core.client import Client
@@ -157,6 +159,21 @@ async def test_an_async_handler_is_stopped_at_its_timeout(
 
     assert events(client, handle.id)[-1][1]["error"]["type"] == "HandlerTimeout"
     assert witness.lines("end") == []
+
+
+async def test_an_async_handler_that_ignores_its_timeout_is_a_failure_and_no_loss(
+    client: Client, run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "END_GRACE", 0.1)
+    monkeypatch.setattr(worker_module, "EXTENSION_GRACE", 0.5)
+    handle = crew.tidying.with_options(timeout=0.1, max_attempts=1).enqueue(2.5 * crew.LEASE)
+
+    async with run_worker():
+        await wait_until_async(lambda: handle.state() == "dead", "the job is dead")
+        await wait_until_async(lambda: witness.lines("tidied"), "the handler came to its end")
+
+    assert event_types(client, handle.id) == ["enqueued", "claimed", "died"]
+    assert events(client, handle.id)[-1][1]["error"]["type"] == "HandlerTimeout"
 
 
 async def test_a_sync_handler_is_told_at_its_timeout_and_its_late_success_counts_for_nothing(
