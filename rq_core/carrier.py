@@ -136,27 +136,30 @@ class Carrier:
         Returns a value or an RqCoreError per call. Raises ServerUnavailable or OutcomeUnknown when patience ends.
         """
         slots: list[Slot | None] = []
-        commands = []
         for call in calls:
-            made = self._script(call.script)
-            args = call.args
             slot = None
-            if "slot" in made.args:
+            if "slot" in self._script(call.script).args:
                 slot = self._take_slot(call.queue, call.script)
                 slot.number += 1
-                args = {**args, "slot": slot.name, "number": slot.number}
             slots.append(slot)
-            commands.append(made.command(queue_keys(call.queue, self.prefix), call.each, **args))
         try:
-            return (yield from self._settle(calls, commands))
+            return (yield from self._settle(calls, slots))
         finally:
             for call, slot in zip(calls, slots, strict=True):
                 if slot is not None:
                     self._free[call.queue, call.script].append(slot)
 
+    def _command(self, call: Call[Any], slot: Slot | None) -> list[Any]:
+        """The command of a call, as this server takes it by what is known of it now."""
+        made, args = self._script(call.script), call.args
+        if slot is not None:
+            args = {**args, "slot": slot.name, "number": slot.number}
+        return made.command(queue_keys(call.queue, self.prefix), call.each, **args)
+
     def _settle(  # noqa: PLR0912 - one branch per thing that a reply can be
-        self, calls: Sequence[Call[Any]], commands: list[list[Any]]
+        self, calls: Sequence[Call[Any]], slots: Sequence[Slot | None]
     ) -> Plan[list[Any]]:
+        commands = [self._command(*each) for each in zip(calls, slots, strict=True)]
         results: list[Any] = [None] * len(calls)
         waiting = list(range(len(calls)))
         first = self._clock()
@@ -197,9 +200,6 @@ class Carrier:
                 self._functions = False
             elif forgotten:
                 trouble = (yield from self._load(forgotten)) or trouble
-            for i in waiting:
-                # Whatever was tried, from now on it is sent as this server takes it.
-                commands[i][:2] = self._script(calls[i].script).verb
             unusable = yield from self._meet(strangers)
             for i in waiting:
                 results[i] = unusable.get(calls[i].queue)
@@ -211,6 +211,8 @@ class Carrier:
                 self._check_patience(first, bool(lost), trouble, [calls[i] for i in waiting])
                 yield _pause(attempt)
                 attempt += 1
+            for i in waiting:
+                commands[i] = self._command(calls[i], slots[i])
 
     def _meet(self, queues: Iterable[str]) -> Plan[dict[str, errors.RqCoreError]]:
         """Meet queues whose history is another one. Returns why some cannot be used: the others' calls, done or

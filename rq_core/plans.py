@@ -65,6 +65,7 @@ class Call(Generic[T_co]):
     script: str
     queue: str
     args: dict[str, Any]
+    """May be changed while it is on its way: what was carried out is answered as it was, whatever is sent again."""
     parse: Callable[[Sequence[Any]], T_co]
     each: Sequence[tuple[Any, ...]] = ()
     ids: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -39,6 +40,9 @@ RETIRED: Final = 75
 RESTART_PAUSE_MAX: Final = 30.0
 HEALTHY_LIFE: Final = 60.0
 """Seconds after which a worker's death is no longer counted with the ones before."""
+END_WAIT: Final = 15.0
+"""Seconds beyond the grace for a worker to give back the rest, report, and end; then it is killed. One whose handler
+holds the GIL, or the event loop, hears no signal."""
 NEVER_WORKED: Final = 69
 """Exit status of a worker that could not begin: its server, or its code, was not there (EX_UNAVAILABLE)."""
 
@@ -178,6 +182,8 @@ class Supervisor:
             else None
         )
         self._stops = 0
+        self._killing_at = math.inf
+        """When workers that have not ended by themselves are killed, on the monotonic clock."""
         self._wake = threading.Event()
 
     def run(self) -> int:
@@ -225,6 +231,9 @@ class Supervisor:
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self._stops += 1
+        if self._stops <= 2:
+            grace = self._options.worker.grace if self._stops == 1 else 0.0
+            self._killing_at = time.monotonic() + grace + END_WAIT
         for child in self._children.values():
             if child.is_alive():
                 child.terminate()
@@ -277,8 +286,17 @@ class Supervisor:
                 self._bury(place, child.exitcode)
             if self._mirror is not None and not self._stops:
                 self._mirror.watch()
+            if time.monotonic() > self._killing_at:
+                self._kill_all()
             self._wait()
         return status
+
+    def _kill_all(self) -> None:
+        """Their jobs run again when their leases are over."""
+        for place, child in self._children.items():
+            log.error("worker process %d (%d) does not end, killing it", place, child.pid)
+            child.kill()
+        self._killing_at = math.inf
 
     def _bury(self, place: int, exitcode: int) -> None:
         """A worker died: its jobs run again when their leases expire; another takes its place."""

@@ -126,6 +126,8 @@ class _Line:
     """Settlements to be reported."""
     busy: bool = False
     """Whether a round trip is under way."""
+    claiming: list[Call[Claimed]] = field(default_factory=list)
+    """The claims of that."""
 
 
 @dataclass(slots=True)
@@ -207,6 +209,8 @@ class Worker:
         self._measured = 0.0
         self._occupied = 0
         self._stops = 0
+        self._grace_over: float | None = None
+        """When the grace is over, on the monotonic clock; None: nobody has asked this worker to stop."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
         self._stepped = asyncio.Event()
@@ -237,6 +241,8 @@ class Worker:
         """Claim no more; let jobs finish for the grace time. A second call ends the grace now."""
         self._stops += 1
         self._asked.set()
+        if self._grace_over is None:
+            self._grace_over = time.monotonic() + self.options.grace
         if self._stops > 1:
             self._hurry.set()
         self._take_no_more()
@@ -253,6 +259,9 @@ class Worker:
         self._news.set()
         for line in self._lines:
             line.watcher.stop()
+            for claim in line.claiming:
+                # Should it have to be sent again, it takes nothing; if it has been carried out, the answer is the same.
+                claim.args["limit"] = 0
 
     async def run(self) -> bool:
         """Work until asked to stop, or with ``burst`` until nothing is left.
@@ -271,7 +280,7 @@ class Worker:
             await asyncio.wait({*work, stopping}, return_when=asyncio.FIRST_COMPLETED)
             self._take_no_more()
             # A turn under way may bring claims; but one that waits for a server that is away must not hold us up.
-            await self._let_end(self.options.grace, *work)
+            await self._let_end(self._grace_left(), *work)
         finally:
             self._take_no_more()
             await _end(*watching, *work, *telling, stopping)
@@ -294,6 +303,11 @@ class Worker:
                 # What nobody foresaw must not end the worker; the leases of what it held expire at worst.
                 log.exception("a turn failed, trying again", extra={"worker": self.name})
                 await asyncio.sleep(TROUBLE_PAUSE)
+
+    def _grace_left(self) -> float:
+        if self._grace_over is None:
+            return self.options.grace
+        return max(0.0, self._grace_over - time.monotonic())
 
     async def _let_end(self, seconds: float, *tasks: asyncio.Task[None]) -> None:
         """Wait for tasks: for ``seconds``, or until somebody is in a hurry."""
@@ -363,14 +377,15 @@ class Worker:
             asked = asyncio.create_task(self._asked.wait())
             await asyncio.wait({flushing, asked}, return_when=asyncio.FIRST_COMPLETED)
             await _end(asked)
+        grace = self._grace_left()
         if self._executor.running and self._stops < 2:
             log.info(
-                "stopping: %d jobs have %g s to finish",
+                "stopping: %d jobs have %.3g s to finish",
                 len(self._executor.running),
-                self.options.grace,
+                grace,
                 extra={"worker": self.name},
             )
-        await self._let_end(self.options.grace, flushing)
+        await self._let_end(grace, flushing)
         flushing.cancel()
         await asyncio.gather(flushing, return_exceptions=True)
         for running in self._executor.running.values():
@@ -519,7 +534,9 @@ class Worker:
         for queue, limit in claims:
             queue.ask()
             self._shares.take(queue.name, limit)
-            calls.append(operations.claim_call(queue.name, self.name, limit))
+            claim = operations.claim_call(queue.name, self.name, limit)
+            line.claiming.append(claim)
+            calls.append(claim)
         self.stats.turns += 1
         line.busy, release = True, self._reserve(sum(limit for _, limit in claims))
         try:
@@ -533,6 +550,7 @@ class Worker:
         finally:
             release()
             line.busy = False
+            line.claiming.clear()
         trouble = False
         for (_, group), result in zip(settling, results, strict=False):
             trouble = self._settled(group, result) or trouble

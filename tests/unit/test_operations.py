@@ -195,6 +195,24 @@ def test_what_got_no_answer_is_sent_again_with_the_same_number(trouble: Exceptio
     assert server.slept > 0
 
 
+def test_what_is_no_longer_wanted_is_asked_for_under_the_same_number() -> None:
+    """A claim that may have been carried out must be heard of; one that was not takes nothing more."""
+
+    def lose(_command: list[Any]) -> Lost:
+        claim.args["limit"] = 0
+        return Lost("cut")
+
+    server = Server(claim=[lose, ["ok", 1, "-", 0, "-"]])
+    operations = plans(server)
+    claim = operations.claim_call("q", "w-1", 5)
+
+    server.run(operations.carry_out([claim]))
+
+    first, second = server.sent("claim")
+    assert (first["limit"], second["limit"]) == (5, 0)
+    assert (first["slot"], first["number"]) == (second["slot"], second["number"])
+
+
 def test_the_next_call_of_a_slot_has_the_next_number() -> None:
     server = Server(enqueue=[OK])
     operations = plans(server)

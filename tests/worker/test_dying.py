@@ -87,12 +87,13 @@ def test_sigterm_lets_jobs_finish_and_claims_no_more(
     assert event_types(client, waiting.id) == ["enqueued"]
 
 
+@pytest.mark.parametrize("options", [(), ("--processes", "2")], ids=["alone", "supervised"])
 def test_no_job_is_claimed_later_than_100_ms_after_sigterm(
-    client: Client, witness: crew.Witness, app: App
+    client: Client, witness: crew.Witness, app: App, options: tuple[str, ...]
 ) -> None:
     """However many wait, and however many places are free."""
     app.enqueue_many(crew.sleeping.job(0.02) for _ in range(3_000))
-    with worker_process(app.redis_url, witness, "--concurrency", "20") as process:
+    with worker_process(app.redis_url, witness, "--concurrency", "20", *options) as process:
         wait_until(lambda: len(witness.lines("end")) > 50, "it works", timeout=20)
         process.send_signal(signal.SIGTERM)
         sent = client.handshake("crew").now_ms

@@ -22,6 +22,7 @@ from tests.support import crew, outages
 from tests.support.servers import RedisServer, engines
 from tests.support.wait import wait_until, wait_until_async
 from tests.support.wires import LossyAsyncWire
+from tests.worker.conftest import event_types
 
 
 async def test_work_goes_on_after_redis_was_killed_and_restarted(
@@ -232,6 +233,61 @@ async def test_a_worker_can_be_stopped_while_redis_is_away(
     await crew.app.aclose()
 
     assert witness.lines("end") == []
+
+
+async def test_a_worker_that_stops_in_an_outage_claims_nothing_after_it(
+    start_redis: Callable[..., RedisServer], witness: crew.Witness
+) -> None:
+    """Its claim was waiting for the server, and was sent once that was there: for jobs to be given back."""
+    server = start_redis(appendonly="yes", appendfsync="always")
+    crew.app.connect_to(server.url)
+    worker = Worker(crew.app, WorkerOptions(queues=("crew",), grace=20.0))
+    running = asyncio.create_task(worker.run())
+    client = crew.app.client
+    try:
+        handle = await crew.sleeping.enqueue_async(2.0)
+        await wait_until_async(lambda: witness.lines("begin"), "the job runs")
+        waiting = await crew.coroutine.with_options(delay=1.0).enqueue_async()
+        due = client.handshake("crew").now_ms + 1_000
+        server.kill()
+        queue = worker._queues["crew"]
+        await wait_until_async(lambda: queue.asked, "a claim waits for the server")
+        worker.stop()
+        await wait_until_async(lambda: time.time() * 1000 > due, "it is due")
+        server.start()
+        await running
+        types = {each: event_types(client, each) for each in (handle.id, waiting.id)}
+    finally:
+        worker.stop()
+        await running
+        await crew.app.aclose()
+        client.close()
+
+    assert types[handle.id] == ["enqueued", "claimed", "succeeded"]
+    assert types[waiting.id] in (["enqueued"], ["enqueued", "promoted"])
+
+
+async def test_the_grace_is_not_given_twice_where_the_server_is_away(
+    start_redis: Callable[..., RedisServer], witness: crew.Witness
+) -> None:
+    """A claim without an answer had the grace first, then the jobs: whoever waits for the worker kills it then."""
+    server = start_redis()
+    crew.app.connect_to(server.url)
+    worker = Worker(crew.app, WorkerOptions(queues=("crew",), grace=3.0))
+    running = asyncio.create_task(worker.run())
+    await crew.tidying.enqueue_async(0.0)
+    await wait_until_async(lambda: witness.lines("begin"), "the job runs")
+    server.kill()
+    await wait_until_async(lambda: worker._queues["crew"].asked, "a claim waits for the server")
+
+    began = time.monotonic()
+    worker.stop()
+    await wait_until_async(lambda: witness.lines("tidied"), "its time is over")
+    took = time.monotonic() - began
+    await running
+    await crew.app.aclose()
+
+    assert 2.5 < took < 5.0
 
 
 async def test_a_worker_that_is_stopped_while_it_looks_for_its_server_ends_in_order(

@@ -274,6 +274,18 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_lease(
     assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
 
 
+async def test_jobs_of_ten_leases_are_claimed_once(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    """On the loop and in a thread, with another worker that looks for leases that are over."""
+    handles = [crew.sleeping.enqueue(10 * crew.LEASE), crew.deaf.enqueue(10 * crew.LEASE)]
+    async with run_worker(), run_worker():
+        await wait_until_async(gone(client, *(h.id for h in handles)), "both are done", timeout=30)
+
+    for handle in handles:
+        assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
+
+
 async def test_an_async_handler_whose_claim_is_lost_is_cancelled_and_settles_nothing(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:

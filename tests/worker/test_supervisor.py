@@ -99,6 +99,21 @@ def test_a_handler_that_holds_the_gil_for_two_leases_keeps_its_own(
         assert event_types(client, job.id) == ["enqueued", "claimed", "succeeded"]
 
 
+def test_a_worker_that_hears_no_signal_is_killed_after_the_grace(
+    app: App, client: Client, witness: crew.Witness
+) -> None:
+    """Its supervisor waited for it for ever, whatever was pressed, and kept its lease meanwhile."""
+    handle = crew.gripping.enqueue(100)
+    with worker_process(app.redis_url, witness, "--processes", "2", "--grace", "0") as process:
+        (line,) = wait_until(lambda: witness.lines("begin"), "it runs", timeout=20)
+        process.terminate()
+        assert process.wait(40) == 0
+
+    assert not psutil.pid_exists(line["pid"])
+    assert "does not end, killing it" in _log(witness)
+    assert event_types(client, handle.id) == ["enqueued", "claimed"]
+
+
 @pytest.mark.parametrize("beyond", [False, True])
 def test_a_stuck_worker_is_killed_only_if_a_claim_is_beyond_its_time(
     client: Client, app: App, monkeypatch: pytest.MonkeyPatch, *, beyond: bool
