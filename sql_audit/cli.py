@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from sql_audit.restore import Applied, LostJob
     from sql_audit.verify import Result, Verdict
 
+FOLLOW_S: Final = 0.5
+"""Seconds between two looks of ``audit tail --follow``."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 audit_option = click.option(
@@ -293,7 +296,11 @@ def history(job: str, url: str | None, queue: str | None, as_json: bool) -> None
 @audit_option
 @queue_option
 @click.option(
-    "--slowest", default=5, show_default=True, help="How many of the slowest jobs to name."
+    "--slowest",
+    type=click.IntRange(0),
+    default=5,
+    show_default=True,
+    help="How many of the slowest jobs to name.",
 )
 @json_option
 def report(url: str | None, queue: str | None, slowest: int, as_json: bool) -> None:
@@ -302,7 +309,7 @@ def report(url: str | None, queue: str | None, slowest: int, as_json: bool) -> N
         from sql_audit import queries
 
         answer = queries.report(engine, queue, slowest)
-        if queue is not None and not answer.watermarks:
+        if not answer.watermarks:
             _unknown_queue(engine, queue)
     if as_json:
         document = dataclasses.asdict(answer)
@@ -332,6 +339,18 @@ class _Moment(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         return int(moment.timestamp() * 1000)
 
 
+class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A head as ``audit head`` prints it. What is none must not look like a log that was rewritten."""
+
+    name = "sha256"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value).strip().lower()
+        if len(text) != 64 or not set(text) <= set("0123456789abcdef"):
+            self.fail(f"{value!r} is no head: write the 64 hex digits of audit head", param, ctx)
+        return text
+
+
 @audit.command()
 @audit_option
 @queue_option
@@ -341,6 +360,7 @@ class _Moment(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 @click.option(
     "--head",
     "heads",
+    type=_Sha256(),
     multiple=True,
     metavar="SHA256",
     help="A head that was kept elsewhere (see audit head): the log must still lead there.",
@@ -611,6 +631,7 @@ def head(url: str | None, queue: str | None, as_json: bool) -> None:
 @click.option("--apply", "wanted", is_flag=True, help="Put back and take out; else it only lists.")
 @click.option(
     "--wait",
+    type=click.FloatRange(0),
     default=30.0,
     show_default=True,
     metavar="SECONDS",
@@ -742,6 +763,9 @@ def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
             ended = "it still waits"
             if wait.claim is not None:
                 ended = f"until claim {wait.claim} by {wait.worker}"
+            elif wait.ended is not None:
+                forgotten = wait.ended != "cancelled"
+                ended = "until Redis forgot it" if forgotten else "until it was cancelled"
             held_back = f"held back by {wait.held_back_by}; " if wait.held_back_by else ""
             click.echo(
                 f"  waited {_ms(wait.waited_ms)} from {readable(wait.since_ms)}, {ended}; {held_back}"
@@ -799,13 +823,22 @@ def at_command(moment: int, url: str | None, queue: str, as_json: bool) -> None:
         click.echo(f"{scope}: {len(holders)} of {'any' if cap is None else cap}")
     if answer.pruned is not None:
         click.echo(f"not all may be told: {answer.pruned.says}")
+    if answer.outside is not None:
+        click.echo(answer.outside)
     _print_marks(_console(), marks)
 
 
 @audit.command()
 @audit_option
 @queue_option
-@click.option("--lines", "-n", default=20, show_default=True, help="How many events to begin with.")
+@click.option(
+    "--lines",
+    "-n",
+    type=click.IntRange(0),
+    default=20,
+    show_default=True,
+    help="How many events to begin with.",
+)
 @click.option(
     "--follow", "-f", is_flag=True, help="Go on as events are mirrored, until interrupted."
 )
@@ -824,29 +857,25 @@ def tail(
         marks = queries.watermarks(engine, queue)
         if not marks:
             _unknown_queue(engine, queue)
-        events = [e for mark in marks for e in queries.tail(engine, mark.queue, lines)]
-        events.sort(key=lambda e: (e.at_ms, e.queue, e.epoch, e.seq, e.ordinal))
-        shown = events[-lines:]
-        _print_events(shown, as_json=as_json)
+        events = [e for mark in marks for e in queries.tail(engine, mark.queue, max(lines, 1))]
+        events.sort(key=lambda e: (e.at_ms, e.queue, e.place))
+        _print_events(events[-lines:] if lines else [], as_json=as_json)
         if not follow:
             if not as_json:
                 _print_marks(_console(), marks)
             return
-        _follow(engine, events, as_json=as_json)
-
-
-def _follow(engine: Engine, events: list[LoggedEvent], *, as_json: bool) -> None:
-    from sql_audit import queries
-
-    last = {event.queue: event for event in events}
-    with contextlib.suppress(KeyboardInterrupt):
-        while True:
-            for name, event in last.items():
-                fresh = queries.after(engine, event)
-                if fresh:
-                    last[name] = fresh[-1]
-                    _print_events(fresh, as_json=as_json)
-            time.sleep(0.5)
+        with contextlib.suppress(KeyboardInterrupt):
+            # In the order of each queue's log, where times may go back.
+            last = {
+                mark.queue: max(
+                    (e.place for e in events if e.queue == mark.queue), default=queries.BEFORE_ALL
+                )
+                for mark in marks
+            }
+            for fresh in queries.follow(engine, queue, last):
+                _print_events(fresh, as_json=as_json)
+                if not fresh:
+                    time.sleep(FOLLOW_S)
 
 
 def _unknown_queue(engine: Engine, queue: str | None, status: int = 1) -> NoReturn:

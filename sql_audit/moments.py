@@ -11,15 +11,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, Row, text
 
 from rq_core.scopes import is_rate, scopes_of
-from sql_audit.queries import PrunedTo, pruned_to, unknown
-from sql_audit.schema import SPAN, SPANS_MS
+from sql_audit.queries import PrunedTo, pruned_to, readable, unknown
+from sql_audit.schema import GONE, LOST, SPAN, SPANS_MS
 
 NAMED_MAX: Final = 5
 """How many of the jobs in front are named."""
@@ -52,6 +52,13 @@ _THEN_CLAIMED: Final = _of_each_span(
     ":at",
     ":at",
 )
+_LOST_AT: Final = (
+    "(SELECT MIN(l.at_ms) FROM mirror_loss l WHERE l.queue = j.queue AND l.epoch > j.last_epoch AND "
+    f"(j.state = '{GONE}' AND l.kind = 'restated' OR j.state = '{LOST}' AND (l.kind = 'forgotten' OR "
+    "l.kind = 'orphaned' AND (j.last_epoch, j.last_seq) > (l.after_epoch, l.after_seq))))"
+)
+"""When Redis forgot a job ``j`` that is lost or gone, by its own clock."""
+
 _WAITING: Final = text(
     "SELECT w.job_id, w.task, w.ready_at_ms, j.lane, j.priority "
     f"FROM ({_THEN_CLAIMED}) w JOIN job j ON j.job_id = w.job_id AND j.queue = :queue "
@@ -60,10 +67,14 @@ _WAITING: Final = text(
     "UNION ALL SELECT job_id, task, ready_at_ms, lane, priority FROM job "
     "WHERE queue = :queue AND ready_at_ms <= :at AND state = 'cancelled' AND finished_at_ms > :at "
     "AND (claimed_at_ms IS NULL OR claimed_at_ms < ready_at_ms) "
+    "UNION ALL SELECT job_id, task, ready_at_ms, lane, priority FROM job j "
+    f"WHERE queue = :queue AND ready_at_ms <= :at AND state IN ('{LOST}', '{GONE}') "
+    f"AND finished_at_ms IS NULL AND reason = 'ready' AND {_LOST_AT} > :at "
     "ORDER BY 3, 1"
 )
 _JOB: Final = text(
-    "SELECT queue, state, task, lane, priority, ready_at_ms, due_ms, last_epoch, last_seq FROM job "
+    "SELECT queue, state, reason, lane, ready_at_ms, claimed_at_ms, finished_at_ms, due_ms, "
+    f"{_LOST_AT} AS lost_at_ms FROM job j "
     "WHERE job_id = :job_id AND (CAST(:queue AS TEXT) IS NULL OR queue = :queue) ORDER BY queue"
 )
 _WAITS: Final = text(
@@ -87,6 +98,9 @@ _BEFORE: Final = text(
         ":since",
     )
     + " ORDER BY claimed_at_ms DESC LIMIT :most"
+)
+_FIRST: Final = text(
+    "SELECT at_ms FROM job_event WHERE queue = :queue ORDER BY epoch, seq, ordinal LIMIT 1"
 )
 _LAST: Final = text("SELECT at_ms FROM mirror_cursor WHERE queue = :queue")
 
@@ -126,6 +140,8 @@ class Moment:
     waiting: list[Waiting]
     pruned: PrunedTo | None = None
     """If others may have run or waited that were pruned since."""
+    outside: str | None = None
+    """If the log does not know that moment: why, in words."""
 
     @property
     def scopes(self) -> dict[str, tuple[int | None, list[str]]]:
@@ -153,7 +169,21 @@ def at(engine: Engine, queue: str, at_ms: int) -> Moment:
         ]  # fmt: skip
         waiting = [Waiting(*row) for row in connection.execute(_WAITING, of)]
         pruned = _pruned_after(connection, queue, at_ms)
-    return Moment(at_ms, running, waiting, pruned)
+        outside = _outside(connection, queue, at_ms, pruned)
+    return Moment(at_ms, running, waiting, pruned, outside)
+
+
+def _outside(connection: Connection, queue: str, at_ms: int, pruned: PrunedTo | None) -> str | None:
+    """What to say of a moment before the first event of a queue, or after the last."""
+    first = connection.execute(_FIRST, {"queue": queue}).scalar_one_or_none()
+    last = connection.execute(_LAST, {"queue": queue}).scalar_one_or_none()
+    if first is None or last is None:
+        return f"nothing of queue {queue} is mirrored yet"
+    if at_ms < first and pruned is None:
+        return f"the log of queue {queue} begins at {readable(first)}: what was before is not known"
+    if at_ms > last:
+        return f"the log of queue {queue} ends at {readable(last)}: this is how it stood then"
+    return None
 
 
 def _pruned_after(connection: Connection, queue: str, at_ms: int) -> PrunedTo | None:
@@ -190,6 +220,9 @@ class Wait:
     in_front: list[InFront]
     held_back_by: str | None
     """The scope that was full, or spent, for most of it; None: none was."""
+    ended: str | None = None
+    """Without a claim, how it ended all the same: ``cancelled``, ``lost`` or ``gone``, the last two with Redis'
+    memory of the job."""
 
     @property
     def waited_ms(self) -> int:
@@ -223,16 +256,32 @@ def why(engine: Engine, job_id: str, queue: str | None = None) -> list[Why]:
                 for w in connection.execute(_WAITS, of).all()
                 if w.ready_at_ms is not None
             ]  # fmt: skip
-            if row.state == "ready" and row.ready_at_ms is not None:
-                until = connection.execute(_LAST, of).scalar_one()
+            last = _last_wait(connection, row)
+            if last is not None:
+                until, ended = last
                 scopes = [[scope] for scope in (*scopes_of(row.lane or ""), "queue")]
-                waits.append(_wait(connection, of, row.ready_at_ms, until, None, None, scopes))
+                wait = _wait(connection, of, row.ready_at_ms, until, None, None, scopes)
+                waits.append(replace(wait, ended=ended))
             since = min((wait.since_ms for wait in waits), default=None)
             pruned = None if since is None else _pruned_after(connection, row.queue, since)
             found.append(Why(job_id, row.queue, row.state, row.lane, row.due_ms, waits, pruned))
         if not found:
             raise unknown(connection, job_id, queue)
     return found
+
+
+def _last_wait(connection: Connection, job: Row[Any]) -> tuple[int, str | None] | None:
+    """Until when a job waited for a claim that did not come, and what ended that; None if it did not."""
+    if job.ready_at_ms is None:
+        return None
+    if job.state == "ready":
+        return connection.execute(_LAST, {"queue": job.queue}).scalar_one(), None
+    if job.state in (LOST, GONE) and job.reason == "ready" and job.lost_at_ms is not None:
+        return job.lost_at_ms, job.state
+    claimed = job.claimed_at_ms is not None and job.claimed_at_ms >= job.ready_at_ms
+    if job.state == "cancelled" and job.finished_at_ms is not None and not claimed:
+        return job.finished_at_ms, job.state
+    return None
 
 
 def _wait(

@@ -9,7 +9,7 @@ print(report(engine, queue="mail").tasks)
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -93,6 +93,11 @@ class LoggedEvent:
     def number(self) -> str:
         """The outbox id of its entry."""
         return f"{self.epoch}-{self.seq}"
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Where it stands in its queue's log."""
+        return self.epoch, self.seq, self.ordinal
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +214,9 @@ _HISTORY = text(
     f"FROM job_event WHERE job_id = :job_id AND {_QUEUE} ORDER BY queue, epoch, seq, ordinal"
 )
 
+BEFORE_ALL: Final = (-1, -1, -1)
+"""The place before every event."""
+
 _TAIL = text(
     f"SELECT {_EVENT_COLUMNS} FROM job_event WHERE queue = :queue "
     "ORDER BY epoch DESC, seq DESC, ordinal DESC LIMIT :limit"
@@ -324,11 +332,31 @@ def tail(engine: Engine, queue: str, limit: int = 20) -> list[LoggedEvent]:
     return [_event(row) for row in reversed(rows)]
 
 
-def after(engine: Engine, last: LoggedEvent, limit: int = 1000) -> list[LoggedEvent]:
-    """The events of a queue that follow ``last``, oldest first."""
-    where = {"queue": last.queue, "epoch": last.epoch, "seq": last.seq, "ordinal": last.ordinal}
+def after(
+    engine: Engine, queue: str, place: tuple[int, int, int], limit: int = 1000
+) -> list[LoggedEvent]:
+    """The events of a queue that follow the one of that epoch, seq and ordinal, oldest first."""
+    epoch, seq, ordinal = place
+    where = {"queue": queue, "epoch": epoch, "seq": seq, "ordinal": ordinal}
     with engine.connect() as connection:
         return [_event(row) for row in connection.execute(_AFTER, {**where, "limit": limit})]
+
+
+def follow(
+    engine: Engine, queue: str | None, last: dict[str, tuple[int, int, int]]
+) -> Iterator[list[LoggedEvent]]:
+    """What comes after the places in ``last``, by queue, for ever: again and again what is new, at most a thousand
+    events of each queue; also of queues that are new, from their beginning (of ``queue`` alone, if it is given).
+    """
+    places = dict(last)
+    while True:
+        fresh = []
+        for mark in watermarks(engine, queue):
+            of_queue = after(engine, mark.queue, places.get(mark.queue, BEFORE_ALL))
+            if of_queue:
+                places[mark.queue] = of_queue[-1].place
+                fresh += of_queue
+        yield fresh
 
 
 def report(engine: Engine, queue: str | None = None, slowest: int = SLOWEST) -> Report:

@@ -84,6 +84,8 @@ class Service:
     on_step: Callable[[str], None] | None = None
     done: Mirrored = field(default_factory=Mirrored)
     _queues: dict[str, _Queue] = field(default_factory=dict)
+    _awaited: set[str] = field(default_factory=set)
+    """Queues that were said not to be there yet; the empty name: any at all."""
     _listed: float = float("-inf")
     _partitioned: float = float("-inf")
     _lag_told: float = float("-inf")
@@ -131,15 +133,24 @@ class Service:
             return
         self._listed = time.monotonic()
         wanted = known if self.only is None else self.only
+        if not known and self.only is None and not self._awaited:
+            self._awaited.add("")
+            logger.info("no queue is there yet to be mirrored into %s", self.database.url)
         for name in wanted:
             if name not in known:
                 if raise_errors:
                     raise UnknownQueue(queue=name, known=", ".join(known) or "none")
+                if name not in self._awaited:
+                    self._awaited.add(name)
+                    logger.warning(
+                        "queue %s: not there yet; known are %s", name, ", ".join(known) or "none"
+                    )
             elif name not in self._queues:
                 mirror = Mirror(
                     self.source, self.database, name, limits=self.limits, on_step=self.on_step
                 )
                 self._queues[name] = _Queue(mirror)
+                logger.info("queue %s: is mirrored into %s", name, self.database.url)
 
     def _turn_all(self, *, raise_errors: bool = False) -> bool:
         """One turn of each queue that may have one. Returns whether any moved on."""

@@ -12,6 +12,7 @@ from sql_audit.cli import audit
 from sql_audit.database import Database
 from sql_audit.errors import HistoryUnknown
 from sql_audit.mirror import Mirror
+from sql_audit.queries import readable
 from tests.audit.conftest import QUEUE
 from tests.support import auditlog
 from tests.support.outbox import StreamWriter
@@ -62,6 +63,73 @@ def test_what_was_at_a_moment(
     assert "".join(sorted(each.job_id for each in moment.waiting)) == waiting
     if running:
         assert moment.scopes["tenant=acme"] == (1, [running])
+
+
+def test_a_moment_that_the_log_does_not_know_is_named(
+    one_at_a_time: None, writer: StreamWriter, database: Database
+) -> None:
+    """That nothing is told of it does not mean that nothing was."""
+    first = auditlog.events(database, QUEUE)[0]["at_ms"]
+
+    def outside(at_ms: int) -> str | None:
+        return moments.at(database.readers, QUEUE, at_ms).outside
+
+    assert "begins at 2026-11-21" in (outside(first - 1) or "")
+    assert outside(first) is outside(writer.now_ms) is None
+    assert f"ends at {readable(writer.now_ms)}" in (outside(writer.now_ms + 1) or "")
+    url = database.address.render_as_string(hide_password=False)
+    said = CliRunner().invoke(audit, ["at", "2036-01-01", "--queue", QUEUE, "--audit", url]).output
+    assert f"the log of queue {QUEUE} ends at" in said
+
+
+@pytest.mark.parametrize("knows", ["nothing", "the beginning", "all jobs but b"])
+def test_jobs_that_redis_forgot_waited_until_then(
+    knows: str, one_at_a_time: None, writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    """After a loss it is asked what was there before it."""
+    outbox = writer.keys("outbox")
+    entry, fields = writer.log[0] if knows == "the beginning" else writer.log[-1]
+    writer.source.redis.delete(outbox)
+    if knows != "nothing":
+        writer.source.redis.xadd(outbox, fields, id=entry)
+    writer.now_ms = T0 + 1_000
+    if knows == "all jobs but b":
+        writer.begin(writer.epoch + 1_000, "outbox_lost", entry)
+        c = ["c", "running", "send", "normal", 3, 3, 1, None, 1, 0, 0, 0, "7-7", "w-1", T0, None]
+        writer.jobs("baseline", [*c, LANE])
+        writer.queue_event("policy_changed", "baseline", "pending", "done")
+    else:
+        last = None if knows == "nothing" else entry
+        writer.begin(writer.epoch + 1_000, "created" if last is None else "replid_changed", last)
+    until = writer.now_ms
+    auditlog.drain(mirror)
+    assert auditlog.one(database, "SELECT state FROM job WHERE job_id = 'b'")["state"] in {
+        "lost", "gone",
+    }  # fmt: skip
+
+    def waiting(at_ms: int) -> list[str]:
+        return [each.job_id for each in moments.at(database.readers, QUEUE, at_ms).waiting]
+
+    assert (waiting(T0 + 350), waiting(until - 1), waiting(until)) == (["b"], ["b"], [])
+    (answer,) = moments.why(database.readers, "b", QUEUE)
+    wait = answer.waits[-1]
+    assert (wait.claim, wait.ended, wait.until_ms) == (None, answer.state, until)
+    url = database.address.render_as_string(hide_password=False)
+    said = CliRunner().invoke(audit, ["why", "b", "--audit", url]).output
+    assert "until Redis forgot it" in said
+
+
+def test_a_job_that_was_cancelled_waited_until_then(
+    one_at_a_time: None, database: Database
+) -> None:
+    (answer,) = moments.why(database.readers, "d", QUEUE)
+
+    (wait,) = answer.waits
+    assert (wait.waited_ms, wait.claim, wait.ended) == (200, None, "cancelled")
+    assert wait.held_back_by == "tenant=acme"
+    url = database.address.render_as_string(hide_password=False)
+    said = CliRunner().invoke(audit, ["why", "d", "--audit", url]).output
+    assert "until it was cancelled; held back by tenant=acme" in said
 
 
 def test_what_a_job_waited_for(one_at_a_time: None, database: Database) -> None:

@@ -96,7 +96,7 @@ def test_a_tail_goes_on_where_it_ended(
     writer.life("c")
     auditlog.drain(mirror)
 
-    more = queries.after(database.readers, seen[-1])
+    more = queries.after(database.readers, QUEUE, seen[-1].place)
 
     assert [(e.type, e.job_id) for e in seen] == [
         ("claimed", "b"), ("succeeded", "a"), ("succeeded", "b"),
@@ -167,6 +167,64 @@ def test_report_prints_tables_or_json(log: str) -> None:
 def test_tail_prints_lines(log: str) -> None:
     lines = call("tail", "--audit", log, "-n", "2", "--json").stdout.splitlines()
     assert [json.loads(line)["type"] for line in lines] == ["succeeded", "enqueued"]
+
+
+def test_a_tail_follows_from_nothing_on_and_new_queues(
+    source: StreamSource,
+    writer: StreamWriter,
+    make_mirror: Callable[..., Mirror],
+    database: Database,
+) -> None:
+    """`tail -n 0 -f` begins with what comes; a queue that comes is followed, too."""
+    writer.life("a")
+    auditlog.drain(make_mirror())
+    (last,) = queries.tail(database.readers, QUEUE, 1)
+    following = queries.follow(database.readers, None, {QUEUE: last.place})
+    only = queries.follow(database.readers, QUEUE, {QUEUE: last.place})
+    assert (next(following), next(only)) == ([], [])
+
+    enqueue(writer, "b")
+    enqueue(StreamWriter(source, "other"), "c")
+    for name in (QUEUE, "other"):
+        auditlog.drain(make_mirror(name))
+
+    assert [(e.queue, e.type) for e in next(following)] == [
+        (QUEUE, "enqueued"), ("other", "epoch_started"), ("other", "enqueued"),
+    ]  # fmt: skip
+    assert [(e.queue, e.job_id) for e in next(only)] == [(QUEUE, "b")]
+    assert (next(following), next(only)) == ([], [])
+
+
+def test_a_tail_of_no_lines_prints_none(log: str) -> None:
+    assert call("tail", "--audit", log, "-n", "0", "--json").stdout == ""
+
+
+def test_nothing_is_mirrored_yet_is_said_alike(database: Database) -> None:
+    url = database.address.render_as_string(hide_password=False)
+
+    for command in ("report", "tail", "head", "restore"):
+        result = call(command, "--audit", url)
+
+        assert (result.exit_code, result.stdout) == (1, ""), command
+        assert "nothing is mirrored yet" in result.stderr, command
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["verify", "--head", "abc"], "is no head"),
+        (["verify", "--head", "g" * 64], "is no head"),
+        (["report", "--slowest", "-1"], "-1 is not in the range"),
+        (["tail", "-n", "-1"], "-1 is not in the range"),
+        (["restore", "--wait", "-1"], "-1.0 is not in the range"),
+    ],
+)
+def test_what_no_answer_can_be_given_to_is_refused(words: list[str], said: str, log: str) -> None:
+    """A typing error in a head must not look like a log that was rewritten."""
+    result = call(*words, "--audit", log)
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
 
 
 def test_migrate_says_what_there_is(audit_url: str) -> None:

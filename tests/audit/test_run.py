@@ -81,6 +81,25 @@ def test_new_queues_and_new_entries_are_found(
         assert auditlog.told_by_sql(database, writer.queue) == auditlog.told_by_stream(writer.log)
 
 
+def test_the_service_says_what_it_mirrors_and_what_it_waits_for(
+    source: StreamSource, valkey_url: str, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who starts it for the first time, or mistypes a queue, sees more than nothing."""
+    caplog.set_level(logging.INFO, logger="rq_core.audit")
+
+    def said(what: str) -> bool:
+        return sum(what in message for message in caplog.messages) == 1
+
+    mine = StreamSource(valkey_url)
+    with serving(mine, database):
+        wait_until(lambda: said("no queue is there yet"), "it says that there is none")
+        StreamWriter(source, "late")
+        wait_until(lambda: said(f"queue late: is mirrored into {database.url}"), "it is found")
+    with serving(mine, database, queues=["lat", "late"]):
+        wait_until(lambda: said("queue lat: not there yet; known are late"), "it is missed")
+    mine.close()
+
+
 def test_only_the_queues_asked_for(source: StreamSource, audit_url: str) -> None:
     writers = [StreamWriter(source, name) for name in ("a", "b")]
 
