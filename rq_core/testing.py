@@ -5,6 +5,8 @@
     def test_welcome_is_sent():
         with testing.fake(app) as fake:
             sign_up("ada@example.org")           # enqueues
+            (job,) = fake.enqueued("mail")       # what waits, and what it will be called with
+            assert (job.task, job.arguments) == ("send", {"to": "ada@example.org"})
             (ran,) = fake.drain()                # runs what was enqueued, here and now
             assert ran.outcome == "succeeded"
 
@@ -23,17 +25,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rq_core.aio import AsyncClient
+from rq_core.answers import JobState, read_state_line
 from rq_core.app import App
 from rq_core.client import Client
 from rq_core.connections import Connections
 from rq_core.context import JobContext, running
 from rq_core.errors import RqCoreError
 from rq_core.executor import LANE_CHANGED, Executor, Running
-from rq_core.job import Claim, read_spec
+from rq_core.job import Claim, Spec, read_spec
 from rq_core.keys import queue_keys
 from rq_core.limits import declare
+from rq_core.machine import Priority, State
 from rq_core.operations import Operations
-from rq_core.plans import Patience
+from rq_core.plans import Patience, pairs_of
 from rq_core.scripts import Script, Variant, build, directory
 from rq_core.settlement import Settlement, calls_of
 from rq_core.wire import SOCKET_TIMEOUT, AsyncPoolWire, Meanwhile, PoolWire
@@ -88,6 +92,21 @@ class Ran:
     """succeeded, scheduled or ready (to be retried), dead, or cancelled."""
     error: str | None
     """What the handler raised, as ``ValueError: no such user``."""
+
+
+@dataclass(frozen=True)
+class Enqueued:
+    """A job that waits."""
+
+    id: str
+    queue: str
+    task: str
+    arguments: dict[str, Any]
+    """As they travel: what was given, in the types of JSON, so a datetime is a string here."""
+    priority: str
+    """critical, high, normal or low."""
+    delay: float | None
+    """Seconds from when it was enqueued, or failed, until it is due; None: it is ready."""
 
 
 class FakeConnections(Connections):
@@ -199,6 +218,20 @@ class Fake:
         finally:
             inline.close()
 
+    def enqueued(self, *queues: str) -> list[Enqueued]:
+        """The jobs that wait, in these queues or all: queue by queue, as they were enqueued. Nothing is run."""
+        client, found = self.app.client, []
+        for queue in queues or client.queues():
+            keys = queue_keys(queue, self.app.prefix)
+            read = client.operations.ask([["HGETALL", keys("jobs")], ["HGETALL", keys("state")]])
+            specs, lines = map(pairs_of, client.run(read))
+            # The fake server keeps what it was given in that order.
+            for job_id, spec in specs.items():
+                job = read_state_line(queue, job_id, lines[job_id])
+                if job.state in (State.READY, State.SCHEDULED):
+                    found.append(_enqueued(job, read_spec(spec)))
+        return found
+
     def advance(self, seconds: float) -> None:
         """Put the fake server's clock forward, for all queues that exist."""
         self._put_forward(round(seconds * 1000))
@@ -220,6 +253,18 @@ class Fake:
         metas = [queue_keys(queue, self.app.prefix)("meta") for queue in client.queues()]
         commands: list[list[Any]] = [["HINCRBY", meta, "test_clock_ms", ms] for meta in metas]
         client.run(client.operations.ask(commands))
+
+
+def _enqueued(job: JobState, spec: Spec) -> Enqueued:
+    due = job.fields.get("due")
+    return Enqueued(
+        id=job.id,
+        queue=job.queue,
+        task=spec.task,
+        arguments=json.loads(spec.args_json),
+        priority=job.fields.get("priority", str(Priority.NORMAL)),
+        delay=(int(due) - int(job.fields["since"])) / 1000 if due else None,
+    )
 
 
 _WORKER: Final = "w-test"

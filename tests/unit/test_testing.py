@@ -67,6 +67,24 @@ def test_what_is_enqueued_runs_in_a_drain(fake: testing.Fake) -> None:
     assert handle.state() == "gone"
 
 
+def test_what_waits_can_be_looked_at_before_it_runs(fake: testing.Fake) -> None:
+    greet.enqueue(["ada"])
+    later = send.with_options(delay=90, priority="high").enqueue(to="grace", fails=1)
+    now = send.enqueue(to="ada")
+
+    assert fake.enqueued("mail") == [
+        testing.Enqueued(later.id, "mail", "send", {"to": "grace", "fails": 1}, "high", 90.0),
+        testing.Enqueued(now.id, "mail", "send", {"to": "ada"}, "normal", None),
+    ]
+    assert [job.task for job in fake.enqueued()] == ["greet", "send", "send"]
+    assert fake.enqueued("nothing-here") == []
+    assert outbox == []
+
+    fake.drain()
+
+    assert fake.enqueued() == []
+
+
 def test_jobs_that_jobs_enqueue_run_too_and_delays_are_skipped(fake: testing.Fake) -> None:
     greet.enqueue(["ada", "grace"])
 
