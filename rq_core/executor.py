@@ -113,6 +113,16 @@ class Executor:
         self.running: dict[tuple[str, str, str], Running] = {}
         """By queue, job and fence: a job may be claimed anew while an old handler of it still runs."""
 
+    @property
+    def busy(self) -> bool:
+        """Whether something is unsettled."""
+        return any(not running.settled for running in self.running.values())
+
+    @property
+    def unsettled(self) -> list[Running]:
+        """What runs and is still to be reported. A handler that goes on though its time is over is not among them."""
+        return [running for running in self.running.values() if not running.settled]
+
     def start(self, claim: Claim) -> Running | None:
         """Start a claim's handler. None: it could not be started, and its settlement has been given."""
         running = self.prepare(claim)

@@ -378,10 +378,10 @@ class Worker:
             await asyncio.wait({flushing, asked}, return_when=asyncio.FIRST_COMPLETED)
             await _end(asked)
         grace = self._grace_left()
-        if self._executor.running and self._stops < 2:
+        if (unsettled := self._executor.unsettled) and self._stops < 2:
             log.info(
                 "stopping: %d jobs have %.3g s to finish",
-                len(self._executor.running),
+                len(unsettled),
                 grace,
                 extra={"worker": self.name},
             )
@@ -393,11 +393,10 @@ class Worker:
         handlers = [r.handler for r in self._executor.running.values() if r.handler]
         if handlers:
             await asyncio.wait(handlers, timeout=STOP_WAIT)
-        for running in self._executor.running.values():
+        for running in self._executor.unsettled:
             # Threads, and async handlers that do not let themselves be cancelled.
-            if not running.settled:
-                running.settled = True
-                self._settle(Settlement(running.claim, "rollback", 0, "shutdown"))
+            running.settled = True
+            self._settle(Settlement(running.claim, "rollback", 0, "shutdown"))
         await asyncio.gather(*map(self._report_last, self._lines))
         for line in self._lines:
             line.watcher.close()
@@ -437,8 +436,8 @@ class Worker:
         await asyncio.gather(*map(self._flush, self._lines))
 
     async def _flush(self, line: _Line) -> None:
-        """Report what finishes, until no handler runs."""
-        while self._executor.running or self._arrived or line.finished:
+        """Report what finishes, until all that runs is reported."""
+        while self._executor.busy or self._arrived or line.finished:
             self._news.clear()
             if not line.finished:
                 # What comes may be of another line, or nothing to report: a job that falls due, a thread that is free.
@@ -455,7 +454,7 @@ class Worker:
 
     def _active(self) -> bool:
         """Whether something runs, or is to be reported or looked at."""
-        if self._executor.running or self._arrived or any(line.finished for line in self._lines):
+        if self._executor.busy or self._arrived or any(line.finished for line in self._lines):
             return True
         return any(queue.look or queue.asked for queue in self._queues.values())
 

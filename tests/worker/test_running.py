@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from rq_core.client import Client
 from rq_core.errors import LeaseLost
 from rq_core.lease import LeaseKeeper
 from rq_core.operations import Operations
+from rq_core.worker import Worker, WorkerOptions
 from tests.support import crew
 from tests.support.wait import wait_until, wait_until_async
 from tests.worker.conftest import RunWorker, event_types, events
@@ -355,8 +357,6 @@ def _never(*_: str) -> None:
 async def test_burst_ends_when_nothing_is_ready_running_or_due(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
-    from rq_core.worker import Worker, WorkerOptions
-
     app.enqueue_many(crew.function.job(n=n) for n in range(25))
     tomorrow = crew.function.with_options(delay=86_400).enqueue(99)
     worker = Worker(app, WorkerOptions(queues=("crew",), concurrency=4, burst=True))
@@ -527,8 +527,6 @@ async def test_a_check_of_arguments_that_breaks_gives_the_job_back_and_harms_no_
 
 
 async def test_burst_ends_at_a_paused_queue(app: App, client: Client) -> None:
-    from rq_core.worker import Worker, WorkerOptions
-
     handle = crew.function.enqueue(1)
     client.configure("crew", {"paused": 1})
 
@@ -540,8 +538,6 @@ async def test_burst_ends_at_a_paused_queue(app: App, client: Client) -> None:
 
 @pytest.mark.parametrize("scope", ["queue", "task=function"])
 async def test_burst_ends_at_a_cap_of_0(app: App, client: Client, scope: str) -> None:
-    from rq_core.worker import Worker, WorkerOptions
-
     handle = crew.function.enqueue(1)
     client.set_caps("crew", [(scope, "0", -1)])
 
@@ -556,8 +552,6 @@ async def test_burst_says_what_it_leaves(
     app: App, client: Client, witness: crew.Witness, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A rate that is spent holds jobs back for hours; a worker that ended without a word looked done."""
-    from rq_core.worker import Worker, WorkerOptions
-
     client.set_caps("crew", [("task@3600s=coroutine", "1/3600000ms/1", -1)])
     for n in range(3):
         job = app.job("crew", "coroutine", {"n": n})
@@ -579,8 +573,6 @@ async def test_burst_works_off_what_waits_in_lanes(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
     """Jobs with scopes are in no list of ready ones."""
-    from rq_core.worker import Worker, WorkerOptions
-
     client.set_caps("crew", [("task=coroutine", "1", -1)])
     app.enqueue_many(crew.coroutine.job(n=n) for n in range(30))
     counts = client.counts("crew")
@@ -626,6 +618,33 @@ async def test_a_job_that_falls_due_in_the_grace_does_not_end_it(
         await wait_until_async(lambda: worker.stats.turns > turns, "it knows what will be due")
 
     assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"burst": True}, {"max_jobs": 1}], ids=["stopped", "burst", "retired"]
+)
+async def test_a_thread_that_does_not_come_back_holds_up_no_end(
+    valkey_url: str, options: dict[str, Any]
+) -> None:
+    """Its job was reported at its timeout. A worker that retires waited for it for ever, and took nothing else."""
+    release = threading.Event()
+    with App(valkey_url) as app:
+
+        @app.task(queue="q", timeout=0.1, retry=crew.quick)
+        def hangs() -> None:
+            release.wait(60)
+
+        handle = hangs.with_options(max_attempts=1).enqueue()
+        worker = Worker(app, WorkerOptions(queues=("q",), grace=60.0, **options))
+        running = asyncio.create_task(worker.run())
+        try:
+            await wait_until_async(lambda: handle.state() == "dead", "it is reported")
+            if not options:
+                worker.stop()
+            async with asyncio.timeout(15):
+                assert await running is False
+        finally:
+            release.set()
 
 
 async def test_workers_that_stop_together_leave_one_token(client: Client, app: App) -> None:
