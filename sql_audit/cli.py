@@ -823,8 +823,8 @@ def at_command(moment: int, url: str | None, queue: str, as_json: bool) -> None:
         click.echo(f"{scope}: {len(holders)} of {'any' if cap is None else cap}")
     if answer.pruned is not None:
         click.echo(f"not all may be told: {answer.pruned.says}")
-    if answer.outside is not None:
-        click.echo(answer.outside)
+    for caveat in answer.caveats:
+        click.echo(caveat)
     _print_marks(_console(), marks)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
@@ -102,6 +102,9 @@ _BEFORE: Final = text(
 _FIRST: Final = text(
     "SELECT at_ms FROM job_event WHERE queue = :queue ORDER BY epoch, seq, ordinal LIMIT 1"
 )
+_NEXT_LOSS: Final = text(
+    "SELECT MIN(at_ms) FROM mirror_loss WHERE queue = :queue AND at_ms > :at AND jobs > 0"
+)
 _LAST: Final = text("SELECT at_ms FROM mirror_cursor WHERE queue = :queue")
 
 
@@ -140,8 +143,8 @@ class Moment:
     waiting: list[Waiting]
     pruned: PrunedTo | None = None
     """If others may have run or waited that were pruned since."""
-    outside: str | None = None
-    """If the log does not know that moment: why, in words."""
+    caveats: tuple[str, ...] = ()
+    """Why there may have been more, in words, if it was not pruned."""
 
     @property
     def scopes(self) -> dict[str, tuple[int | None, list[str]]]:
@@ -169,21 +172,29 @@ def at(engine: Engine, queue: str, at_ms: int) -> Moment:
         ]  # fmt: skip
         waiting = [Waiting(*row) for row in connection.execute(_WAITING, of)]
         pruned = _pruned_after(connection, queue, at_ms)
-        outside = _outside(connection, queue, at_ms, pruned)
-    return Moment(at_ms, running, waiting, pruned, outside)
+        caveats = tuple(_caveats(connection, queue, at_ms, pruned))
+    return Moment(at_ms, running, waiting, pruned, caveats)
 
 
-def _outside(connection: Connection, queue: str, at_ms: int, pruned: PrunedTo | None) -> str | None:
-    """What to say of a moment before the first event of a queue, or after the last."""
+def _caveats(
+    connection: Connection, queue: str, at_ms: int, pruned: PrunedTo | None
+) -> Iterator[str]:
+    """What to say of a moment before the first event of a queue, after the last, or before jobs were put back."""
     first = connection.execute(_FIRST, {"queue": queue}).scalar_one_or_none()
     last = connection.execute(_LAST, {"queue": queue}).scalar_one_or_none()
     if first is None or last is None:
-        return f"nothing of queue {queue} is mirrored yet"
+        yield f"nothing of queue {queue} is mirrored yet"
+        return
     if at_ms < first and pruned is None:
-        return f"the log of queue {queue} begins at {readable(first)}: what was before is not known"
+        yield f"the log of queue {queue} begins at {readable(first)}: what was before is not known"
     if at_ms > last:
-        return f"the log of queue {queue} ends at {readable(last)}: this is how it stood then"
-    return None
+        yield f"the log of queue {queue} ends at {readable(last)}: this is how it stood then"
+    forgot = connection.execute(_NEXT_LOSS, {"queue": queue, "at": at_ms}).scalar_one()
+    if forgot is not None:
+        yield (
+            f"Redis forgot jobs of queue {queue} at {readable(forgot)}: of those that were put back or enqueued anew "
+            "since, audit history tells whether they waited"
+        )
 
 
 def _pruned_after(connection: Connection, queue: str, at_ms: int) -> PrunedTo | None:

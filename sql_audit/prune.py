@@ -198,11 +198,12 @@ def _cut(connection: Connection, cursor: Any, rules: Rules, now_ms: int) -> Cut 
     if found is None:
         if last is None:
             return None
-        # What was kept up to the old cut may be old enough now.
-        return Cut(
+        # What was kept up to the old cut may be old enough now, or a prune was interrupted.
+        same = Cut(
             name, OutboxId(last.epoch, last.seq), last.cut_at_ms, last.batch, last.head,
             last.through_entries, last.through_events, ended_before, str(rules),
         )  # fmt: skip
+        return same if last.kind != "done" or _count(connection, same) else None
     batch, at_ms = found
     _refuse_unproven(connection, batch, at_ms, rules, name)
     counted = connection.execute(_COUNTED, {"queue": name, "low": low, "high": batch.batch}).one()
@@ -251,10 +252,14 @@ def _refuse_unproven(
 
 def count(database: Database, cut: Cut) -> int:
     """How many jobs would leave."""
-    condition, values = cut.removable
     with database.readers.connect() as connection:
-        statement = text(f"SELECT COUNT(*) FROM job j WHERE {condition}")
-        return int(connection.execute(statement, values).scalar_one())
+        return _count(connection, cut)
+
+
+def _count(connection: Connection, cut: Cut) -> int:
+    condition, values = cut.removable
+    statement = text(f"SELECT COUNT(*) FROM job j WHERE {condition}")
+    return int(connection.execute(statement, values).scalar_one())
 
 
 # Removing.

@@ -133,7 +133,7 @@ class Service:
             return
         self._listed = time.monotonic()
         wanted = known if self.only is None else self.only
-        if not known and self.only is None and not self._awaited:
+        if not known and self.only is None and not (self._queues or self._awaited):
             self._awaited.add("")
             logger.info("no queue is there yet to be mirrored into %s", self.database.url)
         for name in wanted:

@@ -71,12 +71,12 @@ def test_a_moment_that_the_log_does_not_know_is_named(
     """That nothing is told of it does not mean that nothing was."""
     first = auditlog.events(database, QUEUE)[0]["at_ms"]
 
-    def outside(at_ms: int) -> str | None:
-        return moments.at(database.readers, QUEUE, at_ms).outside
+    def caveats(at_ms: int) -> str:
+        return "; ".join(moments.at(database.readers, QUEUE, at_ms).caveats)
 
-    assert "begins at 2026-11-21" in (outside(first - 1) or "")
-    assert outside(first) is outside(writer.now_ms) is None
-    assert f"ends at {readable(writer.now_ms)}" in (outside(writer.now_ms + 1) or "")
+    assert "begins at 2026-11-21" in caveats(first - 1)
+    assert (caveats(first), caveats(writer.now_ms)) == ("", "")
+    assert f"ends at {readable(writer.now_ms)}" in caveats(writer.now_ms + 1)
     url = database.address.render_as_string(hide_password=False)
     said = CliRunner().invoke(audit, ["at", "2036-01-01", "--queue", QUEUE, "--audit", url]).output
     assert f"the log of queue {QUEUE} ends at" in said
@@ -111,6 +111,9 @@ def test_jobs_that_redis_forgot_waited_until_then(
         return [each.job_id for each in moments.at(database.readers, QUEUE, at_ms).waiting]
 
     assert (waiting(T0 + 350), waiting(until - 1), waiting(until)) == (["b"], ["b"], [])
+    (caveat,) = moments.at(database.readers, QUEUE, T0 + 350).caveats
+    assert f"Redis forgot jobs of queue {QUEUE} at {readable(until)}" in caveat
+    assert moments.at(database.readers, QUEUE, until).caveats == ()
     (answer,) = moments.why(database.readers, "b", QUEUE)
     wait = answer.waits[-1]
     assert (wait.claim, wait.ended, wait.until_ms) == (None, answer.state, until)

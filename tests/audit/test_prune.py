@@ -101,6 +101,20 @@ def test_old_jobs_leave_and_the_rest_is_proven(
     assert "by ada" in says
 
 
+def test_a_prune_with_nothing_to_remove_leaves_no_record(
+    writer: StreamWriter, small: Mirror, database: Database
+) -> None:
+    """Who asks for a job that is gone is told who pruned it, not who tried last."""
+    two_seasons(writer, small)
+    prove(database)
+    (first,) = prune_at(database, writer.now_ms)
+    recorded = auditlog.rows(database, "SELECT * FROM mirror_prune")
+    assert first.jobs > 0
+
+    assert prune_at(database, writer.now_ms) == []
+    assert auditlog.rows(database, "SELECT * FROM mirror_prune") == recorded
+
+
 def test_what_was_alive_at_the_cut_is_still_held_against_its_caps(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
