@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Row, text
+from sqlalchemy.exc import NoResultFound, SQLAlchemyError
 
 from rq_core.client import Client
 from rq_core.doctor import Kind, diagnose
@@ -23,8 +24,10 @@ from rq_core.doctor.view import RECORD_FIELDS, Job, View
 from rq_core.history import JobRecord, OutboxId, Undecodable, decode, fold
 from rq_core.machine import State
 from rq_core.scopes import scopes_of
-from sql_audit.database import Database
+from sql_audit import migrate
+from sql_audit.database import Database, describe
 from sql_audit.entries import fingerprint
+from sql_audit.errors import AuditUnavailable
 from sql_audit.replay import Note, Violation
 from sql_audit.schema import QUARANTINED
 from sql_audit.statements import CURSOR
@@ -51,8 +54,30 @@ looks as if nobody would wake."""
 RawLog = Sequence[tuple[str, Mapping[str, str]]]
 
 
-def compare(client: Client, database: Database, queue: str) -> tuple[list[Violation], list[Note]]:
-    """What Redis and SQL disagree about, and why that cannot be told.
+def drift_of(url: str, client: Client, queue: str) -> list[tuple[str | None, str]]:
+    """What Redis and the database at ``url`` tell differently of a queue, by job, as ``rq-core doctor`` asks for it.
+
+    The queue's own indexes, which the doctor has looked at, are left out. Raises RqCoreError where one of the two does
+    not answer, or SQL does not know the queue.
+    """
+    database = Database(url)
+    try:
+        migrate.check_current(database)
+        violations, notes = compare(client, database, queue, indexes=False)
+    except NoResultFound:
+        raise AuditUnavailable(url=database.url, why=f"it has nothing of queue {queue}") from None
+    except SQLAlchemyError as error:
+        raise AuditUnavailable(url=database.url, why=describe(error)) from None
+    finally:
+        database.close()
+    told = [(violation.job_id, violation.says) for violation in violations]
+    return [*told, *((None, note.says) for note in notes)]
+
+
+def compare(
+    client: Client, database: Database, queue: str, *, indexes: bool = True
+) -> tuple[list[Violation], list[Note]]:
+    """What Redis and SQL disagree about, and why that cannot be told; and with ``indexes`` what Redis itself does.
 
     Raises what Redis raises when it does not answer.
     """
@@ -89,7 +114,7 @@ def compare(client: Client, database: Database, queue: str) -> tuple[list[Violat
         found.append(_violation(cursor, "I8", job_id, says))
     found += [
         _violation(cursor, "I8", finding.job_id, finding.says)
-        for finding in diagnose(client, queue)
+        for finding in (diagnose(client, queue) if indexes else ())
         if finding.kind not in _PASSED_OVER
     ]
     return found, notes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from rq_core.cli.options import (
     server_options,
 )
 from rq_core.cli.words import printable
-from rq_core.errors import QueueDamaged
+from rq_core.errors import QueueDamaged, RqCoreError
 
 if TYPE_CHECKING:
     from rq_core.client import Client
@@ -29,12 +30,21 @@ if TYPE_CHECKING:
 @click.argument("queues", metavar="[QUEUE]...", nargs=-1)
 @click.option("--repair", "mend", is_flag=True, help="Mend what is found.")
 @click.option("--by", metavar="NAME", help="Who, for the log; by default, your user name.")
+@click.option(
+    "--audit",
+    "audit_url",
+    envvar="RQ_CORE_AUDIT_URL",
+    show_envvar=True,
+    metavar="URL",
+    help="Compare queues that are mirrored with this database, too.",
+)
 @server_options
 @force_option
 @json_option
 def doctor(
     queues: Sequence[str],
     by: str | None,
+    audit_url: str | None,
     redis_url: str,
     prefix: str,
     *,
@@ -43,8 +53,8 @@ def doctor(
 ) -> None:
     """Look at the server's settings, and compare queues (all, if none is named) with their state lines and their logs.
 
-    Changes nothing without --repair. The exit status is 1 if something is left that does not agree.
-    It reads whole queues.
+    Changes nothing without --repair. The exit status is 1 if something is left that does not agree. What Redis
+    lost and SQL has is put back by `rq-core audit restore`. It reads whole queues.
     """
     who = actor(by)
     reports = []
@@ -56,7 +66,7 @@ def doctor(
             if not as_json:
                 _print(report, mend=False)
         for queue in known_queues(client, *queues):
-            report = _examine(client, queue, who if mend else None)
+            report = _examine(client, queue, who if mend else None, audit_url)
             reports.append(report)
             if not as_json:
                 _print(report, mend=mend)
@@ -74,7 +84,7 @@ def _report_on_server(remarks: Sequence[suitability.Remark]) -> dict[str, Any]:
     return {"queue": None, "error": None, "found": found, "left": []}
 
 
-def _examine(client: Client, queue: str, by: str | None) -> dict[str, Any]:
+def _examine(client: Client, queue: str, by: str | None, audit_url: str | None) -> dict[str, Any]:
     """Return the report on one queue; ``by`` None only looks."""
     from rq_core.doctor import diagnose, repair
 
@@ -82,12 +92,31 @@ def _examine(client: Client, queue: str, by: str | None) -> dict[str, Any]:
     try:
         found = diagnose(client, queue)
         left = found if by is None else repair(client, queue, found, by=by)
+        report["found"] = [_document(f) for f in found]
+        report["left"] = [_document(f) for f in left]
     except QueueDamaged as error:
         report["error"] = str(error)
         return report
-    report["found"] = [_document(f) for f in found]
-    report["left"] = [_document(f) for f in left]
+    if audit_url is not None and client.counts(queue).audit:
+        try:
+            drift = _drift(audit_url, client, queue)
+        except RqCoreError as error:
+            # What Redis alone has shown is told all the same.
+            report["error"] = str(error)
+            return report
+        report["found"] += drift
+        report["left"] += drift
     return report
+
+
+def _drift(audit_url: str, client: Client, queue: str) -> list[dict[str, Any]]:
+    """What SQL tells otherwise; after a repair, whose events SQL need not have yet."""
+    # By name: nothing here imports sql_audit.
+    compare = importlib.import_module("sql_audit.drift").drift_of
+    return [
+        {"kind": "drift", "job": job, "says": says, "mendable": False}
+        for job, says in compare(audit_url, client, queue)
+    ]
 
 
 def _document(finding: Finding) -> dict[str, Any]:

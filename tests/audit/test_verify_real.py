@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from rq_core.cli.root import root
 from rq_core.client import Client
 from rq_core.keys import queue_keys
 from sql_audit.cli import audit
@@ -201,3 +203,45 @@ def test_the_command_compares_with_redis_if_it_is_told_which(
     assert drifted.exit_code == 1
     assert {v["invariant"] for v in json.loads(drifted.stdout)["violations"]} == {"I8"}
     assert command().exit_code == 0
+
+
+def test_doctor_compares_with_sql_if_it_is_told_which(
+    client: Client, database: Database, level: Fleet, valkey_url: str
+) -> None:
+    """What it can mend within Redis it mends; what only SQL still has it names."""
+
+    def doctor(*arguments: str) -> Any:
+        url = database.address.render_as_string(hide_password=False)
+        given = ["doctor", QUEUE, "--redis", valkey_url, "--audit", url, *arguments]
+        return CliRunner().invoke(root, given)
+
+    assert doctor().exit_code == 0
+    spoil(client, "leases", "DEL")
+    assert doctor("--repair").exit_code == 0
+    assert doctor().exit_code == 0
+
+    spoil(client, "state", "DEL")
+    spoil(client, "jobs", "DEL")
+    blind = CliRunner().invoke(root, ["doctor", QUEUE, "--redis", valkey_url, "--json"])
+    seen = doctor("--json")
+
+    def kinds(result: Any) -> set[str]:
+        return {each["kind"] for each in json.loads(result.stdout)[-1]["left"]}
+
+    assert "drift" not in kinds(blind)
+    assert "drift" in kinds(seen)
+    assert seen.exit_code == 1
+
+
+def test_doctor_says_that_sql_does_not_know_a_queue(
+    client: Client, level: Fleet, valkey_url: str, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.db"
+    CliRunner().invoke(audit, ["migrate", "--audit", str(other)])
+
+    result = CliRunner().invoke(
+        root, ["doctor", QUEUE, "--redis", valkey_url, "--audit", str(other)]
+    )
+
+    assert result.exit_code == 1
+    assert f"it has nothing of queue {QUEUE}" in result.output
