@@ -435,7 +435,8 @@ def _compare(result: Result, database: Database, redis_url: str, prefix: str) ->
                 violations, notes = compare(client, database, name)
             except (RqCoreError, redis.RedisError, OSError) as error:
                 says = f"Redis cannot be compared: {error}"
-                found.notes.append(Note(OutboxId(found.epoch or 0, found.number or 0), 0, says))
+                at = OutboxId(found.epoch or 0, found.number or 0)
+                found.notes.append(Note(at, found.at_ms or 0, says))
                 continue
             for violation in violations:
                 found.add(violation)

@@ -199,7 +199,10 @@ def test_the_command_compares_with_redis_if_it_is_told_which(
     drifted = command("--redis", valkey_url)
 
     assert unreachable.exit_code == 2
-    assert "Redis cannot be compared" in unreachable.output
+    (told,) = json.loads(unreachable.stdout)["queues"].values()
+    (note,) = told["unknown"]
+    assert "Redis cannot be compared" in note["says"]
+    assert note["at_ms"] == told["at_ms"]
     assert drifted.exit_code == 1
     assert {v["invariant"] for v in json.loads(drifted.stdout)["violations"]} == {"I8"}
     assert command().exit_code == 0
