@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 
 FACTS: Final = ("id", "queue", "task", "claim", "failures", "losses", "fence", "worker")
 """Of a JobContext, as they travel."""
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+"""To all processes of a worker they are for the worker, which ends this one when it wants to. This one is started with
+them blocked, since its job would fail by one that comes before it ignores them."""
 BEGUN: Final = "begun"
 """The message that a handler begins."""
 WORDS_MAX: Final = 1_000_000
@@ -64,9 +67,9 @@ class _Running:
 
 def main(pipe: Connection, log_options: tuple[str, str] | None) -> None:
     """Run what the worker sends, until it is gone."""
-    # Signals to the process group are for the worker; it ends this process when it wants to.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     if log_options is not None:
         logs.configure(*log_options)
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()

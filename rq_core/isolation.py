@@ -11,7 +11,9 @@ import concurrent.futures
 import contextlib
 import json
 import multiprocessing
+import signal
 from collections.abc import Callable
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -139,7 +141,13 @@ class IsolationPool:
             name=f"rq-core-{task.name}",
             daemon=True,
         )
-        process.start()
+        # What it starts beside the first process unblocks them.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, isolated.SIGNALS)
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         there.close()
         return _Child(process, here)
 

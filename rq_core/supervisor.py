@@ -43,6 +43,8 @@ HEALTHY_LIFE: Final = 60.0
 END_WAIT: Final = 15.0
 """Seconds beyond the grace for a worker to give back the rest, report, and end; then it is killed. One whose handler
 holds the GIL, or the event loop, hears no signal."""
+HURRY: Final = signal.SIGUSR1
+"""What tells a worker process that its grace is over."""
 NEVER_WORKED: Final = 69
 """Exit status of a worker that could not begin: its server, or its code, was not there (EX_UNAVAILABLE)."""
 
@@ -104,9 +106,7 @@ def work(app: App, options: WorkerOptions, table: LeaseTable | None = None) -> i
         pulse = Pulse()
         worker = Worker(app, options, on_claim=pulse.beat, lease_table=table)
         pulse.start(worker.name, options.queues)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, worker.stop)
+        _stop_on_signals(worker, supervised=table is not None)
         try:
             clean = await worker.run()
         finally:
@@ -120,6 +120,30 @@ def work(app: App, options: WorkerOptions, table: LeaseTable | None = None) -> i
 
     status: int = _run(main())
     return status
+
+
+def _stop_on_signals(worker: Worker, *, supervised: bool) -> None:
+    """Let signals stop a worker.
+
+    One that is supervised gets them from its supervisor. A terminal sends SIGINT to all processes, systemd SIGTERM, so
+    that of the supervisor is no second one: that has a number of its own.
+    """
+    loop = asyncio.get_running_loop()
+    if not supervised:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, worker.stop)
+        return
+
+    def stop() -> None:
+        if not worker.asked:
+            worker.stop()
+
+    def hurry() -> None:
+        stop()
+        worker.stop()
+
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_signal_handler(HURRY, hurry)
 
 
 def _run(main: Any) -> Any:
@@ -235,8 +259,8 @@ class Supervisor:
             grace = self._options.worker.grace if self._stops == 1 else 0.0
             self._killing_at = time.monotonic() + grace + END_WAIT
         for child in self._children.values():
-            if child.is_alive():
-                child.terminate()
+            if child.is_alive() and child.pid is not None:
+                os.kill(child.pid, signal.SIGTERM if self._stops == 1 else HURRY)
         self._wake.set()
 
     def _lease_tables(self) -> dict[int, LeaseTable]:

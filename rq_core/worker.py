@@ -247,6 +247,11 @@ class Worker:
             self._hurry.set()
         self._take_no_more()
 
+    @property
+    def asked(self) -> bool:
+        """Whether somebody has asked it to stop."""
+        return self._stops > 0
+
     def retire(self, why: str) -> None:
         """Claim no more and end when what runs has finished, however long that takes."""
         if not self._stopping.is_set():

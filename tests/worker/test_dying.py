@@ -125,9 +125,12 @@ def test_what_is_not_finished_after_the_grace_is_given_back_unspent(
         assert events(client, handle.id)[-1][1]["reason"] == "shutdown"
 
 
-def test_a_second_signal_ends_the_grace(client: Client, witness: crew.Witness, app: App) -> None:
+@pytest.mark.parametrize("options", [(), ("--processes", "2")], ids=["alone", "supervised"])
+def test_a_second_signal_ends_the_grace(
+    client: Client, witness: crew.Witness, app: App, options: tuple[str, ...]
+) -> None:
     handle = crew.sleeping.enqueue(60)
-    with worker_process(app.redis_url, witness, "--grace", "60") as process:
+    with worker_process(app.redis_url, witness, "--grace", "60", *options) as process:
         wait_until(lambda: witness.lines("begin"), "the job runs", timeout=20)
         process.send_signal(signal.SIGINT)
         wait_until(

@@ -7,6 +7,7 @@ import signal
 import time
 from typing import Any
 
+import psutil
 import pytest
 
 from rq_core import App, InvalidOption, InvalidTask
@@ -146,6 +147,25 @@ async def test_a_handler_that_does_not_listen_is_killed_when_it_is_cancelled_or_
     assert witness.lines("end") == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_a_signal_to_all_processes_spends_no_attempt_of_an_isolated_handler(
+    client: Client, app: App, witness: crew.Witness, number: signal.Signals
+) -> None:
+    """It killed the process of a handler that was just starting, and that was a failure of its job."""
+    handle = crew.apart_sleeping.enqueue(0.5)
+    with worker_process(app.redis_url, witness, "--grace", "20") as worker:
+        me = psutil.Process(worker.pid)
+        wait_until(
+            lambda: any("spawn_main" in " ".join(each.cmdline()) for each in me.children()),
+            "its process is starting",
+            timeout=20,
+        )
+        os.killpg(worker.pid, number)
+        assert worker.wait(30) == 0
+
+    assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
+
+
 def test_isolated_handlers_end_with_a_worker_that_was_killed(
     client: Client, app: App, witness: crew.Witness
 ) -> None:
@@ -162,8 +182,6 @@ def test_isolated_handlers_end_with_a_worker_that_was_killed(
 
 
 def _runs(pid: int) -> bool:
-    import psutil
-
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -99,6 +99,20 @@ def test_a_handler_that_holds_the_gil_for_two_leases_keeps_its_own(
         assert event_types(client, job.id) == ["enqueued", "claimed", "succeeded"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_one_signal_to_all_processes_is_one_signal(
+    app: App, client: Client, witness: crew.Witness, number: signal.Signals
+) -> None:
+    """A terminal and systemd signal all of them, and the supervisor its workers again: they took it for the second."""
+    handle = crew.sleeping.enqueue(2.0)
+    with worker_process(app.redis_url, witness, "--processes", "2", "--grace", "20") as process:
+        wait_until(lambda: witness.lines("begin"), "it runs", timeout=20)
+        os.killpg(process.pid, number)
+        assert process.wait(30) == 0
+
+    assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
+
+
 def test_a_worker_that_hears_no_signal_is_killed_after_the_grace(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
