@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -71,6 +72,29 @@ def test_a_stopped_worker_that_comes_back_can_settle_nothing(
     ]  # fmt: skip
     refused = events(client, handle.id)[-1][1]
     assert (refused["outcome"], refused["reason"]) == ("complete", "gone")
+
+
+def test_a_pause_of_the_whole_fleet_costs_no_claim(
+    client: Client, witness: crew.Witness, app: App
+) -> None:
+    """A machine that was suspended: the worker that wakes up first must not take the others for dead."""
+    handles = [crew.sleeping.enqueue(3.5 * crew.LEASE) for _ in range(4)]
+    options = ("--concurrency", "2")
+    with (
+        worker_process(app.redis_url, witness, *options) as first,
+        worker_process(app.redis_url, witness, *options) as second,
+    ):
+        wait_until(lambda: len(witness.lines("begin")) == 4, "all run", timeout=20)
+        for worker in (first, second):
+            os.kill(worker.pid, signal.SIGSTOP)
+        over = time.monotonic() + 2.2 * crew.LEASE
+        wait_until(lambda: time.monotonic() > over, "their leases are over")
+        for worker in (first, second):
+            os.kill(worker.pid, signal.SIGCONT)
+        wait_until(lambda: not client.snapshot("crew")["state"], "all are done", timeout=20)
+
+    for handle in handles:
+        assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
 
 
 def test_sigterm_lets_jobs_finish_and_claims_no_more(

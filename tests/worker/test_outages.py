@@ -216,6 +216,36 @@ def test_a_reset_in_the_middle_of_a_greeting_is_an_outage(redis_server: RedisSer
     assert found == {"three"}
 
 
+async def test_an_outage_of_two_leases_costs_nobody_a_claim(
+    start_redis: Callable[..., RedisServer], witness: crew.Witness
+) -> None:
+    """Nobody could extend meanwhile; whoever of two workers comes first must not take the other for dead."""
+    server = start_redis()
+    crew.app.connect_to(server.url)
+    options = WorkerOptions(queues=("crew",), concurrency=2, grace=10.0)
+    workers = [Worker(crew.app, options) for _ in range(2)]
+    running = [asyncio.create_task(worker.run()) for worker in workers]
+    handles = [await crew.sleeping.enqueue_async(3.5 * crew.LEASE) for _ in range(4)]
+    await wait_until_async(lambda: len(witness.lines("begin")) == 4, "all run")
+    server.freeze()
+    try:
+        loop = asyncio.get_running_loop()
+        over = loop.time() + 2.2 * crew.LEASE
+        await wait_until_async(lambda: loop.time() > over, "their leases are over")
+    finally:
+        server.thaw()
+    client = crew.app.client
+    await wait_until_async(lambda: not client.snapshot("crew")["state"], "all are done", timeout=20)
+    types = [event_types(client, handle.id) for handle in handles]
+    for worker in workers:
+        worker.stop()
+    await asyncio.gather(*running)
+    await crew.app.aclose()
+    client.close()
+
+    assert types == [["enqueued", "claimed", "succeeded"]] * 4
+
+
 async def test_a_worker_can_be_stopped_while_redis_is_away(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
