@@ -391,9 +391,8 @@ class Worker:
                 extra={"worker": self.name},
             )
         await self._let_end(grace, flushing)
-        flushing.cancel()
-        await asyncio.gather(flushing, return_exceptions=True)
-        for running in self._executor.running.values():
+        await _end(flushing)
+        for running in tuple(self._executor.running.values()):
             self._executor.end(running, WorkerStopping())
         handlers = [r.handler for r in self._executor.running.values() if r.handler]
         if handlers:
