@@ -18,6 +18,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, Row, text
 
 from rq_core.scopes import is_rate, scopes_of
+from sql_audit import losses
 from sql_audit.queries import PrunedTo, pruned_to, readable, unknown
 from sql_audit.schema import GONE, LOST, SPAN, SPANS_MS
 
@@ -104,6 +105,9 @@ _FIRST: Final = text(
 )
 _NEXT_LOSS: Final = text(
     "SELECT MIN(at_ms) FROM mirror_loss WHERE queue = :queue AND at_ms > :at AND jobs > 0"
+)
+_FORGOTTEN_AT: Final = text(
+    "SELECT MIN(at_ms) FROM mirror_loss WHERE queue = :queue AND epoch > :epoch AND epoch <= :restored"
 )
 _LAST: Final = text("SELECT at_ms FROM mirror_cursor WHERE queue = :queue")
 
@@ -267,32 +271,45 @@ def why(engine: Engine, job_id: str, queue: str | None = None) -> list[Why]:
                 for w in connection.execute(_WAITS, of).all()
                 if w.ready_at_ms is not None
             ]  # fmt: skip
-            last = _last_wait(connection, row)
-            if last is not None:
-                until, ended = last
-                scopes = [[scope] for scope in (*scopes_of(row.lane or ""), "queue")]
-                wait = _wait(connection, of, row.ready_at_ms, until, None, None, scopes)
+            for since, until, ended, lane in _without_claim(connection, job_id, row):
+                scopes = [[scope] for scope in (*scopes_of(lane or ""), "queue")]
+                wait = _wait(connection, of, since, until, None, None, scopes)
                 waits.append(replace(wait, ended=ended))
-            since = min((wait.since_ms for wait in waits), default=None)
-            pruned = None if since is None else _pruned_after(connection, row.queue, since)
+            waits.sort(key=lambda wait: wait.since_ms)
+            pruned = _pruned_after(connection, row.queue, waits[0].since_ms) if waits else None
             found.append(Why(job_id, row.queue, row.state, row.lane, row.due_ms, waits, pruned))
         if not found:
             raise unknown(connection, job_id, queue)
     return found
 
 
-def _last_wait(connection: Connection, job: Row[Any]) -> tuple[int, str | None] | None:
-    """Until when a job waited for a claim that did not come, and what ended that; None if it did not."""
+def _without_claim(
+    connection: Connection, job_id: str, job: Row[Any]
+) -> Iterator[tuple[int, int, str | None, str | None]]:
+    """The waits of a job that no claim ended: since and until when, what ended it (None: it goes on), and the lane."""
+    events = losses.events_of(connection, job.queue, [job_id])
+    for place, event in enumerate(events):
+        _, epoch, _, _, kind, *_ = event
+        if kind != "restored":
+            continue
+        # Its row begins anew. What it was before, Redis had forgotten.
+        before = next(iter(losses.folded(job.queue, [job_id], events[:place], ())[0]), None)
+        if before is None:
+            continue  # It was pruned.
+        of = {"queue": job.queue, "epoch": before.last_epoch, "restored": epoch}
+        lost_at = connection.execute(_FORGOTTEN_AT, of).scalar_one()
+        if before.state == "ready" and before.ready_at_ms is not None and lost_at is not None:
+            yield before.ready_at_ms, lost_at, LOST, before.lane
     if job.ready_at_ms is None:
-        return None
-    if job.state == "ready":
-        return connection.execute(_LAST, {"queue": job.queue}).scalar_one(), None
-    if job.state in (LOST, GONE) and job.reason == "ready" and job.lost_at_ms is not None:
-        return job.lost_at_ms, job.state
+        return
     claimed = job.claimed_at_ms is not None and job.claimed_at_ms >= job.ready_at_ms
-    if job.state == "cancelled" and job.finished_at_ms is not None and not claimed:
-        return job.finished_at_ms, job.state
-    return None
+    if job.state == "ready":
+        last = connection.execute(_LAST, {"queue": job.queue}).scalar_one()
+        yield job.ready_at_ms, last, None, job.lane
+    elif job.state in (LOST, GONE) and job.reason == "ready" and job.lost_at_ms is not None:
+        yield job.ready_at_ms, job.lost_at_ms, job.state, job.lane
+    elif job.state == "cancelled" and job.finished_at_ms is not None and not claimed:
+        yield job.ready_at_ms, job.finished_at_ms, job.state, job.lane
 
 
 def _wait(

@@ -121,6 +121,22 @@ def test_jobs_that_redis_forgot_waited_until_then(
     said = CliRunner().invoke(audit, ["why", "b", "--audit", url]).output
     assert "until Redis forgot it" in said
 
+    writer.now_ms += 500
+    b = ["b", 1, None, "ready", "send", "normal", 3, 3, "d", T0, 1, 0, 0, 0, None, LANE]
+    writer.jobs("restored", b)
+    back = writer.now_ms
+    auditlog.drain(mirror)
+
+    (answer,) = moments.why(database.readers, "b", QUEUE)
+    *before, forgotten, now = answer.waits
+    assert (forgotten.since_ms, forgotten.until_ms, forgotten.ended) == (
+        wait.since_ms,
+        until,
+        "lost",
+    )
+    assert (now.since_ms, now.claim, now.ended) == (back, None, None)
+    assert [each.claim for each in before] == ([] if knows == "the beginning" else [1])
+
 
 def test_a_job_that_was_cancelled_waited_until_then(
     one_at_a_time: None, database: Database
