@@ -236,6 +236,45 @@ local function serve(lane)
   moved_on(lane)
 end
 
+--- Take more jobs of the lane that was just served, as long as they come before all else and nothing about them is unusual:
+--- then each costs little more than a plain one. `next_plain` is the order of the plain job that comes next. What is
+--- left is not touched, and served as usual.
+local function serve_on(lane, next_plain)
+  local shape, objects, limits = lane.shape, lane.objects, lane.limits
+  if lane.where ~= 'open' or is_fair() or lane.added or left_early or may_be_blocked()
+      or facts.caps_by_task and not shape.of_task then
+    return
+  end
+  first_open(shape.rank)
+  local rival = math.min(next_plain, stored_open or math.huge, open_lanes[1] or math.huge,
+    front and front ~= lane and front.where == 'open' and front.order or math.huge)
+  local name, in_line, seq_from, id_from = lane.name, shape.in_line, shape.seq_from, shape.id_from
+  local base, head_length = shape.rank * RANK, 5 + #lane.name
+  local members, at = lane.members, lane.at
+  local first = at
+  while members[at] and not full() do
+    local member = members[at]
+    local seq = member:match('^0*(%d+)', seq_from)
+    if base + seq >= rival then
+      break
+    end
+    local line, spec = line_of(lane, member)
+    local found = line and line:find(in_line .. seq .. ' since=', 1, true)
+    if not found or line:find('ready task=', 1, true) ~= 1 or acquire_all(objects, now) then
+      break
+    end
+    local id = member:sub(id_from)
+    hold(objects, id)
+    leaving[#leaving + 1] = member
+    choose(id, spec, limits, name, line:sub(7, found + head_length), seq, nil)
+    at = at + 1
+    lane.at = at
+  end
+  if at > first then
+    remove(lane, nil)
+  end
+end
+
 --- Take the plain job that comes next, or move it into its lane.
 local function serve_plain()
   local id, spec, head, seq, job = plain_id, plain_spec, plain_head, plain_seq, plain_job
@@ -257,6 +296,7 @@ end
 --- Choose, and return how many plain jobs stay behind.
 local function choose_jobs()
   local left = 0
+  local served_before = nil   -- a lane that comes twice in a row may come more often
   for priority = 0, 3 do
     open_source(priority)
     while not full() do
@@ -264,7 +304,13 @@ local function choose_jobs()
       local order = moves <= sweep_max and first_open(priority)
       -- In a fair queue, plain jobs are those from before it was fair.
       if order and (not kind or not is_fair() and order - priority * RANK < (tonumber(plain_seq) or 0)) then
-        serve(take_open(order))
+        local lane = take_open(order)
+        serve(lane)
+        if lane ~= served_before then
+          served_before = lane
+        else
+          serve_on(lane, kind and priority * RANK + plain_seq or math.huge)
+        end
       elseif kind and (moves <= sweep_max or not facts.caps_by_task or
           not other_lane(plain_job and plain_job.task or plain_head:match('^task=(%S+)'), tostring(priority))) then
         serve_plain()

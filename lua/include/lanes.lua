@@ -75,11 +75,6 @@ local function id_of(lane, member)
   return member:sub(lane.shape.id_from)
 end
 
---- The order of a lane whose head this is, as it is written: a digit for the priority, then the place in line.
-local function member_text(lane, member)
-  return lane.shape.digit .. member:sub(lane.shape.seq_from + 1, lane.shape.seq_from + 15)
-end
-
 --- The virtual finish time of a fair queue's key.
 local function finish_of(key)
   if not finishes[key] then
@@ -413,14 +408,15 @@ local function peek(lane)
   return stored
 end
 
---- Take a job out of its lane, wherever it stands in it, and let the lane stand where it then belongs.
+--- Take a job out of its lane, wherever it stands in it (nil: what leaves has left), and let the lane stand where it then
+--- belongs.
 local function remove(lane, member)
   local members, added = lane.members, lane.added
   local is_added = false
-  if members and members[lane.at] == member then
+  if member and members and members[lane.at] == member then
     lane.at = lane.at + 1
     leaving[#leaving + 1] = member
-  else
+  elseif member then
     for i = 1, added and #added or 0 do
       if added[i] == member then
         table.remove(added, i)
@@ -434,11 +430,12 @@ local function remove(lane, member)
       left_early[member] = true
     end
   end
-  local head = peek(lane)
+  local head, shape = peek(lane), lane.shape
   if not head then
     lane.where, lane.on = nil, nil
   elseif not is_fair() then
-    local text = member_text(lane, head)
+    -- A digit for the priority, then the place in line.
+    local text = shape.digit .. head:sub(shape.seq_from + 1, shape.seq_from + 15)
     if text ~= lane.order_text then
       reorder(lane, tonumber(text))
       lane.order_text = text
