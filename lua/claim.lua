@@ -121,7 +121,7 @@ for i = 1, chosen do
 end
 write_sweep()
 call_many('HSET', state, lines)
-add_backwards(leases, deadline, chosen_ids)
+add_all(leases, deadline, chosen_ids)
 write_plain()
 call_many('ZREM', fair, outrun or nil)
 write_lanes()

@@ -9,14 +9,26 @@ local function call_many(command, key, values)
   end
 end
 
---- Add members to a sorted set, all with one score, the last one first. Where a small set is kept as one list, Redis looks
---- for a member's place from the front, so members that ascend would each pass all those before them.
-local function add_backwards(key, score, members)
+local MANY = 16                       -- members from which on the way around a list pays
+local NO_LIST = ('~'):rep(65)         -- longer than what Redis keeps in a list; nothing is named so
+
+--- Add members to a sorted set, all with one score. A set of up to 128 members Redis keeps as one list that it searches
+--- from the front for each member, unless one of them was too long for that once: so many are added together with one
+--- that is, and is gone at once. A few are added the last one first: in ascending order each would pass those before it.
+local function add_all(key, score, members)
   local values, count = {}, #members
+  local has_many = count >= MANY
+  if has_many then
+    values[1], values[2] = score, NO_LIST
+  end
+  local offset = #values
   for i = 1, count do
-    values[2 * i - 1], values[2 * i] = score, members[count + 1 - i]
+    values[offset + 2 * i - 1], values[offset + 2 * i] = score, members[count + 1 - i]
   end
   call_many('ZADD', key, values)
+  if has_many then
+    redis.call('ZREM', key, NO_LIST)
+  end
 end
 
 --- The hash fields `names`, in order; false where there is none.

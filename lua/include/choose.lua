@@ -265,12 +265,12 @@ local function serve_on(lane, next_plain)
     end
     local id = member:sub(id_from)
     hold(objects, id)
-    leaving[#leaving + 1] = member
     choose(id, spec, limits, name, line:sub(7, found + head_length), seq, nil)
     at = at + 1
     lane.at = at
   end
   if at > first then
+    leaving_runs[#leaving_runs + 1], leaving_runs[#leaving_runs + 2] = members[first], members[at - 1]
     remove(lane, nil)
   end
 end

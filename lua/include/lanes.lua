@@ -26,6 +26,7 @@ local SCOPES_MAX = 100    -- scopes of a family that one call re-evaluates; clai
 
 local known_lanes, lane_list = {}, {}
 local leaving = {}        -- members of `waiting` that leave
+local leaving_runs = {}   -- the first and the last of those that stand side by side and leave
 local left_early = nil    -- those of them that no page may give any longer
 local blocked_here = {}   -- scope → lanes of this call that are, or were, blocked on it
 local blocked_pages = {}  -- scope → what Redis has blocked on it, as far as it was read
@@ -374,9 +375,9 @@ local function first_members(shape)
     digits(FIRST_STEP))
 end
 
---- Read the next page of a lane's members. Pages begin small and double.
+--- Read the next page of a lane's members. Most lanes give one or two in a call, and those that give more give many.
 local function read_page(lane)
-  local step = math.min(lane.offset + FIRST_STEP, 100)
+  local step = lane.offset == 0 and FIRST_STEP or math.min(8 * lane.offset, 100)
   local shape = lane.shape
   turn_page(lane, redis.call('ZRANGEBYLEX', waiting, shape.first, shape.last, 'LIMIT', digits(lane.offset), digits(step)),
     step)
@@ -563,6 +564,9 @@ local function write_places()
         gone[#gone + 1] = lane.name
       end
     end
+  end
+  for i = 1, #leaving_runs, 2 do
+    redis.call('ZREMRANGEBYLEX', waiting, '[' .. leaving_runs[i], '[' .. leaving_runs[i + 1])
   end
   call_many('ZREM', waiting, leaving)
   call_many('ZADD', waiting, joining)

@@ -233,7 +233,7 @@ end
 --- Write the holders, and what rates were spent or are awaited.
 local function write_scopes()
   call_many('ZREM', holders, holders_out)
-  add_backwards(holders, '0', holders_in)
+  add_all(holders, '0', holders_in)
   if #rate_scopes == 0 then
     return
   end
