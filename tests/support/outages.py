@@ -34,7 +34,7 @@ from rq_core.history import decode
 from tests.support.blackhole import BlackHole
 from tests.support.live.replay import percentile
 from tests.support.reaper import close_reaper
-from tests.support.sentinels import SentinelGroup
+from tests.support.sentinels import QUORUM, SentinelGroup
 from tests.support.servers import Engine, RedisServer, engines
 from tests.support.wait import wait_until
 
@@ -212,19 +212,17 @@ class SentinelStage(Stage):
             yield self._group.url, self._group.url
 
     def perform(self, kind: str, seconds: float) -> None:
-        """SIGKILL to the primary; the replica is promoted. An outage of more than two seconds is one in which most
-        sentinels are away as well, so that nobody may promote it."""
+        """SIGKILL to the primary; the replica is promoted. In an outage of more than two seconds the sentinels do not
+        agree for that long, so that nobody may promote it."""
         assert kind == FAILOVER
         # What was not replicated is lost with the primary, and no outage but a loss: scripts/chaos has those.
         self._group.wait_replicated()
+        if seconds > SHORT_S:
+            self._group.need(len(self._group.sentinels) + 1)
         self._lost = self._group.lose_primary()
         if seconds > SHORT_S:
-            away = self._group.sentinels[:2]
-            for sentinel in away:
-                sentinel.kill()
             time.sleep(seconds)
-            for sentinel in away:
-                sentinel.start()
+            self._group.need(QUORUM)
         self._group.wait_promoted(self._lost)
 
     def recover(self) -> None:

@@ -17,6 +17,7 @@ from tests.support.servers import Engine, RedisServer, free_port
 from tests.support.wait import wait_until
 
 SERVICE: Final = "main"
+QUORUM: Final = 2
 DOWN_AFTER_MS: Final = 1_000
 FAILOVER_TIMEOUT_MS: Final = 4_000
 PERIODS_MS: Final = {"info-period": 10_000, "publish-period": 2_000}
@@ -43,7 +44,7 @@ class SentinelProcess:
             "port": str(self.port),
             "bind": "127.0.0.1",
             "dir": str(directory),
-            "sentinel monitor": f"{SERVICE} 127.0.0.1 {primary.port} 2",
+            "sentinel monitor": f"{SERVICE} 127.0.0.1 {primary.port} {QUORUM}",
             "sentinel down-after-milliseconds": f"{SERVICE} {DOWN_AFTER_MS}",
             "sentinel failover-timeout": f"{SERVICE} {FAILOVER_TIMEOUT_MS}",
             **words,
@@ -209,6 +210,16 @@ class SentinelGroup:
 
     def other(self, server: RedisServer) -> RedisServer:
         return next(each for each in self.servers if each is not server)
+
+    def need(self, quorum: int) -> None:
+        """So many sentinels must agree that the primary is down; more than there are never do.
+
+        Killing sentinels would not do: one that is started again does not know how long the primary has been down, and
+        takes a replica for too old whose link was down for longer.
+        """
+        for sentinel in self.sentinels:
+            with sentinel.client() as client:
+                client.execute_command("SENTINEL", "SET", SERVICE, "quorum", str(quorum))
 
     def cut_replica_off(self) -> RedisServer:
         """From now on the primary's writes do not reach its replica, until that is thawed."""

@@ -1,0 +1,95 @@
+"""Runs: jobs of one lane that are taken one after the other, as far as nothing else comes before them."""
+
+import random
+
+import pytest
+
+from tests.support.lanes import holders_of
+from tests.support.seed import Seed
+
+
+def ids(claimed: object) -> list[str]:
+    return [c.id for c in claimed.jobs]  # type: ignore[attr-defined]
+
+
+def order(seed: Seed, count: int) -> list[str]:
+    """All of them, by one claim; afterwards everything is where it belongs."""
+    taken = ids(seed.claim(count + 10))
+    assert len(taken) == count
+    seed.assert_consistent()
+    return taken
+
+
+def test_a_run_takes_its_lane_in_order(seed: Seed) -> None:
+    seed.cap("task=t", 1_000)
+    names = [f"j-{n:03}" for n in range(150)]
+    seed.enqueue(*(seed.job(name, scopes=["task=t"]) for name in names))
+
+    assert order(seed, 150) == names
+    assert seed.snapshot()["waiting"] == {}
+    assert len(holders_of(seed.snapshot())["task=t"]) == 150
+
+
+def test_a_run_ends_where_the_limit_does_and_goes_on_there(seed: Seed) -> None:
+    seed.cap("task=t", 1_000)
+    names = [f"j-{n:02}" for n in range(60)]
+    seed.enqueue(*(seed.job(name, scopes=["task=t"]) for name in names))
+
+    taken = []
+    for size in (1, 2, 3, 20, 33, 1):
+        taken += ids(seed.claim(size))
+        seed.assert_consistent()
+
+    assert taken == names
+
+
+def test_a_run_lets_a_plain_job_and_another_lane_pass_in_their_turn(seed: Seed) -> None:
+    seed.cap("tenant", 1_000)
+    names = []
+    for n in range(90):
+        tenant = None if n % 17 == 16 else "b" if n % 11 == 10 else "a"
+        names.append(f"j-{n:02}")
+        scopes = [] if tenant is None else [f"tenant={tenant}"]
+        seed.enqueue(seed.job(names[-1], scopes=scopes))
+
+    assert order(seed, 90) == names
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_any_mixture_of_lanes_is_taken_by_age(seed: Seed, number: int) -> None:
+    draw = random.Random(number)
+    seed.cap("tenant", 1_000)
+    names = []
+    tenant = "a"
+    for n in range(120):
+        tenant = draw.choice("abc") if draw.random() < 0.2 else tenant
+        names.append(f"j-{n:03}")
+        plain = draw.random() < 0.05
+        seed.enqueue(seed.job(names[-1], scopes=[] if plain else [f"tenant={tenant}"]))
+
+    assert order(seed, 120) == names
+
+
+def test_a_run_ends_at_its_cap(seed: Seed) -> None:
+    seed.cap("task=t", 25)
+    seed.enqueue(*(seed.job(f"j-{n:02}", scopes=["task=t"]) for n in range(40)))
+
+    first = seed.claim(100)
+
+    assert ids(first) == [f"j-{n:02}" for n in range(25)]
+    seed.assert_consistent()
+    seed.complete(*first.jobs)
+    assert ids(seed.claim(100)) == [f"j-{n:02}" for n in range(25, 40)]
+    seed.assert_consistent()
+
+
+def test_a_run_steps_over_what_is_not_as_usual(seed: Seed) -> None:
+    """A job that was claimed before has another line, one that was cancelled none."""
+    seed.cap("task=t", 1_000)
+    names = [f"j-{n:02}" for n in range(40)]
+    seed.enqueue(*(seed.job(name, scopes=["task=t"]) for name in names))
+    seed.rollback(*seed.claim(12).jobs)
+    seed.cancel("j-05", "j-20", "j-21")
+
+    rest = [name for name in names if name not in ("j-05", "j-20", "j-21")]
+    assert sorted(order(seed, 37)) == rest
