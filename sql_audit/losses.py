@@ -63,8 +63,8 @@ _JOBS_CONCERNED: Final = text(
     "AND (epoch, seq) <= (:to_epoch, :to_seq) AND job_id IS NOT NULL"
 )
 _EVENTS_OF_JOBS: Final = text(
-    # SQLite would rather read the queue's events from the first to the last, in their order, than find those of the jobs
-    # and sort them: the cast keeps it from that.
+    # SQLite would rather read all of the queue's events, in their order, than find those of the jobs and sort them: the
+    # cast keeps it from that.
     f"SELECT {_COLUMNS} FROM job_event WHERE CAST(queue AS TEXT) = :queue AND job_id IN :ids "
     "ORDER BY epoch, seq, ordinal"
 ).bindparams(bindparam("ids", expanding=True))

@@ -42,7 +42,9 @@ def test_the_events_of_jobs_are_found_by_their_ids(long_log: Database) -> None:
 
     (plan,) = ten_million.plans_of(long_log, ten_million.Question("events", ask), no_scans=True)
 
-    by_id = "INDEX job_event_job (job_id=?)" if long_log.dialect == "sqlite" else "Index Cond: ((job_id"
+    by_id = (
+        "INDEX job_event_job (job_id=?)" if long_log.dialect == "sqlite" else "Index Cond: ((job_id"
+    )
     assert [line for line in plan if by_id in line], plan
     assert not [line for line in plan if "(queue=?)" in line]
 
