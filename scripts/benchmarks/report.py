@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,8 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
 
 def _facts(document: Mapping[str, Any]) -> str:
     facts = document["facts"]
-    repeats = max(document["repeats"].values(), default=0)
+    # How often a start is measured is another number.
+    repeats = statistics.mode(document["repeats"].values() or (0,))
     return (
         f"{facts['when']}, commit {facts['commit']}, `scripts/bench` ({facts['sizes']}, {repeats} repeats): "
         f"{facts['redis']}, Python {facts['python']}, {facts['cores']} cores ({facts['processor']}), "
