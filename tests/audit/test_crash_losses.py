@@ -34,6 +34,7 @@ class Mortal:
         self.source, self.database, self.queue = source, database, queue
         self.left = n
         self.told: list[str] = []
+        self.outcomes: set[Outcome] = set()
         self.mirror = self.another()
 
     def another(self) -> Mirror:
@@ -48,7 +49,9 @@ class Mortal:
     def drain(self) -> None:
         for _ in range(100):
             try:
-                if self.mirror.turn().outcome is Outcome.IDLE:
+                outcome = self.mirror.turn().outcome
+                self.outcomes.add(outcome)
+                if outcome is Outcome.IDLE:
                     return
             except Died:
                 self.mirror = self.another()
@@ -111,4 +114,58 @@ def test_a_mirror_that_dies_at_any_step_leaves_what_one_that_lives_leaves(
         history(source, queue, mortal.drain)
 
         assert left(database, queue) == expected, f"died at step {n}, {alive.told[n - 1]}"
+        auditlog.assert_chain_holds(database, queue)
+
+
+EMPTIED = {
+    "job": "job_id, state, reason",
+    "job_attempt": "job_id, claim, outcome",
+    "job_event": "job_id, type, claim",
+    "mirror_epoch": "kind, missing",
+    "mirror_loss": "kind, events, jobs",
+    "quarantine": "kind",
+    "mirror_cursor": "entries, events, gaps, quarantined",
+}
+"""What does not depend on the number of the epoch that begins: a mirror that begins then asks for none beyond SQL's."""
+
+
+def emptied(source: StreamSource, queue: str, drain: Callable[[], None]) -> None:
+    """The outbox is deleted and nothing in Redis says so: the mirror finds it, and has an epoch begun."""
+    writer = StreamWriter(source, queue)
+    writer.life("a")
+    enqueue(writer, "b")
+    drain()
+    source.redis.delete(writer.keys("outbox"))
+    drain()
+
+
+def without_numbers(database: Database, queue: str) -> dict[str, list[tuple[Any, ...]]]:
+    return {
+        table: sorted(
+            tuple(str(value) for value in row.values())
+            for row in auditlog.rows(
+                database, f"SELECT {columns} FROM {table} WHERE queue = :q", q=queue
+            )
+        )
+        for table, columns in EMPTIED.items()
+    }
+
+
+def test_a_mirror_that_dies_over_an_emptied_outbox_tells_the_same(
+    source: StreamSource, database: Database
+) -> None:
+    alive = Mortal(source, database, "alive", 0)
+    emptied(source, "alive", alive.drain)
+    expected = without_numbers(database, "alive")
+    assert Outcome.BEHIND in alive.outcomes
+    assert expected["mirror_loss"] != []
+
+    for n in range(1, len(alive.told) + 1):
+        queue = f"dies-{n}"
+        mortal = Mortal(source, database, queue, n)
+        emptied(source, queue, mortal.drain)
+
+        assert without_numbers(database, queue) == expected, (
+            f"died at step {n}, {alive.told[n - 1]}"
+        )
         auditlog.assert_chain_holds(database, queue)
