@@ -135,6 +135,8 @@ class Carrier:
 
         Returns a value or an RqCoreError per call. Raises ServerUnavailable or OutcomeUnknown when patience ends.
         """
+        if not calls:
+            return []
         slots: list[Slot | None] = []
         for call in calls:
             slot = None

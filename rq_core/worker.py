@@ -766,12 +766,13 @@ class Worker:
         tellers = {queue: deaths.Teller(operations, queue, tasks) for queue in line.queues}
         while not self._stopping.is_set():
             more = False
+            # Before the looks: they miss a death that is noticed meanwhile.
+            self._death.clear()
             for queue, teller in tellers.items():
                 try:
                     more = await self._client.run(teller.look()) or more
                 except Exception as error:  # noqa: BLE001 - jobs that died are told of later
                     log.error("jobs of queue %s that died are told of later: %s", queue, error)  # noqa: TRY400
-            self._death.clear()
             if not more:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(deaths.LOOK_EVERY):

@@ -195,6 +195,11 @@ def test_what_got_no_answer_is_sent_again_with_the_same_number(trouble: Exceptio
     assert server.slept > 0
 
 
+def test_no_calls_need_no_server() -> None:
+    """A worker whose claim came back empty may have nothing to settle."""
+    assert Server().run(plans(Server()).carry_out([])) == []
+
+
 def test_what_is_no_longer_wanted_is_asked_for_under_the_same_number() -> None:
     """A claim that may have been carried out must be heard of; one that was not takes nothing more."""
 

@@ -12,7 +12,7 @@ from rq_core import deaths
 from rq_core.app import App
 from rq_core.client import Client
 from rq_core.doctor import examine
-from rq_core.plans import Send
+from rq_core.plans import Pause, Plan, Send
 from tests.support import crew
 from tests.support.crew import worker_process
 from tests.support.wait import wait_until, wait_until_async
@@ -24,15 +24,19 @@ def told(witness: crew.Witness, job_id: str) -> list[dict[str, Any]]:
 
 
 async def test_a_hook_is_told_of_each_death_once_and_soon(
-    client: Client, run_worker: RunWorker, witness: crew.Witness
+    client: Client,
+    run_worker: RunWorker,
+    witness: crew.Witness,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(deaths, "LOOK_EVERY", 3600.0)
     before = time.time() * 1000
     async with run_worker():
         jobs = [crew.mortal.enqueue("no"), crew.mortal.enqueue("give up")]
         jobs.append(crew.mortal_async.enqueue())
         silent = crew.failing.enqueue()
         for job in jobs:
-            await wait_until_async(lambda j=job: told(witness, j.id), "told", timeout=4)  # type: ignore[misc]
+            await wait_until_async(lambda j=job: told(witness, j.id), "told")  # type: ignore[misc]
         await wait_until_async(lambda: silent.state() == "dead", "that one is dead, too")
         jobs.append(crew.mortal.enqueue("again"))
         await wait_until_async(lambda: told(witness, jobs[-1].id), "told of a later one")
@@ -49,6 +53,31 @@ async def test_a_hook_is_told_of_each_death_once_and_soon(
     assert [len(told(witness, job.id)) for job in jobs] == [1, 1, 1, 1]
     assert told(witness, silent.id) == []
     assert examine(client.snapshot("crew")) == []
+
+
+async def test_a_death_in_the_middle_of_a_look_is_told_at_once(
+    run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look had asked already; noticing it was forgotten with the look, and the hook was told seconds later."""
+    monkeypatch.setattr(deaths, "LOOK_EVERY", 3600.0)
+    look = deaths.Teller.look
+    looks = 0
+
+    def slow_look(teller: deaths.Teller) -> Plan[bool]:
+        nonlocal looks
+        looks += 1
+        more = yield from look(teller)
+        if looks == 1:
+            handle = crew.mortal.enqueue("give up")
+            while not worker.stats.failed:
+                yield Pause(0.01)
+            handles.append(handle)
+        return more
+
+    handles: list[Any] = []
+    monkeypatch.setattr(deaths.Teller, "look", slow_look)
+    async with run_worker() as worker:
+        await wait_until_async(lambda: handles and told(witness, handles[0].id), "told")
 
 
 def test_a_hook_is_told_of_a_poison_job(client: Client, app: App, witness: crew.Witness) -> None:
