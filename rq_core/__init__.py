@@ -10,14 +10,12 @@
 
     add.enqueue(1, b=2)
 
-Importing it is cheap: redis-py, pydantic and asyncio's clients are imported when they are first
-used.
+Importing it is cheap: a public name's module is imported when the name is first asked for; redis-py,
+pydantic and asyncio's clients when they are first used.
 """
 
-from rq_core.app import App
-from rq_core.caps import Cap, Rate
-from rq_core.context import JobContext, current_job
-from rq_core.deaths import DeadJob
+from typing import TYPE_CHECKING
+
 from rq_core.errors import (
     ArgumentsInvalid,
     AuditBacklogFull,
@@ -60,12 +58,18 @@ from rq_core.errors import (
     UsageError,
     WorkerStopping,
 )
-from rq_core.handle import JobHandle
-from rq_core.job import NewJob
-from rq_core.machine import Priority, State
-from rq_core.retry import RetryPolicy
-from rq_core.scopes import Limit, ScopeStatus
-from rq_core.task import AsyncTask, PreparedTask, Task
+
+if TYPE_CHECKING:
+    from rq_core.app import App
+    from rq_core.caps import Cap, Rate
+    from rq_core.context import JobContext, current_job
+    from rq_core.deaths import DeadJob
+    from rq_core.handle import JobHandle
+    from rq_core.job import NewJob
+    from rq_core.machine import Priority, State
+    from rq_core.retry import RetryPolicy
+    from rq_core.scopes import Limit, ScopeStatus
+    from rq_core.task import AsyncTask, PreparedTask, Task
 
 __all__ = [
     "App",
@@ -125,3 +129,39 @@ __all__ = [
     "WorkerStopping",
     "current_job",
 ]
+
+_MODULES = {
+    "App": "app",
+    "AsyncTask": "task",
+    "Cap": "caps",
+    "DeadJob": "deaths",
+    "JobContext": "context",
+    "JobHandle": "handle",
+    "Limit": "scopes",
+    "NewJob": "job",
+    "PreparedTask": "task",
+    "Priority": "machine",
+    "Rate": "caps",
+    "RetryPolicy": "retry",
+    "ScopeStatus": "scopes",
+    "State": "machine",
+    "Task": "task",
+    "current_job": "context",
+}
+"""Where the public names are that are no errors. The command line lives in this package, too, and most
+of its commands need none of them."""
+
+if not TYPE_CHECKING:  # A type checker would take it to mean that there is every name.
+
+    def __getattr__(name):
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import importlib
+
+        found = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -33,7 +33,6 @@ from typing import (
 from rq_core.arguments import Arguments, dump_untyped
 from rq_core.caps import Cap, Rate
 from rq_core.connections import Connections
-from rq_core.deaths import Hook, handler_of, hook_name
 from rq_core.declared import Declared
 from rq_core.durations import Duration, ms_of, seconds_of
 from rq_core.errors import InvalidOption, InvalidTask, PayloadTooLarge, RqCoreError
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from rq_core.aio import AsyncClient
     from rq_core.answers import Accepted, CapChange
     from rq_core.client import Client
+    from rq_core.deaths import Hook
     from rq_core.operations import Operations
     from rq_core.plans import Patience, Plan
 
@@ -224,6 +224,9 @@ class App:
                 function, name, options, policy, seconds, caps, isolation, max_memory
             )
             if on_dead is not None:
+                # Most apps have no hooks, and what tells of deaths needs OpenSSL.
+                from rq_core.deaths import handler_of, hook_name
+
                 hook = JobOptions(queue=queue)
                 told = handler_of(on_dead)
                 self._register(

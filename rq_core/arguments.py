@@ -17,21 +17,15 @@ import inspect
 import json
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
-from functools import cached_property
+from functools import cache, cached_property
 from types import NoneType, SimpleNamespace
 from typing import Any, Final
-from uuid import UUID
 
 from rq_core.errors import ArgumentsInvalid, InvalidTask
 
 if typing.TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-_PLAIN: Final = frozenset({
-    str, int, float, bool, bytes, NoneType, date, datetime, time, timedelta, Decimal, UUID
-})  # fmt: skip
 _PLAIN_BYTES_MAX: Final = 4096
 """Up to here, JSON of plain types is known to load again;
 
@@ -296,7 +290,18 @@ def _is_plain(hint: Any) -> bool:
     if origin is dict:
         key, value = typing.get_args(hint)
         return key is str and _is_plain(value)
-    return hint in _PLAIN if isinstance(hint, type) else False
+    return hint in _plain_types() if isinstance(hint, type) else False
+
+
+@cache
+def _plain_types() -> frozenset[type]:
+    from datetime import date, datetime, time, timedelta
+    from decimal import Decimal
+    from uuid import UUID
+
+    return frozenset({
+        str, int, float, bool, bytes, NoneType, date, datetime, time, timedelta, Decimal, UUID
+    })  # fmt: skip
 
 
 def _invalid(task: str, fields: Mapping[str, str]) -> ArgumentsInvalid:

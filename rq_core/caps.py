@@ -9,7 +9,6 @@ counts them is called a scope (:mod:`rq_core.scopes`); how a job gets its scopes
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 from collections.abc import Callable
@@ -41,6 +40,8 @@ def _names_its_options(kind: type[T]) -> type[T]:
     def init(self: T, *given: Any, **options: Any) -> None:
         for name, value in options.items():
             if name not in known:
+                import difflib
+
                 close = difflib.get_close_matches(name, known, 1)
                 meant = f", perhaps {close[0]}" if close else ""
                 raise InvalidOption(

@@ -47,7 +47,6 @@ on the error as attributes.
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 
@@ -59,7 +58,9 @@ class RqCoreError(Exception):
         for name, value in facts.items():
             setattr(self, name, value)
         if message is None:
-            message = " ".join((inspect.getdoc(type(self)) or "").split()).format(**facts)
+            # A class without a docstring of its own says what the one above it says.
+            said = next(kind.__doc__ for kind in type(self).__mro__ if kind.__doc__)
+            message = " ".join(said.split()).format(**facts)
         super().__init__(message)
 
 

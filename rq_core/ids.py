@@ -6,6 +6,7 @@ by when they were made and sit together in a database's index.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -17,7 +18,7 @@ _RANDOM_BITS: Final = 62
 _RANDOM_MASK: Final = (1 << _RANDOM_BITS) - 1
 
 
-_COUNTERS: Final = tuple(f"{counter:03x}" for counter in range(0x1000))
+_COUNTERS: Final = tuple(map("".join, itertools.product("0123456789abcdef", repeat=3)))
 """The counter as it is written: looked up, since formatting it would cost more than the rest of an id."""
 
 

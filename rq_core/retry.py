@@ -5,17 +5,17 @@ The worker asks; the script counts the failures and has the last word.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from rq_core.durations import seconds_of
 from rq_core.errors import GiveUp, InvalidOption, RetryLater
 from rq_core.machine import DEFAULT_MAX_ATTEMPTS
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    import logging
 
 Backoff = Literal["exponential", "linear", "fixed"] | Callable[[int], float]
 Jitter = Literal["full", "equal", "none"] | bool
@@ -144,6 +144,7 @@ class RetryPolicy:
             return self.delay(failures, random)
         except Exception:
             # The failure must be settled whatever the user's function does.
+            log = _log()
             log.exception(
                 "the backoff function failed; the job is retried after an exponential delay"
             )
@@ -155,5 +156,12 @@ def _sane(after: object, otherwise: float) -> float:
     try:
         return seconds_of("after", after)  # type: ignore[arg-type]  # anything can be raised
     except InvalidOption:
-        log.warning("RetryLater(after=%r) is no duration; using %g s", after, otherwise)
+        _log().warning("RetryLater(after=%r) is no duration; using %g s", after, otherwise)
         return otherwise
+
+
+def _log() -> logging.Logger:
+    # Only a worker that has something to complain of needs it; producers import policies, too.
+    import logging
+
+    return logging.getLogger(__name__)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Coroutine
 from datetime import timedelta
 from typing import Any, assert_type
 
+import rq_core
 from rq_core import (
     App,
     AsyncTask,
@@ -21,6 +22,8 @@ from rq_core import (
 )
 
 app = App()
+
+unknown = rq_core.Unknown  # type: ignore[attr-defined]
 
 
 @app.task

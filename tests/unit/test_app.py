@@ -296,12 +296,37 @@ def imported_by(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
+def test_importing_rq_core_imports_its_errors_only() -> None:
+    """The command line lives in the package, and ``--help`` needs no App."""
+    modules = imported_by("import rq_core")
+
+    assert {"rq_core", "rq_core.errors"} == {
+        name for name in modules if name.split(".")[0] == "rq_core"
+    }
+    assert not modules & {"inspect", "dataclasses", "datetime", "json", "logging"}
+
+
 def test_defining_tasks_imports_nothing_heavy() -> None:
     """Command lines and web apps import tasks whether they enqueue or not."""
     modules = imported_by("from rq_core import App; app = App(); app.task(name='t')(lambda a: a)")
 
     assert "rq_core.task" in modules
     assert not modules & {"pydantic", "redis", "asyncio", "sqlalchemy", "fakeredis", "sql_audit"}
+    assert not modules & {
+        "click", "decimal", "difflib", "email", "hashlib", "http", "importlib.metadata", "logging",
+        "platform", "rq_core.deaths", "rq_core.operations", "socket", "ssl", "subprocess", "uuid",
+    }  # fmt: skip
+
+
+def test_names_are_found_without_importing_them_first() -> None:
+    """dir() and ``import *`` know every public name, and no other is made up."""
+    found = {}
+    exec("from rq_core import *", found)  # noqa: S102 - it is only allowed at a module's top
+
+    assert set(rq_core.__all__) <= found.keys()
+    assert set(rq_core.__all__) <= set(dir(rq_core))
+    with pytest.raises(AttributeError, match="module 'rq_core' has no attribute 'Ap'"):
+        rq_core.Ap  # noqa: B018 - looking is what raises
 
 
 def test_public_names_are_these() -> None:
