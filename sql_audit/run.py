@@ -292,6 +292,6 @@ def rare_collections() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    from sql_audit.cli import run as command
+    from sql_audit.cli.mirror import run as command
 
     command()

@@ -17,7 +17,7 @@ from rq_core.client import Client
 from rq_core.errors import RqCoreError
 from rq_core.plans import Patience
 from sql_audit import migrate, queries
-from sql_audit.cli import print_report
+from sql_audit.cli.report import print_report
 from sql_audit.database import Database
 from sql_audit.demo import tasks
 from sql_audit.demo.stage import Deed, DemoFailed, Outcome, Stage, find_files, judge, larger

@@ -9,10 +9,12 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from rq_core import server
 from rq_core.client import Client
+from sql_audit.cli import audit
 from tests.support.wait import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -39,24 +41,51 @@ def environment(url: str) -> dict[str, str]:
     return {**os.environ, "RQ_CORE_REDIS_URL": url, "PYTHONPATH": str(ROOT)}
 
 
-def test_help_imports_nothing_slow() -> None:
-    """`--help` must be there at once: what is slow to import is imported when it is needed."""
+def help_and_modules(*words: str) -> tuple[str, set[str]]:
+    """What is printed, and what was imported for it."""
     program = (
         "import sys; from rq_core.cli.root import root\n"
-        "try: root.main(['--help'])\n"
+        f"try: root.main({[*words]})\n"
         "except SystemExit: print(sorted(sys.modules), file=sys.stderr)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
     )
+    return done.stdout, set(eval(done.stderr))  # noqa: S307 - our own list
+
+
+def test_help_imports_nothing_slow() -> None:
+    """`--help` must be there at once: what is slow to import is imported when it is needed."""
+    text, modules = help_and_modules("--help")
 
     slow = {"redis", "hiredis", "pydantic", "rich", "sqlalchemy", "alembic", "asyncio", "sql_audit"}
     slow |= {"hashlib", "http", "logging", "ssl", "subprocess"}
     ours = {"rq_core", "rq_core.cli", "rq_core.cli.root", "rq_core.errors"}
-    assert "Commands:" in done.stdout
-    modules = set(eval(done.stderr))  # noqa: S307 - our own list
+    assert "Commands:" in text
     assert set() == slow & modules
     assert ours == {name for name in modules if name.split(".")[0] == "rq_core"}
+
+
+def test_help_of_audit_imports_none_of_its_commands() -> None:
+    text, modules = help_and_modules("audit", "--help")
+
+    assert "  verify   Prove from SQL" in text
+    assert {"sql_audit", "sql_audit.cli", "sql_audit.cli.root"} == {
+        name for name in modules if name.startswith("sql_audit")
+    }
+
+
+def test_help_of_audit_says_what_its_commands_say() -> None:
+    """The list is written without importing them, so it has their first sentences for itself."""
+    context = click.Context(audit)
+    for name, listed in audit.commands.items():
+        command = audit.get_command(context, name)
+
+        assert command is not None
+        assert (name, command.get_short_help_str(1_000)) == (
+            command.name,
+            listed.get_short_help_str(1_000),
+        )
 
 
 def test_errors_are_one_line(shell: Callable[..., "subprocess.CompletedProcess[str]"]) -> None:

@@ -1,0 +1,161 @@
+"""The log as it is: ``history`` of a job, and ``tail`` of a queue."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from sql_audit.cli.options import asking, audit_option, json_option, queue_option, unknown_queue
+from sql_audit.cli.words import print_json, print_marks, terminal
+
+if TYPE_CHECKING:
+    from sql_audit.queries import LoggedEvent
+
+FOLLOW_S: Final = 0.5
+"""Seconds between two looks of ``audit tail --follow``."""
+
+
+@click.command()
+@click.argument("job")
+@audit_option
+@queue_option
+@json_option
+def history(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
+    """Everything that happened to JOB, oldest first."""
+    with asking(url) as engine:
+        from sql_audit import queries
+
+        events = queries.history(engine, job, queue)
+        queues = {event.queue for event in events}
+        marks = [mark for mark in queries.watermarks(engine, queue) if mark.queue in queues]
+        cuts = queries.cut_short(engine, events)
+    if as_json:
+        pruned = [dataclasses.asdict(cut) for cut in cuts]
+        print_json({"events": [_event_json(e) for e in events], "pruned": pruned}, marks)
+        return
+    console = terminal()
+    console.print(_event_table(events, f"job {job}"))
+    for cut in cuts:
+        console.print(f"not all may be told: {cut.says}", markup=False)
+    print_marks(console, marks)
+
+
+@click.command()
+@audit_option
+@queue_option
+@click.option(
+    "--lines",
+    "-n",
+    type=click.IntRange(0),
+    default=20,
+    show_default=True,
+    help="How many events to begin with.",
+)
+@click.option(
+    "--follow", "-f", is_flag=True, help="Go on as events are mirrored, until interrupted."
+)
+@json_option
+def tail(
+    url: str | None,
+    queue: str | None,
+    lines: int,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    """The last events of a queue. With --json, one JSON document per line."""
+    with asking(url) as engine:
+        from sql_audit import queries
+
+        marks = queries.watermarks(engine, queue)
+        if not marks:
+            unknown_queue(engine, queue)
+        events = [e for mark in marks for e in queries.tail(engine, mark.queue, max(lines, 1))]
+        events.sort(key=lambda e: (e.at_ms, e.queue, e.place))
+        _print_events(events[-lines:] if lines else [], as_json=as_json)
+        if not follow:
+            if not as_json:
+                print_marks(terminal(), marks)
+            return
+        with contextlib.suppress(KeyboardInterrupt):
+            # In the order of each queue's log, where times may go back.
+            last = {
+                mark.queue: max(
+                    (e.place for e in events if e.queue == mark.queue), default=queries.BEFORE_ALL
+                )
+                for mark in marks
+            }
+            for fresh in queries.follow(engine, queue, last):
+                _print_events(fresh, as_json=as_json)
+                if not fresh:
+                    time.sleep(FOLLOW_S)
+
+
+def _event_json(event: LoggedEvent) -> dict[str, Any]:
+    return dataclasses.asdict(event)
+
+
+def _print_events(events: Sequence[LoggedEvent], *, as_json: bool) -> None:
+    from sql_audit.queries import readable
+
+    for event in events:
+        if as_json:
+            click.echo(json.dumps(_event_json(event)))
+            continue
+        words = [readable(event.at_ms), event.queue, event.number, event.type, event.job_id or "-"]
+        words += [f"{name}={_short(value)}" for name, value in _facts(event).items()]
+        click.echo("  ".join(words))
+
+
+def _facts(event: LoggedEvent) -> dict[str, Any]:
+    facts = {"by": event.worker, "task": event.task, "claim": event.claim}
+    return {name: value for name, value in facts.items() if value is not None} | _detail(event)
+
+
+def _detail(event: LoggedEvent) -> dict[str, Any]:
+    """What else an event carries; the scopes of a claim as people read them."""
+    from sql_audit.queries import under
+
+    detail = dict(event.detail)
+    scopes = detail.pop("scopes", None)
+    try:
+        return {"under": under(scopes), **detail} if scopes else detail
+    except (TypeError, ValueError):
+        return event.detail
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict) and "type" in value:
+        value = f"{value['type']}: {value.get('message', '')}"
+    line = " ".join(str(value).split())
+    return line if len(line) <= 100 else line[:99] + "…"
+
+
+def _event_table(events: Sequence[LoggedEvent], title: str) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    from sql_audit.queries import readable
+
+    table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
+    for name in ("at", "queue", "number", "event", "claim", "by", "task", "detail"):
+        table.add_column(name, no_wrap=name != "detail", overflow="fold")
+    for event in events:
+        detail = ", ".join(
+            f"under {value}" if name == "under" else f"{name}={_short(value)}"
+            for name, value in _detail(event).items()
+        )
+        claim = "" if event.claim is None else str(event.claim)
+        words = (
+            readable(event.at_ms), event.queue, event.number,
+            f"{event.type} (orphaned)" if event.orphaned else event.type, claim,
+            event.worker or "", event.task or "", detail,
+        )  # fmt: skip
+        # Text: what a job says is never read as markup.
+        table.add_row(*(Text(word) for word in words))
+    return table

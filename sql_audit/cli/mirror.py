@@ -1,0 +1,164 @@
+"""Commands about the mirror itself: ``run``, ``off`` and ``migrate``."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+
+import click
+
+from rq_core.cli.options import force_option
+from sql_audit.cli.options import (
+    audit_option,
+    json_option,
+    prefix_option,
+    redis_option,
+    required,
+    telling_errors,
+)
+
+
+@click.command()
+@audit_option
+@redis_option
+@prefix_option
+@click.option("--queue", "-q", "queues", multiple=True, help="Only this queue; may be repeated.")
+@click.option("--once", is_flag=True, help="Mirror what is there, then exit.")
+@click.option(
+    "--until-stdin-ends",
+    is_flag=True,
+    hidden=True,
+    help="Stop when standard input ends, as it does when whoever started this is gone.",
+)
+@force_option
+@json_option
+def run(
+    url: str | None,
+    redis_url: str,
+    prefix: str,
+    queues: Sequence[str],
+    once: bool,
+    until_stdin_ends: bool,
+    as_json: bool,
+) -> None:
+    """Mirror the queues' events into SQL until stopped. Creates the tables in a new database."""
+    address = required(url)
+    with telling_errors():
+        from rq_core import logs
+        from sql_audit.run import rare_collections
+        from sql_audit.run import run as mirror
+        from sql_audit.source import open_source
+
+        if not as_json:
+            logs.configure()
+            # It says on every start which database it saw.
+            logging.getLogger("alembic").setLevel(logging.WARNING)
+        with (
+            contextlib.closing(open_source(redis_url, prefix)) as source,
+            _stop_on_signals() as stop,
+            rare_collections(),
+        ):
+            if until_stdin_ends:
+                _stop_with_stdin(stop)
+            else:
+                _check_server(redis_url, prefix)
+            done = mirror(source, address, stop=stop, queues=queues or None, once=once)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(done)))
+    else:
+        click.echo(f"mirrored {done.events} events in {done.entries} entries")
+
+
+@contextlib.contextmanager
+def _stop_on_signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set; their handlers come back afterwards."""
+    stop = threading.Event()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stop_with_stdin(stop: threading.Event) -> None:
+    def wait() -> None:
+        # Not through sys.stdin, whose lock this thread would hold while Python shuts down.
+        while os.read(0, 4096):
+            pass
+        stop.set()
+
+    threading.Thread(target=wait, name="rq-core-stdin", daemon=True).start()
+
+
+def _check_server(redis_url: str, prefix: str) -> None:
+    """Say what is to be said of a server that is there; one that is away is waited for."""
+    from rq_core import suitability
+    from rq_core.client import Client
+    from rq_core.errors import ServerUnavailable
+    from rq_core.plans import Patience
+
+    with (
+        Client(redis_url, prefix=prefix, name="audit", patience=Patience(unsent=0)) as client,
+        contextlib.suppress(ServerUnavailable),
+    ):
+        suitability.warn(client.run(suitability.check(client.operations)))
+
+
+@click.command()
+@audit_option
+@redis_option
+@prefix_option
+@click.option("--force", is_flag=True, help="Whichever database has it, for one that is lost.")
+@click.argument("queue")
+def off(url: str | None, redis_url: str, prefix: str, queue: str, *, force: bool) -> None:
+    """Give QUEUE's audit trail up: its events are no longer kept for SQL."""
+    address = None if force else required(url)
+    with telling_errors():
+        from rq_core.client import Client
+        from rq_core.errors import UnknownQueue
+        from sql_audit.database import Database
+        from sql_audit.queries import audit_id
+
+        with Client(redis_url, prefix=prefix, name="audit") as client:
+            known = client.queues()
+            if queue not in known:
+                raise UnknownQueue(queue=queue, known=", ".join(known) or "none")
+            if address is None:
+                holder = client.handshake(queue).audit_id or "none"
+            else:
+                database = Database(address)
+                try:
+                    holder = audit_id(database)
+                finally:
+                    database.close()
+            client.detach(queue, holder)
+    click.echo(f"queue {queue}: audit off")
+
+
+@click.command()
+@audit_option
+@json_option
+def migrate(url: str | None, as_json: bool) -> None:
+    """Create the tables, or bring them to this release's schema."""
+    address = required(url)
+    with telling_errors():
+        from sql_audit.database import Database
+        from sql_audit.migrate import upgrade
+
+        database = Database(address)
+        try:
+            version = upgrade(database)
+            shown = database.url
+        finally:
+            database.close()
+    click.echo(
+        json.dumps({"url": shown, "schema": version}) if as_json else f"{shown}: schema {version}"
+    )

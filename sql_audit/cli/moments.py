@@ -1,0 +1,108 @@
+"""What the log tells of a moment: ``why`` a job waited, and how a queue stood ``at`` a time."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import click
+
+from sql_audit.cli.options import (
+    Moment,
+    asking,
+    audit_option,
+    json_option,
+    queue_option,
+    unknown_queue,
+)
+from sql_audit.cli.words import in_ms, print_json, print_marks, terminal
+
+
+@click.command()
+@click.argument("job")
+@audit_option
+@queue_option
+@json_option
+def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
+    """What JOB waited for, each time, and behind whom."""
+    with asking(url) as engine:
+        from sql_audit import moments, queries
+
+        answers = moments.why(engine, job, queue)
+        queues = {answer.queue for answer in answers}
+        marks = [mark for mark in queries.watermarks(engine, queue) if mark.queue in queues]
+    if as_json:
+        print_json({"jobs": [dataclasses.asdict(answer) for answer in answers]}, marks)
+        return
+    readable = queries.readable
+    for answer in answers:
+        lane = f", lane {answer.lane}" if answer.lane else ""
+        click.echo(f"job {job} in {answer.queue}: {answer.state}{lane}")
+        if answer.state == "scheduled" and answer.due_ms is not None:
+            click.echo(f"  is due at {readable(answer.due_ms)}")
+        for wait in answer.waits:
+            ended = "it still waits"
+            if wait.claim is not None:
+                ended = f"until claim {wait.claim} by {wait.worker}"
+            elif wait.ended is not None:
+                forgotten = wait.ended != "cancelled"
+                ended = "until Redis forgot it" if forgotten else "until it was cancelled"
+            held_back = f"held back by {wait.held_back_by}; " if wait.held_back_by else ""
+            click.echo(
+                f"  waited {in_ms(wait.waited_ms)} from {readable(wait.since_ms)}, {ended}; {held_back}"
+                f"{wait.others_claimed} claims of others began meanwhile"
+            )
+            for each in wait.in_front:
+                named = f", the last {', '.join(each.named)}" if each.named else ""
+                word = "spent" if " per " in each.limit else "full"
+                click.echo(
+                    f"    {each.scope} ≤ {each.limit}: {word} for {in_ms(each.full_ms)}, "
+                    f"{each.holders} claims of others{named}"
+                )
+        if answer.pruned is not None:
+            click.echo(f"  not all may be told: {answer.pruned.says}")
+    print_marks(terminal(), marks)
+
+
+@click.command(name="at")
+@click.argument("moment", type=Moment(), metavar="TIME")
+@audit_option
+@click.option("--queue", "-q", required=True, help="Of this queue.")
+@json_option
+def at_command(moment: int, url: str | None, queue: str, as_json: bool) -> None:
+    """What was running and waiting at TIME (UTC, or Unix ms), and who held which scope."""
+    with asking(url) as engine:
+        from sql_audit import moments, queries
+
+        marks = queries.watermarks(engine, queue)
+        if not marks:
+            unknown_queue(engine, queue)
+        answer = moments.at(engine, queue, moment)
+    if as_json:
+        document = dataclasses.asdict(answer)
+        document["scopes"] = {
+            scope: {"cap": cap, "holders": holders}
+            for scope, (cap, holders) in answer.scopes.items()
+        }
+        print_json(document, marks)
+        return
+    readable = queries.readable
+    click.echo(f"{queue} at {readable(moment)}: {len(answer.running)} running")
+    for claim in answer.running:
+        under = queries.under(claim.scopes)
+        click.echo(
+            f"  {claim.job_id}  {claim.task or '?'}  claim {claim.claim} by {claim.worker} since "
+            f"{readable(claim.claimed_at_ms)}{f', under {under}' if under else ''}"
+        )
+    click.echo(f"{len(answer.waiting)} waiting")
+    for job in answer.waiting[:20]:
+        lane = f", lane {job.lane}" if job.lane else ""
+        click.echo(f"  {job.job_id}  {job.task or '?'}  since {readable(job.ready_at_ms)}{lane}")
+    if len(answer.waiting) > 20:
+        click.echo(f"  and {len(answer.waiting) - 20} more")
+    for scope, (cap, holders) in sorted(answer.scopes.items()):
+        click.echo(f"{scope}: {len(holders)} of {'any' if cap is None else cap}")
+    if answer.pruned is not None:
+        click.echo(f"not all may be told: {answer.pruned.says}")
+    for caveat in answer.caveats:
+        click.echo(caveat)
+    print_marks(terminal(), marks)

@@ -1,0 +1,181 @@
+"""What makes the log a proof: ``verify`` it, and keep its ``head`` elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rq_core.errors import RqCoreError
+from sql_audit.cli.options import (
+    Moment,
+    audit_option,
+    current,
+    json_option,
+    prefix_option,
+    queue_option,
+    unknown_queue,
+)
+from sql_audit.cli.words import progress
+
+if TYPE_CHECKING:
+    from sql_audit.database import Database
+    from sql_audit.verify import Result, Verdict
+
+
+class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A head as ``audit head`` prints it. What is none must not look like a log that was rewritten."""
+
+    name = "sha256"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value).strip().lower()
+        if len(text) != 64 or not set(text) <= set("0123456789abcdef"):
+            self.fail(f"{value!r} is no head: write the 64 hex digits of audit head", param, ctx)
+        return text
+
+
+@click.command()
+@audit_option
+@queue_option
+@click.option(
+    "--since", type=Moment(), default=0, metavar="TIME", help="Judge only events from then on."
+)
+@click.option(
+    "--head",
+    "heads",
+    type=_Sha256(),
+    multiple=True,
+    metavar="SHA256",
+    help="A head that was kept elsewhere (see audit head): the log must still lead there.",
+)
+@click.option(
+    "--redis",
+    "redis_url",
+    envvar="RQ_CORE_REDIS_URL",
+    show_envvar=True,
+    metavar="URL",
+    help="Compare with this server, too.",
+)
+@prefix_option
+@json_option
+def verify(
+    url: str | None,
+    queue: str | None,
+    since: int,
+    heads: Sequence[str],
+    redis_url: str | None,
+    prefix: str,
+    as_json: bool,
+) -> None:
+    """Prove from SQL that nothing happened that must not: no gap, no double claim, no cap exceeded,
+    every step legal, nothing changed afterwards. Exits with 0 if that holds, 1 if it is violated,
+    2 if the log cannot tell.
+    """
+    with current(url, status=2) as database:
+        from sql_audit.verify import verify as check
+
+        with progress(shown=not as_json) as on_progress:
+            result = check(database, queue, since_ms=since, heads=heads, on_progress=on_progress)
+        verdicts = {name: found.verdict for name, found in result.queues.items()}
+        if not result.queues and not (as_json and queue is None):
+            unknown_queue(database.readers, queue, status=2)
+        if redis_url is not None:
+            _compare(result, database, redis_url, prefix)
+        if since == 0:
+            _record(database, result, verdicts)
+    if as_json:
+        click.echo(json.dumps(result.document()))
+    else:
+        print_result(result)
+    raise SystemExit(result.verdict.status)
+
+
+def _record(database: Database, result: Result, verdicts: dict[str, Verdict]) -> None:
+    """Keep what was proven, for prune. Whoever may only read may verify all the same."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from sql_audit.database import describe
+    from sql_audit.prune import record_proofs
+
+    try:
+        record_proofs(database, result, verdicts)
+    except (SQLAlchemyError, RqCoreError) as error:
+        click.echo(f"what was proven is not recorded: {describe(error)}", err=True)
+
+
+def _compare(result: Result, database: Database, redis_url: str, prefix: str) -> None:
+    """Add what Redis and SQL disagree about."""
+    import redis
+
+    from rq_core.client import Client
+    from rq_core.history import OutboxId
+    from sql_audit.drift import compare
+    from sql_audit.replay import Note
+
+    with Client(redis_url, prefix=prefix, name="audit") as client:
+        for name, found in result.queues.items():
+            try:
+                violations, notes = compare(client, database, name)
+            except (RqCoreError, redis.RedisError, OSError) as error:
+                says = f"Redis cannot be compared: {error}"
+                at = OutboxId(found.epoch or 0, found.number or 0)
+                found.notes.append(Note(at, found.at_ms or 0, says))
+                continue
+            for violation in violations:
+                found.add(violation)
+            found.notes += notes
+
+
+def print_result(result: Result) -> None:
+    from sql_audit.queries import readable
+
+    for found in result.queues.values():
+        click.echo(found.says)
+        click.echo(
+            f"  {found.verdict}: {found.events} events in {found.entries} entries and "
+            f"{found.batches} batches, {found.live} jobs alive"
+        )
+        if found.orphans:
+            click.echo(f"  {found.orphans} events are orphaned: Redis forgot them")
+        for loss in found.losses:
+            click.echo(f"  lost: {loss.at} {readable(loss.at_ms)}: {loss.says}")
+        if found.restated:
+            click.echo(f"  {found.restated} jobs were restated by a repair")
+        for note in found.notes:
+            click.echo(f"  cannot tell: {note.at} {readable(note.at_ms)}: {note.says}")
+        for v in found.violations:
+            words = [f"{v.epoch}-{v.seq}", readable(v.at_ms), v.event]
+            words += [f"job {v.job_id}"] if v.job_id else []
+            words += [f"claim {v.claim}"] if v.claim is not None else []
+            words += [f"by {v.by}"] if v.by else []
+            click.echo(f"  {v.invariant} violated: {' '.join(words)}: {v.says}")
+        for invariant, count in sorted(found.counts.items()):
+            listed = sum(v.invariant == invariant for v in found.violations)
+            if count > listed:
+                click.echo(f"  {invariant}: {count - listed} more")
+    for says in result.problems:
+        click.echo(f"violated: {says}")
+    click.echo(str(result.verdict))
+
+
+@click.command()
+@audit_option
+@queue_option
+@json_option
+def head(url: str | None, queue: str | None, as_json: bool) -> None:
+    """The head of each queue's chain, to be kept where nobody who writes to the log can write."""
+    with current(url) as database:
+        from sql_audit.verify import heads
+
+        found = heads(database, queue)
+        if not found:
+            unknown_queue(database.readers, queue)
+    if as_json:
+        click.echo(json.dumps([each._asdict() for each in found]))
+        return
+    for each in found:
+        number = "-" if each.epoch is None else f"{each.epoch}-{each.number}"
+        click.echo(f"{each.queue}  {number}  {each.sha256}")

@@ -1,0 +1,119 @@
+"""``rq-core audit prune``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import click
+
+from sql_audit.cli.options import audit_option, current, json_option, queue_option, unknown_queue
+
+_UNITS_MS: Final = {
+    "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000, "y": 31_536_000_000,
+}  # fmt: skip
+
+
+class _Span(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A time span as people write it, as ms: 90d. A year has 365 days."""
+
+    name = "span"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value)
+        number, unit = text[:-1], text[-1:]
+        if unit not in _UNITS_MS or not (number.isascii() and number.isdigit()) or len(number) > 6:
+            self.fail(f"{text!r} is no time span: write 90d (s, m, h, d, w or y)", param, ctx)
+        return int(number) * _UNITS_MS[unit]
+
+
+class _Keep(_Span):
+    """An outcome and a time span: dead=1y."""
+
+    name = "keep"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from sql_audit.prune import OUTCOMES
+
+        outcome, _, span = str(value).partition("=")
+        if outcome not in OUTCOMES:
+            known = ", ".join(OUTCOMES)
+            self.fail(f"{outcome!r} is no outcome: write OUTCOME=SPAN with one of {known}")
+        return outcome, super().convert(span, param, ctx)
+
+
+@click.command()
+@audit_option
+@queue_option
+@click.option(
+    "--older-than", type=_Span(), required=True, metavar="SPAN",
+    help="Jobs that ended longer ago leave: 90d (s, m, h, d, w or y).",
+)  # fmt: skip
+@click.option(
+    "--keep", type=_Keep(), multiple=True, metavar="OUTCOME=SPAN",
+    help="Another time for one outcome, longer or shorter: dead=1y. May be repeated.",
+)  # fmt: skip
+@click.option(
+    "--accept-gaps", is_flag=True,
+    help="Also where verify found nothing wrong, but could not tell all (exit status 2).",
+)  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Only say what would leave.")
+@click.option("--by", metavar="NAME", help="Who, for the record; by default, your user name.")
+@json_option
+def prune(
+    url: str | None,
+    queue: str | None,
+    older_than: int,
+    keep: Sequence[tuple[str, int]],
+    by: str | None,
+    *,
+    accept_gaps: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Remove jobs that ended long ago, whole. Only what audit verify has proven is removed, the
+    removal is recorded, and verify goes on proving the rest.
+    """
+    with current(url) as database:
+        from rq_core.cli.options import actor
+        from sql_audit import queries
+        from sql_audit.prune import Rules, count, plan
+        from sql_audit.prune import prune as remove
+
+        if queue is not None and not queries.watermarks(database.readers, queue):
+            unknown_queue(database.readers, queue)
+        who, now_ms = actor(by), int(time.time() * 1000)
+        rules = Rules(older_than, dict(keep), accept_unknown=accept_gaps)
+        cuts = plan(database, rules, now_ms=now_ms, queue=queue)
+        document: list[dict[str, Any]]
+        if dry_run:
+            document = [
+                {
+                    "queue": c.queue,
+                    "cut": str(c.at),
+                    "cut_at_ms": c.at_ms,
+                    "jobs": count(database, c),
+                }
+                for c in cuts
+            ]
+        else:
+            document = [
+                dataclasses.asdict(each) for each in remove(database, cuts, by=who, now_ms=now_ms)
+            ]
+    if as_json:
+        click.echo(json.dumps({"queues": document, "dry_run": dry_run}))
+        return
+    if not document:
+        click.echo("nothing is old enough")
+    for each in document:
+        where = f"up to {each['cut']} ({queries.readable(each['cut_at_ms'])})"
+        if dry_run:
+            click.echo(f"{each['queue']}: {each['jobs']} jobs would leave, {where}")
+        else:
+            click.echo(
+                f"{each['queue']}: {each['jobs']} jobs and their {each['events']} events have left, "
+                f"{where}; {each['kept_events']} events are kept there"
+            )

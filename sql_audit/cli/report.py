@@ -1,0 +1,77 @@
+"""``rq-core audit report``."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import click
+
+from sql_audit.cli.options import asking, audit_option, json_option, queue_option, unknown_queue
+from sql_audit.cli.words import in_ms, print_json, print_marks, terminal
+
+if TYPE_CHECKING:
+    from sql_audit.queries import Report
+
+
+@click.command()
+@audit_option
+@queue_option
+@click.option(
+    "--slowest",
+    type=click.IntRange(0),
+    default=5,
+    show_default=True,
+    help="How many of the slowest jobs to name.",
+)
+@json_option
+def report(url: str | None, queue: str | None, slowest: int, as_json: bool) -> None:
+    """Per queue and task: jobs, claims, retries, deaths, times and throughput."""
+    with asking(url) as engine:
+        from sql_audit import queries
+
+        answer = queries.report(engine, queue, slowest)
+        if not answer.watermarks:
+            unknown_queue(engine, queue)
+    if as_json:
+        document = dataclasses.asdict(answer)
+        del document["watermarks"]
+        print_json(document, answer.watermarks)
+        return
+    print_report(answer)
+
+
+def print_report(answer: Report) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    console = terminal()
+    table = Table(title="tasks", title_justify="left", box=None, pad_edge=False)
+    for name in ("queue", "task"):
+        table.add_column(name, no_wrap=True)
+    for name in (
+        "jobs", "succeeded", "claims", "retries", "expired", "dead", "cancelled", "discarded",
+        "waited p50", "p95", "ran p50", "p95", "jobs/s",
+    ):  # fmt: skip
+        table.add_column(name, justify="right", no_wrap=True)
+    for t in answer.tasks:
+        counts = (
+            t.jobs, t.succeeded, t.claims, t.retries, t.lease_expired, t.dead, t.cancelled,
+            t.discarded,
+        )  # fmt: skip
+        times = (t.waited_p50_ms, t.waited_p95_ms, t.ran_p50_ms, t.ran_p95_ms)
+        rate = "-" if t.throughput is None else f"{t.throughput:.1f}"
+        table.add_row(
+            Text(t.queue), Text(t.task or "?"), *map(str, counts), *map(in_ms, times), rate
+        )
+    console.print(table)
+    if answer.slowest:
+        slow = Table(title="\nslowest", title_justify="left", box=None, pad_edge=False)
+        for name in ("queue", "task", "job", "by", "ran", "waited"):
+            slow.add_column(name, no_wrap=True)
+        for job in answer.slowest:
+            words = (job.queue, job.task or "?", job.job_id, job.worker or "")
+            slow.add_row(*map(Text, words), in_ms(job.ran_ms), in_ms(job.waited_ms))
+        console.print(slow)
+    console.print()
+    print_marks(console, answer.watermarks)

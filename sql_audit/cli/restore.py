@@ -1,0 +1,138 @@
+"""``rq-core audit restore``."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from sql_audit.cli.options import (
+    audit_option,
+    current,
+    json_option,
+    prefix_option,
+    queue_option,
+    redis_option,
+    unknown_queue,
+)
+from sql_audit.cli.words import print_json, print_marks, progress, terminal
+
+if TYPE_CHECKING:
+    from sql_audit.restore import Applied, LostJob
+
+
+@click.command()
+@audit_option
+@redis_option
+@prefix_option
+@queue_option
+@click.option("--apply", "wanted", is_flag=True, help="Put back and take out; else it only lists.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(0),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the mirror may take to catch up, with --apply.",
+)
+@click.option("--by", metavar="NAME", help="Who, for the log; by default, your user name.")
+@json_option
+def restore(
+    url: str | None,
+    redis_url: str,
+    prefix: str,
+    queue: str | None,
+    by: str | None,
+    *,
+    wanted: bool,
+    wait: float,
+    as_json: bool,
+) -> None:
+    """List what a loss left to be done: jobs that SQL knows as live or lost and Redis does not have,
+    and jobs that SQL saw finish and that will run again.
+
+    With --apply the first are enqueued again under their own ids, and the second removed unless they
+    run. That takes a running mirror, and the arguments in the log: App(audit_payload="full"). If it
+    was stopped half-way, run it again. Exits with 0 if nothing is left to be done, 2 if some jobs
+    could not be put back or taken out, 1 if it could not do its work.
+    """
+    with current(url) as database:
+        from rq_core.cli.options import actor
+        from rq_core.client import Client
+        from sql_audit import queries
+        from sql_audit.restore import apply, survey
+
+        marks = queries.watermarks(database.readers, queue)
+        if not marks:
+            unknown_queue(database.readers, queue)
+        who = actor(by)
+        with Client(redis_url, prefix=prefix, name="audit") as client:
+            if not wanted:
+                found = {mark.queue: survey(client, database, mark.queue) for mark in marks}
+            else:
+                with progress(shown=not as_json) as on_progress:
+                    done = {
+                        mark.queue: apply(
+                            client,
+                            database,
+                            mark.queue,
+                            by=who,
+                            wait_s=wait,
+                            on_progress=functools.partial(on_progress, mark.queue),
+                        )
+                        for mark in marks
+                    }
+                _print_applied(done, as_json=as_json)
+                raise SystemExit(0 if all(each.complete for each in done.values()) else 2)
+    if as_json:
+        queues = {name: dataclasses.asdict(each) for name, each in found.items()}
+        print_json({"queues": queues}, marks)
+        return
+    for name, each in found.items():
+        click.echo(f"{name}: {len(each.lost)} jobs lost, {len(each.revived)} revived")
+        for job in each.lost:
+            click.echo(f"  lost: {_lost_job(job)}")
+        for job_ in each.revived:
+            click.echo(
+                f"  revived: {job_.job_id}  {job_.state}, {job_.finished} at {job_.number}: "
+                "it will run again"
+            )
+    print_marks(terminal(), marks)
+
+
+def _lost_job(job: LostJob) -> str:
+    """A lost job in a line: what it was, and why it stays lost, if it does."""
+    words = f"{job.job_id}  {job.task or '?'}  was {job.was}"
+    if job.over is not None:
+        return f"{words}; needs no other run: {job.over}"
+    went_on = ", a worker went on with it" if job.ran_on else ""
+    if job.unknown is not None:
+        return f"{words}{went_on}; cannot be put back: {job.unknown}"
+    return f"{words}{went_on}"
+
+
+def _print_applied(done: dict[str, Applied], *, as_json: bool) -> None:
+    if as_json:
+        queues = {
+            name: dataclasses.asdict(each) | {"complete": each.complete}
+            for name, each in done.items()
+        }
+        click.echo(json.dumps({"queues": queues}))
+        return
+    for name, each in done.items():
+        click.echo(f"{name}: {each.restored} jobs restored, {each.removed} removed")
+        for job in (*each.over, *each.unknown):
+            click.echo(f"  lost: {_lost_job(job)}")
+        for job_id, state in each.alive.items():
+            click.echo(f"  not lost: {job_id}  is {state} in Redis")
+        for job_id, state in each.left.items():
+            click.echo(f"  left alone: {job_id}  is {state} in Redis: cancel it if it must not run")
+    if any(each.unknown for each in done.values()):
+        click.echo(
+            "without their arguments only who enqueued these jobs can do so again, under the same ids;\n"
+            'App(audit_payload="full") keeps the arguments of jobs to come in the log',
+            err=True,
+        )

@@ -1,0 +1,62 @@
+"""What is printed by several commands: JSON, up to where SQL has the log, times, progress."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sql_audit.queries import Watermark
+
+
+def terminal() -> Console:
+    from rich.console import Console
+
+    # A pipe has no width: what a program reads is never folded.
+    return Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+
+
+def print_json(document: dict[str, Any], marks: Sequence[Watermark]) -> None:
+    document["watermarks"] = [dataclasses.asdict(mark) for mark in marks]
+    click.echo(json.dumps(document))
+
+
+def print_marks(console: Console, marks: Sequence[Watermark]) -> None:
+    for mark in marks:
+        console.print(str(mark), style="dim", markup=False)
+
+
+def in_ms(value: int | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value} ms" if value < 10_000 else f"{value / 1000:.1f} s"
+
+
+@contextlib.contextmanager
+def progress(*, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for each queue, on a terminal only."""
+    if not shown or not sys.stderr.isatty():
+        yield lambda _queue, _done, _of: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Remaining
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bars: dict[str, Any] = {}
+
+        def show(queue: str, done: int, of: int) -> None:
+            if queue not in bars:
+                bars[queue] = progress.add_task(queue, total=of)
+            progress.update(bars[queue], completed=done)
+
+        yield show
