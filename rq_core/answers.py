@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -41,8 +41,10 @@ class Accepted(NamedTuple):
     lane, as many wait there as its max_waiting allows."""
 
     @classmethod
-    def sum(cls, parts: Iterable[Accepted]) -> Accepted:
+    def sum(cls, parts: Sequence[Accepted]) -> Accepted:
         """Several, one after the other, as one."""
+        if len(parts) == 1:
+            return parts[0]
         wholes: tuple[list[Any], ...] = ([], [], [], [])
         for part in parts:
             for whole, some in zip(wholes, part, strict=True):
@@ -199,7 +201,7 @@ def parse_restored(reply: Sequence[Any]) -> Restored:
 def parse_accepted(jobs: Sequence[NewJob], others: Sequence[Any]) -> Accepted:
     """``others`` are (position from 1, outcome, scope) of the jobs that were not accepted, flat."""
     if not others:
-        return Accepted(tuple(job.id for job in jobs))
+        return Accepted(tuple([job.id for job in jobs]))
     outcomes: dict[str, list[Any]] = {"duplicate": [], "discarded": [], "rejected": []}
     left: dict[int, bool] = {}
     for at in range(0, len(others), 3):

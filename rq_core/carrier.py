@@ -175,9 +175,10 @@ class Carrier:
             refused = False
             strangers: set[str] = set()
             trouble: Exception | None = None
-            lost |= {i for i, r in zip(waiting, replies, strict=True) if isinstance(r, Lost)}
             for i, reply in zip(waiting, replies, strict=True):
                 if isinstance(reply, Exception):
+                    if isinstance(reply, Lost):
+                        lost.add(i)
                     kind = _kind_of(reply, lost=i in lost)
                     if kind == "fatal":
                         results[i] = yield from self._explain(calls[i], reply)

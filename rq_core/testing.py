@@ -38,6 +38,7 @@ from rq_core.limits import declare
 from rq_core.machine import Priority, State
 from rq_core.operations import Operations
 from rq_core.plans import Patience, pairs_of
+from rq_core.pools import AsyncPool, Pool
 from rq_core.scripts import Script, Variant, build, directory
 from rq_core.settlement import Settlement, calls_of
 from rq_core.wire import SOCKET_TIMEOUT, AsyncPoolWire, Meanwhile, PoolWire
@@ -143,7 +144,7 @@ class FakeWire(PoolWire):
         import fakeredis
 
         fake = fakeredis.FakeRedis(server=server, decode_responses=True, protocol=2)
-        self._pool = fake.connection_pool
+        self._pool = Pool(fake.connection_pool)
 
     def exchange(self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None) -> list[Any]:
         """See Wire.exchange."""
@@ -157,7 +158,7 @@ class FakeAsyncWire(AsyncPoolWire):
         import fakeredis
 
         fake = fakeredis.FakeAsyncRedis(server=server, decode_responses=True, protocol=2)
-        self._pool = fake.connection_pool
+        self._pool = AsyncPool(fake.connection_pool)
         self._answer_within = SOCKET_TIMEOUT
 
     async def exchange(

@@ -24,6 +24,7 @@ from redis.retry import Retry
 from rq_core import sentinel
 from rq_core.errors import InvalidOption
 from rq_core.plans import Lost, ReplyError, Unsent
+from rq_core.pools import AsyncPool, Pool
 from rq_core.routing import is_cluster
 
 DEFAULT_URL: Final = "redis://localhost:6379/0"
@@ -148,8 +149,8 @@ def _for_unix(url: str, options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _pool(kind: Any, url: str, retry: Any, answer_within: float) -> Any:
-    """Make a pool; it connects to nothing yet. Raises InvalidOption.
+def _source(kind: Any, url: str, retry: Any, answer_within: float) -> Any:
+    """What makes connections: a pool of redis-py. Nothing is connected yet. Raises InvalidOption.
 
     redis-py would pass over a path that is no number of a database, and notice an unknown option only when it
     connects.
@@ -182,22 +183,19 @@ def _check_files(options: Mapping[str, Any]) -> None:
 
 
 class PoolWire:
-    """A Wire over redis-py's connection pool."""
+    """A Wire over a pool of connections."""
 
     one_slot = False
 
     def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT) -> None:
-        self._pool = _pool(redis.ConnectionPool, url, Retry(NoBackoff(), 0), answer_within)
+        retry = Retry(NoBackoff(), 0)
+        self._pool = Pool(_source(redis.ConnectionPool, url, retry, answer_within))
 
     def exchange(self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None) -> list[Any]:
         try:
-            connection: Any = self._pool.get_connection()
-        except _ANSWERED as error:
-            return [ReplyError(_words(error))] * len(commands)
-        except _BROKEN as error:
-            return [Unsent(_words(error))] * len(commands)
-        except redis.RedisError as error:
-            return [ReplyError(_words(error))] * len(commands)
+            connection: Any = self._pool.take()
+        except (*_BROKEN, redis.RedisError) as error:
+            return [_unsent(error)] * len(commands)
         replies: list[Any] = []
         try:
             connection.send_packed_command(_packed(commands))
@@ -223,12 +221,12 @@ class PoolWire:
                 connection.disconnect()
                 self._distrust()
         finally:
-            self._pool.release(connection)
+            self._pool.give_back(connection)
         return replies
 
     def block(self, command: Sequence[Any], seconds: float) -> Any:
         try:
-            connection: Any = self._pool.get_connection()
+            connection: Any = self._pool.take()
         except redis.RedisError as error:
             raise Unsent(_words(error)) from error
         try:
@@ -248,11 +246,11 @@ class PoolWire:
             connection.disconnect()
             raise
         finally:
-            self._pool.release(connection)
+            self._pool.give_back(connection)
 
     def _distrust(self) -> None:
         """One connection is broken: those that lie idle may have died with it, and would each cost a timeout."""
-        self._pool.disconnect(inuse_connections=False)
+        self._pool.disconnect_idle()
 
     def place(self, key: str) -> object:  # noqa: ARG002 - all are in one place
         return None
@@ -268,7 +266,7 @@ class AsyncPoolWire:
 
     def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT) -> None:
         retry = AsyncRetry(NoBackoff(), 0)
-        self._pool = _pool(redis.asyncio.ConnectionPool, url, retry, answer_within)
+        self._pool = AsyncPool(_source(redis.asyncio.ConnectionPool, url, retry, answer_within))
         self._answer_within = answer_within
 
     async def exchange(
@@ -276,15 +274,9 @@ class AsyncPoolWire:
     ) -> list[Any]:
         """See Wire.exchange."""
         try:
-            connection: Any = await self._pool.get_connection()
-        except _ANSWERED as error:
-            return [ReplyError(_words(error))] * len(commands)
-        except _BROKEN_ASYNC as error:
-            # What broke in the middle of its greeting counts as connected with redis-py, and must not be used.
-            await self._distrust()
-            return [Unsent(_words(error))] * len(commands)
-        except redis.RedisError as error:
-            return [ReplyError(_words(error))] * len(commands)
+            connection: Any = await self._pool.take()
+        except (*_BROKEN_ASYNC, redis.RedisError) as error:
+            return [_unsent(error)] * len(commands)
         replies: list[Any] = []
         try:
             async with asyncio.timeout(self._answer_within) as limit:
@@ -292,11 +284,12 @@ class AsyncPoolWire:
                 if meanwhile is not None:
                     meanwhile()
                 for _ in commands:
+                    if replies:
+                        limit.reschedule(_loop_time() + self._answer_within)
                     try:
                         replies.append(await connection.read_response(timeout=math.inf))
                     except redis.ResponseError as error:
                         replies.append(ReplyError(_words(error)))
-                    limit.reschedule(_loop_time() + self._answer_within)
         except _ANSWERED as error:
             replies += [ReplyError(_words(error))] * (len(commands) - len(replies))
         except _BROKEN_ASYNC as error:
@@ -311,22 +304,21 @@ class AsyncPoolWire:
                 await connection.disconnect(nowait=True)
                 await self._distrust()
         finally:
-            await self._pool.release(connection)
+            self._pool.give_back(connection)
         return replies
 
     async def block(self, command: Sequence[Any], seconds: float) -> Any:
         """See Wire.block."""
         try:
-            connection: Any = await self._pool.get_connection()
+            connection: Any = await self._pool.take()
         except (*_BROKEN_ASYNC, redis.RedisError) as error:
-            await self._distrust()
             raise Unsent(_words(error)) from error
         try:
-            await connection.send_command(*command)
-            # redis-py answers None at the end of a timeout that it is given, as if that were the reply, and leaves the
-            # connection with a reply to come: so it is given one that ours forestalls.
             async with asyncio.timeout(seconds + BLOCK_MARGIN):
-                return await connection.read_response(timeout=seconds + 2 * BLOCK_MARGIN)
+                await _send_now(connection, _packed([command]))
+                # redis-py answers None at the end of a timeout that it is given, as if that were the reply, and leaves
+                # the connection with a reply to come: so it is given none.
+                return await connection.read_response(timeout=math.inf)
         except redis.ResponseError as error:
             reply = ReplyError(_words(error))
             if _demoted([reply]):
@@ -341,12 +333,12 @@ class AsyncPoolWire:
             await connection.disconnect(nowait=True)
             raise
         finally:
-            await self._pool.release(connection)
+            self._pool.give_back(connection)
 
     async def _distrust(self) -> None:
         """See PoolWire._distrust."""
         with contextlib.suppress(redis.RedisError, *_BROKEN_ASYNC):
-            await self._pool.disconnect(inuse_connections=False)
+            await self._pool.disconnect_idle()
 
     def place(self, key: str) -> object:  # noqa: ARG002 - all are in one place
         """See Wire.place."""
@@ -381,6 +373,12 @@ async def _send_now(connection: Any, packed: Sequence[bytes]) -> None:
         await connection.send_packed_command(packed, check_health=False)
     finally:
         connection.socket_timeout = limit
+
+
+def _unsent(error: Exception) -> Unsent | ReplyError:
+    """What stands in the place of a reply to a command for which no connection could be made."""
+    broken = isinstance(error, _BROKEN_ASYNC) and not isinstance(error, _ANSWERED)
+    return Unsent(_words(error)) if broken else ReplyError(_words(error))
 
 
 def _loop_time() -> float:

@@ -4,6 +4,7 @@ import asyncio
 import cProfile
 import gc
 import pstats
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from rq_core.worker import Worker, WorkerOptions
 from tests.support import budgets
 from tests.support.seed import WORKER, Seed
 from tests.support.tally import Tally, calls_of
+from tests.support.wait import wait_until
 
 ARGS = '{"number":12345,"text":"0123456789012345678901234567890123456789"}'
 
@@ -174,8 +176,25 @@ def calls_per_job(count: int, work: Callable[[], object]) -> float:
     """Calls of Python functions and of built-in ones."""
     profile = cProfile.Profile()
     profile.runcall(work)
+    return calls_in(profile) / count
+
+
+def calls_in(profile: cProfile.Profile) -> float:
     stats: Any = pstats.Stats(profile)
-    return float(stats.total_calls) / count
+    return float(stats.total_calls)
+
+
+_SYSTEM_CALL = re.compile(
+    r"<method '(send|sendall|recv|recv_into|poll)' of '(_socket.socket|select.e?poll)' objects>"
+)
+
+
+def system_calls_in(profile: cProfile.Profile) -> int:
+    """Sends, receives, and looks whether there is something to receive."""
+    stats: Any = pstats.Stats(profile)
+    return sum(
+        facts[1] for (_, _, name), facts in stats.stats.items() if _SYSTEM_CALL.fullmatch(name)
+    )
 
 
 def fill(app: App, kind: str, count: int) -> None:
@@ -194,10 +213,12 @@ def test_calls_of_a_producer_are_within_their_budgets(app: App) -> None:
     one_by_one()
 
     bulk = calls_per_job(1_000, lambda: fill(app, "async", 1_000))
-    one = calls_per_job(100, one_by_one)
+    one = cProfile.Profile()
+    one.runcall(one_by_one)
 
     budgets.check("python_calls", "enqueue.bulk", bulk)
-    budgets.check("python_calls", "enqueue.one", one)
+    budgets.check("python_calls", "enqueue.one", calls_in(one) / 100)
+    budgets.check("system_calls", "enqueue.one", system_calls_in(one) / 100)
 
 
 DRAINED = 1_000
@@ -210,6 +231,45 @@ def test_calls_of_a_worker_are_within_their_budget(app: App, kind: str) -> None:
     fill(app, kind, DRAINED)
 
     budgets.check("python_calls", f"drain.{kind}", calls_per_job(DRAINED, lambda: drain(app, kind)))
+
+
+PACED = 30
+
+
+def test_calls_of_an_idle_worker_are_within_their_budgets(app: App) -> None:
+    """From a wake token to the next wait for one, a job at a time; on asyncio's own loop."""
+    task = app.tasks["async"]
+    worker = Worker(app, WorkerOptions(queues=("budgets",), concurrency=10))
+    profile = cProfile.Profile()
+
+    def pace(jobs: int) -> None:
+        with redis.Redis.from_url(app.client.url) as control:
+
+            def idle() -> bool:
+                clients: Any = control.info("clients")
+                return worker.stats.completed == enqueued and clients["blocked_clients"] == 1
+
+            enqueued = worker.stats.completed
+            for n in range(jobs):
+                wait_until(idle, "the worker waits for a token")
+                task.enqueue(number=n, text="x" * 40)
+                enqueued += 1
+            wait_until(idle, "the worker waits again")
+
+    async def run() -> None:
+        running = asyncio.create_task(worker.run())
+        # In a thread, whose calls are not counted.
+        await asyncio.to_thread(pace, 5)
+        profile.enable()
+        await asyncio.to_thread(pace, PACED)
+        profile.disable()
+        worker.stop()
+        await running
+
+    asyncio.run(run())
+
+    budgets.check("python_calls", "idle.async", calls_in(profile) / PACED)
+    budgets.check("system_calls", "idle.async", system_calls_in(profile) / PACED)
 
 
 def test_commands_tasks_and_memory_of_a_worker_are_within_their_budgets(app: App) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from rq_core.machine import Priority
 from rq_core.operations import Operations
 from rq_core.plans import Lost, Patience, Pause, Plan, ReplyError, Send, T, Unsent
 from rq_core.scripts import Script
+from tests.support.forked import forked
 
 OK = ["ok"]
 EPOCH = ["epoch"]
@@ -508,20 +508,6 @@ def test_a_forked_child_does_not_go_on_with_its_parents_slots() -> None:
 
     assert of_child != calls(server)[0][0]
     assert calls(server)[-1] == (calls(server)[0][0], 2)
-
-
-def forked(work: Callable[[], str]) -> str:
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(writer, work().encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    os.waitpid(child, 0)
-    with open(reader, "rb") as pipe:  # noqa: PTH123 - a descriptor, not a path
-        return pipe.read().decode()
 
 
 def test_a_slot_whose_call_was_broken_off_goes_on_with_a_higher_number() -> None:

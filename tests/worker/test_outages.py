@@ -330,7 +330,7 @@ async def test_a_worker_that_is_stopped_while_it_looks_for_its_server_ends_in_or
     worker = Worker(crew.app, WorkerOptions(queues=("crew",)))
     running = asyncio.create_task(worker.run())
     try:
-        await wait_until_async(lambda: worker._client._wire._pool._in_use_connections, "it asks")
+        await wait_until_async(lambda: worker._client._wire._pool.busy, "it asks")
         worker.stop()
         async with asyncio.timeout(2):
             assert await running is True

@@ -1,0 +1,136 @@
+"""Connections are used again, but never one on which something might be lost or mixed up."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import redis
+
+from rq_core.plans import Unsent
+from rq_core.wire import AsyncPoolWire, PoolWire
+from tests.support.forked import forked
+from tests.support.wait import wait_until_async
+
+KINDS = pytest.mark.parametrize("kind", [PoolWire, AsyncPoolWire])
+
+
+async def value(given: Any) -> Any:
+    """What a wire of either kind gives."""
+    return await given if inspect.isawaitable(given) else given
+
+
+async def ask(wire: Any, *command: str) -> Any:
+    (reply,) = await value(wire.exchange([command]))
+    return reply
+
+
+@KINDS
+async def test_one_connection_serves_one_exchange_after_another(
+    valkey_url: str, kind: type[Any]
+) -> None:
+    wire = kind(valkey_url)
+
+    ids = {await ask(wire, "CLIENT", "ID") for _ in range(3)}
+    await value(wire.close())
+
+    assert len(ids) == 1
+    assert not wire._pool.busy
+
+
+@KINDS
+async def test_nothing_is_sent_to_a_server_that_has_ended_the_connection(
+    valkey_url: str, kind: type[Any]
+) -> None:
+    """It would count as sent, and its outcome as unknown."""
+    wire = kind(valkey_url)
+    before = await ask(wire, "CLIENT", "ID")
+    (idle,) = wire._pool._idle
+
+    with redis.Redis.from_url(valkey_url) as control:
+        control.client_kill_filter(_id=before)
+
+    def has_heard() -> bool:
+        return kind is PoolWire or idle._reader.at_eof()
+
+    await wait_until_async(has_heard, "the end has been heard")
+    after = await ask(wire, "CLIENT", "ID")
+    await value(wire.close())
+
+    assert isinstance(after, int)
+    assert after != before
+
+
+@KINDS
+async def test_no_more_connections_are_made_than_the_url_allows(
+    valkey_url: str, kind: type[Any]
+) -> None:
+    wire = kind(f"{valkey_url}?max_connections=1")
+    taken = await value(wire._pool.take())
+
+    refusal = await ask(wire, "PING")
+    wire._pool.give_back(taken)
+
+    assert isinstance(refusal, Unsent)
+    assert "all 1 connections are in use" in str(refusal)
+    assert await ask(wire, "PING") == "PONG"
+    await value(wire.close())
+
+
+@KINDS
+async def test_a_server_that_speaks_unasked_is_not_spoken_to(
+    valkey_url: str, kind: type[Any]
+) -> None:
+    """The next command would take that for its reply."""
+    wire = kind(valkey_url)
+    before = await ask(wire, "CLIENT", "ID")
+    (idle,) = wire._pool._idle
+    await value(idle.send_command("ECHO", "nobody reads this"))
+    await wait_until_async(lambda: value(idle.can_read()), "the reply has come")
+
+    after = await ask(wire, "CLIENT", "ID")
+    await value(wire.close())
+
+    assert isinstance(after, int)
+    assert after != before
+
+
+def test_a_forked_child_speaks_on_connections_of_its_own(valkey_url: str) -> None:
+    wire = PoolWire(valkey_url)
+    (before,) = wire.exchange([["CLIENT", "ID"]])
+
+    of_child = forked(lambda: str(wire.exchange([["CLIENT", "ID"]])[0]))
+
+    assert of_child.isdigit()
+    assert of_child != str(before)
+    assert wire.exchange([["CLIENT", "ID"]]) == [before]
+    wire.close()
+
+
+@KINDS
+async def test_a_connection_whose_greeting_broke_off_is_greeted_anew(
+    valkey_url: str, kind: type[Any]
+) -> None:
+    """redis-py takes it for connected; it would speak to the wrong database."""
+    wire = kind(valkey_url.replace("/0", "/3"))
+    source = wire._pool._source
+    broken = []
+
+    class Breaking(source.connection_class):  # type: ignore[misc,name-defined]
+        def on_connect_check_health(self, *how: Any, **more: Any) -> Any:
+            if not broken:
+                broken.append(self)
+                raise RuntimeError("the connection was just reset")
+            return super().on_connect_check_health(*how, **more)
+
+    source.connection_class = Breaking
+    try:
+        refusal = await ask(wire, "PING")
+    except RuntimeError as error:  # uvloop's error, and so no outage to threads.
+        refusal = error
+    found = await ask(wire, "CLIENT", "INFO")
+    await value(wire.close())
+
+    assert "just reset" in str(refusal)
+    assert " db=3 " in found
