@@ -96,6 +96,8 @@ class Watcher:
                     await self._wait_for(self._room)
                 else:
                     await self._wait_for_token()
+                    # What that brought is asked for before there is another wait.
+                    await asyncio.sleep(0)
             except (Lost, Unsent, ReplyError, RqCoreError) as error:
                 log.warning("waiting for jobs failed, trying again: %s", error)
                 await asyncio.sleep(PAUSE)
@@ -146,7 +148,8 @@ class Watcher:
         # If somebody asked for a look meanwhile, the claim may have come before what there is to see.
         queue.look = queue.look or not queue.empty
         if queue.empty:
-            self._quiet.set()
+            # A round of the loop later: what was claimed is begun before there is another wait.
+            asyncio.get_running_loop().call_soon(self._quiet.set)
 
     def _wake_when_due(self, queue: WatchedQueue, now: float) -> None:
         """Look again when the next scheduled job is due.

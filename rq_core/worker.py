@@ -493,11 +493,14 @@ class Worker:
     async def _turn(self, line: _Line) -> None:
         """Wait until there is something to do, then do it in one round trip."""
         if self._steps_took > OVERLAP_MAX:
+            self._begin_arrived()
             await self._stepped.wait()
         while not self._stopping.is_set():
             claims = self._claims(line)
             if claims or line.finished:
                 break
+            # There is nothing to send first.
+            self._begin_arrived()
             self._news.clear()
             await self._news.wait()
         else:
@@ -678,7 +681,7 @@ class Worker:
         return False
 
     def _arrive(self, claim: Claim) -> None:
-        """Have a job begun as soon as the next turn, if there is something to send, is on its way."""
+        """Have a job begun as soon as the next turn is on its way, or shows that there is nothing to send."""
         self._occupied += 1
         if not self._arrived:
             self._stepped.clear()
@@ -686,6 +689,8 @@ class Worker:
         self._arrived.append(claim)
 
     def _begin_arrived(self) -> None:
+        if not self._arrived:
+            return
         arrived, self._arrived = self._arrived, []
         began = time.monotonic()
         begin = [running for claim in arrived if (running := self._prepare(claim)) is not None]

@@ -81,6 +81,48 @@ async def test_handlers_run_while_the_next_turn_is_under_way(app: App, valkey_ur
     assert gate.held >= 2
 
 
+class Diary(AsyncPoolWire):
+    """Notes the script calls and the waits, in ``events``."""
+
+    events: list[str]
+
+    async def exchange(
+        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
+    ) -> list[Any]:
+        self.events += [command[1].split("_")[1] for command in commands if command[0] == "FCALL"]
+        return await super().exchange(commands, meanwhile)
+
+    async def block(self, command: Sequence[Any], seconds: float) -> Any:
+        self.events.append("wait")
+        return await super().block(command, seconds)
+
+
+async def test_an_idle_worker_begins_a_job_before_it_does_anything_else(
+    app: App, valkey_url: str
+) -> None:
+    """Its next wait for a token left first, and took as long as a job's whole way through the worker."""
+    events: list[str] = []
+
+    @app.task(queue="q")
+    async def quick() -> None:
+        events.append("begin")
+
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=10))
+    diary = Diary(valkey_url)
+    diary.events = events
+    worker._client._wire = diary
+
+    async with working(worker):
+        for n in range(1, 4):
+            await wait_until_async(lambda: "wait" in events, "it waits for a token")
+            events.clear()
+            await quick.enqueue_async()
+            await wait_until_async(lambda n=n: worker.stats.completed == n, "it is done")  # type: ignore[misc]
+            assert events[:2] == ["claim", "begin"]
+            assert set(events[2:]) <= {"wait", "complete"}
+    await app.aclose()
+
+
 async def test_jobs_that_run_long_hold_up_no_others(app: App) -> None:
     release = asyncio.Event()
     ran = 0
