@@ -12,8 +12,6 @@ Making an app, and defining tasks on it, connects to nothing and reads nothing b
 
 from __future__ import annotations
 
-import inspect
-import json
 import os
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
@@ -22,31 +20,38 @@ from typing import (
     Any,
     Final,
     Literal,
-    NamedTuple,
     ParamSpec,
     Protocol,
     Self,
     TypeVar,
+    Unpack,
     overload,
 )
 
-from rq_core.arguments import Arguments, dump_untyped
+from rq_core.by_name import Draft
 from rq_core.caps import Cap, Rate
 from rq_core.connections import Connections
 from rq_core.declared import Declared
 from rq_core.durations import Duration, ms_of, seconds_of
-from rq_core.errors import InvalidOption, InvalidTask, PayloadTooLarge, RqCoreError
+from rq_core.errors import InvalidOption, PayloadTooLarge, RqCoreError
 from rq_core.handle import JobHandle, handle_of
 from rq_core.ids import JobIds
 from rq_core.job import NewJob, Profile
 from rq_core.keys import DEFAULT_PREFIX, check_name
 from rq_core.machine import DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, Priority
-from rq_core.placing import Placing, read_policy
+from rq_core.options import (
+    TIMEOUT_MIN,
+    EnqueueOptions,
+    JobOptions,
+    PriorityName,
+    spelling_out_options,
+)
 from rq_core.redaction import Redact, redactor_of
+from rq_core.registration import check_isolation, make_task
 from rq_core.retry import RetryPolicy
 from rq_core.scopes import Limit, ScopeStatus
 from rq_core.settings import AUDIT_PAYLOADS, SETTINGS
-from rq_core.task import TIMEOUT_MIN, AsyncTask, Isolation, JobOptions, PriorityName, Task
+from rq_core.task import AsyncTask, Isolation, Task
 
 if TYPE_CHECKING:
     from rq_core.aio import AsyncClient
@@ -82,17 +87,6 @@ def _spec_max(audit_payload: str) -> int:
             must=f"must be one of {', '.join(AUDIT_PAYLOADS)}",
         )
     return AUDIT_PAYLOADS[audit_payload]
-
-
-class _Draft(NamedTuple):
-    """A job by name, whose lane is not known yet."""
-
-    profile: Profile
-    options: JobOptions
-    args_json: str
-    placing: Placing | None
-    values: Mapping[str, Any]
-    """Of the arguments, as Placing.lane takes them; not asked for if ``placing`` is None."""
 
 
 class TaskDecorator(Protocol):
@@ -217,66 +211,32 @@ class App:
             max_losses=max_losses,
         )
         seconds = None if timeout is None else seconds_of("timeout", timeout, minimum=TIMEOUT_MIN)
-        _check_isolation(isolation, max_memory)
+        check_isolation(isolation, max_memory)
 
         def decorate(function: Callable[..., Any], /) -> Task[..., Any]:
-            task = self._register(
-                function, name, options, policy, seconds, caps, isolation, max_memory
+            task = make_task(
+                self,
+                function,
+                name,
+                options,
+                retry=policy,
+                timeout=seconds,
+                caps=caps,
+                isolation=isolation,
+                max_memory=max_memory,
             )
+            self._tasks[task.name] = task
             if on_dead is not None:
                 # Most apps have no hooks, and what tells of deaths needs OpenSSL.
                 from rq_core.deaths import handler_of, hook_name
 
-                hook = JobOptions(queue=queue)
-                told = handler_of(on_dead)
-                self._register(
-                    told, hook_name(task.name), hook, RetryPolicy(), None, (), None, None
+                hook = hook_name(task.name)
+                self._tasks[hook] = make_task(
+                    self, handler_of(on_dead), hook, JobOptions(queue=queue), retry=RetryPolicy()
                 )
             return task
 
         return decorate if function is None else decorate(function)
-
-    def _register(
-        self,
-        function: Callable[..., Any],
-        name: str | None,
-        options: JobOptions,
-        retry: RetryPolicy,
-        timeout: float | None,
-        caps: Sequence[Cap | Rate],
-        isolation: Isolation | None,
-        max_memory: int | None,
-    ) -> Task[..., Any]:
-        own_name = getattr(function, "__name__", None)
-        if name is None and (own_name is None or own_name == "<lambda>"):
-            raise InvalidTask(task=repr(function), why="it has no name: pass name=…")
-        name = check_name("task", name or own_name or "")
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise InvalidTask(task=name, why="it yields: a task returns once")
-        if name in self._tasks:
-            raise InvalidTask(
-                task=name,
-                why=f"this app has a task of that name ({self._tasks[name].function!r}): pass"
-                " another name=…",
-            )
-        arguments = Arguments(name, function)
-        # Checked before the caps are noted: a task that is refused leaves no trace.
-        options.profile(name)
-        self.declared.add_task(name, options.queue, arguments, caps)
-        kind = AsyncTask if _is_async(function) else Task
-        task: Task[..., Any] = kind(
-            self,
-            name,
-            function,
-            arguments,
-            options,
-            retry=retry,
-            timeout=timeout,
-            isolation=isolation,
-            max_memory=max_memory,
-        )
-        self._tasks[name] = task
-        return task
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]:
@@ -321,6 +281,7 @@ class App:
         """Return the handle of a job of this app. Raises ScopeFull if it was rejected."""
         return handle_of(self, job, accepted)
 
+    @spelling_out_options
     def job(
         self,
         queue: str,
@@ -328,12 +289,7 @@ class App:
         args: Mapping[str, Any] | None = None,
         *,
         keys: Mapping[str, str] | None = None,
-        delay: Duration | None = None,
-        priority: Priority | PriorityName | None = None,
-        max_attempts: int | None = None,
-        max_losses: int | None = None,
-        timeout: Duration | None = None,
-        id: str | None = None,  # noqa: A002 - the name that it has everywhere else
+        **options: Unpack[EnqueueOptions],
     ) -> NewJob:
         """Return a job for enqueue_many, by the task's name; its code need not be here.
 
@@ -343,22 +299,12 @@ class App:
         by the caps' names, that the task takes from functions. Raises InvalidName, InvalidOption,
         InvalidTask, ArgumentsInvalid, KeyNeeded, PayloadTooLarge, and what reading the queue does.
         """
-        draft = self._draft(
-            queue,
-            task,
-            args,
-            delay=delay,
-            priority=priority,
-            max_attempts=max_attempts,
-            max_losses=max_losses,
-            timeout=timeout,
-            id=id,
-        )
-        placing = draft.placing or self.connections.policies.get(queue, task)
-        if placing is None:
-            placing = self._policy_read(queue, task, self.client.policy(queue, task))
-        return self._finish(draft, placing, keys)
+        draft = Draft(self, queue, task, args, options)
+        if draft.placing is None:
+            draft.read(self.client.policy(queue, task))
+        return draft.job(keys)
 
+    @spelling_out_options
     async def job_async(
         self,
         queue: str,
@@ -366,62 +312,15 @@ class App:
         args: Mapping[str, Any] | None = None,
         *,
         keys: Mapping[str, str] | None = None,
-        delay: Duration | None = None,
-        priority: Priority | PriorityName | None = None,
-        max_attempts: int | None = None,
-        max_losses: int | None = None,
-        timeout: Duration | None = None,  # noqa: ASYNC109 - the job's, not this call's
-        id: str | None = None,  # noqa: A002 - the name that it has everywhere else
+        **options: Unpack[EnqueueOptions],
     ) -> NewJob:
         """See job."""
-        draft = self._draft(
-            queue,
-            task,
-            args,
-            delay=delay,
-            priority=priority,
-            max_attempts=max_attempts,
-            max_losses=max_losses,
-            timeout=timeout,
-            id=id,
-        )
-        placing = draft.placing or self.connections.policies.get(queue, task)
-        if placing is None:
-            policy = await self.async_client().policy(queue, task)
-            placing = self._policy_read(queue, task, policy)
-        return self._finish(draft, placing, keys)
+        draft = Draft(self, queue, task, args, options)
+        if draft.placing is None:
+            draft.read(await self.async_client().policy(queue, task))
+        return draft.job(keys)
 
-    def _draft(
-        self, queue: str, task: str, args: Mapping[str, Any] | None, **changes: Any
-    ) -> _Draft:
-        known = self._tasks.get(check_name("task", task))
-        options = (known.options if known else JobOptions(queue)).changed(queue=queue, **changes)
-        profile = options.profile(task)
-        given = {} if args is None else args
-        if known is None:
-            return _Draft(profile, options, dump_untyped(task, given), None, {})
-        self.declared.check_queue(task, queue)
-        values = known.arguments.validate_named(given)
-        placing = self.declared.placing(task, queue)
-        return _Draft(profile, options, known.arguments.dump_valid(values), placing, values)
-
-    def _policy_read(self, queue: str, task: str, policy: str | None) -> Placing:
-        return self.connections.policies.put(
-            self.declared.unregistered(task, queue)
-            if policy is None
-            else read_policy(task, queue, policy)
-        )
-
-    def _finish(self, draft: _Draft, placing: Placing, keys: Mapping[str, str] | None) -> NewJob:
-        placing.check_delay(draft.options.delay_ms)
-        lane = "", ""
-        if placing.sources or keys:
-            values = draft.values
-            if draft.placing is None and placing.sources:
-                values = json.loads(draft.args_json)
-            lane = placing.lane(draft.profile.rank, values, keys)
-        return self.new_job(draft.profile, draft.options, draft.args_json, *lane)
-
+    @spelling_out_options
     def enqueue(
         self,
         queue: str,
@@ -429,31 +328,16 @@ class App:
         args: Mapping[str, Any] | None = None,
         *,
         keys: Mapping[str, str] | None = None,
-        delay: Duration | None = None,
-        priority: Priority | PriorityName | None = None,
-        max_attempts: int | None = None,
-        max_losses: int | None = None,
-        timeout: Duration | None = None,
-        id: str | None = None,  # noqa: A002 - the name that it has everywhere else
+        **options: Unpack[EnqueueOptions],
     ) -> JobHandle[Any]:
         """Enqueue by the task's name.
 
         Its code need not be here. See job, and Task.enqueue for what is raised.
         """
-        job = self.job(
-            queue,
-            task,
-            args,
-            keys=keys,
-            delay=delay,
-            priority=priority,
-            max_attempts=max_attempts,
-            max_losses=max_losses,
-            timeout=timeout,
-            id=id,
-        )
+        job = self.job(queue, task, args, keys=keys, **options)
         return self.handle(job, self.client.enqueue([job]))
 
+    @spelling_out_options
     async def enqueue_async(
         self,
         queue: str,
@@ -461,26 +345,10 @@ class App:
         args: Mapping[str, Any] | None = None,
         *,
         keys: Mapping[str, str] | None = None,
-        delay: Duration | None = None,
-        priority: Priority | PriorityName | None = None,
-        max_attempts: int | None = None,
-        max_losses: int | None = None,
-        timeout: Duration | None = None,  # noqa: ASYNC109 - the job's, not this call's
-        id: str | None = None,  # noqa: A002 - the name that it has everywhere else
+        **options: Unpack[EnqueueOptions],
     ) -> JobHandle[Any]:
         """See enqueue."""
-        job = await self.job_async(
-            queue,
-            task,
-            args,
-            keys=keys,
-            delay=delay,
-            priority=priority,
-            max_attempts=max_attempts,
-            max_losses=max_losses,
-            timeout=timeout,
-            id=id,
-        )
+        job = await self.job_async(queue, task, args, keys=keys, **options)
         return self.handle(job, await self.async_client().enqueue_one(job))
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> Accepted:
@@ -733,27 +601,3 @@ class App:
         trace: TracebackType | None,
     ) -> None:
         await self.aclose()
-
-
-def _check_isolation(isolation: object, max_memory: object) -> None:
-    if isolation not in (None, "process"):
-        raise InvalidOption(option="isolation", value=isolation, must='must be "process" or None')
-    if max_memory is None:
-        return
-    if isolation is None:
-        raise InvalidOption(option="max_memory", value=max_memory, must='needs isolation="process"')
-    if type(max_memory) is not int or max_memory < MEMORY_MIN:
-        raise InvalidOption(
-            option="max_memory",
-            value=max_memory,
-            must=f"must be a number of bytes from {MEMORY_MIN:,} on: Python itself needs some",
-        )
-
-
-MEMORY_MIN: Final = 64 * 1024 * 1024
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    # A callable object is async if its __call__ is.
-    call = getattr(type(function), "__call__", None)  # noqa: B004 - it is looked at, not called
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

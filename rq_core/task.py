@@ -1,26 +1,23 @@
 """Tasks: functions that can be called, or enqueued with the same arguments.
 
-@app.task(queue="mail", timeout=30) def send(tenant: str, to: str) -> None: ...
+@app.task(queue="mail", timeout=30)
+def send(tenant: str, to: str) -> None: ...
 
-send("acme", "a@b.c")                                     # runs here, now send.enqueue("acme",
-to="a@b.c")                          # runs on a worker send.with_options(delay=60).enqueue("acme",
-to="a@b.c")   # not before a minute has passed
+send("acme", "a@b.c")  # runs here, now
+send.enqueue("acme", to="a@b.c")  # runs on a worker
+send.with_options(delay=60).enqueue("acme", to="a@b.c")  # not before a minute has passed
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack
 
 from rq_core.arguments import Arguments
-from rq_core.durations import Duration, ms_of
-from rq_core.errors import InvalidOption
 from rq_core.handle import JobHandle
-from rq_core.job import NewJob, Profile, profile
-from rq_core.keys import check_name
-from rq_core.machine import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, Priority
+from rq_core.job import NewJob
+from rq_core.options import EnqueueOptions, JobOptions, spelling_out_options
 from rq_core.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -29,76 +26,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-PriorityName = Literal["critical", "high", "normal", "low"]
-
 Isolation = Literal["process"]
-
-TIMEOUT_MIN: float = 0.001
-"""Seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobOptions:
-    """How a job is enqueued. Checked when it is made: raises InvalidName or InvalidOption."""
-
-    queue: str
-    priority: str = DEFAULT_PRIORITY
-    max_attempts: int = DEFAULT_MAX_ATTEMPTS
-    max_losses: int = DEFAULT_MAX_LOSSES
-    timeout_ms: int | None = None
-    """None leaves it to the task, as the worker has it."""
-    delay_ms: int = 0
-    id: str | None = None
-    """None makes a new one."""
-
-    def __post_init__(self) -> None:
-        check_name("queue", self.queue)
-        if self.id is not None:
-            check_name("job", self.id)
-
-    def changed(
-        self,
-        *,
-        queue: str | None = None,
-        delay: Duration | None = None,
-        priority: Priority | PriorityName | None = None,
-        max_attempts: int | None = None,
-        max_losses: int | None = None,
-        timeout: Duration | None = None,
-        id: str | None = None,  # noqa: A002 - the name that it has everywhere else
-    ) -> JobOptions:
-        """Return these options with those that are not None put in their place."""
-        changes = {
-            "queue": queue,
-            "priority": priority,
-            "max_attempts": max_attempts,
-            "max_losses": max_losses,
-            "id": id,
-            "delay_ms": None if delay is None else ms_of("delay", delay),
-            "timeout_ms": None
-            if timeout is None
-            else ms_of("timeout", timeout, minimum=TIMEOUT_MIN),
-        }
-        given: dict[str, Any] = {k: v for k, v in changes.items() if v is not None}
-        return replace(self, **given)
-
-    def profile(self, task: str) -> Profile:
-        """Return what jobs of ``task`` with these options have in common.
-
-        Raises InvalidName or InvalidOption.
-        """
-        # Unhashable values must not reach the cache, nor True, which it would take for 1.
-        for option in ("max_attempts", "max_losses"):
-            value = getattr(self, option)
-            if type(value) is not int:
-                raise InvalidOption(option=option, value=value, must="must be a whole number")
-        try:
-            priority = Priority(self.priority)
-        except ValueError:
-            raise InvalidOption(
-                option="priority", value=self.priority, must=f"must be one of {', '.join(Priority)}"
-            ) from None
-        return profile(task, priority, self.max_attempts, self.max_losses, self.timeout_ms)
 
 
 class PreparedTask(Generic[P, R]):
@@ -118,33 +46,16 @@ class PreparedTask(Generic[P, R]):
         app.declared.check_queue(name, options.queue)
         self.placing.check_delay(options.delay_ms)
 
+    @spelling_out_options
     def with_options(
-        self,
-        *,
-        queue: str | None = None,
-        delay: Duration | None = None,
-        priority: Priority | PriorityName | None = None,
-        max_attempts: int | None = None,
-        max_losses: int | None = None,
-        timeout: Duration | None = None,
-        id: str | None = None,  # noqa: A002 - the name that it has everywhere else
+        self, *, queue: str | None = None, **options: Unpack[EnqueueOptions]
     ) -> PreparedTask[P, R]:
         """Return this task with other options for its next jobs.
 
-        Raises InvalidName or InvalidOption. ``delay`` and ``timeout`` are in seconds, or
-        timedeltas. ``id`` makes the enqueue idempotent: while a job of that id is live, another one
-        is a duplicate and changes nothing.
+        Raises InvalidName or InvalidOption.
         """
-        options = self.options.changed(
-            queue=queue,
-            delay=delay,
-            priority=priority,
-            max_attempts=max_attempts,
-            max_losses=max_losses,
-            timeout=timeout,
-            id=id,
-        )
-        return PreparedTask(self.app, self.name, self.arguments, options)
+        changed = self.options.changed(queue=queue, **options)
+        return PreparedTask(self.app, self.name, self.arguments, changed)
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """Return a job for App.enqueue_many, of a call with these arguments.

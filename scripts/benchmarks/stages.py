@@ -26,7 +26,7 @@ STAGES = {
     "arguments: validate and write JSON": "rq_core/arguments pydantic json/",
     "ids, records, lanes": (
         "rq_core/ids rq_core/job rq_core/placing rq_core/scopes"
-        " rq_core/task rq_core/app rq_core/packing rq_core/keys"
+        " rq_core/task rq_core/app rq_core/options rq_core/by_name rq_core/packing rq_core/keys"
     ),
     "calls: slots, commands, answers": (
         "rq_core/operations rq_core/carrier rq_core/scripts rq_core/functions"

@@ -74,6 +74,9 @@ async def asynchronous() -> None:
     assert_type(await plain.enqueue("a", "b").cancel_async(), str)
     await plain.enqueue_async("acme")  # type: ignore[call-arg]
     await later.enqueue_async("3")  # type: ignore[arg-type]
+    assert_type(await app.enqueue_async("mail", "plain", {}, max_attempts=1), JobHandle[Any])
+    await app.enqueue_async("mail", "plain", {}, later=1)  # type: ignore[call-arg]
+    await app.job_async("mail", "plain", {}, later=1)  # type: ignore[call-arg]
 
 
 plain.enqueue("acme")  # type: ignore[call-arg]
@@ -95,6 +98,10 @@ prepared.job("acme", 5)  # type: ignore[arg-type]
 plain.with_options(priority="urgent")  # type: ignore[arg-type]
 plain.with_options(delay="1m")  # type: ignore[arg-type]
 plain.with_options(later=1)  # type: ignore[call-arg]
+app.enqueue("mail", "plain", {}, delay=timedelta(hours=1), keys={"shard": "7"}, id=None)
+app.enqueue("mail", "plain", {}, priority="urgent")  # type: ignore[arg-type]
+app.enqueue("mail", "plain", {}, later=1)  # type: ignore[call-arg]
+app.job("mail", "plain", {}, timeout="1m")  # type: ignore[arg-type]
 
 app.task(queue=5)  # type: ignore[call-overload]
 app.task(when="now")  # type: ignore[call-overload]

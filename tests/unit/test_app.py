@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,6 +21,7 @@ from rq_core import (
     InvalidTask,
     NewJob,
     PayloadTooLarge,
+    PreparedTask,
     RetryPolicy,
     RqCoreError,
 )
@@ -183,6 +185,39 @@ def test_bad_options_are_refused_by_tasks_and_by_name(
         task.with_options(**options)
     with pytest.raises(kind):
         app.job(**{"queue": "q", "task": "elsewhere", "args": {}, **options})
+
+
+TAKES_OPTIONS = [
+    App.job,
+    App.job_async,
+    App.enqueue,
+    App.enqueue_async,
+    PreparedTask.with_options,
+]
+
+
+@pytest.mark.parametrize("function", TAKES_OPTIONS, ids=lambda function: function.__name__)
+@pytest.mark.parametrize("option", ["dely", "delay_ms"])
+async def test_an_option_that_there_is_not_is_an_error_that_names_those_there_are(
+    app: App, function: Callable[..., Any], option: str
+) -> None:
+    call: tuple[Any, ...] = (app, "math", "add", {"a": 1})
+    if function is PreparedTask.with_options:
+        call = (app.task(add),)
+
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{option}'.* delay, "):
+        made = function(*call, **{option: 1})
+        await made
+
+
+@pytest.mark.parametrize("function", TAKES_OPTIONS, ids=lambda function: function.__name__)
+def test_help_tells_every_option(function: Callable[..., Any]) -> None:
+    told = inspect.signature(function).parameters
+
+    assert {"delay", "priority", "max_attempts", "max_losses", "timeout", "id"} <= set(told)
+    assert "options" not in told
+    assert (told["delay"].annotation, told["delay"].default) == ("Duration | None", None)
+    assert "``timeout`` are in seconds" in (inspect.getdoc(function) or "")
 
 
 def test_a_payload_may_be_as_large_as_the_limit_and_no_larger() -> None:
