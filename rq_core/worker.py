@@ -128,6 +128,8 @@ class _Line:
     """Whether a round trip is under way."""
     claiming: list[Call[Claimed]] = field(default_factory=list)
     """The claims of that."""
+    death: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a job of these queues died here."""
 
 
 @dataclass(slots=True)
@@ -221,7 +223,6 @@ class Worker:
         self._stopping = asyncio.Event()
         self._asked = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._death = asyncio.Event()
 
     def _make_line(self, names: Sequence[str]) -> _Line:
         queues = {name: self._queues[name] for name in names}
@@ -612,7 +613,7 @@ class Worker:
         for settlement in group:
             outcome = result.get(settlement.claim.id)
             if outcome == "dead":
-                self._death.set()
+                self._line_of[settlement.claim.queue].death.set()
             if outcome in ("gone", "stale"):
                 self.stats.refused += 1
                 log.warning(
@@ -772,7 +773,7 @@ class Worker:
         while not self._stopping.is_set():
             more = False
             # Before the looks: they miss a death that is noticed meanwhile.
-            self._death.clear()
+            line.death.clear()
             for queue, teller in tellers.items():
                 try:
                     more = await self._client.run(teller.look()) or more
@@ -781,7 +782,7 @@ class Worker:
             if not more:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(deaths.LOOK_EVERY):
-                        await self._death.wait()
+                        await line.death.wait()
                 # What dies in this millisecond is told of in the next.
                 await asyncio.sleep(0.005)
 
