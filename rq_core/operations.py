@@ -35,10 +35,11 @@ from rq_core.reads import Reads
 from rq_core.scopes import DECLARED, Limit, is_scope
 from rq_core.settings import FLAGS, SETTINGS, VALUE_MAX
 
-ENQUEUE_CHUNK: Final = 1_000
-"""Most jobs in one enqueue call: about 2 ms of Redis' time."""
-LANE_COST: Final = 4
-"""A job that goes into a lane counts for so many in a chunk: a lane of its own takes Redis so much longer."""
+ENQUEUE_CHUNK: Final = 250
+"""Most jobs in one enqueue call, so that none keeps Redis from others for long: about 3 ms of its time."""
+LANE_COST: Final = 2
+"""A job that goes into a lane counts for so many in a chunk: it takes Redis so much longer, up to three times if the
+lane is its own."""
 IDS_CHUNK: Final = 250
 """Most jobs that a person cancels, requeues or prunes in one call."""
 WHY_MAX: Final = 4_000

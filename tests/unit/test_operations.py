@@ -14,6 +14,7 @@ from rq_core.answers import Accepted
 from rq_core.functions import function
 from rq_core.job import NewJob, profile
 from rq_core.machine import Priority
+from rq_core.operations import ENQUEUE_CHUNK as CHUNK
 from rq_core.operations import Operations
 from rq_core.plans import Lost, Patience, Pause, Plan, ReplyError, Send, T, Unsent
 from rq_core.scripts import Script
@@ -347,22 +348,22 @@ def test_an_enqueue_that_stops_half_way_says_what_was_accepted() -> None:
     server = Server(enqueue=[OK, ReplyError("OOM full")])
 
     with pytest.raises(errors.QueueFull) as caught:
-        server.run(plans(server).enqueue(job(n) for n in range(1_500)))
+        server.run(plans(server).enqueue(job(n) for n in range(CHUNK + 10)))
 
-    assert len(caught.value.accepted.ids) == 1_000  # type: ignore[attr-defined]
+    assert len(caught.value.accepted.ids) == CHUNK  # type: ignore[attr-defined]
 
 
 def test_a_generator_that_fails_half_way_says_what_was_accepted() -> None:
     server = Server(enqueue=[OK])
 
     def jobs() -> Any:
-        yield from (job(n) for n in range(1_500))
+        yield from (job(n) for n in range(CHUNK + 10))
         raise errors.ArgumentsInvalid(task="t", problems="x: is required")
 
     with pytest.raises(errors.ArgumentsInvalid) as caught:
         server.run(plans(server).enqueue(jobs()))
 
-    assert len(caught.value.accepted.ids) == 1_000  # type: ignore[attr-defined]
+    assert len(caught.value.accepted.ids) == CHUNK  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("lets_prepare", [True, False])
@@ -372,7 +373,7 @@ def test_a_generator_is_asked_for_one_chunk_at_a_time(lets_prepare: bool) -> Non
 
     def jobs() -> Any:
         nonlocal asked
-        for n in range(2_500):
+        for n in range(2 * CHUNK + 10):
             asked += 1
             yield job(n)
 
@@ -385,7 +386,7 @@ def test_a_generator_is_asked_for_one_chunk_at_a_time(lets_prepare: bool) -> Non
 
     server.run(plans(server).enqueue(jobs()))
 
-    assert at_call == [1_000, 2_000, 2_500]
+    assert at_call == [CHUNK, 2 * CHUNK, 2 * CHUNK + 10]
 
 
 def test_the_next_chunk_is_made_while_one_is_on_its_way() -> None:
@@ -394,7 +395,7 @@ def test_the_next_chunk_is_made_while_one_is_on_its_way() -> None:
 
     def jobs() -> Any:
         nonlocal asked
-        for n in range(2_500):
+        for n in range(2 * CHUNK + 10):
             asked += 1
             yield job(n)
 
@@ -409,12 +410,12 @@ def test_the_next_chunk_is_made_while_one_is_on_its_way() -> None:
 
     server.run(plans(server).enqueue(jobs()))
 
-    assert after_sending == [2_000, 2_500, 2_500]
+    assert after_sending == [2 * CHUNK, 2 * CHUNK + 10, 2 * CHUNK + 10]
 
 
 def test_a_generator_that_fails_while_a_chunk_is_on_its_way_hears_of_that_chunk() -> None:
     def jobs() -> Any:
-        yield from map(job, range(1_500))
+        yield from map(job, range(CHUNK + 10))
         raise errors.InvalidOption(option="x", value=1, must="be another")
 
     server = Server(enqueue=[OK])
@@ -422,7 +423,7 @@ def test_a_generator_that_fails_while_a_chunk_is_on_its_way_hears_of_that_chunk(
     with pytest.raises(errors.InvalidOption) as caught:
         server.run(plans(server).enqueue(jobs()))
 
-    assert len(caught.value.accepted.ids) == 1_000  # type: ignore[attr-defined]
+    assert len(caught.value.accepted.ids) == CHUNK  # type: ignore[attr-defined]
     assert len(server.sent("enqueue")) == 1
 
 
@@ -430,9 +431,9 @@ def test_what_was_made_ready_stays_here_when_the_chunk_before_it_is_refused() ->
     server = Server(enqueue=[OK, ["refused", "audit_backlog", "9", "8"]])
 
     with pytest.raises(errors.AuditBacklogFull) as caught:
-        server.run(plans(server).enqueue(map(job, range(3_500))))
+        server.run(plans(server).enqueue(map(job, range(3 * CHUNK + 10))))
 
-    assert len(caught.value.accepted.ids) == 1_000  # type: ignore[attr-defined]
+    assert len(caught.value.accepted.ids) == CHUNK  # type: ignore[attr-defined]
     assert len(server.sent("enqueue")) == 2
 
 
@@ -440,7 +441,7 @@ def test_what_many_jobs_have_in_common_is_said_once() -> None:
     server = Server(enqueue=[OK])
     mixed = [
         NewJob(f"job-{n}", "q", profile("task", priority), "{}", delay_ms)
-        for n in range(100)
+        for n in range(80)
         for priority, delay_ms in [(Priority.LOW, 0), (Priority.HIGH, 0), (Priority.LOW, 5)]
     ]
 
@@ -448,7 +449,7 @@ def test_what_many_jobs_have_in_common_is_said_once() -> None:
 
     (sent,) = server.sent("enqueue")
     assert [kind[:2] for kind in json.loads(sent["kinds"])] == [[3, 0], [1, 0], [3, 5]]
-    assert sent["each"][1::5] == ["1", "2", "3"] * 100
+    assert sent["each"][1::5] == ["1", "2", "3"] * 80
 
 
 def test_jobs_of_several_queues_keep_their_order() -> None:
