@@ -216,7 +216,7 @@ def parse_accepted(jobs: Sequence[NewJob], others: Sequence[Any]) -> Accepted:
 def parse_claimed(queue: str, reply: Sequence[Any]) -> Claimed:
     now_ms, next_due, more, fence = reply[:4]
     flat = reply[4:]
-    ids, claims, failed, lost, specs, lanes = (flat[at::6] for at in range(6))
+    ids, claims, failed, lost, specs, lanes = [flat[at::6] for at in range(6)]
     # Column by column: this is done for every job that a worker runs.
     numbers = map(int, claims), map(int, failed), map(int, lost)
     jobs = tuple(map(Claim, repeat(queue), ids, repeat(fence), *numbers, specs, lanes))

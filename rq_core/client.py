@@ -97,6 +97,10 @@ class Client:
         """See Operations.enqueue."""
         return self.run(self.operations.enqueue(jobs))
 
+    def enqueue_one(self, job: NewJob) -> Accepted:
+        """See Operations.enqueue_one."""
+        return self.run(self.operations.enqueue_one(job))
+
     def carry_out(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """See Operations.carry_out."""
         return self.run(self.operations.carry_out(calls))

@@ -65,6 +65,10 @@ class Operations(Reads, Mirroring):
             tuple([job.id for job in jobs]),
         )
 
+    def enqueue_one(self, job: NewJob) -> Plan[Accepted]:
+        """Hand over one job."""
+        return self.one(self.enqueue_call(job.queue, (job,)))
+
     def enqueue(self, jobs: Iterable[NewJob]) -> Plan[Accepted]:
         """Hand over jobs, of one queue or several, in chunks that are each accepted whole or not at all.
 

@@ -23,7 +23,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,14 +100,10 @@ class Script:
     instead: Script | None = None
     """Of a function: the script of its own that does the same, where no functions may be loaded."""
 
-    @property
+    @cached_property
     def verb(self) -> tuple[str, str]:
         """How it is called: FCALL and its name, or EVALSHA and its digest."""
         return ("FCALL", self.function) if self.function else ("EVALSHA", self.sha)
-
-    def prefix(self, keys: QueueKeys) -> tuple[Any, ...]:
-        """The head of the command: how it is called, and the keys."""
-        return _prefix(self.verb, self.keys, keys)
 
     @property
     def loading(self) -> tuple[str, ...]:
@@ -120,8 +116,11 @@ class Script:
         self, keys: QueueKeys, each: Iterable[tuple[Any, ...]] = (), **args: Any
     ) -> list[Any]:
         """The whole command. ``args`` are the header's Args by name; ``each`` the records, in its order."""
-        command: list[Any] = [*self.prefix(keys), *[args.pop(name) for name in self.args]]
-        assert not args, f"{self.name} has no {args}"
+        assert len(args) == len(self.args), f"{self.name} takes {self.args}, not {args}"
+        command: list[Any] = [
+            *_prefix(self.verb, self.keys, keys),
+            *[args[name] for name in self.args],
+        ]
         for record in each:
             command += record
         return command
@@ -129,6 +128,7 @@ class Script:
 
 @lru_cache(maxsize=1024)
 def _prefix(verb: tuple[str, str], names: tuple[str, ...], keys: QueueKeys) -> tuple[Any, ...]:
+    """The head of a command: how it is called, and the keys."""
     return (*verb, len(names), *map(keys, names))
 
 

@@ -23,7 +23,6 @@ ONLY_SYNC = {
     "snapshot": "the doctor's",
 }
 ONLY_ASYNC = {
-    "enqueue_one": "joins calls that are under way at the same time; a thread has one",
     "wait_wake": "the worker's, which is asynchronous",
     "return_token": "the worker's",
 }
