@@ -109,7 +109,8 @@ async def test_a_full_server_refuses_jobs_whole_and_drains_itself(
     await Worker(app, WorkerOptions(queues=("full",), burst=True)).run()
     mirrored()
     assert examine(client.snapshot("full")) == []
-    assert told == [mortal.id]
+    # At least once: a worker that stops between telling and noting it leaves it to the next.
+    assert set(told) == {mortal.id}
     assert {-1, *range(len(accepted))} >= set(done)
     assert {first.id, second.id, late.id} <= _succeeded(audit_url) | {mortal.id}
     assert {*accepted, late.id} <= _succeeded(audit_url)
