@@ -81,9 +81,10 @@ def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json:
         found = client.job(job_id, where)
         standing = None if found is None else client.run(looks.standing(client.operations, found))
     if found is None or standing is None:
-        searched = ", ".join(where) or "no queue, there is none"
+        if not where:
+            raise click.ClickException(f"no live job {job_id}: this server has no queue")
         raise click.ClickException(
-            f"no live job {job_id} in {searched}. A finished job has left Redis; if the queue is"
+            f"no live job {job_id} in {', '.join(where)}. A finished job has left Redis; if the queue is"
             f" mirrored, `rq-core audit history {job_id}` knows it"
         )
     if as_json:

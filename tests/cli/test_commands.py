@@ -135,7 +135,7 @@ def test_a_key_function_that_raises_is_one_line(
     assert "raised LookupError: no shard" in said
 
 
-def test_app_says_which_server(cli: CommandLine, module: str) -> None:
+def test_the_apps_own_server_is_used_unless_one_is_named(cli: CommandLine, module: str) -> None:
     """The app's own server is meant, unless the command line names one."""
     said = cli.line(1, "enqueue", "mail", "send", "--app", module, "--json-args", '{"to": "a"}')
 

@@ -28,7 +28,9 @@ NO_SERVER = "redis://:secret@127.0.0.1:1/0"
 
 
 @pytest.mark.parametrize("words", EVERY_VERB, ids=lambda words: words[0])
-def test_no_server_there(words: tuple[str, ...], cli: CommandLine) -> None:
+def test_where_no_server_answers_every_command_names_it_and_the_embedded_one(
+    words: tuple[str, ...], cli: CommandLine
+) -> None:
     said = cli.line(1, *words, url=NO_SERVER)
 
     assert said.startswith("no answer from Redis at redis://:***@127.0.0.1:1/0: ")
@@ -49,7 +51,9 @@ def test_no_server_there(words: tuple[str, ...], cli: CommandLine) -> None:
         ("redis://no-such-host.invalid:6379", "no answer from Redis"),
     ],
 )
-def test_wrong_url(url: str, expected: str, cli: CommandLine) -> None:
+def test_a_url_that_cannot_be_used_is_told_with_what_is_wrong(
+    url: str, expected: str, cli: CommandLine
+) -> None:
     result = cli("queues", "--redis", url)
 
     assert result.exit_code in {1, 2}
@@ -58,13 +62,13 @@ def test_wrong_url(url: str, expected: str, cli: CommandLine) -> None:
     assert expected in result.stderr
 
 
-def test_no_such_database(cli: CommandLine) -> None:
+def test_a_database_number_that_the_server_lacks_is_told(cli: CommandLine) -> None:
     said = cli.line(1, "queues", "--redis", f"{cli.url.removesuffix('/0')}/9999")
 
     assert "DB index is out of range" in said or "invalid DB index" in said
 
 
-def test_password_that_is_not_wanted(cli: CommandLine) -> None:
+def test_a_refused_password_is_not_printed(cli: CommandLine) -> None:
     said = cli.line(1, "queues", "--redis", cli.url.replace("//", "//user:secret@"))
 
     assert "secret" not in said
@@ -92,8 +96,13 @@ def stranger() -> Iterator[str]:
         thread.join(5)
 
 
-def test_server_that_is_no_redis(stranger: str, cli: CommandLine) -> None:
-    assert cli.line(1, "queues", "--redis", stranger)
+def test_a_server_that_speaks_another_protocol_is_told_in_one_line(
+    stranger: str, cli: CommandLine
+) -> None:
+    said = cli.line(1, "queues", "--redis", stranger)
+
+    assert said.startswith(f"the server at {stranger} cannot be used: ")
+    assert "Protocol" in said
 
 
 @pytest.mark.parametrize(
@@ -112,7 +121,9 @@ def test_server_that_is_no_redis(stranger: str, cli: CommandLine) -> None:
     ],
     ids=" ".join,
 )
-def test_unknown_queue_names_the_known(words: tuple[str, ...], cli: CommandLine) -> None:
+def test_an_unknown_queue_is_not_made_and_the_known_ones_are_named(
+    words: tuple[str, ...], cli: CommandLine
+) -> None:
     expected = "there is no queue 'nowhere' at this server: known are {}."
     assert expected.format("none") == cli.line(2, *words)
     cli.ok("enqueue", "mail", "send")
@@ -122,8 +133,8 @@ def test_unknown_queue_names_the_known(words: tuple[str, ...], cli: CommandLine)
     assert [q["queue"] for q in cli.json("queues")] == ["mail", "sms"], "it was not made"
 
 
-def test_unknown_job(cli: CommandLine) -> None:
-    assert cli.line(1, "job", "x").startswith("no live job x in no queue, there is none. ")
+def test_a_job_that_is_not_live_is_told_with_where_to_ask_next(cli: CommandLine) -> None:
+    assert cli.line(1, "job", "x") == "no live job x: this server has no queue"
     cli.ok("enqueue", "mail", "send")
 
     assert cli.line(1, "job", "x") == (
@@ -150,14 +161,16 @@ def test_unknown_job(cli: CommandLine) -> None:
     ],
     ids=lambda text: text[:20],
 )
-def test_bad_json(args: str, expected: str, cli: CommandLine) -> None:
+def test_arguments_that_are_no_json_object_are_refused_before_anything_is_sent(
+    args: str, expected: str, cli: CommandLine
+) -> None:
     said = cli.line(2, "enqueue", "mail", "send", "--json-args", "-", stdin=args)
 
     assert said.startswith(f"--json-args {expected}")
     assert cli.json("queues") == [], "nothing was sent"
 
 
-def test_payload_that_is_too_large(cli: CommandLine) -> None:
+def test_arguments_beyond_the_size_limit_are_refused_with_the_limit(cli: CommandLine) -> None:
     large = '{"a": "' + "x" * 2**20 + '"}'
 
     said = cli.line(2, "enqueue", "mail", "send", "--json-args", "-", stdin=large)
@@ -186,7 +199,9 @@ def test_payload_that_is_too_large(cli: CommandLine) -> None:
     ],
     ids=repr,
 )
-def test_wrong_names(words: tuple[str, ...], cli: CommandLine) -> None:
+def test_a_name_with_other_characters_is_refused_with_the_rule(
+    words: tuple[str, ...], cli: CommandLine
+) -> None:
     cli.ok("enqueue", "mail", "send")
 
     said = cli.line(2, *words)
@@ -233,13 +248,17 @@ def test_wrong_names(words: tuple[str, ...], cli: CommandLine) -> None:
         " ".join(words).encode("ascii", "replace").decode() if isinstance(words, tuple) else ""
     ),
 )
-def test_wrong_usage(words: tuple[str, ...], expected: str, cli: CommandLine) -> None:
+def test_wrong_usage_is_told_with_what_would_be_right(
+    words: tuple[str, ...], expected: str, cli: CommandLine
+) -> None:
     cli.ok("enqueue", "mail", "send")
 
     assert expected in cli.line(2, *words)
 
 
-def test_plugin_that_cannot_be_imported(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plugin_that_cannot_be_imported_is_listed_and_named(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from importlib.metadata import EntryPoint
 
     point = EntryPoint("shiny", "no_such_module:command", "rq_core.plugins")
@@ -251,7 +270,9 @@ def test_plugin_that_cannot_be_imported(cli: CommandLine, monkeypatch: pytest.Mo
     assert "shiny    A plugin." in cli.ok("--help"), "and yet it is listed"
 
 
-def test_plugin_errors_are_told_alike(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_plugins_database_is_one_line(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A database that refuses is another package's error; it is no bug of ours."""
     from sqlalchemy.exc import OperationalError
 
@@ -270,7 +291,9 @@ def test_plugin_errors_are_told_alike(cli: CommandLine, monkeypatch: pytest.Monk
     assert cli.line(1, "shiny").startswith("the database refuses: (builtins.Exception) no such")
 
 
-def test_directory_that_cannot_be_used(cli: CommandLine, tmp_path: Path) -> None:
+def test_a_directory_that_cannot_hold_the_embedded_server_is_told(
+    cli: CommandLine, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
 
     said = cli.line(1, "queues", "--redis", f"embedded://{tmp_path}/file/data")
@@ -278,7 +301,7 @@ def test_directory_that_cannot_be_used(cli: CommandLine, tmp_path: Path) -> None
     assert "cannot keep an embedded server's data" in said
 
 
-def test_bug_shows_its_traceback(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_shows_its_traceback(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     """What nobody foresaw must be reported whole."""
 
     @click.command()
@@ -298,7 +321,7 @@ def test_bug_shows_its_traceback(cli: CommandLine, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, click.Abort])
-def test_interrupted_command_is_quiet(
+def test_an_interrupted_command_is_quiet_and_exits_with_130(
     error: type[BaseException], cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:
@@ -317,7 +340,7 @@ def test_passwords_and_line_ends_are_taken_out() -> None:
     assert one_line(text) == "at redis://user:***@host and postgresql://u:***@h/db \\udcff"
 
 
-def test_every_command_is_there_and_has_help(cli: CommandLine) -> None:
+def test_every_command_has_help(cli: CommandLine) -> None:
     context = click.Context(root)
     for name in root.list_commands(context):
         command = root.get_command(context, name)

@@ -87,7 +87,7 @@ def expect(seed: Seed, taken_out: bool, job_id: str) -> None:
 
 
 @pytest.mark.parametrize("case", ["a"], indirect=True)
-def test_a_place_becomes_free(seed: Seed, taken_out: bool) -> None:
+def test_a_lane_opens_when_a_place_in_its_scope_becomes_free(seed: Seed, taken_out: bool) -> None:
     seed.cap("tenant", 1)
     seed.enqueue("first", "next", scopes=["tenant=x"])
     (first,) = seed.claim().jobs
@@ -100,7 +100,7 @@ def test_a_place_becomes_free(seed: Seed, taken_out: bool) -> None:
 
 @pytest.mark.parametrize("case", ["b"], indirect=True)
 @pytest.mark.parametrize("scope", ["tenant", "tenant=x"])
-def test_b_a_limit_is_raised(seed: Seed, taken_out: bool, scope: str) -> None:
+def test_a_lane_opens_when_its_limit_is_raised(seed: Seed, taken_out: bool, scope: str) -> None:
     seed.cap("tenant", 1)
     seed.enqueue("first", "next", scopes=["tenant=x"])
     seed.claim()
@@ -112,7 +112,7 @@ def test_b_a_limit_is_raised(seed: Seed, taken_out: bool, scope: str) -> None:
 
 
 @pytest.mark.parametrize("case", ["b"], indirect=True)
-def test_b_a_rate_resumes(seed: Seed, taken_out: bool) -> None:
+def test_a_lane_opens_when_its_rate_resumes(seed: Seed, taken_out: bool) -> None:
     seed.cap("tenant@10s", "1/10000ms/1")
     seed.enqueue("first", "next", scopes=["tenant@10s=x"])
     seed.claim()
@@ -124,7 +124,9 @@ def test_b_a_rate_resumes(seed: Seed, taken_out: bool) -> None:
 
 
 @pytest.mark.parametrize("case", ["c"], indirect=True)
-def test_c_an_open_lane_is_refused_by_another_scope(seed: Seed, taken_out: bool) -> None:
+def test_a_lane_opens_when_the_one_before_it_is_refused_by_another_scope(
+    seed: Seed, taken_out: bool
+) -> None:
     """A place in the task is offered to x first; but x itself is full, so y has to be asked next."""
     seed.cap("task=t", 1)
     seed.cap("tenant", 1)
@@ -141,7 +143,7 @@ def test_c_an_open_lane_is_refused_by_another_scope(seed: Seed, taken_out: bool)
 
 
 @pytest.mark.parametrize("case", ["c"], indirect=True)
-def test_c_an_open_lane_is_emptied(seed: Seed, taken_out: bool) -> None:
+def test_a_lane_opens_when_the_one_before_it_is_emptied(seed: Seed, taken_out: bool) -> None:
     """A place in the task is offered to a job that is cancelled before it takes it."""
     seed.cap("task=t", 1)
     for job_id, tenant in [("w-1", "w"), ("x-1", "x"), ("y-1", "y")]:

@@ -14,7 +14,9 @@ from rq_core.durations import ms_of, seconds_of
     ("value", "expected"),
     [(0, 0), (1, 1000), (1.1, 1100), (0.0001, 1), (timedelta(minutes=1), 60_000)],
 )
-def test_milliseconds(value: Any, expected: int) -> None:
+def test_a_duration_is_whole_milliseconds_and_never_rounded_to_nothing(
+    value: Any, expected: int
+) -> None:
     assert ms_of("delay", value) == expected
 
 
@@ -26,6 +28,6 @@ def test_what_is_no_duration_is_refused(value: Any) -> None:
         seconds_of("delay", value)
 
 
-def test_the_minimum_is_in_the_message() -> None:
+def test_a_duration_below_its_minimum_is_refused_with_the_minimum() -> None:
     with pytest.raises(InvalidOption, match=r"from 0\.2 to"):
         seconds_of("lease", 0.1, minimum=0.2)

@@ -28,7 +28,9 @@ def half() -> float:
         (RetryPolicy(base=0), [0, 0, 0, 0]),
     ],
 )
-def test_delays(policy: RetryPolicy, expected: list[float]) -> None:
+def test_the_delay_before_each_retry_is_what_the_policy_says(
+    policy: RetryPolicy, expected: list[float]
+) -> None:
     assert [policy.delay(failures, half) for failures in (1, 2, 3, 4)] == expected
 
 
@@ -66,7 +68,7 @@ def test_no_delay_leaves_its_bounds(
         {"give_up_on": (ValueError, 5)},
     ],
 )
-def test_bad_options_are_named(options: dict[str, Any]) -> None:
+def test_an_option_that_makes_no_sense_is_refused_by_name(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidOption) as caught:
         RetryPolicy(**options)
 
@@ -90,7 +92,9 @@ POLICY = RetryPolicy(jitter=False, retry_on=OSError, give_up_on=(PermissionError
         (POLICY, RetryLater(after=0), ("retry", 0, "retry_later")),
     ],
 )
-def test_verdicts(policy: RetryPolicy, error: Exception, expected: tuple[str, float, str]) -> None:
+def test_a_failure_is_retried_or_final_with_a_delay_and_a_reason(
+    policy: RetryPolicy, error: Exception, expected: tuple[str, float, str]
+) -> None:
     assert tuple(policy.verdict(error, 2, half)) == expected
 
 
