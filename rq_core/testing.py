@@ -115,10 +115,15 @@ class FakeConnections(Connections):
 
     def __init__(self, *, prefix: str) -> None:
         super().__init__("fake://", prefix=prefix)
-        import fakeredis
+        try:
+            import fakeredis
 
-        # Without Lua, fakeredis would say no more than that it lacks EVALSHA.
-        import lupa  # noqa: F401
+            # Without Lua, fakeredis would say no more than that it lacks EVALSHA.
+            import lupa  # noqa: F401
+        except ImportError as error:
+            raise ImportError(
+                "rq_core.testing runs on fakeredis with Lua: pip install 'fakeredis[lua]'"
+            ) from error
 
         self._server = fakeredis.FakeServer()
 

@@ -6,6 +6,7 @@ Such a suite needs neither a server nor a worker; this file is the example of it
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -220,3 +221,16 @@ def test_a_job_that_was_enqueued_without_its_caps_runs_once() -> None:
 
         (ran,) = fake.drain()
     assert (ran.claim, ran.outcome) == (2, "succeeded")
+
+
+@pytest.mark.parametrize("missing", ["fakeredis", "lupa"])
+def test_without_fakeredis_and_lua_it_says_what_to_install(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    before = app.connections
+
+    with pytest.raises(ImportError, match="pip install 'fakeredis\\[lua\\]'"), testing.fake(app):
+        pass
+
+    assert app.connections is before
