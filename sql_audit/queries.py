@@ -112,6 +112,8 @@ class TaskReport:
     retries: int
     lease_expired: int
     """Claims whose lease expired."""
+    rolled_back: int
+    """Claims that were given back; no attempt was spent."""
     dead: int
     """Jobs that stopped for good, those pruned since included."""
     cancelled: int
@@ -242,7 +244,8 @@ _JOBS = text(
 _CLAIMS = text(
     "SELECT queue, task, COUNT(*) AS claims, "
     "SUM(CASE WHEN outcome = 'retried' THEN 1 ELSE 0 END) AS retries, "
-    "SUM(CASE WHEN outcome = 'lease_expired' THEN 1 ELSE 0 END) AS lease_expired "
+    "SUM(CASE WHEN outcome = 'lease_expired' THEN 1 ELSE 0 END) AS lease_expired, "
+    "SUM(CASE WHEN outcome = 'rolled_back' THEN 1 ELSE 0 END) AS rolled_back "
     f"FROM job_attempt WHERE {_QUEUE} GROUP BY queue, task"
 )
 
@@ -388,7 +391,7 @@ def _by_task(rows: Sequence[Row[Any]]) -> _ByTask:
 
 def _task_report(row: Row[Any], claims: _ByTask, waited: _ByTask, ran: _ByTask) -> TaskReport:
     key = row.queue, row.task
-    claimed, retries, expired = claims.get(key, (0, 0, 0))
+    claimed, retries, expired, rolled_back = claims.get(key, (0, 0, 0, 0))
     waited_p50, waited_p95 = waited.get(key, (None, None))
     ran_p50, ran_p95 = ran.get(key, (None, None))
     throughput = None
@@ -402,6 +405,7 @@ def _task_report(row: Row[Any], claims: _ByTask, waited: _ByTask, ran: _ByTask) 
         claims=claimed,
         retries=int(retries),
         lease_expired=int(expired),
+        rolled_back=int(rolled_back),
         dead=row.dead,
         cancelled=row.cancelled,
         discarded=row.discarded,

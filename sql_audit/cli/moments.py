@@ -10,6 +10,7 @@ from sql_audit.cli.options import (
     Moment,
     asking,
     audit_option,
+    fail,
     json_option,
     queue_option,
     unknown_queue,
@@ -66,9 +67,9 @@ def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
 @click.command(name="at")
 @click.argument("moment", type=Moment(), metavar="TIME")
 @audit_option
-@click.option("--queue", "-q", required=True, help="Of this queue.")
+@click.option("--queue", "-q", help="Of this queue; need not be said if the log has only one.")
 @json_option
-def at_command(moment: int, url: str | None, queue: str, as_json: bool) -> None:
+def at_command(moment: int, url: str | None, queue: str | None, as_json: bool) -> None:
     """What was running and waiting at TIME (UTC, or Unix ms), and who held which scope."""
     with asking(url) as engine:
         from sql_audit import moments, queries
@@ -76,6 +77,11 @@ def at_command(moment: int, url: str | None, queue: str, as_json: bool) -> None:
         marks = queries.watermarks(engine, queue)
         if not marks:
             unknown_queue(engine, queue)
+        if queue is None:
+            if len(marks) > 1:
+                known = ", ".join(mark.queue for mark in marks)
+                fail(f"the log has several queues: name one with --queue; known are {known}")
+            queue = marks[0].queue
         answer = moments.at(engine, queue, moment)
     if as_json:
         document = dataclasses.asdict(answer)

@@ -50,14 +50,14 @@ def print_report(answer: Report) -> None:
     for name in ("queue", "task"):
         table.add_column(name, no_wrap=True)
     for name in (
-        "jobs", "succeeded", "claims", "retries", "expired", "dead", "cancelled", "discarded",
-        "waited p50", "p95", "ran p50", "p95", "jobs/s",
+        "jobs", "succeeded", "claims", "retries", "expired", "rolled back", "dead", "cancelled",
+        "discarded", "waited p50", "p95", "ran p50", "p95", "jobs/s",
     ):  # fmt: skip
         table.add_column(name, justify="right", no_wrap=True)
     for t in answer.tasks:
         counts = (
-            t.jobs, t.succeeded, t.claims, t.retries, t.lease_expired, t.dead, t.cancelled,
-            t.discarded,
+            t.jobs, t.succeeded, t.claims, t.retries, t.lease_expired, t.rolled_back, t.dead,
+            t.cancelled, t.discarded,
         )  # fmt: skip
         times = (t.waited_p50_ms, t.waited_p95_ms, t.ran_p50_ms, t.ran_p95_ms)
         rate = "-" if t.throughput is None else f"{t.throughput:.1f}"

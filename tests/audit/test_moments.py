@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from sql_audit import moments
 from sql_audit.cli import audit
@@ -49,12 +50,23 @@ def one_at_a_time(writer: StreamWriter, mirror: Mirror) -> None:
     auditlog.drain(mirror)
 
 
+def call(database: Database, *arguments: str) -> Result:
+    url = database.address.render_as_string(hide_password=False)
+    return CliRunner().invoke(audit, [*arguments, "--audit", url])
+
+
+def said(database: Database, *arguments: str) -> str:
+    result = call(database, *arguments)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
 @pytest.mark.parametrize(
     "at_ms, running, waiting",
     [(-1, "", ""), (0, "a", "bcd"), (99, "a", "bcd"), (150, "b", "cd"), (250, "b", "c"),
      (350, "c", "b")],
 )  # fmt: skip
-def test_what_was_at_a_moment(
+def test_a_moment_is_told_by_who_ran_and_who_waited(
     one_at_a_time: None, database: Database, at_ms: int, running: str, waiting: str
 ) -> None:
     moment = moments.at(database.readers, QUEUE, T0 + at_ms)
@@ -65,7 +77,7 @@ def test_what_was_at_a_moment(
         assert moment.scopes["tenant=acme"] == (1, [running])
 
 
-def test_a_moment_that_the_log_does_not_know_is_named(
+def test_a_moment_outside_the_log_is_told_as_such(
     one_at_a_time: None, writer: StreamWriter, database: Database
 ) -> None:
     """That nothing is told of it does not mean that nothing was."""
@@ -77,9 +89,8 @@ def test_a_moment_that_the_log_does_not_know_is_named(
     assert "begins at 2026-11-21" in caveats(first - 1)
     assert (caveats(first), caveats(writer.now_ms)) == ("", "")
     assert f"ends at {readable(writer.now_ms)}" in caveats(writer.now_ms + 1)
-    url = database.address.render_as_string(hide_password=False)
-    said = CliRunner().invoke(audit, ["at", "2036-01-01", "--queue", QUEUE, "--audit", url]).output
-    assert f"the log of queue {QUEUE} ends at" in said
+    told = said(database, "at", "2036-01-01", "--queue", QUEUE)
+    assert f"the log of queue {QUEUE} ends at" in told
 
 
 @pytest.mark.parametrize("knows", ["nothing", "the beginning", "all jobs but b"])
@@ -117,9 +128,8 @@ def test_jobs_that_redis_forgot_waited_until_then(
     (answer,) = moments.why(database.readers, "b", QUEUE)
     wait = answer.waits[-1]
     assert (wait.claim, wait.ended, wait.until_ms) == (None, answer.state, until)
-    url = database.address.render_as_string(hide_password=False)
-    said = CliRunner().invoke(audit, ["why", "b", "--audit", url]).output
-    assert "until Redis forgot it" in said
+    told = said(database, "why", "b")
+    assert "until Redis forgot it" in told
 
     writer.now_ms += 500
     b = ["b", 1, None, "ready", "send", "normal", 3, 3, "d", T0, 1, 0, 0, 0, None, LANE]
@@ -146,12 +156,13 @@ def test_a_job_that_was_cancelled_waited_until_then(
     (wait,) = answer.waits
     assert (wait.waited_ms, wait.claim, wait.ended) == (200, None, "cancelled")
     assert wait.held_back_by == "tenant=acme"
-    url = database.address.render_as_string(hide_password=False)
-    said = CliRunner().invoke(audit, ["why", "d", "--audit", url]).output
-    assert "until it was cancelled; held back by tenant=acme" in said
+    told = said(database, "why", "d")
+    assert "until it was cancelled; held back by tenant=acme" in told
 
 
-def test_what_a_job_waited_for(one_at_a_time: None, database: Database) -> None:
+def test_a_wait_is_told_with_how_long_each_scope_was_full_and_by_whom(
+    one_at_a_time: None, database: Database
+) -> None:
     (answer,) = moments.why(database.readers, "c")
 
     (wait,) = answer.waits
@@ -195,10 +206,9 @@ def test_of_several_rates_the_one_that_held_a_job_back_is_named(
         "task@1s=send": 500,
         "tenant@60s=acme": 17_500,
     }
-    url = database.address.render_as_string(hide_password=False)
-    said = CliRunner().invoke(audit, ["why", "d", "--audit", url]).output
-    assert "held back by tenant@60s=acme; " in said
-    assert "tenant@60s=acme ≤ 3 per 60 s: spent for 17.5 s" in said
+    told = said(database, "why", "d")
+    assert "held back by tenant@60s=acme; " in told
+    assert "tenant@60s=acme ≤ 3 per 60 s: spent for 17.5 s" in told
 
 
 def test_a_job_that_still_waits_waits_behind_who_holds_its_scopes(
@@ -214,30 +224,60 @@ def test_a_job_that_still_waits_waits_behind_who_holds_its_scopes(
     ]
 
 
-def test_a_job_that_nobody_knows(one_at_a_time: None, database: Database) -> None:
+def test_why_of_a_job_that_nobody_knows_is_an_error(
+    one_at_a_time: None, database: Database
+) -> None:
     with pytest.raises(HistoryUnknown):
         moments.why(database.readers, "ghost")
 
 
-def test_the_commands(one_at_a_time: None, database: Database) -> None:
-    def said(*arguments: str) -> str:
-        url = database.address.render_as_string(hide_password=False)
-        result = CliRunner().invoke(audit, [*arguments, "--audit", url])
-        assert result.exit_code == 0, result.output
-        return result.output
+def test_why_names_the_full_scope_and_who_held_it(one_at_a_time: None, database: Database) -> None:
+    told = said(database, "why", "c")
+    document = json.loads(said(database, "why", "c", "--json"))
 
-    assert "tenant=acme ≤ 1: full for 300 ms, 2 claims of others, the last a, b" in said("why", "c")
-    assert json.loads(said("why", "c", "--json"))["jobs"][0]["waits"][0]["claim"] == 1
-    moment = said("at", str(T0 + 150), "--queue", QUEUE)
-    assert "under task=send ≤ 2, tenant=acme ≤ 1, queue ≤ 9" in moment
-    assert "tenant=acme: 1 of 1" in moment
-    assert "2 waiting" in moment
-    document = json.loads(said("at", str(T0 + 150), "--queue", QUEUE, "--json"))
+    assert "tenant=acme ≤ 1: full for 300 ms, 2 claims of others, the last a, b" in told
+    assert document["jobs"][0]["waits"][0]["claim"] == 1
+
+
+def test_at_says_who_ran_who_waited_and_who_held_which_scope(
+    one_at_a_time: None, database: Database
+) -> None:
+    told = said(database, "at", str(T0 + 150), "--queue", QUEUE)
+    document = json.loads(said(database, "at", str(T0 + 150), "--queue", QUEUE, "--json"))
+
+    assert "under task=send ≤ 2, tenant=acme ≤ 1, queue ≤ 9" in told
+    assert "tenant=acme: 1 of 1" in told
+    assert "2 waiting" in told
     assert document["scopes"]["tenant=acme"] == {"cap": 1, "holders": ["b"]}
-    assert "under task=send ≤ 2, tenant=acme ≤ 1" in said("history", "c")
 
 
-def test_the_everyday_views(one_at_a_time: None, database: Database) -> None:
+def test_at_takes_the_only_queue_of_the_log_and_asks_which_of_several(
+    one_at_a_time: None,
+    writer: StreamWriter,
+    make_mirror: Callable[..., Mirror],
+    database: Database,
+) -> None:
+    moment = str(T0 + 150)
+    assert said(database, "at", moment) == said(database, "at", moment, "--queue", QUEUE)
+
+    StreamWriter(writer.source, "other").life("x")
+    auditlog.drain(make_mirror("other"))
+    result = call(database, "at", moment)
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "name one with --queue" in result.stderr
+    assert f"{QUEUE}, other" in result.stderr
+
+
+def test_history_shows_the_caps_that_a_claim_was_under(
+    one_at_a_time: None, database: Database
+) -> None:
+    assert "under task=send ≤ 2, tenant=acme ≤ 1" in said(database, "history", "c")
+
+
+def test_the_views_count_successes_lanes_workers_and_holders(
+    one_at_a_time: None, database: Database
+) -> None:
     def view(name: str) -> list[dict[str, object]]:
         return auditlog.rows(database, f"SELECT * FROM {name} ORDER BY 1, 2")
 

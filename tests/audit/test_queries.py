@@ -35,13 +35,15 @@ def test_a_report_counts_and_measures(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     hundred_claims(writer)
-    enqueue(writer, "bad", "lost", task="resize")
+    enqueue(writer, "bad", "lost", "given-back", task="resize")
     fence = writer.jobs("claimed", ["bad", 1], ["lost", 1])
     error = {"type": "ValueError", "message": "no"}
     writer.jobs("retried", ["bad", fence, None, 1, error])
     writer.jobs("lease_expired", ["lost", fence, "w-1", 1, "ready"], by="w-2")
     fence = writer.jobs("claimed", ["bad", 2])
     writer.jobs("died", ["bad", fence, "attempts", 2, error])
+    fence = writer.jobs("claimed", ["given-back", 1])
+    writer.jobs("rolled_back", ["given-back", fence, None, "shutdown"])
     auditlog.drain(mirror)
 
     report = queries.report(database.readers, queue=QUEUE)
@@ -51,11 +53,12 @@ def test_a_report_counts_and_measures(
     assert (send.waited_p50_ms, send.waited_p95_ms) == (50, 95)
     assert (send.ran_p50_ms, send.ran_p95_ms) == (100, 190)
     assert send.throughput == pytest.approx(100 / 0.3)
-    assert (resize.jobs, resize.claims, resize.retries) == (2, 3, 1)
-    assert (resize.lease_expired, resize.dead, resize.succeeded) == (1, 1, 0)
+    assert (resize.jobs, resize.claims, resize.retries) == (3, 4, 1)
+    assert (resize.lease_expired, resize.rolled_back) == (1, 1)
+    assert (resize.dead, resize.succeeded) == (1, 0)
     assert resize.throughput is None
     assert [(s.job_id, s.ran_ms) for s in report.slowest[:2]] == [("j100", 200), ("j099", 198)]
-    assert (report.jobs, report.claims, report.dead) == (102, 103, 1)
+    assert (report.jobs, report.claims, report.dead) == (103, 104, 1)
     (mark,) = report.watermarks
     assert mark.number == writer.seq
     assert "complete through epoch" in str(mark)
@@ -158,6 +161,7 @@ def test_report_prints_tables_or_json(log: str) -> None:
     document = call("report", "--audit", log, "--json")
 
     assert table.exit_code == 0, table.output
+    assert "rolled back" in table.output
     assert "waited p50" in table.output
     assert "slowest" in table.output
     (task,) = json.loads(document.stdout)["tasks"]
