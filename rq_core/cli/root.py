@@ -42,7 +42,7 @@ PLUGINS: Final = "rq_core.plugins"
 
 PLUGIN_HELP: Final = {
     "audit": "Mirror the queues' events into SQL, and ask it.",
-    "demo": "Hash thousands of files, kill a worker, prove each was done once.",
+    "demo": "Hash the files of Python's library, kill a worker, prove each was done once.",
 }
 """What --help says of the commands that come with rq-core, so that it need not import them."""
 
