@@ -62,6 +62,7 @@ elseif room then
   limit = math.min(limit, room)
 end
 
+-- Only so that a key of another type is an error here, before the first write, and not after it.
 redis.call('HLEN', jobs)
 redis.call('ZCARD', dead)
 list_lengths = lengths()

@@ -15,6 +15,7 @@ if refusal then
   return refusal
 end
 local held, refusals = read_held()
+-- Only so that a key of another type is an error here, before the first write, and not after it.
 redis.call('HLEN', jobs)
 redis.call('ZCARD', scheduled)
 

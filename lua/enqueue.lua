@@ -1,9 +1,9 @@
 --[[ enqueue: a producer hands over jobs. All new ones are accepted together; an id that is live is a duplicate, and
 what happens to a job whose scopes are full is said with it.
 
-FULL is empty (it waits), or rules: `discard|SCOPE|N` and `reject|SCOPE|N` for a scope that is full, counting what holds it
-and what waits in the job's lane, and `most|N` for how many may wait in the lane. N is the cap in the producer's code, for
-as long as no worker has stored one; it may be left out.
+FULL, which comes in KINDS, is empty (the job waits), or rules: `discard|SCOPE|N` and `reject|SCOPE|N` for a scope that is
+full, counting what holds it and what waits in the job's lane, and `most|N` for how many may wait in the lane. N is the cap
+in the producer's code, for as long as no worker has stored one; it may be left out.
 
 KINDS says once what many jobs of the call have in common (see include/kinds.lua); KIND is a place in it, from 1.
 
@@ -46,6 +46,7 @@ for i = 1, each_count do
   end
 end
 local live = read_many(state, ids)
+-- Only so that a key of another type is an error here, before the first write, and not after it.
 redis.call('HLEN', jobs)
 lengths()
 local next_due = earliest_due(0)

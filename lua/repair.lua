@@ -35,6 +35,7 @@ for i = 1, each_count do
   names[i] = (kind == 'waiting' or kind == 'holder') and name:match('[^|]*$') or name
 end
 local lines, held = read_many(state, names), read_many(slots, names)
+-- Only so that a key of another type is an error here, before the first write, and not after it.
 redis.call('HLEN', jobs)
 for _, key in ipairs({dead, expiring, scheduled, leases, waiting, open, blocked, holders, fair}) do
   redis.call('ZCARD', key)

@@ -20,6 +20,7 @@ for i = 1, each_count do
   ids[i] = each(i)
 end
 local held = read_many(state, ids)
+-- Only so that a key of another type is an error here, before the first write, and not after it.
 redis.call('ZCARD', dead)
 lengths()
 local sleeping = wake_is_empty()

@@ -47,6 +47,7 @@ for i = 1, each_count do
   names[#names + 1] = job.lane
 end
 local held = read_many(state, ids)
+-- Only so that a key of another type is an error here, before the first write, and not after it.
 redis.call('HLEN', jobs)
 redis.call('ZCARD', dead)
 lengths()

@@ -11,6 +11,7 @@ local claimable, earlier = false, false
 local next_due, sleeping
 
 local function prepare_ends()
+  -- Only so that a key of another type is an error here, before the first write, and not after it.
   redis.call('HLEN', jobs)
   redis.call('ZCARD', dead)
   lengths()
@@ -18,7 +19,7 @@ local function prepare_ends()
   sleeping = wake_is_empty()
 end
 
---- The claim of a job is over, whatever becomes of the job. Its slots are free once everything is put back.
+--- The claim of a job is over, whatever becomes of the job. Its places in scopes are free once everything is put back.
 local function end_claim(id, job)
   ended[#ended + 1] = id
   release(job.lane, id)
@@ -60,7 +61,7 @@ local function make_dead(id, job, at, why)
   write_later(id, job, 'dead', at)
 end
 
---- Free the slots and look at what may be served now: the last thing to decide.
+--- Free the places and look at what may be served now: the last thing to decide.
 local function settle_lanes()
   free_slots()
   claimable = frees_queue(#ended) or opened or claimable

@@ -447,7 +447,7 @@ end
 --- Slots to free, once everything is put back: lane names, and ids of their jobs.
 local freed_lanes, freed_ids = {}, {}
 
---- The claim of a job ends: its slots will be free.
+--- The claim of a job ends: its places in scopes will be free.
 local function release(lane_name, id)
   if lane_name then
     freed_lanes[#freed_lanes + 1], freed_ids[#freed_ids + 1] = lane_name, id

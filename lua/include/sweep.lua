@@ -142,7 +142,7 @@ local function forget_old()
   end
 end
 
---- Everything was put back: slots become free, rates have room again, and what they kept waiting may come. Returns
+--- Everything was put back: places become free, rates have room again, and what they kept waiting may come. Returns
 --- whether changes of limits are left for the next claim.
 local function let_resume()
   free_slots()
