@@ -193,8 +193,9 @@ $ rq-core acl producer --queue 'mail*'
 ACL SETUSER rq-core-producer reset on >PASSWORD ~rqc:queues ~rqc:{{mail*}}:meta …
 ```
 
-Put a password in the place of `PASSWORD`, run it as an administrator, say `ACL SAVE` or `CONFIG REWRITE`, and name the
-user in the URL: `rediss://rq-core-producer:PASSWORD@host:6379/0`. A worker with `--audit` starts a mirror with its own
+Put a password in the place of `PASSWORD`, give it to an administrator's `redis-cli` (by a pipe, or at its prompt: a
+shell would take `>` and `|` for its own), say `ACL SAVE` or `CONFIG REWRITE`, and name the user in the URL:
+`rediss://rq-core-producer:PASSWORD@host:6379/0`. A worker with `--audit` starts a mirror with its own
 URL; with users apart, run `rq-core audit run` beside it instead. Run the command again after an upgrade: scripts may
 need other rights.
 """

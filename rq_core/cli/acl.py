@@ -19,7 +19,8 @@ from rq_core.cli.options import prefix_option
 def acl(role: str, pattern: str, user: str | None, prefix: str) -> None:
     """Print the command that makes a user of Redis with the least rights of a role.
 
-    Put a password in the place of PASSWORD. Nothing is sent to a server.
+    Put a password in the place of PASSWORD, and give it to redis-cli by a pipe or at its prompt. Nothing
+    is sent to a server.
     """
     given = rights.rules(role, prefix=prefix, queue=pattern)
     words = ["ACL", "SETUSER", user or f"rq-core-{role}", "reset", "on", ">PASSWORD", *given]
