@@ -500,9 +500,9 @@ class Worker:
             claims = self._claims(line)
             if claims or line.finished:
                 break
-            # There is nothing to send first.
-            self._begin_arrived()
             self._news.clear()
+            # There is nothing to send first. What cannot be begun, or ends at once, is news.
+            self._begin_arrived()
             await self._news.wait()
         else:
             return

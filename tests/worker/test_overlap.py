@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rq_core import GiveUp, functions
+from rq_core import GiveUp, functions, watcher
 from rq_core.app import App
 from rq_core.job import Claim
 from rq_core.wire import AsyncPoolWire, Meanwhile
@@ -121,6 +121,27 @@ async def test_an_idle_worker_begins_a_job_before_it_does_anything_else(
             assert events[:2] == ["claim", "begin"]
             assert set(events[2:]) <= {"wait", "complete"}
     await app.aclose()
+
+
+async def test_what_an_idle_worker_gives_back_is_reported_at_once(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That it could not be begun was forgotten, and told with whatever the worker did next: after seconds of idling."""
+    monkeypatch.setattr(watcher, "LOOK_MAX", 3600.0)
+    app.queue("q", lease=3600.0)
+
+    @app.task(queue="q")
+    async def known() -> None: ...
+
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=10))
+    known.enqueue()
+
+    async with working(worker):
+        await wait_until_async(lambda: worker.stats.completed == 1, "the first is done")
+        await wait_until_async(lambda: not worker._active(), "the worker is idle")
+        handle = app.enqueue("q", "unknown")
+
+        await wait_until_async(lambda: handle.state() == "scheduled", "it is given back")
 
 
 async def test_jobs_that_run_long_hold_up_no_others(app: App) -> None:
