@@ -148,9 +148,13 @@ class AsyncClient:
         queue: str | None = None
         batch: dict[str, tuple[NewJob, asyncio.Future[Accepted]]] = {}
         rest = []
-        for each in self._waiting:
+        for place, each in enumerate(self._waiting):
+            if len(batch) == ENQUEUE_CHUNK:
+                # Looked at by each call, those that wait would take the square of their number.
+                rest += self._waiting[place:]
+                break
             job = each[0]
-            fits = queue in (None, job.queue) and len(batch) < ENQUEUE_CHUNK
+            fits = queue in (None, job.queue)
             if fits and job.id not in batch and job.id not in self._under_way:
                 queue = job.queue
                 batch[job.id] = each
