@@ -397,6 +397,9 @@ def _words(error: BaseException) -> str:
     for sign, advice in _TLS_ADVICE.items():
         if sign in text:
             return f"{advice} ({text})"
+    if "Protocol error: unauthenticated" in text:
+        # What a server that asks for a password says to a command of more than ten words.
+        return f"NOAUTH Authentication required ({text})"
     prefix = _PREFIXES.get(type(error))
     return text if prefix is None or text.startswith(prefix) else f"{prefix} {text}"
 

@@ -11,7 +11,7 @@ from rq_core import errors
 from rq_core.aio import AsyncClient
 from rq_core.answers import Accepted
 from rq_core.client import Client
-from rq_core.job import NewJob
+from rq_core.job import NewJob, profile
 from rq_core.machine import State
 from rq_core.operations import Operations
 from rq_core.plans import Call, Patience
@@ -695,6 +695,18 @@ def test_a_wrong_password_is_said_at_once(start_redis: Callable[..., Any]) -> No
         with Client(url, sleep=seen.append) as client, wrong:
             client.handshake("q")
     assert seen == []
+
+
+def test_a_password_that_is_set_later_is_asked_for_too(start_redis: Callable[..., Any]) -> None:
+    """To a long command, without a greeting before it, Redis answers otherwise: that read as a damaged queue."""
+    server = start_redis()
+    with Client(server.url) as client, server.client() as control:
+        client.enqueue([NewJob("a", "q", profile("t"), "{}")])
+        control.config_set("requirepass", "right")
+        control.client_kill_filter(_type="normal", skipme=True)
+
+        with pytest.raises(errors.ServerUnsuitable, match="NOAUTH"):
+            client.enqueue([NewJob("b", "q", profile("t"), "{}")])
 
 
 def test_losing_a_connection_is_not_an_answer(lossy: LossySeed) -> None:
