@@ -33,7 +33,7 @@ from rq_core.caps import Cap, Rate
 from rq_core.connections import Connections
 from rq_core.declared import Declared
 from rq_core.durations import Duration, ms_of, seconds_of
-from rq_core.errors import InvalidOption, PayloadTooLarge, RqCoreError
+from rq_core.errors import InvalidOption, PayloadTooLarge
 from rq_core.handle import JobHandle, handle_of
 from rq_core.ids import JobIds
 from rq_core.job import NewJob, Profile
@@ -373,7 +373,7 @@ class App:
         async def send() -> None:
             try:
                 parts.append(await client.enqueue(chunk))
-            except RqCoreError as error:
+            except Exception as error:
                 parts.append(getattr(error, "accepted", Accepted(())))
                 raise
             finally:
@@ -385,7 +385,7 @@ class App:
                 if len(chunk) == _ASYNC_CHUNK:
                     await send()
             await send()
-        except RqCoreError as error:
+        except Exception as error:
             error.accepted = Accepted.sum(parts)  # type: ignore[attr-defined]
             raise
         return Accepted.sum(parts)

@@ -74,6 +74,7 @@ class Operations(Reads, Mirroring):
 
         One chunk is on its way at a time; the next is made ready meanwhile. An error that stops it half-way carries
         what was accepted before in ``accepted``.
+        Raises InvalidOption for what is no job.
         """
         parts: list[Accepted] = []
         calls = Ahead(starmap(self.enqueue_call, _chunks(jobs)))
@@ -81,7 +82,7 @@ class Operations(Reads, Mirroring):
             for call in calls:
                 call.meanwhile = calls.prepare
                 parts.append((yield from self.one(call)))
-        except errors.RqCoreError as error:  # The generator of the jobs may raise, too.
+        except Exception as error:  # Also whatever the generator of the jobs raises.
             error.accepted = Accepted.sum(parts)  # type: ignore[attr-defined]
             raise
         return Accepted.sum(parts)
@@ -260,6 +261,13 @@ def _chunks(jobs: Iterable[NewJob]) -> Iterable[tuple[str, list[NewJob]]]:
     """Jobs by queue, in chunks bounded in number and bytes; order within a queue is kept."""
     waiting: dict[str, _Chunk] = {}
     for job in jobs:
+        given: object = job
+        if not isinstance(given, NewJob):
+            raise errors.InvalidOption(
+                option="jobs",
+                value=type(given),
+                must="must be jobs, each as task.job(…) or app.job(…) makes it",
+            )
         queue = job.queue
         chunk = waiting.get(queue)
         if chunk is not None and chunk.jobs[0].spec_max != job.spec_max:

@@ -13,6 +13,7 @@ from rq_core import (
     App,
     ArgumentsInvalid,
     AuditNotConfigured,
+    InvalidOption,
     PayloadTooLarge,
     QueueFull,
     ServerUnavailable,
@@ -130,6 +131,45 @@ async def test_an_async_generator_that_fails_half_way_says_what_was_accepted(
 
     assert len(caught.value.accepted.ids) == 1_000  # type: ignore[attr-defined]
     assert app.client.counts("notes").ready["normal"] == 1_000
+
+
+def test_whatever_stops_a_generator_says_what_was_accepted(app: App, task: Noted) -> None:
+    """An error of the producer's own data is the one that it has to go on from."""
+
+    def generate() -> Iterator[NewJob]:
+        for n in range(600):
+            yield task.job(n)
+        int("?")
+
+    with pytest.raises(ValueError, match="invalid literal") as caught:
+        app.enqueue_many(generate())
+
+    assert len(caught.value.accepted.ids) == 500  # type: ignore[attr-defined]
+    assert app.client.counts("notes").ready["normal"] == 500
+
+
+async def test_whatever_stops_an_async_generator_says_what_was_accepted(
+    app: App, task: Noted
+) -> None:
+    async def generate() -> AsyncIterator[NewJob]:
+        for n in range(1_200):
+            yield task.job(n)
+        int("?")
+
+    with pytest.raises(ValueError, match="invalid literal") as caught:
+        await app.enqueue_many_async(generate())
+    await app.aclose()
+
+    assert len(caught.value.accepted.ids) == 1_000  # type: ignore[attr-defined]
+
+
+def test_what_is_no_job_is_refused_and_said(app: App, task: Noted) -> None:
+    """A handle, a mapping of arguments, or a job that is not in a list."""
+    for jobs in ([task.job(1), task.enqueue(2)], [{"n": 1}], task.job(1)):
+        with pytest.raises(InvalidOption, match=r"jobs=.* must be jobs, each as task\.job"):
+            app.enqueue_many(jobs)  # type: ignore[arg-type]
+
+    assert app.client.counts("notes").ready["normal"] == 1
 
 
 def test_a_producer_needs_only_names(app: App, redis_url: str) -> None:
