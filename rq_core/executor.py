@@ -144,7 +144,7 @@ class Executor:
         try:
             arguments = task.arguments.load(args_json)
             lane = task.lane_of_claim(claim.queue, claim.lane, arguments)
-        except Exception as error:  # noqa: BLE001 - a model's own checks, or a key's function, may raise anything
+        except BaseException as error:  # noqa: BLE001 - a model's own checks, or a key's function: also SystemExit
             self._refuse(claim, "rollback", "unknown_arguments", error)
             return None
         if lane is not None:

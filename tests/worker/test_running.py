@@ -510,11 +510,12 @@ async def test_an_async_handler_that_ignores_the_end_is_given_back_all_the_same(
     await wait_until_async(lambda: witness.lines("tidied"), "the handler came to its end")
 
 
+@pytest.mark.parametrize("n", [-1, -2], ids=["error", "exit"])
 async def test_a_check_of_arguments_that_breaks_gives_the_job_back_and_harms_no_other(
-    app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
+    app: App, client: Client, run_worker: RunWorker, witness: crew.Witness, n: int
 ) -> None:
     other = App(app.redis_url)
-    bad = other.enqueue("crew", "counting", {"count": {"n": -1}})
+    bad = other.enqueue("crew", "counting", {"count": {"n": n}})
     good = other.enqueue("crew", "counting", {"count": {"n": 1}})
     other.close()
 
