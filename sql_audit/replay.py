@@ -323,6 +323,9 @@ class Replay:
         return any(after < entry < before for after, before in self._orphaned)
 
     def _lost(self, row: EventRow, after: OutboxId, jobs: int, says: str) -> None:
+        if self._before_cut:
+            # What is counted, and the entry that is named, are of jobs that are still there.
+            says = f"{says} (of what the prune left)"
         at = OutboxId(row[1], row[2])
         self.losses.append(Loss(at, row[5], after, self._forgotten, jobs, says))
         self._forgotten = 0

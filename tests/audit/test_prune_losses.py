@@ -110,6 +110,7 @@ def test_a_log_with_orphans_and_losses_is_pruned_and_proven(
     assert "forgotten" not in states(database)
     (loss,) = result.losses
     assert f"{len(left)} events up to" in loss.says
+    assert loss.says.endswith(" (of what the prune left)")
     # What orphans are left belong to jobs that are alive.
     assert {row["job_id"] for row in left if row["job_id"]} <= states(database).keys()
 
@@ -119,9 +120,16 @@ def test_a_log_with_orphans_and_losses_is_pruned_and_proven(
     seasons.run(60)
     assert list(states(database).values()).count("lost") == alive > 0
 
+    flushed = verify(database).queues[QUEUE].losses[-1]
+    assert flushed.jobs == alive
+    assert "prune" not in flushed.says, "it lies behind the cut"
+
     second = seasons.prune()
 
-    assert_agree(seasons.client, database, Verdict.HOLDS, pruned=True)
+    result = assert_agree(seasons.client, database, Verdict.HOLDS, pruned=True)
+    flushed = result.losses[-1]
+    assert flushed.jobs < alive
+    assert flushed.says.endswith(" (of what the prune left)")
     assert second.jobs >= alive
     assert "lost" not in states(database).values()
     seasons.run(30)
