@@ -295,7 +295,7 @@ def main() -> int:
             "",
             "# Everyday questions to a long log",
             "",
-            "How long the queries of [README.md](README.md#everyday-queries) and three commands take, and by which plan.",
+            "How long the queries of [README.md](README.md#everyday-queries) and three commands take; and the plans.",
             "",
             "Three queues in six days (`tests/support/long_log.py`), brought into each database by the mirror itself,",
             f"and analysed in PostgreSQL. The first time, and the median of {REPEATS} after it.",
