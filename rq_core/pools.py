@@ -108,7 +108,10 @@ class AsyncPool:
         """See Pool.disconnect."""
         connections = (*self._idle, *self.busy)
         self._idle = []
-        await asyncio.gather(*(connection.disconnect() for connection in connections))
+        ends = (connection.disconnect() for connection in connections)
+        for error in await asyncio.gather(*ends, return_exceptions=True):
+            if error is not None:
+                raise error
 
 
 def _made_by(source: Any, busy: set[Any]) -> Any:

@@ -138,3 +138,22 @@ async def test_a_connection_whose_greeting_broke_off_is_greeted_anew(
 
     assert "just reset" in str(refusal)
     assert " db=3 " in found
+
+
+async def test_one_connection_that_cannot_be_closed_keeps_none_open(valkey_url: str) -> None:
+    wire = AsyncPoolWire(valkey_url)
+    first, second = await wire._pool.take(), await wire._pool.take()
+    close = first.disconnect
+
+    async def stumble(**_how: object) -> None:
+        await close(nowait=True)
+        raise RuntimeError("it stumbled")
+
+    first.disconnect = stumble
+    for connection in (first, second):
+        wire._pool.give_back(connection)
+
+    with pytest.raises(RuntimeError, match="stumbled"):
+        await wire.close()
+
+    assert not second.is_connected
