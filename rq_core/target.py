@@ -35,7 +35,7 @@ def load_app(target: str) -> App:
             raise InvalidOption(
                 option="target",
                 value=target,
-                must=f"must be module:app; there is no module {missing}",
+                must=f"must be module:app; there is no module {missing} in {here}, nor an installed one",
             ) from None
         raise TargetBroken(
             module=module_name,

@@ -125,7 +125,7 @@ def _weights(_ctx: click.Context, _param: click.Parameter, text: str) -> dict[st
 @verbose_option
 @click.pass_context
 def worker(ctx: click.Context, /, target: str, **given: Any) -> None:
-    """Run the jobs of the tasks of MODULE:APP until SIGTERM or Ctrl-C.
+    """Run the jobs of the tasks of MODULE:APP (APP is app if left out) until SIGTERM or Ctrl-C.
 
     The module is imported with the current directory first on the path.
     """

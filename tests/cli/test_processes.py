@@ -183,14 +183,15 @@ def test_worker_runs_what_the_command_line_enqueued(
     assert "worker started" in {json.loads(line)["message"] for line in done.stderr.splitlines()}
 
 
-def test_worker_without_a_server_or_app_says_so(
+def test_a_module_that_is_not_there_is_told_with_where_it_was_looked_for(
     project: Path, shell: Callable[..., "subprocess.CompletedProcess[str]"]
 ) -> None:
     done = shell("worker", "task:app", cwd=project)
 
     assert done.returncode == 2
     assert done.stderr == (
-        "rq-core: target='task:app' is not valid: must be module:app; there is no module task.\n"
+        "rq-core: target='task:app' is not valid: must be module:app; there is no module task in "
+        f"{project}, nor an installed one.\n"
     )
 
 
