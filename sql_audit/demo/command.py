@@ -134,6 +134,8 @@ def _perform(
             deed = _work(stage, files, workers)
         except BaseException:
             _show_log(stage.log)
+            if keep:
+                _show_keys(place, stage, own=redis_url is None)
             raise
         report = queries.report(engine, stage.queue)
         print_report(report)
@@ -151,7 +153,7 @@ def _perform(
             f" {outcome.again_ms / 1000:.1f} s after the kill."
         )
         if keep:
-            _show_keys(place, url, audit, stage.queue)
+            _show_keys(place, stage, own=redis_url is None)
         else:
             stage.forget()
     database.close()
@@ -216,9 +218,11 @@ def _show_log(log: Path) -> None:
             click.echo(f"  {line}", err=True)
 
 
-def _show_keys(place: Path, url: str, audit: str, queue: str) -> None:
+def _show_keys(place: Path, stage: Stage, *, own: bool) -> None:
     click.echo(f"Kept in {place}. Look inside:")
+    url = stage.redis_url
     if url.startswith("unix:"):
         click.echo(f"  redis-cli -s {url.removeprefix('unix://').partition('?')[0]} --scan")
-    click.echo(f"  rq-core audit report --audit {audit} --queue {queue}")
-    click.echo(f"  rq-core server stop --directory {place / 'server'}")
+    click.echo(f"  rq-core audit report --audit {stage.audit_url} --queue {stage.queue}")
+    if own:
+        click.echo(f"  rq-core server stop --dir {place / 'server'}")
