@@ -8,34 +8,7 @@ from typing import Final
 import click
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "at": (
-        "moments:at_command",
-        "What was running and waiting at TIME (UTC, or Unix ms), and who held which scope.",
-    ),
-    "head": (
-        "prove:head",
-        "The head of each queue's chain, to be kept where nobody who writes to the log can write.",
-    ),
-    "history": ("events:history", "Everything that happened to JOB, oldest first."),
-    "migrate": ("mirror:migrate", "Create the tables, or bring them to this release's schema."),
-    "off": (
-        "mirror:off",
-        "Give QUEUE's audit trail up: its events are no longer kept for SQL.",
-    ),
-    "prune": ("prune:prune", "Remove jobs that ended long ago, whole."),
-    "report": (
-        "report:report",
-        "Per queue and task: jobs, claims, retries, deaths, times and throughput.",
-    ),
-    "restore": (
-        "restore:restore",
-        (
-            "List what a loss left to be done: jobs that SQL knows as live or lost and Redis does not"
-            " have, and jobs that SQL saw finish and that will run again."
-        ),
-    ),
     "run": ("mirror:run", "Mirror the queues' events into SQL until stopped."),
-    "tail": ("events:tail", "The last events of a queue."),
     "verify": (
         "prove:verify",
         (
@@ -43,9 +16,36 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
             " exceeded, every step legal, nothing changed afterwards."
         ),
     ),
+    "head": (
+        "prove:head",
+        "The head of each queue's chain, to be kept where nobody who writes to the log can write.",
+    ),
+    "history": ("events:history", "Everything that happened to JOB, oldest first."),
     "why": ("moments:why", "What JOB waited for, each time, and behind whom."),
+    "at": (
+        "moments:at_command",
+        "What was running and waiting at TIME (UTC, or Unix ms), and who held which scope.",
+    ),
+    "report": (
+        "report:report",
+        "Per queue and task: jobs, claims, retries, deaths, times and throughput.",
+    ),
+    "tail": ("events:tail", "The last events of a queue."),
+    "restore": (
+        "restore:restore",
+        (
+            "List what a loss left to be done: jobs that SQL knows as live or lost and Redis does not"
+            " have, and jobs that SQL saw finish and that will run again."
+        ),
+    ),
+    "prune": ("prune:prune", "Remove jobs that ended long ago, whole."),
+    "migrate": ("mirror:migrate", "Create the tables, or bring them to this release's schema."),
+    "off": (
+        "mirror:off",
+        "Give QUEUE's audit trail up: its events are no longer kept for SQL.",
+    ),
 }
-"""Name → where it is defined in this package, and the first sentence of what it says of itself."""
+"""Name → where it is defined in this package, and the first sentence of what it says of itself; in the order of use."""
 
 
 class Audit(click.Group):
@@ -61,11 +61,8 @@ class Audit(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the list of commands from what is known without importing them."""
-        limit = formatter.width - 6 - max(map(len, self.commands))
         with formatter.section("Commands"):
-            formatter.write_dl(
-                [(name, known.get_short_help_str(limit)) for name, known in self.commands.items()]
-            )
+            formatter.write_dl([(name, says) for name, (_, says) in COMMANDS.items()])
 
 
 # click lists its commands, and guesses which one was meant, from these stand-ins.
