@@ -2,6 +2,9 @@
 
 redis-py makes the connections, and could keep them, too. But its pools lock, retry, record metrics and dispatch events
 whenever a connection is taken or given back, and every exchange takes one: that was half of what Python does in it.
+
+Where all connections that the URL allows are in use (redis-py allows 100 if it says nothing), whoever needs one waits
+in line, for as long as the line moves.
 """
 
 from __future__ import annotations
@@ -9,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
+from collections import deque
 from typing import Any, Final
 
 import redis
@@ -23,13 +28,19 @@ _CAN_READ: Final = (
 class Pool:
     """Connections as ``source``, a pool of redis-py, makes them. Threads and forked children may share it."""
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: Any, *, wait: float) -> None:
+        """``wait``: seconds after which a line that does not move is left, with redis.ConnectionError."""
         self._source = source
+        self._wait = wait
         self._begin_process()
 
     def _begin_process(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
+        self._freed = threading.Condition(self._lock)
+        self._waiting = 0
+        self._moved = 0.0
+        """When a connection that works was given back last while others waited, on the monotonic clock."""
         self._idle: list[Any] = []
         self.busy: set[Any] = set()
         """Those that are taken."""
@@ -40,7 +51,9 @@ class Pool:
             # A forked child must not speak on its parent's connections.
             self._begin_process()
         with self._lock:
-            connection = self._idle.pop() if self._idle else _made_by(self._source, self.busy)
+            if len(self.busy) >= self._source.max_connections:
+                self._wait_for_room()
+            connection = self._idle.pop() if self._idle else _made_by(self._source)
             self.busy.add(connection)
         try:
             if not _is_ready(connection):
@@ -57,6 +70,20 @@ class Pool:
         with self._lock:
             self.busy.discard(connection)
             self._idle.append(connection)
+            if self._waiting:
+                if connection._sock is not None:  # noqa: SLF001 - see _is_ready
+                    self._moved = time.monotonic()
+                self._freed.notify()
+
+    def _wait_for_room(self) -> None:
+        """Wait until somebody gives a connection back; call it under the lock."""
+        since = time.monotonic()
+        self._waiting += 1
+        try:
+            while len(self.busy) >= self._source.max_connections:
+                self._freed.wait(_time_in_line(self._source, self._wait, max(since, self._moved)))
+        finally:
+            self._waiting -= 1
 
     def disconnect_idle(self) -> None:
         """Disconnect those that nobody uses."""
@@ -75,15 +102,22 @@ class Pool:
 class AsyncPool:
     """The same for asyncio: for one event loop."""
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: Any, *, wait: float) -> None:
+        """See Pool."""
         self._source = source
+        self._wait = wait
+        self._waiting: deque[asyncio.Future[Any]] = deque()
+        self._moved = 0.0
         self._idle: list[Any] = []
         self.busy: set[Any] = set()
 
     async def take(self) -> Any:
         """See Pool.take."""
-        connection = self._idle.pop() if self._idle else _made_by(self._source, self.busy)
-        self.busy.add(connection)
+        if len(self.busy) >= self._source.max_connections:
+            connection = await self._next_given_back()
+        else:
+            connection = self._idle.pop() if self._idle else _made_by(self._source)
+            self.busy.add(connection)
         try:
             if not await _is_ready_async(connection):
                 await self._source.ensure_connection(connection)
@@ -95,8 +129,30 @@ class AsyncPool:
 
     def give_back(self, connection: Any) -> None:
         """See Pool.give_back."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                if connection.is_connected:
+                    self._moved = time.monotonic()
+                turn.set_result(connection)
+                return
         self.busy.discard(connection)
         self._idle.append(connection)
+
+    async def _next_given_back(self) -> Any:
+        """Wait in line for a connection; it stays busy from hand to hand."""
+        since = time.monotonic()
+        turn: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            while not turn.done():
+                left = _time_in_line(self._source, self._wait, max(since, self._moved))
+                await asyncio.wait({turn}, timeout=left)
+            return turn.result()
+        except BaseException:
+            if not turn.cancel():
+                self.give_back(turn.result())
+            raise
 
     async def disconnect_idle(self) -> None:
         """See Pool.disconnect_idle."""
@@ -114,11 +170,20 @@ class AsyncPool:
                 raise error
 
 
-def _made_by(source: Any, busy: set[Any]) -> Any:
-    """Another connection, not connected yet. Raises redis.ConnectionError if the URL allows no more."""
-    if len(busy) >= source.max_connections:
-        raise redis.ConnectionError(f"all {source.max_connections} connections are in use")
+def _made_by(source: Any) -> Any:
+    """Another connection, not connected yet."""
     return source.connection_class(**source.connection_kwargs)
+
+
+def _time_in_line(source: Any, wait: float, moved: float) -> float:
+    """How long to stay in a line that moved then. Raises redis.ConnectionError if that is over."""
+    left = moved + wait - time.monotonic()
+    if left <= 0:
+        most = source.max_connections
+        raise redis.ConnectionError(
+            f"all {most} connections are in use, and none was given back for {wait:g} s"
+        )
+    return left
 
 
 def _connect_anew(connection: Any) -> None:

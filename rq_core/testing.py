@@ -149,7 +149,7 @@ class FakeWire(PoolWire):
         import fakeredis
 
         fake = fakeredis.FakeRedis(server=server, decode_responses=True, protocol=2)
-        self._pool = Pool(fake.connection_pool)
+        self._pool = Pool(fake.connection_pool, wait=SOCKET_TIMEOUT)
 
     def exchange(self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None) -> list[Any]:
         """See Wire.exchange."""
@@ -163,7 +163,7 @@ class FakeAsyncWire(AsyncPoolWire):
         import fakeredis
 
         fake = fakeredis.FakeAsyncRedis(server=server, decode_responses=True, protocol=2)
-        self._pool = AsyncPool(fake.connection_pool)
+        self._pool = AsyncPool(fake.connection_pool, wait=SOCKET_TIMEOUT)
         self._answer_within = SOCKET_TIMEOUT
 
     async def exchange(

@@ -189,7 +189,9 @@ class PoolWire:
 
     def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT) -> None:
         retry = Retry(NoBackoff(), 0)
-        self._pool = Pool(_source(redis.ConnectionPool, url, retry, answer_within))
+        self._pool = Pool(
+            _source(redis.ConnectionPool, url, retry, answer_within), wait=answer_within
+        )
 
     def exchange(self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None) -> list[Any]:
         try:
@@ -266,7 +268,9 @@ class AsyncPoolWire:
 
     def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT) -> None:
         retry = AsyncRetry(NoBackoff(), 0)
-        self._pool = AsyncPool(_source(redis.asyncio.ConnectionPool, url, retry, answer_within))
+        self._pool = AsyncPool(
+            _source(redis.asyncio.ConnectionPool, url, retry, answer_within), wait=answer_within
+        )
         self._answer_within = answer_within
 
     async def exchange(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ import redis
 from rq_core.plans import Unsent
 from rq_core.wire import AsyncPoolWire, PoolWire
 from tests.support.forked import forked
-from tests.support.wait import wait_until_async
+from tests.support.wait import wait_until, wait_until_async
 
 KINDS = pytest.mark.parametrize("kind", [PoolWire, AsyncPoolWire])
 
@@ -66,7 +68,7 @@ async def test_nothing_is_sent_to_a_server_that_has_ended_the_connection(
 async def test_no_more_connections_are_made_than_the_url_allows(
     valkey_url: str, kind: type[Any]
 ) -> None:
-    wire = kind(f"{valkey_url}?max_connections=1")
+    wire = kind(f"{valkey_url}?max_connections=1", answer_within=0.01)
     taken = await value(wire._pool.take())
 
     refusal = await ask(wire, "PING")
@@ -75,6 +77,64 @@ async def test_no_more_connections_are_made_than_the_url_allows(
     assert isinstance(refusal, Unsent)
     assert "all 1 connections are in use" in str(refusal)
     assert await ask(wire, "PING") == "PONG"
+    await value(wire.close())
+
+
+def test_threads_wait_in_line_for_a_connection(valkey_url: str) -> None:
+    """Each beyond the hundredth was told that Redis does not answer, while it did."""
+    wire = PoolWire(f"{valkey_url}?max_connections=1", answer_within=60)
+    taken = wire._pool.take()
+
+    with ThreadPoolExecutor(3) as threads:
+        asked = [threads.submit(wire.exchange, [["ECHO", str(n)]]) for n in range(3)]
+        wait_until(lambda: wire._pool._waiting == 3, "all wait")
+        wire._pool.give_back(taken)
+
+        assert [each.result(10) for each in asked] == [["0"], ["1"], ["2"]]
+    assert wire._pool._idle == [taken]
+    wire.close()
+
+
+async def test_coroutines_wait_in_line_for_a_connection(valkey_url: str) -> None:
+    """In their order; one that gives up, even when it was its turn, holds up nobody."""
+    wire = AsyncPoolWire(f"{valkey_url}?max_connections=1", answer_within=60)
+    taken = await wire._pool.take()
+    order: list[int] = []
+
+    async def echo(n: int) -> None:
+        assert await wire.exchange([["ECHO", str(n)]]) == [str(n)]
+        order.append(n)
+
+    tasks = [asyncio.create_task(echo(n)) for n in range(5)]
+    await wait_until_async(lambda: len(wire._pool._waiting) == 5, "all wait")
+    tasks[1].cancel()
+    wire._pool.give_back(taken)
+    tasks[0].cancel()
+    await asyncio.wait_for(asyncio.gather(*tasks[2:]), 10)
+
+    assert order == [2, 3, 4]
+    assert wire._pool._idle == [taken]
+    assert not wire._pool.busy
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await wire.close()
+
+
+@KINDS
+async def test_a_line_that_moves_is_waited_in_for_longer_than_for_an_answer(
+    valkey_url: str, kind: type[Any]
+) -> None:
+    wire = kind(f"{valkey_url}?max_connections=1", answer_within=1)
+
+    command = [["BLPOP", "nothing", "0.4"]]
+    with ThreadPoolExecutor(5) as threads:
+        asked = [
+            asyncio.wrap_future(threads.submit(wire.exchange, command))
+            if kind is PoolWire
+            else wire.exchange(command)
+            for _ in range(5)
+        ]
+
+        assert await asyncio.gather(*asked) == [[None]] * 5
     await value(wire.close())
 
 
