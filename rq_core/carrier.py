@@ -95,7 +95,7 @@ class Carrier:
         self.prefix = check_name("prefix", prefix)
         # For messages only, so without its password.
         self.url = _PASSWORD.sub(r"\1\2***", url)
-        self.name = check_name("client", name or boot_id("c"))
+        name = check_name("client", name or boot_id("c"))
         self.patience = patience or Patience()
         self._clock = clock
         self._scripts = scripts
@@ -103,13 +103,16 @@ class Carrier:
         self._floors: dict[str, int] = {}
         self._unlisted: set[str] = set()
         """Queues that were made here and are not on the list yet."""
-        self._begin_process()
+        self._begin_process(name)
 
-    def _begin_process(self) -> None:
-        self._pid = os.getpid()
+    def _begin_process(self, name: str) -> None:
+        self.name = name
         self._free: defaultdict[tuple[str, str], list[Slot]] = defaultdict(list)
-        self._serial = itertools.count(1)
+        # Name and number in one: threads that do this at once must not make two slots of one name.
+        self._serial = zip(itertools.repeat(name), itertools.count(1), strict=False)
         self._met: set[str] = set()
+        # Last: who finds its own process here must find nothing of its parent's any more.
+        self._pid = os.getpid()
 
     def _script(self, name: str) -> Script:
         made = self._scripts(name)
@@ -123,12 +126,12 @@ class Carrier:
     def _take_slot(self, queue: str, name: str) -> Slot:
         if os.getpid() != self._pid:
             # A forked child must not go on with its parent's slots: both would use the same numbers.
-            self.name = boot_id(self.name.partition("-")[0])
-            self._begin_process()
+            self._begin_process(boot_id(self.name.partition("-")[0]))
         try:
             return self._free[queue, name].pop()
         except IndexError:
-            return Slot(f"{self.name}.{name}.{next(self._serial)}")
+            who, number = next(self._serial)
+            return Slot(f"{who}.{name}.{number}")
 
     def carry_out(self, calls: Sequence[Call[Any]]) -> Plan[list[Any]]:
         """Carry out calls in one pipelined round trip, and again what got no answer, until each has one.

@@ -35,7 +35,6 @@ class Pool:
         self._begin_process()
 
     def _begin_process(self) -> None:
-        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._freed = threading.Condition(self._lock)
         self._waiting = 0
@@ -44,6 +43,8 @@ class Pool:
         self._idle: list[Any] = []
         self.busy: set[Any] = set()
         """Those that are taken."""
+        # Last: who finds its own process here must find nothing of its parent's any more.
+        self._pid = os.getpid()
 
     def take(self) -> Any:
         """A connection with nothing to be read on it. Give it back. Raises what redis-py does if it cannot be made."""

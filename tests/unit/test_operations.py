@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections import deque
+import threading
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from rq_core import errors
+from rq_core import carrier, errors
 from rq_core.answers import Accepted
+from rq_core.carrier import Slot
 from rq_core.functions import function
 from rq_core.job import NewJob, profile
 from rq_core.machine import Priority
@@ -509,6 +511,30 @@ def test_a_forked_child_does_not_go_on_with_its_parents_slots() -> None:
 
     assert of_child != calls(server)[0][0]
     assert calls(server)[-1] == (calls(server)[0][0], 2)
+
+
+def test_threads_of_a_forked_child_share_no_slot_with_its_parent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who came while another thread let go of the parent's slots took one of them, and its answers."""
+    operations = plans(Server())
+    of_parent = operations._take_slot("q", "enqueue")
+    operations._free["q", "enqueue"].append(of_parent)
+    operations._pid = -1
+    taken: list[Slot] = []
+    other = threading.Thread(target=lambda: taken.append(operations._take_slot("q", "enqueue")))
+
+    def half_way(kind: type[list[Slot]]) -> defaultdict[Any, list[Slot]]:
+        if other.ident is None:
+            other.start()
+            other.join()
+        return defaultdict(kind)
+
+    monkeypatch.setattr(carrier, "defaultdict", half_way)
+    taken.append(operations._take_slot("q", "enqueue"))
+    other.join()
+
+    assert len({slot.name for slot in (of_parent, *taken)}) == 3
 
 
 def test_a_slot_whose_call_was_broken_off_goes_on_with_a_higher_number() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
 
+from rq_core import pools
 from rq_core.plans import Unsent
 from rq_core.wire import AsyncPoolWire, PoolWire
 from tests.support.forked import forked
@@ -170,6 +173,35 @@ def test_a_forked_child_speaks_on_connections_of_its_own(valkey_url: str) -> Non
     assert of_child != str(before)
     assert wire.exchange([["CLIENT", "ID"]]) == [before]
     wire.close()
+
+
+def test_threads_of_a_forked_child_take_no_connection_of_its_parent(
+    valkey_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even one that comes while another thread lets go of them."""
+    wire = PoolWire(valkey_url)
+    (before,) = wire.exchange([["CLIENT", "ID"]])
+    of_parent = wire._pool._idle[0]
+    wire._pool._pid = -1
+    asked: list[Any] = []
+    other = threading.Thread(target=lambda: asked.extend(wire.exchange([["CLIENT", "ID"]])))
+
+    def half_way() -> Any:
+        if other.ident is None:
+            other.start()
+            other.join()
+        return threading.Lock()
+
+    monkeypatch.setattr(
+        pools, "threading", SimpleNamespace(Lock=half_way, Condition=threading.Condition)
+    )
+    wire.exchange([["PING"]])
+    other.join()
+    of_parent.disconnect()
+    wire.close()
+
+    assert asked
+    assert asked != [before]
 
 
 @KINDS
