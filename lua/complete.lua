@@ -30,7 +30,7 @@ for i = 1, each_count do
     answer[#answer + 1], answer[#answer + 2] = id, refusals[i]
   end
 end
-free_slots()
+free_places()
 local wakes = (frees_queue(#done) or opened) and wake_is_empty()
 check_lanes()
 

@@ -281,6 +281,13 @@ class App:
         """Return the handle of a job of this app. Raises ScopeFull if it was rejected."""
         return handle_of(self, job, accepted)
 
+    def handle_by_id(self, queue: str, job_id: str) -> JobHandle[Any]:
+        """Return the handle of a job whose id was kept. Nothing is asked: its state says whether there is such a job.
+
+        Raises InvalidName.
+        """
+        return JobHandle(self, id=check_name("job", job_id), queue=check_name("queue", queue))
+
     @spelling_out_options
     def job(
         self,

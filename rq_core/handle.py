@@ -31,7 +31,7 @@ class JobHandle(Generic[R_co]):
 
     ``duplicate`` is True if a job of this id was live already: then that one stands, and this call
     changed nothing. ``discarded`` is True if the job was dropped, since a scope was full and its cap
-    says discard.
+    says discard. ``task`` is its task's name, None for a handle that was made from an id.
     """
 
     __slots__ = ("_app", "discarded", "duplicate", "id", "queue", "task")
@@ -42,7 +42,7 @@ class JobHandle(Generic[R_co]):
         *,
         id: str,  # noqa: A002 - the name that it has everywhere else
         queue: str,
-        task: str,
+        task: str | None = None,
         duplicate: bool = False,
         discarded: bool = False,
     ) -> None:
@@ -55,7 +55,8 @@ class JobHandle(Generic[R_co]):
 
     def __repr__(self) -> str:
         note = ", duplicate" if self.duplicate else ", discarded" if self.discarded else ""
-        return f"<job {self.id} of {self.task} in {self.queue}{note}>"
+        task = f" of {self.task}" if self.task is not None else ""
+        return f"<job {self.id}{task} in {self.queue}{note}>"
 
     def state(self) -> str:
         """Return the word for where the job stands.

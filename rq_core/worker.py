@@ -614,6 +614,10 @@ class Worker:
             outcome = result.get(settlement.claim.id)
             if outcome == "dead":
                 self._line_of[settlement.claim.queue].death.set()
+                log.error(
+                    "job is dead: it stays for people to look at, and to requeue",
+                    extra={"job": settlement.claim.id, "queue": settlement.claim.queue},
+                )
             if outcome in ("gone", "stale"):
                 self.stats.refused += 1
                 log.warning(

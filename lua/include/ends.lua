@@ -63,7 +63,7 @@ end
 
 --- Free the places and look at what may be served now: the last thing to decide.
 local function settle_lanes()
-  free_slots()
+  free_places()
   claimable = frees_queue(#ended) or opened or claimable
   check_lanes()
 end

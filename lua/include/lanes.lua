@@ -444,7 +444,7 @@ local function remove(lane, member)
   end
 end
 
---- Slots to free, once everything is put back: lane names, and ids of their jobs.
+--- Places to free, once everything is put back: lane names, and ids of their jobs.
 local freed_lanes, freed_ids = {}, {}
 
 --- The claim of a job ends: its places in scopes will be free.
@@ -454,8 +454,8 @@ local function release(lane_name, id)
   end
 end
 
---- Free the slots, then re-evaluate their scopes: (a).
-local function free_slots()
+--- Free the places, then re-evaluate their scopes: (a).
+local function free_places()
   local names, seen = {}, {}
   for i = 1, #freed_lanes do
     local counted, id = shape_of(freed_lanes[i]).counted, freed_ids[i]

@@ -145,7 +145,7 @@ end
 --- Everything was put back: places become free, rates have room again, and what they kept waiting may come. Returns
 --- whether changes of limits are left for the next claim.
 local function let_resume()
-  free_slots()
+  free_places()
   for _, name in ipairs(swept.rate or {}) do
     await_no_more(scope_of(name))
     reevaluate(name)

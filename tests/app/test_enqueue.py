@@ -13,6 +13,7 @@ from rq_core import (
     App,
     ArgumentsInvalid,
     AuditNotConfigured,
+    InvalidName,
     InvalidOption,
     PayloadTooLarge,
     QueueFull,
@@ -50,6 +51,19 @@ def claim(app: App, limit: int = 10, queue: str = "notes") -> list[Any]:
     client = app.client
     claimed = client.one(client.operations.claim_call(queue, "w-1", limit))
     return [(job.id, read_spec(job.spec)) for job in claimed.jobs]
+
+
+def test_a_job_can_be_asked_about_by_its_id_alone(app: App, task: Noted) -> None:
+    kept = task.enqueue(1).id
+
+    handle = app.handle_by_id("notes", kept)
+
+    assert (handle.state(), repr(handle)) == ("ready", f"<job {kept} in notes>")
+    assert handle.cancel() == "cancelled"
+    assert (handle.state(), handle.cancel()) == ("gone", "gone")
+    for queue, job_id in (("notes", "no such id"), ("no queue", kept)):
+        with pytest.raises(InvalidName):
+            app.handle_by_id(queue, job_id)
 
 
 def test_a_job_arrives_as_it_was_given(app: App, task: Noted) -> None:

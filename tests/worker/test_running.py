@@ -45,7 +45,7 @@ async def test_async_and_sync_handlers_run_in_one_worker(
 
 
 async def test_a_failing_job_is_tried_max_attempts_times_and_then_dead(
-    client: Client, run_worker: RunWorker, witness: crew.Witness
+    client: Client, run_worker: RunWorker, witness: crew.Witness, caplog: pytest.LogCaptureFixture
 ) -> None:
     handle = crew.failing.enqueue("it is broken")
 
@@ -61,6 +61,8 @@ async def test_a_failing_job_is_tried_max_attempts_times_and_then_dead(
     assert (died["reason"], died["failures"]) == ("attempts_spent", 3)
     assert (died["error"]["type"], died["error"]["message"]) == ("ValueError", "it is broken")
     assert "raise ValueError(message)" in died["error"]["traceback"]
+    (said,) = [r for r in caplog.records if r.getMessage().startswith("job is dead")]
+    assert said.job == handle.id  # type: ignore[attr-defined]
 
 
 async def test_a_job_that_fails_once_succeeds_the_second_time(
