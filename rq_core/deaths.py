@@ -40,7 +40,7 @@ class DeadJob:
     queue: str
     task: str
     arguments: dict[str, Any]
-    """As JSON has them."""
+    """As JSON has them; empty if they cannot be read."""
     reason: str
     """attempts_spent, gave_up, not_retried, poison, unknown_task…"""
     claims: int
@@ -189,7 +189,7 @@ def _job_of(
         id=job_id,
         queue=queue,
         task=facts["task"],
-        arguments=json.loads(read_spec(spec).args_json),
+        arguments=_arguments_of(spec),
         reason=facts.get("reason", ""),
         claims=int(facts.get("claim", 0)),
         failures=int(facts.get("failed", 0)),
@@ -201,3 +201,12 @@ def _job_of(
     return NewJob(
         f"on-dead-{name}", queue, profile(hook_name(dead.task)), json.dumps({"job": asdict(dead)})
     )
+
+
+def _arguments_of(spec: str) -> dict[str, Any]:
+    try:
+        arguments: object = json.loads(read_spec(spec).args_json)
+    except ValueError:
+        # Somebody else's hand was in it. Its hook is told all the same, and those behind it must be, too.
+        return {}
+    return arguments if isinstance(arguments, dict) else {}

@@ -90,27 +90,55 @@ def test_a_hook_is_told_of_a_poison_job(client: Client, app: App, witness: crew.
     assert (facts["reason"], facts["losses"]) == ("poison", 2)
 
 
-async def test_a_death_that_nobody_told_of_is_told_by_the_next_worker(
-    client: Client, run_worker: RunWorker, witness: crew.Witness
-) -> None:
-    """The worker that saw it ended before it could hand over the hook's job."""
+def die_untold(client: Client, how: str = "no", spec: bytes | None = None) -> str:
+    """A job dies and no worker is there to tell of it; ``spec`` is what somebody makes of its JSON before."""
     client.handshake("crew")
     client.run(deaths.Teller(client.operations, "crew", crew.app.tasks).look())
-    handle = crew.mortal.enqueue("no")
+    handle = crew.mortal.enqueue(how)
     wait_until(
         lambda: (
             client.handshake("crew").now_ms > int(client.snapshot("crew")["meta"]["on_dead_ms"]) + 2
         ),
         "the clock goes on",
     )
+    if spec is not None:
+        client.run(client.operations.ask([["HSET", "rqc:{crew}:jobs", handle.id, spec]]))
     (claim,) = client.one(client.operations.claim_call("crew", "w-1", 1)).jobs
     failed = (claim.id, claim.fence, "final", 0, "gave_up", "null")
     client.one(client.operations.fail_call("crew", "w-1", [failed]))
+    return handle.id
+
+
+async def test_a_death_that_nobody_told_of_is_told_by_the_next_worker(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    """The worker that saw it ended before it could hand over the hook's job."""
+    job = die_untold(client)
 
     async with run_worker():
-        await wait_until_async(lambda: told(witness, handle.id), "told")
+        await wait_until_async(lambda: told(witness, job), "told")
 
-    assert len(told(witness, handle.id)) == 1
+    assert len(told(witness, job)) == 1
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [b"\xff{", b'{"task":"mortal","args":?}}', b'{"task":"mortal","args":[1]}'],
+    ids=["no JSON", "no arguments in JSON", "no mapping"],
+)
+async def test_a_hook_is_told_of_a_job_that_nobody_can_read(
+    client: Client, run_worker: RunWorker, witness: crew.Witness, spec: bytes
+) -> None:
+    """Each look ended at it, and no later death of its queue was told of any more."""
+    job = die_untold(client, spec=spec)
+
+    async with run_worker():
+        other = crew.mortal.enqueue("give up")
+        await wait_until_async(lambda: told(witness, other.id), "told of another")
+        await wait_until_async(lambda: told(witness, job), "told of the one that is unreadable")
+
+    (facts,) = told(witness, job)
+    assert facts["arguments"] == {}
 
 
 def test_many_that_died_together_are_all_told_of(client: Client, app: App) -> None:
