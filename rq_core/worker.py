@@ -25,6 +25,7 @@ from rq_core import deaths, suitability
 from rq_core.aio import AsyncClient
 from rq_core.answers import Claimed
 from rq_core.client import Client
+from rq_core.durations import seconds_of
 from rq_core.errors import (
     HandlerSignal,
     InvalidOption,
@@ -111,8 +112,9 @@ class WorkerOptions:
             value = getattr(self, option)
             if value is not None and value < 1:
                 raise InvalidOption(option=option, value=value, must="must be positive")
-        if self.grace < 0:
-            raise InvalidOption(option="grace", value=self.grace, must="must not be negative")
+        seconds_of("grace", self.grace)
+        if self.timeout is not None:
+            seconds_of("timeout", self.timeout, minimum=0.001)
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ import click
 from rq_core import looks
 from rq_core.cli.caps import waiting_document, waiting_rows
 from rq_core.cli.options import (
+    LIST_MAX,
     connect,
     json_option,
     known_queues,
@@ -162,7 +163,9 @@ def _rows(job: JobState, now_ms: float) -> list[tuple[str, str]]:
 
 @click.command()
 @click.argument("queue")
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, metavar="N")
+@click.option(
+    "--limit", type=click.IntRange(1, LIST_MAX), default=100, show_default=True, metavar="N"
+)
 @server_options
 @json_option
 def dead(queue: str, limit: int, redis_url: str, prefix: str, *, as_json: bool) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from rq_core.cli.options import LIST_MAX
 from sql_audit.cli.options import asking, audit_option, json_option, queue_option, unknown_queue
 from sql_audit.cli.words import print_json, print_marks, terminal
 
@@ -52,7 +53,7 @@ def history(job: str, url: str | None, queue: str | None, as_json: bool) -> None
 @click.option(
     "--lines",
     "-n",
-    type=click.IntRange(0),
+    type=click.IntRange(0, LIST_MAX),
     default=20,
     show_default=True,
     help="How many events to begin with.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
@@ -45,6 +45,10 @@ json_option = click.option(
 )
 
 
+_MS_DIGITS: Final = 15
+"""Of the last year that has a name, 9999."""
+
+
 class Moment(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """A time as people write it, as Unix ms: ``2026-11-21 10:00`` (UTC, if no zone is given)."""
 
@@ -54,7 +58,7 @@ class Moment(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         from datetime import UTC, datetime
 
         text = str(value)
-        if text.isascii() and text.isdigit():
+        if text.isascii() and text.isdigit() and len(text) <= _MS_DIGITS:
             return int(text)
         try:
             moment = datetime.fromisoformat(text)

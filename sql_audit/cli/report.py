@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rq_core.cli.options import LIST_MAX
 from sql_audit.cli.options import asking, audit_option, json_option, queue_option, unknown_queue
 from sql_audit.cli.words import in_ms, print_json, print_marks, terminal
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 @queue_option
 @click.option(
     "--slowest",
-    type=click.IntRange(0),
+    type=click.IntRange(0, LIST_MAX),
     default=5,
     show_default=True,
     help="How many of the slowest jobs to name.",

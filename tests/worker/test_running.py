@@ -15,7 +15,7 @@ from rq_core import worker as worker_module
 from rq_core.aio import AsyncClient
 from rq_core.app import App
 from rq_core.client import Client
-from rq_core.errors import LeaseLost
+from rq_core.errors import InvalidOption, LeaseLost
 from rq_core.lease import LeaseKeeper
 from rq_core.operations import Operations
 from rq_core.worker import Worker, WorkerOptions
@@ -659,3 +659,11 @@ async def test_workers_that_stop_together_leave_one_token(client: Client, app: A
             await asyncio.gather(*(each.return_token("crew") for each in clients))
 
     assert client.snapshot("crew")["wake"] == ["1"]
+
+
+@pytest.mark.parametrize("option", ["grace", "timeout"])
+@pytest.mark.parametrize("seconds", [float("nan"), -1.0, "5"])
+def test_seconds_that_are_none_are_refused(option: str, seconds: Any) -> None:
+    """A timeout that is not a number would leave the loop's timers in no order."""
+    with pytest.raises(InvalidOption, match=f"{option}=.* must be seconds"):
+        WorkerOptions(**{option: seconds})
