@@ -43,6 +43,8 @@ class Pool:
         self._idle: list[Any] = []
         self.busy: set[Any] = set()
         """Those that are taken."""
+        self._leaving: set[Any] = set()
+        """Those of them that are not to be used again."""
         # Last: who finds its own process here must find nothing of its parent's any more.
         self._pid = os.getpid()
 
@@ -68,6 +70,9 @@ class Pool:
 
     def give_back(self, connection: Any) -> None:
         """Let others have a connection. One that may have replies under way must have been disconnected."""
+        if connection in self._leaving:
+            self._leaving.discard(connection)
+            connection.disconnect()
         with self._lock:
             self.busy.discard(connection)
             self._idle.append(connection)
@@ -94,10 +99,13 @@ class Pool:
             connection.disconnect()
 
     def disconnect(self) -> None:
-        """Disconnect all."""
+        """Disconnect all: those that another thread speaks on when it gives them back.
+
+        Under its hands, redis-py would have it wait for a reply that cannot come.
+        """
+        with self._lock:
+            self._leaving |= self.busy
         self.disconnect_idle()
-        for connection in tuple(self.busy):
-            connection.disconnect()
 
 
 class AsyncPool:

@@ -163,6 +163,22 @@ async def test_a_server_that_speaks_unasked_is_not_spoken_to(
     assert after != before
 
 
+def test_closing_breaks_no_exchange_of_another_thread(valkey_url: str) -> None:
+    """It counted as an outage, with replies that were lost, or were waited for in vain."""
+    wire = PoolWire(valkey_url)
+    with ThreadPoolExecutor(1) as thread, redis.Redis.from_url(valkey_url) as control:
+        asked = thread.submit(wire.exchange, [["BLPOP", "list", "10"]])
+        wait_until(lambda: control.info("clients")["blocked_clients"], "it waits")
+        wire.close()
+        control.rpush("list", "1")
+
+        assert asked.result() == [["list", "1"]]
+    (left,) = wire._pool._idle
+    assert left._sock is None
+    assert wire.exchange([["PING"]]) == ["PONG"]
+    wire.close()
+
+
 def test_a_forked_child_speaks_on_connections_of_its_own(valkey_url: str) -> None:
     wire = PoolWire(valkey_url)
     (before,) = wire.exchange([["CLIENT", "ID"]])
