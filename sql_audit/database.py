@@ -224,6 +224,9 @@ class Database:
         path = self.path.with_name(self.path.name + "-mirror")
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except FileNotFoundError as error:
+            why = f"there is no directory {path.parent}: make it first"
+            raise AuditUnavailable(url=self.url, why=why) from error
         except OSError as error:
             raise AuditUnavailable(url=self.url, why=str(error)) from error
         try:

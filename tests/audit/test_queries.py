@@ -258,7 +258,11 @@ WRONG: list[tuple[str, list[str], str]] = [
     ("no file", ["report", "--audit", "{tmp}/nonesuch.db"], "no audit log at"),
     ("not a database", ["report", "--audit", "{tmp}/text.db"], "does not answer"),
     ("a directory", ["migrate", "--audit", "{tmp}"], "does not answer"),
-    ("no such directory", ["migrate", "--audit", "/nonesuch/x.db"], "does not answer"),
+    (
+        "no such directory",
+        ["migrate", "--audit", "/nonesuch/x.db"],
+        "there is no directory /nonesuch: make it",
+    ),
     ("another kind", ["report", "--audit", "mysql://h/d"], "mysql is not supported"),
     ("nobody there", ["report", "--audit", "postgresql://u:pw@127.0.0.1:1/d"], "does not answer"),
     ("in memory", ["run", "--json", "--audit", "sqlite://"], "would be lost"),
