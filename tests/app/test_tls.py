@@ -97,7 +97,7 @@ def test_workers_with_mirror_and_every_command_work_by_tls(
             wait_until(lambda: slow.state() == "gone", "it ran for three leases", timeout=60)
             assert json.loads(cli("health", "--json"))["healthy"]
             os.kill(process.pid, signal.SIGTERM)
-            assert process.wait(60) == 0, witness.path.with_suffix(".log").read_text()
+            assert process.wait(60) == 0, witness.log()
         at = ("--redis", url)
         crew.function.enqueue(2)
         cli("doctor", *at)

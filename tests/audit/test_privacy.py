@@ -130,7 +130,7 @@ def test_a_secret_is_nowhere_but_where_the_job_waits(
     assert "ValueError" in told["job"]
     assert [name for name, rows in told.items() if SECRET in rows] == []
     assert SECRET.encode() not in files(database)
-    log = witness.path.with_suffix(".log").read_text()
+    log = witness.log()
     assert "job failed: ValueError: …" in log
     assert SECRET not in log
     assert "INSERT" in caplog.text, "statements and their values were logged"
@@ -149,6 +149,6 @@ def test_a_broken_redactor_costs_the_text_and_not_the_settlement(
         assert process.wait(60) == 0
 
     events = repr(server.xrange(queue_keys("crew")("outbox")))
-    log = witness.path.with_suffix(".log").read_text()
+    log = witness.log()
     assert (SECRET in events) is (SECRET in log) is (redact is None)
     assert ("left out: the redactor raised ValueError" in events) is (redact is not None)

@@ -287,6 +287,10 @@ class Witness:
         found = [json.loads(line) for line in self.path.read_text().splitlines()]
         return [line for line in found if what is None or line["what"] == what]
 
+    def log(self) -> str:
+        """What the worker processes said."""
+        return self.path.with_suffix(".log").read_text()
+
 
 @contextmanager
 def worker_process(url: str, seen: Witness, *options: str) -> Iterator[subprocess.Popen[bytes]]:

@@ -157,9 +157,7 @@ def test_a_second_signal_ends_the_grace(
     with worker_process(app.redis_url, witness, "--grace", "60", *options) as process:
         wait_until(lambda: witness.lines("begin"), "the job runs", timeout=20)
         process.send_signal(signal.SIGINT)
-        wait_until(
-            lambda: "stopping" in witness.path.with_suffix(".log").read_text(), "it is stopping"
-        )
+        wait_until(lambda: "stopping" in witness.log(), "it is stopping")
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
 
@@ -181,23 +179,27 @@ def test_a_job_that_takes_its_worker_down_again_and_again_is_dead(
     assert job.fields["reason"] == "poison"
 
 
+@pytest.mark.timeout(300)
 def test_those_that_ran_beside_a_poison_job_do_not_die_with_it(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    """Each would lose its worker as often as the poison job, if they ran beside it every time."""
+    """Each would lose its worker as often as the poison job, if they ran beside it every time.
+
+    A busy machine takes its time over this: a process starts six times, and a suspect may be put off for eight seconds.
+    """
     jobs = [crew.sleeping.with_options(max_losses=3).job(0.5) for _ in range(8)]
     bad = [crew.poison.with_options(max_losses=3).job() for _ in range(2)]
     app.enqueue_many([*jobs[:4], *bad, *jobs[4:]])
     with worker_process(app.redis_url, witness, "--processes", "2"):
         wait_until(
             lambda: all(client.job(job.id, ["crew"]) is None for job in jobs),
-            "the innocent jobs are done",
-            timeout=60,
+            lambda: f"the innocent jobs are done: {witness.log()}",
+            timeout=140,
         )
         wait_until(
             lambda: all(app.handle(job).state() == "dead" for job in bad),
-            "the poison jobs are dead",
-            timeout=60,
+            lambda: f"the poison jobs are dead: {witness.log()}",
+            timeout=140,
         )
 
     for job in bad:
@@ -215,7 +217,7 @@ def test_the_supervisor_replaces_a_dead_worker_and_ends_all_on_one_signal(
         wait_until(lambda: len(witness.lines()) == 20, "the jobs are done", timeout=30)
         os.kill(witness.lines()[0]["pid"], signal.SIGKILL)
         wait_until(
-            lambda: "restarting" in witness.path.with_suffix(".log").read_text(),
+            lambda: "restarting" in witness.log(),
             "the supervisor has noticed",
             timeout=20,
         )
@@ -233,7 +235,7 @@ def test_a_worker_whose_handler_ends_the_process_with_status_0_is_replaced(
     with worker_process(app.redis_url, witness, "--processes", "2") as supervisor:
         wait_until(lambda: witness.lines("exiting"), "it runs", timeout=30)
         wait_until(
-            lambda: "restarting" in witness.path.with_suffix(".log").read_text(),
+            lambda: "restarting" in witness.log(),
             "the supervisor has noticed",
             timeout=10,
         )
@@ -253,12 +255,12 @@ def test_sigterm_ends_a_worker_though_the_server_is_away(
         wait_until(lambda: witness.lines("end"), "the worker works", timeout=20)
         server.kill()
         wait_until(
-            lambda: "trying again" in witness.path.with_suffix(".log").read_text(),
+            lambda: "trying again" in witness.log(),
             "the worker has noticed",
             timeout=10,
         )
         process.send_signal(signal.SIGTERM)
-        assert process.wait(15) == 0, witness.path.with_suffix(".log").read_text()
+        assert process.wait(15) == 0, witness.log()
 
 
 def test_workers_end_with_their_supervisor(client: Client, witness: crew.Witness, app: App) -> None:

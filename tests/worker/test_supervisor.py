@@ -57,7 +57,7 @@ def test_an_audit_database_that_cannot_be_used_is_refused_at_the_start(
     with worker_process(app.redis_url, witness, "--audit", audit) as process:
         assert process.wait(30) == 1
 
-    said = witness.path.with_suffix(".log").read_text()
+    said = witness.log()
     assert expected in said
     assert len(said.splitlines()) == 1, said
     assert handle.state() == "ready"
@@ -219,4 +219,4 @@ def _mirror(process: subprocess.Popen[bytes]) -> psutil.Process:
 
 
 def _log(witness: crew.Witness) -> str:
-    return witness.path.with_suffix(".log").read_text()
+    return witness.log()
