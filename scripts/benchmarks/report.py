@@ -42,14 +42,15 @@ def write(document: Mapping[str, Any]) -> list[Path]:
         "microsecond": _stages(document),
         "peers": _peers(document),
     }
+    tables = {part: "\n".join(lines) for part, lines in parts.items()}
     changed = []
     for name in ("PERFORMANCE.md", "README.md"):
         path = ROOT / name
         before = path.read_text()
         after = before
-        for part, lines in parts.items():
-            if lines := list(lines):
-                after = between(after, part, "\n".join(lines))
+        for part, table in tables.items():
+            if table:
+                after = between(after, part, table)
         if after != before:
             path.write_text(after)
             changed.append(path)
