@@ -54,8 +54,13 @@ def keep(directory: Path, binary: str, idle_s: float, lock_fd: int) -> int:
         path = place / "s.sock"
         # The server inherits the lock: it is held while either of the two processes lives, so a
         # second server can never open the same data, even after this process was killed.
+        # Its group is its own: a Ctrl-C that reached it as well, just after we have told it to end,
+        # would make it exit at once, with status 1 and without its last second on disk.
         server = subprocess.Popen(
-            [binary, *arguments(directory, path)], stdin=subprocess.DEVNULL, pass_fds=(lock_fd,)
+            [binary, *arguments(directory, path)],
+            stdin=subprocess.DEVNULL,
+            pass_fds=(lock_fd,),
+            process_group=0,
         )
 
         def end(_signal: int, _frame: FrameType | None) -> None:

@@ -207,12 +207,16 @@ def test_without_the_wheel_the_error_says_what_to_install(
 
 
 def test_run_serves_in_the_foreground_until_interrupted(directory: Path) -> None:
+    """Ctrl-C is for us: a server that got it, too, while it was ending exited with 1 and saved nothing more."""
     program = f"import sys; from rq_core import server; sys.exit(server.run({str(directory)!r}))"
     runner = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
     try:
         wait_until(lambda: server.status(directory).running, "the server answers")
         with pytest.raises(ServerUnavailable, match="already running"):
             server.run(directory)
+        pid = server.status(directory).pid
+        assert pid is not None
+        assert os.getpgid(pid) == pid
         os.killpg(runner.pid, signal.SIGINT)
         code = runner.wait(10)
     finally:
