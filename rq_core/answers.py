@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -58,6 +59,13 @@ class Accepted(NamedTuple):
             | {i: Accepted((), (), ((i, on),)) for i, on in self.discarded}
             | {i: Accepted((), (), (), ((i, on),)) for i, on in self.rejected}
         )
+
+
+def tell_accepted(error: Exception, parts: Sequence[Accepted]) -> None:
+    """Let what stopped an enqueue carry, as ``accepted``, what was accepted before."""
+    # A producer's own error may be one that cannot be changed; it must come through all the same.
+    with contextlib.suppress(Exception):
+        error.accepted = Accepted.sum(parts)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True)

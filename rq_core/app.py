@@ -372,7 +372,7 @@ class App:
         client = self.async_client()
         if not isinstance(jobs, AsyncIterable):
             return await client.enqueue(jobs)
-        from rq_core.answers import Accepted
+        from rq_core.answers import Accepted, tell_accepted
 
         parts: list[Accepted] = []
         chunk: list[NewJob] = []
@@ -393,7 +393,7 @@ class App:
                     await send()
             await send()
         except Exception as error:
-            error.accepted = Accepted.sum(parts)  # type: ignore[attr-defined]
+            tell_accepted(error, parts)
             raise
         return Accepted.sum(parts)
 

@@ -25,6 +25,7 @@ from rq_core.answers import (
     parse_claimed,
     parse_extended,
     parse_pairs,
+    tell_accepted,
 )
 from rq_core.job import NewJob
 from rq_core.keys import check_name
@@ -83,7 +84,7 @@ class Operations(Reads, Mirroring):
                 call.meanwhile = calls.prepare
                 parts.append((yield from self.one(call)))
         except Exception as error:  # Also whatever the generator of the jobs raises.
-            error.accepted = Accepted.sum(parts)  # type: ignore[attr-defined]
+            tell_accepted(error, parts)
             raise
         return Accepted.sum(parts)
 

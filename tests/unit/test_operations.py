@@ -6,6 +6,7 @@ import json
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -366,6 +367,24 @@ def test_a_generator_that_fails_half_way_says_what_was_accepted() -> None:
         server.run(plans(server).enqueue(jobs()))
 
     assert len(caught.value.accepted.ids) == CHUNK  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Unchangeable(Exception):
+    """As people write them."""
+
+    number: int
+
+
+def test_a_producers_error_that_cannot_carry_what_was_accepted_comes_through() -> None:
+    def jobs() -> Any:
+        yield from (job(n) for n in range(CHUNK + 10))
+        raise Unchangeable(7)
+
+    server = Server(enqueue=[OK])
+
+    with pytest.raises(Unchangeable):
+        server.run(plans(server).enqueue(jobs()))
 
 
 @pytest.mark.parametrize("lets_prepare", [True, False])
