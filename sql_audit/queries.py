@@ -9,7 +9,7 @@ print(report(engine, queue="mail").tasks)
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -281,6 +281,11 @@ def watermarks(engine: Engine, queue: str | None = None) -> list[Watermark]:
     """How far the log of each queue goes."""
     with engine.connect() as connection:
         return _watermarks(connection, queue)
+
+
+def watermarks_of(engine: Engine, queues: Container[str]) -> list[Watermark]:
+    """How far the logs of these queues go."""
+    return [mark for mark in watermarks(engine) if mark.queue in queues]
 
 
 def _watermarks(connection: Connection, queue: str | None) -> list[Watermark]:

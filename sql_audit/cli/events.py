@@ -33,8 +33,7 @@ def history(job: str, url: str | None, queue: str | None, as_json: bool) -> None
         from sql_audit import queries
 
         events = queries.history(engine, job, queue)
-        queues = {event.queue for event in events}
-        marks = [mark for mark in queries.watermarks(engine, queue) if mark.queue in queues]
+        marks = queries.watermarks_of(engine, {event.queue for event in events})
         cuts = queries.cut_short(engine, events)
     if as_json:
         pruned = [dataclasses.asdict(cut) for cut in cuts]

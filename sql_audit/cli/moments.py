@@ -29,8 +29,7 @@ def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
         from sql_audit import moments, queries
 
         answers = moments.why(engine, job, queue)
-        queues = {answer.queue for answer in answers}
-        marks = [mark for mark in queries.watermarks(engine, queue) if mark.queue in queues]
+        marks = queries.watermarks_of(engine, {answer.queue for answer in answers})
     if as_json:
         print_json({"jobs": [dataclasses.asdict(answer) for answer in answers]}, marks)
         return
