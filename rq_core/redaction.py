@@ -48,7 +48,7 @@ def redacted(redact: Redact | None, text: str) -> str:
         return text
     try:
         kept: object = redact(text)
-    except Exception as error:  # noqa: BLE001 - it is the user's code
+    except BaseException as error:  # noqa: BLE001 - it is the user's code; also SystemExit
         return f"<left out: the redactor raised {type(error).__name__}>"
     if not isinstance(kept, str):
         return f"<left out: the redactor returned {type(kept).__name__}>"

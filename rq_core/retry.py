@@ -142,8 +142,8 @@ class RetryPolicy:
     def _safe_delay(self, failures: int, random: Callable[[], float]) -> float:
         try:
             return self.delay(failures, random)
-        except Exception:
-            # The failure must be settled whatever the user's function does.
+        except BaseException:
+            # The failure must be settled whatever the user's function does, also sys.exit().
             log = _log()
             log.exception(
                 "the backoff function failed; the job is retried after an exponential delay"

@@ -38,7 +38,7 @@ def describe(
 
     Whatever it says has passed through ``redact``, before it is shortened: half a secret is one, too.
     """
-    lines = "".join(traceback.format_exception(error)) if with_traceback else None
+    lines = traceback_of(error) if with_traceback else None
     return describe_words(type(error).__name__, message_of(error), lines, redact=redact)
 
 
@@ -56,8 +56,16 @@ def message_of(error: BaseException) -> str:
     """What an exception says of itself; never raises, whatever its class does when asked."""
     try:
         return str(error)
-    except Exception as unsaid:  # noqa: BLE001 - it is the user's code
+    except BaseException as unsaid:  # noqa: BLE001 - it is the user's code; also SystemExit
         return f"<no words: str() raised {type(unsaid).__name__}>"
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback of an exception, with its causes; never raises either."""
+    try:
+        return "".join(traceback.format_exception(error))
+    except BaseException as unsaid:  # noqa: BLE001 - a property of the user's exception; also SystemExit
+        return f"<no traceback: asking for it raised {type(unsaid).__name__}>"
 
 
 def _shorten(text: str, most: int) -> str:

@@ -18,6 +18,7 @@ from rq_core.client import Client
 from rq_core.errors import InvalidOption, LeaseLost
 from rq_core.lease import LeaseKeeper
 from rq_core.operations import Operations
+from rq_core.retry import RetryPolicy
 from rq_core.worker import Worker, WorkerOptions
 from tests.support import crew
 from tests.support.wait import wait_until, wait_until_async
@@ -440,6 +441,63 @@ async def test_whatever_a_handler_raises_is_a_failure_of_its_job_only(
     assert worker.stats.failed == 3
     died = events(client, handle.id)[-1][1]
     assert (died["reason"], died["error"]["type"]) == ("attempts_spent", name)
+
+
+class Unruly(Exception):
+    """Ends the process of whoever asks for its words, or for its notes."""
+
+    def __init__(self, where: str, how: type[BaseException]) -> None:
+        self.where, self.how = where, how
+
+    def __str__(self) -> str:
+        return "plain" if self.where != "words" else _raise(self.how)
+
+    @property
+    def __notes__(self) -> list[str]:
+        return [] if self.where != "notes" else _raise(self.how)
+
+
+def _raise(how: type[BaseException]) -> Any:
+    raise how
+
+
+@pytest.mark.parametrize("how", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+@pytest.mark.parametrize("where", ["backoff", "redactor", "words", "notes"])
+@pytest.mark.parametrize("kind", ["async def", "def"])
+async def test_what_is_asked_about_a_failure_cannot_end_the_worker(
+    valkey_url: str, kind: str, where: str, how: type[BaseException]
+) -> None:
+    """`sys.exit()` there ended the worker, with all that it ran."""
+    app = App(valkey_url, redact=lambda text: text if where != "redactor" else _raise(how))
+    backoff = (lambda _n: _raise(how)) if where == "backoff" else "fixed"
+    done: list[int] = []
+
+    def fail() -> None:
+        raise Unruly(where, how)
+
+    async def fail_async() -> None:
+        fail()
+
+    def go_on() -> None:
+        done.append(1)
+
+    retry = RetryPolicy(max_attempts=2, backoff=backoff, base=0.01, jitter=False)
+    failing = app.task(queue="q", retry=retry)(fail if kind == "def" else fail_async)
+    after = app.task(queue="q")(go_on)
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=1))
+    running = asyncio.create_task(worker.run())
+    handle = await failing.enqueue_async()
+    client = app.client
+    await wait_until_async(lambda: handle.state() == "dead", "it has failed twice")
+    await after.enqueue_async()
+    await wait_until_async(lambda: bool(done), "its place is free again")
+    worker.stop()
+    assert await running is True
+    error = events(client, handle.id, "q")[-1][1]["error"]
+    await app.aclose()
+
+    assert worker.stats.failed == 2
+    assert error["type"] == "Unruly"
 
 
 @pytest.mark.parametrize("task", [crew.raising, crew.raising_in_thread], ids=lambda t: t.name)
