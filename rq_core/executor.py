@@ -229,14 +229,17 @@ class Executor:
     async def _run_async(self, running: Running) -> None:
         # The task has a context of its own, so nothing has to be put back.
         job_context.enter(running.context)
+        failure: BaseException | None = None
         try:
             await running.task.function(**running.arguments)
         except BaseException as error:  # noqa: BLE001 - also SystemExit: only this job has failed
             job_context.enter(None)
-            self._ended(running, error)
-        else:
-            self._ended(running, None)
+            failure = error
+        # Not while it is handled: what a backoff function raises would have it as its context, and say it unredacted.
+        try:
+            self._ended(running, failure)
         finally:
+            failure = None  # It knows this frame.
             self._free(running)
 
     async def _run_isolated(self, pool: IsolationPool, running: Running) -> None:

@@ -12,14 +12,13 @@ import random
 import signal
 import sys
 import threading
-import traceback
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
 from rq_core import context as job_context
 from rq_core import errors, logs
 from rq_core.context import JobContext
-from rq_core.settlement import message_of
+from rq_core.settlement import message_of, traceback_of
 from rq_core.task import Task
 
 log = logging.getLogger(__name__)
@@ -102,6 +101,7 @@ def _carry_out(
     running: _Running, request: dict[str, Any], rng: random.Random, pipe: Connection
 ) -> dict[str, Any] | None:
     task: Task[Any, Any] | None = None
+    failure: BaseException | None = None
     try:
         _limit_memory(request["memory"])
         task = _task_at(*request["place"])
@@ -113,18 +113,30 @@ def _carry_out(
             else:
                 task.function(**arguments)
     except BaseException as error:  # noqa: BLE001 - also SystemExit: the worker must hear of it
-        _limit_memory(None)
-        verdict = ("retry", 0.0, "failed")
-        if task is not None:
-            verdict = task.retry.verdict(error, running.context.failures + 1, rng.random)
-        return {
-            **dict(zip(("outcome", "delay", "reason"), verdict, strict=True)),
-            "type": type(error).__name__,
-            "message": message_of(error)[:WORDS_MAX],
-            "traceback": "".join(traceback.format_exception(error))[-WORDS_MAX:],
-        }
+        failure = error
     _limit_memory(None)
-    return None
+    if failure is None:
+        return None
+    # Not while it is handled: what a backoff function raises would have it as its context, and say it unredacted.
+    try:
+        return _told(failure, task, running, rng)
+    finally:
+        failure = None  # It knows this frame.
+
+
+def _told(
+    failure: BaseException, task: Task[Any, Any] | None, running: _Running, rng: random.Random
+) -> dict[str, Any]:
+    """A failure as the worker is told of it, judged by the task's policy."""
+    verdict = ("retry", 0.0, "failed")
+    if task is not None:
+        verdict = task.retry.verdict(failure, running.context.failures + 1, rng.random)
+    return {
+        **dict(zip(("outcome", "delay", "reason"), verdict, strict=True)),
+        "type": type(failure).__name__,
+        "message": message_of(failure)[:WORDS_MAX],
+        "traceback": traceback_of(failure)[-WORDS_MAX:],
+    }
 
 
 async def _awaited(running: _Running, task: Task[Any, Any], arguments: dict[str, Any]) -> None:

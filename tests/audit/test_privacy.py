@@ -137,6 +137,27 @@ def test_a_secret_is_nowhere_but_where_the_job_waits(
     assert SECRET not in caplog.text
 
 
+@pytest.mark.parametrize(
+    "task",
+    [crew.retried_unsurely, crew.retried_unsurely_in_thread, crew.retried_unsurely_apart],
+    ids=lambda task: task.name,
+)
+def test_a_broken_backoff_function_tells_nothing_of_the_error_that_it_was_asked_about(
+    app: App, witness: crew.Witness, task: Any
+) -> None:
+    """Its own error was logged with the handler's as its context, which no redactor had seen."""
+    fails = task.enqueue(SECRET)
+    with worker_process(app.redis_url, witness, "--redact", REDACT) as process:
+        wait_until(lambda: fails.state() == "dead", "it has failed twice", timeout=30)
+        process.terminate()
+        assert process.wait(60) == 0
+
+    log = witness.log()
+    assert "job failed: ValueError: …" in log
+    assert "ZeroDivisionError: 1" in log
+    assert SECRET not in log
+
+
 @pytest.mark.parametrize("redact", [None, "tests.support.secrets:broken"])
 def test_a_broken_redactor_costs_the_text_and_not_the_settlement(
     redact: str | None, app: App, server: Any, witness: crew.Witness

@@ -275,6 +275,29 @@ def apart_raising(kind: str) -> None:
     raise KeyError(kind) if kind == "key" else ValueError(kind)
 
 
+def unsure(failures: int) -> float:
+    """A backoff function that breaks."""
+    raise ZeroDivisionError(failures)
+
+
+unsurely = RetryPolicy(max_attempts=2, backoff=unsure, base=0.01, jitter=False)
+
+
+@app.task(queue="crew", retry=unsurely)
+async def retried_unsurely(message: str) -> None:
+    raise ValueError(message)
+
+
+@app.task(queue="crew", retry=unsurely)
+def retried_unsurely_in_thread(message: str) -> None:
+    raise ValueError(message)
+
+
+@app.task(queue="crew", retry=unsurely, isolation="process")
+def retried_unsurely_apart(message: str) -> None:
+    raise ValueError(message)
+
+
 class Witness:
     """What the tasks wrote."""
 
