@@ -243,6 +243,8 @@ class Carrier:
                     # A full server takes no new functions, and some services none at all; but they take scripts.
                     self._functions = False
                     return None
+                # It may call the functions that somebody else loads.
+                self._functions = True
                 raise errors.ServerUnsuitable(url=self.url, why=f"it loads no scripts: {reply}")
         return failed[0] if failed else None
 

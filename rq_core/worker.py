@@ -214,7 +214,10 @@ class Worker:
         self._occupied = 0
         self._stops = 0
         self._grace_over: float | None = None
-        """When the grace is over, on the monotonic clock; None: nobody has asked this worker to stop."""
+        """When the grace is over, on the monotonic clock; None: it has not begun."""
+        self._grace_began = asyncio.Event()
+        self._failure: RqCoreError | None = None
+        """What ended it though nobody had asked for that."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
         self._stepped = asyncio.Event()
@@ -223,7 +226,6 @@ class Worker:
         self.retired = False
         """Whether it ends by itself, and another should take its place."""
         self._stopping = asyncio.Event()
-        self._asked = asyncio.Event()
         self._hurry = asyncio.Event()
 
     def _make_line(self, names: Sequence[str]) -> _Line:
@@ -243,12 +245,9 @@ class Worker:
     def stop(self) -> None:
         """Claim no more; let jobs finish for the grace time. A second call ends the grace now."""
         self._stops += 1
-        self._asked.set()
-        if self._grace_over is None:
-            self._grace_over = time.monotonic() + self.options.grace
         if self._stops > 1:
             self._hurry.set()
-        self._take_no_more()
+        self._begin_grace()
 
     @property
     def asked(self) -> bool:
@@ -262,6 +261,19 @@ class Worker:
             self.retired = True
             self._take_no_more()
 
+    def _give_up(self, error: RqCoreError) -> None:
+        """End as if asked to: such an error is mended by no waiting."""
+        if self._failure is None:
+            self._failure = error
+            log.error("claims no more, and ends: %s", error, extra={"worker": self.name})
+        self._begin_grace()
+
+    def _begin_grace(self) -> None:
+        if self._grace_over is None:
+            self._grace_over = time.monotonic() + self.options.grace
+            self._grace_began.set()
+        self._take_no_more()
+
     def _take_no_more(self) -> None:
         self._stopping.set()
         self._news.set()
@@ -274,7 +286,8 @@ class Worker:
     async def run(self) -> bool:
         """Work until asked to stop, or with ``burst`` until nothing is left.
 
-        Returns False if handlers' threads are still running: the process should then end at once.
+        Returns False if handlers' threads are still running: the process should then end at once. Raises RqCoreError if
+        the server cannot be used: at the start, or later, when what ran has had its grace.
         """
         self._loop = asyncio.get_running_loop()
         if not await self._met():
@@ -296,6 +309,8 @@ class Worker:
         for done in work:
             if not done.cancelled():
                 done.result()
+        if self._failure is not None:
+            raise self._failure
         return clean
 
     async def _work_on(self, line: _Line) -> None:
@@ -305,8 +320,8 @@ class Worker:
                 if self.options.burst and await self._nothing_left():
                     self._take_no_more()
                     return
-            except RqCoreError:
-                raise
+            except RqCoreError as error:
+                self._give_up(error)
             except Exception:
                 # What nobody foresaw must not end the worker; the leases of what it held expire at worst.
                 log.exception("a turn failed, trying again", extra={"worker": self.name})
@@ -382,9 +397,9 @@ class Worker:
         """Let jobs finish, give back the rest, report everything."""
         flushing = asyncio.create_task(self._flush_until_done())
         if self.retired:
-            asked = asyncio.create_task(self._asked.wait())
-            await asyncio.wait({flushing, asked}, return_when=asyncio.FIRST_COMPLETED)
-            await _end(asked)
+            began = asyncio.create_task(self._grace_began.wait())
+            await asyncio.wait({flushing, began}, return_when=asyncio.FIRST_COMPLETED)
+            await _end(began)
         grace = self._grace_left()
         if (unsettled := self._executor.unsettled) and self._stops < 2:
             log.info(
@@ -432,10 +447,13 @@ class Worker:
                 for queue in line.queues:
                     await self._client.return_token(queue)
         except (TimeoutError, RqCoreError) as error:
+            why = str(error) or "no answer"
+            if why == str(self._failure):
+                why = "that has not changed"
             log.error(  # noqa: TRY400 - the traceback would say nothing more
                 "could not report %d finished jobs: %s; their leases will expire",
                 len(line.finished),
-                str(error) or "no answer",
+                why,
                 extra={"worker": self.name},
             )
 
@@ -452,8 +470,10 @@ class Worker:
                 continue
             try:
                 await self._send(line, claims=[])
-            except RqCoreError:
-                raise
+            except RqCoreError as error:
+                # Until the grace is over somebody else may mend it, such as a worker that may load scripts.
+                self._give_up(error)
+                await asyncio.sleep(TROUBLE_PAUSE)
             except Exception:
                 # It would end the grace of all that still run.
                 log.exception("a report failed, trying again", extra={"worker": self.name})

@@ -326,6 +326,21 @@ def test_a_script_that_cannot_be_loaded_ends_in_an_error(reply: Exception) -> No
         server.run(plans(server).enqueue([job(1)]))
 
 
+def test_who_may_load_nothing_goes_on_with_the_functions_that_others_loaded() -> None:
+    """It stayed with scripts, of which it may load none either, when the functions were there again."""
+    forgotten = [FORGOTTEN, ReplyError("NOSCRIPT No matching script")]
+    refusal = [ReplyError("NOPERM no")]
+    server = Server(enqueue=forgotten, FUNCTION=refusal, SCRIPT=refusal)
+    operations = plans(server)
+    with pytest.raises(errors.ServerUnsuitable):
+        server.run(operations.enqueue([job(1)]))
+
+    step = operations.enqueue([job(2)]).send(None)
+
+    assert isinstance(step, Send)
+    assert step.commands[0][0] == "FCALL"
+
+
 def test_a_server_that_cannot_be_reached_for_loading_ends_in_an_error() -> None:
     server = Server(enqueue=[FORGOTTEN], FUNCTION=[Unsent("")])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import redis
 
 from rq_core import App, Cap, current_job
 from rq_core.client import Client
-from rq_core.errors import ServerUnavailable
+from rq_core.errors import ServerUnavailable, ServerUnsuitable
 from rq_core.plans import Lost, Patience, Unsent
 from rq_core.wire import AsyncPoolWire, Meanwhile
 from rq_core.worker import Worker, WorkerOptions
@@ -337,6 +337,96 @@ async def test_a_worker_that_is_stopped_while_it_looks_for_its_server_ends_in_or
     finally:
         server.thaw()
         await crew.app.aclose()
+
+
+class Forgetful:
+    """A server that has forgotten its scripts, and a user of it who may load none."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.owner = Client(server.url)
+        self.url = server.url.replace("//", "//limited:word@")
+        self._control = server.client()
+        self._control.execute_command(
+            "ACL", "SETUSER", "limited", "on", ">word", "~*", "&*", "+@all"
+        )
+
+    def forget(self) -> None:
+        self._control.execute_command("ACL", "SETUSER", "limited", "-function|load", "-script|load")
+        self._control.execute_command("FUNCTION", "FLUSH")
+        self._control.execute_command("SCRIPT", "FLUSH")
+
+    def load_complete(self) -> None:
+        """As if another worker had, who may."""
+        held = [("nobody", "1-1")]
+        assert self.owner.one(self.owner.operations.complete_call("crew", "w-other", held))
+
+    def close(self) -> None:
+        self.owner.close()
+        self._control.close()
+
+
+@pytest.fixture
+def forgetful(start_redis: Callable[..., RedisServer]) -> Iterator[Forgetful]:
+    server = Forgetful(start_redis())
+    yield server
+    server.close()
+
+
+def _said(caplog: pytest.LogCaptureFixture, words: str) -> int:
+    """How often workers said that, but for their heartbeats, which go on trying."""
+    return sum(words in r.getMessage() for r in caplog.records if r.name != "rq_core.lease")
+
+
+@pytest.mark.parametrize("reportable", [True, False])
+async def test_a_worker_that_may_not_load_forgotten_scripts_lets_its_jobs_finish(
+    forgetful: Forgetful,
+    witness: crew.Witness,
+    caplog: pytest.LogCaptureFixture,
+    reportable: bool,
+) -> None:
+    """It ended at once, and what it ran was cut off."""
+    crew.app.connect_to(forgetful.url)
+    worker = Worker(crew.app, WorkerOptions(queues=("crew",), concurrency=2, grace=4.0))
+    running = asyncio.create_task(worker.run())
+    job = await crew.sleeping.enqueue_async(1.5)
+    await wait_until_async(lambda: witness.lines("begin"), "the job runs")
+    forgetful.forget()
+    other = crew.coroutine.job()
+    forgetful.owner.enqueue([other])
+    await wait_until_async(lambda: _said(caplog, "loads no scripts"), "it has noticed")
+    assert witness.lines("end") == []
+    if reportable:
+        forgetful.load_complete()
+
+    with pytest.raises(ServerUnsuitable, match="loads no scripts"):
+        await running
+    await crew.app.aclose()
+
+    ended = ["succeeded"] if reportable else []
+    assert [line["job"] for line in witness.lines("end")] == [job.id]
+    assert event_types(forgetful.owner, job.id) == ["enqueued", "claimed", *ended]
+    assert event_types(forgetful.owner, other.id) == ["enqueued"]
+    assert _said(caplog, "loads no scripts") == 1
+    assert _said(caplog, "could not report 1 finished jobs") == (not reportable)
+
+
+async def test_a_worker_that_retires_and_may_report_nothing_ends_after_the_grace(
+    forgetful: Forgetful, witness: crew.Witness
+) -> None:
+    """It has all the time that its jobs need, but not for ever to report them."""
+    crew.app.connect_to(forgetful.url)
+    worker = Worker(crew.app, WorkerOptions(queues=("crew",), max_jobs=1, grace=1.0))
+    running = asyncio.create_task(worker.run())
+    await crew.sleeping.enqueue_async(1.5)
+    await wait_until_async(lambda: worker.retired and witness.lines("begin"), "it retires")
+    forgetful.forget()
+
+    with pytest.raises(ServerUnsuitable, match="loads no scripts"):
+        async with asyncio.timeout(15):
+            await running
+    await crew.app.aclose()
+
+    assert len(witness.lines("end")) == 1
 
 
 async def test_a_worker_without_a_server_says_so_and_ends(witness: crew.Witness) -> None:
