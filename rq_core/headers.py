@@ -89,7 +89,8 @@ def _closure(source: Source) -> dict[str, Source]:
 
 def _mentions(code: str, name: str) -> bool:
     """Say whether the name stands in the code, other than as a field or as a key of a table."""
-    return re.search(rf"(?<![.\w]){name}\b(?! = [^=]*[,}}])", code) is not None
+    # Most names are not there, and to look for a word costs far less than to look for a pattern.
+    return name in code and re.search(rf"(?<![.\w]){name}\b(?! = [^=]*[,}}])", code) is not None
 
 
 def _names(header: scripts.Header, section: str) -> tuple[str, ...]:
@@ -152,6 +153,7 @@ def _of_any(source: Source) -> Iterator[str]:
                 name not in closure
                 and include is not source
                 and function not in source.defines
+                and f"{function}(" in source.bare
                 and re.search(rf"(?<![.\w]){function}\(", source.bare)
             ):
                 yield f"calls {function} but does not use {name}"
@@ -171,7 +173,8 @@ def _of_script(name: str, source: Source) -> Iterator[str]:
     for arrow in table:
         if arrow not in header.transitions:
             yield f"does not declare {arrow}, which the table has"
-    emitted = {e for e in Event if f"'{e}'" in " ".join(_EMIT.findall(code))}
+    emits = " ".join(_EMIT.findall(code))
+    emitted = {e for e in Event if f"'{e}'" in emits}
     of_table = {t.event for t in table.values()}
     yield from (f"does not emit {event}" for event in sorted(of_table - emitted))
     strange = emitted & (machine.JOB_EVENT_FIELDS.keys() - of_table - _OF_ANY_SCRIPT)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
@@ -213,14 +214,24 @@ def argument_names(header: Header) -> tuple[str, ...]:
     )
 
 
-def resolve(
-    uses: Iterable[str], variant: Variant, above: tuple[str, ...] = ()
-) -> list[tuple[Header, str]]:
+def resolve(uses: Iterable[str], variant: Variant) -> list[tuple[Header, str]]:
     """Includes in the order in which they must stand, each once."""
     found: dict[str, tuple[Header, str]] = {}
+    _resolve(uses, variant, (), found)
+    return list(found.values())
+
+
+def _resolve(
+    uses: Iterable[str],
+    variant: Variant,
+    above: tuple[str, ...],
+    found: dict[str, tuple[Header, str]],
+) -> None:
     for name in uses:
         if name in above:
             raise HeaderError(f"includes go round in a circle: {' > '.join((*above, name))}")
+        if name in found:
+            continue
         if name in variant.includes:
             text = variant.includes[name]
         else:
@@ -229,10 +240,8 @@ def resolve(
                 raise HeaderError(f"there is no include {name}.lua")
             text = path.read_text(encoding="utf-8")
         header = parse_header(text, f"include/{name}.lua")
-        for inner in resolve(header.words("Uses"), variant, (*above, name)):
-            found.setdefault(inner[0].name, inner)
-        found.setdefault(name, (header, text))
-    return list(found.values())
+        _resolve(header.words("Uses"), variant, (*above, name), found)
+        found[name] = (header, text)
 
 
 @dataclass(frozen=True)
@@ -243,10 +252,15 @@ class Part:
     code: str
     is_function: bool
 
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """The words of its text."""
+        return words(self.code)
 
-def words(text: str) -> list[str]:
+
+def words(text: str) -> frozenset[str]:
     """The words of some Lua, in comments and strings too."""
-    return _WORD.findall(text)
+    return frozenset(_WORD.findall(text))
 
 
 def without_header(text: str) -> str:
@@ -269,23 +283,25 @@ def used_parts(includes: Iterable[str], text: str) -> list[list[Part]]:
         if not more:
             return [[part for part in of if id(part) in needed] for of in found]
         needed |= more
-        wanted.update(w for of in found for p in of if id(p) in more for w in words(p.code))
+        wanted.update(*(p.words for of in found for p in of if id(p) in more))
 
 
 def blocks(includes: Sequence[list[Part]], text: str) -> str:
     """The definitions of includes. Those that only their own include uses are kept in a block, since Lua allows a chunk
     200 locals."""
+    mentioned = words(text)
+    within = [frozenset[str]().union(*(part.words for part in of)) for of in includes]
+    users = Counter(word for each in within for word in each)
     found = []
-    for of in includes:
-        others = set(words(text)).union(
-            *(words(part.code) for other in includes if other is not of for part in other)
-        )
+    for of, own in zip(includes, within, strict=True):
+        names = {name for part in of for name in part.names}
+        others = {name for name in names if name in mentioned or users[name] > (name in own)}
         found.append(block(of, others))
     return "\n".join(code for code in found if code)
 
 
 def block(of: list[Part], others: set[str]) -> str:
-    """Definitions of one include; those that ``others`` mention are visible outside."""
+    """Definitions of one include; those that ``others`` names are visible outside."""
     shared = sorted(name for p in of if not others.isdisjoint(p.names) for name in p.names)
     if len(shared) == sum(len(p.names) for p in of):
         return "\n".join(p.code for p in of)
@@ -299,7 +315,8 @@ def block(of: list[Part], others: set[str]) -> str:
     return "\n".join([*lines, "end"])
 
 
-def parts(include: str) -> list[Part]:
+@cache
+def parts(include: str) -> tuple[Part, ...]:
     """An include's definitions, with the names that each defines. One begins with `local` in the first column."""
     found = []
     for text in re.split(r"^(?=local )", without_header(include), flags=re.MULTILINE):
@@ -317,7 +334,7 @@ def parts(include: str) -> list[Part]:
                 is_function=defined["function"] is not None,
             )
         )
-    return found
+    return tuple(found)
 
 
 def _shebang(header: Header) -> str:
@@ -419,8 +436,9 @@ def constants(body: str, *, meta: tuple[str, ...] = (), without: Iterable[str] =
         "SLOT_LIFE_MS": str(settings.SLOT_LIFE_MS),
         "OUTBOX_RING": str(settings.OUTBOX_RING),
     }
+    mentioned = words(body)
     return "\n".join(
         f"local {name} = {value}"
         for name, value in values.items()
-        if name not in without and re.search(rf"\b{name}\b", body)
+        if name in mentioned and name not in without
     )

@@ -43,11 +43,13 @@ local redis = (function(server)
 end)(redis)
 """
 
-BREAK_AT = """
+BREAK_AT = "test:break-at"
+BREAK = f"""
 local redis = (function(server, made)
+  local at = tonumber(server.call('GET', '{BREAK_AT}'))
   return {{call = function(...)
     made = made + 1
-    if made == {at} then
+    if made == at then
       error('broken by the test')
     end
     return server.call(...)
@@ -105,9 +107,10 @@ def test_an_error_at_any_read_leaves_every_byte(seed: Seed, name: str) -> None:
     made = calls_of(seed.of("rehearsal"), SCENES[name](seed.of("rehearsal")))
     reads = next(at for at, command in enumerate(made) if command in WRITES)
     scene = SCENES[name](seed)
+    broken = timed_with(scene.script, BREAK)
 
     for at in range(1, reads + 2):
-        broken = timed_with(scene.script, BREAK_AT.format(at=at))
+        seed.control.set(BREAK_AT, at)
         reply = refused(seed, scene.command(seed, broken))
         assert "broken by the test" in str(reply)
     whole = seed.control.execute_command(*scene.command(seed, timed(scene.script)))
