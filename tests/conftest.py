@@ -8,6 +8,7 @@ one. Those marked `alone` have the machine to themselves (`tests/support/quiet.p
 """
 
 import asyncio
+import functools
 import inspect
 import os
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 import psutil
 import pytest
+import redis.utils
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
@@ -27,6 +29,9 @@ from tests.support.servers import Engine, PostgresServer, RedisServer
 # Real servers take their time now and then; a failure prints how to repeat it.
 settings.register_profile("rq-core", deadline=None, print_blob=True)
 settings.load_profile("rq-core")
+
+# redis-py reads the metadata of its package, to find its own version, at every connection.
+redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
 ENGINES = servers.engines()
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from rq_core import App, testing
-from sql_audit import migrate
 from sql_audit.database import Database
+from tests.support.schemas import lay_schema
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -39,7 +39,7 @@ def run(source: str, **names: Any) -> dict[str, Any]:
 def audit_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     path = str(tmp_path / "audit.db")
     database = Database(path)
-    migrate.upgrade(database)
+    lay_schema(database)
     database.close()
     monkeypatch.setenv("RQ_CORE_AUDIT_URL", path)
     return path

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sql_audit import migrate
 from sql_audit.database import Database
 from sql_audit.mirror import Mirror
 from sql_audit.reading import BatchLimits
 from tests.support.outbox import StreamSource, StreamWriter
+from tests.support.schemas import lay_schema
 
 QUEUE = "mail"
 
@@ -29,7 +29,7 @@ def writer(source: StreamSource) -> StreamWriter:
 def database(audit_url: str) -> Iterator[Database]:
     """A migrated audit database, once per kind."""
     database = Database(audit_url)
-    migrate.upgrade(database)
+    lay_schema(database)
     yield database
     database.close()
 

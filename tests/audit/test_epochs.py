@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from rq_core.client import Client
 from rq_core.job import NewJob, profile
 from rq_core.operations import Operations
-from sql_audit import migrate, queries
+from sql_audit import queries
 from sql_audit.cli import audit
 from sql_audit.database import Database
 from sql_audit.mirror import STEPS, Mirror
@@ -22,6 +22,7 @@ from tests.support import auditlog
 from tests.support.agreement import assert_agree, drain, states
 from tests.support.clock import Clock, timed
 from tests.support.fleet import QUEUE, Fleet
+from tests.support.schemas import lay_schema
 from tests.support.servers import Engine, RedisServer, engines
 from tests.support.wait import wait_until
 
@@ -39,7 +40,7 @@ def engine(audit_url: str) -> Engine:
 @pytest.fixture
 def database(audit_url: str) -> Iterator[Database]:
     database = Database(audit_url)
-    migrate.upgrade(database)
+    lay_schema(database)
     yield database
     database.close()
 

@@ -24,13 +24,14 @@ from rq_core.errors import AuditBacklogFull
 from rq_core.ids import JobIds
 from rq_core.job import NewJob, profile
 from rq_core.keys import queue_keys
-from sql_audit import migrate, run
+from sql_audit import run
 from sql_audit.database import IDLE_TIMEOUT_MS, STALLED_MS, Database
 from sql_audit.mirror import Mirror, Outcome
 from sql_audit.verify import Verdict, verify
 from tests.audit.conftest import QUEUE
 from tests.support import auditlog, stopped_mirror
 from tests.support.outbox import StreamSource, StreamWriter
+from tests.support.schemas import lay_schema
 from tests.support.servers import PostgresServer
 from tests.support.wait import wait_until
 
@@ -141,7 +142,7 @@ def test_postgres_ends_the_transaction_of_a_stopped_mirror(
     """Another takes over within the timeouts, which are stated; when the first wakes up it does no harm."""
     assert max(IDLE_TIMEOUT_MS, STALLED_MS) <= 60_000
     database = Database(postgres_url)
-    migrate.upgrade(database)
+    lay_schema(database)
     writer.life("a", "b", "c")
     command = [
         sys.executable,
@@ -191,7 +192,7 @@ def test_a_stopped_mirror_on_sqlite_holds_the_file_until_it_goes_on_or_dies(
     """Nobody can take a file's lock from a process that is only stopped: the others wait, and say nothing
     false; readers read."""
     database = Database(sqlite_url)
-    migrate.upgrade(database)
+    lay_schema(database)
     writer.life("a", "b", "c")
     command = [sys.executable, "-m", "tests.support.stopped_mirror", valkey_url, sqlite_url, QUEUE]
     process = subprocess.Popen([*command, "events"], cwd=ROOT)
@@ -221,7 +222,7 @@ def restorable(
 ) -> Iterator[tuple[Database, Callable[[], None], Callable[[], Database]]]:
     """A database, a way to back it up, and a way to get the backup in its place."""
     database = Database(audit_url)
-    migrate.upgrade(database)
+    lay_schema(database)
     opened = [database]
     backups: list[str] = []
 

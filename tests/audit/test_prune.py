@@ -23,6 +23,7 @@ from sql_audit.verify import Verdict, verify
 from tests.audit.conftest import QUEUE
 from tests.support import auditlog
 from tests.support.outbox import StreamWriter, enqueue
+from tests.support.schemas import lay_schema
 from tests.support.story import Story
 
 DAY = 86_400_000
@@ -450,10 +451,8 @@ def test_other_spans_are_refused(said: str, audit_url: str) -> None:
 
 @pytest.fixture
 def postgres(postgres_url: str) -> Any:
-    from sql_audit import migrate
-
     database = Database(postgres_url)
-    migrate.upgrade(database)
+    lay_schema(database)
     yield database
     database.close()
 

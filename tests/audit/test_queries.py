@@ -16,6 +16,7 @@ from sql_audit.mirror import Mirror
 from tests.audit.conftest import QUEUE
 from tests.support import auditlog
 from tests.support.outbox import StreamSource, StreamWriter, enqueue
+from tests.support.schemas import lay_schema
 
 
 def hundred_claims(writer: StreamWriter) -> None:
@@ -307,10 +308,8 @@ def make_sqlite_log(
     source: StreamSource, writer: StreamWriter, tmp_path: Path
 ) -> Callable[[], str]:
     def make() -> str:
-        from sql_audit import migrate
-
         database = Database(str(tmp_path / "log.db"))
-        migrate.upgrade(database)
+        lay_schema(database)
         writer.life("a")
         auditlog.drain(Mirror(source, database, QUEUE))
         database.close()

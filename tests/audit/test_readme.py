@@ -13,6 +13,7 @@ from sql_audit.schema import metadata
 from tests.audit.conftest import QUEUE
 from tests.support import auditlog
 from tests.support.outbox import StreamWriter
+from tests.support.schemas import lay_schema
 
 README = (Path(__file__).parents[2] / "sql_audit" / "README.md").read_text()
 QUERIES = re.findall(r"```sql\n(.*?)```", README, re.DOTALL)
@@ -45,10 +46,8 @@ def test_every_table_is_described() -> None:
 
 
 def test_a_digest_can_be_checked_with_psql_alone(writer: StreamWriter, postgres_url: str) -> None:
-    from sql_audit import migrate
-
     database = Database(postgres_url)
-    migrate.upgrade(database)
+    lay_schema(database)
     error = {"type": "ValueError", "message": "tab\t back\\slash ü"}
     writer.life("a", "b")
     writer.jobs("died", ["a", None, "final", 1, error])

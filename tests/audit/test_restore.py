@@ -24,7 +24,7 @@ from rq_core.job import NewJob, profile
 from rq_core.keys import queue_keys
 from rq_core.machine import Priority
 from rq_core.operations import IDS_CHUNK
-from sql_audit import migrate, restore
+from sql_audit import restore
 from sql_audit.cli import audit
 from sql_audit.database import Database
 from sql_audit.errors import MirrorBehind
@@ -34,6 +34,7 @@ from sql_audit.verify import Verdict
 from tests.support import auditlog, crew
 from tests.support.agreement import assert_agree, drain, states
 from tests.support.fleet import QUEUE
+from tests.support.schemas import lay_schema
 from tests.support.secrets import SECRET
 from tests.support.servers import Engine, RedisServer, engines
 from tests.support.wait import wait_until
@@ -52,7 +53,7 @@ def engine(audit_url: str) -> Engine:
 @pytest.fixture
 def database(audit_url: str) -> Iterator[Database]:
     database = Database(audit_url)
-    migrate.upgrade(database)
+    lay_schema(database)
     yield database
     database.close()
 

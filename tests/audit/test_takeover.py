@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from rq_core.client import Client
-from sql_audit import migrate
 from sql_audit.database import Database
 from sql_audit.drift import compare
 from sql_audit.verify import Verdict, verify
 from tests.support import auditlog
 from tests.support.fleet import QUEUE, Fleet
+from tests.support.schemas import lay_schema
 from tests.support.wait import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -85,7 +85,7 @@ def test_another_mirror_takes_over_from_one_that_stopped(
 ) -> None:
     """Within the timeout, by itself; and the one that comes back finds that it lost and does no harm."""
     database = Database(postgres_url)
-    migrate.upgrade(database)
+    lay_schema(database)
     fleet = Fleet(client, 1)
     fleet.run(20)
     stopped = start(database, step, str(TAKEOVER_MS))
@@ -123,7 +123,7 @@ def test_on_sqlite_the_other_waits_until_the_stopped_one_goes_on_or_dies(
 ) -> None:
     """Nobody can take a file's lock from a process that is only stopped. The other says that it waits."""
     database = Database(sqlite_url)
-    migrate.upgrade(database)
+    lay_schema(database)
     fleet = Fleet(client, 2)
     fleet.run(20)
     stopped = start(database, "projected", str(TAKEOVER_MS))

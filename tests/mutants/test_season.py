@@ -9,7 +9,6 @@ from click.testing import CliRunner
 
 from rq_core.client import Client
 from rq_core.operations import Operations
-from sql_audit import migrate
 from sql_audit.cli import audit
 from sql_audit.database import Database
 from sql_audit.mirror import Mirror
@@ -17,6 +16,7 @@ from sql_audit.reading import BatchLimits
 from tests.support import auditlog
 from tests.support.clock import Clock, timed
 from tests.support.fleet import QUEUE, Fleet
+from tests.support.schemas import lay_schema
 
 START_MS = 1_800_000_000_000
 
@@ -66,7 +66,7 @@ class Season(Fleet):
 def test_a_season_is_proven_by_the_command(valkey_url: str, sqlite_url: str) -> None:
     """From SQL alone, and beside Redis: the words of a violation are in the failure."""
     database = Database(sqlite_url)
-    migrate.upgrade(database)
+    lay_schema(database)
     control = redis.Redis.from_url(valkey_url)
     operations = Operations(url=valkey_url, scripts=timed)
     with Client(valkey_url, operations=operations) as client:

@@ -127,7 +127,6 @@ class SentinelGroup:
         options = {
             "appendonly": "yes",
             "appendfsync": "always",
-            "repl-diskless-sync-delay": "0",
             "repl-timeout": "10",
         }
         words = {}

@@ -111,6 +111,8 @@ class RedisServer:
             "appendonly": "no",
             "daemonize": "no",
             "enable-debug-command": "local",
+            # A replica is sent its copy at once, not 5 s later in case that others come.
+            "repl-diskless-sync-delay": "0",
             **RESET,
             **(options or {}),
         }
@@ -371,7 +373,8 @@ class PostgresServer:
         name = f"test_{next(self._numbers)}"
         with self._connect() as connection:
             connection.execute(
-                sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
+                # The files are copied; to log each page of them, the default, takes three times as long.
+                sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY").format(
                     sql.Identifier(name), sql.Identifier(template)
                 )
             )

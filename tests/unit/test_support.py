@@ -14,8 +14,11 @@ import psutil
 import pytest
 import sqlalchemy
 
+from sql_audit import migrate
+from sql_audit.database import Database
 from tests.support import leaks
 from tests.support.quiet import Room
+from tests.support.schemas import lay_schema
 from tests.support.servers import Engine, RedisServer, ServerDidNotStart
 from tests.support.wait import wait_until, wait_until_async
 
@@ -74,6 +77,22 @@ def test_every_test_finds_an_empty_database(audit_url: str, turn: int) -> None:
     engine.dispose()
 
     assert tables == []
+
+
+def test_a_copy_of_the_schema_is_a_migrated_database_with_an_identity_of_its_own(
+    audit_url: str, tmp_path: Path
+) -> None:
+    identities = set()
+    for database in (Database(audit_url), Database(str(tmp_path / "other.db"))):
+        lay_schema(database)
+        migrate.check_current(database)
+        migrate.check(database)
+        with database.readers.connect() as connection:
+            query = sqlalchemy.text("SELECT audit_id FROM audit_meta")
+            identities.add(connection.scalar(query))
+        database.close()
+
+    assert len(identities) == 2
 
 
 def test_postgres_is_current(postgres_url: str) -> None:
