@@ -233,7 +233,7 @@ HANDLERS_MS: Final = (5, 50, 200, 800, 2_000)
 
 
 class Worker(Actor):
-    """Settles and claims in one round trip per turn, as worker.py does; the keeper extends from a thread of its own."""
+    """Settles and claims in one round trip per turn, as a worker does; the keeper extends from a thread of its own."""
 
     CONCURRENCY = 3
 

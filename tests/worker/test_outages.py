@@ -280,7 +280,7 @@ async def test_a_worker_that_stops_in_an_outage_claims_nothing_after_it(
         waiting = await crew.coroutine.with_options(delay=1.0).enqueue_async()
         due = client.handshake("crew").now_ms + 1_000
         server.kill()
-        queue = worker._queues["crew"]
+        queue = worker._lines.queues["crew"]
         await wait_until_async(lambda: queue.asked, "a claim waits for the server")
         worker.stop()
         await wait_until_async(lambda: time.time() * 1000 > due, "it is due")
@@ -308,7 +308,9 @@ async def test_the_grace_is_not_given_twice_where_the_server_is_away(
     await crew.tidying.enqueue_async(0.0)
     await wait_until_async(lambda: witness.lines("begin"), "the job runs")
     server.kill()
-    await wait_until_async(lambda: worker._queues["crew"].asked, "a claim waits for the server")
+    await wait_until_async(
+        lambda: worker._lines.queues["crew"].asked, "a claim waits for the server"
+    )
 
     began = time.monotonic()
     worker.stop()
@@ -451,7 +453,9 @@ async def test_a_lease_made_shorter_is_extended_more_often(
 
     crew.app.client.configure("crew", {"lease_ms": 600})
 
-    await wait_until_async(lambda: worker._leases.interval == pytest.approx(0.2), "it has noticed")
+    await wait_until_async(
+        lambda: worker._handlers.leases.interval == pytest.approx(0.2), "it has noticed"
+    )
     worker.stop()
     await running
     await crew.app.aclose()

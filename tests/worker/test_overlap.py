@@ -138,7 +138,7 @@ async def test_what_an_idle_worker_gives_back_is_reported_at_once(
 
     async with working(worker):
         await wait_until_async(lambda: worker.stats.completed == 1, "the first is done")
-        await wait_until_async(lambda: not worker._active(), "the worker is idle")
+        await wait_until_async(lambda: not worker._burst.active(), "the worker is idle")
         handle = app.enqueue("q", "unknown")
 
         await wait_until_async(lambda: handle.state() == "scheduled", "it is given back")
@@ -240,7 +240,7 @@ async def test_where_handlers_block_the_loop_nothing_is_claimed_that_would_wait_
     @app.task(queue="q")
     async def blocks() -> None:
         time.sleep(0.01)  # noqa: ASYNC251 - that is the point
-        under_way.append(worker._queues["q"].asked)
+        under_way.append(worker._lines.queues["q"].asked)
 
     app.enqueue_many(blocks.job() for _ in range(60))
     worker = Worker(app, WorkerOptions(queues=("q",), concurrency=20, burst=True))
@@ -259,13 +259,13 @@ async def test_jobs_that_arrive_while_others_take_their_first_steps_are_begun(ap
     def prepare(claim: Claim) -> None:
         begun.append(claim.id)
         if claim.id == "first":
-            asyncio.get_running_loop().call_soon(worker._arrive, claims[1])
+            asyncio.get_running_loop().call_soon(worker._handlers.arrive, claims[1])
 
-    worker._prepare = prepare  # type: ignore[method-assign,assignment]
-    worker._arrive(claims[0])
+    worker._handlers._prepare = prepare  # type: ignore[method-assign,assignment]
+    worker._handlers.arrive(claims[0])
 
     async with asyncio.timeout(5):
-        await worker._stepped.wait()
+        await worker._handlers.stepped.wait()
     assert begun == ["first", "second"]
     await worker._client.close()
 

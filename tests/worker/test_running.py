@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from rq_core import executor
-from rq_core import worker as worker_module
 from rq_core.aio import AsyncClient
 from rq_core.app import App
 from rq_core.client import Client
@@ -19,7 +18,7 @@ from rq_core.errors import InvalidOption, LeaseLost
 from rq_core.lease import LeaseKeeper
 from rq_core.operations import Operations
 from rq_core.retry import RetryPolicy
-from rq_core.worker import Worker, WorkerOptions
+from rq_core.worker import Worker, WorkerOptions, handlers
 from tests.support import crew
 from tests.support.wait import wait_until, wait_until_async
 from tests.worker.conftest import RunWorker, event_types, events
@@ -170,7 +169,7 @@ async def test_an_async_handler_that_ignores_its_timeout_is_a_failure_and_no_los
     client: Client, run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor, "END_GRACE", 0.1)
-    monkeypatch.setattr(worker_module, "EXTENSION_GRACE", 0.5)
+    monkeypatch.setattr(handlers, "EXTENSION_GRACE", 0.5)
     handle = crew.tidying.with_options(timeout=0.1, max_attempts=1).enqueue(2.5 * crew.LEASE)
 
     async with run_worker():
@@ -298,10 +297,10 @@ async def test_an_async_handler_whose_claim_is_lost_is_cancelled_and_settles_not
     handle = crew.tidying.enqueue(0.0)
     async with run_worker() as worker:
         await wait_until_async(lambda: witness.lines("begin"), "it runs")
-        (running,) = worker._executor.running.values()
+        (running,) = worker._handlers.executor.running.values()
         lose(client, handle.id, running.claim.fence)
         await wait_until_async(lambda: witness.lines("tidied"), "it was cancelled")
-        await wait_until_async(lambda: not worker._executor.running, "its place is free")
+        await wait_until_async(lambda: not worker._handlers.executor.running, "its place is free")
 
     assert isinstance(running.ending, LeaseLost)
     # It was given back by somebody else; this worker has said nothing.
@@ -315,10 +314,10 @@ async def test_a_sync_handler_whose_claim_is_lost_is_told(
     handle = crew.dozing.enqueue(60)
     async with run_worker() as worker:
         await wait_until_async(lambda: witness.lines("begin"), "it runs")
-        (running,) = worker._executor.running.values()
+        (running,) = worker._handlers.executor.running.values()
         lose(client, handle.id, running.claim.fence)
         await wait_until_async(lambda: running.context.cancelled, "it is told")
-        await wait_until_async(lambda: not worker._executor.running, "its place is free")
+        await wait_until_async(lambda: not worker._handlers.executor.running, "its place is free")
 
     assert isinstance(running.ending, LeaseLost)
     assert witness.lines("end") == []
@@ -539,7 +538,7 @@ async def test_a_job_that_timed_out_in_a_thread_may_run_again_on_the_same_worker
     async with run_worker() as worker:
         await wait_until_async(lambda: len(witness.lines("begin")) == 2, "it runs again")
         await wait_until_async(lambda: len(witness.lines("end")) == 1, "the first thread ended")
-        assert [claim for _, claim, _ in worker._executor.running] == [handle.id]
+        assert [claim for _, claim, _ in worker._handlers.executor.running] == [handle.id]
         await wait_until_async(lambda: handle.state() == "dead", "its attempts are spent")
 
 

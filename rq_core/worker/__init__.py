@@ -1,0 +1,29 @@
+"""One worker: an asyncio loop that settles and claims in one round trip per turn (group commit).
+
+Everything that finished since the last turn, and a claim for the free places, travel together. At low load a batch
+is one job; under load batches grow by themselves. The worker claims no more than it can start at once.
+
+Turns overlap with handlers. A claim asks for half of the places, and when its jobs come, the next turn is on its way
+before they are begun: while Redis carries it out, they run. So the time that a job takes is the longer one of Python's
+and Redis', not their sum.
+
+A job's way through a worker, and the module of each step:
+
+1. ``meeting``: the worker meets its queues and declares their limits.
+2. ``lines``: queues whose calls travel together, each line with a watcher that says when there may be something.
+3. ``places``: how many jobs to claim from which queues.
+4. ``turns``: the round trip that claims them, and reports others.
+5. ``handlers``: they arrive, their leases are kept, their handlers begin and end.
+6. ``lines`` again: each ends as a settlement, which waits for the next turn.
+
+``shift`` knows how long the worker claims and what grace there is then, ``burst`` when nothing is left, ``ending``
+gives back and reports the rest, ``telling`` tells hooks of jobs that died. ``worker`` puts these together and runs
+them.
+"""
+
+from rq_core.worker.options import WorkerOptions
+from rq_core.worker.places import CLAIM_MAX
+from rq_core.worker.shift import WorkerStats
+from rq_core.worker.worker import Worker
+
+__all__ = ["CLAIM_MAX", "Worker", "WorkerOptions", "WorkerStats"]

@@ -1,0 +1,57 @@
+"""Whether a worker that works in a burst has anything left to do."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from rq_core.aio import AsyncClient
+from rq_core.worker.handlers import Handlers
+from rq_core.worker.lines import Lines
+
+log = logging.getLogger(__package__)
+
+
+class Burst:
+    """The end of a worker that stops when nothing is left."""
+
+    def __init__(self, client: AsyncClient, worker: str, lines: Lines, handlers: Handlers) -> None:
+        self._client = client
+        self._worker = worker
+        self._lines = lines
+        self._handlers = handlers
+
+    def active(self) -> bool:
+        """Whether something runs, or is to be reported or looked at."""
+        if self._handlers.executor.busy or self._handlers.arrived:
+            return True
+        if any(line.finished for line in self._lines.all):
+            return True
+        return any(queue.look or queue.asked for queue in self._lines.queues.values())
+
+    async def over(self) -> bool:
+        """Whether nothing runs or is due, and nothing that is ready may run now. Says what is left all the same."""
+        if self.active():
+            return False
+        left: dict[str, int] = {}
+        for name, queue in self._lines.queues.items():
+            counts = await self._client.counts(name)
+            # A paused or stopped queue gives out nothing, however much is ready; nor does a full scope.
+            ready = sum(counts.ready.values()) + counts.open_lanes
+            if counts.running or (ready and not counts.paused and counts.cap != 0):
+                return False
+            if queue.due <= time.monotonic():
+                return False
+            if jobs := sum(counts.ready.values()) + counts.waiting:
+                left[name] = jobs
+        if self.active():
+            return False
+        if left:
+            told = ", ".join(f"{jobs:,} in {name}" for name, jobs in left.items())
+            log.warning(
+                "jobs are left that may not run now: %s; `rq-core caps %s` says what they wait for",
+                told,
+                next(iter(left)),
+                extra={"worker": self._worker, "left": left},
+            )
+        return True

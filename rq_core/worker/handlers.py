@@ -1,0 +1,154 @@
+"""The jobs that a worker holds: from their arrival with a claim to the end of their handler.
+
+What arrives is begun when the next turn is on its way, or has nothing to send. Before a handler takes its first step,
+the lease of its claim is being kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from rq_core.client import Client
+from rq_core.errors import HandlerSignal, JobCancelled, LeaseLost
+from rq_core.executor import Executor, Running
+from rq_core.job import Claim
+from rq_core.lease import LeaseKeeper
+from rq_core.lease_table import LeaseTable
+from rq_core.settlement import Settlement
+from rq_core.suspects import SUSPECT, Suspects
+from rq_core.watcher import FOREVER
+from rq_core.worker.lines import Lines
+from rq_core.worker.places import Places
+from rq_core.worker.shift import Shift
+
+if TYPE_CHECKING:
+    from rq_core.app import App
+
+OVERLAP_MAX: Final = 0.05
+"""Seconds that the first steps of a batch of handlers may take for the next turn to overlap with the next batch. Where
+handlers block the loop for longer, jobs claimed meanwhile would wait for it, with nobody to keep their leases."""
+EXTENSION_GRACE: Final = 30.0
+"""Seconds beyond a job's timeout for which its lease is still extended."""
+
+
+class Handlers:
+    """Begins what arrives, keeps its leases, and ends it where its claim is no longer in force."""
+
+    def __init__(
+        self,
+        app: App,
+        shift: Shift,
+        places: Places,
+        lines: Lines,
+        *,
+        client: Client,
+        table: LeaseTable | None,
+    ) -> None:
+        """``client`` is for the heartbeat, on a thread of its own. ``table`` is shared with a supervisor."""
+        self._shift = shift
+        self._places = places
+        self._lines = lines
+        self.executor = Executor(
+            app.tasks,
+            worker=shift.worker,
+            threads=shift.options.concurrency,
+            timeout=shift.options.timeout,
+            on_settlement=lines.settle,
+            on_free=self._freed,
+            redact=app.redactor,
+        )
+        self.leases = LeaseKeeper(
+            client,
+            shift.worker,
+            on_lost=lambda queue, job, fence: self._from_keeper(queue, job, fence, LeaseLost),
+            on_cancelling=lambda queue, job, fence: self._from_keeper(
+                queue, job, fence, JobCancelled
+            ),
+            table=table,
+        )
+        self._suspects = Suspects()
+        self.arrived: list[Claim] = []
+        """Claimed, and about to be begun."""
+        self.stepped = asyncio.Event()
+        """Whether what arrived has been begun, and has had its first step."""
+        self.stepped.set()
+        self.steps_took = FOREVER
+        """Seconds that the first steps of the last batch took."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        """Begin to keep leases; call it once, on the loop."""
+        self._loop = asyncio.get_running_loop()
+        self.leases.start()
+
+    def arrive(self, claim: Claim) -> None:
+        """Have a job begun as soon as the next turn is on its way, or shows that there is nothing to send."""
+        self._places.taken += 1
+        if not self.arrived:
+            self.stepped.clear()
+            asyncio.get_running_loop().call_soon(self.begin_arrived)
+        self.arrived.append(claim)
+
+    def begin_arrived(self) -> None:
+        """Begin what has arrived, all of it in one go."""
+        if not self.arrived:
+            return
+        arrived, self.arrived = self.arrived, []
+        began = time.monotonic()
+        begin = [running for claim in arrived if (running := self._prepare(claim)) is not None]
+        # Before any of them begins: it may hold the GIL from its first step on.
+        self.leases.hold_all([(running.claim, _until(running)) for running in begin])
+        for running in begin:
+            self.executor.launch(running)
+        # Not before they were begun: a worker that takes no more gives back what arrives.
+        self._shift.retire_if_due()
+
+        def stepped() -> None:
+            self.steps_took = time.monotonic() - began
+            if not self.arrived:
+                self.stepped.set()
+
+        asyncio.get_running_loop().call_soon(stepped)
+
+    def _prepare(self, claim: Claim) -> Running | None:
+        """Get ready to run a claim; None: it will not run, and its place is free."""
+        running = None
+        if self._shift.over.is_set():
+            self._lines.settle(Settlement(claim, "rollback", 0, "shutdown"))
+        elif pause := self._suspects.pause(claim, self.executor.running.values()):
+            self._lines.settle(Settlement(claim, "rollback", round(pause * 1000), SUSPECT))
+        else:
+            running = self.executor.prepare(claim)
+        if running is None:
+            self._places.taken -= 1
+        return running
+
+    def _freed(self, running: Running) -> None:
+        """A handler no longer occupies its place. On the loop."""
+        if isinstance(running.ending, LeaseLost):
+            self.leases.drop(running.claim)
+        self._places.taken -= 1
+        for line in self._lines.all:
+            line.watcher.freed()
+        self._lines.news.set()
+
+    def _from_keeper(
+        self, queue: str, job_id: str, fence: str, why: Callable[[], HandlerSignal]
+    ) -> None:
+        """The server has said something of a claim. On the lease keeper's thread."""
+        assert self._loop is not None
+
+        def tell() -> None:
+            running = self.executor.running.get((queue, job_id, fence))
+            if running is not None:
+                self.executor.end(running, why())
+
+        self._loop.call_soon_threadsafe(tell)
+
+
+def _until(running: Running) -> float | None:
+    """Until when to extend its lease, on the monotonic clock; None: as long as it runs."""
+    return running.started + running.timeout + EXTENSION_GRACE if running.timeout else None

@@ -1,0 +1,57 @@
+"""How a worker works, as its caller says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from rq_core.durations import seconds_of
+from rq_core.errors import InvalidOption
+from rq_core.keys import check_name
+
+WEIGHT_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """How a worker works. Times are in seconds."""
+
+    queues: tuple[str, ...] = ("default",)
+    concurrency: int = 10
+    """Most handlers at once."""
+    weights: Mapping[str, int] = field(default_factory=dict)
+    """How free places are divided between queues that have something to do: 3 gets three for each one of a queue with
+    1, which is what queues have that are not named here."""
+    burst: bool = False
+    """Stop when nothing is running or due on any of the queues, and nothing that is ready may run now: what waits for
+    a rate, or for a cap of 0, is left."""
+    grace: float = 30.0
+    """How long running jobs may go on after the worker was asked to stop."""
+    timeout: float | None = None
+    """For tasks that have none of their own."""
+    max_jobs: int | None = None
+    """Retire after so many claims: take no more, let what runs finish, and end."""
+    max_memory: int | None = None
+    """Retire when this process has more bytes than this resident."""
+
+    def __post_init__(self) -> None:
+        if not self.queues:
+            raise InvalidOption(option="queues", value=self.queues, must="must name a queue")
+        for queue in self.queues:
+            check_name("queue", queue)
+        if not 1 <= self.concurrency <= 5_000:
+            raise InvalidOption(
+                option="concurrency", value=self.concurrency, must="must be from 1 to 5000"
+            )
+        for queue, weight in self.weights.items():
+            if queue not in self.queues or not 1 <= weight <= WEIGHT_MAX:
+                must = f"must be from 1 to {WEIGHT_MAX}, of a queue that the worker works for"
+                raise InvalidOption(option=f"weight of {queue}", value=weight, must=must)
+        for option in ("max_jobs", "max_memory"):
+            value = getattr(self, option)
+            if value is not None and value < 1:
+                raise InvalidOption(option=option, value=value, must="must be positive")
+        seconds_of("grace", self.grace)
+        if self.timeout is not None:
+            seconds_of("timeout", self.timeout, minimum=0.001)
