@@ -6,7 +6,6 @@ the code that it was told to import.
 
 from __future__ import annotations
 
-import importlib
 import re
 import sys
 from collections.abc import Sequence
@@ -14,9 +13,10 @@ from typing import Any, Final
 
 import click
 
+from rq_core.cli.lazy import Commands, LazyGroup
 from rq_core.errors import RqCoreError, UsageError
 
-COMMANDS: Final[dict[str, tuple[str, str]]] = {
+COMMANDS: Final[Commands] = {
     "worker": ("worker:worker", "Run the jobs of an app's tasks."),
     "enqueue": ("enqueue:enqueue", "Hand over a job."),
     "queues": ("look:queues", "Show the queues and how many jobs they have."),
@@ -35,7 +35,6 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "acl": ("acl:acl", "Print the Redis user that a producer, worker, mirror or operator needs."),
     "server": ("server:server", "Run, find or stop the server that comes with rq-core."),
 }
-"""Name → where it is defined in this package, and what ``--help`` says of it."""
 
 PLUGINS: Final = "rq_core.plugins"
 """The entry points whose objects are click commands of other packages."""
@@ -62,37 +61,32 @@ def one_line(text: str) -> str:
     return line.encode("utf-8", "backslashreplace").decode()
 
 
-class Root(click.Group):
-    """The commands by name, imported when used."""
+class Root(LazyGroup):
+    """The commands of this package and of plugins."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return [*COMMANDS, *sorted(_plugins().keys() - COMMANDS.keys())]
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names: this package's in the order of use, then plugins."""
+        return [*super().list_commands(ctx), *sorted(_plugins().keys() - COMMANDS.keys())]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name in COMMANDS:
-            module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-            found = getattr(importlib.import_module(f"rq_core.cli.{module}"), attribute)
-        elif point := _plugins().get(cmd_name):
-            try:
-                found = point.load()
-            except ImportError as error:
-                raise click.ClickException(
-                    f"the command {cmd_name} of {point.value} cannot be imported: {error}"
-                ) from error
-        else:
-            return None
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command. Raises ClickException for a plugin that cannot be used."""
+        own = super().get_command(ctx, cmd_name)
+        point = _plugins().get(cmd_name) if own is None else None
+        if point is None:
+            return own
+        try:
+            found = point.load()
+        except ImportError as error:
+            raise click.ClickException(
+                f"the command {cmd_name} of {point.value} cannot be imported: {error}"
+            ) from error
         if not isinstance(found, click.Command):
             raise click.ClickException(f"{cmd_name} is no command: {found!r}")
         return found
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands from what is known without importing them."""
-        rows = [
-            (name, COMMANDS[name][1] if name in COMMANDS else PLUGIN_HELP.get(name, "A plugin."))
-            for name in self.list_commands(ctx)
-        ]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+    def says(self, name: str) -> str:
+        """What the list of commands says of one; of plugins, so far as it knows them."""
+        return super().says(name) if name in COMMANDS else PLUGIN_HELP.get(name, "A plugin.")
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command. Its return value is no exit status."""
@@ -159,12 +153,16 @@ def _tell_usage(error: click.ClickException) -> int:
     message = error.format_message()
     context = getattr(error, "ctx", None)
     if isinstance(error, click.UsageError) and context is not None:
-        message = f"{message.rstrip('.')}. Try `{context.command_path} --help`."
+        sentence = message.rstrip(".")
+        end = "" if sentence.endswith("?") else "."
+        message = f"{sentence}{end} Try `{context.command_path} --help`."
     return _tell(message, error.exit_code)
 
 
 @click.group(
     cls=Root,
+    package="rq_core.cli",
+    commands=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Times are in seconds. The server is redis://localhost:6379/0 unless --redis or"
     " RQ_CORE_REDIS_URL says otherwise; embedded:// is one that comes with rq-core.",

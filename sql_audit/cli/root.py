@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Final
 
 import click
 
-COMMANDS: Final[dict[str, tuple[str, str]]] = {
+from rq_core.cli.lazy import Commands, LazyGroup
+
+COMMANDS: Final[Commands] = {
     "run": ("mirror:run", "Mirror the queues' events into SQL until stopped."),
     "verify": (
         "prove:verify",
@@ -45,30 +46,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "Give QUEUE's audit trail up: its events are no longer kept for SQL.",
     ),
 }
-"""Name → where it is defined in this package, and the first sentence of what it says of itself; in the order of use."""
 
 
-class Audit(click.Group):
-    """The commands by name, imported when used."""
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in COMMANDS:
-            return None
-        name, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        module = importlib.import_module(f"sql_audit.cli.{name}")
-        found: click.Command = getattr(module, attribute)
-        return found
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the list of commands from what is known without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, says) for name, (_, says) in COMMANDS.items()])
-
-
-# click lists its commands, and guesses which one was meant, from these stand-ins.
-@click.group(
-    cls=Audit,
-    commands={name: click.Command(name, help=says) for name, (_, says) in COMMANDS.items()},
-)
+@click.group(cls=LazyGroup, package="sql_audit.cli", commands=COMMANDS)
 def audit() -> None:
     """The audit log in SQL: mirror it, and ask it."""

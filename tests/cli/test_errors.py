@@ -212,7 +212,9 @@ def test_a_name_with_other_characters_is_refused_with_the_rule(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("nothing",), "No such command 'nothing'"),
+        (("nothing",), "No such command 'nothing'. Try"),
+        (("wrker",), "No such command 'wrker'. Did you mean 'worker'? Try"),
+        (("audit", "verfy"), "Did you mean 'verify'? Try"),
         (("queues", "--colour"), "No such option"),
         (("enqueue", "mail"), "Missing argument 'TASK'"),
         (("enqueue", "mail", "send", "--delay", "soon"), "'soon' is not a valid float"),

@@ -60,7 +60,7 @@ def test_help_imports_nothing_slow() -> None:
 
     slow = {"redis", "hiredis", "pydantic", "rich", "sqlalchemy", "alembic", "asyncio", "sql_audit"}
     slow |= {"hashlib", "http", "logging", "ssl", "subprocess"}
-    ours = {"rq_core", "rq_core.cli", "rq_core.cli.root", "rq_core.errors"}
+    ours = {"rq_core", "rq_core.cli", "rq_core.cli.lazy", "rq_core.cli.root", "rq_core.errors"}
     assert "Commands:" in text
     assert set() == slow & modules
     assert ours == {name for name in modules if name.split(".")[0] == "rq_core"}
