@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from rq_core import InvalidOption, health
 from rq_core.app import App
+from rq_core.cli.root import root
 from rq_core.client import Client
 from tests.support import crew
 from tests.support.crew import worker_process
@@ -32,13 +34,9 @@ def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ask(*words: str) -> tuple[int, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "rq_core.cli", "health", "--json", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.returncode, json.loads(done.stdout)
+    """What `rq-core health` says, in this process, which may ask often."""
+    done = CliRunner().invoke(root, ["health", "--json", *words])
+    return done.exit_code, json.loads(done.stdout)
 
 
 def probe(port: int) -> tuple[int, Any]:
@@ -53,6 +51,10 @@ def probe(port: int) -> tuple[int, Any]:
 
 
 def test_a_machine_without_workers_is_not_healthy() -> None:
+    command = [sys.executable, "-m", "rq_core.cli", "health", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, json.loads(done.stdout)) == ask()
     assert ask() == (1, {"healthy": False, "max_age_s": 30.0, "age_s": None, "workers": []})
 
 
