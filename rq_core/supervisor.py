@@ -45,8 +45,8 @@ END_WAIT: Final = 15.0
 holds the GIL, or the event loop, hears no signal."""
 HURRY: Final = signal.SIGUSR1
 """What tells a worker process that its grace is over."""
-NEVER_WORKED: Final = 69
-"""Exit status of a worker that could not begin: its server, or its code, was not there (EX_UNAVAILABLE)."""
+CANNOT_RUN: Final = 69
+"""Exit status of a worker that cannot run: its server, or its code, is not there (EX_UNAVAILABLE)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +109,14 @@ def work(app: App, options: WorkerOptions, table: LeaseTable | None = None) -> i
         _stop_on_signals(worker, supervised=table is not None)
         try:
             clean = await worker.run()
+            status = RETIRED if worker.retired else 0
+        except RqCoreError as error:
+            if worker.clean:
+                raise
+            clean = False
+            status = _refused(error, supervised=table is not None)
         finally:
             pulse.end()
-        status = RETIRED if worker.retired else 0
         if not clean:
             # Handlers that do not stop would keep the loop or the process; their jobs have been given back.
             logging.shutdown()
@@ -120,6 +125,12 @@ def work(app: App, options: WorkerOptions, table: LeaseTable | None = None) -> i
 
     status: int = _run(main())
     return status
+
+
+def _refused(error: RqCoreError, *, supervised: bool) -> int:
+    """Say why a worker cannot run, in one clear line. Returns the exit status of its process."""
+    log.error("worker cannot run: %s", error)
+    return CANNOT_RUN if supervised else 1
 
 
 def _stop_on_signals(worker: Worker, *, supervised: bool) -> None:
@@ -163,8 +174,7 @@ def _child(options: ServeOptions, table: LeaseTable) -> None:
     try:
         status = work(load(options), options.worker, table)
     except RqCoreError as error:
-        log.error("worker cannot run: %s", error)  # noqa: TRY400 - one clear line
-        status = NEVER_WORKED
+        status = _refused(error, supervised=True)
     sys.exit(status)
 
 
@@ -304,7 +314,7 @@ class Supervisor:
                     continue
                 # Without burst no worker is ever done: a handler has ended the process (os._exit, a C library).
                 if self._stops or (child.exitcode == 0 and self._options.worker.burst):
-                    if child.exitcode not in (NEVER_WORKED, RETIRED):
+                    if child.exitcode not in (CANNOT_RUN, RETIRED):
                         status = status or max(0, child.exitcode)
                     continue
                 self._bury(place, child.exitcode)

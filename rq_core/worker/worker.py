@@ -52,6 +52,8 @@ class Worker:
         self.app = app
         self.options = options or WorkerOptions()
         self.name = check_name("worker", name or boot_id("w"))
+        self.clean = True
+        """Whether no handler went on when it had ended, also where ``run`` raised."""
         self._supervised = lease_table is not None
         self._client = AsyncClient(
             app.redis_url,
@@ -118,7 +120,7 @@ class Worker:
     async def run(self) -> bool:
         """Work until asked to stop, or with ``burst`` until nothing is left.
 
-        Returns False if handlers' threads are still running: the process should then end at once. Raises RqCoreError if
+        Returns False if handlers are still running: the process should then end at once. Raises RqCoreError if
         the server cannot be used: at the start, or later, when what ran has had its grace.
         """
         if not await self._met():
@@ -140,13 +142,13 @@ class Worker:
         finally:
             shift.end()
             await end_tasks(*watching, *work, *telling, over)
-            clean = await self._wind_up()
+            self.clean = await self._wind_up()
         for done in work:
             if not done.cancelled():
                 done.result()
         if shift.failure is not None:
             raise shift.failure
-        return clean
+        return self.clean
 
     async def _met(self) -> bool:
         """Meet the queues. False: asked to stop before that was done, and ready to go.

@@ -6,6 +6,7 @@ The tasks write what they do into a witness file, so that a test can see what re
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import json
 import os
@@ -14,7 +15,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -96,6 +96,15 @@ async def tidying(seconds: float) -> None:
     finally:
         await asyncio.sleep(seconds)
         witness("tidied")
+
+
+@app.task(queue="crew", retry=quick)
+async def stubborn() -> None:
+    """On the loop; does not let itself be cancelled."""
+    witness("begin")
+    while True:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
 
 
 @app.task(queue="crew", retry=quick)
@@ -315,7 +324,7 @@ class Witness:
         return self.path.with_suffix(".log").read_text()
 
 
-@contextmanager
+@contextlib.contextmanager
 def worker_process(url: str, seen: Witness, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     """A ``rq-core worker`` process of these tasks, ended by SIGKILL if it still runs after the block."""
     command = [sys.executable, "-m", "rq_core.cli", "worker", "tests.support.crew:app"]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import redis
 
@@ -429,6 +430,28 @@ async def test_a_worker_that_retires_and_may_report_nothing_ends_after_the_grace
     await crew.app.aclose()
 
     assert len(witness.lines("end")) == 1
+
+
+@pytest.mark.parametrize("options", [(), ("--processes", "2")], ids=["alone", "supervised"])
+def test_a_process_that_is_refused_for_good_ends_though_a_handler_does_not(
+    forgetful: Forgetful, witness: crew.Witness, options: tuple[str, ...]
+) -> None:
+    """The loop waited for that handler, and nobody took the place of the process."""
+    crew.app.connect_to(forgetful.url)
+    crew.stubborn.enqueue()
+    crew.app.close()
+    with crew.worker_process(forgetful.url, witness, "--grace", "1", *options) as process:
+        wait_until(lambda: witness.lines("begin"), "the job runs")
+        forgetful.forget()
+        forgetful.owner.enqueue([crew.coroutine.job(), crew.coroutine.job()])
+
+        (begun,) = witness.lines("begin")
+        if options:
+            wait_until(lambda: not psutil.pid_exists(begun["pid"]), "its process ends", timeout=20)
+            wait_until(lambda: "ended by status 69" in witness.log(), "it is to be replaced")
+        else:
+            assert process.wait(20) == 1
+            assert "worker cannot run: " in witness.log().splitlines()[-1]
 
 
 async def test_a_worker_without_a_server_says_so_and_ends(witness: crew.Witness) -> None:
