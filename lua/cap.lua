@@ -82,8 +82,9 @@ local function count_running(scope)
       local lane = job.lane or tostring(rank(job))
       job.lane = lane:sub(1, 1) .. '+' .. scope .. lane:sub(2)
       lines[#lines + 1], lines[#lines + 2] = id, write_line(job)
-      holders_in[#holders_in + 1] = scope .. '|' .. id
-      scope_of(scope).delta = scope_of(scope).delta + 1
+      holders_in[#holders_in + 1], holders_in[#holders_in + 2] = '0', scope .. '|' .. id
+      local found = scope_of(scope)
+      found.leaving = found.leaving - 1
     end
   end
 end

@@ -11,7 +11,7 @@ Flags: allow-oom
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled leases dead expiring outbox
     slots wake
 Args: slot number:int worker limit:int bytes_max:int sweep_max:int
-Uses: call emit state choose sweep plain lanes wake batch gate room
+Uses: call emit state choose chosen sweep plain lanes wake batch gate room
 Returns: ok NOW NEXT_DUE MORE FENCE {ID CLAIM FAILED LOST SPEC LANE}… | epoch. NEXT_DUE is - if nothing is scheduled;
     MORE is 1 if something is left that another claim may take; FENCE is - if nothing was claimed; LANE is empty if the
     job has none
@@ -67,20 +67,11 @@ redis.call('HLEN', jobs)
 redis.call('ZCARD', dead)
 list_lengths = lengths()
 local sleeping = wake_is_empty()
+open_reply(queue_limit)
 local left = choose_jobs()
 
--- Everything is decided. The fence is the number that the claimed event gets.
-local claims, numbers = {}, {}
-for i = 1, chosen do
-  local job, limits = chosen_jobs[i], chosen_limits[i]
-  local claim = job and count(job, 'claim') + 1 or 1
-  if queue_limit then
-    limits = limits == '' and queue_limit or limits .. ',' .. queue_limit
-  end
-  claims[i] = '["' .. chosen_ids[i] .. (job and '",' .. claim or '",1') .. (limits == '' and ']' or ',[' .. limits .. ']]')
-  numbers[i] = claim
-end
-if #lane_list > 0 or left == 0 then
+-- Everything is decided.
+if #lane_list > 0 or #visited > 0 or left == 0 then
   left = left + redis.call('ZCARD', open) + open_growth()
 end
 local more = not gated and (not room or room > chosen) and left > 0
@@ -100,34 +91,14 @@ if swept.stale then
 end
 
 emit_sweep()
-local fence = emit('claimed', now_text, worker, claims) or '-'
-
-local answer = {now_text, next_due ~= '-' and digits(next_due) or '-', more and 1 or 0, fence}
-local reply = {'ok', now, next_due, answer[3], fence}
-local lines = {}
-local deadline = digits(now + fact('lease_ms'))
-local fenced = ' claim=1 fence=' .. fence .. ' seq='
-local ending = ' since=' .. now_text .. ' by=' .. worker
-for i = 1, chosen do
-  local id, job, at, to = chosen_ids[i], chosen_jobs[i], 5 + (i - 1) * 6, 2 * i - 1
-  reply[at + 1], reply[at + 2], reply[at + 3] = id, numbers[i], job and job.failed or 0
-  reply[at + 4], reply[at + 5], reply[at + 6] = job and job.lost or 0, chosen_specs[i], chosen_lanes[i]
-  answer[4 + i] = id
-  if job then
-    job.state, job.claim, job.fence, job.by, job.since = 'running', numbers[i], fence, worker, now
-    lines[to], lines[to + 1] = id, write_line(job)
-  else
-    lines[to], lines[to + 1] = id, 'running ' .. chosen_heads[i] .. fenced .. chosen_seqs[i] .. ending
-  end
-end
+-- The fence is the number that the claimed event gets.
+local fence = emit('claimed', now_text, worker, claimed) or '-'
 write_sweep()
-call_many('HSET', state, lines)
-add_all(leases, deadline, chosen_ids)
+write_chosen(fence)
 write_plain()
 call_many('ZREM', fair, outrun or nil)
 write_lanes()
 if sleeping and (more or not gated and next_due ~= '-' and next_due <= now) then
   push_token()
 end
-close_call(answer)
-return reply
+return close_reply(next_due, more, fence)

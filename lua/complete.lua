@@ -14,17 +14,17 @@ local refusal = open_call()
 if refusal then
   return refusal
 end
-local held, refusals = read_held()
+local held, refusals, ids, fences = read_held()
 -- Only so that a key of another type is an error here, before the first write, and not after it.
 redis.call('HLEN', jobs)
 redis.call('ZCARD', scheduled)
 
 local events, done, answer = {}, {}, {}
 for i = 1, each_count do
-  local id, fence = each(i)
+  local id = ids[i]
   if held[i] then
     done[#done + 1] = id
-    events[#events + 1] = '["' .. id .. '","' .. fence .. '"]'
+    events[#events + 1] = '["' .. id .. '","' .. fences[i] .. '"]'
     release(lane_in(held[i]), id)
   else
     answer[#answer + 1], answer[#answer + 2] = id, refusals[i]

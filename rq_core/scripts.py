@@ -35,7 +35,10 @@ _HEADER = re.compile(r"\A--\[\[ (?P<name>[a-z_]+): (?P<text>.*?)\]\]\n", re.DOTA
 _SECTION = re.compile(
     r"^(Transitions|Flags|Keys|Meta|Later|Args|Each|Uses|Returns|Invariants): ", re.MULTILINE
 )
-_WORD = re.compile(r"[A-Za-z_]\w*")
+_UNREAD = re.compile(r"'(?:[^'\\\n]|\\.)*'|--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
+"""Text that names nothing: strings and comments."""
+_WORD = re.compile(r"(?<![\w:])(?<![^.]\.)[A-Za-z_]\w*")
+"""A name, but for the names of fields after a dot or a colon. (Two dots join strings.)"""
 _DEFINES = re.compile(r"local (?:function (?P<function>\w+)|(?P<names>[\w, ]+))")
 _DECLARES = re.compile(r"local [\w, ]+")
 _CODE = re.compile(r"^(?!--)\S", re.MULTILINE)
@@ -259,8 +262,8 @@ class Part:
 
 
 def words(text: str) -> frozenset[str]:
-    """The words of some Lua, in comments and strings too."""
-    return frozenset(_WORD.findall(text))
+    """The words of some Lua that may be names of locals."""
+    return frozenset(_WORD.findall(_UNREAD.sub(" ", text)))
 
 
 def without_header(text: str) -> str:

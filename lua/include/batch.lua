@@ -12,18 +12,15 @@ end
 local MANY = 16                       -- members from which on the way around a list pays
 local NO_LIST = ('~'):rep(65)         -- longer than what Redis keeps in a list; nothing is named so
 
---- Add members to a sorted set, all with one score. A set of up to 128 members Redis keeps as one list that it searches
---- from the front for each member, unless one of them was too long for that once: so many are added together with one
---- that is, and is gone at once. A few are added the last one first: in ascending order each would pass those before it.
-local function add_all(key, score, members)
-  local values, count = {}, #members
-  local has_many = count >= MANY
+--- Add to a sorted set: `values` are a score and a member each. A set of up to 128 members Redis keeps as one list that it
+--- searches from the front for each member, unless one of them was too long for that once: so many are added behind one
+--- that is, and is gone at once.
+local function add_many(key, values)
+  local size = #values
+  local has_many = size >= 2 * MANY
   if has_many then
-    values[1], values[2] = score, NO_LIST
-  end
-  local offset = #values
-  for i = 1, count do
-    values[offset + 2 * i - 1], values[offset + 2 * i] = score, members[count + 1 - i]
+    values[size + 1], values[size + 2] = values[1], values[2]
+    values[1], values[2] = '0', NO_LIST
   end
   call_many('ZADD', key, values)
   if has_many then

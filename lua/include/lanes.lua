@@ -22,6 +22,7 @@ Uses: batch meta scopes heap place digits memo
 local RANK = 1e15       -- orders of one priority are below the next one's
 local FAIR_STEP = 10000 -- virtual time that one job of weight 1 takes
 local FIRST_STEP = 2       -- members in the first page of a lane: its head, and the next one
+local FIRST_TEXT = '2'
 local SCOPES_MAX = 100    -- scopes of a family that one call re-evaluates; claims go on with the rest
 
 local known_lanes, lane_list = {}, {}
@@ -40,6 +41,12 @@ local any_blocked = nil
 local promising = {}      -- lanes that were opened here, until they move on
 local promised = {}       -- scope → how many of them contain it
 local promised_until = {} -- scope → the last order among them
+
+-- Open lanes that were served in passing, once each, and then stand behind all that was served since. Side by side: their
+-- names, their orders before and now (false: they are empty), and their first members.
+local visited, visited_orders, visited_behind, visited_members = {}, {}, {}, {}
+local visited_first = nil  -- the first order among them now
+local visited_empty = 0    -- how many are empty
 
 local LANE_SHAPES = {known = {}, count = 0}
 
@@ -61,9 +68,15 @@ local function shape_of(name)
   shape = {
     rank = tonumber(name:sub(1, 1)), digit = name:sub(1, 1), scopes = scopes, counted = counted, key = key,
     of_task = name:sub(2, 7) == '+task=', first = '[' .. name .. '|', last = '(' .. name .. '}',
-    seq_from = #name + 2, id_from = #name + 2 + 17, in_line = ' lane=' .. name .. ' seq=',
+    seq_from = #name + 2, id_from = #name + 2 + 17, in_line = ' lane=' .. name .. ' seq=', said_of = nil, said = nil,
   }
   return remember(LANE_SHAPES, name, shape, SHAPES_MAX)
+end
+
+--- The order of a lane of this shape whose head is this member, as text; not in a fair queue.
+local function order_at(shape, head)
+  -- A digit for the priority, then the place in line.
+  return shape.digit .. head:sub(shape.seq_from + 1, shape.seq_from + 15)
 end
 
 --- Where a job with a place in line stands in its lane.
@@ -140,6 +153,12 @@ local function first_known()
   return front
 end
 
+--- The first order of the open lanes of this call without this one, or a lower one.
+local function first_other(lane)
+  return math.min(open_lanes[1] or math.huge, visited_first and tonumber(visited_first) or math.huge,
+    front and front ~= lane and front.where == 'open' and front.order or math.huge)
+end
+
 local function open_lane(lane)
   lane.where, lane.on = 'open', nil
   opened = true
@@ -154,16 +173,13 @@ local function reorder(lane, order)
   end
 end
 
---- Take note of a lane, and of where it stands so far: `open`, `blocked` on a scope, or nowhere (nil). `text` is its order
---- as Redis says it, `order` the same as a number.
+--- Take note of a lane, and of where it stands so far: `open`, `blocked` on a scope, or nowhere (nil). `text` is its order,
+--- `order` the same as a number.
 local function meet_lane(name, where, on, text, order)
-  if text and #text ~= 16 then
-    text = padded(text:match('^%d+$') and text or tonumber(text))
-  end
   -- No more than 16 fields: a table that grows beyond that costs as much as three.
   local lane = {
     name = name, shape = shape_of(name), where = where, on = on, order = order or tonumber(text), order_text = text,
-    was = where, was_on = on, was_text = text, added = nil, objects = nil, limits = nil,
+    was = where, was_on = on, was_text = text, added = nil,
     members = nil, at = 1, offset = 0, last = nil,
   }
   known_lanes[name] = lane
@@ -269,38 +285,30 @@ local function reevaluate(name, before)
   end
 end
 
---- What a lane's scopes take.
-local function scopes_of(lane)
-  local found = lane.objects
-  if not found then
-    found = {}
-    local names = lane.shape.scopes
-    for i = 1, #names do
-      found[i] = scope_of(names[i])
+--- (c): an open lane of this shape has moved on: to the place in line `before`, if it is still open; `refused_by` is the
+--- scope that it is now blocked on. Whom it kept waiting is looked at here, so it keeps nobody waiting who comes later in
+--- this call.
+local function look_behind(shape, before, refused_by)
+  local names, own = shape.scopes, 'fair=' .. shape.key
+  for i = 1, #names do
+    local name = names[i]
+    if name ~= refused_by and name ~= own then
+      reevaluate(name, before)
     end
-    lane.objects = found
   end
-  return found
 end
 
---- (c): an open lane has moved on; `refused_by` is the scope that it is now blocked on. Whom it kept waiting is looked
---- at here, so it keeps nobody waiting who comes later in this call.
+--- An open lane has moved on.
 local function moved_on(lane, refused_by)
-  local names = lane.shape.scopes
   if promising[lane] then
+    local names = lane.shape.scopes
     promising[lane] = nil
     for i = 1, #names do
       promised[names[i]] = 0
     end
   end
-  if not may_be_blocked() then
-    return
-  end
-  for i = 1, #names do
-    local name = names[i]
-    if name ~= refused_by and name ~= 'fair=' .. lane.shape.key then
-      reevaluate(name, lane.where == 'open' and lane.order or nil)
-    end
+  if may_be_blocked() then
+    look_behind(lane.shape, lane.where == 'open' and lane.order or nil, refused_by)
   end
 end
 
@@ -309,9 +317,9 @@ end
 --- would make it wait for all that comes before them.
 local function place(lane, order)
   lane.order, lane.order_text = order, nil
-  local wanted = scopes_of(lane)
-  for i = 1, #wanted do
-    local scope = wanted[i]
+  local names = lane.shape.scopes
+  for i = 1, #names do
+    local scope = scope_of(names[i])
     if scope.resumes and not scope.is_waited_for then
       scope.is_waited_for = first_blocked(scope.name) ~= nil
       if not scope.is_waited_for then
@@ -325,8 +333,8 @@ local function place(lane, order)
       return
     end
   end
-  for i = 1, #wanted do
-    local name = wanted[i].name
+  for i = 1, #names do
+    local name = names[i]
     promised[name] = (promised[name] or 0) + 1
     promised_until[name] = math.max(promised_until[name] or 0, order)
   end
@@ -369,10 +377,39 @@ local function turn_page(lane, members, step)
   lane.members, lane.at, lane.offset, lane.last = members, 1, lane.offset + #members, #members < step
 end
 
+--- An open lane of Redis with this order has given its head, in passing. `behind` is its order now, nil if it is empty.
+local function visit(name, order, behind, members)
+  local at = #visited + 1
+  visited[at], visited_orders[at], visited_behind[at], visited_members[at] = name, order, behind or false, members
+  leaving[#leaving + 1] = members[1]
+  if not behind then
+    visited_empty = visited_empty + 1
+  elseif not visited_first or behind < visited_first then
+    visited_first = behind
+  end
+end
+
+--- Those lanes become lanes like others, since one of them comes first again.
+local function meet_visited()
+  for i = 1, #visited do
+    local behind = visited_behind[i]
+    local lane = meet_lane(visited[i], 'open', nil, visited_orders[i])
+    turn_page(lane, visited_members[i], FIRST_STEP)
+    lane.at = 2
+    if behind then
+      lane.order, lane.order_text = tonumber(behind), behind
+      stand(lane)
+    else
+      lane.where = nil
+    end
+  end
+  visited, visited_orders, visited_behind, visited_members = {}, {}, {}, {}
+  visited_first, visited_empty = nil, 0
+end
+
 --- The first page of a lane of this shape.
 local function first_members(shape)
-  return redis.call('ZRANGEBYLEX', waiting, shape.first, shape.last, 'LIMIT', '0',
-    digits(FIRST_STEP))
+  return redis.call('ZRANGEBYLEX', waiting, shape.first, shape.last, 'LIMIT', '0', FIRST_TEXT)
 end
 
 --- Read the next page of a lane's members. Most lanes give one or two in a call, and those that give more give many.
@@ -435,8 +472,7 @@ local function remove(lane, member)
   if not head then
     lane.where, lane.on = nil, nil
   elseif not is_fair() then
-    -- A digit for the priority, then the place in line.
-    local text = shape.digit .. head:sub(shape.seq_from + 1, shape.seq_from + 15)
+    local text = order_at(shape, head)
     if text ~= lane.order_text then
       reorder(lane, tonumber(text))
       lane.order_text = text
@@ -456,23 +492,22 @@ end
 
 --- Free the places, then re-evaluate their scopes: (a).
 local function free_places()
-  local names, seen = {}, {}
+  local names = {}
   for i = 1, #freed_lanes do
-    local counted, id = shape_of(freed_lanes[i]).counted, freed_ids[i]
+    local counted, behind = shape_of(freed_lanes[i]).counted, '|' .. freed_ids[i]
     for k = 1, #counted do
-      local name = counted[k]
-      holders_out[#holders_out + 1] = name .. '|' .. id
-      count_out(name)
-      if not seen[name] then
-        seen[name] = true
-        names[#names + 1] = name
-      end
+      names[#names + 1] = counted[k]
+      holders_out[#holders_out + 1] = counted[k] .. behind
     end
   end
   freed_lanes, freed_ids = {}, {}
-  if #names > 0 and may_be_blocked() then
-    for i = 1, #names do
-      reevaluate(names[i])
+  count_out_later(names)
+  local seen = {}
+  for i = 1, #names > 0 and may_be_blocked() and #names or 0 do
+    local name = names[i]
+    if not seen[name] then
+      seen[name] = true
+      reevaluate(name)
     end
   end
 end
@@ -514,7 +549,7 @@ end
 
 --- How many more lanes are open than before the call.
 local function open_growth()
-  local growth = 0
+  local growth = -visited_empty
   for i = 1, #lane_list do
     local lane = lane_list[i]
     growth = growth + (lane.where == 'open' and 1 or 0) - (lane.was == 'open' and 1 or 0)
@@ -524,7 +559,7 @@ end
 
 --- The types of all keys that may be written, asked before the first write. Costs nothing if no lane was met.
 local function check_lanes()
-  if #lane_list > 0 or #holders_in > 0 or #holders_out > 0 then
+  if #lane_list > 0 or #visited > 0 or #holders_in > 0 or #holders_out > 0 then
     redis.call('ZCARD', waiting)
     redis.call('ZCARD', open)
     redis.call('ZCARD', blocked)
@@ -565,6 +600,15 @@ local function write_places()
       end
     end
   end
+  for i = 1, #visited do
+    local name, behind = visited[i], visited_behind[i]
+    if behind then
+      local to = #opening
+      opening[to + 1], opening[to + 2], places[to + 1], places[to + 2] = behind, name, name, 'open ' .. behind
+    else
+      shut[#shut + 1], gone[#gone + 1] = name, name
+    end
+  end
   for i = 1, #leaving_runs, 2 do
     redis.call('ZREMRANGEBYLEX', waiting, '[' .. leaving_runs[i], '[' .. leaving_runs[i + 1])
   end
@@ -580,7 +624,7 @@ end
 
 --- Write everything that was decided about lanes and scopes.
 local function write_lanes()
-  if #lane_list > 0 then
+  if #lane_list > 0 or #visited > 0 then
     write_places()
   end
   if next(finished) then

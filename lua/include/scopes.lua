@@ -66,7 +66,7 @@ local function scope_shape(name)
   local family = name:match('^[^=]*')
   shape = {
     family = family, is_counted = family ~= 'fair' and not family:find('@', 1, true),
-    first = '[' .. name .. '|', last = '(' .. name .. '}', said_of = nil, said = nil,
+    first = '[' .. name .. '|', last = '(' .. name .. '}',
   }
   return remember(SCOPE_SHAPES, name, shape, SHAPES_MAX)
 end
@@ -76,24 +76,44 @@ local function is_counted(name)
   return scope_shape(name).is_counted
 end
 
---- Holders of scopes that have not been looked at yet, and that leave in this call.
-local counted_out = {}
+--- What leaves scopes that have not been looked at yet: their names, and how many holders of each, as far as they were
+--- counted.
+local freed_names, counted_out = {}, {}
 
---- A holder leaves the scope.
-local function count_out(name)
-  if known_scopes[name] then
-    known_scopes[name].delta = known_scopes[name].delta - 1
+--- A holder leaves each of these scopes.
+local function count_out(names)
+  for i = 1, #names do
+    local name = names[i]
+    local scope = known_scopes[name]
+    if not scope then
+      counted_out[name] = (counted_out[name] or 0) + 1
+    elseif scope.left then
+      scope.left = math.min(scope.left + 1, scope.most)
+    else
+      scope.leaving = scope.leaving + 1
+    end
+  end
+end
+
+--- The same, but they are counted only when a scope is looked at, if one is.
+local function count_out_later(names)
+  if next(known_scopes) or #freed_names > 0 then
+    count_out(names)
   else
-    counted_out[name] = (counted_out[name] or 0) - 1
+    freed_names = names
   end
 end
 
 --- What is known of a scope in this call: its `limit`, the `cap` (nil: it takes any number) or the `rate` that it is, and
---- what was counted on.
+--- how many places are `left`, once that was asked: until the holders are counted, the least that it can be.
 local function scope_of(name)
   local scope = known_scopes[name]
   if scope then
     return scope
+  end
+  if #freed_names > 0 then
+    count_out(freed_names)
+    freed_names = {}
   end
   local shape = scope_shape(name)
   local stored
@@ -103,12 +123,14 @@ local function scope_of(name)
     stored = limit_of(name, shape.family)
   end
   local limit = stored and limit_shape(stored) or NO_LIMIT
+  local cap, rate = limit.cap, limit.rate
+  -- No more than 8 fields: a table that grows beyond that costs as much as three.
   scope = {
-    name = name, shape = shape, limit = limit, cap = limit.cap, rate = limit.rate, delta = counted_out[name] or 0,
-    stored = nil,
+    name = name, limit = limit, cap = cap, rate = rate, left = not cap and not rate and math.huge or nil,
+    most = cap or math.huge, stored = nil, leaving = counted_out[name] or 0,
   }
   known_scopes[name] = scope
-  if scope.rate then
+  if rate then
     scope.arrival_us = tonumber(redis.call('HGET', rates, name)) or 0
     scope.resumes = tonumber(redis.call('ZSCORE', scheduled, 'rate|' .. name))
     rate_scopes[#rate_scopes + 1] = scope
@@ -116,54 +138,66 @@ local function scope_of(name)
   return scope
 end
 
---- How many hold the scope, with what this call has decided.
+--- How many hold the scope in Redis.
 local function held_in(scope)
   if not scope.stored then
-    scope.stored = redis.call('ZLEXCOUNT', holders, scope.shape.first, scope.shape.last)
+    local shape = scope_shape(scope.name)
+    scope.stored = redis.call('ZLEXCOUNT', holders, shape.first, shape.last)
   end
-  return math.max(0, scope.stored + scope.delta)
+  return scope.stored
+end
+
+--- Look how many places of a capped scope are left, unless they are known to be more than `wanted`.
+local function count_places(scope, wanted)
+  local cap, left = scope.cap, scope.left
+  if not left then
+    -- No scope can have more holders than there are: a cap that is far away need not be counted.
+    all_holders = all_holders or redis.call('ZCARD', holders)
+    left = cap - math.max(0, all_holders - scope.leaving)
+    scope.most = left
+  end
+  if left <= wanted and not scope.stored then
+    local taken_here = scope.most - left
+    left = cap - math.max(0, held_in(scope) - scope.leaving + taken_here)
+    scope.most = cap
+  end
+  scope.left = left
 end
 
 --- True if another job may take it now, and `more` others before it. A rate has room unless its resume is awaited.
 local function has_room(scope, more)
   if scope.rate then
     return not scope.resumes
-  elseif not scope.cap then
-    return true
   end
   more = more or 0
-  if not scope.stored then
-    -- No scope can have more holders than there are: a cap that is far away need not be counted.
-    all_holders = all_holders or redis.call('ZCARD', holders)
-    local most = all_holders + scope.delta
-    if (most > 0 and most or 0) + more < scope.cap then
-      return true
-    end
+  if not scope.left or scope.left <= more then
+    count_places(scope, more)
   end
-  return held_in(scope) + more < scope.cap
+  return scope.left > more
 end
 
 --- Take one place in the scope, if it has one. A rate that says later is from now on awaited.
 local function acquire(scope, at)
-  if not scope.rate and not has_room(scope) then
+  if not scope.rate then
+    count_places(scope, 0)
+    if scope.left > 0 then
+      scope.left = scope.left - 1
+      return true
+    end
     return false
   end
-  if scope.rate then
-    -- Asked anew even if its resume is awaited: the limit may have changed since.
-    -- After a change of the limit the time may lie further ahead than any that this limit gives.
-    local limit = scope.limit
-    local furthest = at * 1000 + limit.slack_us + limit.interval_us
-    local begins = math.max(math.min(scope.arrival_us, furthest), at * 1000)
-    if begins - at * 1000 > limit.slack_us then
-      scope.resumes = math.ceil((begins - limit.slack_us) / 1000)
-      scope.awaited = true
-      return false
-    end
-    scope.before_us = scope.arrival_us
-    scope.arrival_us = begins + limit.interval_us
-  else
-    scope.delta = scope.delta + 1
+  -- Asked anew even if its resume is awaited: the limit may have changed since.
+  -- After a change of the limit the time may lie further ahead than any that this limit gives.
+  local limit = scope.limit
+  local furthest = at * 1000 + limit.slack_us + limit.interval_us
+  local begins = math.max(math.min(scope.arrival_us, furthest), at * 1000)
+  if begins - at * 1000 > limit.slack_us then
+    scope.resumes = math.ceil((begins - limit.slack_us) / 1000)
+    scope.awaited = true
+    return false
   end
+  scope.before_us = scope.arrival_us
+  scope.arrival_us = begins + limit.interval_us
   return true
 end
 
@@ -180,48 +214,67 @@ local function give_back(scope)
   if scope.rate then
     scope.arrival_us = scope.before_us
   else
-    scope.delta = scope.delta - 1
+    scope.left = scope.left + 1
   end
 end
 
---- Take a place in all of these scopes or in none. Returns the scope that refused, if one did.
-local function acquire_all(wanted, at)
-  for i = 1, #wanted do
-    if not acquire(wanted[i], at) then
+--- Take a place in all of these scopes or in none. Returns the name of the scope that refused, if one did.
+local function acquire_all(names, at)
+  for i = 1, #names do
+    local name = names[i]
+    local scope = known_scopes[name] or scope_of(name)
+    local left = scope.left
+    if left and left > 0 then
+      scope.left = left - 1
+    elseif not acquire(scope, at) then
       for k = 1, i - 1 do
-        give_back(wanted[k])
+        give_back(known_scopes[names[k]])
       end
-      return wanted[i].name
+      return name
     end
   end
   return nil
 end
 
---- A job holds these scopes from now on.
-local function hold(taken, id)
-  for i = 1, #taken do
-    local scope = taken[i]
-    if scope.shape.is_counted then
-      holders_in[#holders_in + 1] = scope.name .. '|' .. id
-    elseif scope.rate then
+--- A job holds the scopes of its lane from now on, which `acquire_all` took. `shape` is what the lane's name says.
+local function hold_all(shape, id)
+  local counted, at = shape.counted, #holders_in
+  local behind = '|' .. id
+  for i = 1, #counted do
+    holders_in[at + 1], holders_in[at + 2] = '0', counted[i] .. behind
+    at = at + 2
+  end
+  local names = shape.scopes
+  for i = 1, #counted < #names and #names or 0 do
+    local scope = known_scopes[names[i]]
+    if scope.rate then
       scope.spent = true
     end
   end
 end
 
---- The scopes and the limits in force, as a claimed event carries them; `[]` without the brackets.
-local function limits_in_force(taken)
-  local text
-  for i = 1, #taken do
-    local scope, shape = taken[i], taken[i].shape
-    if scope.rate or shape.is_counted then
-      if shape.said_of ~= scope.limit then
-        shape.said_of, shape.said = scope.limit, '["' .. scope.name .. '",' .. scope.limit.said .. ']'
-      end
-      text = text and text .. ',' .. shape.said or shape.said
+--- The scopes of a lane and their limits in force, as a claimed event carries them; `[]` without the brackets. The text is
+--- kept with the lane's shape, and made anew when one of the limits is another.
+local function limits_in_force(shape)
+  local names, of = shape.scopes, shape.said_of
+  local left = of and #names or -1
+  while left > 0 and of[left] == known_scopes[names[left]].limit do
+    left = left - 1
+  end
+  if left == 0 then
+    return shape.said
+  end
+  local said = {}
+  of = {}
+  for i = 1, #names do
+    local name, limit = names[i], known_scopes[names[i]].limit
+    of[i] = limit
+    if limit.rate or is_counted(name) then
+      said[#said + 1] = '["' .. name .. '",' .. limit.said .. ']'
     end
   end
-  return text or ''
+  shape.said_of, shape.said = of, table.concat(said, ',')
+  return shape.said
 end
 
 --- Whether anything here will be written; then all its keys are checked, since after the first write nothing may fail.
@@ -233,7 +286,7 @@ end
 --- Write the holders, and what rates were spent or are awaited.
 local function write_scopes()
   call_many('ZREM', holders, holders_out)
-  add_all(holders, '0', holders_in)
+  add_many(holders, holders_in)
   if #rate_scopes == 0 then
     return
   end

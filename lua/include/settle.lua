@@ -4,27 +4,27 @@ Keys: state
 Uses: emit batch
 ]]
 
---- Read the state lines of this call's records (id, fence, …). Returns one line or false per record, and why each
---- false one is refused: `gone`, or `stale` if that claim is not in force. Only a claimed job's line has a fence.
---- A record that names a job a second time finds it gone.
+--- Read the state lines of this call's records (id, fence, …). Returns one line or false per record; why each false one is
+--- refused, which is `gone`, or `stale` if that claim is not in force; and the ids and fences. Only a claimed job's line has
+--- a fence. A record that names a job a second time finds it gone.
 local function read_held()
-  local ids, held, refusals, seen = {}, {}, {}, {}
+  local ids, fences, held, refusals, seen = {}, {}, {}, {}, {}
   for i = 1, each_count do
-    ids[i] = each(i)
+    ids[i], fences[i] = each(i)
   end
   local lines = read_many(state, ids)
   for i = 1, each_count do
-    local id, fence = each(i)
+    local id = ids[i]
     local line = not seen[id] and lines[i]
     if not line then
       held[i], refusals[i] = false, 'gone'
-    elseif not line:find(' fence=' .. fence .. ' ', 1, true) then
+    elseif not line:find(' fence=' .. fences[i] .. ' ', 1, true) then
       held[i], refusals[i] = false, 'stale'
     else
       held[i], seen[id] = line, true
     end
   end
-  return held, refusals
+  return held, refusals, ids, fences
 end
 
 --- Append one event for all refused records. `outcome` is what the worker presented.

@@ -21,7 +21,7 @@ Change = tuple[str, str, str]
 """Of an include: its name, a text in it, and what stands there instead."""
 
 FREED: list[Change] = [
-    ("lanes", "    for i = 1, #names do\n      reevaluate(names[i])\n    end\n", ""),
+    ("lanes", "      seen[name] = true\n      reevaluate(name)\n", ""),
 ]
 CHANGED: list[Change] = [
     ("scopes", "  if scope.resumes then\n", "  scope.changed = true\n  if scope.resumes then\n"),
@@ -32,11 +32,7 @@ CHANGED: list[Change] = [
     ),
 ]
 MOVED_ON: list[Change] = [
-    (
-        "lanes",
-        "    if name ~= refused_by and name ~= 'fair=' .. lane.shape.key then\n",
-        "    if false then\n",
-    ),
+    ("lanes", "    if name ~= refused_by and name ~= own then\n", "    if false then\n"),
 ]
 CASES = {"a": FREED, "b": CHANGED, "c": MOVED_ON}
 

@@ -1,4 +1,4 @@
-"""Runs: jobs of one lane that are taken one after the other, as far as nothing else comes before them."""
+"""Runs: jobs that are taken one after the other, of one lane or of many, as far as nothing else comes before them."""
 
 import random
 
@@ -68,6 +68,48 @@ def test_any_mixture_of_lanes_is_taken_by_age(seed: Seed, number: int) -> None:
         seed.enqueue(seed.job(names[-1], scopes=[] if plain else [f"tenant={tenant}"]))
 
     assert order(seed, 120) == names
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_any_mixture_of_many_lanes_is_taken_by_priority_and_age(seed: Seed, number: int) -> None:
+    draw = random.Random(number)
+    seed.cap("tenant", 1_000)
+    names: dict[str, list[str]] = {"high": [], "normal": [], "low": []}
+    for n in range(150):
+        priority = draw.choice(("high", "normal", "normal", "low"))
+        names[priority].append(f"j-{n:03}")
+        plain = draw.random() < 0.1
+        scopes = [] if plain else [f"tenant=k{draw.randrange(60)}"]
+        seed.enqueue(seed.job(f"j-{n:03}", scopes=scopes, priority=priority))
+    seed.cancel(*draw.sample(names["normal"], 5))
+    wanted = [
+        name for group in names.values() for name in group if name in seed.snapshot()["state"]
+    ]
+
+    taken: list[str] = []
+    while len(taken) < len(wanted):
+        taken += ids(seed.claim(draw.choice((1, 3, 20, 50))))
+        seed.assert_consistent()
+
+    assert taken == wanted
+
+
+def test_lanes_that_are_served_in_passing_meet_those_that_others_kept_waiting(seed: Seed) -> None:
+    """Each tenant runs one; the second job of each waits, and is let in by the end of the first, in order."""
+    seed.cap("tenant", 1)
+    names = [f"j-{n:02}" for n in range(60)]
+    for n, name in enumerate(names):
+        seed.enqueue(seed.job(name, scopes=[f"tenant=k{n % 20}"]))
+
+    taken = []
+    while len(taken) < 60:
+        claimed = seed.claim(15)
+        taken += ids(claimed)
+        seed.assert_consistent()
+        seed.complete(*claimed.jobs)
+        seed.assert_consistent()
+
+    assert taken == names
 
 
 def test_a_run_ends_at_its_cap(seed: Seed) -> None:
