@@ -42,11 +42,11 @@ local promising = {}      -- lanes that were opened here, until they move on
 local promised = {}       -- scope → how many of them contain it
 local promised_until = {} -- scope → the last order among them
 
--- Open lanes that were served in passing, once each, and then stand behind all that was served since. Side by side: their
--- names, their orders before and now (false: they are empty), and their first members.
-local visited, visited_orders, visited_behind, visited_members = {}, {}, {}, {}
-local visited_first = nil  -- the first order among them now
-local visited_empty = 0    -- how many are empty
+-- Open lanes that were served in passing, once each, and then stand behind all that was served since: their names and
+-- first members, side by side; what is to be written of those that go on, and the names of those that are empty now.
+local visited, visited_members = {}, {}
+local visited_open, visited_places, visited_shut = {}, {}, {}
+local visited_first = nil -- the first order among them now
 
 local LANE_SHAPES = {known = {}, count = 0}
 
@@ -377,14 +377,18 @@ local function turn_page(lane, members, step)
   lane.members, lane.at, lane.offset, lane.last = members, 1, lane.offset + #members, #members < step
 end
 
---- An open lane of Redis with this order has given its head, in passing. `behind` is its order now, nil if it is empty.
-local function visit(name, order, behind, members)
+--- An open lane of Redis has given its head, in passing. `behind` is its order now, nil if it is empty.
+local function visit(name, members, behind)
   local at = #visited + 1
-  visited[at], visited_orders[at], visited_behind[at], visited_members[at] = name, order, behind or false, members
-  leaving[#leaving + 1] = members[1]
+  visited[at], visited_members[at], leaving[#leaving + 1] = name, members, members[1]
   if not behind then
-    visited_empty = visited_empty + 1
-  elseif not visited_first or behind < visited_first then
+    visited_shut[#visited_shut + 1] = name
+    return
+  end
+  local to = #visited_open
+  visited_open[to + 1], visited_open[to + 2] = behind, name
+  visited_places[to + 1], visited_places[to + 2] = name, 'open ' .. behind
+  if not visited_first or behind < visited_first then
     visited_first = behind
   end
 end
@@ -392,19 +396,20 @@ end
 --- Those lanes become lanes like others, since one of them comes first again.
 local function meet_visited()
   for i = 1, #visited do
-    local behind = visited_behind[i]
-    local lane = meet_lane(visited[i], 'open', nil, visited_orders[i])
-    turn_page(lane, visited_members[i], FIRST_STEP)
+    local members = visited_members[i]
+    local lane = meet_lane(visited[i], 'open', nil, order_at(shape_of(visited[i]), members[1]))
+    turn_page(lane, members, FIRST_STEP)
     lane.at = 2
-    if behind then
+    if members[2] then
+      local behind = order_at(lane.shape, members[2])
       lane.order, lane.order_text = tonumber(behind), behind
       stand(lane)
     else
       lane.where = nil
     end
   end
-  visited, visited_orders, visited_behind, visited_members = {}, {}, {}, {}
-  visited_first, visited_empty = nil, 0
+  visited, visited_members, visited_first = {}, {}, nil
+  visited_open, visited_places, visited_shut = {}, {}, {}
 end
 
 --- The first page of a lane of this shape.
@@ -494,7 +499,8 @@ end
 local function free_places()
   local names = {}
   for i = 1, #freed_lanes do
-    local counted, behind = shape_of(freed_lanes[i]).counted, '|' .. freed_ids[i]
+    local name = freed_lanes[i]
+    local counted, behind = (LANE_SHAPES.known[name] or shape_of(name)).counted, '|' .. freed_ids[i]
     for k = 1, #counted do
       names[#names + 1] = counted[k]
       holders_out[#holders_out + 1] = counted[k] .. behind
@@ -549,7 +555,7 @@ end
 
 --- How many more lanes are open than before the call.
 local function open_growth()
-  local growth = -visited_empty
+  local growth = -#visited_shut
   for i = 1, #lane_list do
     local lane = lane_list[i]
     growth = growth + (lane.where == 'open' and 1 or 0) - (lane.was == 'open' and 1 or 0)
@@ -571,8 +577,11 @@ end
 
 --- Write where the lanes stand.
 local function write_places()
-  local joining, gone, places, shut, opening, unblocked, blocking
-  joining, gone, places, shut, opening, unblocked, blocking = {}, {}, {}, {}, {}, {}, {}
+  local joining, gone, unblocked, blocking = {}, {}, {}, {}
+  local opening, places, shut = visited_open, visited_places, {}
+  for i = 1, #visited_shut do
+    gone[i], shut[i] = visited_shut[i], visited_shut[i]
+  end
   for i = 1, #lane_list do
     local lane = lane_list[i]
     local added = lane.added
@@ -598,15 +607,6 @@ local function write_places()
       elseif lane.was then
         gone[#gone + 1] = lane.name
       end
-    end
-  end
-  for i = 1, #visited do
-    local name, behind = visited[i], visited_behind[i]
-    if behind then
-      local to = #opening
-      opening[to + 1], opening[to + 2], places[to + 1], places[to + 2] = behind, name, name, 'open ' .. behind
-    else
-      shut[#shut + 1], gone[#gone + 1] = name, name
     end
   end
   for i = 1, #leaving_runs, 2 do

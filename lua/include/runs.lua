@@ -38,7 +38,7 @@ local function serve_page(rival)
     hold_all(shape, id)
     choose(id, spec, limits_in_force(shape), name, head, seq, nil)
     local behind = members[2] and order_at(shape, members[2])
-    visit(name, order, behind, members)
+    visit(name, members, behind)
     last = name
     page_at = page_at + 1
     if behind and behind < rival then

@@ -115,14 +115,14 @@ local function scope_of(name)
     count_out(freed_names)
     freed_names = {}
   end
-  local shape = scope_shape(name)
+  local family = (SCOPE_SHAPES.known[name] or scope_shape(name)).family
   local stored
-  if shape.family == 'task' then
+  if family == 'task' then
     stored = families[name] or redis.call('HGET', caps, name)
-  elseif shape.family ~= 'fair' then
-    stored = limit_of(name, shape.family)
+  elseif family ~= 'fair' then
+    stored = not facts.caps_by_key and families[family] or limit_of(name, family)
   end
-  local limit = stored and limit_shape(stored) or NO_LIMIT
+  local limit = stored and (LIMIT_SHAPES.known[stored] or limit_shape(stored)) or NO_LIMIT
   local cap, rate = limit.cap, limit.rate
   -- No more than 8 fields: a table that grows beyond that costs as much as three.
   scope = {
@@ -140,11 +140,13 @@ end
 
 --- How many hold the scope in Redis.
 local function held_in(scope)
-  if not scope.stored then
+  local held = scope.stored
+  if not held then
     local shape = scope_shape(scope.name)
-    scope.stored = redis.call('ZLEXCOUNT', holders, shape.first, shape.last)
+    held = redis.call('ZLEXCOUNT', holders, shape.first, shape.last)
+    scope.stored = held
   end
-  return scope.stored
+  return held
 end
 
 --- Look how many places of a capped scope are left, unless they are known to be more than `wanted`.
@@ -153,12 +155,13 @@ local function count_places(scope, wanted)
   if not left then
     -- No scope can have more holders than there are: a cap that is far away need not be counted.
     all_holders = all_holders or redis.call('ZCARD', holders)
-    left = cap - math.max(0, all_holders - scope.leaving)
+    local most_held = all_holders - scope.leaving
+    left = most_held > 0 and cap - most_held or cap
     scope.most = left
   end
   if left <= wanted and not scope.stored then
-    local taken_here = scope.most - left
-    left = cap - math.max(0, held_in(scope) - scope.leaving + taken_here)
+    local held = held_in(scope) - scope.leaving + scope.most - left
+    left = held > 0 and cap - held or cap
     scope.most = cap
   end
   scope.left = left
