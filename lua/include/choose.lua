@@ -169,9 +169,9 @@ local function choose_jobs()
   local left = 0
   local served_before = nil   -- a lane that comes twice in a row may come more often
   for priority = 0, 3 do
-    open_source(priority)
+    local has_plain = open_source(priority)
     while not full() do
-      local kind = peek_plain(limit - chosen)
+      local kind = has_plain and peek_plain(limit - chosen)
       local order, is_new = nil, nil
       if moves <= sweep_max then
         order, is_new = first_open(priority)
@@ -197,7 +197,9 @@ local function choose_jobs()
         break
       end
     end
-    left = left + close_source()
+    if has_plain then
+      left = left + close_source()
+    end
   end
   return left
 end

@@ -25,12 +25,8 @@ end
 --- Begin. What the reply says before the jobs is filled in when it is known; `said` is nil if the queue has no limit.
 local function open_reply(said)
   queue_said, lease_until = said, digits(now + fact('lease_ms'))
-  for i = 1, HEADER do
-    told[i] = ''
-  end
-  for i = 1, HEADER - 1 do
-    kept[i] = ''
-  end
+  told[1], told[2], told[3], told[4], told[5] = '', '', '', '', ''
+  kept[1], kept[2], kept[3], kept[4] = '', '', '', ''
 end
 
 --- Take a job: with its head and its place in line, or with its record. `limits` are those of its lane.

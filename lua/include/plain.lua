@@ -34,9 +34,13 @@ local function by_age(a, b)
   return count(a, 'seq') < count(b, 'seq')
 end
 
+--- Begin with a priority. False if it has no plain jobs.
 local function open_source(priority)
   source_priority = priority
   source_returning, source_joining = returning[priority], joining[priority]
+  if list_lengths[priority] == 0 and not source_returning and not source_joining then
+    return false
+  end
   if source_returning then
     table.sort(source_returning, by_age)
   end
@@ -46,6 +50,7 @@ local function open_source(priority)
   next_returning, next_joining = 1, 1
   list_read, list_step, list_ids, list_at = 0, 4, nil, 1
   plain_kind = nil
+  return true
 end
 
 --- Whether the entry of the list that comes next leads to a job; if so it has been read.
@@ -143,7 +148,7 @@ end
 --- Write where plain jobs stand.
 local function write_plain()
   for priority = 0, 3 do
-    if passed[priority] > 0 then
+    if (passed[priority] or 0) > 0 then
       redis.call('LTRIM', ready[priority], digits(passed[priority]), '-1')
     end
     if heads[priority] then

@@ -165,6 +165,9 @@ end
 
 --- The events of all this: the first writes of the call.
 local function emit_sweep()
+  if not next(swept) then
+    return
+  end
   emit('lease_expired', now_text, worker, swept.expired)
   emit('cancelled', now_text, worker, swept.cancelled)
   emit('promoted', now_text, worker, swept.promoted)
@@ -177,6 +180,9 @@ local function write_sweep()
       note('lines', job.id)
       note('lines', write_line(job))
     end
+  end
+  if not next(swept) then
+    return
   end
   call_many('HDEL', state, swept.gone)
   call_many('HDEL', jobs, swept.gone)
