@@ -88,7 +88,8 @@ local function count_out(names)
     if not scope then
       counted_out[name] = (counted_out[name] or 0) + 1
     elseif scope.left then
-      scope.left = math.min(scope.left + 1, scope.most)
+      local left = scope.left + 1
+      scope.left = scope.most == scope.cap and left > scope.cap and scope.cap or left
     else
       scope.leaving = scope.leaving + 1
     end
@@ -105,7 +106,8 @@ local function count_out_later(names)
 end
 
 --- What is known of a scope in this call: its `limit`, the `cap` (nil: it takes any number) or the `rate` that it is, and
---- how many places are `left`, once that was asked: until the holders are counted, the least that it can be.
+--- how many places are `left`, once that was asked. That begins as `most`, which is the cap once the holders were
+--- counted, and the least that it can be as long as they were not.
 local function scope_of(name)
   local scope = known_scopes[name]
   if scope then
@@ -159,7 +161,7 @@ local function count_places(scope, wanted)
     left = most_held > 0 and cap - most_held or cap
     scope.most = left
   end
-  if left <= wanted and not scope.stored then
+  if left <= wanted and scope.most < cap then
     local held = held_in(scope) - scope.leaving + scope.most - left
     left = held > 0 and cap - held or cap
     scope.most = cap

@@ -336,3 +336,27 @@ def test_a_raised_rate_holds_at_once_for_who_waited_for_another_scope(seed: Seed
     seed.advance(100)
     assert ids(seed.claim()) == ["third"]
     seed.assert_consistent()
+
+
+def test_a_scope_that_was_counted_for_a_policy_is_not_taken_for_full(seed: Seed) -> None:
+    """Whether a job with a policy is kept out takes an exact count; that many hold other scopes says nothing then."""
+    seed.cap("task=t", 5)
+    seed.cap("tenant", 1)
+    seed.enqueue("a", "b", scopes=["task=t"])
+    assert len(seed.claim().jobs) == 2
+
+    seed.enqueue("c", scopes=["tenant=x"], full="discard|tenant=x")
+
+    assert ids(seed.claim()) == ["c"]
+    seed.assert_consistent()
+
+
+def test_places_that_become_free_in_a_call_are_counted_if_the_scope_was_looked_at_before(seed: Seed) -> None:
+    """Two leases expire: their jobs return to their lane, which looks for room, before their places are free."""
+    seed.cap("tenant", 3)
+    seed.enqueue("a", "b", scopes=["tenant=x"])
+    assert ids(seed.claim()) == ["a", "b"]
+    seed.live(31_000)
+
+    assert sorted(ids(seed.claim())) == ["a", "b"]
+    seed.assert_consistent()
