@@ -16,8 +16,12 @@ from rq_core.client import Client
 from rq_core.history import Entry, decode
 from rq_core.worker import Worker, WorkerOptions
 from tests.support import crew
+from tests.support.servers import engines
 
 RunWorker = Callable[..., AbstractAsyncContextManager[Worker]]
+
+one_engine = pytest.mark.parametrize("engine", engines()[:1], ids=lambda each: each.name)
+"""For what a worker does while its server is away: it makes no difference which one is not there."""
 
 
 @pytest.fixture

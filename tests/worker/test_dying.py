@@ -17,7 +17,7 @@ from tests.support import crew
 from tests.support.crew import worker_process
 from tests.support.servers import RedisServer
 from tests.support.wait import wait_until
-from tests.worker.conftest import event_types, events
+from tests.worker.conftest import event_types, events, one_engine
 
 
 def test_a_killed_workers_job_runs_again_within_a_lease(
@@ -244,6 +244,7 @@ def test_a_worker_whose_handler_ends_the_process_with_status_0_is_replaced(
         assert supervisor.wait(30) == 0
 
 
+@one_engine
 @pytest.mark.parametrize("options", [(), ("--processes", "2")], ids=["alone", "supervised"])
 def test_sigterm_ends_a_worker_though_the_server_is_away(
     start_redis: Callable[..., RedisServer], witness: crew.Witness, options: tuple[str, ...]

@@ -23,7 +23,7 @@ from tests.support import crew, outages
 from tests.support.servers import RedisServer, engines
 from tests.support.wait import wait_until, wait_until_async
 from tests.support.wires import LossyAsyncWire
-from tests.worker.conftest import event_types
+from tests.worker.conftest import event_types, one_engine
 
 
 async def test_work_goes_on_after_redis_was_killed_and_restarted(
@@ -247,6 +247,7 @@ async def test_an_outage_of_two_leases_costs_nobody_a_claim(
     assert types == [["enqueued", "claimed", "succeeded"]] * 4
 
 
+@one_engine
 async def test_a_worker_can_be_stopped_while_redis_is_away(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
@@ -298,6 +299,7 @@ async def test_a_worker_that_stops_in_an_outage_claims_nothing_after_it(
     assert types[waiting.id] in (["enqueued"], ["enqueued", "promoted"])
 
 
+@one_engine
 async def test_the_grace_is_not_given_twice_where_the_server_is_away(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
