@@ -351,7 +351,9 @@ def test_a_scope_that_was_counted_for_a_policy_is_not_taken_for_full(seed: Seed)
     seed.assert_consistent()
 
 
-def test_places_that_become_free_in_a_call_are_counted_if_the_scope_was_looked_at_before(seed: Seed) -> None:
+def test_places_that_become_free_in_a_call_are_counted_if_the_scope_was_looked_at_before(
+    seed: Seed,
+) -> None:
     """Two leases expire: their jobs return to their lane, which looks for room, before their places are free."""
     seed.cap("tenant", 3)
     seed.enqueue("a", "b", scopes=["tenant=x"])
