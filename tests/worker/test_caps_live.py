@@ -50,7 +50,7 @@ def test_no_wake_up_is_lost(
 
     assert found.stuck == []
     assert found.replay.breaches == []
-    assert found.cancelled > 20
+    assert found.cancelled > 0
     assert found.close > found.rounds / 10
     assert max(found.replay.room_ms) < wakeups.LIMIT_S * 1000
 
