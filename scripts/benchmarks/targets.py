@@ -77,6 +77,14 @@ def _rows() -> Iterator[Target]:
     yield Target(
         "drain, `def` in threads, one worker", "drain_threads_per_s", least(25_000), "25,000",
     )  # fmt: skip
+    for figure, said, part in (
+        ("one_cap", "a cap that is never reached", 0.85),
+        ("binding", "caps that always bind", 0.6),
+    ):
+        yield Target(
+            f"drain under {said}", f"drain_{figure}_per_s",
+            lambda d, part=part: part * d["drain_async_per_s"], f"{part:.0%} of that without caps",
+        )  # fmt: skip
     yield Target("latency, p50", "latency_p50_ms", least(0.25), "0.25 ms", most=True, unit=" ms")
     yield Target("latency, p99", "latency_p99_ms", least(0.8), "0.8 ms", most=True, unit=" ms")
     yield Target(
