@@ -83,6 +83,7 @@ local function count_running(scope)
       job.lane = lane:sub(1, 1) .. '+' .. scope .. lane:sub(2)
       lines[#lines + 1], lines[#lines + 2] = id, write_line(job)
       holders_in[#holders_in + 1], holders_in[#holders_in + 2] = '0', scope .. '|' .. id
+      -- It was not asked how many places are left: that comes when all are counted.
       local found = scope_of(scope)
       found.leaving = found.leaving - 1
     end

@@ -22,7 +22,7 @@ end
 
 --- Put a ready job into another lane. It keeps its place in line, and there is no event: nothing happened to it.
 local function move_job(job, name)
-  -- It may be one of those.
+  -- That lane may be one that was served in passing.
   meet_visited()
   job.lane = name
   put(lane_of(name), count(job, 'seq'), job.id, job)
@@ -178,7 +178,7 @@ local function choose_jobs()
       end
       -- In a fair queue, plain jobs are those from before it was fair.
       if order and (not kind or not is_fair() and order - priority * RANK < (tonumber(plain_seq) or 0)) then
-        local next_plain = kind and priority * RANK + plain_seq or math.huge
+        local next_plain = kind and priority * RANK + (tonumber(plain_seq) or 0) or math.huge
         local passed_here = is_new and not is_fair() and serve_page(rival_of(priority, next_plain))
         if passed_here then
           served_before = passed_here

@@ -15,7 +15,7 @@ local lease_until = nil
 local claimed = {}              -- the event's jobs
 local told, kept = {}, {}       -- words of the reply and of the answer
 local leased, running = {}, {}
-local heads_taken, places_taken = {}, {}   -- of a job whose line is of the usual form: see `fresh_head`
+local heads_taken, places_taken = {}, {}   -- of a job whose line is of the usual form
 local records_taken = {}        -- of any other: its record
 
 local function full()

@@ -14,8 +14,9 @@ local function leave(id, job)
   left_marks[#left_marks + 1] = 'job|' .. id
   if job.state == 'ready' and job.lane then
     local lane = lane_of(job.lane)
+    local was_open = lane.where == 'open'
     remove(lane, member_of(lane, count(job, 'seq'), id))
-    if lane.was == 'open' or lane.where == 'open' then
+    if was_open then
       moved_on(lane)
     end
   elseif job.state == 'ready' then

@@ -1,7 +1,8 @@
 --[[ pages: the open lanes that Redis has, in order, read in pages that double, with their first members; and the lines and
 specs of their heads, with one command for many.
 
-A lane's order is that of its head, so it need not be asked for; but not in a fair queue.
+A lane's order is that of its head, so it need not be asked for; but not in a fair queue. In a queue that was fair a little
+while ago, lanes still stand by virtual time until they are served once.
 
 Keys: state jobs waiting open lanes blocked caps holders rates fair scheduled expiring leases
 Uses: lanes chosen batch digits place

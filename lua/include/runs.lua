@@ -65,7 +65,7 @@ local function serve_on(lane, next_plain)
   end
   local stored = stored_order()
   local rival = math.min(next_plain, stored and tonumber(stored) or math.huge, first_other(lane))
-  local base, limits = shape.rank * RANK, limits_in_force(shape)
+  local base, limits = shape.rank * RANK, nil
   local members, at = lane.members, lane.at
   local first = at
   while members[at] and not full() do
@@ -77,6 +77,7 @@ local function serve_on(lane, next_plain)
     end
     local id = member:sub(shape.id_from)
     hold_all(shape, id)
+    limits = limits or limits_in_force(shape)
     choose(id, spec, limits, lane.name, head, seq, nil)
     at = at + 1
     lane.at = at

@@ -106,8 +106,8 @@ local function count_out_later(names)
 end
 
 --- What is known of a scope in this call: its `limit`, the `cap` (nil: it takes any number) or the `rate` that it is, and
---- how many places are `left`, once that was asked. That begins as `most`, which is the cap once the holders were
---- counted, and the least that it can be as long as they were not.
+--- how many places are `left`, once that was asked. As long as the holders were not counted that is the least that it can
+--- be, and `most` is what it was at first; then `most` is the cap.
 local function scope_of(name)
   local scope = known_scopes[name]
   if scope then

@@ -362,3 +362,34 @@ def test_places_that_become_free_in_a_call_are_counted_if_the_scope_was_looked_a
 
     assert sorted(ids(seed.claim())) == ["a", "b"]
     seed.assert_consistent()
+
+
+@pytest.mark.parametrize("how", ["cancel", "restore"])
+def test_a_lane_that_is_opened_and_emptied_in_one_call_lets_the_next_come(
+    seed: Seed, how: str
+) -> None:
+    """Its first lane gone, the scope's second is opened; gone too, in the same call, nobody opened the third, which
+    waited with room until something else touched the scope."""
+    seed.cap("tenant", 1)
+    seed.enqueue(
+        seed.job("a", scopes=["tenant=x"]),
+        seed.job("b", scopes=["task=t", "tenant=x"]),
+        seed.job("c", scopes=["host=h", "tenant=x"]),
+    )
+
+    if how == "cancel":
+        seed.cancel("a", "b")
+        seed.assert_consistent()
+    else:
+        seed.restore(seed.revived("a"), seed.revived("b"))
+
+    assert ids(seed.claim()) == ["c"]
+
+
+def test_a_lane_whose_first_jobs_are_lost_gives_the_next_one(seed: Seed) -> None:
+    """A lane that came twice in a row, and led nowhere both times, stopped the claim with an error of Lua."""
+    seed.cap("tenant", 5)
+    seed.enqueue("a", "b", "c", scopes=["tenant=x"])
+    seed.control.hdel(seed.keys("state"), "a", "b")
+
+    assert ids(seed.claim()) == ["c"]

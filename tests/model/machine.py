@@ -362,7 +362,7 @@ class Queue(RuleBasedStateMachine):
     @rule(how=st.sampled_from(["requeue", "cancel", "prune"]), numbers=picks)
     def a_person_decides(self, how: str, numbers: list[int]) -> None:
         if how == "cancel":
-            self.cancel(numbers[:1])
+            self.cancel(numbers[:3])
         elif how == "requeue" or len(numbers) < 3:
             self.requeue(numbers)
         else:
