@@ -94,8 +94,22 @@ def test_any_mixture_of_many_lanes_is_taken_by_priority_and_age(seed: Seed, numb
     assert taken == wanted
 
 
-def test_lanes_that_are_served_in_passing_meet_those_that_others_kept_waiting(seed: Seed) -> None:
-    """Each tenant runs one; the second job of each waits, and is let in by the end of the first, in order."""
+def test_a_lane_that_is_served_in_passing_lets_those_come_that_it_kept_waiting(seed: Seed) -> None:
+    """Two places become free in one call, which opens one lane: when that one moves on, the next is opened."""
+    seed.cap("task=t", 2)
+    for name in "abcd":
+        seed.enqueue(seed.job(name, scopes=["task=t", f"tenant={name}"]))
+    first = seed.claim()
+    assert ids(first) == ["a", "b"]
+    assert ids(seed.claim()) == []
+    seed.complete(*first.jobs)
+
+    assert ids(seed.claim()) == ["c", "d"]
+    seed.assert_consistent()
+
+
+def test_tenants_take_their_turns_by_age(seed: Seed) -> None:
+    """Each tenant runs one; its next job comes after the first has ended, in order."""
     seed.cap("tenant", 1)
     names = [f"j-{n:02}" for n in range(60)]
     for n, name in enumerate(names):
