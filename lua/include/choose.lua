@@ -80,7 +80,7 @@ local function head_of(lane, member)
   if not line then
     return nil
   end
-  local head, seq = fresh_head(lane.shape, line)
+  local head, seq = fresh_head(lane.name, lane.shape, line)
   if head then
     return head, seq, spec, nil
   end
@@ -88,7 +88,7 @@ local function head_of(lane, member)
   if job.state ~= 'ready' or job.lane ~= lane.name then
     return nil
   end
-  job.id = id_of(lane, member)
+  job.id = id_of(lane.shape, member)
   return nil, nil, spec, job
 end
 
@@ -118,11 +118,11 @@ local function serve(lane)
     keep_open(lane)
     return
   end
-  if facts.caps_by_task and not shape.of_task then
+  if facts.caps_by_task and not is_of_task(lane.name) then
     local elsewhere = other_lane(job and job.task or head:match('^task=(%S+)'), lane.name)
     if elsewhere then
-      job = job or read_line(redis.call('HGET', state, id_of(lane, member)))
-      job.id = id_of(lane, member)
+      job = job or read_line(redis.call('HGET', state, id_of(lane.shape, member)))
+      job.id = id_of(lane.shape, member)
       remove(lane, member)
       move_job(job, elsewhere)
       keep_open(lane)
@@ -136,7 +136,7 @@ local function serve(lane)
     moved_on(lane, refused_by)
     return
   end
-  local id = job and job.id or id_of(lane, member)
+  local id = job and job.id or id_of(lane.shape, member)
   hold_all(shape, id)
   remove(lane, member)
   if fair_queue then

@@ -50,13 +50,13 @@ local visited_first = nil -- the first order among them now
 
 local LANE_SHAPES = {known = {}, count = 0}
 
---- What a lane's name says.
+--- What a lane's name says. Thousands of these are kept in each library, so they are small.
 local function shape_of(name)
   local shape = LANE_SHAPES.known[name]
   if shape then
     return shape
   end
-  local scopes, counted, key = {}, {}, ''
+  local scopes, counted, key = {}, {}, nil   -- `key` is that of a fair queue
   for scope in name:gmatch('%+([^+]+)') do
     scopes[#scopes + 1] = scope
     if is_counted(scope) then
@@ -65,18 +65,24 @@ local function shape_of(name)
       key = scope:sub(6)
     end
   end
-  shape = {
-    rank = tonumber(name:sub(1, 1)), digit = name:sub(1, 1), scopes = scopes, counted = counted, key = key,
-    of_task = name:sub(2, 7) == '+task=', first = '[' .. name .. '|', last = '(' .. name .. '}',
-    seq_from = #name + 2, id_from = #name + 2 + 17, in_line = ' lane=' .. name .. ' seq=', said_of = nil, said = nil,
-  }
+  -- Four fields, and at most eight with what is added where jobs are claimed: a table grows by doubling. The rank is
+  -- text; `counted` is there if not all scopes are counted.
+  shape = {rank = name:sub(1, 1), scopes = scopes, first = '[' .. name .. '|', last = '(' .. name .. '}'}
+  if #counted < #scopes then
+    shape.counted, shape.key = counted, key
+  end
   return remember(LANE_SHAPES, name, shape, SHAPES_MAX)
+end
+
+--- Whether a lane is one of jobs of a task whose caps name it.
+local function is_of_task(name)
+  return name:find('+task=', 2, true) == 2
 end
 
 --- The order of a lane of this shape whose head is this member, as text; not in a fair queue.
 local function order_at(shape, head)
   -- A digit for the priority, then the place in line.
-  return shape.digit .. head:sub(shape.seq_from + 1, shape.seq_from + 15)
+  return shape.rank .. head:sub(#shape.first + 1, #shape.first + 15)
 end
 
 --- Where a job with a place in line stands in its lane.
@@ -84,13 +90,14 @@ local function member_of(lane, seq, id)
   return lane.name .. '|' .. padded(seq) .. '|' .. id
 end
 
---- Whose member of a lane it is.
-local function id_of(lane, member)
-  return member:sub(lane.shape.id_from)
+--- Whose member of a lane of this shape it is: behind its name and the place in line.
+local function id_of(shape, member)
+  return member:sub(#shape.first + 17)
 end
 
 --- The virtual finish time of a fair queue's key.
 local function finish_of(key)
+  key = key or ''
   if not finishes[key] then
     finishes[key] = tonumber(redis.call('ZSCORE', fair, key)) or 0
   end
@@ -289,7 +296,7 @@ end
 --- scope that it is now blocked on. Whom it kept waiting is looked at here, so it keeps nobody waiting who comes later in
 --- this call.
 local function look_behind(shape, before, refused_by)
-  local names, own = shape.scopes, 'fair=' .. shape.key
+  local names, own = shape.scopes, 'fair=' .. (shape.key or '')
   for i = 1, #names do
     local name = names[i]
     if name ~= refused_by and name ~= own then
@@ -500,7 +507,8 @@ local function free_places()
   local names = {}
   for i = 1, #freed_lanes do
     local name = freed_lanes[i]
-    local counted, behind = (LANE_SHAPES.known[name] or shape_of(name)).counted, '|' .. freed_ids[i]
+    local shape = LANE_SHAPES.known[name] or shape_of(name)
+    local counted, behind = shape.counted or shape.scopes, '|' .. freed_ids[i]
     for k = 1, #counted do
       names[#names + 1] = counted[k]
       holders_out[#holders_out + 1] = counted[k] .. behind
@@ -542,9 +550,10 @@ local function serve_fairly(lane)
     set_fact('fair_clock', tag)
   end
   -- From the clock on, not from a time that passed while the lane was blocked: waiting saves nothing up.
-  local finish = math.max(fact('fair_clock'), finish_of(shape.key)) + math.ceil(FAIR_STEP / weight_of(shape.key))
-  finishes[shape.key] = finish
-  finished[shape.key] = true
+  local key = shape.key or ''
+  local finish = math.max(fact('fair_clock'), finish_of(key)) + math.ceil(FAIR_STEP / weight_of(key))
+  finishes[key] = finish
+  finished[key] = true
   if finish > fact('fair_top') then
     set_fact('fair_top', finish)
   end

@@ -8,15 +8,20 @@ Meta: caps_by_task
 Uses: lanes pages chosen place
 ]]
 
---- What a job's line says in a lane of this shape, if it is of the usual form, that of a job which was never claimed: its
---- beginning up to its place in line, without the state, and that place.
-local function fresh_head(shape, line)
-  local at = line and line:find(shape.in_line, 1, true)
+--- What a job's line says in a lane of this name and shape, if it is of the usual form, that of a job which was never
+--- claimed: its beginning up to its place in line, without the state, and that place.
+local function fresh_head(name, shape, line)
+  local in_line = shape.in_line
+  if not in_line then
+    in_line = ' lane=' .. name .. ' seq='
+    shape.in_line = in_line
+  end
+  local at = line and line:find(in_line, 1, true)
   if not at or line:find('ready task=', 1, true) ~= 1 then
     return nil
   end
-  local seq = line:match('^(%d+) since=', at + #shape.in_line)
-  return seq and line:sub(7, at + #shape.in_line - 6), seq
+  local seq = line:match('^(%d+) since=', at + #in_line)
+  return seq and line:sub(7, at + #in_line - 6), seq
 end
 
 --- Take the heads of the page's lanes before the order `rival`. Returns the name of the last lane, nil if there is none.
@@ -30,8 +35,8 @@ local function serve_page(rival)
     local name, members = page[page_at], page_members[page_at]
     local shape = LANE_SHAPES.known[name] or shape_of(name)
     local line, spec = head_ahead()
-    local head, seq = fresh_head(shape, line)
-    if not head or facts.caps_by_task and not shape.of_task or acquire_all(shape.scopes, now) then
+    local head, seq = fresh_head(name, shape, line)
+    if not head or facts.caps_by_task and not is_of_task(name) or acquire_all(shape.scopes, now) then
       break
     end
     local id = page_ids[page_at]
@@ -60,7 +65,7 @@ end
 local function serve_on(lane, next_plain)
   local shape = lane.shape
   if lane.where ~= 'open' or is_fair() or lane.added or left_early or may_be_blocked()
-      or facts.caps_by_task and not shape.of_task then
+      or facts.caps_by_task and not is_of_task(lane.name) then
     return
   end
   local stored = stored_order()
@@ -71,11 +76,11 @@ local function serve_on(lane, next_plain)
   while members[at] and not full() do
     local member = members[at]
     local line, spec = line_of(lane, member)
-    local head, seq = fresh_head(shape, line)
+    local head, seq = fresh_head(lane.name, shape, line)
     if not head or base + seq >= rival or acquire_all(shape.scopes, now) then
       break
     end
-    local id = member:sub(shape.id_from)
+    local id = id_of(shape, member)
     hold_all(shape, id)
     limits = limits or limits_in_force(shape)
     choose(id, spec, limits, lane.name, head, seq, nil)

@@ -55,19 +55,20 @@ local function limit_of(name, family)
   return own or families[family]
 end
 
-local SCOPE_SHAPES = {known = {}, count = 0}
+local SCOPE_SHAPES, FAMILY_SHAPES = {known = {}, count = 0}, {known = {}, count = 0}
 
---- What a scope's name says.
+--- What a scope's name says: the same of all scopes of a family.
 local function scope_shape(name)
   local shape = SCOPE_SHAPES.known[name]
   if shape then
     return shape
   end
   local family = name:match('^[^=]*')
-  shape = {
-    family = family, is_counted = family ~= 'fair' and not family:find('@', 1, true),
-    first = '[' .. name .. '|', last = '(' .. name .. '}',
-  }
+  shape = FAMILY_SHAPES.known[family]
+  if not shape then
+    shape = {family = family, is_counted = family ~= 'fair' and not family:find('@', 1, true)}
+    remember(FAMILY_SHAPES, family, shape, SHAPES_MAX)
+  end
   return remember(SCOPE_SHAPES, name, shape, SHAPES_MAX)
 end
 
@@ -144,8 +145,7 @@ end
 local function held_in(scope)
   local held = scope.stored
   if not held then
-    local shape = scope_shape(scope.name)
-    held = redis.call('ZLEXCOUNT', holders, shape.first, shape.last)
+    held = redis.call('ZLEXCOUNT', holders, '[' .. scope.name .. '|', '(' .. scope.name .. '}')
     scope.stored = held
   end
   return held
@@ -243,7 +243,7 @@ end
 
 --- A job holds the scopes of its lane from now on, which `acquire_all` took. `shape` is what the lane's name says.
 local function hold_all(shape, id)
-  local counted, at = shape.counted, #holders_in
+  local counted, at = shape.counted or shape.scopes, #holders_in
   local behind = '|' .. id
   for i = 1, #counted do
     holders_in[at + 1], holders_in[at + 2] = '0', counted[i] .. behind
@@ -258,8 +258,10 @@ local function hold_all(shape, id)
   end
 end
 
+local last_of = {}   -- the limits that a text was made of last
+
 --- The scopes of a lane and their limits in force, as a claimed event carries them; `[]` without the brackets. The text is
---- kept with the lane's shape, and made anew when one of the limits is another.
+--- kept with the lane's shape, and made anew when one of the limits is another. Lanes with the same limits share the list.
 local function limits_in_force(shape)
   local names, of = shape.scopes, shape.said_of
   local left = of and #names or -1
@@ -269,16 +271,17 @@ local function limits_in_force(shape)
   if left == 0 then
     return shape.said
   end
-  local said = {}
+  local said, is_last = {}, #names == #last_of
   of = {}
   for i = 1, #names do
     local name, limit = names[i], known_scopes[names[i]].limit
-    of[i] = limit
+    of[i], is_last = limit, is_last and last_of[i] == limit
     if limit.rate or is_counted(name) then
       said[#said + 1] = '["' .. name .. '",' .. limit.said .. ']'
     end
   end
-  shape.said_of, shape.said = of, table.concat(said, ',')
+  last_of = is_last and last_of or of
+  shape.said_of, shape.said = last_of, table.concat(said, ',')
   return shape.said
 end
 
