@@ -40,8 +40,10 @@ class WatchedQueue:
     lease: float = 30.0
     look: bool = True
     """Whether a claim may find something."""
-    asked: bool = False
-    """Whether a claim is under way."""
+    asked: int = 0
+    """Claims under way."""
+    more: bool = False
+    """Whether the last claim left jobs that could have been claimed."""
     looked: float = 0.0
     due: float = FOREVER
     """When the next scheduled job is due, on the monotonic clock."""
@@ -52,8 +54,14 @@ class WatchedQueue:
 
     def ask(self) -> None:
         """A claim is about to be sent."""
-        self.look, self.asked = False, True
+        self.look = False
+        self.asked += 1
         self.looked = time.monotonic()
+
+    @property
+    def promising(self) -> bool:
+        """Whether a claim may find something: also beside one that is under way, if that cannot take all there is."""
+        return self.look or (self.more and self.asked > 0)
 
     def overdue(self, now: float) -> bool:
         """Whether even a full worker should do what is due for everybody."""
@@ -132,19 +140,21 @@ class Watcher:
 
     def look_again(self, queue: WatchedQueue) -> None:
         """A claim failed."""
-        queue.asked = False
+        queue.asked -= 1
         self.look_at([queue])
 
     def note(self, queue: WatchedQueue, claimed: Claimed) -> None:
         """Learn from the answer to a claim whether, and when, another may find something."""
         now = time.monotonic()
-        if claimed.next_due_ms is None:
-            queue.due = FOREVER
-        else:
-            queue.due = now + max(1, claimed.next_due_ms - claimed.now_ms) / 1000
+        due = FOREVER
+        if claimed.next_due_ms is not None:
+            due = now + max(1, claimed.next_due_ms - claimed.now_ms) / 1000
+        # A look that another answer has called for stays: of two claims under way, that one may have come later.
+        queue.due = due if queue.timer is None else min(queue.due, due)
         self._wake_when_due(queue, now)
+        queue.more = claimed.more
         queue.empty = not claimed.more and queue.due > now
-        queue.asked = False
+        queue.asked -= 1
         # If somebody asked for a look meanwhile, the claim may have come before what there is to see.
         queue.look = queue.look or not queue.empty
         if queue.empty:
@@ -161,7 +171,11 @@ class Watcher:
             queue.timer = None
         if queue.due < FOREVER:
             loop = asyncio.get_running_loop()
-            queue.timer = loop.call_later(queue.due - now, self.look_at, [queue])
+            queue.timer = loop.call_later(queue.due - now, self._look_at_due, queue)
+
+    def _look_at_due(self, queue: WatchedQueue) -> None:
+        queue.timer = None
+        self.look_at([queue])
 
     async def _wait_for(self, event: asyncio.Event) -> None:
         """Wait, but not so long that nobody does what is due for everybody."""

@@ -20,6 +20,8 @@ class Burst:
         self._worker = worker
         self._lines = lines
         self._handlers = handlers
+        self._asking = False
+        """Whether somebody is finding out. The turns of all lines ask, and one answer is enough for all."""
 
     def active(self) -> bool:
         """Whether something runs, or is to be reported or looked at."""
@@ -31,8 +33,15 @@ class Burst:
 
     async def over(self) -> bool:
         """Whether nothing runs or is due, and nothing that is ready may run now. Says what is left all the same."""
-        if self.active():
+        if self._asking or self.active():
             return False
+        self._asking = True
+        try:
+            return await self._nothing_left()
+        finally:
+            self._asking = False
+
+    async def _nothing_left(self) -> bool:
         left: dict[str, int] = {}
         for name, queue in self._lines.queues.items():
             counts = await self._client.counts(name)

@@ -23,10 +23,10 @@ class Line:
     watcher: Watcher
     finished: list[Settlement] = field(default_factory=list)
     """Settlements to be reported."""
-    busy: bool = False
-    """Whether a round trip is under way."""
+    turns: int = 0
+    """Turns that are under way."""
     claiming: list[Call[Claimed]] = field(default_factory=list)
-    """The claims of that."""
+    """The claims of those."""
     death: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a job of these queues died here."""
 

@@ -61,13 +61,16 @@ class Meeting:
         for sentence in await self._client.run(declared):
             log.warning("%s", sentence, extra={"worker": self._worker})
 
-    async def declare_anew(self, queue: WatchedQueue, result: Claimed | RqCoreError) -> bool:
-        """Declare the limits again if this claim is the first one in another history of Redis.
+    async def declare_anew(
+        self, queue: WatchedQueue, result: Claimed | RqCoreError, *, since: int
+    ) -> bool:
+        """Declare the limits again if this claim was carried out in another history of Redis than that of ``since``,
+        when it was sent. Another claim may have been under way with it, and have had them declared meanwhile.
 
         Returns True if that history began with nothing: then the jobs of this claim may have been counted by nobody.
         Whether the limits were declared before they were claimed or after, by another worker, does not show.
         """
-        if isinstance(result, RqCoreError) or result.epoch in (None, queue.epoch):
+        if isinstance(result, RqCoreError) or result.epoch in (None, since):
             return False
         meta = queue_keys(queue.name, self._app.prefix)("meta")
         try:
@@ -79,6 +82,6 @@ class Meeting:
             log.error("declaring the caps of queue %s failed: %s", queue.name, error)  # noqa: TRY400
             await asyncio.sleep(TROUBLE_PAUSE)
             return True
-        began_anew = int(began or 0) > queue.epoch
+        began_anew = int(began or 0) > since
         queue.epoch = result.epoch or 0
         return began_anew and bool(self._app.declared.limits(queue.name))

@@ -26,23 +26,24 @@ class Places:
 
     def __init__(self, options: WorkerOptions) -> None:
         self.most = options.concurrency
+        self.turns = 2 if self.most >= HALVES_MIN else 1
+        """Of a line at once: one brings jobs for one half while Redis works on the other's."""
         self.taken = 0
+        self.kept = 0
+        """Those of them that are kept for claims under way."""
         self.shares = Shares(options.weights)
 
     def full(self) -> bool:
         """Whether none is free."""
         return self.taken >= self.most
 
-    def claims(
-        self, line: Line, lines: Lines, most: int | None = None
-    ) -> list[tuple[WatchedQueue, int]]:
-        """How many jobs to claim from which queues of a line now; at most ``most``, if that is given."""
+    def claims(self, line: Line, lines: Lines, most: float) -> list[tuple[WatchedQueue, int]]:
+        """How many jobs to claim from which queues of a line now; at most ``most``."""
         free = self.most - self.taken
         if self.most >= HALVES_MIN:
             free = min(free, -(-self.most // 2))
-        if most is not None:
-            free = min(free, most)
-        mine = [queue for queue in line.queues.values() if queue.look]
+        free = int(min(free, most))
+        mine = [queue for queue in line.queues.values() if queue.promising]
         if not mine:
             return []
         if free <= 0:
@@ -50,7 +51,7 @@ class Places:
             now = time.monotonic()
             return [(queue, 0) for queue in mine if queue.overdue(now)]
         # What others could use now is left to them; who is waiting for an answer cannot use any.
-        others = [o for o in lines.all if o is not line and not o.busy]
+        others = [o for o in lines.all if o is not line and not o.turns]
         rivals = [queue for other in others for queue in other.queues.values() if queue.look]
         shares = self.shares.divide(free, [queue.name for queue in (*mine, *rivals)])
         return [(queue, min(n, CLAIM_MAX)) for queue in mine if (n := shares[queue.name]) > 0]
@@ -62,11 +63,15 @@ class Places:
         must not occupy this worker. What it brings in the end is given back if there is no room for it by then.
         """
         self.taken += places
+        self.kept += places
         kept = places
 
         def release() -> None:
             nonlocal kept
+            if not kept:
+                return
             self.taken -= kept
+            self.kept -= kept
             kept = 0
             for line in lines.all:
                 line.watcher.freed()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 from rq_core.aio import AsyncClient
 from rq_core.answers import Claimed
@@ -20,6 +22,23 @@ from rq_core.worker.places import Places
 from rq_core.worker.shift import Shift
 
 log = logging.getLogger(__package__)
+
+SECOND_MIN: Final = 8
+"""Jobs to be reported from which on a turn is taken beside another that is under way, at least; and as many as fill a
+quarter of the places. Redis never waits for the worker then, and is not asked more often than it would be otherwise."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A claim of a turn."""
+
+    queue: WatchedQueue
+    limit: int
+    epoch: int
+    """The history of Redis in which the queue's limits had been declared when it was sent."""
+    call: Call[Claimed]
+    release: Callable[[], None]
+    """Gives up the places that are kept for it."""
 
 
 class Turns:
@@ -49,65 +68,104 @@ class Turns:
     async def turn(self, line: Line) -> None:
         """Wait until there is something to do, then do it in one round trip. Raises RqCoreError if the server cannot be
         used; what was to be reported still is, then."""
-        handlers, stats, most = self._handlers, self._stats, self._shift.options.max_jobs
-        if handlers.steps_took > OVERLAP_MAX:
-            handlers.begin_arrived()
-            await handlers.stepped.wait()
+        handlers = self._handlers
         while not self._shift.over.is_set():
-            claims = self._places.claims(
-                line, self._lines, None if most is None else most - stats.claimed
-            )
-            if claims or line.finished:
-                break
+            if handlers.steps_took > OVERLAP_MAX:
+                handlers.begin_arrived()
+                await handlers.stepped.wait()
+            claims = self._due(line)
+            if claims is not None and handlers.stepped.is_set() and handlers.executor.running:
+                # Handlers that are about to finish get their chance to be part of this turn. The line's other turn may
+                # take the places and the news meanwhile.
+                await asyncio.sleep(0)
+                claims = self._due(line)
+            if claims is not None:
+                await self.send(line, claims)
+                return
             self._lines.news.clear()
             # There is nothing to send first. What cannot be begun, or ends at once, is news.
             handlers.begin_arrived()
             await self._lines.news.wait()
-        else:
-            return
-        if handlers.stepped.is_set() and handlers.executor.running:
-            # Handlers that are about to finish get their chance to be part of this turn.
-            await asyncio.sleep(0)
-        await self.send(line, claims)
+
+    def _due(self, line: Line) -> list[tuple[WatchedQueue, int]] | None:
+        """What to claim with a turn that is due; None: none is."""
+        if line.turns and not self._fills_another(line):
+            return None
+        claims = self._places.claims(line, self._lines, self._most(line))
+        return claims if claims or line.finished else None
+
+    def _fills_another(self, line: Line) -> bool:
+        """Whether there is so much to report that a turn beside the one that is under way pays."""
+        enough = max(SECOND_MIN, self._places.most // 4)
+        return len(line.finished) >= enough and self._handlers.steps_took <= OVERLAP_MAX
+
+    def _most(self, line: Line) -> float:
+        """How many jobs a turn may ask for, whatever is free."""
+        # Redis may be faster with this turn than with the one that is under way, which reports the rest.
+        most = len(line.finished) if line.turns else math.inf
+        share = self._shift.options.max_jobs
+        if share is None:
+            return most
+        # What lends its places lends its part of the share as well: an outage may take longer than all the rest.
+        return min(most, share - self._stats.claimed - self._places.kept)
 
     async def send(self, line: Line, claims: Sequence[tuple[WatchedQueue, int]]) -> None:
         """One round trip: report what finished, claim for ``claims``. Raises RqCoreError as ``turn`` does."""
         finished, line.finished = line.finished, []
-        operations = self._client.operations
-        settling = calls_of(operations, self._shift.worker, finished)
-        calls: list[Call[Any]] = [call for call, _ in settling]
-        for queue, limit in claims:
-            queue.ask()
-            self._places.shares.take(queue.name, limit)
-            claim = operations.claim_call(queue.name, self._shift.worker, limit)
-            line.claiming.append(claim)
-            calls.append(claim)
-        self._stats.turns += 1
-        release = self._places.reserve(sum(limit for _, limit in claims), self._lines)
-        line.busy = True
-        try:
-            results = await self._client.carry_out(calls)
-        except BaseException:
-            line.finished = finished + line.finished
-            for queue, limit in claims:
-                self._places.shares.refund(queue.name, limit)
-                line.watcher.look_again(queue)
-            raise
-        finally:
-            release()
-            line.busy = False
-            line.claiming.clear()
+        settling = calls_of(self._client.operations, self._shift.worker, finished)
+        asking = [self._ask(queue, limit) for queue, limit in claims]
+        calls: list[Call[Any]] = [*(call for call, _ in settling), *(each.call for each in asking)]
         trouble = False
-        for (_, group), result in zip(settling, results, strict=False):
-            trouble = self._settled(group, result) or trouble
-        for (queue, limit), result in zip(claims, results[len(settling) :], strict=True):
-            uncounted = True
+        try:
             try:
-                uncounted = await self._meeting.declare_anew(queue, result)
-            finally:
-                trouble = self._claimed(queue, limit, result, uncounted=uncounted) or trouble
+                results = await self._exchange(line, calls, asking)
+            except BaseException:
+                line.finished = finished + line.finished
+                for each in asking:
+                    self._places.shares.refund(each.queue.name, each.limit)
+                    line.watcher.look_again(each.queue)
+                raise
+            for (_, group), result in zip(settling, results, strict=False):
+                trouble = self._settled(group, result) or trouble
+            for each, result in zip(asking, results[len(settling) :], strict=True):
+                trouble = await self._answered(each, result) or trouble
+        finally:
+            for each in asking:
+                each.release()
         if trouble:
             await asyncio.sleep(TROUBLE_PAUSE)
+
+    def _ask(self, queue: WatchedQueue, limit: int) -> _Asked:
+        """Get ready to claim, and keep the places."""
+        queue.ask()
+        self._places.shares.take(queue.name, limit)
+        call = self._client.operations.claim_call(queue.name, self._shift.worker, limit)
+        return _Asked(queue, limit, queue.epoch, call, self._places.reserve(limit, self._lines))
+
+    async def _exchange(
+        self, line: Line, calls: Sequence[Call[Any]], asked: Sequence[_Asked]
+    ) -> list[Any]:
+        """The answers to the calls of a turn, which is under way meanwhile."""
+        self._stats.turns += 1
+        line.turns += 1
+        line.claiming += [each.call for each in asked]
+        try:
+            return await self._client.carry_out(calls)
+        finally:
+            line.turns -= 1
+            for each in asked:
+                line.claiming.remove(each.call)
+
+    async def _answered(self, asked: _Asked, result: Claimed | RqCoreError) -> bool:
+        """Take what a claim brought, if its limits are those of the code. True: the claim failed."""
+        uncounted = True
+        try:
+            uncounted = await self._meeting.declare_anew(asked.queue, result, since=asked.epoch)
+        finally:
+            # Not before: the line's other turn would take the places of what has been claimed.
+            asked.release()
+            failed = self._claimed(asked.queue, asked.limit, result, uncounted=uncounted)
+        return failed
 
     def _settled(self, group: list[Settlement], result: dict[str, str] | RqCoreError) -> bool:
         """Take note of what became of settlements. True: not done, they are tried again."""

@@ -128,7 +128,8 @@ class Worker:
         self._handlers.start()
         shift, lines = self._shift, self._lines.all
         watching = [asyncio.create_task(line.watcher.run()) for line in lines]
-        work = [asyncio.create_task(self._work_on(line)) for line in lines]
+        at_once = range(self._places.turns)
+        work = [asyncio.create_task(self._work_on(line)) for line in lines for _ in at_once]
         telling = [
             asyncio.create_task(tell_of_deaths(self._client, self.app.tasks, line, shift.over))
             for line in lines
@@ -180,9 +181,9 @@ class Worker:
         while not self._shift.over.is_set():
             try:
                 await self._turns.turn(line)
-                if self.options.burst and await self._burst.over():
+                over = self._shift.over.is_set()
+                if self.options.burst and not over and await self._burst.over():
                     self._shift.end()
-                    return
             except RqCoreError as error:
                 self._shift.give_up(error)
             except Exception:

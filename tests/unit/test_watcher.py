@@ -75,6 +75,37 @@ async def test_a_due_job_is_looked_at_when_it_is_due() -> None:
     watching.close()
 
 
+async def test_an_older_answer_that_comes_late_does_not_call_off_the_look_at_a_due_job() -> None:
+    """Two claims were under way; the one that Redis took first, when nothing was scheduled, was answered last."""
+    queue = WatchedQueue("mail")
+    watching, looked = watcher(queue)
+    queue.ask()
+    queue.ask()
+
+    watching.note(queue, Claimed((), 2_000, 2_020, more=False))
+    watching.note(queue, Claimed((), 1_000, None, more=False))
+    assert not queue.look
+    async with asyncio.timeout(5):
+        await looked.wait()
+
+    assert queue.look
+    watching.close()
+
+
+async def test_what_was_due_once_is_looked_at_once() -> None:
+    queue = WatchedQueue("mail")
+    watching, looked = watcher(queue)
+    queue.ask()
+    watching.note(queue, Claimed((), 1_000, 1_001, more=False))
+    async with asyncio.timeout(5):
+        await looked.wait()
+    queue.ask()
+
+    watching.note(queue, Claimed((), 1_002, None, more=False))
+
+    assert (queue.look, queue.empty, queue.timer) == (False, True, None)
+
+
 @pytest.mark.parametrize("asked", [True, False])
 async def test_no_token_is_taken_while_claims_are_under_way_anyway(asked: bool) -> None:
     queue, server = WatchedQueue("mail", look=False, asked=asked), Server()

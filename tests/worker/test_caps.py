@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 
 from rq_core import App, Cap, Rate
+from rq_core.wire import AsyncPoolWire, Meanwhile
 from rq_core.worker import Worker, WorkerOptions
 from tests.support.wait import wait_until_async
 from tests.worker.conftest import event_types, events
@@ -288,3 +289,61 @@ async def test_caps_in_code_hold_when_redis_has_forgotten_everything(
         await wait_until_async(lambda: crowd.begun == 6, "all have run")
 
     assert crowd.most == 1
+
+
+class Late(AsyncPoolWire):
+    """Answers claims when it is told to, one after the other."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.held: list[asyncio.Event] = []
+        self.holds = False
+
+    async def exchange(
+        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
+    ) -> list[Any]:
+        replies = await super().exchange(commands, meanwhile)
+        if self.holds and any("claim" in str(command[1]) for command in commands):
+            self.held.append(asyncio.Event())
+            await self.held[-1].wait()
+        return replies
+
+
+async def test_neither_of_two_turns_runs_jobs_that_no_cap_has_counted(
+    make_app: Callable[[], App], run: RunApp
+) -> None:
+    """Both were carried out before the caps were declared again; the first to be answered declares them."""
+    app = make_app()
+    ends, ran = asyncio.Semaphore(0), 0
+
+    @app.task(queue="mail", caps=[Cap(1_000)])
+    async def send() -> None:
+        nonlocal ran
+        ran += 1
+        await ends.acquire()
+
+    app.enqueue_many(send.job() for _ in range(50))
+    async with run(app, concurrency=16, grace=0.1) as worker:
+        wire = worker._client._wire = Late(app.redis_url)
+        await wait_until_async(lambda: ran == 16, "all places are taken")
+        app.client.run(app.client.operations.ask([["FLUSHALL"]]))
+        app.enqueue_many(send.job() for _ in range(50))
+        wire.holds = True
+        for turns, jobs in ((1, 1), (2, 8)):
+            for _ in range(jobs):
+                ends.release()
+            await wait_until_async(
+                lambda turns=turns: len(wire.held) == turns, "a turn is carried out"
+            )  # type: ignore[misc]
+        old = worker._lines.queues["mail"].epoch
+        wire.holds = False
+
+        wire.held[0].set()
+        await wait_until_async(
+            lambda: worker._lines.queues["mail"].epoch > old, "the caps are declared again"
+        )
+        wire.held[1].set()
+        await wait_until_async(lambda: worker.stats.rolled_back == 9, "what both brought goes back")
+        for _ in range(66):
+            ends.release()
+        await wait_until_async(lambda: ran == 66, "all have run")

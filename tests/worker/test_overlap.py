@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+import redis.asyncio
 
 from rq_core import GiveUp, functions, watcher
 from rq_core.app import App
@@ -45,40 +47,44 @@ async def drain(app: App, **options: Any) -> Worker:
     return worker
 
 
+Ender = asyncio.Semaphore
+"""Ends one job with each release."""
+
+
 class Gate(AsyncPoolWire):
-    """Holds back every claim for as long as ``shut`` says so."""
+    """Holds back every claim of a queue for as long as ``shut`` says so."""
 
     held = 0
+    holds = "q"
     shut: Callable[[], bool]
 
     async def exchange(
         self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
     ) -> list[Any]:
-        if self.shut() and any("claim" in str(command[1]) for command in commands):
+        if self.shut() and any(self._is_held(command) for command in commands):
             self.held += 1
             await wait_until_async(lambda: not self.shut(), "the gate is open")
         return await super().exchange(commands, meanwhile)
 
+    def _is_held(self, command: Sequence[Any]) -> bool:
+        return "claim" in str(command[1:2]) and f"{{{self.holds}}}" in str(command[3])
 
-async def test_handlers_run_while_the_next_turn_is_under_way(app: App, valkey_url: str) -> None:
-    ran = 0
+
+async def test_handlers_run_while_the_next_turn_is_under_way(app: App) -> None:
+    beside = []
 
     @app.task(queue="q")
-    async def count() -> None:
-        nonlocal ran
-        ran += 1
+    async def quick() -> None:
+        beside.append(worker._lines.all[0].turns > 0)
 
-    app.enqueue_many(count.job() for _ in range(40))
-    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=20))
-    gate = Gate(valkey_url)
-    worker._client._wire = gate
-    gate.shut = lambda: ran < worker.stats.claimed
-
-    async with working(worker):
-        await wait_until_async(lambda: worker.stats.completed == 40, "all are done")
+    app.enqueue_many(quick.job() for _ in range(400))
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=20, burst=True))
+    async with asyncio.timeout(60):
+        await worker.run()
 
     # The first batch shows how long handlers take; from the second one on, the next claim is on its way meanwhile.
-    assert gate.held >= 2
+    # Where two turns are answered in one round of the loop there is none to be on its way.
+    assert sum(beside) >= 100
 
 
 class Diary(AsyncPoolWire):
@@ -248,6 +254,266 @@ async def test_where_handlers_block_the_loop_nothing_is_claimed_that_would_wait_
         await worker.run()
 
     assert under_way == [False] * 60
+
+
+class Counted(AsyncPoolWire):
+    """Counts the claims that are under way together."""
+
+    under_way = most = 0
+
+    async def exchange(
+        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
+    ) -> list[Any]:
+        if not any("claim" in str(command[1:2]) for command in commands):
+            return await super().exchange(commands, meanwhile)
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            return await super().exchange(commands, meanwhile)
+        finally:
+            self.under_way -= 1
+
+
+async def test_redis_has_the_next_turn_before_it_has_done_with_one(
+    app: App, valkey_url: str
+) -> None:
+    """It waited for the worker to read an answer and to put the next call together: a third of a drain's time."""
+
+    @app.task(queue="q")
+    async def quick() -> None: ...
+
+    app.enqueue_many(quick.job() for _ in range(4_000))
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=100, burst=True))
+    wire = Counted(valkey_url)
+    worker._client._wire = wire
+
+    async with asyncio.timeout(60):
+        await worker.run()
+
+    assert wire.most == 2
+
+
+async def test_connections_that_are_cut_under_two_turns_cost_no_claim(
+    app: App, valkey_url: str
+) -> None:
+    """Both are sent again, on connections that may overtake each other, and each is carried out once."""
+    ran: Counter[int] = Counter()
+
+    @app.task(queue="q")
+    async def counts(n: int) -> None:
+        ran[n] += 1
+
+    app.enqueue_many(counts.job(n=n) for n in range(20_000))
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=100))
+    wire = Counted(valkey_url)
+    worker._client._wire = wire
+    cuts = 0
+    async with (
+        working(worker),
+        redis.asyncio.from_url(valkey_url) as nemesis,
+        asyncio.timeout(60),
+    ):
+        while worker.stats.completed < 20_000:
+            if wire.under_way == 2:
+                await nemesis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+                if cuts == 0:
+                    await nemesis.execute_command("FUNCTION", "FLUSH")
+                cuts += 1
+                done = worker.stats.completed
+                while worker.stats.completed == done:  # noqa: ASYNC110 - a pause would miss the next
+                    await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    assert cuts >= 2
+    assert set(ran) == set(range(20_000))
+    assert max(ran.values()) == 1
+    assert (worker.stats.refused, worker.stats.rolled_back) == (0, 0)
+    assert app.client.snapshot("q")["state"] == {}
+
+
+@contextlib.asynccontextmanager
+async def full_worker(
+    app: App, valkey_url: str, *, blocks: float = 0.0
+) -> AsyncIterator[tuple[Worker, Gate, Ender]]:
+    """A worker with 32 jobs that run until they are told to end, behind a gate that is shut then, and others wait.
+    Each has blocked the loop for some seconds."""
+    ender: Ender = asyncio.Semaphore(0)
+
+    @app.task(queue="q")
+    async def runs() -> None:
+        time.sleep(blocks)  # noqa: ASYNC251 - that is the point
+        await ender.acquire()
+
+    app.enqueue_many(runs.job() for _ in range(100))
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=32))
+    gate = Gate(valkey_url)
+    gate.shut = lambda: False
+    worker._client._wire = gate
+    async with working(worker):
+        await wait_until_async(lambda: len(worker._handlers.executor.running) == 32, "all run")
+        gate.shut = lambda: True
+        try:
+            yield worker, gate, ender
+        finally:
+            gate.shut = lambda: False
+            for _ in range(100):
+                ender.release()
+
+
+async def test_what_is_too_little_for_a_turn_of_its_own_waits_for_the_one_under_way(
+    app: App, valkey_url: str
+) -> None:
+    """Each turn costs Redis as much as tens of jobs in a larger one."""
+    async with full_worker(app, valkey_url) as (worker, gate, ender):
+        ender.release()
+        await wait_until_async(lambda: gate.held == 1, "a turn is under way")
+        for _ in range(7):
+            ender.release()
+        line = worker._lines.all[0]
+        await wait_until_async(lambda: len(line.finished) == 7, "seven have ended")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert gate.held == 1
+
+        ender.release()
+        await wait_until_async(lambda: gate.held == 2, "eight are worth a turn")
+
+        for _ in range(20):
+            ender.release()
+        await wait_until_async(lambda: len(line.finished) == 20, "more have ended")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert gate.held == 2
+
+
+async def test_a_second_turn_asks_for_no_more_than_it_reports(app: App, valkey_url: str) -> None:
+    """Redis may take it first; four places are free only when it has taken the other one."""
+    async with full_worker(app, valkey_url) as (worker, gate, ender):
+        for held, ends in ((1, 20), (2, 8)):
+            for _ in range(ends):
+                ender.release()
+            await wait_until_async(lambda held=held: gate.held == held, "a turn is under way")  # type: ignore[misc]
+
+        claims = worker._lines.all[0].claiming
+        assert [claim.args["limit"] for claim in claims] == [16, 8]
+
+
+async def test_where_handlers_block_the_loop_there_is_one_turn_at_a_time(
+    app: App, valkey_url: str
+) -> None:
+    """What the other one brought would wait for the handlers that the first one brought."""
+    async with full_worker(app, valkey_url, blocks=0.005) as (worker, gate, ender):
+        ender.release()
+        await wait_until_async(lambda: gate.held == 1, "a turn is under way")
+        for _ in range(20):
+            ender.release()
+        line = worker._lines.all[0]
+        await wait_until_async(lambda: len(line.finished) == 20, "twenty have ended")
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+        assert gate.held == 1
+
+
+async def test_a_worker_that_stops_asks_for_nothing_with_either_of_its_turns(
+    app: App, valkey_url: str
+) -> None:
+    """Should they have to be sent again, they bring no jobs that would be given back."""
+    async with full_worker(app, valkey_url) as (worker, gate, ender):
+        for held, ends in ((1, 1), (2, 8)):
+            for _ in range(ends):
+                ender.release()
+            await wait_until_async(lambda held=held: gate.held == held, "a turn is under way")  # type: ignore[misc]
+        claims = list(worker._lines.all[0].claiming)
+        assert [claim.args["limit"] for claim in claims] == [1, 8]
+
+        worker.stop()
+
+        assert [claim.args["limit"] for claim in claims] == [0, 0]
+
+
+class Forgetful(AsyncPoolWire):
+    """Keeps those waiting who ask for the history of Redis, until ``told``."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.asked = 0
+        self.told = asyncio.Event()
+
+    async def exchange(
+        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
+    ) -> list[Any]:
+        if "whole_epoch" in commands[0]:
+            self.asked += 1
+            await self.told.wait()
+        return await super().exchange(commands, meanwhile)
+
+
+async def test_places_are_kept_for_claimed_jobs_while_caps_are_declared_anew(
+    app: App, valkey_url: str
+) -> None:
+    """The line's other turn took them, and jobs went back for which there had been room."""
+    async with full_worker(app, valkey_url) as (worker, gate, ender):
+        queue = worker._lines.queues["q"]
+        wire = worker._client._wire = Forgetful(valkey_url)
+        await gate.close()
+        queue.epoch = 0
+        for turns, ends in ((1, 16), (2, 8)):
+            for _ in range(ends):
+                ender.release()
+            await wait_until_async(lambda turns=turns: wire.asked == turns, "a turn has claimed")  # type: ignore[misc]
+
+        wire.told.set()
+        await wait_until_async(lambda: not queue.asked, "both are noted")
+
+        assert worker.stats.claimed == 32 + 24
+        assert worker._places.taken == 32
+
+
+@pytest.mark.parametrize("share", [70, 130])
+async def test_a_worker_takes_no_more_than_its_share_though_two_turns_are_under_way(
+    app: App, share: int
+) -> None:
+    """What one of them may bring is not asked for again by the other, to be given back."""
+
+    @app.task(queue="q")
+    async def quick() -> None: ...
+
+    app.enqueue_many(quick.job() for _ in range(1_000))
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=100, max_jobs=share))
+
+    async with asyncio.timeout(60):
+        await worker.run()
+
+    assert (worker.stats.claimed, worker.stats.completed) == (share, share)
+    assert worker.retired
+
+
+async def test_a_shard_that_is_away_keeps_no_worker_from_its_share_on_others(
+    app: App, valkey_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had been asked for counted for as long as the outage lasted: others' jobs lay there until then."""
+    monkeypatch.setattr(AsyncPoolWire, "one_slot", True)
+
+    @app.task(queue="q")
+    async def quick() -> None: ...
+
+    app.enqueue_many(quick.job() for _ in range(100))
+    options = WorkerOptions(queues=("away", "q"), concurrency=16, max_jobs=20, grace=0.0)
+    worker = Worker(app, options)
+    gate = worker._client._wire = Gate(valkey_url)
+    gate.shut = lambda: True
+    gate.holds = "away"
+    running = asyncio.create_task(worker.run())
+    try:
+        await wait_until_async(lambda: gate.held == 1, "the shard is asked")
+        await wait_until_async(lambda: worker.retired, "the worker has done its share")
+    finally:
+        gate.shut = lambda: False
+        worker.stop()
+        await running
+
+    assert worker.stats.completed == 20
 
 
 async def test_jobs_that_arrive_while_others_take_their_first_steps_are_begun(app: App) -> None:

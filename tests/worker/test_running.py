@@ -608,15 +608,20 @@ async def test_burst_ends_at_a_cap_of_0(app: App, client: Client, scope: str) ->
     assert client.counts("crew").waiting == (scope != "queue")
 
 
-async def test_burst_says_what_it_leaves(
-    app: App, client: Client, witness: crew.Witness, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("concurrency", [1, 100])
+async def test_burst_says_what_it_leaves_once(
+    app: App,
+    client: Client,
+    witness: crew.Witness,
+    caplog: pytest.LogCaptureFixture,
+    concurrency: int,
 ) -> None:
     """A rate that is spent holds jobs back for hours; a worker that ended without a word looked done."""
     client.set_caps("crew", [("task@3600s=coroutine", "1/3600000ms/1", -1)])
     for n in range(3):
         job = app.job("crew", "coroutine", {"n": n})
         client.enqueue([job._replace(lane="2+task@3600s=coroutine")])
-    options = WorkerOptions(queues=("crew",), burst=True)
+    options = WorkerOptions(queues=("crew",), burst=True, concurrency=concurrency)
 
     with caplog.at_level(logging.WARNING):
         async with asyncio.timeout(20):
