@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import TCPServer
 from typing import Any, Final
 
 from rq_core.errors import InvalidOption
@@ -139,13 +140,22 @@ def parse_address(text: str) -> tuple[str, int]:
     return host or "127.0.0.1", int(port)
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        # HTTPServer's own asks for the host's name, which the workers would wait for where no name server answers.
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = "", self.server_address[1]
+
+
 class Probe:
     """Answers HTTP requests about this process' workers: 200 if they are healthy, 503 if not; the body is JSON."""
 
     def __init__(
         self, address: str, *, max_age: float = MAX_AGE, place: Path | None = None
     ) -> None:
-        """Raises InvalidOption, or OSError if the address cannot be had."""
+        """Raises InvalidOption, also if the address cannot be had."""
         host, port = parse_address(address)
         me = os.getpid()
 
@@ -165,8 +175,14 @@ class Probe:
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
                 log.debug("health: %s", format % args)
 
-        self._server = ThreadingHTTPServer((host, port), Handler)
-        self._server.daemon_threads = True
+        try:
+            self._server = _Server((host, port), Handler)
+        except OSError as error:
+            raise InvalidOption(
+                option="health",
+                value=address,
+                must=f"must be an address of this machine that nobody listens on ({error.strerror})",
+            ) from error
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="rq-core-health", daemon=True

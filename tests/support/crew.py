@@ -342,6 +342,9 @@ def worker_process(url: str, seen: Witness, *options: str) -> Iterator[subproces
         )
     try:
         yield process
+    except BaseException as error:
+        error.add_note(f"The worker's exit status is {process.poll()}. It said:\n{seen.log()}")
+        raise
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

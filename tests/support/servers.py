@@ -8,6 +8,7 @@ import importlib.util
 import itertools
 import os
 import pwd
+import secrets
 import shutil
 import signal
 import socket
@@ -41,11 +42,23 @@ def in_ci() -> bool:
     return os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 
 
+PORTS = range(10_000, 32_000)
+"""Below those that the system gives to connections and to whoever asks for any port: what is found free here stays free
+until its server starts, and nobody who calls a server that is away is connected with himself."""
+_first = secrets.randbelow(len(PORTS))  # The processes of a run do not look at the same ones.
+_ports = itertools.cycle([*PORTS[_first:], *PORTS[:_first]])
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody uses, another one at each call."""
+    for port in itertools.islice(_ports, len(PORTS)):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise ServerDidNotStart(f"no port is free from {PORTS[0]} to {PORTS[-1]}")
 
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - mkdtemp makes it private

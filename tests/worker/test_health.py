@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -152,3 +153,21 @@ def test_age_is_that_of_the_last_claim(tmp_path: Path) -> None:
 def test_an_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidOption, match="PORT"):
         health.parse_address(text)
+
+
+def test_the_probe_asks_no_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("socket.getfqdn", asked.append)
+
+    probe = health.Probe("0")
+    probe.close()
+
+    assert asked == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.1"])
+def test_an_address_that_cannot_be_had_is_refused_by_name(host: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"{host}:{taken.getsockname()[1]}"
+        with pytest.raises(InvalidOption, match=f"health='{address}' .* listens on \\("):
+            health.Probe(address)
