@@ -68,7 +68,7 @@ end
 --- How many wait in a lane, with those of this call.
 local function waiting_in_lane(lane)
   if not lane.stored then
-    lane.stored = redis.call('ZLEXCOUNT', waiting, lane.shape.first, lane.shape.last)
+    lane.stored = redis.call('ZLEXCOUNT', waiting, '[' .. lane.name .. '|', '(' .. lane.name .. '}')
   end
   return lane.stored + (lane.added and #lane.added or 0)
 end

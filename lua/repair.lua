@@ -136,7 +136,7 @@ for i, place in ipairs(read_many(lanes, lane_names)) do
       end
       place_of[name] = nil
       if seq then
-        local at = order_of(shape_of(name), seq)
+        local at = order_of(name, seq)
         opening[#opening + 1], opening[#opening + 2] = string.format('%.0f', at), name
         places[#places + 1], places[#places + 2] = name, 'open ' .. padded(at)
       else

@@ -54,19 +54,21 @@ local function open_call(replay)
   return ok(words)
 end
 
---- End: keep the answer (words without spaces) in the slot. The slot lives on for 50 to 60 minutes; its deadline is moved
+--- End: keep the answer (words without spaces) in the slot, and use it up. The slot lives on for 50 to 60 minutes; its deadline is moved
 --- only now and then, to spare most calls a write.
 local function keep_answer(words)
   if tonumber(slot_deadline) < now + SLOT_LIFE_MS - SLOT_LIFE_MS / 6 then
     slot_deadline = digits(now + SLOT_LIFE_MS)
     redis.call('ZADD', expiring, slot_deadline, 'slot|' .. slot)
   end
-  redis.call('HSET', slots, slot, digits(number) .. ' ' .. slot_deadline .. ' ' .. table.concat(words, ' '))
+  words[1] = digits(number) .. ' ' .. slot_deadline .. ' ' .. (words[1] or '')
+  redis.call('HSET', slots, slot, table.concat(words, ' '))
   write_facts()
 end
 
 --- End, and return the answer.
 local function close_call(words)
+  local reply = ok(words)
   keep_answer(words)
-  return ok(words)
+  return reply
 end

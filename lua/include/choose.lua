@@ -80,7 +80,7 @@ local function head_of(lane, member)
   if not line then
     return nil
   end
-  local head, seq = fresh_head(lane.name, lane.shape, line)
+  local head, seq = fresh_head(lane.name, line)
   if head then
     return head, seq, spec, nil
   end
@@ -88,17 +88,17 @@ local function head_of(lane, member)
   if job.state ~= 'ready' or job.lane ~= lane.name then
     return nil
   end
-  job.id = id_of(lane.shape, member)
+  job.id = id_of(lane.name, member)
   return nil, nil, spec, job
 end
 
 --- Take the first job of an open lane, or let the lane move on.
 local function serve(lane)
   local shape, fair_queue = lane.shape, is_fair()
-  if fair_queue and shape.rank * RANK + finish_of(shape.key) > lane.order then
+  if fair_queue and base_of(lane.name) + finish_of(shape.key) > lane.order then
     -- Jobs of this key were served from other lanes since it was put here.
     moves = moves + 1
-    reorder(lane, shape.rank * RANK + finish_of(shape.key))
+    reorder(lane, base_of(lane.name) + finish_of(shape.key))
     moved_on(lane)
     return
   end
@@ -121,22 +121,22 @@ local function serve(lane)
   if facts.caps_by_task and not is_of_task(lane.name) then
     local elsewhere = other_lane(job and job.task or head:match('^task=(%S+)'), lane.name)
     if elsewhere then
-      job = job or read_line(redis.call('HGET', state, id_of(lane.shape, member)))
-      job.id = id_of(lane.shape, member)
+      job = job or read_line(redis.call('HGET', state, id_of(lane.name, member)))
+      job.id = id_of(lane.name, member)
       remove(lane, member)
       move_job(job, elsewhere)
       keep_open(lane)
       return
     end
   end
-  local refused_by = acquire_all(shape.scopes, now)
+  local refused_by = acquire_all(shape, now)
   if refused_by then
     moves = moves + 1
     block(lane, refused_by)
     moved_on(lane, refused_by)
     return
   end
-  local id = job and job.id or id_of(lane.shape, member)
+  local id = job and job.id or id_of(lane.name, member)
   hold_all(shape, id)
   remove(lane, member)
   if fair_queue then

@@ -36,19 +36,19 @@ local function choose(id, spec, limits, lane, head, seq, job)
   chosen = chosen + 1
   chosen_bytes = chosen_bytes + #spec
   if queue_said then
-    limits = limits == '' and queue_said or limits .. ',' .. queue_said
+    limits = (limits == '' and ',[' or limits .. ',') .. queue_said
   end
-  limits = limits == '' and ']' or ',[' .. limits .. ']]'
+  local ending = limits == '' and ']' or ']]'
   leased[to + 1], leased[to + 2], running[to + 1], running[to + 2] = lease_until, id, id, ''
   kept[HEADER - 1 + chosen] = id
   if job then
     local claim = count(job, 'claim') + 1
     job.chosen, job.claim, records_taken[chosen] = true, claim, job
-    claimed[chosen] = '["' .. id .. '",' .. claim .. limits
+    claimed[chosen] = '["' .. id .. '",' .. claim .. limits .. ending
     told[at + 1], told[at + 2], told[at + 3], told[at + 4] = id, claim, job.failed or 0, job.lost or 0
   else
     heads_taken[chosen], places_taken[chosen] = head, seq
-    claimed[chosen] = '["' .. id .. '",1' .. limits
+    claimed[chosen] = '["' .. id .. '",1' .. limits .. ending
     told[at + 1], told[at + 2], told[at + 3], told[at + 4] = id, 1, 0, 0
   end
   told[at + 5], told[at + 6] = spec, lane

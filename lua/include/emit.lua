@@ -21,18 +21,22 @@ local function append(fields, jobs, size)
   return redis.call('XADD', outbox, unpack(bound))
 end
 
---- Append what happened to some jobs: `jobs` holds one JSON array per job. Returns the entry's id, or nil if
---- there are none. Numbers in JSON are written by Lua's own %.14g: exact for milliseconds and counters.
+--- Append what happened to some jobs: `jobs` holds one JSON array per job, and is used up. Returns the entry's id, or nil
+--- if there are none. Numbers in JSON are written by Lua's own %.14g: exact for milliseconds and counters.
 local function emit(event, at, by, jobs, why)
-  if not jobs or #jobs == 0 then
+  local size = jobs and #jobs or 0
+  if size == 0 then
     return nil
   end
-  local body = '[' .. table.concat(jobs, ',') .. ']'
+  -- Lua looks at each byte of each text that is made, so the brackets go where the texts are short.
+  jobs[1] = '[' .. jobs[1]
+  jobs[size] = jobs[size] .. ']'
+  local body = table.concat(jobs, ',')
   local fields = {'type', event, 'at', at, 'by', by, 'jobs', body}
   if why and why ~= '' then
     fields[9], fields[10] = 'why', why
   end
-  return append(fields, #jobs, #event + #body + #(why or ''))
+  return append(fields, size, #event + #body + #(why or ''))
 end
 
 --- Append what happened to the queue itself: `data` is one JSON array.

@@ -50,28 +50,33 @@ local visited_first = nil -- the first order among them now
 
 local LANE_SHAPES = {known = {}, count = 0}
 
---- What a lane's name says. Thousands of these are kept in each library, so they are small.
+--- What a lane's name says: its scopes, in order; `counted` are those of them that have holders, if not all have; `key` is
+--- that of a fair queue. Nothing else is remembered: Lua looks each text up among all that it has, and where those are
+--- more than the processor's caches hold, to look costs more than to make most of them anew.
 local function shape_of(name)
   local shape = LANE_SHAPES.known[name]
   if shape then
     return shape
   end
-  local scopes, counted, key = {}, {}, nil   -- `key` is that of a fair queue
+  local counted, key = {}, nil
+  shape = {}
   for scope in name:gmatch('%+([^+]+)') do
-    scopes[#scopes + 1] = scope
+    shape[#shape + 1] = scope
     if is_counted(scope) then
       counted[#counted + 1] = scope
     elseif scope:sub(1, 5) == 'fair=' then
       key = scope:sub(6)
     end
   end
-  -- Four fields, and at most eight with what is added where jobs are claimed: a table grows by doubling. The rank is
-  -- text; `counted` is there if not all scopes are counted.
-  shape = {rank = name:sub(1, 1), scopes = scopes, first = '[' .. name .. '|', last = '(' .. name .. '}'}
-  if #counted < #scopes then
+  if #counted < #shape then
     shape.counted, shape.key = counted, key
   end
   return remember(LANE_SHAPES, name, shape, SHAPES_MAX)
+end
+
+--- Where the orders of a lane's priority begin.
+local function base_of(name)
+  return name:sub(1, 1) * RANK
 end
 
 --- Whether a lane is one of jobs of a task whose caps name it.
@@ -79,10 +84,10 @@ local function is_of_task(name)
   return name:find('+task=', 2, true) == 2
 end
 
---- The order of a lane of this shape whose head is this member, as text; not in a fair queue.
-local function order_at(shape, head)
+--- The order of this lane if its head is this member, as text; not in a fair queue.
+local function order_at(name, head)
   -- A digit for the priority, then the place in line.
-  return shape.rank .. head:sub(#shape.first + 1, #shape.first + 15)
+  return head:sub(1, 1) .. head:sub(#name + 3, #name + 17)
 end
 
 --- Where a job with a place in line stands in its lane.
@@ -90,9 +95,9 @@ local function member_of(lane, seq, id)
   return lane.name .. '|' .. padded(seq) .. '|' .. id
 end
 
---- Whose member of a lane of this shape it is: behind its name and the place in line.
-local function id_of(shape, member)
-  return member:sub(#shape.first + 17)
+--- Whose member of this lane it is: behind its name and the place in line.
+local function id_of(name, member)
+  return member:sub(#name + 19)
 end
 
 --- The virtual finish time of a fair queue's key.
@@ -116,12 +121,12 @@ local function is_fair()
   return facts.fair == '1'
 end
 
---- The order of a lane of this shape whose next job has this place in line.
-local function order_of(shape, seq)
+--- The order of a lane whose next job has this place in line.
+local function order_of(name, seq)
   if not is_fair() then
-    return shape.rank * RANK + seq
+    return base_of(name) + seq
   end
-  return shape.rank * RANK + math.max(fact('fair_clock'), finish_of(shape.key))
+  return base_of(name) + math.max(fact('fair_clock'), finish_of(shape_of(name).key))
 end
 
 local function note_blocked(lane)
@@ -296,9 +301,9 @@ end
 --- scope that it is now blocked on. Whom it kept waiting is looked at here, so it keeps nobody waiting who comes later in
 --- this call.
 local function look_behind(shape, before, refused_by)
-  local names, own = shape.scopes, 'fair=' .. (shape.key or '')
-  for i = 1, #names do
-    local name = names[i]
+  local own = 'fair=' .. (shape.key or '')
+  for i = 1, #shape do
+    local name = shape[i]
     if name ~= refused_by and name ~= own then
       reevaluate(name, before)
     end
@@ -308,7 +313,7 @@ end
 --- An open lane has moved on.
 local function moved_on(lane, refused_by)
   if promising[lane] then
-    local names = lane.shape.scopes
+    local names = lane.shape
     promising[lane] = nil
     for i = 1, #names do
       promised[names[i]] = 0
@@ -324,7 +329,7 @@ end
 --- would make it wait for all that comes before them.
 local function place(lane, order)
   lane.order, lane.order_text = order, nil
-  local names = lane.shape.scopes
+  local names = lane.shape
   for i = 1, #names do
     local scope = scope_of(names[i])
     if scope.resumes and not scope.is_waited_for then
@@ -369,9 +374,9 @@ local function put(lane, seq, id, job)
   end
   seq = tonumber(seq)
   if not lane.where then
-    place(lane, order_of(lane.shape, seq))
-  elseif not is_fair() and lane.shape.rank * RANK + seq < lane.order then
-    reorder(lane, lane.shape.rank * RANK + seq)
+    place(lane, order_of(lane.name, seq))
+  elseif not is_fair() and base_of(lane.name) + seq < lane.order then
+    reorder(lane, base_of(lane.name) + seq)
     if lane.where == 'blocked' then
       reevaluate(lane.on)
     end
@@ -404,11 +409,11 @@ end
 local function meet_visited()
   for i = 1, #visited do
     local members = visited_members[i]
-    local lane = meet_lane(visited[i], 'open', nil, order_at(shape_of(visited[i]), members[1]))
+    local lane = meet_lane(visited[i], 'open', nil, order_at(visited[i], members[1]))
     turn_page(lane, members, FIRST_STEP)
     lane.at = 2
     if members[2] then
-      local behind = order_at(lane.shape, members[2])
+      local behind = order_at(lane.name, members[2])
       lane.order, lane.order_text = tonumber(behind), behind
       stand(lane)
     else
@@ -419,17 +424,16 @@ local function meet_visited()
   visited_open, visited_places, visited_shut = {}, {}, {}
 end
 
---- The first page of a lane of this shape.
-local function first_members(shape)
-  return redis.call('ZRANGEBYLEX', waiting, shape.first, shape.last, 'LIMIT', '0', FIRST_TEXT)
+--- The first page of a lane.
+local function first_members(name)
+  return redis.call('ZRANGEBYLEX', waiting, '[' .. name .. '|', '(' .. name .. '}', 'LIMIT', '0', FIRST_TEXT)
 end
 
 --- Read the next page of a lane's members. Most lanes give one or two in a call, and those that give more give many.
 local function read_page(lane)
   local step = lane.offset == 0 and FIRST_STEP or math.min(8 * lane.offset, 100)
-  local shape = lane.shape
-  turn_page(lane, redis.call('ZRANGEBYLEX', waiting, shape.first, shape.last, 'LIMIT', digits(lane.offset), digits(step)),
-    step)
+  turn_page(lane, redis.call('ZRANGEBYLEX', waiting, '[' .. lane.name .. '|', '(' .. lane.name .. '}', 'LIMIT',
+    digits(lane.offset), digits(step)), step)
   return lane.members
 end
 
@@ -480,11 +484,11 @@ local function remove(lane, member)
       left_early[member] = true
     end
   end
-  local head, shape = peek(lane), lane.shape
+  local head = peek(lane)
   if not head then
     lane.where, lane.on = nil, nil
   elseif not is_fair() then
-    local text = order_at(shape, head)
+    local text = order_at(lane.name, head)
     if text ~= lane.order_text then
       reorder(lane, tonumber(text))
       lane.order_text = text
@@ -504,14 +508,14 @@ end
 
 --- Free the places, then re-evaluate their scopes: (a).
 local function free_places()
-  local names = {}
+  local names, size, before = {}, 0, #holders_out
   for i = 1, #freed_lanes do
     local name = freed_lanes[i]
     local shape = LANE_SHAPES.known[name] or shape_of(name)
-    local counted, behind = shape.counted or shape.scopes, '|' .. freed_ids[i]
+    local counted, id = shape.counted or shape, freed_ids[i]
     for k = 1, #counted do
-      names[#names + 1] = counted[k]
-      holders_out[#holders_out + 1] = counted[k] .. behind
+      size = size + 1
+      names[size], holders_out[before + size] = counted[k], counted[k] .. '|' .. id
     end
   end
   freed_lanes, freed_ids = {}, {}
@@ -544,13 +548,13 @@ end
 
 --- Fair queues: a job of this lane is served.
 local function serve_fairly(lane)
-  local shape = lane.shape
-  local tag = lane.order - shape.rank * RANK
+  local base = base_of(lane.name)
+  local tag = lane.order - base
   if tag > fact('fair_clock') then
     set_fact('fair_clock', tag)
   end
   -- From the clock on, not from a time that passed while the lane was blocked: waiting saves nothing up.
-  local key = shape.key or ''
+  local key = lane.shape.key or ''
   local finish = math.max(fact('fair_clock'), finish_of(key)) + math.ceil(FAIR_STEP / weight_of(key))
   finishes[key] = finish
   finished[key] = true
@@ -558,7 +562,7 @@ local function serve_fairly(lane)
     set_fact('fair_top', finish)
   end
   if lane.where then
-    reorder(lane, shape.rank * RANK + finish)
+    reorder(lane, base + finish)
   end
 end
 

@@ -43,12 +43,11 @@ local function read_members()
   for at = page_at, page_read do
     local name = page[at]
     if not known_lanes[name] then
-      local shape = LANE_SHAPES.known[name] or shape_of(name)
-      local members = first_members(shape)
+      local members = first_members(name)
       local head = members[1]
-      page_members[at], page_ids[at] = members, head and id_of(shape, head)
+      page_members[at], page_ids[at] = members, head and id_of(name, head)
       if takes_orders then
-        page_orders[at] = head and order_at(shape, head) or shape.rank .. FIRST_PLACE
+        page_orders[at] = head and order_at(name, head) or name:sub(1, 1) .. FIRST_PLACE
       end
     end
   end
@@ -101,12 +100,12 @@ local function line_of(lane, member)
   if member == head_member then
     return head_line, head_spec
   elseif members[at] ~= member then
-    return redis.call('HGET', state, id_of(lane.shape, member))
+    return redis.call('HGET', state, id_of(lane.name, member))
   elseif not lines or lines.members ~= members or at > lines.upto then
     local step = lines and lines.step * 2 or at
     local ids = {}
     for i = at, math.min(at + math.min(step, limit - chosen) - 1, #members) do
-      ids[#ids + 1] = id_of(lane.shape, members[i])
+      ids[#ids + 1] = id_of(lane.name, members[i])
     end
     lines = {
       members = members, from = at - 1, upto = at - 1 + #ids, step = step, lines = read_many(state, ids),

@@ -8,20 +8,14 @@ Meta: caps_by_task
 Uses: lanes pages chosen place
 ]]
 
---- What a job's line says in a lane of this name and shape, if it is of the usual form, that of a job which was never
---- claimed: its beginning up to its place in line, without the state, and that place.
-local function fresh_head(name, shape, line)
-  local in_line = shape.in_line
-  if not in_line then
-    in_line = ' lane=' .. name .. ' seq='
-    shape.in_line = in_line
+--- What a job's line says in this lane, if it is of the usual form, that of a job which was never claimed: its beginning up
+--- to its place in line, without the state, and that place.
+local function fresh_head(name, line)
+  local head, lane, seq = (line or ''):match('^ready (task=.- lane=(%S+)) seq=(%d+) since=')
+  if lane == name then
+    return head, seq
   end
-  local at = line and line:find(in_line, 1, true)
-  if not at or line:find('ready task=', 1, true) ~= 1 then
-    return nil
-  end
-  local seq = line:match('^(%d+) since=', at + #in_line)
-  return seq and line:sub(7, at + #in_line - 6), seq
+  return nil
 end
 
 --- Take the heads of the page's lanes before the order `rival`. Returns the name of the last lane, nil if there is none.
@@ -35,14 +29,14 @@ local function serve_page(rival)
     local name, members = page[page_at], page_members[page_at]
     local shape = LANE_SHAPES.known[name] or shape_of(name)
     local line, spec = head_ahead()
-    local head, seq = fresh_head(name, shape, line)
-    if not head or facts.caps_by_task and not is_of_task(name) or acquire_all(shape.scopes, now) then
+    local head, seq = fresh_head(name, line)
+    if not head or facts.caps_by_task and not is_of_task(name) or acquire_all(shape, now) then
       break
     end
     local id = page_ids[page_at]
     hold_all(shape, id)
     choose(id, spec, limits_in_force(shape), name, head, seq, nil)
-    local behind = members[2] and order_at(shape, members[2])
+    local behind = members[2] and order_at(name, members[2])
     visit(name, members, behind)
     last = name
     page_at = page_at + 1
@@ -70,17 +64,17 @@ local function serve_on(lane, next_plain)
   end
   local stored = stored_order()
   local rival = math.min(next_plain, stored and tonumber(stored) or math.huge, first_other(lane))
-  local base, limits = shape.rank * RANK, nil
+  local base, limits = base_of(lane.name), nil
   local members, at = lane.members, lane.at
   local first = at
   while members[at] and not full() do
     local member = members[at]
     local line, spec = line_of(lane, member)
-    local head, seq = fresh_head(lane.name, shape, line)
-    if not head or base + seq >= rival or acquire_all(shape.scopes, now) then
+    local head, seq = fresh_head(lane.name, line)
+    if not head or base + seq >= rival or acquire_all(shape, now) then
       break
     end
-    local id = id_of(shape, member)
+    local id = id_of(lane.name, member)
     hold_all(shape, id)
     limits = limits or limits_in_force(shape)
     choose(id, spec, limits, lane.name, head, seq, nil)

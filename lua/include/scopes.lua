@@ -55,26 +55,15 @@ local function limit_of(name, family)
   return own or families[family]
 end
 
-local SCOPE_SHAPES, FAMILY_SHAPES = {known = {}, count = 0}, {known = {}, count = 0}
-
---- What a scope's name says: the same of all scopes of a family.
-local function scope_shape(name)
-  local shape = SCOPE_SHAPES.known[name]
-  if shape then
-    return shape
-  end
-  local family = name:match('^[^=]*')
-  shape = FAMILY_SHAPES.known[family]
-  if not shape then
-    shape = {family = family, is_counted = family ~= 'fair' and not family:find('@', 1, true)}
-    remember(FAMILY_SHAPES, family, shape, SHAPES_MAX)
-  end
-  return remember(SCOPE_SHAPES, name, shape, SHAPES_MAX)
+--- The family of a scope.
+local function family_of(name)
+  return name:match('^[^=]*')
 end
 
 --- Whether claimed jobs of a scope are its holders. Those of a rate are not, nor those of a fair queue's key.
 local function is_counted(name)
-  return scope_shape(name).is_counted
+  local family = family_of(name)
+  return family ~= 'fair' and not family:find('@', 1, true)
 end
 
 --- What leaves scopes that have not been looked at yet: their names, and how many holders of each, as far as they were
@@ -118,7 +107,7 @@ local function scope_of(name)
     count_out(freed_names)
     freed_names = {}
   end
-  local family = (SCOPE_SHAPES.known[name] or scope_shape(name)).family
+  local family = family_of(name)
   local stored
   if family == 'task' then
     stored = families[name] or redis.call('HGET', caps, name)
@@ -243,46 +232,31 @@ end
 
 --- A job holds the scopes of its lane from now on, which `acquire_all` took. `shape` is what the lane's name says.
 local function hold_all(shape, id)
-  local counted, at = shape.counted or shape.scopes, #holders_in
-  local behind = '|' .. id
+  local counted, at = shape.counted or shape, #holders_in
   for i = 1, #counted do
-    holders_in[at + 1], holders_in[at + 2] = '0', counted[i] .. behind
+    holders_in[at + 1], holders_in[at + 2] = '0', counted[i] .. '|' .. id
     at = at + 2
   end
-  local names = shape.scopes
-  for i = 1, #counted < #names and #names or 0 do
-    local scope = known_scopes[names[i]]
+  for i = 1, shape.counted and #shape or 0 do
+    local scope = known_scopes[shape[i]]
     if scope.rate then
       scope.spent = true
     end
   end
 end
 
-local last_of = {}   -- the limits that a text was made of last
-
---- The scopes of a lane and their limits in force, as a claimed event carries them; `[]` without the brackets. The text is
---- kept with the lane's shape, and made anew when one of the limits is another. Lanes with the same limits share the list.
+--- The scopes of a lane of this shape and their limits in force, as a claimed event says them of a job; '' if there are
+--- none.
 local function limits_in_force(shape)
-  local names, of = shape.scopes, shape.said_of
-  local left = of and #names or -1
-  while left > 0 and of[left] == known_scopes[names[left]].limit do
-    left = left - 1
-  end
-  if left == 0 then
-    return shape.said
-  end
-  local said, is_last = {}, #names == #last_of
-  of = {}
-  for i = 1, #names do
-    local name, limit = names[i], known_scopes[names[i]].limit
-    of[i], is_last = limit, is_last and last_of[i] == limit
-    if limit.rate or is_counted(name) then
-      said[#said + 1] = '["' .. name .. '",' .. limit.said .. ']'
+  local said = ''
+  for i = 1, #shape do
+    local name = shape[i]
+    local limit = known_scopes[name].limit
+    if not shape.counted or limit.rate or is_counted(name) then
+      said = said .. (said == '' and ',[["' or ',["') .. name .. '",' .. limit.said .. ']'
     end
   end
-  last_of = is_last and last_of or of
-  shape.said_of, shape.said = last_of, table.concat(said, ',')
-  return shape.said
+  return said
 end
 
 --- Whether anything here will be written; then all its keys are checked, since after the first write nothing may fail.

@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -46,7 +46,7 @@ PORTS = range(10_000, 32_000)
 """Below those that the system gives to connections and to whoever asks for any port: what is found free here stays free
 until its server starts, and nobody who calls a server that is away is connected with himself."""
 _first = secrets.randbelow(len(PORTS))  # The processes of a run do not look at the same ones.
-_ports = itertools.cycle([*PORTS[_first:], *PORTS[:_first]])
+_ports: Iterator[int] = itertools.cycle([*PORTS[_first:], *PORTS[:_first]])
 
 
 def free_port() -> int:
