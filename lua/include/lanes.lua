@@ -51,25 +51,30 @@ local visited_first = nil -- the first order among them now
 local LANE_SHAPES = {known = {}, count = 0}
 
 --- What a lane's name says: its scopes, in order; `counted` are those of them that have holders, if not all have; `key` is
---- that of a fair queue. Nothing else is remembered: Lua looks each text up among all that it has, and where those are
---- more than the processor's caches hold, to look costs more than to make most of them anew.
+--- that of a fair queue. Nothing else is remembered, and of some lanes only: Lua looks each text up among all that it has,
+--- and where those are more than the processor's caches hold, to look costs more than to make them anew.
 local function shape_of(name)
   local shape = LANE_SHAPES.known[name]
   if shape then
     return shape
   end
-  local counted, key = {}, nil
   shape = {}
-  for scope in name:gmatch('%+([^+]+)') do
-    shape[#shape + 1] = scope
-    if is_counted(scope) then
-      counted[#counted + 1] = scope
-    elseif scope:sub(1, 5) == 'fair=' then
-      key = scope:sub(6)
+  local from = 3
+  repeat
+    local plus = name:find('+', from, true)
+    shape[#shape + 1] = name:sub(from, plus and plus - 1)
+    from = plus and plus + 1
+  until not from
+  if name:find('@', 1, true) or name:find('+fair=', 1, true) then
+    local counted = {}
+    for i = 1, #shape do
+      if is_counted(shape[i]) then
+        counted[#counted + 1] = shape[i]
+      elseif shape[i]:sub(1, 5) == 'fair=' then
+        shape.key = shape[i]:sub(6)
+      end
     end
-  end
-  if #counted < #shape then
-    shape.counted, shape.key = counted, key
+    shape.counted = #counted < #shape and counted or nil
   end
   return remember(LANE_SHAPES, name, shape, SHAPES_MAX)
 end

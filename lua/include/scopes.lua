@@ -12,7 +12,7 @@ Meta: caps_by_key
 Uses: batch meta memo
 ]]
 
-local SHAPES_MAX = 4000   -- names, and limits, that are remembered
+local SHAPES_MAX = 500   -- names, and limits, that are remembered
 
 local known_scopes = {}
 local rate_scopes = {}    -- those of them that are rates
