@@ -181,7 +181,7 @@ class Probe:
             raise InvalidOption(
                 option="health",
                 value=address,
-                must=f"must be an address of this machine that nobody listens on ({error.strerror})",
+                must=f"must be an address that this process can listen on ({error.strerror or error})",
             ) from error
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(

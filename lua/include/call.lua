@@ -54,8 +54,8 @@ local function open_call(replay)
   return ok(words)
 end
 
---- End: keep the answer (words without spaces) in the slot, and use it up. The slot lives on for 50 to 60 minutes; its deadline is moved
---- only now and then, to spare most calls a write.
+--- End: keep the answer (words without spaces) in the slot, and use it up. The slot lives on for 50 to 60 minutes; its
+--- deadline is moved only now and then, to spare most calls a write.
 local function keep_answer(words)
   if tonumber(slot_deadline) < now + SLOT_LIFE_MS - SLOT_LIFE_MS / 6 then
     slot_deadline = digits(now + SLOT_LIFE_MS)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import random
+import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psutil
@@ -25,19 +26,22 @@ from sql_audit.database import Database
 QUEUE = "kept"
 WORKER = "w-29020-e5b73040c5d1"
 BATCH = 100
+ROUNDS = 5
 LONG_BATCH = 250
 """Jobs in a claim, and in a settlement, when the longest call is looked for: the most that a worker asks for."""
 HOUR_MS = 3_600_000
 serial = itertools.count()
 
 
-def jobs_of(count: int, *, priorities: bool = False, delay_ms: int = 0) -> Iterator[NewJob]:
+def jobs_of(
+    count: int, queue: str = QUEUE, *, priorities: bool = False, delay_ms: int = 0
+) -> Iterator[NewJob]:
     draw = random.Random(7)  # noqa: S311 - the same each time
     levels = list(Priority) if priorities else [Priority.NORMAL]
     profiles = [profile("send", level) for level in levels]
     for _ in range(count):
         job_id = f"01a1fc7cba24{next(serial):019d}"
-        yield NewJob(job_id, QUEUE, draw.choice(profiles), ARGS, delay_ms)
+        yield NewJob(job_id, queue, draw.choice(profiles), ARGS, delay_ms)
 
 
 def memory(stage: Stage, jobs: int) -> dict[str, float]:
@@ -61,11 +65,11 @@ def memory(stage: Stage, jobs: int) -> dict[str, float]:
     return {"redis_bytes_per_job": held / jobs, "redis_bytes_left_per_job": max(0, left) / jobs}
 
 
-def _live(client: Client, batch: int = BATCH) -> int:
-    claimed = client.one(client.operations.claim_call(QUEUE, WORKER, batch)).jobs
+def _live(client: Client, queue: str = QUEUE) -> int:
+    claimed = client.one(client.operations.claim_call(queue, WORKER, BATCH)).jobs
     if claimed:
         pairs = [(c.id, c.fence) for c in claimed]
-        client.one(client.operations.complete_call(QUEUE, WORKER, pairs))
+        client.one(client.operations.complete_call(queue, WORKER, pairs))
     return len(claimed)
 
 
@@ -78,54 +82,65 @@ def depth(stage: Stage, sizes: Sizes) -> dict[str, float]:
     as well; the worst of them compared with none waiting. And the longest call among all these."""
     stage.empty()
     _watch_long_calls(stage.control)
+    queues = {wanted: f"{QUEUE}-{wanted}" for wanted in sizes.depths}
+    none, most = sizes.depths[0], sizes.depths[-1]
     figures: dict[str, float] = {}
     with Client(stage.url) as client:
-        waiting = 0
-        for wanted in sizes.depths:
-            client.enqueue(jobs_of(wanted - waiting, priorities=True))
-            waiting = wanted
-            figures[f"redis_us_at_{wanted}"] = _life_us(client, sizes.probe)
-        client.enqueue(jobs_of(waiting, delay_ms=HOUR_MS))
-        figures[f"redis_us_at_{waiting}_scheduled"] = _life_us(client, sizes.probe)
-        _call_at_length(client)
-    costs = list(figures.values())
-    figures["depth_ratio"] = max(costs) / costs[0]
+        for wanted, queue in queues.items():
+            client.enqueue(jobs_of(wanted, queue, priorities=True))
+        costs = _lives_us(client, list(queues.values()), sizes.probe)
+        for wanted, queue in queues.items():
+            figures[f"redis_us_at_{wanted}"] = costs[queue]
+        worst = max(costs.values()) / costs[queues[none]]
+        client.enqueue(jobs_of(most, queues[most], delay_ms=HOUR_MS))
+        costs = _lives_us(client, [queues[none], queues[most]], sizes.probe)
+        figures[f"redis_us_at_{most}_scheduled"] = costs[queues[most]]
+        worst = max(worst, costs[queues[most]] / costs[queues[none]])
+        _call_at_length(client, queues[most])
+    figures["depth_ratio"] = worst
     figures["script_max_ms"] = _longest_ms(stage.control)
     return figures
 
 
-def _life_us(client: Client, jobs: int) -> float:
+def _lives_us(client: Client, queues: Sequence[str], jobs: int) -> dict[str, float]:
+    """µs of the server for a job's life in each of these queues: medians of rounds that alternate between them."""
+    found: dict[str, list[float]] = {queue: [] for queue in queues}
+    for number in range(1 + ROUNDS):
+        for queue in queues:
+            spent = _life_us(client, queue, max(BATCH, jobs // ROUNDS))
+            if number:  # the first round is for the caches
+                found[queue].append(spent)
+    return {queue: statistics.median(each) for queue, each in found.items()}
+
+
+def _life_us(client: Client, queue: str, jobs: int) -> float:
     """As many are taken as come, so the depth stays."""
-    spent = 0.0
-    new = list(jobs_of(jobs, priorities=True))
+    new = list(jobs_of(jobs, queue, priorities=True))
 
     def life() -> None:
         for at in range(0, jobs, BATCH):
             client.enqueue(new[at : at + BATCH])
-            _live(client)
+            _live(client, queue)
 
-    life()  # once for the caches
-    new = list(jobs_of(jobs, priorities=True))
-    spent = timed(client, life)
-    return spent / jobs
+    return timed(client, life) / jobs
 
 
-def _call_at_length(client: Client) -> None:
+def _call_at_length(client: Client, queue: str) -> None:
     """Every call that takes many jobs, with as many as clients give it."""
     ops = client.operations
 
     def claim() -> list[tuple[str, str]]:
-        found = client.one(ops.claim_call(QUEUE, WORKER, LONG_BATCH)).jobs
+        found = client.one(ops.claim_call(queue, WORKER, LONG_BATCH)).jobs
         return [(c.id, c.fence) for c in found]
 
-    client.one(ops.extend_call(QUEUE, WORKER, held := claim()))
-    client.one(ops.complete_call(QUEUE, WORKER, held))
-    client.one(ops.fail_call(QUEUE, WORKER, [(*h, "retry", 1_000, "error", "{}") for h in claim()]))
-    client.one(ops.rollback_call(QUEUE, WORKER, [(*h, "shutdown", "", "", 0) for h in claim()]))
-    doomed = list(jobs_of(1_000))
+    client.one(ops.extend_call(queue, WORKER, held := claim()))
+    client.one(ops.complete_call(queue, WORKER, held))
+    client.one(ops.fail_call(queue, WORKER, [(*h, "retry", 1_000, "error", "{}") for h in claim()]))
+    client.one(ops.rollback_call(queue, WORKER, [(*h, "shutdown", "", "", 0) for h in claim()]))
+    doomed = list(jobs_of(1_000, queue))
     client.enqueue(doomed)
-    client.cancel(QUEUE, [job.id for job in doomed])
-    client.set_caps(QUEUE, [("task=send", "1000000", -1)])
+    client.cancel(queue, [job.id for job in doomed])
+    client.set_caps(queue, [("task=send", "1000000", -1)])
 
 
 def _watch_long_calls(control: redis.Redis) -> None:

@@ -169,5 +169,5 @@ def test_the_probe_asks_no_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_address_that_cannot_be_had_is_refused_by_name(host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"{host}:{taken.getsockname()[1]}"
-        with pytest.raises(InvalidOption, match=f"health='{address}' .* listens on \\("):
+        with pytest.raises(InvalidOption, match=f"health='{address}' .* can listen on \\("):
             health.Probe(address)
