@@ -2,13 +2,18 @@
 
 import random
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+import redis
 
+from rq_core.client import Client
+from rq_core.job import NewJob, profile
 from rq_core.scopes import lane_name
 from rq_core.scripts import Script, names
 from tests.support.clock import timed
 from tests.support.seed import LEASE_MS, Seed
+from tests.support.servers import RedisServer
 from tests.support.snapshots import Snapshot
 
 LANES = [
@@ -148,3 +153,37 @@ def test_a_job_without_a_place_in_line_stops_no_claim(seed: Seed) -> None:
     seed.enqueue("b", scopes=["tenant=x"])
     seed.control.hset(seed.keys("state"), "a", f"ready task=t since={seed.now}")
     assert {job.id for job in seed.claim().jobs} == {"a", "b"}
+
+
+def test_what_the_functions_remember_does_not_grow_with_the_lanes(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    """All texts of Lua lie in one table; the more there are, the longer takes each that a script makes."""
+
+    def least_memory(client: Client, control: redis.Redis, tenants: int) -> int:
+        """With so many lanes in use: what is left right after a collection is the least of some rounds."""
+        found = []
+        for number in range(6):
+            client.enqueue(
+                NewJob(
+                    f"j-{tenants}-{number}-{n}",
+                    "q",
+                    profile("t"),
+                    "{}",
+                    lane=lane_name(2, [f"tenant=k{n}"]),
+                )
+                for n in range(tenants)
+            )
+            while jobs := client.one(client.operations.claim_call("q", "w-1", 100)).jobs:
+                pairs = [(job.id, job.fence) for job in jobs]
+                client.one(client.operations.complete_call("q", "w-1", pairs))
+            info: Any = control.info("memory")
+            found.append(info["used_memory_vm_functions"])
+        return min(found)
+
+    server = start_redis()
+    with server.client() as control, Client(server.url) as client:
+        client.set_caps("q", [("tenant", "1", -1)])
+        few, many = (least_memory(client, control, tenants) for tenants in (1_000, 4_000))
+
+    assert many - few < 500_000

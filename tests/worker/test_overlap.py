@@ -360,6 +360,16 @@ async def full_worker(
                 ender.release()
 
 
+async def take_turns(ender: Ender, reached: Callable[[], int], *ends: int) -> None:
+    """Let so many jobs end for each turn, those of the next one when one turn more has got as far as it can."""
+    for turns, jobs in enumerate(ends, 1):
+        for _ in range(jobs):
+            ender.release()
+        await wait_until_async(
+            lambda turns=turns: reached() == turns, f"{turns} turns are under way"
+        )  # type: ignore[misc]
+
+
 async def test_what_is_too_little_for_a_turn_of_its_own_waits_for_the_one_under_way(
     app: App, valkey_url: str
 ) -> None:
@@ -389,10 +399,7 @@ async def test_what_is_too_little_for_a_turn_of_its_own_waits_for_the_one_under_
 async def test_a_second_turn_asks_for_no_more_than_it_reports(app: App, valkey_url: str) -> None:
     """Redis may take it first; four places are free only when it has taken the other one."""
     async with full_worker(app, valkey_url) as (worker, gate, ender):
-        for held, ends in ((1, 20), (2, 8)):
-            for _ in range(ends):
-                ender.release()
-            await wait_until_async(lambda held=held: gate.held == held, "a turn is under way")  # type: ignore[misc]
+        await take_turns(ender, lambda: gate.held, 20, 8)
 
         claims = worker._lines.all[0].claiming
         assert [claim.args["limit"] for claim in claims] == [16, 8]
@@ -420,10 +427,7 @@ async def test_a_worker_that_stops_asks_for_nothing_with_either_of_its_turns(
 ) -> None:
     """Should they have to be sent again, they bring no jobs that would be given back."""
     async with full_worker(app, valkey_url) as (worker, gate, ender):
-        for held, ends in ((1, 1), (2, 8)):
-            for _ in range(ends):
-                ender.release()
-            await wait_until_async(lambda held=held: gate.held == held, "a turn is under way")  # type: ignore[misc]
+        await take_turns(ender, lambda: gate.held, 1, 8)
         claims = list(worker._lines.all[0].claiming)
         assert [claim.args["limit"] for claim in claims] == [1, 8]
 
@@ -458,10 +462,7 @@ async def test_places_are_kept_for_claimed_jobs_while_caps_are_declared_anew(
         wire = worker._client._wire = Forgetful(valkey_url)
         await gate.close()
         queue.epoch = 0
-        for turns, ends in ((1, 16), (2, 8)):
-            for _ in range(ends):
-                ender.release()
-            await wait_until_async(lambda turns=turns: wire.asked == turns, "a turn has claimed")  # type: ignore[misc]
+        await take_turns(ender, lambda: wire.asked, 16, 8)
 
         wire.told.set()
         await wait_until_async(lambda: not queue.asked, "both are noted")
