@@ -393,3 +393,17 @@ def test_a_lane_whose_first_jobs_are_lost_gives_the_next_one(seed: Seed) -> None
     seed.control.hdel(seed.keys("state"), "a", "b")
 
     assert ids(seed.claim()) == ["c"]
+
+
+@pytest.mark.parametrize("place", [0, 10**15 - 1])
+def test_a_job_is_taken_from_no_lane_but_its_own(seed: Seed, place: int) -> None:
+    """An entry of another lane names it too, before or behind that lane's jobs: it would be counted where it is not."""
+    seed.cap("tenant", 5)
+    seed.enqueue("a", "c", scopes=["tenant=x"])
+    seed.enqueue("b", scopes=["tenant=y"])
+    seed.control.zadd(seed.keys("waiting"), {f"2+tenant=x|{place:016}|b": 0})
+
+    claimed = ids(seed.claim())
+
+    assert sorted(claimed) == ["a", "b", "c"]
+    assert sorted(seed.snapshot()["holders"]) == ["tenant=x|a", "tenant=x|c", "tenant=y|b"]
