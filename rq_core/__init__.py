@@ -60,16 +60,16 @@ from rq_core.errors import (
 )
 
 if TYPE_CHECKING:
-    from rq_core.app import App
-    from rq_core.caps import Cap, Rate
-    from rq_core.context import JobContext, current_job
-    from rq_core.deaths import DeadJob
-    from rq_core.handle import JobHandle
-    from rq_core.job import NewJob
-    from rq_core.machine import Priority, State
-    from rq_core.retry import RetryPolicy
-    from rq_core.scopes import Limit, ScopeStatus
-    from rq_core.task import AsyncTask, PreparedTask, Task
+    from rq_core.app.app import App
+    from rq_core.app.caps import Cap, Rate
+    from rq_core.app.context import JobContext, current_job
+    from rq_core.app.dead_hooks import DeadJob
+    from rq_core.app.handle import JobHandle
+    from rq_core.app.retry import RetryPolicy
+    from rq_core.app.task import AsyncTask, PreparedTask, Task
+    from rq_core.model.job import NewJob
+    from rq_core.model.machine import Priority, State
+    from rq_core.model.scopes import Limit, ScopeStatus
 
 __all__ = [
     "App",
@@ -131,22 +131,22 @@ __all__ = [
 ]
 
 _MODULES = {
-    "App": "app",
-    "AsyncTask": "task",
-    "Cap": "caps",
-    "DeadJob": "deaths",
-    "JobContext": "context",
-    "JobHandle": "handle",
-    "Limit": "scopes",
-    "NewJob": "job",
-    "PreparedTask": "task",
-    "Priority": "machine",
-    "Rate": "caps",
-    "RetryPolicy": "retry",
-    "ScopeStatus": "scopes",
-    "State": "machine",
-    "Task": "task",
-    "current_job": "context",
+    "App": "app.app",
+    "AsyncTask": "app.task",
+    "Cap": "app.caps",
+    "DeadJob": "app.dead_hooks",
+    "JobContext": "app.context",
+    "JobHandle": "app.handle",
+    "Limit": "model.scopes",
+    "NewJob": "model.job",
+    "PreparedTask": "app.task",
+    "Priority": "model.machine",
+    "Rate": "app.caps",
+    "RetryPolicy": "app.retry",
+    "ScopeStatus": "model.scopes",
+    "State": "model.machine",
+    "Task": "app.task",
+    "current_job": "app.context",
 }
 """Where the public names are that are no errors. The command line lives in this package, too, and most
 of its commands need none of them."""

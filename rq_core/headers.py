@@ -1,6 +1,6 @@
 """Whether the headers of ``lua/`` are true: the body does what they declare, and nothing else.
 
-The loader (:mod:`rq_core.scripts`) refuses headers that it cannot bind. Here is the rest, checked
+The loader (:mod:`rq_core.scripts.assemble`) refuses headers that it cannot bind. Here is the rest, checked
 when the documentation is generated, and not at run time:
 
 - a script's Transitions are those of the one table, and it emits their events and no others;
@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Final
 
-from rq_core import machine, scripts
-from rq_core.machine import Event
-from rq_core.settings import SETTINGS
+from rq_core.model import machine
+from rq_core.model.machine import Event
+from rq_core.model.settings import SETTINGS
+from rq_core.scripts import assemble
 
 _COMMENT = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
 _STRING = re.compile(r"'[^'\n]*'")
@@ -39,7 +40,7 @@ _OF_ANY_SCRIPT: Final = frozenset({Event.BASELINE, Event.SETTLEMENT_REFUSED})
 class Source:
     """A Lua file: its header, and its text without comments."""
 
-    header: scripts.Header
+    header: assemble.Header
     code: str
 
     @cached_property
@@ -57,24 +58,24 @@ class Source:
 
 
 def _source(text: str, where: str) -> Source:
-    return Source(scripts.parse_header(text, where), _COMMENT.sub("", text))
+    return Source(assemble.parse_header(text, where), _COMMENT.sub("", text))
 
 
 @cache
-def includes() -> Mapping[str, scripts.Header]:
+def includes() -> Mapping[str, assemble.Header]:
     """Return the headers of all includes, by name."""
     return {name: source.header for name, source in _includes().items()}
 
 
 @cache
 def _includes() -> Mapping[str, Source]:
-    paths = sorted((scripts.directory() / "include").glob("*.lua"))
+    paths = sorted((assemble.directory() / "include").glob("*.lua"))
     return {p.stem: _source(p.read_text(encoding="utf-8"), f"include/{p.name}") for p in paths}
 
 
 @cache
 def _script(name: str) -> Source:
-    path = scripts.directory() / f"{name}.lua"
+    path = assemble.directory() / f"{name}.lua"
     return _source(path.read_text(encoding="utf-8"), path.name)
 
 
@@ -93,13 +94,13 @@ def _mentions(code: str, name: str) -> bool:
     return name in code and re.search(rf"(?<![.\w]){name}\b(?! = [^=]*[,}}])", code) is not None
 
 
-def _names(header: scripts.Header, section: str) -> tuple[str, ...]:
+def _names(header: assemble.Header, section: str) -> tuple[str, ...]:
     return tuple(word.partition(":")[0] for word in header.words(section))
 
 
 def emitters(event: Event) -> tuple[str, ...]:
     """Return the scripts that may append an event: it stands in their code or their includes'."""
-    return tuple(name for name in scripts.names() if f"'{event}'" in _emits(name))
+    return tuple(name for name in assemble.names() if f"'{event}'" in _emits(name))
 
 
 @cache
@@ -126,11 +127,11 @@ def problems() -> list[str]:
     """Return what is not true, one line each. Raises HeaderError if a script cannot be built."""
     forget()
     found: list[str] = []
-    for name in scripts.names():
-        scripts.build(name)
+    for name in assemble.names():
+        assemble.build(name)
     for name, include in _includes().items():
         found += [f"include/{name}.lua: {p}" for p in _of_any(include)]
-    for name in scripts.names():
+    for name in assemble.names():
         source = _script(name)
         found += [f"{name}.lua: {p}" for p in (*_of_any(source), *_of_script(name, source))]
     for event in Event:

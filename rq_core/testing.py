@@ -24,24 +24,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rq_core.aio import AsyncClient
-from rq_core.answers import JobState, read_state_line
-from rq_core.app import App
-from rq_core.client import Client
-from rq_core.connections import Connections
-from rq_core.context import JobContext, running
+from rq_core.app.app import App
+from rq_core.app.clients import Connections
+from rq_core.app.context import JobContext, running
+from rq_core.connections.async_client import AsyncClient
+from rq_core.connections.client import Client
+from rq_core.connections.pool import AsyncPool, Pool
+from rq_core.connections.wire import SOCKET_TIMEOUT, AsyncPoolWire, Meanwhile, PoolWire
 from rq_core.errors import RqCoreError
-from rq_core.executor import LANE_CHANGED, Executor, Running
-from rq_core.job import Claim, Spec, read_spec
-from rq_core.keys import queue_keys
-from rq_core.limits import declare
-from rq_core.machine import Priority, State
-from rq_core.operations import Operations
-from rq_core.plans import Patience, pairs_of
-from rq_core.pools import AsyncPool, Pool
-from rq_core.scripts import Script, Variant, build, directory
-from rq_core.settlement import Settlement, calls_of
-from rq_core.wire import SOCKET_TIMEOUT, AsyncPoolWire, Meanwhile, PoolWire
+from rq_core.model.job import Claim, Spec, read_spec
+from rq_core.model.keys import queue_keys
+from rq_core.model.machine import Priority, State
+from rq_core.protocol.answers import JobState, read_state_line
+from rq_core.protocol.limits import declare
+from rq_core.protocol.operations import Operations
+from rq_core.protocol.plan import Patience, pairs_of
+from rq_core.scripts.assemble import Script, Variant, build, directory
+from rq_core.worker.executor import LANE_CHANGED, Executor, Running
+from rq_core.worker.settlement import Settlement, calls_of
 
 DRAIN_MAX: Final = 10_000
 """Most runs in one drain: a task that always enqueues another would never end."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from rq_core.history import OutboxId
-from rq_core.machine import Event
+from rq_core.model.events import OutboxId
+from rq_core.model.machine import Event
 from sql_audit import losses
 from sql_audit.entries import NAME_LENGTH_MAX, Intake, clean, to_json
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from rq_core.history import OutboxId
+from rq_core.model.events import OutboxId
 
 
 def genesis(audit_id: str, queue: str) -> str:

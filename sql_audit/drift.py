@@ -18,12 +18,12 @@ from typing import Any, Final
 from sqlalchemy import Row, text
 from sqlalchemy.exc import NoResultFound, SQLAlchemyError
 
-from rq_core.client import Client
+from rq_core.connections.client import Client
 from rq_core.doctor import Kind, diagnose
 from rq_core.doctor.view import RECORD_FIELDS, Job, View
-from rq_core.history import JobRecord, OutboxId, Undecodable, decode, fold
-from rq_core.machine import State
-from rq_core.scopes import scopes_of
+from rq_core.model.events import JobRecord, OutboxId, Undecodable, decode, fold
+from rq_core.model.machine import State
+from rq_core.model.scopes import scopes_of
 from sql_audit import migrate
 from sql_audit.database import Database, describe
 from sql_audit.entries import fingerprint

@@ -1,7 +1,7 @@
 """Intake: raw outbox entries, checked and turned into columns, or into something that SQL can
 always keep.
 
-:func:`rq_core.history.decode` says what an entry means; this is the same reading for many thousands
+:func:`rq_core.model.events.decode` says what an entry means; this is the same reading for many thousands
 a second. The jobs of an entry are turned into columns by the names in ``machine.JOB_EVENT_FIELDS``,
 and a whole column is checked at once. What does not pass is never dropped: the entry, or the job's
 part of it, is kept raw in quarantine and a row of type ``quarantined`` holds its place in the
@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from typing import Any, Final, NamedTuple, NoReturn
 
-from rq_core.history import OutboxId
-from rq_core.machine import (
+from rq_core.model.events import OutboxId
+from rq_core.model.machine import (
     JOB_EVENT_FIELDS,
     QUEUE_EVENT_FIELDS,
     Event,

@@ -1,7 +1,7 @@
 """From entries to rows: the events as they are stored, and where they leave each job and each
 claim.
 
-:func:`rq_core.history.fold` says what an event does to a job. This is the same step for many
+:func:`rq_core.model.events.fold` says what an event does to a job. This is the same step for many
 thousands a second, with the times, outcomes and errors that SQL keeps besides; a test folds random
 histories through both and compares. Like history's, it applies an event that is out of place all
 the same: what Redis did is what happened.
@@ -18,8 +18,8 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any, ClassVar, Final
 
-from rq_core.history import BEGINNINGS
-from rq_core.machine import CLAIMED_STATES, JOB_EVENT_FIELDS, Event, State
+from rq_core.model.events import BEGINNINGS
+from rq_core.model.machine import CLAIMED_STATES, JOB_EVENT_FIELDS, Event, State
 from sql_audit.database import Rows, plain_line
 from sql_audit.entries import Intake, clean, to_json
 from sql_audit.rows import (

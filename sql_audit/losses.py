@@ -25,8 +25,8 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, bindparam, text
 
-from rq_core.history import OutboxId
-from rq_core.machine import JOB_EVENT_FIELDS, Event, State
+from rq_core.model.events import OutboxId
+from rq_core.model.machine import JOB_EVENT_FIELDS, Event, State
 from sql_audit import minutes
 from sql_audit.database import Database, Rows
 from sql_audit.entries import Intake, Quarantined, pack, take

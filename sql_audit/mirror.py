@@ -26,8 +26,8 @@ from typing import Final, NamedTuple
 
 from sqlalchemy import Connection
 
-from rq_core.history import OutboxId
-from rq_core.machine import Event
+from rq_core.model.events import OutboxId
+from rq_core.model.machine import Event
 from sql_audit import breaks, losses, minutes
 from sql_audit.beside import Beside
 from sql_audit.breaks import Break, completes_baseline, contiguous, end_of_batch, goes_on

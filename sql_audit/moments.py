@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Row, text
 
-from rq_core.scopes import is_rate, scopes_of
+from rq_core.model.scopes import is_rate, scopes_of
 from sql_audit import losses
 from sql_audit.queries import PrunedTo, pruned_to, readable, unknown
 from sql_audit.schema import GONE, LOST, SPAN, SPANS_MS

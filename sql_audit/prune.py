@@ -28,8 +28,8 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, CursorResult, text
 
-from rq_core.history import OutboxId
-from rq_core.machine import State
+from rq_core.model.events import OutboxId
+from rq_core.model.machine import State
 from sql_audit.database import Database, copy_text
 from sql_audit.errors import NotProven
 from sql_audit.partitions import Month, partitions

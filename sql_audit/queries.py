@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Row, text
 
-from rq_core.machine import Event
+from rq_core.model.machine import Event
 from sql_audit import losses
 from sql_audit.database import Database
 from sql_audit.errors import HistoryUnknown

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rq_core.history import OutboxId
+from rq_core.model.events import OutboxId
 from sql_audit.database import describe
 from sql_audit.entries import Intake, hold, take, take_all
 from sql_audit.source import OutboxSource, RawFields

@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from rq_core.history import OutboxId
-from rq_core.machine import CLAIMED_STATES, TRANSITIONS, Event, State
+from rq_core.model.events import OutboxId
+from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, State
 from sql_audit.fold import EventRow
 from sql_audit.holders import NOTHING, Holders, Listed, held_in
 from sql_audit.schema import QUARANTINED

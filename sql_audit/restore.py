@@ -24,15 +24,15 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, bindparam, text
 
-from rq_core.answers import Restoration
-from rq_core.client import Client
+from rq_core.connections.client import Client
 from rq_core.errors import AuditBacklogFull, RestoredMeanwhile
-from rq_core.history import JobRecord, OutboxId
-from rq_core.job import read_spec
-from rq_core.keys import queue_keys
-from rq_core.machine import Event, State
-from rq_core.operations import ENQUEUE_CHUNK_BYTES, IDS_CHUNK
-from rq_core.restoration import PUT_BACK, put_back, take_out
+from rq_core.model.events import JobRecord, OutboxId
+from rq_core.model.job import read_spec
+from rq_core.model.keys import queue_keys
+from rq_core.model.machine import Event, State
+from rq_core.protocol.answers import Restoration
+from rq_core.protocol.operations import ENQUEUE_CHUNK_BYTES, IDS_CHUNK
+from rq_core.protocol.restoration import PUT_BACK, put_back, take_out
 from sql_audit import losses
 from sql_audit.database import Database
 from sql_audit.errors import MirrorBehind

@@ -1,7 +1,7 @@
 """The tables of the audit log, their CHECK constraints, triggers and views.
 
 What is current here is reached by the migrations; a test compares the two. The words in the CHECKs
-come from :mod:`rq_core.machine`. Every time is an integer of Unix milliseconds, named ``*_ms``, and
+come from :mod:`rq_core.model.machine`. Every time is an integer of Unix milliseconds, named ``*_ms``, and
 is the event's own.
 
 ``job_event`` is kept in the order of its primary key. On PostgreSQL it is partitioned by the month of
@@ -32,7 +32,7 @@ from sqlalchemy import (
     event,
 )
 
-from rq_core.machine import CLAIMED_STATES, TRANSITIONS, Event, Priority, State
+from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, Priority, State
 
 metadata = MetaData()
 

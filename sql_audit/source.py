@@ -1,4 +1,4 @@
-"""What the mirror needs of Redis. :class:`rq_core.client.Client` offers it; tests bring a small
+"""What the mirror needs of Redis. :class:`rq_core.connections.client.Client` offers it; tests bring a small
 one.
 """
 
@@ -68,9 +68,9 @@ class OutboxSource(Protocol):
 def open_source(url: str, prefix: str) -> OutboxSource:
     """The source at a Redis URL. It connects when it is first used."""
     # Not needed to ask SQL a question, and slow to import.
-    from rq_core.client import Client
-    from rq_core.plans import Patience
-    from rq_core.routing import is_cluster
+    from rq_core.connections.client import Client
+    from rq_core.connections.routing import is_cluster
+    from rq_core.protocol.plan import Patience
 
     # The queues of a shard that is down are tried again later: those of the others must not wait for them.
     patience = Patience(unsent=SHARD_PATIENCE_S) if is_cluster(url) else None

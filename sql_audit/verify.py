@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, text
 
-from rq_core.history import OutboxId
+from rq_core.model.events import OutboxId
 from sql_audit import losses, minutes
 from sql_audit.chain import chain, genesis, rows_digest
 from sql_audit.database import Database, copy_text

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from rq_core import rights
 from rq_core.cli.options import prefix_option
+from rq_core.protocol import access
 
 
 @click.command()
-@click.argument("role", type=click.Choice(list(rights.ROLES)))
+@click.argument("role", type=click.Choice(list(access.ROLES)))
 @click.option(
     "--queue", "-q", "pattern", default="*", show_default=True, metavar="PATTERN",
     help="The queues: a name, in which * and ? may stand for others.",
@@ -22,6 +22,6 @@ def acl(role: str, pattern: str, user: str | None, prefix: str) -> None:
     Put a password in the place of PASSWORD, and give it to redis-cli by a pipe or at its prompt. Nothing
     is sent to a server.
     """
-    given = rights.rules(role, prefix=prefix, queue=pattern)
+    given = access.rules(role, prefix=prefix, queue=pattern)
     words = ["ACL", "SETUSER", user or f"rq-core-{role}", "reset", "on", ">PASSWORD", *given]
     click.echo(" ".join(words))

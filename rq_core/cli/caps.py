@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from rq_core import looks
 from rq_core.cli.options import (
     actor,
     audited_options,
@@ -17,13 +16,14 @@ from rq_core.cli.options import (
     print_json,
     server_options,
 )
-from rq_core.cli.words import ago, print_table, span
-from rq_core.limits import change, check_task, read_limit, shown
-from rq_core.scopes import DECLARED, WEIGHT, family_of, is_rate
+from rq_core.cli.text import ago, print_table, span
+from rq_core.model.scopes import DECLARED, WEIGHT, family_of, is_rate
+from rq_core.protocol import inspect
+from rq_core.protocol.limits import change, check_task, read_limit, shown
 
 if TYPE_CHECKING:
-    from rq_core.looks import Standing
-    from rq_core.scopes import Limit, ScopeStatus
+    from rq_core.model.scopes import Limit, ScopeStatus
+    from rq_core.protocol.inspect import Standing
 
 
 @click.command()
@@ -97,7 +97,7 @@ def caps(queue: str, limit: int, redis_url: str, prefix: str, *, as_json: bool) 
     """
     with connect(redis_url, prefix) as client:
         known_queues(client, queue)
-        found = client.run(looks.caps(client.operations, queue, limit + 1))
+        found = client.run(inspect.caps(client.operations, queue, limit + 1))
     if as_json:
         print_json([_document(status) for status in found[:limit]])
         return

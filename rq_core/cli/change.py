@@ -17,10 +17,10 @@ from rq_core.cli.options import (
     queue_option,
     server_options,
 )
-from rq_core.settings import SETTINGS
+from rq_core.model.settings import SETTINGS
 
 if TYPE_CHECKING:
-    from rq_core.client import Client
+    from rq_core.connections.client import Client
 
 Verb = Callable[..., dict[str, str]]
 
@@ -213,7 +213,7 @@ def parse_assignment(text: str) -> tuple[str, int]:
     try:
         if not name.endswith("_ms"):
             return name, int(value)
-        from rq_core.durations import ms_of
+        from rq_core.model.durations import ms_of
 
         return name, ms_of(shown, float(value))
     except ValueError:

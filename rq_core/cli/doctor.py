@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rq_core import suitability
 from rq_core.cli.options import (
     actor,
     connect,
@@ -18,11 +17,12 @@ from rq_core.cli.options import (
     print_json,
     server_options,
 )
-from rq_core.cli.words import printable
+from rq_core.cli.text import printable
 from rq_core.errors import QueueDamaged, RqCoreError
+from rq_core.protocol import server_check
 
 if TYPE_CHECKING:
-    from rq_core.client import Client
+    from rq_core.connections.client import Client
     from rq_core.doctor import Finding
 
 
@@ -59,7 +59,7 @@ def doctor(
     who = actor(by)
     reports = []
     with connect(redis_url, prefix) as client:
-        remarks = client.run(suitability.check(client.operations))
+        remarks = client.run(server_check.check(client.operations))
         if remarks:
             report = _report_on_server(remarks)
             reports.append(report)
@@ -78,7 +78,7 @@ def doctor(
         raise click.ClickException(f"{left} findings{fix}")
 
 
-def _report_on_server(remarks: Sequence[suitability.Remark]) -> dict[str, Any]:
+def _report_on_server(remarks: Sequence[server_check.Remark]) -> dict[str, Any]:
     """A report like that on a queue, with no queue's name; nothing of it can be mended here."""
     found = [{"kind": r.about, "job": None, "says": r.says, "mendable": False} for r in remarks]
     return {"queue": None, "error": None, "found": found, "left": []}

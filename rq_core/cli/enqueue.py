@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from rq_core.app.clients import Connections
 from rq_core.cli.options import (
     connect,
     json_option,
@@ -16,14 +17,13 @@ from rq_core.cli.options import (
     showing_causes,
     verbose_option,
 )
-from rq_core.connections import Connections
-from rq_core.machine import PRIORITIES
+from rq_core.model.machine import PRIORITIES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rq_core.app import App
-    from rq_core.client import Client
+    from rq_core.app.app import App
+    from rq_core.connections.client import Client
 
 ARGS_OPTION: Final = "--json-args"
 
@@ -122,11 +122,11 @@ def parse_keys(given: Sequence[str]) -> dict[str, str]:
 
 def _app(target: str | None) -> App:
     if target is None:
-        from rq_core.app import App
+        from rq_core.app.app import App
 
         return App()
+    from rq_core.app.loading import load_app
     from rq_core.cli.worker import check_target
-    from rq_core.target import load_app
 
     return load_app(check_target(target))
 

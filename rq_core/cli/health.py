@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from rq_core.cli.options import json_option, print_json
-from rq_core.cli.words import print_table
+from rq_core.cli.text import print_table
 
 
 @click.command()
@@ -22,7 +22,7 @@ def health(ctx: click.Context, max_age: float | None, *, as_json: bool) -> None:
 
     Exit status 0 if there is one and none is older than --max-age, else 1.
     """
-    from rq_core.health import MAX_AGE, verdict, workers
+    from rq_core.process.health import MAX_AGE, verdict, workers
 
     found = workers()
     healthy, report = verdict(found, MAX_AGE if max_age is None else max_age)

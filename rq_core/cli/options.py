@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from rq_core.errors import TargetBroken, UnknownQueue
-from rq_core.keys import DEFAULT_PREFIX, check_name
+from rq_core.model.keys import DEFAULT_PREFIX, check_name
 
 if TYPE_CHECKING:
-    from rq_core.client import Client
+    from rq_core.connections.client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,9 +58,9 @@ verbose_option = click.option(
 
 def _force(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value:
-        from rq_core import suitability
+        from rq_core.protocol import server_check
 
-        suitability.force()
+        server_check.force()
 
 
 force_option = click.option(
@@ -109,9 +109,9 @@ def actor(by: str | None) -> str:
 
 def connect(redis_url: str, prefix: str) -> Client:
     """Return a client with the patience of somebody at a terminal."""
-    from rq_core.client import Client
-    from rq_core.ids import boot_id
-    from rq_core.plans import Patience
+    from rq_core.connections.client import Client
+    from rq_core.model.ids import boot_id
+    from rq_core.protocol.plan import Patience
 
     return Client(
         redis_url,

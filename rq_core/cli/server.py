@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from rq_core.cli.options import json_option, print_json
-from rq_core.cli.words import span
+from rq_core.cli.text import span
 
 DIRECTORY: Final = ".rq-core"
 
@@ -52,7 +52,7 @@ def _seconds(_ctx: click.Context, _param: click.Parameter, value: float) -> floa
 @click.pass_context
 def run(ctx: click.Context, directory: Path, idle: float) -> None:
     """Run the server here until Ctrl-C."""
-    from rq_core import server as embedded
+    from rq_core.embedded import server as embedded
 
     click.echo(f"embedded://{directory}; Ctrl-C ends it", err=True)
     status = embedded.run(directory, idle_s=idle)
@@ -67,7 +67,7 @@ def run(ctx: click.Context, directory: Path, idle: float) -> None:
 @click.pass_context
 def status(ctx: click.Context, directory: Path, *, as_json: bool) -> None:
     """Say whether the server runs. The exit status is 1 if it does not."""
-    from rq_core import server as embedded
+    from rq_core.embedded import server as embedded
 
     found = embedded.status(directory)
     if as_json:
@@ -87,6 +87,6 @@ def status(ctx: click.Context, directory: Path, *, as_json: bool) -> None:
 @directory_option
 def stop(directory: Path) -> None:
     """Stop the server; its data is safe on disk."""
-    from rq_core import server as embedded
+    from rq_core.embedded import server as embedded
 
     click.echo("stopped" if embedded.stop(directory) else f"no server runs for {directory}")

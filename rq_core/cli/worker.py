@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from rq_core.cli.options import force_option, showing_causes, verbose_option
-from rq_core.keys import check_name
+from rq_core.model.keys import check_name
 
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*)?")
 
@@ -130,7 +130,7 @@ def worker(ctx: click.Context, /, target: str, **given: Any) -> None:
     The module is imported with the current directory first on the path.
     """
     check_target(target)
-    from rq_core.supervisor import ServeOptions, serve
+    from rq_core.process.supervisor import ServeOptions, serve
     from rq_core.worker import WorkerOptions
 
     options = ServeOptions(

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from rq_core.doctor.finding import Finding, Kind, Record
 from rq_core.doctor.view import View
-from rq_core.machine import CLAIMED_STATES, PRIORITIES, State
-from rq_core.scopes import QUEUE, is_rate
-from rq_core.settings import SETTINGS
+from rq_core.model.machine import CLAIMED_STATES, PRIORITIES, State
+from rq_core.model.scopes import QUEUE, is_rate
+from rq_core.model.settings import SETTINGS
 
 
 def of_job(kind: Kind, job_id: str, says: str, *, relist: bool = False) -> Finding:

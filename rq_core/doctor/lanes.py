@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from rq_core import scopes
 from rq_core.doctor.finding import Finding, Kind, Record
 from rq_core.doctor.view import RANK, Job, Place, View, with_task, write_line
-from rq_core.machine import CLAIMED_STATES
+from rq_core.model import scopes
+from rq_core.model.machine import CLAIMED_STATES
 
 
 def findings(view: View) -> Iterator[Finding]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from rq_core.doctor.finding import Finding, Kind, Record
 from rq_core.doctor.view import RECORD_FIELDS, Job, View, line_of, without_task
-from rq_core.history import JobRecord
-from rq_core.machine import State
+from rq_core.model.events import JobRecord
+from rq_core.model.machine import State
 
 
 def findings(view: View) -> Iterator[Finding]:

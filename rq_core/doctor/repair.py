@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from rq_core.client import Client
+from rq_core.connections.client import Client
 from rq_core.doctor import indexes, lanes, log
 from rq_core.doctor.finding import Finding, Kind, Record
 from rq_core.doctor.view import View

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple
 
-from rq_core import scopes
-from rq_core.answers import read_state_line
 from rq_core.errors import QueueDamaged
-from rq_core.history import Entry, JobRecord, Undecodable, decode, fold
-from rq_core.machine import (
+from rq_core.model import scopes
+from rq_core.model.events import Entry, JobRecord, Undecodable, decode, fold
+from rq_core.model.machine import (
     CLAIMED_STATES,
     DEFAULT_MAX_ATTEMPTS,
     DEFAULT_MAX_LOSSES,
@@ -25,6 +24,7 @@ from rq_core.machine import (
     Priority,
     State,
 )
+from rq_core.protocol.answers import read_state_line
 
 RECORD_FIELDS: Final[dict[str, tuple[str, Any]]] = {
     "task": ("task", None),

@@ -21,9 +21,9 @@ gives back and reports the rest, ``telling`` tells hooks of jobs that died. ``wo
 them.
 """
 
+from rq_core.worker.capacity import CLAIM_MAX
+from rq_core.worker.lifetime import WorkerStats
 from rq_core.worker.options import WorkerOptions
-from rq_core.worker.places import CLAIM_MAX
-from rq_core.worker.shift import WorkerStats
 from rq_core.worker.worker import Worker
 
 __all__ = ["CLAIM_MAX", "Worker", "WorkerOptions", "WorkerStats"]

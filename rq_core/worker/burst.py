@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 
-from rq_core.aio import AsyncClient
+from rq_core.connections.async_client import AsyncClient
 from rq_core.worker.handlers import Handlers
-from rq_core.worker.lines import Lines
+from rq_core.worker.queue_group import Lines
 
 log = logging.getLogger(__package__)
 

@@ -11,21 +11,21 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from rq_core.client import Client
+from rq_core.connections.client import Client
 from rq_core.errors import HandlerSignal, JobCancelled, LeaseLost
-from rq_core.executor import Executor, Running
-from rq_core.job import Claim
-from rq_core.lease import LeaseKeeper
-from rq_core.lease_table import LeaseTable
-from rq_core.settlement import Settlement
-from rq_core.suspects import SUSPECT, Suspects
-from rq_core.watcher import FOREVER
-from rq_core.worker.lines import Lines
-from rq_core.worker.places import Places
-from rq_core.worker.shift import Shift
+from rq_core.model.job import Claim
+from rq_core.worker.capacity import Places
+from rq_core.worker.executor import Executor, Running
+from rq_core.worker.heartbeat import LeaseKeeper
+from rq_core.worker.lease_table import LeaseTable
+from rq_core.worker.lifetime import Shift
+from rq_core.worker.queue_group import Lines
+from rq_core.worker.settlement import Settlement
+from rq_core.worker.suspects import SUSPECT, Suspects
+from rq_core.worker.wakeups import FOREVER
 
 if TYPE_CHECKING:
-    from rq_core.app import App
+    from rq_core.app.app import App
 
 OVERLAP_MAX: Final = 0.05
 """Seconds that the first steps of a batch of handlers may take for the next turn to overlap with the next batch. Where

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from rq_core.durations import seconds_of
 from rq_core.errors import InvalidOption
-from rq_core.keys import check_name
+from rq_core.model.durations import seconds_of
+from rq_core.model.keys import check_name
 
 WEIGHT_MAX: Final = 1_000
 

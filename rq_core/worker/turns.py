@@ -9,17 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rq_core.aio import AsyncClient
-from rq_core.answers import Claimed
+from rq_core.connections.async_client import AsyncClient
 from rq_core.errors import RqCoreError
-from rq_core.plans import Call
-from rq_core.settlement import Settlement, calls_of
-from rq_core.watcher import TROUBLE_PAUSE, WatchedQueue
+from rq_core.protocol.answers import Claimed
+from rq_core.protocol.plan import Call
+from rq_core.worker.capacity import Places
 from rq_core.worker.handlers import OVERLAP_MAX, Handlers
-from rq_core.worker.lines import Line, Lines
-from rq_core.worker.meeting import Meeting
-from rq_core.worker.places import Places
-from rq_core.worker.shift import Shift
+from rq_core.worker.lifetime import Shift
+from rq_core.worker.queue_group import Line, Lines
+from rq_core.worker.settlement import Settlement, calls_of
+from rq_core.worker.startup import Meeting
+from rq_core.worker.wakeups import TROUBLE_PAUSE, WatchedQueue
 
 log = logging.getLogger(__package__)
 

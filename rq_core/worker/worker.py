@@ -7,28 +7,28 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rq_core.aio import AsyncClient
-from rq_core.client import Client
+from rq_core.connections.async_client import AsyncClient
+from rq_core.connections.client import Client
+from rq_core.connections.wire import WORKER_SOCKET_TIMEOUT, open_async_wire, open_wire
 from rq_core.errors import RqCoreError
-from rq_core.ids import boot_id
-from rq_core.keys import check_name
-from rq_core.lease_table import LeaseTable
-from rq_core.plans import Patience
-from rq_core.watcher import TROUBLE_PAUSE
-from rq_core.wire import WORKER_SOCKET_TIMEOUT, open_async_wire, open_wire
+from rq_core.model.ids import boot_id
+from rq_core.model.keys import check_name
+from rq_core.protocol.plan import Patience
 from rq_core.worker.burst import Burst
-from rq_core.worker.ending import Ending
+from rq_core.worker.capacity import Places
+from rq_core.worker.dead_hooks import tell_of_deaths
 from rq_core.worker.handlers import Handlers
-from rq_core.worker.lines import Line, Lines
-from rq_core.worker.meeting import Meeting
+from rq_core.worker.lease_table import LeaseTable
+from rq_core.worker.lifetime import Shift, end_tasks
 from rq_core.worker.options import WorkerOptions
-from rq_core.worker.places import Places
-from rq_core.worker.shift import Shift, end_tasks
-from rq_core.worker.telling import tell_of_deaths
+from rq_core.worker.queue_group import Line, Lines
+from rq_core.worker.shutdown import Ending
+from rq_core.worker.startup import Meeting
 from rq_core.worker.turns import Turns
+from rq_core.worker.wakeups import TROUBLE_PAUSE
 
 if TYPE_CHECKING:
-    from rq_core.app import App
+    from rq_core.app.app import App
 
 log = logging.getLogger(__package__)
 

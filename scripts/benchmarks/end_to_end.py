@@ -8,7 +8,7 @@ from contender import Tally
 from mirroring import Databases
 from stage import OURS, Failed, Stage
 
-from rq_core.keys import queue_keys
+from rq_core.model.keys import queue_keys
 
 QUEUE = "async"
 

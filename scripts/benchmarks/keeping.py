@@ -17,9 +17,9 @@ from redis_time import ARGS, timed
 from sizes import Sizes
 from stage import OURS, Stage
 
-from rq_core.client import Client
-from rq_core.job import NewJob, profile
-from rq_core.machine import Priority
+from rq_core.connections.client import Client
+from rq_core.model.job import NewJob, profile
+from rq_core.model.machine import Priority
 from sql_audit import queries, run
 from sql_audit.database import Database
 

@@ -34,7 +34,7 @@ from mirroring import Databases
 from sizes import SIZES, Sizes
 from stage import BARE, OURS, Failed, Stage, stage
 
-from rq_core.client import Client
+from rq_core.connections.client import Client
 from tests.support.servers import DurablePostgres
 
 Part = Callable[[], Mapping[str, float]]

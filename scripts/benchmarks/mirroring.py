@@ -26,9 +26,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from rq_core import server
-from rq_core.client import Client
-from rq_core.job import NewJob, profile
+from rq_core.connections.client import Client
+from rq_core.embedded import server
+from rq_core.model.job import NewJob, profile
 from sql_audit import migrate, queries, run
 from sql_audit.database import Database, copy_text
 from sql_audit.reading import BatchLimits

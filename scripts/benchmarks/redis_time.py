@@ -10,10 +10,10 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
-from rq_core.client import Client
-from rq_core.job import NewJob, profile
-from rq_core.keys import QueueKeys
-from rq_core.scopes import lane_name
+from rq_core.connections.client import Client
+from rq_core.model.job import NewJob, profile
+from rq_core.model.keys import QueueKeys
+from rq_core.model.scopes import lane_name
 
 ARGS = '{"number":12345,"text":"0123456789012345678901234567890123456789"}'
 TENANTS = 1_000

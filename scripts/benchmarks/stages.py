@@ -23,23 +23,22 @@ from rq_core.worker import Worker, WorkerOptions
 QUEUE = "stages"
 CONCURRENCY = 100
 STAGES = {
-    "arguments: validate and write JSON": "rq_core/arguments pydantic json/",
+    "arguments: validate and write JSON": "rq_core/app/arguments pydantic json/",
     "ids, records, lanes": (
-        "rq_core/ids rq_core/job rq_core/placing rq_core/scopes"
-        " rq_core/task rq_core/app rq_core/options rq_core/by_name rq_core/packing rq_core/keys"
+        "rq_core/model rq_core/app/task rq_core/app/app rq_core/app/options rq_core/app/by_name"
+        " rq_core/app/placing rq_core/protocol/packing"
     ),
     "calls: slots, commands, answers": (
-        "rq_core/operations rq_core/carrier rq_core/scripts rq_core/functions"
-        " rq_core/answers rq_core/plans rq_core/client rq_core/aio"
+        "rq_core/protocol rq_core/scripts rq_core/connections/client rq_core/connections/async_client"
     ),
     "connections, RESP": (
-        "rq_core/wire /redis/ hiredis socket"
+        "rq_core/connections /redis/ hiredis socket"
         " asyncio/streams asyncio/selector asyncio/transports selectors"
     ),
     "handlers: start, context, end": (
-        "rq_core/executor rq_core/context rq_core/suspects rq_core/settlement contextvars"
+        "rq_core/worker/executor rq_core/app/context rq_core/worker/suspects rq_core/worker/settlement contextvars"
     ),
-    "turns and leases": "rq_core/worker rq_core/lease rq_core/watch",
+    "turns and leases": "rq_core/worker",
     "asyncio: tasks and callbacks": "asyncio/ _asyncio",
 }
 """What is in a file's path, or a built-in function's name; the first that fits counts."""

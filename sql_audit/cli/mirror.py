@@ -50,7 +50,7 @@ def run(
     """Mirror the queues' events into SQL until stopped. Creates the tables in a new database."""
     address = required(url)
     with telling_errors():
-        from rq_core import logs
+        from rq_core.model import logs
         from sql_audit.run import rare_collections
         from sql_audit.run import run as mirror
         from sql_audit.source import open_source
@@ -100,16 +100,16 @@ def _stop_with_stdin(stop: threading.Event) -> None:
 
 def _check_server(redis_url: str, prefix: str) -> None:
     """Say what is to be said of a server that is there; one that is away is waited for."""
-    from rq_core import suitability
-    from rq_core.client import Client
+    from rq_core.connections.client import Client
     from rq_core.errors import ServerUnavailable
-    from rq_core.plans import Patience
+    from rq_core.protocol import server_check
+    from rq_core.protocol.plan import Patience
 
     with (
         Client(redis_url, prefix=prefix, name="audit", patience=Patience(unsent=0)) as client,
         contextlib.suppress(ServerUnavailable),
     ):
-        suitability.warn(client.run(suitability.check(client.operations)))
+        server_check.warn(client.run(server_check.check(client.operations)))
 
 
 @click.command()
@@ -122,7 +122,7 @@ def off(url: str | None, redis_url: str, prefix: str, queue: str, *, force: bool
     """Give QUEUE's audit trail up: its events are no longer kept for SQL."""
     address = None if force else required(url)
     with telling_errors():
-        from rq_core.client import Client
+        from rq_core.connections.client import Client
         from rq_core.errors import UnknownQueue
         from sql_audit.database import Database
         from sql_audit.queries import audit_id

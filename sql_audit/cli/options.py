@@ -11,7 +11,7 @@ import click
 
 from rq_core.cli.root import one_line
 from rq_core.errors import RqCoreError
-from rq_core.keys import DEFAULT_PREFIX
+from rq_core.model.keys import DEFAULT_PREFIX
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

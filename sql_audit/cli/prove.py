@@ -110,8 +110,8 @@ def _compare(result: Result, database: Database, redis_url: str, prefix: str) ->
     """Add what Redis and SQL disagree about."""
     import redis
 
-    from rq_core.client import Client
-    from rq_core.history import OutboxId
+    from rq_core.connections.client import Client
+    from rq_core.model.events import OutboxId
     from sql_audit.drift import compare
     from sql_audit.replay import Note
 

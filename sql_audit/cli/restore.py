@@ -61,7 +61,7 @@ def restore(
     """
     with current(url) as database:
         from rq_core.cli.options import actor
-        from rq_core.client import Client
+        from rq_core.connections.client import Client
         from sql_audit import queries
         from sql_audit.restore import apply, survey
 

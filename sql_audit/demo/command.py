@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import click
 
-from rq_core.client import Client
+from rq_core.connections.client import Client
 from rq_core.errors import RqCoreError
-from rq_core.plans import Patience
+from rq_core.protocol.plan import Patience
 from sql_audit import migrate, queries
 from sql_audit.cli.report import print_report
 from sql_audit.database import Database
@@ -89,7 +89,7 @@ def _server(place: Path, url: str | None, *, keep: bool) -> Iterator[str]:
     if url is not None:
         yield url
         return
-    from rq_core import server
+    from rq_core.embedded import server
 
     try:
         yield server.ensure(place / "server")

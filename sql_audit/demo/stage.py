@@ -17,11 +17,11 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, case, func, select
 
-from rq_core.answers import read_state_line
-from rq_core.client import Client
-from rq_core.keys import queue_keys, queues_key
-from rq_core.machine import CLAIMED_STATES
-from rq_core.task import Task
+from rq_core.app.task import Task
+from rq_core.connections.client import Client
+from rq_core.model.keys import queue_keys, queues_key
+from rq_core.model.machine import CLAIMED_STATES
+from rq_core.protocol.answers import read_state_line
 from sql_audit.demo import tasks
 from sql_audit.schema import OUTCOMES, job_event
 

@@ -19,8 +19,8 @@ from rq_core import (
     ScopeFull,
     UnknownScope,
 )
-from rq_core.answers import Accepted, CapChange
-from rq_core.job import Claim
+from rq_core.model.job import Claim
+from rq_core.protocol.answers import Accepted, CapChange
 
 
 def send(tenant: str, to: str = "") -> None: ...

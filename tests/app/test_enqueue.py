@@ -19,9 +19,9 @@ from rq_core import (
     QueueFull,
     ServerUnavailable,
 )
-from rq_core.job import NewJob, read_spec
-from rq_core.plans import Patience
-from rq_core.task import Task
+from rq_core.app.task import Task
+from rq_core.model.job import NewJob, read_spec
+from rq_core.protocol.plan import Patience
 from tests.support.servers import RedisServer, free_port
 
 Noted = Task[..., None]

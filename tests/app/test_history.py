@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rq_core import App
-from rq_core.task import Task
+from rq_core.app.task import Task
 from sql_audit.database import Database
 from sql_audit.migrate import ensure
 from sql_audit.run import Service

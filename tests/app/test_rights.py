@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from rq_core import App, Cap, DeadJob, GiveUp, Rate, RetryPolicy, ServerUnsuitable, rights
+from rq_core import App, Cap, DeadJob, GiveUp, Rate, RetryPolicy, ServerUnsuitable
 from rq_core.cli.root import root
-from rq_core.client import Client
-from rq_core.job import NewJob, profile
-from rq_core.keys import queue_keys
-from rq_core.scripts import names
+from rq_core.connections.client import Client
+from rq_core.model.job import NewJob, profile
+from rq_core.model.keys import queue_keys
+from rq_core.protocol import access
+from rq_core.scripts.assemble import names
 from rq_core.worker import Worker, WorkerOptions
 from sql_audit.run import run as mirror
 from sql_audit.source import open_source
@@ -165,16 +166,16 @@ def test_an_operator_does_its_whole_work_with_its_rights(
     assert denied(control) == []
 
 
-@pytest.mark.parametrize("role", rights.ROLES)
+@pytest.mark.parametrize("role", access.ROLES)
 def test_each_role_may_call_its_scripts_and_can_call_no_others_than_said(
     control: Any, as_: As, role: str
 ) -> None:
     """Redis itself is asked, for the keys of each call and for each command of each script."""
     with Client(as_(role, "--queue", "mail*")) as client:
         client.handshake("mail")
-        may = {n for n in names() if not client.run(rights.lacking(client.operations, n, "mail"))}
+        may = {n for n in names() if not client.run(access.lacking(client.operations, n, "mail"))}
 
-    assert may == {*rights.ROLES[role].scripts, *rights.beyond(role)}
+    assert may == {*access.ROLES[role].scripts, *access.beyond(role)}
 
 
 NOT_ITS_OWN = [
@@ -200,8 +201,8 @@ NOT_ITS_OWN = [
 
 @pytest.mark.parametrize("role, name", NOT_ITS_OWN)
 def test_what_is_not_a_role_s_own_is_refused_or_told_of(role: str, name: str) -> None:
-    assert name not in rights.ROLES[role].scripts
-    assert name not in rights.beyond(role)
+    assert name not in access.ROLES[role].scripts
+    assert name not in access.beyond(role)
 
 
 def test_a_producer_cannot_settle_a_claim(control: Any, as_: As, redis_url: str) -> None:
@@ -249,4 +250,4 @@ def test_what_cannot_be_a_role_s_queues_is_refused() -> None:
 def test_every_command_that_scripts_send_is_one_that_redis_knows(control: Any) -> None:
     known = set(control.command())
 
-    assert {c for name in names() for c in rights.commands_of(name)} <= known
+    assert {c for name in names() for c in access.commands_of(name)} <= known

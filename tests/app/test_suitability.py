@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rq_core import App, ServerUnsuitable, suitability
+from rq_core import App, ServerUnsuitable
 from rq_core.cli.root import root
-from rq_core.client import Client
+from rq_core.connections.client import Client
+from rq_core.protocol import server_check
 from rq_core.worker import Worker, WorkerOptions
 from tests.support.servers import RedisServer
 from tests.support.wait import wait_until
@@ -20,7 +21,7 @@ from tests.support.wait import wait_until
 @pytest.fixture(autouse=True)
 def _nobody_overrules(monkeypatch: pytest.MonkeyPatch) -> None:
     # Set first, so that what a command sets is taken back.
-    monkeypatch.setenv(suitability.FORCE_VARIABLE, "0")
+    monkeypatch.setenv(server_check.FORCE_VARIABLE, "0")
 
 
 def evicting(server: RedisServer) -> None:
@@ -46,7 +47,7 @@ def test_a_server_that_evicts_jobs_is_refused_with_one_line(
 ) -> None:
     evicting(redis_server)
     with Client(redis_server.url) as client, pytest.MonkeyPatch.context() as patch:
-        patch.setenv(suitability.FORCE_VARIABLE, "1")
+        patch.setenv(server_check.FORCE_VARIABLE, "1")
         client.handshake("mail")
     words = commands(redis_server.url, tmp_path / "audit.db")[which]
 
@@ -106,7 +107,7 @@ async def test_a_worker_warns_of_a_server_that_keeps_nothing(
     with caplog.at_level(logging.WARNING):
         await Worker(app, WorkerOptions(burst=True)).run()
 
-    (said,) = [r.getMessage() for r in caplog.records if r.name == "rq_core.suitability"]
+    (said,) = [r.getMessage() for r in caplog.records if r.name == "rq_core.protocol.server_check"]
     assert "keeps nothing on disk" in said
     assert "CONFIG SET appendonly yes" in said
 
@@ -126,6 +127,6 @@ async def test_a_server_that_hides_its_settings_is_used_and_that_is_said(
         with redis_server.client() as control:
             control.execute_command("ACL", "DELUSER", "narrow")  # type: ignore[no-untyped-call]
 
-    (said,) = [r.getMessage() for r in caplog.records if r.name == "rq_core.suitability"]
+    (said,) = [r.getMessage() for r in caplog.records if r.name == "rq_core.protocol.server_check"]
     assert "could not be checked" in said
     assert "config" in said

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from rq_core import App, InvalidOption, ServerError
 from rq_core.cli.root import root
-from rq_core.plans import Patience
+from rq_core.protocol.plan import Patience
 from tests.conftest import ENGINES
 from tests.support import certificates, crew
 from tests.support.certificates import Certificates

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rq_core.client import Client
-from rq_core.job import NewJob, profile
-from rq_core.operations import Operations
+from rq_core.connections.client import Client
+from rq_core.model.job import NewJob, profile
+from rq_core.protocol.operations import Operations
 from sql_audit import queries
 from sql_audit.cli import audit
 from sql_audit.database import Database

@@ -1,4 +1,4 @@
-"""The fast fold against rq_core.history, and what it keeps besides."""
+"""The fast fold against rq_core.model.events, and what it keeps besides."""
 
 import gc
 import json
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from rq_core import history
-from rq_core.history import OutboxId
-from rq_core.machine import (
+from rq_core.model import events as history
+from rq_core.model.events import OutboxId
+from rq_core.model.machine import (
     CLAIMED_STATES,
     JOB_EVENT_FIELDS,
     TRANSITIONS,

@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import select
 
-from rq_core.client import Client
+from rq_core.connections.client import Client
 from rq_core.errors import AuditElsewhere, AuditOff
-from rq_core.ids import JobIds
-from rq_core.job import NewJob, profile
+from rq_core.model.ids import JobIds
+from rq_core.model.job import NewJob, profile
 from sql_audit import queries, run
 from sql_audit.cli import audit
 from sql_audit.database import Database

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from rq_core.client import Client
+from rq_core.connections.client import Client
 from rq_core.errors import AuditBacklogFull
-from rq_core.ids import JobIds
-from rq_core.job import NewJob, profile
-from rq_core.keys import queue_keys
+from rq_core.model.ids import JobIds
+from rq_core.model.job import NewJob, profile
+from rq_core.model.keys import queue_keys
 from sql_audit import run
 from sql_audit.database import IDLE_TIMEOUT_MS, STALLED_MS, Database
 from sql_audit.mirror import Mirror, Outcome

@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from rq_core import App, Cap, Rate
-from rq_core.client import Client
+from rq_core.connections.client import Client
 from rq_core.errors import ArgumentsInvalid, InvalidName, InvalidOption, PayloadTooLarge, UsageError
-from rq_core.ids import JobIds
-from rq_core.job import NewJob, profile
-from rq_core.scopes import scope
-from rq_core.settlement import MESSAGE_MAX, describe
+from rq_core.model.ids import JobIds
+from rq_core.model.job import NewJob, profile
+from rq_core.model.scopes import scope
+from rq_core.worker.settlement import MESSAGE_MAX, describe
 from sql_audit import moments, queries
 from sql_audit.database import Database, EventRows, data_refused
 from sql_audit.entries import Intake, unpack

@@ -14,9 +14,9 @@ import pytest
 import redis
 from sqlalchemy import select
 
-from rq_core.app import App
-from rq_core.client import Client
-from rq_core.keys import queue_keys
+from rq_core.app.app import App
+from rq_core.connections.client import Client
+from rq_core.model.keys import queue_keys
 from sql_audit.database import Database
 from sql_audit.mirror import Mirror
 from sql_audit.schema import metadata

@@ -9,7 +9,7 @@ import pytest
 import redis
 from click.testing import CliRunner
 
-from rq_core.client import Client
+from rq_core.connections.client import Client
 from sql_audit import moments, queries
 from sql_audit.cli import audit
 from sql_audit.database import Database

@@ -241,7 +241,7 @@ def test_migrate_says_what_there_is(audit_url: str) -> None:
 
 
 def test_run_once_and_off_with_the_real_client(valkey_url: str, audit_url: str) -> None:
-    from rq_core.client import Client
+    from rq_core.connections.client import Client
 
     with Client(valkey_url) as client:
         client.handshake(QUEUE)

@@ -18,12 +18,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rq_core import errors
-from rq_core.app import App
-from rq_core.client import Client
-from rq_core.job import NewJob, profile
-from rq_core.keys import queue_keys
-from rq_core.machine import Priority
-from rq_core.operations import IDS_CHUNK
+from rq_core.app.app import App
+from rq_core.connections.client import Client
+from rq_core.model.job import NewJob, profile
+from rq_core.model.keys import queue_keys
+from rq_core.model.machine import Priority
+from rq_core.protocol.operations import IDS_CHUNK
 from sql_audit import restore
 from sql_audit.cli import audit
 from sql_audit.database import Database

@@ -250,7 +250,7 @@ def test_a_stop_signal_ends_the_process_after_draining(
         database.address.render_as_string(hide_password=False), "--json",
     ]  # fmt: skip
     # The stand-in's queue has no meta of the real layout, so the real client makes one of its own.
-    from rq_core.client import Client
+    from rq_core.connections.client import Client
 
     with Client(valkey_url) as client:
         client.handshake("real")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rq_core.client import Client
+from rq_core.connections.client import Client
 from sql_audit.database import Database
 from sql_audit.drift import compare
 from sql_audit.verify import Verdict, verify

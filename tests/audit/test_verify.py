@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from sqlalchemy import text
 
-from rq_core.history import OutboxId
+from rq_core.model.events import OutboxId
 from sql_audit.chain import chain, genesis, rows_digest
 from sql_audit.cli import audit
 from sql_audit.database import Database, copy_text

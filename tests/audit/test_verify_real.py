@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from rq_core.cli.root import root
-from rq_core.client import Client
-from rq_core.keys import queue_keys
+from rq_core.connections.client import Client
+from rq_core.model.keys import queue_keys
 from sql_audit.cli import audit
 from sql_audit.database import Database
 from sql_audit.drift import compare

@@ -13,8 +13,8 @@ import pytest
 import redis
 
 from rq_core import App
-from rq_core.job import Claim, NewJob
-from rq_core.wire import PoolWire
+from rq_core.connections.wire import PoolWire
+from rq_core.model.job import Claim, NewJob
 from rq_core.worker import Worker, WorkerOptions
 from tests.support import budgets
 from tests.support.seed import WORKER, Seed

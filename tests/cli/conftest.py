@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rq_core.cli.root import root
-from rq_core.client import Client
+from rq_core.connections.client import Client
 
 
 @dataclass
@@ -61,7 +61,7 @@ def kill(client: Client) -> Callable[..., None]:
     """Make jobs of a queue that die at once."""
 
     def make_dead(queue: str, *ids: str) -> None:
-        from rq_core.job import NewJob, profile
+        from rq_core.model.job import NewJob, profile
 
         operations = client.operations
         for job_id in ids:

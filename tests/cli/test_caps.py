@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rq_core import App, Cap, Rate
-from rq_core.job import Claim
-from rq_core.task import Task
+from rq_core.app.task import Task
+from rq_core.model.job import Claim
 from tests.cli.conftest import CommandLine
 
 
@@ -295,7 +295,7 @@ def test_ahead_is_of_its_lane_in_a_fair_queue(cli: CommandLine, app: App) -> Non
 def test_ahead_of_very_many_is_a_lower_bound(
     cli: CommandLine, app: App, task: Task[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rq_core.looks.AHEAD_MAX", 3)
+    monkeypatch.setattr("rq_core.protocol.inspect.AHEAD_MAX", 3)
     for n in range(5):
         enqueue(task, f"{n}", tenant=f"t{n}")
 

@@ -11,9 +11,9 @@ import pytest
 from rq_core.cli.change import parse_assignment
 from rq_core.cli.options import actor
 from rq_core.cli.root import root
-from rq_core.cli.words import ago, printable, span, utc
-from rq_core.client import Client
-from rq_core.keys import NAME_PATTERN, queue_keys
+from rq_core.cli.text import ago, printable, span, utc
+from rq_core.connections.client import Client
+from rq_core.model.keys import NAME_PATTERN, queue_keys
 from tests.cli.conftest import CommandLine
 
 Kill = Callable[..., None]

@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 import pytest
 
-from rq_core import server
-from rq_core.client import Client
+from rq_core.connections.client import Client
+from rq_core.embedded import server
 from sql_audit.cli import audit
 from tests.support.wait import wait_until
 

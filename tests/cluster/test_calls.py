@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from rq_core.aio import AsyncClient
-from rq_core.client import Client
+from rq_core.connections.async_client import AsyncClient
+from rq_core.connections.client import Client
+from rq_core.connections.wire import PoolWire
 from rq_core.errors import InvalidOption, ServerUnavailable, ServerUnsuitable
-from rq_core.ids import JobIds
-from rq_core.job import NewJob, Profile
-from rq_core.keys import queue_keys, queues_key
-from rq_core.plans import Patience, Unsent
-from rq_core.wire import PoolWire
+from rq_core.model.ids import JobIds
+from rq_core.model.job import NewJob, Profile
+from rq_core.model.keys import queue_keys, queues_key
+from rq_core.protocol.plan import Patience, Unsent
 from tests.support.clusters import RedisCluster
 
 ids = JobIds()

@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 
 import pytest
 
-from rq_core.app import App
+from rq_core.app.app import App
 from rq_core.errors import ServerUnavailable
-from rq_core.keys import queue_keys
+from rq_core.model.keys import queue_keys
 from rq_core.worker import Worker, WorkerOptions
 from sql_audit import run
 from sql_audit.database import Database

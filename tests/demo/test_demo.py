@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, delete, insert
 
-from rq_core import server
-from rq_core.client import Client
+from rq_core.connections.client import Client
+from rq_core.embedded import server
 from sql_audit.demo.stage import find_files, most_at_once
 from sql_audit.schema import job_event
 from tests.support.servers import RedisServer

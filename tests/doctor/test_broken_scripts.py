@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from rq_core.doctor import diagnose, repair
-from rq_core.machine import TRANSITIONS
+from rq_core.model.machine import TRANSITIONS
 from tests.support.clock import timed_with
 from tests.support.consistency import assert_consistent
 from tests.support.scenes import SCENES, Scene

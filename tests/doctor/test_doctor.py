@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import redis
 
-from rq_core.answers import Claimed
-from rq_core.client import Client
+from rq_core.connections.client import Client
 from rq_core.doctor import Finding, Kind, diagnose, examine, repair
 from rq_core.errors import QueueDamaged
-from rq_core.job import Claim, NewJob, profile
-from rq_core.keys import KEYS, queue_keys
-from rq_core.machine import Priority, State
-from rq_core.plans import Call
+from rq_core.model.job import Claim, NewJob, profile
+from rq_core.model.keys import KEYS, queue_keys
+from rq_core.model.machine import Priority, State
+from rq_core.protocol.answers import Claimed
+from rq_core.protocol.plan import Call
 
 QUEUE = "mail"
 HOUR_MS = 3_600_000

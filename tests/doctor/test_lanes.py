@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rq_core.doctor import Finding, Kind, diagnose, repair
-from rq_core.job import Claim
+from rq_core.model.job import Claim
 from tests.support.consistency import assert_consistent
 from tests.support.lanes import breaches, holders_of
 from tests.support.seed import Seed

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from rq_core.machine import Event, State
+from rq_core.model.machine import Event, State
 from tests.faults.records import Fault, Interval, Line, Logged, Records
 from tests.support.live.replay import percentile
 

@@ -18,9 +18,9 @@ from typing import Final
 
 import psycopg
 
-from rq_core.client import Client
+from rq_core.connections.client import Client
 from rq_core.errors import RqCoreError
-from rq_core.keys import queue_keys
+from rq_core.model.keys import queue_keys
 from tests.faults import tasks
 from tests.faults.judge import LOSSES
 from tests.faults.proxy import Mode

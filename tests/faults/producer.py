@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from rq_core.errors import QueueFull, RqCoreError, ServerError
-from rq_core.job import NewJob
-from rq_core.machine import Priority
+from rq_core.model.job import NewJob
+from rq_core.model.machine import Priority
 from tests.faults import tasks
 
 PRIORITIES: Final = (*Priority, Priority.NORMAL)

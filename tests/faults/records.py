@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import text
 
-from rq_core.machine import Event, State
+from rq_core.model.machine import Event, State
 from sql_audit.database import Database
 from sql_audit.schema import GONE, LOST
 

@@ -23,10 +23,10 @@ from typing import Any, Final
 
 import psutil
 
-from rq_core.client import Client
-from rq_core.history import OutboxId
-from rq_core.keys import queue_keys
-from rq_core.machine import CLAIMED_STATES, State
+from rq_core.connections.client import Client
+from rq_core.model.events import OutboxId
+from rq_core.model.keys import queue_keys
+from rq_core.model.machine import CLAIMED_STATES, State
 from sql_audit import migrate
 from sql_audit.database import Database
 from tests.faults import tasks

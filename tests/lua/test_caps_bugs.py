@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rq_core.history import Entry
-from rq_core.machine import Event
-from rq_core.scopes import full_rules
+from rq_core.model.events import Entry
+from rq_core.model.machine import Event
+from rq_core.model.scopes import full_rules
 from tests.support.lanes import holders_of
 from tests.support.proof import most_running, unproved
 from tests.support.seed import LEASE_MS, Seed

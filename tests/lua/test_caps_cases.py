@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rq_core.functions import build
-from rq_core.scripts import Script, Variant, directory
+from rq_core.scripts.assemble import Script, Variant, directory
+from rq_core.scripts.functions import build
 from tests.support.clock import CLOCK, timed
 from tests.support.lanes import waiting_in_vain
 from tests.support.seed import Seed

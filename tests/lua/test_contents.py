@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from rq_core import errors, scripts
-from rq_core.history import decode
+from rq_core import errors
+from rq_core.model.events import decode
+from rq_core.scripts import assemble
 from tests.support.consistency import assert_consistent
 from tests.support.seed import ERROR, LEASE_MS, NO_FENCE, START_MS, Seed, events_of, spec
 from tests.support.snapshots import diff, fields_of, without_slot
@@ -1132,7 +1133,7 @@ def test_claim_reads_little_more_than_it_gives_out(seed: Seed) -> None:
     """A hundred payloads of a mebibyte are not read to give out one."""
     big = '{"x":"' + "y" * 100_000 + '"}'
     seed.enqueue(*(f"j-{n}" for n in range(100)), args_json=big)
-    made = scripts.build("claim")
+    made = assemble.build("claim")
     watched = made.text.replace(
         "function read_many(key, names)",
         "function read_many(key, names)\n"

@@ -14,11 +14,11 @@ import pytest
 import redis
 
 from rq_core import errors
-from rq_core.keys import KEY_TYPES
-from rq_core.machine import TRANSITIONS
-from rq_core.plans import Patience
-from rq_core.scripts import names
-from rq_core.settings import BATCH_MAX
+from rq_core.model.keys import KEY_TYPES
+from rq_core.model.machine import TRANSITIONS
+from rq_core.model.settings import BATCH_MAX
+from rq_core.protocol.plan import Patience
+from rq_core.scripts.assemble import names
 from tests.support.clock import CLOCK_KEY, timed, timed_with
 from tests.support.consistency import assert_consistent
 from tests.support.scenes import SCENES, Scene

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import redis
 
-from rq_core.client import Client
-from rq_core.job import NewJob, profile
-from rq_core.scopes import lane_name
-from rq_core.scripts import Script, names
+from rq_core.connections.client import Client
+from rq_core.model.job import NewJob, profile
+from rq_core.model.scopes import lane_name
+from rq_core.scripts.assemble import Script, names
 from tests.support.clock import timed
 from tests.support.seed import LEASE_MS, Seed
 from tests.support.servers import RedisServer

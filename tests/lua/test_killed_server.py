@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable
 
 from rq_core import errors
-from rq_core.client import Client
+from rq_core.connections.client import Client
 from rq_core.doctor import examine
-from rq_core.ids import JobIds
-from rq_core.job import NewJob, profile
-from rq_core.plans import Patience
+from rq_core.model.ids import JobIds
+from rq_core.model.job import NewJob, profile
+from rq_core.protocol.plan import Patience
 from tests.support.consistency import assert_consistent
 from tests.support.servers import RedisServer
 from tests.support.wait import wait_until
@@ -108,7 +108,7 @@ def _ended(snapshot: dict[str, object]) -> set[str]:
 
 
 def _ids(snapshot: dict[str, object], types: set[str]) -> set[str]:
-    from rq_core.history import decode
+    from rq_core.model.events import decode
 
     entries = [decode(i, raw) for i, raw in snapshot["outbox"]]  # type: ignore[attr-defined]
     return {event.job_id for entry in entries if entry.event in types for event in entry.jobs}

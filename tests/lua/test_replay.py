@@ -8,14 +8,14 @@ import pytest
 import redis
 
 from rq_core import errors
-from rq_core.aio import AsyncClient
-from rq_core.answers import Accepted
-from rq_core.client import Client
-from rq_core.job import NewJob, profile
-from rq_core.machine import State
-from rq_core.operations import Operations
-from rq_core.plans import Call, Patience
-from rq_core.scripts import names
+from rq_core.connections.async_client import AsyncClient
+from rq_core.connections.client import Client
+from rq_core.model.job import NewJob, profile
+from rq_core.model.machine import State
+from rq_core.protocol.answers import Accepted
+from rq_core.protocol.operations import Operations
+from rq_core.protocol.plan import Call, Patience
+from rq_core.scripts.assemble import names
 from tests.support.clock import timed
 from tests.support.consistency import assert_consistent
 from tests.support.seed import ERROR, LEASE_MS, NO_FENCE, START_MS, WORKER, Seed, events_of

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from rq_core import errors
-from rq_core.history import fold_all
-from rq_core.machine import State
+from rq_core.model.events import fold_all
+from rq_core.model.machine import State
 from tests.support.seed import Seed, events_of, spec
 
 

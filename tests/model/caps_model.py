@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from rq_core.scopes import Limit, lane_name, scopes_of
+from rq_core.model.scopes import Limit, lane_name, scopes_of
 from tests.model.machine import Job, Model
 from tests.support.lanes import counted
 from tests.support.seed import LEASE_MS

@@ -16,8 +16,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from rq_core.machine import PRIORITIES, STATE_FIELDS
-from rq_core.scripts import Script
+from rq_core.model.machine import PRIORITIES, STATE_FIELDS
+from rq_core.scripts.assemble import Script
 from tests.support.clock import timed
 from tests.support.consistency import assert_consistent
 from tests.support.seed import LEASE_MS, NO_FENCE, START_MS, Seed

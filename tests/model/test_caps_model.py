@@ -8,13 +8,13 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from rq_core import functions
 from rq_core.errors import NothingDeclared
-from rq_core.history import Entry, decode
-from rq_core.machine import PRIORITIES, Event
-from rq_core.operations import CLAIM_BYTES, SWEEP_MAX
-from rq_core.scopes import full_rules, lane_name
-from rq_core.scripts import Script, Variant, directory
+from rq_core.model.events import Entry, decode
+from rq_core.model.machine import PRIORITIES, Event
+from rq_core.model.scopes import full_rules, lane_name
+from rq_core.protocol.operations import CLAIM_BYTES, SWEEP_MAX
+from rq_core.scripts import functions
+from rq_core.scripts.assemble import Script, Variant, directory
 from tests.model.caps_model import CapsModel
 from tests.model.fair_model import FairModel
 from tests.model.machine import (

@@ -7,8 +7,8 @@ from typing import Any
 import redis
 from click.testing import CliRunner
 
-from rq_core.client import Client
-from rq_core.operations import Operations
+from rq_core.connections.client import Client
+from rq_core.protocol.operations import Operations
 from sql_audit.cli import audit
 from sql_audit.database import Database
 from sql_audit.mirror import Mirror

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from rq_core.doctor import examine
-from rq_core.machine import Event
+from rq_core.model.machine import Event
 from sql_audit.database import Database
 from sql_audit.mirror import Mirror
 from sql_audit.verify import Verdict, verify

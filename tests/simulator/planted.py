@@ -12,9 +12,9 @@ from types import ModuleType
 from typing import Final
 from unittest import mock
 
-from rq_core import functions, scripts
-from rq_core.operations import Operations
-from rq_core.scripts import Variant
+from rq_core.protocol.operations import Operations
+from rq_core.scripts import assemble, functions
+from rq_core.scripts.assemble import Variant
 from sql_audit import mirror as mirror_module
 from tests.simulator.simulation import Plant
 from tests.simulator.world import Scripts, includes
@@ -29,7 +29,7 @@ def planted(name: str) -> Iterator[Plant]:
     mutant = MUTANTS[name]
     if mutant.file.startswith("lua/"):
         yield Plant(scripts=_scripts(mutant))
-    elif mutant.file == "rq_core/carrier.py":
+    elif mutant.file == "rq_core/protocol/delivery.py":
         carrier = _module(mutant).Carrier
         methods = {k: v for k, v in vars(carrier).items() if callable(v)}
         yield Plant(operations=type("Operations", (Operations,), methods))
@@ -54,10 +54,10 @@ def _scripts(mutant: Mutant) -> Scripts:
     lua = Path("lua")
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory) / lua
-        shutil.copytree(scripts.directory(), copy)
+        shutil.copytree(assemble.directory(), copy)
         target = copy / Path(mutant.file).relative_to(lua)
         target.write_text(mutant.apply(target.read_text(encoding="utf-8")), encoding="utf-8")
-        with mock.patch.object(scripts, "directory", return_value=copy):
+        with mock.patch.object(assemble, "directory", return_value=copy):
             variant = Variant(includes=includes())
             made = {p.stem: functions.build(p.stem, variant) for p in copy.glob("*.lua")}
     return made.__getitem__

@@ -25,10 +25,10 @@ from unittest import mock
 
 from sqlalchemy.exc import OperationalError
 
-from rq_core.client import Client
-from rq_core.job import NewJob
-from rq_core.operations import Operations
-from rq_core.plans import Lost, Unsent
+from rq_core.connections.client import Client
+from rq_core.model.job import NewJob
+from rq_core.protocol.operations import Operations
+from rq_core.protocol.plan import Lost, Unsent
 from sql_audit import migrate
 from sql_audit.beside import Beside
 from sql_audit.mirror import Mirror

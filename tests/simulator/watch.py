@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rq_core.client import Client
-from rq_core.history import Entry, JobRecord, OutboxId, decode, fold
-from rq_core.machine import Event
+from rq_core.connections.client import Client
+from rq_core.model.events import Entry, JobRecord, OutboxId, decode, fold
+from rq_core.model.machine import Event
 from tests.support.consistency import problems
 from tests.support.fleet import QUEUE
 from tests.support.proof import Proof

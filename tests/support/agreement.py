@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import text
 
-from rq_core.client import Client
+from rq_core.connections.client import Client
 from rq_core.doctor import examine
 from sql_audit import losses, queries
 from sql_audit.database import Database

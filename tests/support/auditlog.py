@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import text
 
-from rq_core.history import OutboxId, decode
-from rq_core.machine import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS, Event
+from rq_core.model.events import OutboxId, decode
+from rq_core.model.machine import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS, Event
 from sql_audit.chain import chain, genesis, rows_digest
 from sql_audit.database import Database, copy_text
 from sql_audit.mirror import Mirror, Outcome
@@ -53,7 +53,7 @@ Told = tuple[str, str, int, str, str | None, tuple[tuple[str, Any], ...]]
 
 
 def told_by_stream(log: Iterable[tuple[str, Mapping[str, bytes]]]) -> list[Told]:
-    """What entries say, read by rq_core.history."""
+    """What entries say, read by rq_core.model.events."""
     told: list[Told] = []
     for entry_id, raw in log:
         entry = decode(entry_id, {name: value.decode() for name, value in raw.items()})

@@ -4,8 +4,8 @@ from functools import cache
 
 import redis
 
-from rq_core import functions
-from rq_core.scripts import Script, Variant, build
+from rq_core.scripts import functions
+from rq_core.scripts.assemble import Script, Variant, build
 
 CLOCK_KEY = "test:clock"
 """Lies outside every queue, so that a snapshot does not see it and losing a key does not stop the clock."""

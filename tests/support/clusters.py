@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rq_core.routing import SLOTS, slot_of
+from rq_core.connections.routing import SLOTS, slot_of
 from tests.support.servers import Engine, RedisServer, free_port
 from tests.support.wait import wait_until
 

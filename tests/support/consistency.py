@@ -5,8 +5,8 @@ Written from the design and not from the doctor, so that each can be held agains
 
 from typing import Any
 
-from rq_core import history
-from rq_core.machine import PRIORITIES, STATE_FIELDS, State
+from rq_core.model import events
+from rq_core.model.machine import PRIORITIES, STATE_FIELDS, State
 from tests.support.lanes import lane_problems
 from tests.support.snapshots import fields_of, number_of
 
@@ -151,8 +151,8 @@ def _log(snapshot: dict[str, Any], whole_log: bool) -> list[str]:
 
 
 def _fold(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[str]:
-    entries = [history.decode(entry_id, raw) for entry_id, raw in snapshot["outbox"]]
-    records, found = history.fold_all(entries)
+    entries = [events.decode(entry_id, raw) for entry_id, raw in snapshot["outbox"]]
+    records, found = events.fold_all(entries)
     live = {job_id: record for job_id, record in records.items() if record.state is not None}
     if sorted(live) != sorted(jobs):
         found.append(f"live by the log {sorted(live)}, by state {sorted(jobs)}")

@@ -2,10 +2,10 @@
 
 import random
 
-from rq_core.client import Client
-from rq_core.ids import JobIds
-from rq_core.job import NewJob, Profile
-from rq_core.scopes import lane_name
+from rq_core.connections.client import Client
+from rq_core.model.ids import JobIds
+from rq_core.model.job import NewJob, Profile
+from rq_core.model.scopes import lane_name
 
 QUEUE = "q"
 TENANTS = ("acme", "umbrella", "wayne")

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from rq_core.history import OutboxId
+from rq_core.model.events import OutboxId
 
 EPOCH = 1_795_000_000_000
 ERRORS = ("TimeoutError", "ConnectionError", "ValueError", "KeyError")

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from rq_core.client import Client
+from rq_core.connections.client import Client
 from sql_audit import database, run
 
 

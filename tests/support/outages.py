@@ -29,8 +29,8 @@ from typing import Any, Final
 import click
 
 from rq_core import App, current_job
-from rq_core.client import Client
-from rq_core.history import decode
+from rq_core.connections.client import Client
+from rq_core.model.events import decode
 from tests.support.blackhole import BlackHole
 from tests.support.live.replay import percentile
 from tests.support.reaper import close_reaper

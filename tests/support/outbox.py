@@ -11,8 +11,8 @@ from typing import Any
 import redis
 
 from rq_core.errors import AuditElsewhere
-from rq_core.history import OutboxId
-from rq_core.keys import queue_keys, queues_key
+from rq_core.model.events import OutboxId
+from rq_core.model.keys import queue_keys, queues_key
 
 _TRIM = """
 local parts = function(id) local e, s = id:match('(%d+)-(%d+)') return tonumber(e), tonumber(s) end

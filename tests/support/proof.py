@@ -3,8 +3,8 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-from rq_core.history import Entry, JobEvent
-from rq_core.machine import Event
+from rq_core.model.events import Entry, JobEvent
+from rq_core.model.machine import Event
 
 _ENDS = {
     Event.SUCCEEDED,

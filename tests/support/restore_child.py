@@ -8,8 +8,8 @@ import signal
 import sys
 from typing import Any
 
-from rq_core.answers import Restored
-from rq_core.client import Client
+from rq_core.connections.client import Client
+from rq_core.protocol.answers import Restored
 from sql_audit.database import Database
 from sql_audit.restore import apply
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rq_core.job import Claim, NewJob
-from rq_core.machine import State
-from rq_core.packing import pack
-from rq_core.scripts import Script
+from rq_core.model.job import Claim, NewJob
+from rq_core.model.machine import State
+from rq_core.protocol.packing import pack
+from rq_core.scripts.assemble import Script
 from tests.support.seed import ERROR, LEASE_MS, NO_FENCE, WORKER, Seed
 
 SLOT = "scene.slot"

@@ -8,18 +8,18 @@ from typing import Any, Self
 
 import redis
 
-from rq_core.answers import Accepted, CapChange, Claimed, Extended, Restoration
-from rq_core.client import Client
-from rq_core.history import Entry, JobRecord, decode
-from rq_core.job import Claim, NewJob, profile
-from rq_core.keys import queue_keys
-from rq_core.machine import Priority, State
-from rq_core.operations import Operations
-from rq_core.plans import Call, Patience
-from rq_core.restoration import put_back, take_out
-from rq_core.scopes import lane_name
-from rq_core.scripts import Script
-from rq_core.wire import Wire
+from rq_core.connections.client import Client
+from rq_core.connections.wire import Wire
+from rq_core.model.events import Entry, JobRecord, decode
+from rq_core.model.job import Claim, NewJob, profile
+from rq_core.model.keys import queue_keys
+from rq_core.model.machine import Priority, State
+from rq_core.model.scopes import lane_name
+from rq_core.protocol.answers import Accepted, CapChange, Claimed, Extended, Restoration
+from rq_core.protocol.operations import Operations
+from rq_core.protocol.plan import Call, Patience
+from rq_core.protocol.restoration import put_back, take_out
+from rq_core.scripts.assemble import Script
 from tests.support.clock import Clock, timed
 from tests.support.consistency import assert_consistent
 from tests.support.snapshots import Snapshot, diff, without_slot

@@ -9,10 +9,10 @@ else meanwhile: they must be done before `cluster-node-timeout`, or the others t
 import sys
 import time
 
-from rq_core.client import Client
-from rq_core.ids import JobIds
-from rq_core.job import NewJob, Profile
-from rq_core.keys import queue_keys
+from rq_core.connections.client import Client
+from rq_core.model.ids import JobIds
+from rq_core.model.job import NewJob, Profile
+from rq_core.model.keys import queue_keys
 from tests.support import servers
 from tests.support.clusters import RedisCluster
 from tests.support.reaper import close_reaper

@@ -7,8 +7,8 @@ import random
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from rq_core.history import OutboxId
-from rq_core.scopes import lane_name
+from rq_core.model.events import OutboxId
+from rq_core.model.scopes import lane_name
 from sql_audit.entries import take
 from sql_audit.fold import EventRow, Folder
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import assert_type
 
-from rq_core import server
+from rq_core.embedded import server
 
 assert_type(server.ensure("data"), str)
 assert_type(server.ensure(Path("data"), idle_s=60), str)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rq_core.ahead import Ahead
+from rq_core.protocol.ahead import Ahead
 
 
 def test_at_most_one_item_is_made_ahead() -> None:

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-from rq_core.aio import AsyncClient
-from rq_core.answers import Accepted
-from rq_core.job import NewJob, profile
-from rq_core.operations import ENQUEUE_CHUNK
+from rq_core.connections.async_client import AsyncClient
+from rq_core.model.job import NewJob, profile
+from rq_core.protocol.answers import Accepted
+from rq_core.protocol.operations import ENQUEUE_CHUNK
 
 
 class Looked(list[Any]):

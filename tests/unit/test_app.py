@@ -25,8 +25,8 @@ from rq_core import (
     RetryPolicy,
     RqCoreError,
 )
-from rq_core.job import read_spec
-from rq_core.packing import pack
+from rq_core.model.job import read_spec
+from rq_core.protocol.packing import pack
 
 
 @pytest.fixture
@@ -345,11 +345,11 @@ def test_defining_tasks_imports_nothing_heavy() -> None:
     """Command lines and web apps import tasks whether they enqueue or not."""
     modules = imported_by("from rq_core import App; app = App(); app.task(name='t')(lambda a: a)")
 
-    assert "rq_core.task" in modules
+    assert "rq_core.app.task" in modules
     assert not modules & {"pydantic", "redis", "asyncio", "sqlalchemy", "fakeredis", "sql_audit"}
     assert not modules & {
         "click", "decimal", "difflib", "email", "hashlib", "http", "importlib.metadata", "logging",
-        "platform", "rq_core.deaths", "rq_core.operations", "socket", "ssl", "subprocess", "uuid",
+        "platform", "rq_core.app.dead_hooks", "rq_core.protocol.operations", "socket", "ssl", "subprocess", "uuid",
     }  # fmt: skip
 
 

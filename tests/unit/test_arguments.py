@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rq_core import ArgumentsInvalid, InvalidTask
-from rq_core.arguments import Arguments, dump_untyped
+from rq_core.app.arguments import Arguments, dump_untyped
 
 if TYPE_CHECKING:
     from pathlib import Path as OnlyForCheckers

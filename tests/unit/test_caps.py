@@ -26,13 +26,13 @@ from rq_core import (
     Rate,
     ScopeFull,
 )
-from rq_core.aio import AsyncClient
-from rq_core.answers import Accepted
-from rq_core.handle import handle_of
-from rq_core.job import profile
-from rq_core.limits import Kept, read_limit, shown
-from rq_core.placing import CACHED_MAX, CACHED_S, PolicyCache, read_policy
-from rq_core.scopes import Limit
+from rq_core.app.handle import handle_of
+from rq_core.app.placing import CACHED_MAX, CACHED_S, PolicyCache, read_policy
+from rq_core.connections.async_client import AsyncClient
+from rq_core.model.job import profile
+from rq_core.model.scopes import Limit
+from rq_core.protocol.answers import Accepted
+from rq_core.protocol.limits import Kept, read_limit, shown
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rq_core.aio import AsyncClient
-from rq_core.client import Client
-from rq_core.operations import Operations
+from rq_core.connections.async_client import AsyncClient
+from rq_core.connections.client import Client
+from rq_core.protocol.operations import Operations
 
 ONLY_SYNC = {
     "read_outbox_back": "the mirror's",

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from rq_core import HandlerTimeout, JobCancelled, LeaseLost, NoCurrentJob, current_job, testing
-from rq_core.context import running
+from rq_core.app.context import running
 
 
 def test_outside_a_handler_there_is_no_current_job() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rq_core import InvalidOption
-from rq_core.durations import ms_of, seconds_of
+from rq_core.model.durations import ms_of, seconds_of
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from rq_core import App, NoCurrentJob, current_job, executor
+from rq_core import App, NoCurrentJob, current_job
 from rq_core.errors import JobCancelled, LeaseLost
-from rq_core.executor import Executor, Running
-from rq_core.job import Claim
-from rq_core.settlement import Settlement
+from rq_core.model.job import Claim
+from rq_core.worker import executor
+from rq_core.worker.executor import Executor, Running
+from rq_core.worker.settlement import Settlement
 from tests.support.wait import wait_until_async
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="nothing")

@@ -5,7 +5,7 @@ import re
 import threading
 import uuid
 
-from rq_core.ids import JobIds, boot_id
+from rq_core.model.ids import JobIds, boot_id
 
 
 def test_ids_increase_within_a_millisecond_and_when_the_clock_goes_back() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rq_core import InvalidName
-from rq_core.keys import KEYS, check_name, queue_keys, queues_key
+from rq_core.model.keys import KEYS, check_name, queue_keys, queues_key
 
 
 @pytest.mark.parametrize("name", ["a", "mail.eu-1:x_Y", "9" * 128])

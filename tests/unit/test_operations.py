@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 
-from rq_core import carrier, errors
-from rq_core.answers import Accepted
-from rq_core.carrier import Slot
-from rq_core.functions import function
-from rq_core.job import NewJob, profile
-from rq_core.machine import Priority
-from rq_core.operations import ENQUEUE_CHUNK as CHUNK
-from rq_core.operations import Operations
-from rq_core.plans import Lost, Patience, Pause, Plan, ReplyError, Send, T, Unsent
-from rq_core.scripts import Script
+from rq_core import errors
+from rq_core.model.job import NewJob, profile
+from rq_core.model.machine import Priority
+from rq_core.protocol import delivery
+from rq_core.protocol.answers import Accepted
+from rq_core.protocol.delivery import Slot
+from rq_core.protocol.operations import ENQUEUE_CHUNK as CHUNK
+from rq_core.protocol.operations import Operations
+from rq_core.protocol.plan import Lost, Patience, Pause, Plan, ReplyError, Send, T, Unsent
+from rq_core.scripts.assemble import Script
+from rq_core.scripts.functions import function
 from tests.support.forked import forked
 
 OK = ["ok"]
@@ -564,7 +565,7 @@ def test_threads_of_a_forked_child_share_no_slot_with_its_parent(
             other.join()
         return defaultdict(kind)
 
-    monkeypatch.setattr(carrier, "defaultdict", half_way)
+    monkeypatch.setattr(delivery, "defaultdict", half_way)
     taken.append(operations._take_slot("q", "enqueue"))
     other.join()
 

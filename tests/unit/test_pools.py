@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import redis
 
-from rq_core import pools
-from rq_core.plans import Unsent
-from rq_core.wire import AsyncPoolWire, PoolWire
+from rq_core.connections import pool
+from rq_core.connections.wire import AsyncPoolWire, PoolWire
+from rq_core.protocol.plan import Unsent
 from tests.support.forked import forked
 from tests.support.wait import wait_until, wait_until_async
 
@@ -209,7 +209,7 @@ def test_threads_of_a_forked_child_take_no_connection_of_its_parent(
         return threading.Lock()
 
     monkeypatch.setattr(
-        pools, "threading", SimpleNamespace(Lock=half_way, Condition=threading.Condition)
+        pool, "threading", SimpleNamespace(Lock=half_way, Condition=threading.Condition)
     )
     wire.exchange([["PING"]])
     other.join()

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 import pytest
 from redis.crc import key_slot
 
-from rq_core.plans import Lost, ReplyError, Unsent
-from rq_core.routing import (
+from rq_core.connections.routing import (
     REDIRECTS_MAX,
     SLOTS,
     Command,
@@ -21,6 +20,7 @@ from rq_core.routing import (
     key_of,
     slot_of,
 )
+from rq_core.protocol.plan import Lost, ReplyError, Unsent
 
 T = TypeVar("T")
 A, B, C = Node("10.0.0.1", 7000), Node("10.0.0.2", 7000), Node("10.0.0.3", 7000)

@@ -8,10 +8,10 @@ import pytest
 import redis
 import redis.asyncio
 
-from rq_core.carrier import Carrier
+from rq_core.connections.sentinel import PrimaryConnection, Sentinels, parse
+from rq_core.connections.wire import AsyncPoolWire, PoolWire
 from rq_core.errors import InvalidOption
-from rq_core.sentinel import PrimaryConnection, Sentinels, parse
-from rq_core.wire import AsyncPoolWire, PoolWire
+from rq_core.protocol.delivery import Carrier
 
 
 def sentinels_of(url: str) -> tuple[str, Sentinels]:

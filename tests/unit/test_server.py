@@ -12,7 +12,7 @@ import psutil
 import pytest
 import redis
 
-from rq_core import server
+from rq_core.embedded import server
 from rq_core.errors import ServerUnavailable
 from tests.support.wait import wait_until
 
@@ -39,7 +39,7 @@ def connect() -> Iterator[Callable[[str], redis.Redis]]:
 
 def ensure_elsewhere(directory: Path) -> subprocess.Popen[str]:
     """Call `ensure` in a process of its own, in its own session as a terminal's job would be."""
-    program = f"from rq_core import server; print(server.ensure({str(directory)!r}))"
+    program = f"from rq_core.embedded import server; print(server.ensure({str(directory)!r}))"
     return subprocess.Popen(
         [sys.executable, "-c", program],
         stdout=subprocess.PIPE,
@@ -208,7 +208,9 @@ def test_without_the_wheel_the_error_says_what_to_install(
 
 def test_run_serves_in_the_foreground_until_interrupted(directory: Path) -> None:
     """Ctrl-C is for us: a server that got it, too, while it was ending exited with 1 and saved nothing more."""
-    program = f"import sys; from rq_core import server; sys.exit(server.run({str(directory)!r}))"
+    program = (
+        f"import sys; from rq_core.embedded import server; sys.exit(server.run({str(directory)!r}))"
+    )
     runner = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
     try:
         wait_until(lambda: server.status(directory).running, "the server answers")

@@ -6,8 +6,8 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
-from rq_core.job import Claim
-from rq_core.suspects import PAUSE, PAUSE_MAX, REMEMBERED_MAX, Suspects
+from rq_core.model.job import Claim
+from rq_core.worker.suspects import PAUSE, PAUSE_MAX, REMEMBERED_MAX, Suspects
 
 
 def claim(name: str, losses: int = 1) -> Claim:

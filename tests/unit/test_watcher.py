@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from rq_core.aio import AsyncClient
-from rq_core.answers import Claimed
-from rq_core.watcher import WatchedQueue, Watcher
+from rq_core.connections.async_client import AsyncClient
+from rq_core.protocol.answers import Claimed
+from rq_core.worker.wakeups import WatchedQueue, Watcher
 
 
 class Server(AsyncClient):

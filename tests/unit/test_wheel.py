@@ -85,7 +85,7 @@ def test_the_wheel_holds_every_file(wheel: Path) -> None:
 
 
 def test_the_wheel_works_outside_the_repository(installed: Path, tmp_path: Path) -> None:
-    program = "import rq_core, sql_audit, rq_core.server; print(rq_core.__file__)"
+    program = "import rq_core, sql_audit, rq_core.embedded.server; print(rq_core.__file__)"
     origin = run(installed / "python", "-c", program, cwd=tmp_path).strip()
     help_text = run(installed / "rq-core", "--help", cwd=tmp_path)
     audit_help = run(installed / "rq-core", "audit", "--help", cwd=tmp_path)
@@ -108,7 +108,7 @@ def test_the_demo_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
 
 def test_the_wheels_embedded_server_runs(installed: Path, tmp_path: Path) -> None:
     program = (
-        "from rq_core import server; server.ensure('d'); print(server.status('d').running);"
+        "from rq_core.embedded import server; server.ensure('d'); print(server.status('d').running);"
         " server.stop('d')"
     )
 

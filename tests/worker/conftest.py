@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from rq_core.app import App
-from rq_core.client import Client
-from rq_core.history import Entry, decode
+from rq_core.app.app import App
+from rq_core.connections.client import Client
+from rq_core.model.events import Entry, decode
 from rq_core.worker import Worker, WorkerOptions
 from tests.support import crew
 from tests.support.servers import engines

@@ -6,9 +6,9 @@ from collections import Counter
 
 from sqlalchemy import select
 
-from rq_core.app import App
-from rq_core.client import Client
-from rq_core.history import decode
+from rq_core.app.app import App
+from rq_core.connections.client import Client
+from rq_core.model.events import decode
 from sql_audit import queries
 from sql_audit.database import Database
 from sql_audit.schema import job_event

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rq_core.client import Client
+from rq_core.connections.client import Client
 from tests.support.live import exact, faults, tasks, wakeups
 from tests.support.live.processes import crew
 from tests.support.live.replay import percentile

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rq_core.app import App
-from rq_core.client import Client
-from rq_core.history import decode
+from rq_core.app.app import App
+from rq_core.connections.client import Client
+from rq_core.model.events import decode
 from tests.support import crew
 from tests.support.crew import worker_process
 from tests.support.servers import RedisServer

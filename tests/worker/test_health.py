@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from rq_core import InvalidOption, health
-from rq_core.app import App
+from rq_core import InvalidOption
+from rq_core.app.app import App
 from rq_core.cli.root import root
-from rq_core.client import Client
+from rq_core.connections.client import Client
+from rq_core.process import health
 from tests.support import crew
 from tests.support.crew import worker_process
 from tests.support.servers import RedisServer, free_port

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from rq_core import App, InvalidOption, InvalidTask
-from rq_core.client import Client
+from rq_core.connections.client import Client
 from rq_core.worker import Worker, WorkerOptions
 from tests.support import crew
 from tests.support.crew import worker_process

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from rq_core import deaths
-from rq_core.app import App
-from rq_core.client import Client
+from rq_core.app import dead_hooks
+from rq_core.app.app import App
+from rq_core.connections.client import Client
 from rq_core.doctor import examine
-from rq_core.plans import Pause, Plan, Send
+from rq_core.protocol.plan import Pause, Plan, Send
 from tests.support import crew
 from tests.support.crew import worker_process
 from tests.support.wait import wait_until, wait_until_async
@@ -29,7 +29,7 @@ async def test_a_hook_is_told_of_each_death_once_and_soon(
     witness: crew.Witness,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(deaths, "LOOK_EVERY", 3600.0)
+    monkeypatch.setattr(dead_hooks, "LOOK_EVERY", 3600.0)
     before = time.time() * 1000
     async with run_worker():
         jobs = [crew.mortal.enqueue("no"), crew.mortal.enqueue("give up")]
@@ -59,11 +59,11 @@ async def test_a_death_in_the_middle_of_a_look_is_told_at_once(
     run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The look had asked already; noticing it was forgotten with the look, and the hook was told seconds later."""
-    monkeypatch.setattr(deaths, "LOOK_EVERY", 3600.0)
-    look = deaths.Teller.look
+    monkeypatch.setattr(dead_hooks, "LOOK_EVERY", 3600.0)
+    look = dead_hooks.Teller.look
     looks = 0
 
-    def slow_look(teller: deaths.Teller) -> Plan[bool]:
+    def slow_look(teller: dead_hooks.Teller) -> Plan[bool]:
         nonlocal looks
         looks += 1
         more = yield from look(teller)
@@ -75,7 +75,7 @@ async def test_a_death_in_the_middle_of_a_look_is_told_at_once(
         return more
 
     handles: list[Any] = []
-    monkeypatch.setattr(deaths.Teller, "look", slow_look)
+    monkeypatch.setattr(dead_hooks.Teller, "look", slow_look)
     async with run_worker() as worker:
         await wait_until_async(lambda: handles and told(witness, handles[0].id), "told")
 
@@ -93,7 +93,7 @@ def test_a_hook_is_told_of_a_poison_job(client: Client, app: App, witness: crew.
 def die_untold(client: Client, how: str = "no", spec: bytes | None = None) -> str:
     """A job dies and no worker is there to tell of it; ``spec`` is what somebody makes of its JSON before."""
     client.handshake("crew")
-    client.run(deaths.Teller(client.operations, "crew", crew.app.tasks).look())
+    client.run(dead_hooks.Teller(client.operations, "crew", crew.app.tasks).look())
     handle = crew.mortal.enqueue(how)
     wait_until(
         lambda: (
@@ -142,9 +142,9 @@ async def test_a_hook_is_told_of_a_job_that_nobody_can_read(
 
 
 def test_many_that_died_together_are_all_told_of(client: Client, app: App) -> None:
-    count = 2 * deaths.DEATHS_MAX + 7
+    count = 2 * dead_hooks.DEATHS_MAX + 7
     client.handshake("crew")
-    client.run(deaths.Teller(client.operations, "crew", crew.app.tasks).look())
+    client.run(dead_hooks.Teller(client.operations, "crew", crew.app.tasks).look())
     client.enqueue([crew.mortal.job(str(n)) for n in range(count)])
     while jobs := client.one(client.operations.claim_call("crew", "w-1", 190)).jobs:
         failed = [(c.id, c.fence, "final", 0, "gave_up", "null") for c in jobs]
@@ -152,14 +152,14 @@ def test_many_that_died_together_are_all_told_of(client: Client, app: App) -> No
 
     wait_until(
         lambda: (
-            client.run(deaths.Teller(client.operations, "crew", crew.app.tasks).look()),
+            client.run(dead_hooks.Teller(client.operations, "crew", crew.app.tasks).look()),
             sum(client.counts("crew").ready.values()) == count,
         )[1],
         "each has a job of its hook",
     )
 
 
-def looked(client: Client, teller: deaths.Teller, ahead_ms: int) -> None:
+def looked(client: Client, teller: dead_hooks.Teller, ahead_ms: int) -> None:
     """A look while Redis' clock is so far ahead of the one with which it dates deaths."""
     plan = teller.look()
     replies: Any = None
@@ -185,9 +185,9 @@ def test_a_death_after_the_clock_went_back_is_told_of(
     """It is older than the mark, so it looks as if it had been told of."""
     clock = iter([0.0, 0.0, elapsed, elapsed])
 
-    def teller() -> deaths.Teller:
+    def teller() -> dead_hooks.Teller:
         tasks = crew.app.tasks
-        return deaths.Teller(client.operations, "crew", tasks, clock=lambda: next(clock))
+        return dead_hooks.Teller(client.operations, "crew", tasks, clock=lambda: next(clock))
 
     client.handshake("crew")
     before = teller()

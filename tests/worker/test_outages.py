@@ -14,10 +14,10 @@ import pytest
 import redis
 
 from rq_core import App, Cap, current_job
-from rq_core.client import Client
+from rq_core.connections.client import Client
+from rq_core.connections.wire import AsyncPoolWire, Meanwhile
 from rq_core.errors import ServerUnavailable, ServerUnsuitable
-from rq_core.plans import Lost, Patience, Unsent
-from rq_core.wire import AsyncPoolWire, Meanwhile
+from rq_core.protocol.plan import Lost, Patience, Unsent
 from rq_core.worker import Worker, WorkerOptions
 from tests.support import crew, outages
 from tests.support.servers import RedisServer, engines
@@ -379,7 +379,9 @@ def forgetful(start_redis: Callable[..., RedisServer]) -> Iterator[Forgetful]:
 
 def _said(caplog: pytest.LogCaptureFixture, words: str) -> int:
     """How often workers said that, but for their heartbeats, which go on trying."""
-    return sum(words in r.getMessage() for r in caplog.records if r.name != "rq_core.lease")
+    return sum(
+        words in r.getMessage() for r in caplog.records if r.name != "rq_core.worker.heartbeat"
+    )
 
 
 @pytest.mark.parametrize("reportable", [True, False])

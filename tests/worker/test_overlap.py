@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from rq_core import GiveUp, functions, watcher
-from rq_core.app import App
-from rq_core.job import Claim
-from rq_core.wire import AsyncPoolWire, Meanwhile
-from rq_core.worker import Worker, WorkerOptions
+from rq_core import GiveUp
+from rq_core.app.app import App
+from rq_core.connections.wire import AsyncPoolWire, Meanwhile
+from rq_core.model.job import Claim
+from rq_core.scripts import functions
+from rq_core.worker import Worker, WorkerOptions, wakeups
 from tests.support.wait import wait_until_async
 
 
@@ -133,7 +134,7 @@ async def test_what_an_idle_worker_gives_back_is_reported_at_once(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That it could not be begun was forgotten, and told with whatever the worker did next: after seconds of idling."""
-    monkeypatch.setattr(watcher, "LOOK_MAX", 3600.0)
+    monkeypatch.setattr(wakeups, "LOOK_MAX", 3600.0)
     app.queue("q", lease=3600.0)
 
     @app.task(queue="q")

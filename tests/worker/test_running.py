@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 
-from rq_core import executor
-from rq_core.aio import AsyncClient
-from rq_core.app import App
-from rq_core.client import Client
+from rq_core.app.app import App
+from rq_core.app.retry import RetryPolicy
+from rq_core.connections.async_client import AsyncClient
+from rq_core.connections.client import Client
 from rq_core.errors import InvalidOption, LeaseLost
-from rq_core.lease import LeaseKeeper
-from rq_core.operations import Operations
-from rq_core.retry import RetryPolicy
-from rq_core.worker import Worker, WorkerOptions, handlers
+from rq_core.protocol.operations import Operations
+from rq_core.worker import Worker, WorkerOptions, executor, handlers
+from rq_core.worker.heartbeat import LeaseKeeper
 from tests.support import crew
 from tests.support.wait import wait_until, wait_until_async
 from tests.worker.conftest import RunWorker, event_types, events
@@ -398,8 +397,8 @@ async def test_a_worker_claims_no_more_than_it_can_start(
 
 def test_a_worker_reports_and_claims_in_one_round_trip(client: Client) -> None:
     """Group commit: however many jobs finished, a turn is one pipeline of one command per kind."""
-    from rq_core.job import Claim
-    from rq_core.settlement import Settlement, calls_of
+    from rq_core.model.job import Claim
+    from rq_core.worker.settlement import Settlement, calls_of
 
     claims = [Claim("crew", f"j{n}", "1-1", 1, 0, 0, "{}") for n in range(100)]
     verdicts = ["complete", "retry", "rollback", "final"]

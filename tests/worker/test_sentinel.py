@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from rq_core import App
-from rq_core.aio import AsyncClient
-from rq_core.client import Client
+from rq_core.connections.async_client import AsyncClient
+from rq_core.connections.client import Client
+from rq_core.connections.wire import AsyncPoolWire, PoolWire
 from rq_core.errors import ServerUnavailable, ServerUnsuitable
-from rq_core.history import decode
-from rq_core.plans import Patience, ReplyError
-from rq_core.wire import AsyncPoolWire, PoolWire
+from rq_core.model.events import decode
+from rq_core.protocol.plan import Patience, ReplyError
 from sql_audit import migrate
 from sql_audit.database import Database
 from sql_audit.errors import AuditEmpty

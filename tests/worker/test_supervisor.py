@@ -13,9 +13,9 @@ from collections import Counter
 import psutil
 import pytest
 
-from rq_core import lease_table
-from rq_core.app import App
-from rq_core.client import Client
+from rq_core.app.app import App
+from rq_core.connections.client import Client
+from rq_core.worker import lease_table
 from tests.support import crew
 from tests.support.crew import worker_process
 from tests.support.wait import wait_until

@@ -37,8 +37,8 @@ class Recorder:
 
     def commands(self, count: int) -> list[list[Any]]:
         from rq_core import App
-        from rq_core.client import Client
-        from rq_core.wire import Meanwhile, PoolWire
+        from rq_core.connections.client import Client
+        from rq_core.connections.wire import Meanwhile, PoolWire
 
         recorder = self
 

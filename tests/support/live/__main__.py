@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from rq_core.client import Client
+from rq_core.connections.client import Client
 from tests.support.live import changes as live_changes
 from tests.support.live import exact as live_exact
 from tests.support.live import faults as live_faults

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rq_core.answers import Claimed
-from rq_core.client import Client
-from rq_core.job import NewJob, profile
-from rq_core.keys import queue_keys
-from rq_core.machine import Priority
-from rq_core.scopes import lane_name
+from rq_core.connections.client import Client
+from rq_core.model.job import NewJob, profile
+from rq_core.model.keys import queue_keys
+from rq_core.model.machine import Priority
+from rq_core.model.scopes import lane_name
+from rq_core.protocol.answers import Claimed
 from tests.support.servers import RedisServer
 
 QUEUE = "many"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rq_core.client import Client
+from rq_core.connections.client import Client
 from tests.support.live import tasks
 from tests.support.live.processes import Crew, peaks
 from tests.support.live.replay import Follower, percentile

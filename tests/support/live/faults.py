@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rq_core.client import Client
+from rq_core.connections.client import Client
 from tests.support.lanes import CLAIMED, holders_of, lane_problems
 from tests.support.live import tasks
 from tests.support.live.processes import Crew, crew

@@ -7,9 +7,9 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from rq_core.job import NewJob
-from rq_core.operations import ENQUEUE_CHUNK
-from rq_core.scripts import script
+from rq_core.model.job import NewJob
+from rq_core.protocol.operations import ENQUEUE_CHUNK
+from rq_core.scripts.assemble import script
 from tests.support.seed import Seed
 from tests.support.servers import RedisServer
 from tests.support.tally import Tally, calls_of

@@ -9,10 +9,10 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rq_core.client import Client
-from rq_core.history import Entry, JobRecord, decode, fold
-from rq_core.machine import CLAIMED_STATES, Event, State
-from rq_core.scopes import Limit, family_of, scopes_of
+from rq_core.connections.client import Client
+from rq_core.model.events import Entry, JobRecord, decode, fold
+from rq_core.model.machine import CLAIMED_STATES, Event, State
+from rq_core.model.scopes import Limit, family_of, scopes_of
 
 READ = 5_000
 

@@ -11,7 +11,8 @@ import os
 import time
 from typing import Final
 
-from rq_core import App, Cap, Task, current_job, watcher
+from rq_core import App, Cap, Task, current_job
+from rq_core.worker import wakeups
 
 WITNESS: Final = "RQ_CORE_TEST_WITNESS"
 QUEUE_LEASE: Final = "RQ_CORE_TEST_LEASE"
@@ -20,7 +21,7 @@ NUMBERS: Final = (1, 2, 3, 10)
 KEYS: Final = ("x", "y", "z")
 KINDS: Final = ("task", "key", "queue", "all")
 
-watcher.LOOK_MAX = LONG_LEASE_S  # type: ignore[misc]
+wakeups.LOOK_MAX = LONG_LEASE_S  # type: ignore[misc]
 lease = float(os.environ.get(QUEUE_LEASE, LONG_LEASE_S))
 
 app = App()

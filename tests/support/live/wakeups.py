@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from rq_core.client import Client
-from rq_core.keys import queue_keys
+from rq_core.connections.client import Client
+from rq_core.model.keys import queue_keys
 from tests.support.live import tasks
 from tests.support.live.replay import Follower, Replay
 

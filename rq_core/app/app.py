@@ -1,0 +1,610 @@
+"""The app: a program's tasks, its server, and the settings of its queues.
+
+    app = App()
+
+    @app.task(queue="mail")
+    def send(tenant: str, to: str) -> None: ...
+
+    send.enqueue(tenant="acme", to="a@b.c")
+
+Making an app, and defining tasks on it, connects to nothing and reads nothing but the environment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sequence
+from types import MappingProxyType, TracebackType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Literal,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    Unpack,
+    overload,
+)
+
+from rq_core.app.by_name import Draft
+from rq_core.app.caps import Cap, Rate
+from rq_core.app.clients import Connections
+from rq_core.app.declared import Declared
+from rq_core.app.handle import JobHandle, handle_of
+from rq_core.app.options import (
+    TIMEOUT_MIN,
+    EnqueueOptions,
+    JobOptions,
+    PriorityName,
+    spelling_out_options,
+)
+from rq_core.app.redaction import Redact, redactor_of
+from rq_core.app.registration import check_isolation, make_task
+from rq_core.app.retry import RetryPolicy
+from rq_core.app.task import AsyncTask, Isolation, Task
+from rq_core.errors import InvalidOption, PayloadTooLarge
+from rq_core.model.durations import Duration, ms_of, seconds_of
+from rq_core.model.ids import JobIds
+from rq_core.model.job import NewJob, Profile
+from rq_core.model.keys import DEFAULT_PREFIX, check_name
+from rq_core.model.machine import DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, Priority
+from rq_core.model.scopes import Limit, ScopeStatus
+from rq_core.model.settings import AUDIT_PAYLOADS, SETTINGS
+
+if TYPE_CHECKING:
+    from rq_core.app.dead_hooks import Hook
+    from rq_core.connections.async_client import AsyncClient
+    from rq_core.connections.client import Client
+    from rq_core.protocol.answers import Accepted, CapChange
+    from rq_core.protocol.operations import Operations
+    from rq_core.protocol.plan import Patience, Plan
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+REDIS_URL_VARIABLE: Final = "RQ_CORE_REDIS_URL"
+AUDIT_URL_VARIABLE: Final = "RQ_CORE_AUDIT_URL"
+DEFAULT_REDIS_URL: Final = "redis://localhost:6379/0"
+DEFAULT_QUEUE: Final = "default"
+MAX_PAYLOAD: Final = 1024 * 1024
+"""Bytes of a job's arguments as JSON."""
+
+_ASYNC_CHUNK: Final = 1_000
+
+
+AuditPayload = Literal["digest", "full"]
+"""What the log keeps of a job's arguments."""
+
+
+def _spec_max(audit_payload: str) -> int:
+    """Up to how many bytes of a job its event keeps. Raises InvalidOption."""
+    if audit_payload not in AUDIT_PAYLOADS:
+        raise InvalidOption(
+            option="audit_payload",
+            value=audit_payload,
+            must=f"must be one of {', '.join(AUDIT_PAYLOADS)}",
+        )
+    return AUDIT_PAYLOADS[audit_payload]
+
+
+class TaskDecorator(Protocol):
+    """What ``app.task(...)`` returns: it makes a task of a function."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+class App:
+    """A set of tasks and where their jobs go. Threads may share one.
+
+    ``redis`` is redis://, rediss://, unix://, embedded:// or redis+sentinel://HOST:PORT,…/SERVICE,
+    by default RQ_CORE_REDIS_URL, else
+    redis://localhost:6379/0. ``audit`` is the SQLAlchemy URL of the audit database, by default
+    RQ_CORE_AUDIT_URL, else none. ``max_payload`` is in bytes. ``ids`` makes job ids. ``redact`` is a
+    function, or its import path, through which everything passes that an error says before it is
+    kept or logged (:mod:`rq_core.app.redaction`). ``audit_payload`` "full" keeps the arguments of this
+    app's jobs in the audit log, up to 64 KiB a job, as they are: no redactor sees them. Then jobs
+    that Redis lost can be put back (``rq-core audit restore``). "digest", the default, keeps them
+    out of SQL. Raises InvalidName or InvalidOption.
+    """
+
+    def __init__(
+        self,
+        redis: str | None = None,
+        audit: str | None = None,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        max_payload: int = MAX_PAYLOAD,
+        patience: Patience | None = None,
+        ids: Callable[[], str] | None = None,
+        connections: Connections | None = None,
+        redact: Redact | str | None = None,
+        audit_payload: AuditPayload = "digest",
+    ) -> None:
+        self.redis_url = redis or os.environ.get(REDIS_URL_VARIABLE) or DEFAULT_REDIS_URL
+        self.audit_url = audit or os.environ.get(AUDIT_URL_VARIABLE) or None
+        self.prefix = check_name("prefix", prefix)
+        if type(max_payload) is not int or max_payload < 2:
+            raise InvalidOption(
+                option="max_payload", value=max_payload, must="must be a number of bytes, 2 or more"
+            )
+        self.max_payload = max_payload
+        self.connections = connections or Connections(
+            self.redis_url, prefix=prefix, patience=patience
+        )
+        self._make_id = ids or JobIds()
+        self.redact = redact
+        self._tasks: dict[str, Task[..., Any]] = {}
+        self._spec_max = _spec_max(audit_payload)
+        self._spec_max_of: dict[str, int] = {}
+        """Of queues that say otherwise."""
+        self._settings: dict[str, dict[str, int]] = {}
+        self.declared = Declared()
+        """What the code says of caps, rates and fairness."""
+
+    @property
+    def redactor(self) -> Redact | None:
+        """The function that ``redact`` means. Raises InvalidOption if there is no such function."""
+        return redactor_of(self.redact)
+
+    # Tasks.
+
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        /,
+        *,
+        queue: str = ...,
+        name: str | None = ...,
+        retry: RetryPolicy | None = ...,
+        timeout: Duration | None = ...,
+        priority: Priority | PriorityName = ...,
+        max_losses: int = ...,
+        caps: Sequence[Cap | Rate] = ...,
+        isolation: Isolation | None = ...,
+        max_memory: int | None = ...,
+        on_dead: Hook | None = ...,
+    ) -> TaskDecorator: ...
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        queue: str = DEFAULT_QUEUE,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+        priority: Priority | PriorityName = DEFAULT_PRIORITY,
+        max_losses: int = DEFAULT_MAX_LOSSES,
+        caps: Sequence[Cap | Rate] = (),
+        isolation: Isolation | None = None,
+        max_memory: int | None = None,
+        on_dead: Hook | None = None,
+    ) -> Any:
+        """Make a task of a function: ``@app.task`` or ``@app.task(queue="mail", …)``.
+
+        ``name`` is by default the function's own. ``timeout`` (seconds or timedelta) is that of one
+        attempt; None leaves it to the worker. ``max_losses`` is after how many lost workers a job
+        is taken for poison and dies. ``caps`` are Caps and Rates; a claim takes a place in each of
+        them, or none. With ``isolation="process"`` workers run it in a process of its own, which is
+        killed at its timeout and may crash without harm; ``max_memory`` (bytes) is all that this process
+        may have. ``on_dead`` is called, as a job of its own, with a DeadJob when a job of this task has
+        died, however that came; at least once. Raises InvalidTask, InvalidName or InvalidOption.
+        """
+        if function is not None and not callable(function):
+            raise InvalidOption(
+                option="function", value=function, must="must be a function: options go by name"
+            )
+        policy = retry or RetryPolicy()
+        options = JobOptions(
+            queue=queue,
+            priority=priority,
+            max_attempts=policy.max_attempts,
+            max_losses=max_losses,
+        )
+        seconds = None if timeout is None else seconds_of("timeout", timeout, minimum=TIMEOUT_MIN)
+        check_isolation(isolation, max_memory)
+
+        def decorate(function: Callable[..., Any], /) -> Task[..., Any]:
+            task = make_task(
+                self,
+                function,
+                name,
+                options,
+                retry=policy,
+                timeout=seconds,
+                caps=caps,
+                isolation=isolation,
+                max_memory=max_memory,
+            )
+            self._tasks[task.name] = task
+            if on_dead is not None:
+                # Most apps have no hooks, and what tells of deaths needs OpenSSL.
+                from rq_core.app.dead_hooks import handler_of, hook_name
+
+                hook = hook_name(task.name)
+                self._tasks[hook] = make_task(
+                    self, handler_of(on_dead), hook, JobOptions(queue=queue), retry=RetryPolicy()
+                )
+            return task
+
+        return decorate if function is None else decorate(function)
+
+    @property
+    def tasks(self) -> Mapping[str, Task[..., Any]]:
+        """The tasks by name."""
+        return MappingProxyType(self._tasks)
+
+    def check(self) -> None:
+        """Resolve the annotations of all tasks now.
+
+        Raises InvalidTask, or InvalidOption for a redactor that is not there. A worker does so
+        before it claims.
+        """
+        self.redactor  # noqa: B018 - it is looked up on access
+        for task in self._tasks.values():
+            task.arguments.check()
+            if task.isolation is not None:
+                from rq_core.worker.isolation import place_of
+
+                place_of(task)
+
+    # Producers.
+
+    def new_job(
+        self, profile: Profile, options: JobOptions, args_json: str, lane: str = "", full: str = ""
+    ) -> NewJob:
+        """Put a job together. Raises PayloadTooLarge."""
+        # Most are far below the limit; four bytes is the most that a character takes.
+        if len(args_json) * 4 > self.max_payload:
+            size = len(args_json.encode())
+            if size > self.max_payload:
+                raise PayloadTooLarge(task=profile.task, size=size, limit=self.max_payload)
+        job_id = options.id
+        if job_id is None:
+            job_id = self._make_id()
+        queue = options.queue
+        spec_max = self._spec_max
+        if self._spec_max_of:
+            spec_max = self._spec_max_of.get(queue, spec_max)
+        return NewJob(job_id, queue, profile, args_json, options.delay_ms, lane, full, spec_max)
+
+    def handle(self, job: NewJob, accepted: Accepted | None = None) -> JobHandle[Any]:
+        """Return the handle of a job of this app. Raises ScopeFull if it was rejected."""
+        return handle_of(self, job, accepted)
+
+    def handle_by_id(self, queue: str, job_id: str) -> JobHandle[Any]:
+        """Return the handle of a job whose id was kept. Nothing is asked: its state says whether there is such a job.
+
+        Raises InvalidName.
+        """
+        return JobHandle(self, id=check_name("job", job_id), queue=check_name("queue", queue))
+
+    @spelling_out_options
+    def job(
+        self,
+        queue: str,
+        task: str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        keys: Mapping[str, str] | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> NewJob:
+        """Return a job for enqueue_many, by the task's name; its code need not be here.
+
+        If this app has the task, its options are the defaults and the arguments are validated here,
+        else by the worker; then its caps are those that workers have registered in the queue, which
+        is asked for them every few seconds (in an event loop use job_async). ``keys`` are the keys,
+        by the caps' names, that the task takes from functions. Raises InvalidName, InvalidOption,
+        InvalidTask, ArgumentsInvalid, KeyNeeded, PayloadTooLarge, and what reading the queue does.
+        """
+        draft = Draft(self, queue, task, args, options)
+        if draft.placing is None:
+            draft.read(self.client.policy(queue, task))
+        return draft.job(keys)
+
+    @spelling_out_options
+    async def job_async(
+        self,
+        queue: str,
+        task: str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        keys: Mapping[str, str] | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> NewJob:
+        """See job."""
+        draft = Draft(self, queue, task, args, options)
+        if draft.placing is None:
+            draft.read(await self.async_client().policy(queue, task))
+        return draft.job(keys)
+
+    @spelling_out_options
+    def enqueue(
+        self,
+        queue: str,
+        task: str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        keys: Mapping[str, str] | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> JobHandle[Any]:
+        """Enqueue by the task's name.
+
+        Its code need not be here. See job, and Task.enqueue for what is raised.
+        """
+        job = self.job(queue, task, args, keys=keys, **options)
+        return self.handle(job, self.client.enqueue_one(job))
+
+    @spelling_out_options
+    async def enqueue_async(
+        self,
+        queue: str,
+        task: str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        keys: Mapping[str, str] | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> JobHandle[Any]:
+        """See enqueue."""
+        job = await self.job_async(queue, task, args, keys=keys, **options)
+        return self.handle(job, await self.async_client().enqueue_one(job))
+
+    def enqueue_many(self, jobs: Iterable[NewJob]) -> Accepted:
+        """Enqueue jobs of one or more queues, in chunks: each is accepted whole or not at all.
+
+        ``jobs`` may be a generator; while a chunk is on its way it is asked for those of the next.
+        What stops it half-way carries what was accepted before in ``accepted``. Raises as
+        Task.enqueue does.
+        """
+        return self.client.enqueue(jobs)
+
+    async def enqueue_many_async(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> Accepted:
+        """See enqueue_many. Takes asynchronous generators too."""
+        client = self.async_client()
+        if not isinstance(jobs, AsyncIterable):
+            return await client.enqueue(jobs)
+        from rq_core.protocol.answers import Accepted, tell_accepted
+
+        parts: list[Accepted] = []
+        chunk: list[NewJob] = []
+
+        async def send() -> None:
+            try:
+                parts.append(await client.enqueue(chunk))
+            except Exception as error:
+                parts.append(getattr(error, "accepted", Accepted(())))
+                raise
+            finally:
+                chunk.clear()
+
+        try:
+            async for job in jobs:
+                chunk.append(job)
+                if len(chunk) == _ASYNC_CHUNK:
+                    await send()
+            await send()
+        except Exception as error:
+            tell_accepted(error, parts)
+            raise
+        return Accepted.sum(parts)
+
+    # Queues.
+
+    def queue(
+        self,
+        name: str,
+        *,
+        lease: Duration | None = None,
+        dead_retention: Duration | None = None,
+        cap: int | None = None,
+        fair: str | Literal[False] | None = None,
+        weights: Mapping[str, int] | None = None,
+        audit_payload: AuditPayload | None = None,
+    ) -> None:
+        """Declare a queue's settings. A worker applies them when it starts; so does apply_settings.
+
+        ``lease`` is how long a claim is in force unless its worker extends it, ``dead_retention``
+        how long dead jobs are kept in Redis; both in seconds, or timedeltas. ``cap`` is how many of
+        its jobs may be claimed at once. ``fair`` names the argument whose values share the queue:
+        among jobs of one priority each is served in turn, in proportion to its weight (1, if
+        ``weights`` does not have it), however many jobs the others have waiting; False ends that.
+        ``audit_payload`` is App's, for the jobs that this app enqueues here; it takes effect at once.
+        What is None stays as it is. Raises InvalidName, InvalidOption.
+        """
+        changes: dict[str, int] = {}
+        spec_max = None if audit_payload is None else _spec_max(audit_payload)
+        for field, option, value in (
+            ("lease_ms", "lease", lease),
+            ("dead_retention_ms", "dead_retention", dead_retention),
+        ):
+            if value is not None:
+                minimum = SETTINGS[field].minimum / 1000
+                changes[field] = ms_of(option, value, minimum=minimum)
+        given: object = fair
+        if given is not None and given is not False:
+            if not isinstance(given, str) or not given.isidentifier():
+                raise InvalidOption(
+                    option="fair", value=fair, must="must be the name of an argument, or False"
+                )
+            changes["fair"] = 1
+        elif given is False:
+            changes["fair"] = 0
+        check_name("queue", name)
+        self.declared.set_queue(name, cap, "" if fair is False else fair, weights)
+        self._settings.setdefault(name, {}).update(changes)
+        if spec_max is not None:
+            self._spec_max_of[name] = spec_max
+
+    @property
+    def settings(self) -> Mapping[str, Mapping[str, int]]:
+        """The declared settings by queue, as Client.configure takes them."""
+        return MappingProxyType(self._settings)
+
+    def declaration(self, operations: Operations, *queues: str) -> Plan[list[str]]:
+        """The plan that tells a server what the code declares: settings, limits, and tasks' policies.
+
+        Those of ``queues``, and of all queues that have settings. Returns what the server does not
+        take, as sentences.
+        """
+        from rq_core.protocol.limits import DECLARED_WHY, declare
+
+        refused: list[str] = []
+        for queue in dict.fromkeys((*self._settings, *queues)):
+            if self._settings.get(queue):
+                yield from operations.configure(queue, self._settings[queue], why=DECLARED_WHY)
+            limits = self.declared.limits(queue)
+            policies = self.declared.policies(queue)
+            refused += map(str, (yield from declare(operations, queue, limits, policies)))
+        return refused
+
+    def apply_settings(self) -> None:
+        """Write what the code declares of queues and caps to the server, as a worker does when it starts.
+
+        Raises ServerUnavailable, ServerUnsuitable.
+        """
+        client = self.client
+        client.run(self.declaration(client.operations, *self.declared.queues))
+
+    async def apply_settings_async(self) -> None:
+        """See apply_settings."""
+        client = self.async_client()
+        await client.run(self.declaration(client.operations, *self.declared.queues))
+
+    # Caps.
+
+    def set_cap(
+        self,
+        queue: str,
+        scope: str,
+        limit: int | Limit | Literal["code"] | None,
+        *,
+        reason: str = "",
+        by: str | None = None,
+        version: int | None = None,
+    ) -> CapChange:
+        """Change a limit while everything runs; every worker follows at once.
+
+        ``scope`` is queue, task=NAME, a family of keys (send.tenant, or the cap's name: the limit of
+        each key), or one key (tenant=acme). 0 stops it, None lifts the cap. Lowering ends no claim.
+        "code" gives it back to what code declares, and a key for which code says nothing to its
+        family. A number for a rate is per its own window. ``version`` makes it fail with CapConflict if the
+        limit has another version by now; without it, the last change holds. Raises InvalidOption,
+        UnknownScope, NothingDeclared.
+        """
+        client = self.client
+        return client.run(
+            self._change_of(client.operations, queue, scope, limit, reason, by, version)
+        )
+
+    async def set_cap_async(
+        self,
+        queue: str,
+        scope: str,
+        limit: int | Limit | Literal["code"] | None,
+        *,
+        reason: str = "",
+        by: str | None = None,
+        version: int | None = None,
+    ) -> CapChange:
+        """See set_cap."""
+        client = self.async_client()
+        return await client.run(
+            self._change_of(client.operations, queue, scope, limit, reason, by, version)
+        )
+
+    def _change_of(
+        self,
+        operations: Operations,
+        queue: str,
+        scope: str,
+        limit: int | Limit | Literal["code"] | None,
+        reason: str,
+        by: str | None,
+        version: int | None,
+    ) -> Plan[CapChange]:
+        from rq_core.protocol.limits import change
+
+        declared = self.declared.families(queue)
+        return change(
+            operations,
+            queue,
+            scope,
+            limit,
+            declared=declared,
+            version=version,
+            by=by,
+            why=reason,
+        )
+
+    def caps(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
+        """Return how the scopes of a queue stand: those that have limits, then keys in use, at most ``limit``."""
+        from rq_core.protocol.inspect import caps
+
+        client = self.client
+        return client.run(caps(client.operations, queue, limit))
+
+    async def caps_async(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
+        """See caps."""
+        from rq_core.protocol.inspect import caps
+
+        client = self.async_client()
+        return await client.run(caps(client.operations, queue, limit))
+
+    # Connections.
+
+    def connect_to(self, redis: str | None = None, *, prefix: str | None = None) -> None:
+        """Use another server or prefix from now on, as the command line does; call it before anything is sent."""
+        self.connections.close()
+        self.redis_url = redis or self.redis_url
+        self.prefix = check_name("prefix", prefix or self.prefix)
+        self.connections = Connections(
+            self.redis_url, prefix=self.prefix, patience=self.connections.patience
+        )
+
+    @property
+    def client(self) -> Client:
+        """The synchronous client, made on first use."""
+        return self.connections.client
+
+    def async_client(self) -> AsyncClient:
+        """Return the running event loop's client, made on first use."""
+        return self.connections.async_client()
+
+    def close(self) -> None:
+        """Close the synchronous client's connections. The app can be used again."""
+        self.connections.close()
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop's client and of the synchronous one."""
+        await self.connections.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()

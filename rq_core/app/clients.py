@@ -1,0 +1,86 @@
+"""An app's clients: one synchronous, one per event loop, each made when it is first needed.
+
+The client modules (and with them redis-py) are imported only then, so that importing tasks stays
+cheap.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from rq_core.app.placing import PolicyCache
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from rq_core.connections.async_client import AsyncClient
+    from rq_core.connections.client import Client
+    from rq_core.protocol.plan import Patience
+
+
+class Connections:
+    """Makes and keeps the clients of one server. Threads may share it."""
+
+    def __init__(self, url: str, *, prefix: str, patience: Patience | None = None) -> None:
+        self.url = url
+        self.prefix = prefix
+        self.patience = patience
+        self.policies = PolicyCache()
+        """Of tasks whose code is not here, as the queues' workers registered them."""
+        self._lock = threading.Lock()
+        self._client: Client | None = None
+        self._async_clients: dict[asyncio.AbstractEventLoop, AsyncClient] = {}
+
+    def make_client(self) -> Client:
+        """Make a client; nothing is sent yet."""
+        from rq_core.connections.client import Client
+
+        return Client(self.url, prefix=self.prefix, patience=self.patience)
+
+    def make_async_client(self) -> AsyncClient:
+        """Make a client for the running event loop; nothing is sent yet."""
+        from rq_core.connections.async_client import AsyncClient
+
+        return AsyncClient(self.url, prefix=self.prefix, patience=self.patience)
+
+    @property
+    def client(self) -> Client:
+        """The synchronous client."""
+        if self._client is None:
+            with self._lock:
+                if self._client is None:
+                    self._client = self.make_client()
+        return self._client
+
+    def async_client(self) -> AsyncClient:
+        """Return the running event loop's client.
+
+        Raises RuntimeError if no loop runs in this thread.
+        """
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        found = self._async_clients.get(loop)
+        if found is None:
+            with self._lock:
+                # A loop that is closed took its connections with it.
+                for other in [other for other in self._async_clients if other.is_closed()]:
+                    del self._async_clients[other]
+                found = self._async_clients[loop] = self.make_async_client()
+        return found
+
+    def close(self) -> None:
+        """Close the synchronous client. A later use makes a new one."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    async def aclose(self) -> None:
+        """Close the running event loop's client, and the synchronous one."""
+        import asyncio
+
+        found = self._async_clients.pop(asyncio.get_running_loop(), None)
+        if found is not None:
+            await found.close()
+        self.close()

@@ -1,0 +1,129 @@
+"""The job that is running here: what its handler may know of it, and when it should stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final
+
+from rq_core.errors import HandlerSignal, NoCurrentJob
+from rq_core.model.job import Claim
+
+_current: Final[ContextVar[JobContext | None]] = ContextVar("rq_core_current_job", default=None)
+
+
+_making: Final = threading.Lock()
+
+
+class JobContext:
+    """One claim of a job, as its handler sees it. The worker makes it; its facts do not change.
+
+    ``claim`` is 1 for the job's first claim; ``failures`` and ``losses`` are those before this
+    claim.
+    """
+
+    __slots__ = (
+        "_signal", "_stop", "claim", "failures", "fence", "id", "losses", "queue", "task", "worker",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        id: str,  # noqa: A002 - the name that it has everywhere else
+        queue: str,
+        task: str,
+        claim: int,
+        failures: int,
+        losses: int,
+        fence: str,
+        worker: str,
+    ) -> None:
+        self.id = id
+        self.queue = queue
+        self.task = task
+        self.claim = claim
+        self.failures = failures
+        self.losses = losses
+        self.fence = fence
+        self.worker = worker
+        self._stop: threading.Event | None = None
+        """Made for the first who waits for it: most handlers never do, and it costs more than all the rest."""
+        self._signal: HandlerSignal | None = None
+
+    @classmethod
+    def of_claim(cls, claim: Claim, task: str, worker: str) -> JobContext:
+        """The context of a claim's handler."""
+        return cls(
+            id=claim.id,
+            queue=claim.queue,
+            task=task,
+            claim=claim.number,
+            failures=claim.failures,
+            losses=claim.losses,
+            fence=claim.fence,
+            worker=worker,
+        )
+
+    def __repr__(self) -> str:
+        return f"<job {self.id} of {self.task} in {self.queue}, claim {self.claim}>"
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether to stop: the job was cancelled, has timed out, or its claim is lost."""
+        return self._signal is not None
+
+    def raise_if_cancelled(self) -> None:
+        """Raise JobCancelled, HandlerTimeout or LeaseLost if the handler should stop.
+
+        For ``def`` handlers, which nobody can interrupt; ``async def`` ones are cancelled where
+        they await.
+        """
+        if self._signal is not None:
+            raise self._signal
+
+    def wait_cancelled(self, seconds: float) -> bool:
+        """Sleep, but wake as soon as the handler should stop. Returns ``cancelled``."""
+        if self._stop is None:
+            with _making:
+                if self._stop is None:
+                    self._stop = threading.Event()
+        # Looked at after the event is there: who tells, tells first and looks for an event then.
+        return self._signal is not None or self._stop.wait(seconds)
+
+    def tell(self, signal: HandlerSignal) -> None:
+        """Tell the handler to stop, and why.
+
+        The first reason stays. Called by the worker, from any thread.
+        """
+        if self._signal is None:
+            self._signal = signal
+            if self._stop is not None:
+                self._stop.set()
+
+
+def current_job() -> JobContext:
+    """Return the job that is running here, in its thread or asyncio task.
+
+    Raises NoCurrentJob outside a handler.
+    """
+    context = _current.get()
+    if context is None:
+        raise NoCurrentJob
+    return context
+
+
+def enter(context: JobContext | None) -> None:
+    """Make ``context`` the current job for good, where nobody else shares these context variables."""
+    _current.set(context)
+
+
+@contextmanager
+def running(context: JobContext) -> Iterator[JobContext]:
+    """Make ``context`` the current job of the block, and of tasks started in it."""
+    token = _current.set(context)
+    try:
+        yield context
+    finally:
+        _current.reset(token)

@@ -1,0 +1,147 @@
+"""What a producer holds of a job that it enqueued."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from rq_core.errors import AuditNotConfigured, ScopeFull
+from rq_core.model.machine import Event
+
+if TYPE_CHECKING:
+    from rq_core.app.app import App
+    from rq_core.model.job import NewJob
+    from rq_core.protocol.answers import Accepted
+
+R_co = TypeVar("R_co", covariant=True)
+"""What the task's function returns."""
+
+GONE: Final = "gone"
+"""The state of a job that neither Redis nor, if there is one, the audit database can tell of."""
+
+READERS: Final = "rq_core.history"
+"""Entry points by which another package (sql_audit) reads history for rq_core, which imports none."""
+
+_ENDS: Final = frozenset({Event.SUCCEEDED, Event.CANCELLED, Event.PRUNED, Event.REMOVED})
+"""Events after which a job is no longer in Redis. As states, SQL's, they are called the same."""
+
+
+class JobHandle(Generic[R_co]):
+    """One job, as its producer sees it. It holds names only; every method asks anew.
+
+    ``duplicate`` is True if a job of this id was live already: then that one stands, and this call
+    changed nothing. ``discarded`` is True if the job was dropped, since a scope was full and its cap
+    says discard. ``task`` is its task's name, None for a handle that was made from an id.
+    """
+
+    __slots__ = ("_app", "discarded", "duplicate", "id", "queue", "task")
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        id: str,  # noqa: A002 - the name that it has everywhere else
+        queue: str,
+        task: str | None = None,
+        duplicate: bool = False,
+        discarded: bool = False,
+    ) -> None:
+        self._app = app
+        self.id = id
+        self.queue = queue
+        self.task = task
+        self.duplicate = duplicate
+        self.discarded = discarded
+
+    def __repr__(self) -> str:
+        note = ", duplicate" if self.duplicate else ", discarded" if self.discarded else ""
+        task = f" of {self.task}" if self.task is not None else ""
+        return f"<job {self.id}{task} in {self.queue}{note}>"
+
+    def state(self) -> str:
+        """Return the word for where the job stands.
+
+        It is scheduled, ready, running, cancelling or dead, as Redis has it; succeeded, cancelled,
+        pruned or removed, as SQL has it if an audit database is set; else ``gone``.
+
+        For a moment after a job's end the mirror may not have it yet; it is ``gone`` then, too.
+        """
+        found = self._app.client.job(self.id, [self.queue])
+        if found is not None:
+            return str(found.state)
+        return GONE if self._app.audit_url is None else _end_of(self.history())
+
+    async def state_async(self) -> str:
+        """See state."""
+        found = await self._app.async_client().job(self.id, [self.queue])
+        if found is not None:
+            return str(found.state)
+        return GONE if self._app.audit_url is None else _end_of(await self.history_async())
+
+    def cancel(self, *, why: str = "") -> str:
+        """Cancel the job.
+
+        Returns cancelled, cancelling (it runs, and was asked to stop), dead, or gone.
+        """
+        return self._app.client.cancel(self.queue, [self.id], why=why)[self.id]
+
+    async def cancel_async(self, *, why: str = "") -> str:
+        """See cancel."""
+        outcomes = await self._app.async_client().cancel(self.queue, [self.id], why=why)
+        return outcomes[self.id]
+
+    def history(self) -> list[Any]:
+        """Return the job's events from SQL, oldest first.
+
+        Each has at least its ``type``, a word of machine.Event. The list is empty while the mirror has not
+        come to the job yet, and for ever once a prune has taken it out of the log: ``rq-core audit history ID``
+        says up to when the log was cut. Raises AuditNotConfigured if no audit database is set.
+        """
+        if self._app.audit_url is None:
+            raise AuditNotConfigured
+        return _history_reader()(self._app.audit_url, self.id, self.queue)
+
+    async def history_async(self) -> list[Any]:
+        """See history. The database is read in a thread."""
+        import asyncio
+
+        return await asyncio.to_thread(self.history)
+
+
+def handle_of(app: App, job: NewJob, accepted: Accepted | None) -> JobHandle[Any]:
+    """Return the handle of a job and what became of it. Raises ScopeFull if it was rejected."""
+    if accepted is None or accepted.ids:
+        return JobHandle(app, id=job.id, queue=job.queue, task=job.profile.task)
+    for _, scope in accepted.rejected:
+        message = None
+        if "+" in scope:  # A lane; in a scope it would be encoded.
+            message = (
+                f"queue {job.queue!r} did not take job {job.id}: as many wait in its lane {scope} as its"
+                " cap's max_waiting allows. Enqueue it later, or raise max_waiting"
+            )
+        raise ScopeFull(message, scope=scope, queue=job.queue, id=job.id)
+    return JobHandle(
+        app,
+        id=job.id,
+        queue=job.queue,
+        task=job.profile.task,
+        duplicate=bool(accepted.duplicates),
+        discarded=bool(accepted.discarded),
+    )
+
+
+def _history_reader() -> Callable[[str, str, str], list[Any]]:
+    # Imported only here: it is slow, and few programs read history.
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group=READERS):
+        reader: Callable[[str, str, str], list[Any]] = entry.load()
+        return reader
+    raise AuditNotConfigured(
+        f"no installed package reads history (entry point {READERS}): reinstall rq-core"
+    )
+
+
+def _end_of(history: list[Any]) -> str:
+    last = str(history[-1].type) if history else GONE
+    return last if last in _ENDS else GONE

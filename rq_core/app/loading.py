@@ -1,0 +1,69 @@
+"""Finding an app by name: ``module:app``, as command lines give it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import sysconfig
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rq_core.errors import InvalidOption, TargetBroken
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from rq_core.app.app import App
+
+
+def load_app(target: str) -> App:
+    """Import ``module:app`` (``app`` may be left out), with the current directory first on the path.
+
+    Raises InvalidOption if there is no such module or app, TargetBroken for what the module itself raises.
+    """
+    from rq_core.app.app import App
+
+    module_name, _, attribute = target.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and (module_name + ".").startswith(missing + "."):
+            raise InvalidOption(
+                option="target",
+                value=target,
+                must=f"must be module:app; there is no module {missing} in {here}, nor an installed one",
+            ) from None
+        raise TargetBroken(
+            module=module_name,
+            where=_where(error),
+            what=f"{type(error).__name__}: {error}".removesuffix(": "),
+        ) from error
+    app = getattr(module, attribute or "app", None)
+    if not isinstance(app, App):
+        raise InvalidOption(
+            option="target",
+            value=target,
+            must=f"must be module:app; {module_name} has no App named {attribute or 'app'}",
+        )
+    return app
+
+
+def _where(error: BaseException) -> str:
+    """File and line at which an import went wrong: the innermost that is neither Python's nor a package's."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f"{error.filename}:{error.lineno}"
+    found = "unknown"
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if found == "unknown" or not (file.startswith(("<", _PYTHON)) or "site-packages" in file):
+            found = f"{file}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
+
+
+_PYTHON: Final = sysconfig.get_path("stdlib")

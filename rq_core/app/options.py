@@ -1,0 +1,119 @@
+"""How a job is enqueued: what callers may say of it, written once, and what comes of that."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack
+
+from rq_core.errors import InvalidOption
+from rq_core.model.durations import Duration, ms_of
+from rq_core.model.job import Profile, profile
+from rq_core.model.keys import check_name
+from rq_core.model.machine import (
+    DEFAULT_MAX_ATTEMPTS,
+    DEFAULT_MAX_LOSSES,
+    DEFAULT_PRIORITY,
+    Priority,
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PriorityName = Literal["critical", "high", "normal", "low"]
+
+TIMEOUT_MIN: float = 0.001
+"""Seconds."""
+
+
+class EnqueueOptions(TypedDict, total=False):
+    """``delay`` and ``timeout`` are in seconds, or timedeltas: how long the job waits before it is ready,
+    and how long one attempt may take. ``max_attempts`` and ``max_losses`` are after how many
+    failures, and after how many lost workers, it is dead. ``id`` makes the enqueue idempotent: while
+    a job of that id is live, another one is a duplicate and changes nothing. What is None stays as
+    the task has it.
+    """
+
+    delay: Duration | None
+    priority: Priority | PriorityName | None
+    max_attempts: int | None
+    max_losses: int | None
+    timeout: Duration | None
+    id: str | None
+
+
+_TYPES: Final = {
+    name: getattr(kind, "__forward_arg__", kind)
+    for name, kind in EnqueueOptions.__annotations__.items()
+}
+
+
+def spelling_out_options(function: F) -> F:
+    """Let help() and inspect tell the options that a function takes as ``**options: Unpack[EnqueueOptions]``."""
+    signature = inspect.signature(function)
+    *others, _ = signature.parameters.values()
+    options = (
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in _TYPES.items()
+    )
+    function.__signature__ = signature.replace(parameters=[*others, *options])  # type: ignore[attr-defined]
+    if function.__doc__:  # Not with python -OO.
+        function.__doc__ = f"{inspect.getdoc(function)}\n\n{inspect.getdoc(EnqueueOptions)}"
+    return function
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """How a job is enqueued. Checked when it is made: raises InvalidName or InvalidOption."""
+
+    queue: str
+    priority: str = DEFAULT_PRIORITY
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    max_losses: int = DEFAULT_MAX_LOSSES
+    timeout_ms: int | None = None
+    """None leaves it to the task, as the worker has it."""
+    delay_ms: int = 0
+    id: str | None = None
+    """None makes a new one."""
+
+    def __post_init__(self) -> None:
+        check_name("queue", self.queue)
+        if self.id is not None:
+            check_name("job", self.id)
+
+    def changed(self, *, queue: str | None = None, **options: Unpack[EnqueueOptions]) -> JobOptions:
+        """Return these options with those that are not None put in their place.
+
+        Raises TypeError for one that there is not, which Python cannot see.
+        """
+        if not options.keys() <= _TYPES.keys():
+            unknown = next(name for name in options if name not in _TYPES)
+            raise TypeError(
+                f"got an unexpected keyword argument {unknown!r}: a job's options are {', '.join(_TYPES)}"
+            )
+        given: dict[str, Any] = {k: v for k, v in options.items() if v is not None}
+        if queue is not None:
+            given["queue"] = queue
+        if "delay" in given:
+            given["delay_ms"] = ms_of("delay", given.pop("delay"))
+        if "timeout" in given:
+            given["timeout_ms"] = ms_of("timeout", given.pop("timeout"), minimum=TIMEOUT_MIN)
+        return replace(self, **given)
+
+    def profile(self, task: str) -> Profile:
+        """Return what jobs of ``task`` with these options have in common.
+
+        Raises InvalidName or InvalidOption.
+        """
+        # Unhashable values must not reach the cache, nor True, which it would take for 1.
+        for option in ("max_attempts", "max_losses"):
+            value = getattr(self, option)
+            if type(value) is not int:
+                raise InvalidOption(option=option, value=value, must="must be a whole number")
+        try:
+            priority = Priority(self.priority)
+        except ValueError:
+            raise InvalidOption(
+                option="priority", value=self.priority, must=f"must be one of {', '.join(Priority)}"
+            ) from None
+        return profile(task, priority, self.max_attempts, self.max_losses, self.timeout_ms)

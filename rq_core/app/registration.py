@@ -1,0 +1,85 @@
+"""How a function becomes a task of an app, and what is refused."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from rq_core.app.arguments import Arguments
+from rq_core.app.caps import Cap, Rate
+from rq_core.app.options import JobOptions
+from rq_core.app.retry import RetryPolicy
+from rq_core.app.task import AsyncTask, Isolation, Task
+from rq_core.errors import InvalidOption, InvalidTask
+from rq_core.model.keys import check_name
+
+if TYPE_CHECKING:
+    from rq_core.app.app import App
+
+MEMORY_MIN: Final = 64 * 1024 * 1024
+
+
+def make_task(
+    app: App,
+    function: Callable[..., Any],
+    name: str | None,
+    options: JobOptions,
+    *,
+    retry: RetryPolicy,
+    timeout: float | None = None,
+    caps: Sequence[Cap | Rate] = (),
+    isolation: Isolation | None = None,
+    max_memory: int | None = None,
+) -> Task[..., Any]:
+    """Return the task that a function is, and note its caps. Raises InvalidTask, InvalidName or InvalidOption."""
+    own_name = getattr(function, "__name__", None)
+    if name is None and (own_name is None or own_name == "<lambda>"):
+        raise InvalidTask(task=repr(function), why="it has no name: pass name=…")
+    name = check_name("task", name or own_name or "")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidTask(task=name, why="it yields: a task returns once")
+    if name in app.tasks:
+        raise InvalidTask(
+            task=name,
+            why=f"this app has a task of that name ({app.tasks[name].function!r}): pass"
+            " another name=…",
+        )
+    arguments = Arguments(name, function)
+    # Checked before the caps are noted: a task that is refused leaves no trace.
+    options.profile(name)
+    app.declared.add_task(name, options.queue, arguments, caps)
+    kind = AsyncTask if _is_async(function) else Task
+    return kind(
+        app,
+        name,
+        function,
+        arguments,
+        options,
+        retry=retry,
+        timeout=timeout,
+        isolation=isolation,
+        max_memory=max_memory,
+    )
+
+
+def check_isolation(isolation: object, max_memory: object) -> None:
+    """Raises InvalidOption for what isolation cannot be, or give."""
+    if isolation not in (None, "process"):
+        raise InvalidOption(option="isolation", value=isolation, must='must be "process" or None')
+    if max_memory is None:
+        return
+    if isolation is None:
+        raise InvalidOption(option="max_memory", value=max_memory, must='needs isolation="process"')
+    if type(max_memory) is not int or max_memory < MEMORY_MIN:
+        raise InvalidOption(
+            option="max_memory",
+            value=max_memory,
+            must=f"must be a number of bytes from {MEMORY_MIN:,} on: Python itself needs some",
+        )
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    # A callable object is async if its __call__ is.
+    call = getattr(type(function), "__call__", None)  # noqa: B004 - it is looked at, not called
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

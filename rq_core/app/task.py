@@ -1,0 +1,147 @@
+"""Tasks: functions that can be called, or enqueued with the same arguments.
+
+@app.task(queue="mail", timeout=30)
+def send(tenant: str, to: str) -> None: ...
+
+send("acme", "a@b.c")  # runs here, now
+send.enqueue("acme", to="a@b.c")  # runs on a worker
+send.with_options(delay=60).enqueue("acme", to="a@b.c")  # not before a minute has passed
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack
+
+from rq_core.app.arguments import Arguments
+from rq_core.app.handle import JobHandle
+from rq_core.app.options import EnqueueOptions, JobOptions, spelling_out_options
+from rq_core.app.retry import RetryPolicy
+from rq_core.model.job import NewJob
+
+if TYPE_CHECKING:
+    from rq_core.app.app import App
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Isolation = Literal["process"]
+
+
+class PreparedTask(Generic[P, R]):
+    """A task with the options of its next jobs.
+
+    ``R`` is what the function returns, awaited if it is async.
+    """
+
+    def __init__(self, app: App, name: str, arguments: Arguments, options: JobOptions) -> None:
+        self.app = app
+        self.name = name
+        self.arguments = arguments
+        self.options = options
+        self.placing = app.declared.placing(name, options.queue)
+        """How its jobs get their lane."""
+        self._profile = options.profile(name)
+        app.declared.check_queue(name, options.queue)
+        self.placing.check_delay(options.delay_ms)
+
+    @spelling_out_options
+    def with_options(
+        self, *, queue: str | None = None, **options: Unpack[EnqueueOptions]
+    ) -> PreparedTask[P, R]:
+        """Return this task with other options for its next jobs.
+
+        Raises InvalidName or InvalidOption.
+        """
+        changed = self.options.changed(queue=queue, **options)
+        return PreparedTask(self.app, self.name, self.arguments, changed)
+
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+        """Return a job for App.enqueue_many, of a call with these arguments.
+
+        Raises ArgumentsInvalid (also for a cap's key that is too long, or more than one value), PayloadTooLarge, and
+        InvalidTask if an annotation cannot be used.
+        """
+        if not self.placing.sources:
+            return self.app.new_job(self._profile, self.options, self.arguments.dump(args, kwargs))
+        values = self.arguments.validate(args, kwargs)
+        args_json = self.arguments.dump_valid(values)
+        lane = self.placing.lane(self._profile.rank, values)
+        return self.app.new_job(self._profile, self.options, args_json, *lane)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Hand over a call with these arguments to the workers.
+
+        Raises what job raises, what the queue refuses (ScopeFull, QueueFull, AuditBacklogFull),
+        ServerUnavailable, ServerUnsuitable or OutcomeUnknown. Blocks; in an event loop use
+        enqueue_async.
+        """
+        job = self.job(*args, **kwargs)
+        return self.app.handle(job, self.app.client.enqueue_one(job))
+
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """See enqueue. Calls that are under way at the same time share round trips."""
+        job = self.job(*args, **kwargs)
+        return self.app.handle(job, await self.app.async_client().enqueue_one(job))
+
+
+class Task(PreparedTask[P, R]):
+    """A function that workers can run, by name. Made by ``@app.task``."""
+
+    is_async: bool = False
+    """Whether calling the function returns an awaitable."""
+    __name__: str
+    __wrapped__: Callable[P, Any]
+
+    def __init__(
+        self,
+        app: App,
+        name: str,
+        function: Callable[P, Any],
+        arguments: Arguments,
+        options: JobOptions,
+        *,
+        retry: RetryPolicy,
+        timeout: float | None,
+        isolation: Isolation | None = None,
+        max_memory: int | None = None,
+    ) -> None:
+        """``timeout`` is in seconds, ``max_memory`` in bytes. Raises InvalidTask, InvalidName or InvalidOption."""
+        super().__init__(app, name, arguments, options)
+        self.function = function
+        self.retry = retry
+        self.timeout = timeout
+        self.isolation = isolation
+        self.max_memory = max_memory
+        functools.update_wrapper(self, function)
+
+    def __repr__(self) -> str:
+        return f"<task {self.name} of queue {self.options.queue}>"
+
+    def lane_of_claim(self, queue: str, lane: str, values: Mapping[str, Any]) -> str | None:
+        """The lane that a job claimed from this one belongs into; None if it is in the right one."""
+        placing = self.placing
+        if queue != self.options.queue:
+            placing = self.app.declared.placing(self.name, queue)
+        if not placing.sources:
+            return None
+        return placing.moved(lane, self._profile.rank, values)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the function here and now, as if it were no task."""
+        result: R = self.function(*args, **kwargs)
+        return result
+
+
+class AsyncTask(Task[P, R]):
+    """A task whose function is ``async def``."""
+
+    is_async = True
+
+    def __call__(  # type: ignore[override]  # `R` is what awaiting it gives
+        self, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]:
+        """Run the function here and now, as if it were no task; await the result."""
+        result: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
+        return result

@@ -1,0 +1,198 @@
+"""Commands that only look: ``queues``, ``job``, ``dead``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rq_core.cli.caps import waiting_document, waiting_rows
+from rq_core.cli.options import (
+    LIST_MAX,
+    connect,
+    json_option,
+    known_queues,
+    print_json,
+    queue_option,
+    server_options,
+)
+from rq_core.cli.text import ago, print_table, printable
+from rq_core.model.machine import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, State
+from rq_core.protocol import inspect
+
+if TYPE_CHECKING:
+    from rq_core.protocol.answers import JobState, QueueCounts
+
+
+@click.command()
+@server_options
+@json_option
+def queues(redis_url: str, prefix: str, *, as_json: bool) -> None:
+    """Show the queues and how many jobs they have.
+
+    The jobs that are ready include those that wait for a cap, and those that were cancelled and not yet passed over.
+    """
+    with connect(redis_url, prefix) as client:
+        found = [client.counts(queue) for queue in client.queues()]
+    if as_json:
+        print_json([dataclasses.asdict(counts) for counts in found])
+        return
+    print_table(
+        ("queue", "ready", "scheduled", "running", "dead", "audit", "backlog", ""),
+        (
+            (
+                c.queue,
+                sum(c.ready.values()) + c.waiting,
+                c.scheduled,
+                c.running,
+                c.dead,
+                "on" if c.audit else "off",
+                c.backlog,
+                _notes(c),
+            )
+            for c in found
+        ),
+        empty="no queues yet: the first job of a queue makes it",
+    )
+
+
+def _notes(counts: QueueCounts) -> str:
+    ready = [f"{n:,} {p}" for p, n in counts.ready.items() if n and p != DEFAULT_PRIORITY]
+    paused = ["paused"] if counts.paused else []
+    lanes = [f"{counts.waiting:,} in lanes"] if counts.waiting else []
+    return "; ".join([*paused, *lanes, *ready])
+
+
+@click.command()
+@click.argument("job_id", metavar="ID")
+@queue_option
+@server_options
+@json_option
+def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json: bool) -> None:
+    """Show where the job ID stands.
+
+    If it waits for a cap: for which, who holds it now, and how many are ahead of it. A finished job
+    has left Redis; `rq-core audit history ID` knows it still.
+    """
+    with connect(redis_url, prefix) as client:
+        where = known_queues(client, *([queue] if queue is not None else []))
+        found = client.job(job_id, where)
+        standing = None if found is None else client.run(inspect.standing(client.operations, found))
+    if found is None or standing is None:
+        if not where:
+            raise click.ClickException(f"no live job {job_id}: this server has no queue")
+        raise click.ClickException(
+            f"no live job {job_id} in {', '.join(where)}. A finished job has left Redis; if the queue is"
+            f" mirrored, `rq-core audit history {job_id}` knows it"
+        )
+    if as_json:
+        print_json(document_of(found) | waiting_document(standing))
+        return
+    now_ms = time.time() * 1000
+    rows = [*_rows(found, now_ms), *waiting_rows(standing, now_ms)]
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        click.echo(f"{name:<{width}}  {printable(value)}")
+
+
+def _number(job: JobState, name: str, default: int = 0) -> int:
+    text = job.fields.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else default
+
+
+def document_of(job: JobState) -> dict[str, Any]:
+    """Return a job as the JSON of the command line has it. Times are Unix ms."""
+    document: dict[str, Any] = {
+        "id": job.id,
+        "queue": job.queue,
+        "state": str(job.state),
+        "task": job.fields.get("task"),
+        "priority": job.fields.get("priority", str(DEFAULT_PRIORITY)),
+        "claims": _number(job, "claim"),
+        "failures": _number(job, "failed"),
+        "max_attempts": _number(job, "attempts", DEFAULT_MAX_ATTEMPTS),
+        "losses": _number(job, "lost"),
+        "max_losses": _number(job, "losses", DEFAULT_MAX_LOSSES),
+        "since_ms": _number(job, "since") or None,
+        "due_ms": _number(job, "due") or None,
+        "worker": job.fields.get("by"),
+        "fence": job.fields.get("fence"),
+        "reason": job.fields.get("reason"),
+    }
+    if job.spec is not None:
+        document["args"] = _args(job.spec)
+    return document
+
+
+def _args(spec: str) -> Any:
+    try:
+        return json.loads(spec)["args"]
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _rows(job: JobState, now_ms: float) -> list[tuple[str, str]]:
+    facts = document_of(job)
+    rows = [("job", job.id), ("queue", job.queue)]
+    since = f", since {ago(facts['since_ms'], now_ms)}" if facts["since_ms"] else ""
+    rows.append(("state", f"{job.state}{since}"))
+    if facts["due_ms"] and job.state is State.SCHEDULED:
+        rows.append(("due", ago(facts["due_ms"], now_ms)))
+    rows.append(("task", facts["task"] or "?"))
+    if facts["priority"] != DEFAULT_PRIORITY:
+        rows.append(("priority", facts["priority"]))
+    if facts["claims"]:
+        rows.append(("claims", str(facts["claims"])))
+    if facts["worker"]:
+        rows.append(("worker", facts["worker"]))
+    if facts["failures"]:
+        rows.append(("failures", f"{facts['failures']} of {facts['max_attempts']}"))
+    if facts["losses"]:
+        rows.append(("losses", f"{facts['losses']} of {facts['max_losses']}"))
+    if facts["reason"]:
+        rows.append(("reason", facts["reason"]))
+    if job.spec is None:
+        rows.append(("arguments", "none: run `rq-core doctor`"))
+    else:
+        rows.append(("arguments", json.dumps(facts["args"], ensure_ascii=False)))
+    return rows
+
+
+@click.command()
+@click.argument("queue")
+@click.option(
+    "--limit", type=click.IntRange(1, LIST_MAX), default=100, show_default=True, metavar="N"
+)
+@server_options
+@json_option
+def dead(queue: str, limit: int, redis_url: str, prefix: str, *, as_json: bool) -> None:
+    """Show the jobs of QUEUE that died last, newest first."""
+    with connect(redis_url, prefix) as client:
+        known_queues(client, queue)
+        found = client.dead(queue, limit)
+        total = client.counts(queue).dead
+    if as_json:
+        print_json([document_of(each) for each in found])
+        return
+    now_ms = time.time() * 1000
+    print_table(
+        ("job", "task", "died", "reason", "claims", "failures", "losses"),
+        (
+            (
+                each.id,
+                each.fields.get("task", "?"),
+                ago(_number(each, "since"), now_ms),
+                each.fields.get("reason", "?"),
+                _number(each, "claim"),
+                _number(each, "failed"),
+                _number(each, "lost"),
+            )
+            for each in found
+        ),
+        empty=f"no dead jobs in {queue}",
+    )
+    if total > len(found):
+        click.echo(f"{len(found):,} of {total:,}; --limit shows more")

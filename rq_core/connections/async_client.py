@@ -1,0 +1,269 @@
+"""The asyncio client: the same plans as :class:`rq_core.connections.client.Client`, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from rq_core.connections.wire import DEFAULT_URL, AsyncWire, open_async_wire
+from rq_core.model.job import NewJob
+from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
+from rq_core.model.scopes import CapEntry
+from rq_core.protocol.answers import (
+    Accepted,
+    CapChange,
+    Handshake,
+    JobState,
+    QueueCounts,
+    Restoration,
+    Restored,
+)
+from rq_core.protocol.one_step import in_one_step
+from rq_core.protocol.operations import ENQUEUE_CHUNK, Operations
+from rq_core.protocol.plan import Call, Patience, Plan, Send
+
+T = TypeVar("T")
+
+ENQUEUES_IN_FLIGHT: Final = 8
+"""Enqueue calls of one client under way at once; jobs that come meanwhile join the next call."""
+
+
+class AsyncClient:
+    """A connection to a server's queues, for one event loop. See rq_core.connections.client.Client for the methods."""
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        name: str | None = None,
+        patience: Patience | None = None,
+        wire: AsyncWire | None = None,
+        operations: Operations | None = None,
+    ) -> None:
+        self.url = url
+        self.operations = operations or Operations(
+            prefix=prefix, url=url, name=name, patience=patience
+        )
+        self._wire = wire or open_async_wire(url)
+        self._in_flight = 0
+        self._waiting: list[tuple[NewJob, asyncio.Future[Accepted]]] = []
+        self._under_way: set[str] = set()
+        """Ids of jobs in enqueue calls that are not answered yet."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def one_slot(self) -> bool:
+        """Whether it can wait for one queue at a time only, as in a cluster."""
+        return self._wire.one_slot
+
+    async def run(self, plan: Plan[T]) -> T:
+        """Drive a plan to its end."""
+        reply: Any = None
+        while True:
+            try:
+                step = plan.send(reply)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            try:
+                if isinstance(step, Send):
+                    reply = await self._wire.exchange(*step)
+                else:
+                    await asyncio.sleep(step.seconds)
+                    reply = None
+            except BaseException:
+                plan.close()
+                raise
+
+    async def close(self) -> None:
+        """Wait for enqueues under way, then close all connections."""
+        while self._tasks:
+            tasks = tuple(self._tasks)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            # Not left to their callbacks: from Python 3.12 on, waiting for what is done does not let those run.
+            self._tasks.difference_update(tasks)
+        await self._wire.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def handshake(self, queue: str) -> Handshake:
+        """See Operations.handshake."""
+        return await self.run(self.operations.handshake(queue))
+
+    async def enqueue(self, jobs: Iterable[NewJob]) -> Accepted:
+        """See Operations.enqueue."""
+        return await self.run(self.operations.enqueue(jobs))
+
+    async def enqueue_one(self, job: NewJob) -> Accepted:
+        """Enqueue one job, together with others that are enqueued at the same time. Returns what became of this one.
+
+        A few calls are under way at once; jobs that come meanwhile share the next. An error of a shared call is
+        raised to each of its callers.
+        """
+        future: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
+        self._waiting.append((job, future))
+        if self._in_flight < ENQUEUES_IN_FLIGHT:
+            self._in_flight += 1
+            task = asyncio.create_task(self._flush())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return await future
+
+    async def _flush(self) -> None:
+        try:
+            while batch := self._next_batch():
+                self._under_way.update(job.id for job, _ in batch)
+                try:
+                    accepted = await self.enqueue([job for job, _ in batch])
+                except Exception as error:  # noqa: BLE001 - whatever it is, the callers must learn of it
+                    for _, future in batch:
+                        if not future.done():
+                            future.set_exception(error)
+                else:
+                    others = accepted.others()
+                    for job, future in batch:
+                        if not future.done():
+                            future.set_result(others.get(job.id) or Accepted((job.id,)))
+                finally:
+                    self._under_way.difference_update(job.id for job, _ in batch)
+        finally:
+            self._in_flight -= 1
+
+    def _next_batch(self) -> list[tuple[NewJob, asyncio.Future[Accepted]]]:
+        """Take the next call's jobs, all of one queue; none: what waits is for the calls under way to take.
+
+        An id is under way once: so each outcome is one job's, and the first to come is the one that is accepted.
+        """
+        queue: str | None = None
+        batch: dict[str, tuple[NewJob, asyncio.Future[Accepted]]] = {}
+        rest = []
+        for place, each in enumerate(self._waiting):
+            if len(batch) == ENQUEUE_CHUNK:
+                # Looked at by each call, those that wait would take the square of their number.
+                rest += self._waiting[place:]
+                break
+            job = each[0]
+            fits = queue in (None, job.queue)
+            if fits and job.id not in batch and job.id not in self._under_way:
+                queue = job.queue
+                batch[job.id] = each
+            else:
+                rest.append(each)
+        self._waiting = rest
+        return list(batch.values())
+
+    async def carry_out(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """See Operations.carry_out."""
+        return await self.run(self.operations.carry_out(calls))
+
+    async def one(self, call: Call[T]) -> T:
+        """See Operations.one."""
+        return await self.run(self.operations.one(call))
+
+    async def cancel(
+        self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
+    ) -> dict[str, str]:
+        """See Operations.cancel."""
+        return await self.run(self.operations.cancel(queue, ids, by=by, why=why))
+
+    async def requeue(
+        self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
+    ) -> dict[str, str]:
+        """See Operations.requeue."""
+        return await self.run(self.operations.requeue(queue, ids, by=by, why=why))
+
+    async def prune(
+        self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
+    ) -> dict[str, str]:
+        """See Operations.prune."""
+        return await self.run(self.operations.prune(queue, ids, by=by, why=why))
+
+    async def configure(
+        self, queue: str, values: Mapping[str, int], *, by: str | None = None, why: str = ""
+    ) -> dict[str, str]:
+        """See Operations.configure."""
+        return await self.run(self.operations.configure(queue, values, by=by, why=why))
+
+    async def set_caps(
+        self,
+        queue: str,
+        limits: Sequence[tuple[str, str, int]],
+        *,
+        source: str = "live",
+        by: str | None = None,
+        why: str = "",
+    ) -> dict[str, CapChange]:
+        """See Operations.set_caps."""
+        plan = self.operations.set_caps(queue, limits, source=source, by=by, why=why)
+        return await self.run(plan)
+
+    async def register(
+        self, queue: str, policies: Mapping[str, str], *, by: str | None = None
+    ) -> dict[str, str]:
+        """See Operations.register."""
+        return await self.run(self.operations.register(queue, policies, by=by))
+
+    async def policy(self, queue: str, task: str) -> str | None:
+        """See Operations.policy."""
+        return await self.run(self.operations.policy(queue, task))
+
+    async def limits(self, queue: str) -> dict[str, CapEntry]:
+        """See Operations.limits."""
+        return await self.run(self.operations.limits(queue))
+
+    async def queues(self) -> list[str]:
+        """See Operations.queues."""
+        return await self.run(self.operations.queues())
+
+    async def counts(self, queue: str) -> QueueCounts:
+        """See Operations.counts."""
+        return await self.run(self.operations.counts(queue))
+
+    async def job(self, job_id: str, queues: Sequence[str] | None = None) -> JobState | None:
+        """See Operations.job. Without ``queues``, all are searched."""
+        return await self.run(
+            self.operations.job(job_id, await self.queues() if queues is None else queues)
+        )
+
+    async def dead(self, queue: str, limit: int = 100) -> list[JobState]:
+        """See Operations.dead."""
+        return await self.run(self.operations.dead(queue, limit))
+
+    async def restore(
+        self,
+        queue: str,
+        records: Sequence[Restoration],
+        *,
+        after: str,
+        by: str | None = None,
+        why: str = "",
+    ) -> Restored:
+        """See Operations.restore."""
+        plan = self.operations.restore(queue, records, after=after, by=by, why=why)
+        return await self.run(plan)
+
+    async def wait_wake(self, queues: Sequence[str], seconds: float) -> str | None:
+        """Take a wake token: the queue that had one, or None after ``seconds``. With ``one_slot`` it must be one queue.
+        Raises Unsent, Lost or ReplyError
+        of rq_core.protocol.operations."""
+        names = {queue_keys(queue, self.operations.prefix)("wake"): queue for queue in queues}
+        found = await self._wire.block(["BLPOP", *names, max(seconds, 0.001)], seconds)
+        return names[found[0]] if found else None
+
+    async def return_token(self, queue: str) -> None:
+        """Put a wake token back that will not be used, unless there is one."""
+        key = queue_keys(queue, self.operations.prefix)("wake")
+        # In one step: workers that stop together, and scripts, push as well.
+        both = in_one_step([["RPUSH", key, "1"], ["LTRIM", key, 0, 0]])
+        await self.run(self.operations.ask([both]))

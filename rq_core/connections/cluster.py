@@ -1,0 +1,196 @@
+"""Connections to a Redis Cluster: a pool for each node, and :mod:`rq_core.connections.routing` to choose between them.
+
+    redis+cluster://user:password@host:7000,host:7001     (rediss+cluster:// with TLS)
+
+Any nodes will do; the others are found. What else the URL says (user, TLS, options) holds for every node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+from rq_core.connections.routing import (
+    REDIRECTS_MAX,
+    SCHEMES,
+    Command,
+    Node,
+    Replies,
+    Round,
+    Routing,
+    Steps,
+)
+from rq_core.connections.wire import SOCKET_TIMEOUT, AsyncPoolWire, Meanwhile, PoolWire
+from rq_core.errors import InvalidOption
+from rq_core.protocol.plan import Lost, ReplyError, Unsent
+
+T = TypeVar("T")
+W = TypeVar("W", PoolWire, AsyncPoolWire)
+
+DEFAULT_PORT: Final = 6379
+
+
+def seeds_of(url: str) -> tuple[Node, ...]:
+    """The nodes that a URL names. Raises InvalidOption."""
+    parts = urlsplit(url)
+    hosts = parts.netloc.rpartition("@")[2].split(",")
+    if parts.path.strip("/") not in ("", "0"):
+        raise InvalidOption(
+            option="redis", value=url, must="must name no database but 0: a cluster has one"
+        )
+    try:
+        return tuple(_seed(host) for host in hosts)
+    except ValueError:
+        raise InvalidOption(
+            option="redis", value=url, must="must read redis+cluster://HOST:PORT,HOST:PORT"
+        ) from None
+
+
+def _seed(text: str) -> Node:
+    # An IPv6 address stands in brackets.
+    host, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
+    if not (host or port):
+        raise ValueError(text)
+    return (
+        Node(host.strip("[]"), int(port))
+        if colon
+        else Node((host or port).strip("[]"), DEFAULT_PORT)
+    )
+
+
+class _Pools(Generic[W]):
+    """A wire for each node of a cluster, made when it is first needed."""
+
+    def __init__(self, kind: Callable[..., W], url: str, answer_within: float) -> None:
+        self._kind: Callable[..., W] = kind
+        self._url = url
+        self._answer_within = answer_within
+        self._wires: dict[Node, W] = {}
+        # What is wrong with the URL shows here, not at the first command.
+        for seed in seeds_of(url):
+            self(seed)
+
+    def __call__(self, node: Node) -> W:
+        """The wire to a node."""
+        found = self._wires.get(node)
+        if found is None:
+            parts = urlsplit(self._url)
+            user, at, _ = parts.netloc.rpartition("@")
+            host = f"[{node.host}]" if ":" in node.host else node.host
+            place = f"{user}{at}{host}:{node.port}"
+            scheme = SCHEMES[parts.scheme]
+            url = urlunsplit((scheme, place, "", parts.query, ""))
+            # Threads that come at the same time must share one.
+            found = self._wires.setdefault(node, self._kind(url, answer_within=self._answer_within))
+        return found
+
+    def all(self) -> list[W]:
+        return list(self._wires.values())
+
+
+class ClusterWire:
+    """A Wire to the nodes of a cluster."""
+
+    one_slot = True
+
+    def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT) -> None:
+        self._pools = _Pools(PoolWire, url, answer_within)
+        self._routing = Routing(seeds_of(url))
+
+    def exchange(self, commands: Sequence[Command], meanwhile: Meanwhile = None) -> list[Any]:
+        """See Wire.exchange."""
+        return self._drive(self._routing.exchange(commands), meanwhile)
+
+    def block(self, command: Command, seconds: float) -> Any:
+        """See Wire.block."""
+        for _ in range(REDIRECTS_MAX):
+            node = self._drive(self._routing.locate(command))
+            try:
+                return self._pools(node).block(command, seconds)
+            except ReplyError as error:
+                if not self._routing.follow(error, node):
+                    raise
+            except (Lost, Unsent):
+                self._routing.distrust()
+                raise
+        raise ReplyError("TRYAGAIN its slot keeps moving")
+
+    def place(self, key: str) -> object:
+        """See Wire.place."""
+        return self._routing.node_of(key)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for wire in self._pools.all():
+            wire.close()
+
+    def _drive(self, steps: Steps[T], meanwhile: Meanwhile = None) -> T:
+        replies: Replies | None = None
+        while True:
+            try:
+                commands = next(steps) if replies is None else steps.send(replies)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            replies = {
+                node: self._pools(node).exchange(batch, meanwhile)
+                for node, batch in commands.items()
+            }
+
+
+class AsyncClusterWire:
+    """The same for asyncio; what goes to several nodes goes to them at the same time."""
+
+    one_slot = True
+
+    def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT) -> None:
+        self._pools = _Pools(AsyncPoolWire, url, answer_within)
+        self._routing = Routing(seeds_of(url))
+
+    async def exchange(self, commands: Sequence[Command], meanwhile: Meanwhile = None) -> list[Any]:
+        """See Wire.exchange."""
+        return await self._drive(self._routing.exchange(commands), meanwhile)
+
+    async def block(self, command: Command, seconds: float) -> Any:
+        """See Wire.block."""
+        for _ in range(REDIRECTS_MAX):
+            node = await self._drive(self._routing.locate(command))
+            try:
+                return await self._pools(node).block(command, seconds)
+            except ReplyError as error:
+                if not self._routing.follow(error, node):
+                    raise
+            except (Lost, Unsent):
+                self._routing.distrust()
+                raise
+        raise ReplyError("TRYAGAIN its slot keeps moving")
+
+    def place(self, key: str) -> object:
+        """See Wire.place."""
+        return self._routing.node_of(key)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for wire in self._pools.all():
+            await wire.close()
+
+    async def _drive(self, steps: Steps[T], meanwhile: Meanwhile = None) -> T:
+        replies: Replies | None = None
+        while True:
+            try:
+                commands = next(steps) if replies is None else steps.send(replies)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            replies = await self._round(commands, meanwhile)
+
+    async def _round(self, commands: Round, meanwhile: Meanwhile) -> Replies:
+        if len(commands) == 1:
+            ((node, batch),) = commands.items()
+            return {node: await self._pools(node).exchange(batch, meanwhile)}
+        async with asyncio.TaskGroup() as group:
+            tasks = {
+                node: group.create_task(self._pools(node).exchange(batch, meanwhile))
+                for node, batch in commands.items()
+            }
+        return {node: task.result() for node, task in tasks.items()}

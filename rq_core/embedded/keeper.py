@@ -1,0 +1,194 @@
+"""The keeper of one embedded server: a small process that owns the server as its child.
+
+It is run by path (see `rq_core.embedded.server`) and uses the standard library only, so that it starts in
+a moment and stays small for hours. Valkey has no option to end when nobody uses it; this process
+asks the server from time to time and shuts it down. It holds no data and decides nothing else.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+# A socket's address has 104 bytes on macOS and 108 on Linux; the terminating zero counts.
+SOCKET_PATH_BYTES_MAX = 100
+RECORD = "server.json"
+LOG = "server.log"
+CLIENT_NAME = "rq-core-keeper"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--binary", required=True)
+    parser.add_argument("--idle", type=float, required=True)
+    parser.add_argument("--lock-fd", type=int, required=True)
+    parser.add_argument("--foreground", action="store_true")
+    options = parser.parse_args()
+    if not options.foreground:
+        leave_the_starter()
+    return keep(options.directory, options.binary, options.idle, options.lock_fd)
+
+
+def leave_the_starter() -> None:
+    """Become nobody's child, in our own session: a starter's Ctrl-C or end does not reach us."""
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    os.chdir("/")
+
+
+def keep(directory: Path, binary: str, idle_s: float, lock_fd: int) -> int:
+    """Run the server until it ends, is told to end, or had no clients for `idle_s`."""
+    forget_last_run(directory)
+    with socket_directory() as place:
+        path = place / "s.sock"
+        # The server inherits the lock: it is held while either of the two processes lives, so a
+        # second server can never open the same data, even after this process was killed.
+        # Its group is its own: a Ctrl-C that reached it as well, just after we have told it to end,
+        # would make it exit at once, with status 1 and without its last second on disk.
+        server = subprocess.Popen(
+            [binary, *arguments(directory, path)],
+            stdin=subprocess.DEVNULL,
+            pass_fds=(lock_fd,),
+            process_group=0,
+        )
+
+        def end(_signal: int, _frame: FrameType | None) -> None:
+            server.terminate()
+
+        signal.signal(signal.SIGTERM, end)
+        signal.signal(signal.SIGINT, end)
+        write_record(directory, {"socket": str(path), "pid": server.pid, "keeper_pid": os.getpid()})
+        code = watch(server, path, idle_s)
+        (directory / RECORD).unlink(missing_ok=True)
+        return code
+
+
+def arguments(directory: Path, path: Path) -> list[str]:
+    options = {
+        "port": "0",
+        "unixsocket": str(path),
+        "unixsocketperm": "700",
+        "dir": str(directory),
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "save": "",
+        "maxmemory-policy": "noeviction",
+        "daemonize": "no",
+        "logfile": str(directory / LOG),
+    }
+    return [word for name, value in options.items() for word in (f"--{name}", value)]
+
+
+@contextlib.contextmanager
+def socket_directory() -> Iterator[Path]:
+    """Yield a private directory whose path is short enough for a socket's address."""
+    base = tempfile.gettempdir()
+    if len(os.fsencode(base)) + len("/rqc-12345678/s.sock") > SOCKET_PATH_BYTES_MAX:
+        base = "/tmp"  # noqa: S108 - mkdtemp makes a private directory in it
+    place = Path(tempfile.mkdtemp(prefix="rqc-", dir=base))
+    try:
+        yield place
+    finally:
+        remove_socket_directory(place)
+
+
+def remove_socket_directory(place: Path) -> None:
+    with contextlib.suppress(OSError):
+        (place / "s.sock").unlink(missing_ok=True)
+        place.rmdir()
+
+
+def forget_last_run(directory: Path) -> None:
+    """Remove what a killed keeper left: its record and socket."""
+    record = directory / RECORD
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        remove_socket_directory(Path(json.loads(record.read_text())["socket"]).parent)
+    record.unlink(missing_ok=True)
+
+
+def write_record(directory: Path, record: dict[str, str | int]) -> None:
+    """Write the record whole or not at all: readers take no lock."""
+    draft = directory / f"{RECORD}.new"
+    draft.write_text(json.dumps(record))
+    draft.replace(directory / RECORD)
+
+
+def watch(server: subprocess.Popen[bytes], path: Path, idle_s: float) -> int:
+    """Wait for the server's end, ending it after `idle_s` without clients."""
+    poll_s = min(30.0, idle_s / 4)
+    seen: int | None = None
+    deadline = time.monotonic() + idle_s
+    connection: socket.socket | None = None
+    while True:
+        try:
+            return server.wait(timeout=poll_s)
+        except subprocess.TimeoutExpired:
+            pass
+        try:
+            if connection is None:
+                connection = connect(path)
+            clients, connections = client_counts(connection)
+        except (OSError, ValueError):
+            # Still loading, or too busy to answer: that is not idle.
+            if connection is not None:
+                connection.close()
+            connection = None
+            deadline = time.monotonic() + idle_s
+            continue
+        # Our own connection is the one client; a visit between two polls shows in the total.
+        if clients > 1 or connections != seen:
+            seen = connections
+            deadline = time.monotonic() + idle_s
+        elif time.monotonic() >= deadline:
+            server.terminate()
+
+
+def connect(path: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(5)
+        connection.connect(str(path))
+        # The name tells `status` that this is no client of the user's.
+        connection.sendall(f"CLIENT SETNAME {CLIENT_NAME}\r\n".encode())
+        connection.recv(1024)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def client_counts(connection: socket.socket) -> tuple[int, int]:
+    """Return how many clients are connected now, and how many ever were, ours included."""
+    connection.sendall(b"INFO clients stats\r\n")
+    reply = b""
+    while not reply.endswith(b"\r\n") or (size := announced(reply)) is None or len(reply) < size:
+        chunk = connection.recv(65536)
+        if not chunk:
+            raise ConnectionError("the server closed the connection")
+        reply += chunk
+        if not reply.startswith(b"$"):
+            raise ValueError(reply.decode(errors="replace"))
+    lines = [line.partition(b":") for line in reply.splitlines()]
+    facts = {name: value for name, _, value in lines}
+    return int(facts[b"connected_clients"]), int(facts[b"total_connections_received"])
+
+
+def announced(reply: bytes) -> int | None:
+    """Return the whole length of a bulk reply, from its first line."""
+    head, line_end, _ = reply.partition(b"\r\n")
+    return len(head) + 2 + int(head[1:]) + 2 if line_end else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

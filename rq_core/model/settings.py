@@ -1,0 +1,52 @@
+"""A queue's own settings, kept in its ``meta`` hash and the same for every client and worker."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from rq_core.model.durations import SECONDS_MAX
+
+
+class Setting(NamedTuple):
+    """One number in ``meta``: its default, the smallest value that makes sense, and what it means."""
+
+    name: str
+    default: int
+    minimum: int
+    meaning: str
+
+
+SETTINGS: Final[dict[str, Setting]] = {
+    s.name: s
+    for s in (
+        Setting("lease_ms", 30_000, 200, "how long a claim is in force unless it is extended"),
+        Setting("dead_retention_ms", 30 * 86_400_000, 0, "how long dead jobs stay in Redis"),
+        Setting("backlog_max_jobs", 1_000_000, 1, "unmirrored events at which enqueue is refused"),
+        Setting(
+            "backlog_max_bytes",
+            512 * 1024 * 1024,
+            1,
+            "unmirrored bytes at which enqueue is refused",
+        ),
+    )
+}
+
+FLAGS: Final = ("paused", "fair")
+"""Facts of ``meta`` that are 0 or 1 and changed like settings. In a fair queue, lanes of one priority are served by
+virtual time per key instead of age."""
+
+AUDIT_PAYLOADS: Final = {"digest": 0, "full": 64 * 1024}
+"""What an App's ``audit_payload`` may be, and up to how many bytes of a job its event then keeps whole. A job that is
+longer is in the log by its digest alone: the log is no store for files."""
+
+VALUE_MAX: Final = SECONDS_MAX * 1000
+"""The greatest value of a setting: a hundred years, or as many jobs or bytes."""
+
+SLOT_LIFE_MS: Final = 3_600_000
+"""How long a call slot is remembered after its last call."""
+
+OUTBOX_RING: Final = 1_000
+"""About how many entries an outbox keeps while no mirror is attached."""
+
+BATCH_MAX: Final = 10_000
+"""Most records in one script call."""

@@ -1,0 +1,352 @@
+"""Runs worker processes, and beside them the mirror: starts them, ends them together, replaces one that dies.
+
+With one process and no mirror the worker runs right here. Children are spawned, never forked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+from rq_core.connections.client import Client
+from rq_core.connections.wire import WORKER_SOCKET_TIMEOUT, open_wire
+from rq_core.errors import InvalidOption, RqCoreError
+from rq_core.model import logs
+from rq_core.process.health import Pulse, parse_address, probing
+from rq_core.process.mirror import MirrorProcess
+from rq_core.protocol import server_check
+from rq_core.protocol.plan import Patience
+from rq_core.worker import CLAIM_MAX, Worker, WorkerOptions
+from rq_core.worker.lease_table import LeaseGuard, LeaseTable
+
+if TYPE_CHECKING:
+    from rq_core.app.app import App
+
+log = logging.getLogger(__name__)
+
+RETIRED: Final = 75
+"""Exit status of a worker that has done its share (EX_TEMPFAIL): another takes its place at once."""
+RESTART_PAUSE_MAX: Final = 30.0
+HEALTHY_LIFE: Final = 60.0
+"""Seconds after which a worker's death is no longer counted with the ones before."""
+END_WAIT: Final = 15.0
+"""Seconds beyond the grace for a worker to give back the rest, report, and end; then it is killed. One whose handler
+holds the GIL, or the event loop, hears no signal."""
+HURRY: Final = signal.SIGUSR1
+"""What tells a worker process that its grace is over."""
+CANNOT_RUN: Final = 69
+"""Exit status of a worker that cannot run: its server, or its code, is not there (EX_UNAVAILABLE)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """What ``rq-core worker`` runs."""
+
+    target: str
+    """``module:app``."""
+    worker: WorkerOptions = field(default_factory=WorkerOptions)
+    processes: int = 1
+    redis_url: str | None = None
+    prefix: str | None = None
+    audit_url: str | None = None
+    redact: str | None = None
+    """Import path of a redactor, if not the app's own."""
+    health: str | None = None
+    """Where to answer HTTP requests about the workers' health: PORT or HOST:PORT."""
+    log_format: str = "text"
+    log_level: str = "INFO"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.processes <= 256:
+            raise InvalidOption(
+                option="processes", value=self.processes, must="must be from 1 to 256"
+            )
+        if self.health is not None:
+            parse_address(self.health)
+
+
+def serve(options: ServeOptions) -> int:
+    """Run until asked to stop (SIGTERM, SIGINT; a second one ends the grace). Returns the exit status."""
+    logs.configure(options.log_format, options.log_level)
+    app = load(options)
+    with probing(options.health):
+        alone = options.processes == 1 and options.audit_url is None
+        if alone and options.worker.max_jobs is None and options.worker.max_memory is None:
+            return work(app, options.worker)
+        return Supervisor(options, app).run()
+
+
+def load(options: ServeOptions) -> App:
+    """The app of ``options.target``, with the URLs of the command line. Raises InvalidOption."""
+    from rq_core.app.loading import load_app
+
+    app = load_app(options.target)
+    app.connect_to(options.redis_url, prefix=options.prefix)
+    if options.redact is not None:
+        app.redact = options.redact
+    app.check()
+    return app
+
+
+def work(app: App, options: WorkerOptions, table: LeaseTable | None = None) -> int:
+    """Run one worker in this process. Returns the exit status: RETIRED if another should take its place."""
+
+    async def main() -> int:
+        pulse = Pulse()
+        worker = Worker(app, options, on_claim=pulse.beat, lease_table=table)
+        pulse.start(worker.name, options.queues)
+        _stop_on_signals(worker, supervised=table is not None)
+        try:
+            clean = await worker.run()
+            status = RETIRED if worker.retired else 0
+        except RqCoreError as error:
+            if worker.clean:
+                raise
+            clean = False
+            status = _refused(error, supervised=table is not None)
+        finally:
+            pulse.end()
+        if not clean:
+            # Handlers that do not stop would keep the loop or the process; their jobs have been given back.
+            logging.shutdown()
+            os._exit(status)
+        return status
+
+    status: int = _run(main())
+    return status
+
+
+def _refused(error: RqCoreError, *, supervised: bool) -> int:
+    """Say why a worker cannot run, in one clear line. Returns the exit status of its process."""
+    log.error("worker cannot run: %s", error)
+    return CANNOT_RUN if supervised else 1
+
+
+def _stop_on_signals(worker: Worker, *, supervised: bool) -> None:
+    """Let signals stop a worker.
+
+    One that is supervised gets them from its supervisor. A terminal sends SIGINT to all processes, systemd SIGTERM, so
+    that of the supervisor is no second one: that has a number of its own.
+    """
+    loop = asyncio.get_running_loop()
+    if not supervised:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, worker.stop)
+        return
+
+    def stop() -> None:
+        if not worker.asked:
+            worker.stop()
+
+    def hurry() -> None:
+        stop()
+        worker.stop()
+
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_signal_handler(HURRY, hurry)
+
+
+def _run(main: Any) -> Any:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    return uvloop.run(main)
+
+
+def _child(options: ServeOptions, table: LeaseTable) -> None:
+    """A worker process, as the supervisor spawns it."""
+    # Ctrl-C reaches the whole process group; only the supervisor answers it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logs.configure(options.log_format, options.log_level)
+    threading.Thread(target=_end_with_parent, name="rq-core-parent", daemon=True).start()
+    try:
+        status = work(load(options), options.worker, table)
+    except RqCoreError as error:
+        status = _refused(error, supervised=True)
+    sys.exit(status)
+
+
+def _end_with_parent() -> None:
+    """Stop this worker when its supervisor is gone: nobody else would."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        log.error("the supervisor is gone, stopping")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Supervisor:
+    """Keeps the worker processes, and the mirror if there is one, running."""
+
+    def __init__(self, options: ServeOptions, app: App) -> None:
+        self._options = options
+        self._app = app
+        self._context = multiprocessing.get_context("spawn")
+        self._children: dict[int, BaseProcess] = {}
+        self._failures: dict[int, int] = {}
+        self._born: dict[int, float] = {}
+        self._due: dict[int, float] = {}
+        self._tables: dict[int, LeaseTable] = {}
+        """By place."""
+        self._guard = LeaseGuard(
+            Client(
+                app.redis_url,
+                prefix=app.prefix,
+                patience=Patience(unsent=1.0, unknown=1.0),
+                wire=open_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT),
+            ),
+            options.worker.queues,
+            self._lease_tables,
+        )
+        self._mirror = (
+            MirrorProcess(app.redis_url, app.prefix, options.audit_url)
+            if options.audit_url is not None
+            else None
+        )
+        self._stops = 0
+        self._killing_at = math.inf
+        """When workers that have not ended by themselves are killed, on the monotonic clock."""
+        self._wake = threading.Event()
+
+    def run(self) -> int:
+        """Supervise until asked to stop, or with ``burst`` until all workers have ended."""
+        before = {
+            number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        try:
+            # Once here, so that a missing server is one clear line and not one per process, again and again.
+            client = self._app.client
+            remarks = client.run(server_check.check(client.operations))
+            for queue in self._options.worker.queues:
+                client.handshake(queue)
+            status = self._begin_mirror()
+            if status is not None:
+                # It has said why; without it, work would be unaudited though somebody asked for an audit.
+                return status
+            server_check.warn(remarks)
+            for place in range(self._options.processes):
+                self._spawn(place)
+            self._guard.start()
+            try:
+                return self._watch()
+            finally:
+                self._guard.stop()
+        finally:
+            if self._mirror is not None:
+                self._mirror.end()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _begin_mirror(self) -> int | None:
+        """Start the mirror and wait until it has attached. Returns its status if it ended instead."""
+        if self._mirror is None:
+            return None
+        client, queues = self._app.client, self._options.worker.queues
+        self._mirror.start()
+        try:
+            return self._mirror.wait_until_attached(
+                lambda: all(client.counts(queue).audit for queue in queues),
+                lambda: self._stops > 0,
+            )
+        finally:
+            self._app.close()
+
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+        self._stops += 1
+        if self._stops <= 2:
+            grace = self._options.worker.grace if self._stops == 1 else 0.0
+            self._killing_at = time.monotonic() + grace + END_WAIT
+        for child in self._children.values():
+            if child.is_alive() and child.pid is not None:
+                os.kill(child.pid, signal.SIGTERM if self._stops == 1 else HURRY)
+        self._wake.set()
+
+    def _lease_tables(self) -> dict[int, LeaseTable]:
+        """Of the processes that live, by process id."""
+        return {
+            child.pid: self._tables[place]
+            for place, child in list(self._children.items())
+            if child.pid is not None and child.exitcode is None
+        }
+
+    def _spawn(self, place: int) -> None:
+        # A finished job keeps its lease until it is reported, so a worker may hold more than it runs.
+        rows = 2 * self._options.worker.concurrency + CLAIM_MAX
+        table = self._tables[place] = LeaseTable(self._context, rows)
+        child = self._context.Process(
+            target=_child, args=(self._options, table), name=f"rq-core-worker-{place}"
+        )
+        child.start()
+        self._born[place] = time.monotonic()
+        self._children[place] = child
+        if self._stops:
+            child.terminate()
+
+    def _watch(self) -> int:
+        status = 0
+        while self._children or self._due:
+            now = time.monotonic()
+            for place, due in list(self._due.items()):
+                if self._stops:
+                    del self._due[place]
+                elif due <= now:
+                    del self._due[place]
+                    self._spawn(place)
+            for place, child in list(self._children.items()):
+                if child.exitcode is None:
+                    continue
+                child.join()
+                del self._children[place]
+                if child.exitcode == RETIRED and not self._stops:
+                    self._due[place] = time.monotonic()
+                    continue
+                # Without burst no worker is ever done: a handler has ended the process (os._exit, a C library).
+                if self._stops or (child.exitcode == 0 and self._options.worker.burst):
+                    if child.exitcode not in (CANNOT_RUN, RETIRED):
+                        status = status or max(0, child.exitcode)
+                    continue
+                self._bury(place, child.exitcode)
+            if self._mirror is not None and not self._stops:
+                self._mirror.watch()
+            if time.monotonic() > self._killing_at:
+                self._kill_all()
+            self._wait()
+        return status
+
+    def _kill_all(self) -> None:
+        """Their jobs run again when their leases are over."""
+        for place, child in self._children.items():
+            log.error("worker process %d (%d) does not end, killing it", place, child.pid)
+            child.kill()
+        self._killing_at = math.inf
+
+    def _bury(self, place: int, exitcode: int) -> None:
+        """A worker died: its jobs run again when their leases expire; another takes its place."""
+        lived = time.monotonic() - self._born[place]
+        before = 0 if lived > HEALTHY_LIFE else self._failures.get(place, 0)
+        failures = self._failures[place] = before + 1
+        pause = min(0.5 * 2 ** (failures - 1), RESTART_PAUSE_MAX)
+        what = f"signal {-exitcode}" if exitcode < 0 else f"status {exitcode}"
+        log.error("worker process %d ended by %s, restarting in %g s", place, what, pause)
+        self._due[place] = time.monotonic() + pause
+
+    def _wait(self) -> None:
+        sentinels = [child.sentinel for child in self._children.values()]
+        if sentinels:
+            multiprocessing.connection.wait(sentinels, timeout=0.2)
+        else:
+            self._wake.wait(0.2)
+            self._wake.clear()

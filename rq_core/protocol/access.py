@@ -1,0 +1,188 @@
+"""What a user of Redis must be allowed to, by role: the least with which each does its whole work.
+
+What scripts need comes from the scripts: Redis checks the rights of who calls them, for the keys of a call and for each
+command in it. What is sent besides them stands in ROLES. ``rq-core acl`` and RIGHTS.md are made of this.
+
+Rights are given per command and per key, not per script. A producer is kept from settling claims because that needs
+``leases``, which it may not touch. What it may do with the keys that it shares with others, it may also do by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from rq_core.errors import InvalidOption
+from rq_core.model.keys import DEFAULT_PREFIX, KEYS, check_name, queue_keys
+from rq_core.protocol.plan import Plan, Send
+from rq_core.scripts import assemble
+from rq_core.scripts.assemble import script
+
+if TYPE_CHECKING:
+    from rq_core.protocol.delivery import Carrier
+
+_CALLED: Final = re.compile(r"\('([A-Z]+)'")
+_PATTERN: Final = re.compile(r"[A-Za-z0-9_.:*?-]{1,128}")
+_KEYLESS: Final = frozenset({"INFO", "TIME"})
+
+ALWAYS: Final = (
+    "select", "info", "fcall", "evalsha", "script|load", "sadd", "sismember", "smembers",
+    "cluster|slots", "asking",
+)  # fmt: skip
+"""What every role sends to meet a server and a queue; the last two in a cluster only."""
+_COUNTS: Final = ("llen", "zcard", "hlen", "hget", "hgetall")
+
+
+class Role(NamedTuple):
+    """Somebody who works with queues."""
+
+    does: str
+    scripts: tuple[str, ...]
+    sends: tuple[str, ...]
+    """Commands beside ALWAYS and those of the scripts."""
+    reads: tuple[str, ...] = ()
+    """Keys that it only reads, and no script of it touches."""
+
+
+_PRODUCER: Final = ("handshake", "enqueue", "cancel")
+ROLES: Final = {
+    "producer": Role(
+        "enqueues, cancels, and asks how its jobs stand", _PRODUCER, ("hget",), ("tasks",)
+    ),
+    "worker": Role(
+        "runs jobs, declares its tasks' caps, and enqueues what handlers and hooks do",
+        (*_PRODUCER, "claim", "complete", "fail", "rollback", "extend", "cap", "register"),
+        (
+            *_COUNTS, "function|load", "config|get", "blpop", "eval", "rpush", "ltrim", "time",
+            "hmget", "hset", "hsetnx", "zrangebyscore",
+        ),
+    ),
+    "mirror": Role(
+        "writes the events into SQL, and trims them",
+        ("handshake", "attach", "baseline", "trim"),
+        (*_COUNTS, "config|get", "hscan", "xrange", "xrevrange", "xread"),
+        ("ready:0", "ready:1", "ready:2", "ready:3", "waiting", "open", "scheduled", "leases", "dead"),
+    ),
+    "operator": Role(
+        "all of `rq-core` but the worker: looks, cancels, requeues, prunes, sets caps, repairs, restores",
+        assemble.names(),
+        (
+            *_COUNTS, "function|load", "function|list", "function|delete", "config|get", "multi", "exec", "eval",
+            "time", "hmget", "hkeys", "hvals", "hscan", "lrange", "lindex", "lpos", "xrange", "xrevrange",
+            "xread", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore",
+        ),
+    ),
+}  # fmt: skip
+"""A producer and a mirror may load scripts, which are known by their digest, but no functions: whoever may load a
+function may replace one that a worker calls with its own rights."""
+
+
+@cache
+def commands_of(name: str) -> frozenset[str]:
+    """The commands that a script may send, in small letters."""
+    return frozenset(word.lower() for word in _CALLED.findall(script(name).text))
+
+
+def commands(role: str) -> list[str]:
+    """All commands of a role, sorted."""
+    known = ROLES[role]
+    return sorted(
+        {*ALWAYS, *known.sends, *(c for name in known.scripts for c in commands_of(name))}
+    )
+
+
+def keys(role: str) -> tuple[list[str], list[str]]:
+    """The keys of a queue that a role writes, or gives to scripts that might, and those that it only reads."""
+    writes = {key for name in ROLES[role].scripts for key in script(name).keys}
+    order = [key.name for key in KEYS]
+    return (
+        [name for name in order if name in writes],
+        [name for name in order if name in ROLES[role].reads and name not in writes],
+    )
+
+
+def rules(role: str, *, prefix: str = DEFAULT_PREFIX, queue: str = "*") -> list[str]:
+    """The rules of ``ACL SETUSER`` for exactly the role's rights, in the queues whose name fits the pattern.
+
+    Raises InvalidOption for a role or pattern that is none.
+    """
+    if role not in ROLES:
+        raise InvalidOption(option="role", value=role, must=f"must be one of {', '.join(ROLES)}")
+    if not _PATTERN.fullmatch(queue):
+        must = "must be a queue's name, in which * and ? may stand for others"
+        raise InvalidOption(option="queue", value=queue, must=must)
+    tag = f"{check_name('prefix', prefix)}:{{{queue}}}:"
+    writes, reads = keys(role)
+    every = [f"~{tag}*"] if len(writes) == len(KEYS) else [f"~{tag}{name}" for name in writes]
+    return [
+        f"~{prefix}:queues",
+        *every,
+        *(f"%R~{tag}{name}" for name in reads),
+        *(f"+{command}" for command in commands(role)),
+    ]
+
+
+def beyond(role: str) -> list[str]:
+    """The scripts that are not the role's, but need nothing that it may not: Redis cannot keep it from them."""
+    writes, _ = keys(role)
+    may = set(commands(role))
+    return [
+        name
+        for name in assemble.names()
+        if name not in ROLES[role].scripts
+        and set(script(name).keys) <= set(writes)
+        and commands_of(name) <= may
+    ]
+
+
+_PROBE: Final = """local denied = {}
+for i, command in ipairs(cjson.decode(ARGV[1])) do
+  local known, may = pcall(redis.acl_check_cmd, unpack(command))
+  if known and not may then denied[#denied + 1] = i end
+end
+return denied"""
+
+
+def lacking_keys(commands: Iterable[Sequence[Any]]) -> Plan[list[str]]:
+    """Which keys of plain commands the user may not touch so, as rules."""
+    checks = [(f"~{c[1]}", [str(word) for word in c]) for c in commands if len(c) > 1]
+    return list(dict.fromkeys((yield from _denied(checks))))
+
+
+def lacking(carrier: Carrier, name: str, queue: str) -> Plan[list[str]]:
+    """Which rights the user lacks that a script needs in a queue, as rules. Empty if that cannot be found out."""
+    told = [queue_keys(queue, carrier.prefix)(key) for key in script(name).keys]
+    checks: list[tuple[str, Sequence[str]]] = [
+        (f"~{key}", ("FCALL", "f", "1", key)) for key in told
+    ]
+    for command in sorted(commands_of(name)):
+        key = () if command.upper() in _KEYLESS else (told[0],)
+        checks.append((f"+{command}", (command, *key, "1", "1", "1")))
+    return (yield from _denied(checks))
+
+
+def _denied(checks: Iterable[tuple[str, Sequence[str]]]) -> Plan[list[str]]:
+    asked = list(checks)
+    (sha,) = yield Send([["SCRIPT", "LOAD", _PROBE]])
+    if isinstance(sha, Exception):
+        return []
+    (denied,) = yield Send([["EVALSHA", sha, 0, json.dumps([list(c) for _, c in asked])]])
+    return [] if isinstance(denied, Exception) else [asked[int(at) - 1][0] for at in denied]
+
+
+def is_denial(text: str) -> bool:
+    """Whether an error reply says that the user may not do this."""
+    return (
+        text.startswith("NOPERM")
+        or "The user executing the script" in text
+        or "ACL failure" in text
+    )
+
+
+def words_of(lacks: Sequence[str], text: str) -> str:
+    """What to tell who lacks rights."""
+    what = f"the right {' '.join(lacks)}" if lacks else "a right"
+    return f"its user lacks {what}; `rq-core acl` prints what each role needs ({text})"

@@ -1,0 +1,393 @@
+"""How a call is carried out, whatever happens on the way.
+
+Call slots and their numbers, re-sending with the same number after a lost reply, loading scripts that the server
+forgot, the handshake that a new epoch asks for, and what an error reply means.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from rq_core import errors
+from rq_core.connections.routing import cluster_url
+from rq_core.model.ids import boot_id
+from rq_core.model.keys import DEFAULT_PREFIX, check_name, queue_keys, queues_key
+from rq_core.model.machine import LAYOUT
+from rq_core.protocol import access, server_check
+from rq_core.protocol.answers import Handshake, parse_handshake
+from rq_core.protocol.plan import (
+    Call,
+    Lost,
+    Patience,
+    Pause,
+    Plan,
+    ReplyError,
+    Send,
+    T,
+    Unsent,
+    says_full,
+)
+from rq_core.scripts import functions
+from rq_core.scripts.assemble import Script
+
+_PASSWORD: Final = re.compile(r"(?<=//)([^/@\s:]*:)[^/\s]+(?=@)|([?&]\w*password=)[^&\s]+")
+
+
+ROUNDS_MAX: Final = 3
+"""Times that a call is sent again at once, after a handshake or when its library was loaded; then with pauses."""
+
+
+class Slot:
+    """A call slot: its calls are numbered, and one is in flight."""
+
+    __slots__ = ("name", "number")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.number = 0
+
+
+_OUTAGE: Final = (
+    "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "MISCONF",
+    "NOREPLICAS", "UNBLOCKED",
+)  # fmt: skip
+"""Error replies that say: not now. Nothing was carried out."""
+
+
+def _pause(attempt: int) -> Pause:
+    """0.05 s, doubling up to a second."""
+    return Pause(min(0.05 * 2 ** min(attempt, 5), 1.0))
+
+
+def _too_many(rounds: int) -> Exception | None:
+    if rounds <= ROUNDS_MAX:
+        return None
+    return ReplyError("its history, or what scripts it knows, keeps changing")
+
+
+def _kind_of(reply: Exception, *, lost: bool = False) -> str:
+    """What an error in the place of a reply means. ``lost``: an earlier reply to the same call was lost."""
+    if isinstance(reply, Unsent):
+        return "unsent"
+    if isinstance(reply, Lost):
+        return "lost"
+    text = str(reply)
+    if text.startswith("NOSCRIPT") or "Function not found" in text:
+        return "forgotten"
+    if "'fcall'" in text.lower() and ("unknown command" in text or text.startswith("NOPERM")):
+        return "no functions"
+    if lost and says_full(reply):
+        # A full server refuses a call before looking at its slot: that says nothing of the first time.
+        return "unsent"
+    return "unsent" if text.startswith(_OUTAGE) else "fatal"
+
+
+def _wrong_type(queue: str, text: str) -> errors.QueueDamaged:
+    return errors.QueueDamaged(queue=queue, why=f"a key has the wrong type ({text})")
+
+
+class Carrier:
+    """Carries calls out. ``name`` is who makes them; it is unique per boot."""
+
+    def __init__(
+        self,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        url: str = "",
+        name: str | None = None,
+        patience: Patience | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        scripts: Callable[[str], Script] = functions.function,
+    ) -> None:
+        self.prefix = check_name("prefix", prefix)
+        # For messages only, so without its password.
+        self.url = _PASSWORD.sub(r"\1\2***", url)
+        name = check_name("client", name or boot_id("c"))
+        self.patience = patience or Patience()
+        self._clock = clock
+        self._scripts = scripts
+        self._functions = True
+        self._floors: dict[str, int] = {}
+        self._unlisted: set[str] = set()
+        """Queues that were made here and are not on the list yet."""
+        self._begin_process(name)
+
+    def _begin_process(self, name: str) -> None:
+        self.name = name
+        self._free: defaultdict[tuple[str, str], list[Slot]] = defaultdict(list)
+        # Name and number in one: threads that do this at once must not make two slots of one name.
+        self._serial = zip(itertools.repeat(name), itertools.count(1), strict=False)
+        self._met: set[str] = set()
+        # Last: who finds its own process here must find nothing of its parent's any more.
+        self._pid = os.getpid()
+
+    def _script(self, name: str) -> Script:
+        made = self._scripts(name)
+        return made if self._functions or made.instead is None else made.instead
+
+    def get_ready(self, *names: str) -> None:
+        """Put the texts of these scripts together now: it takes long enough to be felt by whoever needs one first."""
+        for name in names:
+            self._script(name)
+
+    def _take_slot(self, queue: str, name: str) -> Slot:
+        if os.getpid() != self._pid:
+            # A forked child must not go on with its parent's slots: both would use the same numbers.
+            self._begin_process(boot_id(self.name.partition("-")[0]))
+        try:
+            return self._free[queue, name].pop()
+        except IndexError:
+            who, number = next(self._serial)
+            return Slot(f"{who}.{name}.{number}")
+
+    def carry_out(self, calls: Sequence[Call[Any]]) -> Plan[list[Any]]:
+        """Carry out calls in one pipelined round trip, and again what got no answer, until each has one.
+
+        Returns a value or an RqCoreError per call. Raises ServerUnavailable or OutcomeUnknown when patience ends.
+        """
+        if not calls:
+            return []
+        slots: list[Slot | None] = []
+        for call in calls:
+            slot = None
+            if "slot" in self._script(call.script).args:
+                slot = self._take_slot(call.queue, call.script)
+                slot.number += 1
+            slots.append(slot)
+        try:
+            return (yield from self._settle(calls, slots))
+        finally:
+            for call, slot in zip(calls, slots, strict=True):
+                if slot is not None:
+                    self._free[call.queue, call.script].append(slot)
+
+    def _command(self, call: Call[Any], slot: Slot | None) -> list[Any]:
+        """The command of a call, as this server takes it by what is known of it now."""
+        made, args = self._script(call.script), call.args
+        if slot is not None:
+            args = {**args, "slot": slot.name, "number": slot.number}
+        return made.command(queue_keys(call.queue, self.prefix), call.each, **args)
+
+    def _settle(  # noqa: PLR0912 - one branch per thing that a reply can be
+        self, calls: Sequence[Call[Any]], slots: Sequence[Slot | None]
+    ) -> Plan[list[Any]]:
+        commands = [self._command(*each) for each in zip(calls, slots, strict=True)]
+        results: list[Any] = [None] * len(calls)
+        waiting = list(range(len(calls)))
+        first = self._clock()
+        lost: set[int] = set()
+        """Calls that may have been carried out."""
+        attempt, rounds = 0, 0
+        while True:
+            replies = yield Send([commands[i] for i in waiting], calls[waiting[0]].meanwhile)
+            again: list[int] = []
+            forgotten: set[str] = set()
+            refused = False
+            strangers: set[str] = set()
+            trouble: Exception | None = None
+            for i, reply in zip(waiting, replies, strict=True):
+                if isinstance(reply, Exception):
+                    if isinstance(reply, Lost):
+                        lost.add(i)
+                    kind = _kind_of(reply, lost=i in lost)
+                    if kind == "fatal":
+                        results[i] = yield from self._explain(calls[i], reply)
+                        continue
+                    if kind == "forgotten":
+                        forgotten.add(calls[i].script)
+                    elif kind == "no functions":
+                        refused = True
+                    else:
+                        trouble = reply
+                    again.append(i)
+                elif reply[0] == "epoch":
+                    strangers.add(calls[i].queue)
+                    again.append(i)
+                else:
+                    results[i] = self._read(calls[i], reply)
+            if not again:
+                return results
+            waiting = again
+            rounds += 1
+            if refused:
+                self._functions = False
+            elif forgotten:
+                trouble = (yield from self._load(forgotten)) or trouble
+            unusable = yield from self._meet(strangers)
+            for i in waiting:
+                results[i] = unusable.get(calls[i].queue)
+            waiting = [i for i in waiting if results[i] is None]
+            if not waiting:
+                return results
+            trouble = trouble or _too_many(rounds)
+            if trouble is not None:
+                self._check_patience(first, bool(lost), trouble, [calls[i] for i in waiting])
+                yield _pause(attempt)
+                attempt += 1
+            for i in waiting:
+                commands[i] = self._command(calls[i], slots[i])
+
+    def _meet(self, queues: Iterable[str]) -> Plan[dict[str, errors.RqCoreError]]:
+        """Meet queues whose history is another one. Returns why some cannot be used: the others' calls, done or
+        not, must not suffer for it."""
+        unusable: dict[str, errors.RqCoreError] = {}
+        for queue in sorted(queues):
+            try:
+                yield from self.handshake(queue)
+            except (errors.Refused, errors.QueueDamaged) as error:
+                unusable[queue] = error
+        return unusable
+
+    def _load(self, names: Iterable[str]) -> Plan[Exception | None]:
+        """Load scripts. Returns what went wrong for now; raises ServerUnsuitable if it will stay so."""
+        made = [self._script(name) for name in sorted(names)]
+        loading = dict.fromkeys(script.loading for script in made)
+        replies = yield Send([list(command) for command in loading])
+        failed = [reply for reply in replies if isinstance(reply, Exception)]
+        for reply in failed:
+            if _kind_of(reply) in ("fatal", "no functions"):
+                if any(script.function for script in made):
+                    # A full server takes no new functions, and some services none at all; but they take scripts.
+                    self._functions = False
+                    return None
+                # It may call the functions that somebody else loads.
+                self._functions = True
+                raise errors.ServerUnsuitable(url=self.url, why=f"it loads no scripts: {reply}")
+        return failed[0] if failed else None
+
+    def _check_patience(
+        self, first: float, sent: bool, trouble: Exception, calls: Sequence[Call[Any]]
+    ) -> None:
+        waited = self._clock() - first
+        if sent and waited > self.patience.unknown:
+            error = errors.OutcomeUnknown(seconds=waited)
+            error.ids = tuple(job_id for call in calls for job_id in call.ids)
+            raise error from trouble
+        if not sent and waited > self.patience.unsent:
+            raise errors.ServerUnavailable(url=self.url, why=str(trouble)) from trouble
+
+    def _explain(self, call: Call[Any], reply: Exception) -> Plan[errors.RqCoreError]:
+        """What an error reply of Redis means to the caller."""
+        text = str(reply)
+        if says_full(reply):
+            return errors.QueueFull(queue=call.queue)
+        if "WRONGTYPE" in text:
+            return _wrong_type(call.queue, text)
+        if access.is_denial(text):
+            lacks = yield from access.lacking(self, call.script, call.queue)
+            return errors.ServerUnsuitable(url=self.url, why=access.words_of(lacks, text))
+        if text.startswith(("NOAUTH", "WRONGPASS", "MOVED", "ERR it is no Redis Cluster")):
+            return self.unsuitable(reply)
+        return errors.QueueDamaged(queue=call.queue, why=f"{call.script} stopped: {text}")
+
+    def unsuitable(self, reply: Exception) -> errors.ServerUnsuitable:
+        """The error for a server that answered so."""
+        why = str(reply)
+        if why.startswith("MOVED"):
+            # Only whoever was not told that it is a cluster gets to see this.
+            why = f"it is a node of a Redis Cluster: write {cluster_url(self.url)}"
+        return errors.ServerUnsuitable(url=self.url, why=why.removeprefix("ERR "))
+
+    def _read(self, call: Call[Any], reply: Sequence[Any]) -> Any:
+        if reply[0] == "ok":
+            return call.parse(reply[1:])
+        match list(reply[1:]):
+            case ["audit_backlog", backlog, bound]:
+                return errors.AuditBacklogFull(queue=call.queue, backlog=backlog, bound=bound)
+            case ["elsewhere", attached]:
+                return errors.AuditElsewhere(queue=call.queue, attached=attached)
+            case ["restored", last]:
+                return errors.RestoredMeanwhile(queue=call.queue, last=last)
+            case ["off"]:
+                return errors.AuditOff(queue=call.queue)
+            case ["layout", found]:
+                return errors.LayoutMismatch(queue=call.queue, found=found, known=LAYOUT)
+            case ["undeclared", scope]:
+                return errors.NothingDeclared(queue=call.queue, scope=scope)
+            case ["stale_call"]:
+                return errors.StaleCall()
+            case other:
+                return errors.BadArguments(what=" ".join(map(str, other)))
+
+    def one(self, call: Call[T]) -> Plan[T]:
+        """Carry out one call. Raises what it was refused with."""
+        if call.queue not in self._met:
+            yield from self.handshake(call.queue)
+        (result,) = yield from self.carry_out([call])
+        if isinstance(result, errors.RqCoreError):
+            raise result
+        return result  # type: ignore[no-any-return]
+
+    def ask(self, commands: list[list[Any]], queue: str | None = None) -> Plan[list[Any]]:
+        """Plain reads, in one round trip. Raises ServerUnavailable or ServerUnsuitable, or QueueDamaged if a key of
+        ``queue`` has the wrong type."""
+        first, attempt = self._clock(), 0
+        while True:
+            replies = yield Send(commands)
+            failed = [r for r in replies if isinstance(r, Exception)]
+            if not failed:
+                return replies  # type: ignore[no-any-return]
+            if any(_kind_of(r) == "fatal" for r in failed):
+                if queue is not None and "WRONGTYPE" in str(failed[0]):
+                    raise _wrong_type(queue, str(failed[0])) from failed[0]
+                why = str(failed[0])
+                if access.is_denial(why):
+                    lacks = (yield from access.lacking_keys(commands)) if "key" in why else []
+                    why = access.words_of(lacks, why)
+                    raise errors.ServerUnsuitable(url=self.url, why=why) from failed[0]
+                raise self.unsuitable(failed[0]) from failed[0]
+            if self._clock() - first > self.patience.unsent:
+                raise errors.ServerUnavailable(url=self.url, why=str(failed[0])) from failed[0]
+            yield _pause(attempt)
+            attempt += 1
+
+    def set_floor(self, queue: str, epoch: int) -> None:
+        """New epochs of the queue must be greater than this one (a mirror knows the last that SQL has)."""
+        self._floors[queue] = epoch + 1
+
+    def handshake(self, queue: str) -> Plan[Handshake]:
+        """Meet a queue: make it if there is none, start a new epoch if Redis' history has changed."""
+        if not self._met:
+            yield from server_check.inspect(self)
+        call = Call(
+            "handshake",
+            queue,
+            {"by": self.name, "floor": self._floors.get(queue, 0)},
+            parse_handshake,
+        )
+        (result,) = yield from self.carry_out([call])
+        if isinstance(result, errors.RqCoreError):
+            raise result
+        # Outside the queue's Cluster slot, so it cannot be part of the script.
+        if result.started == "created":
+            self._unlisted.add(queue)
+        yield from self._list_queue(queue, new=queue in self._unlisted)
+        self._unlisted.discard(queue)
+        self._met.add(queue)
+        return result  # type: ignore[no-any-return]
+
+    def _list_queue(self, queue: str, *, new: bool) -> Plan[None]:
+        """Put the queue on the prefix' list. A full server refuses that; workers must still meet old queues.
+
+        In a cluster the list may be on another shard. An old queue was listed by who made it, so it does not wait for
+        that shard.
+        """
+        listed = queues_key(self.prefix)
+        if not new:
+            (reply,) = yield Send([["SADD", listed, queue]])
+            if not isinstance(reply, Exception) or _kind_of(reply) in ("unsent", "lost"):
+                return
+        try:
+            yield from self.ask([["SADD", listed, queue]])
+        except errors.ServerUnsuitable as error:
+            if not says_full(error):
+                raise
+            (known,) = yield from self.ask([["SISMEMBER", listed, queue]])
+            if not known:
+                raise errors.QueueFull(queue=queue) from error

@@ -1,0 +1,131 @@
+"""Plain reads: how a queue stands. They change nothing and need no script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rq_core import errors
+from rq_core.model.keys import KEYS, check_name, queue_keys, queues_key
+from rq_core.model.machine import PRIORITIES
+from rq_core.model.scopes import QUEUE, CapEntry
+from rq_core.model.settings import SETTINGS
+from rq_core.protocol.answers import JobState, QueueCounts, read_state_line
+from rq_core.protocol.delivery import Carrier
+from rq_core.protocol.one_step import in_one_step
+from rq_core.protocol.plan import Plan, pairs_of, says_full
+
+
+class Reads(Carrier):
+    """The reads of a client."""
+
+    def policy(self, queue: str, task: str) -> Plan[str | None]:
+        """The policy that workers registered for a task (JSON), if any did."""
+        keys = queue_keys(queue, self.prefix)
+        (text,) = yield from self.ask([["HGET", keys("tasks"), task]], queue)
+        return text  # type: ignore[no-any-return]
+
+    def limits(self, queue: str) -> Plan[dict[str, CapEntry]]:
+        """The stored limits of a queue, by scope or family."""
+        keys = queue_keys(queue, self.prefix)
+        (stored,) = yield from self.ask([["HGETALL", keys("caps")]], queue)
+        return {name: CapEntry.parse(text) for name, text in sorted(pairs_of(stored).items())}
+
+    def queues(self) -> Plan[list[str]]:
+        """The queues of this prefix, by name."""
+        (names,) = yield from self.ask([["SMEMBERS", queues_key(self.prefix)]])
+        return sorted(names)
+
+    def counts(self, queue: str) -> Plan[QueueCounts]:
+        """How many jobs a queue has."""
+        keys = queue_keys(queue, self.prefix)
+        ready = [["LLEN", keys(f"ready:{n}")] for n in range(len(PRIORITIES))]
+        sets = ("scheduled", "leases", "dead", "waiting", "open")
+        rest = [["ZCARD", keys(name)] for name in sets]
+        facts_of = [
+            ["HLEN", keys("state")],
+            ["HGET", keys("caps"), QUEUE],
+            ["HGETALL", keys("meta")],
+        ]
+        *numbers, alive, cap, meta = yield from self.ask([*ready, *rest, *facts_of], queue)
+        facts = pairs_of(meta)
+        # `scheduled` also has what resumes by itself, so the jobs there are those that are nowhere else.
+        tombstones = int(facts.get("tombstones", 0))
+        elsewhere = sum(numbers[: len(ready)]) - tombstones + sum(numbers[-4:-1])
+        scheduled = max(0, min(numbers[-5], alive - elsewhere))
+        return QueueCounts(
+            queue=queue,
+            ready=dict(zip((str(p) for p in PRIORITIES), numbers, strict=False)),
+            scheduled=scheduled,
+            running=numbers[-4],
+            dead=numbers[-3],
+            waiting=numbers[-2],
+            open_lanes=numbers[-1],
+            cap=CapEntry.parse(cap).limit.most if cap else None,
+            paused=facts.get("paused") == "1",
+            audit=facts.get("audit") == "on",
+            backlog=int(facts.get("backlog_jobs", 0)),
+            epoch=int(facts.get("epoch", 0)),
+            settings={name: int(facts.get(name, s.default)) for name, s in SETTINGS.items()},
+        )
+
+    def job(self, job_id: str, queues: Sequence[str]) -> Plan[JobState | None]:
+        """Where a job stands, in the first of ``queues`` that has it; None if none does."""
+        check_name("job", job_id)
+        commands = []
+        for queue in queues:
+            keys = queue_keys(queue, self.prefix)
+            commands += [["HGET", keys("state"), job_id], ["HGET", keys("jobs"), job_id]]
+        replies = (yield from self.ask(commands)) if commands else []
+        for at, queue in enumerate(queues):
+            if replies[2 * at] is not None:
+                return read_state_line(queue, job_id, replies[2 * at], replies[2 * at + 1])
+        return None
+
+    def dead(self, queue: str, limit: int) -> Plan[list[JobState]]:
+        """The jobs that died last, newest first."""
+        keys = queue_keys(queue, self.prefix)
+        (ids,) = yield from self.ask([["ZRANGE", keys("dead"), 0, max(limit, 1) - 1, "REV"]], queue)
+        if not ids:
+            return []
+        (lines,) = yield from self.ask([["HMGET", keys("state"), *ids]], queue)
+        return [read_state_line(queue, i, line) for i, line in zip(ids, lines, strict=True) if line]
+
+    def snapshot(self, queue: str) -> Plan[dict[str, Any]]:
+        """Everything a queue has in Redis, read in one transaction: key name → value in Python's types.
+
+        For the doctor and for tests. It is as large as the queue. Raises QueueDamaged if a key has the wrong type.
+        """
+        keys = queue_keys(queue, self.prefix)
+        read = {
+            "hash": lambda key: ["HGETALL", key],
+            "list": lambda key: ["LRANGE", key, 0, -1],
+            "zset": lambda key: ["ZRANGE", key, 0, -1, "WITHSCORES"],
+            "stream": lambda key: ["XRANGE", key, "-", "+"],
+        }
+        commands = [read[key.type](keys(key.name)) for key in KEYS]
+        try:
+            *_, values = yield from self.ask([["MULTI"], *commands, ["EXEC"]])
+        except errors.ServerUnsuitable as error:
+            if not says_full(error):
+                raise
+            # A full Redis 7.0 queues no command.
+            (values,) = yield from self.ask([in_one_step(commands)])
+        shaped: dict[str, Any] = {}
+        for key, value in zip(KEYS, values, strict=True):
+            if isinstance(value, Exception):
+                raise errors.QueueDamaged(
+                    f"queue {queue!r} is damaged: key {keys(key.name)} is no {key.type}. Move it away with RENAME,"
+                    f" then run `rq-core doctor {queue} --repair`",
+                    queue=queue,
+                    why=str(value),
+                )
+            if key.type == "hash":
+                shaped[key.name] = pairs_of(value)
+            elif key.type == "zset":
+                shaped[key.name] = {m: float(s) for m, s in pairs_of(value).items()}
+            elif key.type == "stream":
+                shaped[key.name] = [(i, pairs_of(flat)) for i, flat in value]
+            else:
+                shaped[key.name] = list(value)
+        return shaped

@@ -1,0 +1,365 @@
+"""Runs handlers: async ones on the event loop, sync ones in threads. Each claim ends in one Settlement.
+
+It decides how a handler's end is to be reported (success, retry, final failure, rollback), not when; the worker
+collects settlements and sends them together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from rq_core.app import context as job_context
+from rq_core.app.context import JobContext
+from rq_core.app.redaction import Redact, redacted
+from rq_core.app.retry import Verdict
+from rq_core.app.task import Task
+from rq_core.errors import (
+    HandlerSignal,
+    HandlerTimeout,
+    JobCancelled,
+    LeaseLost,
+    WorkerStopping,
+)
+from rq_core.model.job import Claim, read_spec
+from rq_core.worker.isolation import IsolationPool, Raised
+from rq_core.worker.settlement import Settlement, describe, describe_words, message_of
+from rq_core.worker.starting import start_task
+from rq_core.worker.threads import Threads
+from rq_core.worker.time_limits import TimeLimits
+
+log = logging.getLogger(__name__)
+
+START_GRACE: Final = 20.0
+"""Seconds that the process of an isolated handler may take to begin, beyond the handler's own time."""
+END_GRACE: Final = 20.0
+"""Seconds that an async handler which was told to stop may take to clean up, before its claim is settled without it:
+less than the worker goes on to extend the lease of a job that has timed out."""
+LANE_CHANGED: Final = "lane_changed"
+"""The reason of a rollback into another lane."""
+
+
+class Running:
+    """A claim whose handler is about to be started, or was."""
+
+    __slots__ = (
+        "args_json", "arguments", "claim", "context", "ending", "handler", "limit", "settled", "started", "task",
+        "timeout",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        claim: Claim,
+        context: JobContext,
+        task: Task[Any, Any],
+        arguments: dict[str, Any],
+        args_json: str,
+        timeout: float | None,
+    ) -> None:
+        self.claim = claim
+        self.context = context
+        self.task = task
+        self.arguments = arguments
+        self.args_json = args_json
+        self.timeout = timeout
+        """Seconds, from the start."""
+        self.started = time.monotonic()
+        self.limit: float | None = None
+        """Seconds to which it is limited now; an isolated handler has a grace before it begins."""
+        self.handler: asyncio.Task[None] | None = None
+        """Of an async handler."""
+        self.ending: HandlerSignal | None = None
+        """Why it was asked to stop, if it was."""
+        self.settled = False
+
+
+class Executor:
+    """Starts claims' handlers and calls ``on_settlement`` (on the loop) once for each that must be reported.
+
+    ``on_free`` is called when a handler no longer occupies its place. One that goes on though its time is over is
+    reported all the same, a sync one at its timeout, an async one that was cancelled END_GRACE later; it occupies its
+    place until it returns.
+    """
+
+    def __init__(
+        self,
+        tasks: Mapping[str, Task[Any, Any]],
+        *,
+        worker: str,
+        threads: int,
+        timeout: float | None,
+        on_settlement: Callable[[Settlement], None],
+        on_free: Callable[[Running], None],
+        redact: Redact | None = None,
+        rng: random.Random | None = None,
+        isolate: bool = True,
+    ) -> None:
+        """Without ``isolate`` no processes are started: isolated tasks run here."""
+        self._tasks = tasks
+        self._worker = worker
+        self._timeout = timeout
+        self._on_settlement = on_settlement
+        self._on_free = on_free
+        self._redact = redact
+        self._pool = IsolationPool() if isolate else None
+        self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
+        self._threads = Threads(threads, "rq-core-job", work=_call, on_end=self._thread_ended)
+        self._limits = TimeLimits(self._timed_out)
+        self.running: dict[tuple[str, str, str], Running] = {}
+        """By queue, job and fence: a job may be claimed anew while an old handler of it still runs."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is unsettled."""
+        return any(not running.settled for running in self.running.values())
+
+    @property
+    def unsettled(self) -> list[Running]:
+        """What runs and is still to be reported. A handler that goes on though its time is over is not among them."""
+        return [running for running in self.running.values() if not running.settled]
+
+    def start(self, claim: Claim) -> Running | None:
+        """Start a claim's handler. None: it could not be started, and its settlement has been given."""
+        running = self.prepare(claim)
+        if running is not None:
+            self.launch(running)
+        return running
+
+    def prepare(self, claim: Claim) -> Running | None:
+        """Get ready to run a claim's handler. None: that cannot be done here, and its settlement has been given."""
+        try:
+            name, args_json, timeout_ms = read_spec(claim.spec)
+        except ValueError as error:
+            self._refuse(claim, "final", "unreadable", error)
+            return None
+        task = self._tasks.get(name)
+        if task is None:
+            self._refuse(claim, "rollback", "unknown_task", LookupError(f"no task {name!r}"))
+            return None
+        try:
+            arguments = task.arguments.load(args_json)
+            lane = task.lane_of_claim(claim.queue, claim.lane, arguments)
+        except BaseException as error:  # noqa: BLE001 - a model's own checks, or a key's function: also SystemExit
+            self._refuse(claim, "rollback", "unknown_arguments", error)
+            return None
+        if lane is not None:
+            # Enqueued by somebody who did not know its caps: it must not run uncounted.
+            self._on_settlement(Settlement(claim, "rollback", 0, LANE_CHANGED, lane=lane))
+            return None
+        timeout = task.timeout if task.timeout is not None else self._timeout
+        if timeout_ms is not None:
+            timeout = timeout_ms / 1000
+        context = JobContext.of_claim(claim, name, self._worker)
+        running = Running(claim, context, task, arguments, args_json, timeout)
+        self.running[claim.queue, claim.id, claim.fence] = running
+        return running
+
+    def launch(self, running: Running) -> None:
+        """Start a handler that was prepared."""
+        task, limit = running.task, running.timeout
+        isolated = self._pool is not None and task.isolation is not None
+        if limit is not None:
+            # Until its process has begun, which may have to be started and to import the app first.
+            self._limit_time(running, limit + START_GRACE if isolated else limit)
+        if self._pool is not None and isolated:
+            running.handler = start_task(self._run_isolated(self._pool, running))
+        elif task.is_async:
+            running.handler = start_task(self._run_async(running))
+        else:
+            self._launch_thread(running)
+
+    def _launch_thread(self, running: Running) -> None:
+        try:
+            self._threads.submit(running)
+        except RuntimeError as error:
+            # The machine has no more threads: that is not the job's fault.
+            running.settled = True
+            self._refuse(running.claim, "rollback", "not_started", error)
+            self._free(running)
+
+    def _limit_time(self, running: Running, seconds: float | None) -> None:
+        if running.limit is not None:
+            self._limits.end(running, running.limit)
+        running.limit = seconds
+        if seconds is not None:
+            self._limits.begin(running, seconds)
+
+    def end(self, running: Running, why: HandlerSignal) -> None:
+        """Ask a handler to stop: an async one is cancelled, a sync one sees ``current_job().cancelled``.
+
+        Only the first reason counts: a handler that cleans up is not interrupted again.
+        """
+        if running.ending is not None:
+            return
+        running.ending = why
+        running.context.tell(why)
+        if running.handler is None:
+            return
+        running.handler.cancel()
+        if _has_begun(running.handler):
+            # A lost claim has nothing to be settled; what such a handler reports in the end is refused, and logged.
+            self._limit_time(running, None if isinstance(why, LeaseLost) else END_GRACE)
+        else:
+            # Cancelled now, its task takes no step in which it could say how it ended.
+            self._ended(running, why)
+            self._free(running)
+
+    def close(self) -> bool:
+        """Start no more. Returns False if threads are still busy with handlers that do not stop."""
+        self._threads.close()
+        self._limits.close()
+        if self._pool is not None:
+            self._pool.close()
+        return not self.running
+
+    def _refuse(self, claim: Claim, verdict: str, reason: str, error: BaseException) -> None:
+        log.warning(
+            "job cannot be run here: %s",
+            redacted(self._redact, message_of(error)),
+            extra={"job": claim.id, "queue": claim.queue, "reason": reason},
+        )
+        said = describe(error, with_traceback=False, redact=self._redact)
+        self._on_settlement(Settlement(claim, verdict, 0, reason, said))
+
+    async def _run_async(self, running: Running) -> None:
+        # The task has a context of its own, so nothing has to be put back.
+        job_context.enter(running.context)
+        failure: BaseException | None = None
+        try:
+            await running.task.function(**running.arguments)
+        except BaseException as error:  # noqa: BLE001 - also SystemExit: only this job has failed
+            job_context.enter(None)
+            failure = error
+        # Not while it is handled: what a backoff function raises would have it as its context, and say it unredacted.
+        try:
+            self._ended(running, failure)
+        finally:
+            failure = None  # It knows this frame.
+            self._free(running)
+
+    async def _run_isolated(self, pool: IsolationPool, running: Running) -> None:
+        try:
+            raised = await pool.run(
+                running,
+                running.task,
+                running.args_json,
+                lambda: self._limit_time(running, running.timeout),
+            )
+        except BaseException as error:  # noqa: BLE001 - the claim must be settled whatever went wrong
+            self._ended(running, error)
+        else:
+            if raised is None:
+                self._ended(running, None)
+            elif running.ending is not None:
+                self._ended(running, running.ending)
+            else:
+                self._raised(running, raised)
+        finally:
+            self._free(running)
+
+    def _thread_ended(self, running: Running, error: BaseException | None) -> None:
+        try:
+            self._ended(running, error)
+        finally:
+            self._free(running)
+
+    def _timed_out(self, running: Running) -> None:
+        """The time of a handler is over, or that of one which was told to stop."""
+        if running.ending is None:
+            assert running.timeout is not None
+            self.end(running, HandlerTimeout(seconds=running.timeout))
+            if running.handler is not None:
+                return
+        assert running.ending is not None
+        log.warning(
+            "handler was told to stop and goes on; its place stays occupied: %s",
+            running.ending,
+            extra=_facts(running),
+        )
+        self._ended(running, running.ending)
+
+    def _ended(self, running: Running, error: BaseException | None) -> None:
+        if running.settled:
+            return
+        running.settled = True
+        claim = running.claim
+        if error is None:
+            self._on_settlement(Settlement(claim, "complete"))
+            return
+        # However a handler ends that was asked to stop, that is why.
+        error = running.ending or error
+        if isinstance(error, LeaseLost):
+            # That claim is not in force: there is nothing to report it to.
+            log.warning("lease lost, handler stopped", extra=_facts(running))
+            return
+        if isinstance(error, WorkerStopping):
+            self._on_settlement(Settlement(claim, "rollback", 0, "shutdown"))
+            return
+        if isinstance(error, JobCancelled):
+            said = describe(error, redact=self._redact)
+            self._on_settlement(Settlement(claim, "final", 0, "cancelled", said))
+            return
+        verdict = running.task.retry.verdict(error, claim.failures + 1, self._rng.random)
+        said = describe(error, redact=self._redact)
+        self._failed(running, verdict, type(error).__name__, message_of(error), said)
+
+    def _raised(self, running: Running, raised: Raised) -> None:
+        """An isolated handler failed; its process has asked the task's policy."""
+        if running.settled:
+            return
+        running.settled = True
+        said = describe_words(raised.type, raised.message, raised.traceback, redact=self._redact)
+        verdict = Verdict("final" if raised.outcome == "final" else "retry", *raised[1:3])
+        self._failed(running, verdict, raised.type, raised.message, said)
+
+    def _failed(
+        self, running: Running, verdict: Verdict, kind: str, message: str, said: str
+    ) -> None:
+        log.warning(
+            "job failed: %s: %s",
+            kind,
+            redacted(self._redact, message),
+            extra=_facts(running) | {"verdict": verdict.outcome},
+        )
+        delay_ms = round(verdict.delay * 1000)
+        self._on_settlement(
+            Settlement(running.claim, verdict.outcome, delay_ms, verdict.reason, said)
+        )
+
+    def _free(self, running: Running) -> None:
+        if running.limit is not None:
+            self._limits.end(running, running.limit)
+        claim = running.claim
+        self.running.pop((claim.queue, claim.id, claim.fence), None)
+        self._on_free(running)
+
+
+def _has_begun(handler: asyncio.Task[None]) -> bool:
+    """Whether a task has taken its first step."""
+    coroutine = handler.get_coro()
+    return (
+        not inspect.iscoroutine(coroutine)
+        or inspect.getcoroutinestate(coroutine) != inspect.CORO_CREATED
+    )
+
+
+def _call(running: Running) -> None:
+    """Run a sync handler, in its thread."""
+    job_context.enter(running.context)
+    running.task.function(**running.arguments)
+
+
+def _facts(running: Running) -> dict[str, Any]:
+    context = running.context
+    return {
+        "job": context.id,
+        "queue": context.queue,
+        "task": context.task,
+        "claim": context.claim,
+        "ran_s": round(time.monotonic() - running.started, 3),
+    }

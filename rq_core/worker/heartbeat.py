@@ -1,0 +1,182 @@
+"""Keeps the leases of a worker's claims, from a thread of its own.
+
+A handler that blocks the event loop, or computes for minutes in a thread, keeps its lease: the heartbeat is
+neither on the loop nor on the job's thread. A handler that holds the GIL for longer than a lease stops this thread,
+too; then a supervisor helps out (:mod:`rq_core.worker.lease_table`), and a worker without one loses its leases.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from rq_core.connections.client import Client
+from rq_core.errors import RqCoreError
+from rq_core.model.job import Claim
+from rq_core.model.keys import queue_keys
+from rq_core.protocol.answers import Extended
+from rq_core.protocol.plan import Call
+from rq_core.worker.lease_table import LeaseTable
+
+log = logging.getLogger(__name__)
+
+EXTEND_CHUNK: Final = 1_000
+BEAT_AGAIN: Final = 0.5
+"""Seconds after which a heartbeat that failed is tried again."""
+
+
+class LeaseKeeper:
+    """Extends all held claims every third of a lease, in one round trip.
+
+    ``on_lost`` and ``on_cancelling`` are called from the keeper's thread, with a queue, a job id and the fence of the
+    claim. The interval follows the queues' leases when somebody changes them.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        worker: str,
+        *,
+        on_lost: Callable[[str, str, str], None],
+        on_cancelling: Callable[[str, str, str], None],
+        clock: Callable[[], float] = time.monotonic,
+        table: LeaseTable | None = None,
+    ) -> None:
+        """``table`` is shared with a supervisor, who helps out when this thread cannot run."""
+        self._client = client
+        self._worker = worker
+        self._on_lost = on_lost
+        self._on_cancelling = on_cancelling
+        self._clock = clock
+        self._table = table
+        self._lock = threading.Lock()
+        self._held: dict[str, dict[str, tuple[str, float | None]]] = {}
+        self._known: dict[str, float] = {}
+        """Leases of queues, in seconds, as last read."""
+        self._failed: set[object] = set()
+        """Where the last heartbeat got no answer."""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rq-core-leases", daemon=True)
+        self.interval = 10.0
+        """Seconds between two heartbeats: a third of the shortest lease."""
+        self.last_success = clock()
+        """When a heartbeat last got its answer, on ``clock``."""
+
+    def start(self) -> None:
+        """Begin; call once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and wait for it."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5.0)
+
+    def hold(self, claim: Claim, until: float | None) -> None:
+        """Keep this claim's lease, but not beyond ``until`` on ``clock`` (None: as long as it is held)."""
+        self.hold_all([(claim, until)])
+
+    def hold_all(self, claims: Iterable[tuple[Claim, float | None]]) -> None:
+        """The same for many at once."""
+        with self._lock:
+            for claim, until in claims:
+                self._held.setdefault(claim.queue, {})[claim.id] = (claim.fence, until)
+                if self._table is not None:
+                    self._table.hold(claim, until)
+
+    def drop(self, *claims: Claim) -> None:
+        """No longer keep these claims' leases."""
+        with self._lock:
+            for claim in claims:
+                held = self._held.get(claim.queue, {})
+                if claim.id in held and held[claim.id][0] == claim.fence:
+                    del held[claim.id]
+                    if self._table is not None:
+                        self._table.drop(claim)
+
+    def beat(self) -> None:
+        """Extend everything that is held, once. Raises RqCoreError if there is no answer."""
+        now = self._clock()
+        with self._lock:
+            held = {
+                queue: [
+                    (job_id, fence)
+                    for job_id, (fence, until) in jobs.items()
+                    if until is None or now < until
+                ]
+                for queue, jobs in self._held.items()
+            }
+        trouble: RqCoreError | None = None
+        failed: set[object] = set()
+        for place, queues in self._by_place(held):
+            calls: list[Call[Extended]] = []
+            for queue in queues:
+                for start in range(0, len(held[queue]), EXTEND_CHUNK):
+                    jobs = held[queue][start : start + EXTEND_CHUNK]
+                    extend = self._client.operations.extend_call(queue, self._worker, jobs)
+                    calls.append(extend)
+            try:
+                self._tell(calls, self._client.carry_out(calls))
+                self._follow_leases(queues)
+            except RqCoreError as error:
+                # A shard that is away must not cost the leases of the others.
+                trouble = error
+                failed.add(place)
+        self._failed = failed
+        if trouble is not None:
+            raise trouble
+        self.last_success = self._clock()
+
+    def _by_place(self, held: Mapping[str, Sequence[object]]) -> list[tuple[object, list[str]]]:
+        """The queues in which something is held, by where they are; where it failed the last time comes last."""
+        places: dict[object, list[str]] = {}
+        for queue, jobs in held.items():
+            if jobs:
+                places.setdefault(self._client.place(queue), []).append(queue)
+        return sorted(places.items(), key=lambda each: each[0] in self._failed)
+
+    def _tell(
+        self, calls: Sequence[Call[Extended]], answers: Sequence[Extended | RqCoreError]
+    ) -> None:
+        for call, answer in zip(calls, answers, strict=True):
+            if isinstance(answer, RqCoreError):
+                log.error("leases of queue %s were not extended: %s", call.queue, answer)
+                continue
+            fences: dict[str, str] = dict(call.each)
+            for job_id in answer.lost:
+                self._on_lost(call.queue, job_id, fences[job_id])
+            for job_id in answer.cancelling:
+                self._on_cancelling(call.queue, job_id, fences[job_id])
+
+    def _follow_leases(self, queues: Sequence[str]) -> None:
+        """A lease that was made shorter must be extended more often, from now on."""
+        prefix = self._client.operations.prefix
+        commands = [["HGET", queue_keys(queue, prefix)("meta"), "lease_ms"] for queue in queues]
+        leases = self._client.run(self._client.operations.ask(commands))
+        self._known |= {q: int(ms) / 1000 for q, ms in zip(queues, leases, strict=True) if ms}
+        held = [self._known[queue] for queue in self._held if queue in self._known]
+        if held:
+            self.interval = min(held) / 3
+
+    def _run(self) -> None:
+        pause = self.interval
+        self._note_beat()
+        while not self._stop.wait(pause):
+            self._note_beat()
+            # After an outage the leases that are left are short: there is no third of one to wait for.
+            pause = min(self.interval, BEAT_AGAIN)
+            try:
+                self.beat()
+                pause = self.interval
+            except RqCoreError as error:
+                log.warning("heartbeat failed, trying again: %s", error)
+            except Exception:
+                # A heartbeat that dies silently would lose every lease of this worker.
+                log.exception("heartbeat failed, trying again")
+
+    def _note_beat(self) -> None:
+        if self._table is not None:
+            self._table.beat(self._worker, self.interval)

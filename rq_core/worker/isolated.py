@@ -1,0 +1,164 @@
+"""A process that runs isolated handlers, one at a time, for the worker at the other end of its pipe."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import logging
+import os
+import queue
+import random
+import signal
+import sys
+import threading
+from multiprocessing.connection import Connection
+from typing import Any, Final
+
+from rq_core import errors
+from rq_core.app import context as job_context
+from rq_core.app.context import JobContext
+from rq_core.app.task import Task
+from rq_core.model import logs
+from rq_core.worker.settlement import message_of, traceback_of
+
+log = logging.getLogger(__name__)
+
+FACTS: Final = ("id", "queue", "task", "claim", "failures", "losses", "fence", "worker")
+"""Of a JobContext, as they travel."""
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+"""To all processes of a worker they are for the worker, which ends this one when it wants to. This one is started with
+them blocked, since its job would fail by one that comes before it ignores them."""
+BEGUN: Final = "begun"
+"""The message that a handler begins."""
+WORDS_MAX: Final = 1_000_000
+"""Characters of a message or a traceback that travel; the worker redacts and shortens them."""
+
+
+def find(module: str, name: str) -> object:
+    """What a module has under a name; None if there is no such thing."""
+    found: object = sys.modules.get(module) or importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _task_at(module: str, name: str) -> Task[Any, Any]:
+    found = find(module, name)
+    if not isinstance(found, Task):
+        raise LookupError(f"no task {name} in module {module}")  # noqa: TRY004 - no wrong type
+    return found
+
+
+class _Running:
+    """The handler that runs now, and how it is told to stop."""
+
+    def __init__(self, context: JobContext) -> None:
+        self.context = context
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.handler: asyncio.Task[Any] | None = None
+
+    def stop(self, why: str) -> None:
+        kind = getattr(errors, why, errors.JobCancelled)
+        self.context.tell(kind())
+        if self.loop is not None and self.handler is not None:
+            self.loop.call_soon_threadsafe(self.handler.cancel)
+
+
+def main(pipe: Connection, log_options: tuple[str, str] | None) -> None:
+    """Run what the worker sends, until it is gone."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    if log_options is not None:
+        logs.configure(*log_options)
+    requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    current: list[_Running] = []
+
+    def listen() -> None:
+        while True:
+            try:
+                message = json.loads(pipe.recv_bytes())
+            except (EOFError, OSError):
+                # The worker is gone, and its claim with it: nobody would stop this handler.
+                os._exit(1)
+            if "stop" not in message:
+                requests.put(message)
+            elif current:
+                current[-1].stop(message["stop"])
+
+    threading.Thread(target=listen, name="rq-core-worker", daemon=True).start()
+    rng = random.Random()  # noqa: S311 - jitter, no secret
+    while True:
+        request = requests.get()
+        running = _Running(JobContext(**request["job"]))
+        current.append(running)
+        reply = _carry_out(running, request, rng, pipe)
+        current.clear()
+        pipe.send_bytes(json.dumps(reply).encode())
+
+
+def _carry_out(
+    running: _Running, request: dict[str, Any], rng: random.Random, pipe: Connection
+) -> dict[str, Any] | None:
+    task: Task[Any, Any] | None = None
+    failure: BaseException | None = None
+    try:
+        _limit_memory(request["memory"])
+        task = _task_at(*request["place"])
+        arguments = task.arguments.load(request["args"])
+        pipe.send_bytes(json.dumps(BEGUN).encode())
+        with job_context.running(running.context):
+            if task.is_async:
+                asyncio.run(_awaited(running, task, arguments))
+            else:
+                task.function(**arguments)
+    except BaseException as error:  # noqa: BLE001 - also SystemExit: the worker must hear of it
+        failure = error
+    _limit_memory(None)
+    if failure is None:
+        return None
+    # Not while it is handled: what a backoff function raises would have it as its context, and say it unredacted.
+    try:
+        return _told(failure, task, running, rng)
+    finally:
+        failure = None  # It knows this frame.
+
+
+def _told(
+    failure: BaseException, task: Task[Any, Any] | None, running: _Running, rng: random.Random
+) -> dict[str, Any]:
+    """A failure as the worker is told of it, judged by the task's policy."""
+    verdict = ("retry", 0.0, "failed")
+    if task is not None:
+        verdict = task.retry.verdict(failure, running.context.failures + 1, rng.random)
+    return {
+        **dict(zip(("outcome", "delay", "reason"), verdict, strict=True)),
+        "type": type(failure).__name__,
+        "message": message_of(failure)[:WORDS_MAX],
+        "traceback": traceback_of(failure)[-WORDS_MAX:],
+    }
+
+
+async def _awaited(running: _Running, task: Task[Any, Any], arguments: dict[str, Any]) -> None:
+    running.handler = asyncio.current_task()
+    running.loop = asyncio.get_running_loop()
+    if running.context.cancelled:
+        running.context.raise_if_cancelled()
+    try:
+        await task.function(**arguments)
+    finally:
+        running.loop = None
+
+
+def _limit_memory(limit: int | None) -> None:
+    """Let this process have so many bytes of data; None: as many as it was given."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    soft = hard if limit is None else limit
+    if hard not in (resource.RLIM_INFINITY, -1):
+        soft = min(soft, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

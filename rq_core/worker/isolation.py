@@ -1,0 +1,209 @@
+"""Runs handlers in child processes that can be killed: the worker's side. :mod:`rq_core.worker.isolated` is the
+child's.
+
+A child that hangs, crashes in native code or takes too much memory takes no worker with it. Children are spawned, never
+forked, run one job at a time, and are used again; what goes over their pipes is JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import json
+import multiprocessing
+import signal
+from collections.abc import Callable
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from rq_core.errors import HandlerDied, HandlerTimeout, InvalidTask
+from rq_core.model import logs
+from rq_core.worker import isolated
+
+if TYPE_CHECKING:
+    from rq_core.app.context import JobContext
+    from rq_core.app.task import Task
+    from rq_core.worker.executor import Running
+
+TELL_GRACE: Final = 0.5
+"""Seconds that a handler which was told to stop gets before its process is killed. At its timeout it gets none."""
+
+
+PIPE_BYTES: Final = 16 * 1024
+"""What any pipe takes at once, though nobody reads it yet."""
+
+
+class Raised(NamedTuple):
+    """What an isolated handler raised, as its process tells it."""
+
+    outcome: str
+    delay: float
+    reason: str
+    type: str
+    message: str
+    traceback: str
+
+
+class _Child(NamedTuple):
+    process: BaseProcess
+    pipe: Connection
+
+
+def place_of(task: Task[Any, Any]) -> tuple[str, str]:
+    """Where a process of its own finds the task: module and name in it. Raises InvalidTask."""
+    place = task.function.__module__, task.function.__qualname__
+    if isolated.find(*place) is not task:
+        raise InvalidTask(
+            task=task.name,
+            why='isolation="process" needs a function at the top of a module, under its own name',
+        )
+    return place
+
+
+class IsolationPool:
+    """Child processes for isolated handlers; never more than jobs run at once."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("spawn")
+        self._senders = concurrent.futures.ThreadPoolExecutor(4, "rq-core-send")
+        self._idle: list[_Child] = []
+        self._busy: set[_Child] = set()
+
+    async def run(
+        self,
+        running: Running,
+        task: Task[Any, Any],
+        args_json: str,
+        on_begun: Callable[[], None],
+    ) -> Raised | None:
+        """Run a handler to its end. Returns what it raised. Raises HandlerDied if its process ended instead.
+
+        ``on_begun`` is called when its process, which may have to be started first, begins with it.
+
+        Cancelled, it tells the handler to stop, waits a little, and kills its process.
+        """
+        child = self._take(task)
+        self._busy.add(child)
+        whole = False
+        try:
+            await self._send(child, _request(running.context, task, args_json))
+            try:
+                reply = await _reply(child)
+                if reply == isolated.BEGUN:
+                    on_begun()
+                    reply = await _reply(child)
+            except asyncio.CancelledError:
+                whole = await self._stopped(child, running)
+                raise
+            whole = True
+        except OSError as error:
+            raise _died(child) from error
+        finally:
+            self._busy.discard(child)
+            if whole:
+                self._idle.append(child)
+            else:
+                _kill(child)
+        return None if reply is None else Raised(**reply)
+
+    async def _send(self, child: _Child, request: bytes) -> None:
+        if len(request) <= PIPE_BYTES:
+            child.pipe.send_bytes(request)
+            return
+        # A child that is still starting does not read yet, and the pipe is full before all is in it.
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._senders, child.pipe.send_bytes, request)
+
+    async def _stopped(self, child: _Child, running: Running) -> bool:
+        """Let a handler stop by itself, if it has the time. Returns whether it did."""
+        if isinstance(running.ending, HandlerTimeout):
+            return False
+        try:
+            child.pipe.send_bytes(json.dumps({"stop": type(running.ending).__name__}).encode())
+            async with asyncio.timeout(TELL_GRACE):
+                while await _reply(child) == isolated.BEGUN:
+                    pass
+        except (TimeoutError, OSError, HandlerDied):
+            return False
+        return True
+
+    def _take(self, task: Task[Any, Any]) -> _Child:
+        while self._idle:
+            child = self._idle.pop()
+            if child.process.is_alive():
+                return child
+            _kill(child)
+        here, there = self._context.Pipe()
+        process = self._context.Process(
+            target=isolated.main,
+            args=(there, logs.configured),
+            name=f"rq-core-{task.name}",
+            daemon=True,
+        )
+        # What it starts beside the first process unblocks them.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, isolated.SIGNALS)
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        there.close()
+        return _Child(process, here)
+
+    def close(self) -> None:
+        """Kill all children."""
+        for child in (*self._idle, *self._busy):
+            _kill(child)
+        self._idle.clear()
+        self._senders.shutdown(wait=False, cancel_futures=True)
+
+
+def _request(context: JobContext, task: Task[Any, Any], args_json: str) -> bytes:
+    facts = {name: getattr(context, name) for name in isolated.FACTS}
+    request = {"job": facts, "place": place_of(task), "memory": task.max_memory, "args": args_json}
+    return json.dumps(request).encode()
+
+
+async def _reply(child: _Child) -> Any:
+    """The child's next message. Raises HandlerDied if there is none to come."""
+    loop = asyncio.get_running_loop()
+    readable: asyncio.Future[None] = loop.create_future()
+
+    def set_once() -> None:
+        if not readable.done():
+            readable.set_result(None)
+
+    loop.add_reader(child.pipe.fileno(), set_once)
+    try:
+        await readable
+    finally:
+        loop.remove_reader(child.pipe.fileno())
+    try:
+        return json.loads(child.pipe.recv_bytes())
+    except (EOFError, OSError) as error:
+        raise _died(child) from error
+
+
+def _died(child: _Child) -> HandlerDied:
+    # Its pipe ends a moment before it does.
+    child.process.join(1.0)
+    code = child.process.exitcode
+    how = (
+        "in no known way"
+        if code is None
+        else f"by signal {-code}"
+        if code < 0
+        else f"by status {code}"
+    )
+    return HandlerDied(how=how)
+
+
+def _kill(child: _Child) -> None:
+    child.process.kill()
+    child.process.join()
+    child.process.close()
+    with contextlib.suppress(OSError):
+        child.pipe.close()

@@ -1,0 +1,77 @@
+"""A worker's queues, grouped by whose calls travel together, and what is to be reported for each group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from rq_core.connections.async_client import AsyncClient
+from rq_core.protocol.answers import Claimed
+from rq_core.protocol.plan import Call
+from rq_core.worker.options import WorkerOptions
+from rq_core.worker.settlement import Settlement
+from rq_core.worker.wakeups import WatchedQueue, Watcher
+
+
+@dataclass(slots=True)
+class Line:
+    """Queues whose calls travel together. On one server that is all of them; in a cluster each queue has a line of its
+    own, so that a shard that is down, or a slot on its way, holds up nobody else."""
+
+    queues: Mapping[str, WatchedQueue]
+    watcher: Watcher
+    finished: list[Settlement] = field(default_factory=list)
+    """Settlements to be reported."""
+    turns: int = 0
+    """Turns that are under way."""
+    claiming: list[Call[Claimed]] = field(default_factory=list)
+    """The claims of those."""
+    death: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a job of these queues died here."""
+
+
+class Lines:
+    """All lines of a worker, and the news that their turns wait for."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        options: WorkerOptions,
+        *,
+        full: Callable[[], bool],
+        interval: Callable[[], float],
+    ) -> None:
+        """``full`` and ``interval``: see Watcher."""
+        self.news = asyncio.Event()
+        """Set when a turn may have something to do."""
+        self.queues = {name: WatchedQueue(name) for name in options.queues}
+        together = [[n] for n in self.queues] if client.one_slot else [list(self.queues)]
+        self.all: list[Line] = []
+        for names in together:
+            queues = {name: self.queues[name] for name in names}
+            watcher = Watcher(
+                client,
+                queues,
+                burst=options.burst,
+                full=full,
+                interval=interval,
+                on_look=self.news.set,
+            )
+            self.all.append(Line(queues, watcher))
+        self.of = {name: line for line in self.all for name in line.queues}
+        """By queue."""
+
+    def settle(self, settlement: Settlement) -> None:
+        """Have a settlement reported with the next turn of its line."""
+        self.of[settlement.claim.queue].finished.append(settlement)
+        self.news.set()
+
+    def stop(self) -> None:
+        """Claim no more: no tokens are taken, and claims under way take nothing if they can help it."""
+        self.news.set()
+        for line in self.all:
+            line.watcher.stop()
+            for claim in line.claiming:
+                # Should it have to be sent again, it takes nothing; if it has been carried out, the answer is the same.
+                claim.args["limit"] = 0

@@ -1,0 +1,87 @@
+"""A worker meets its queues: what it needs of the server, and what the code declares of them.
+
+Limits are declared in one history of Redis. In another one, which may have begun with nothing, they are declared again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from rq_core.connections.async_client import AsyncClient
+from rq_core.errors import RqCoreError
+from rq_core.model.keys import queue_keys
+from rq_core.protocol import server_check
+from rq_core.protocol.answers import Claimed
+from rq_core.protocol.plan import Patience
+from rq_core.worker.queue_group import Lines
+from rq_core.worker.wakeups import FOREVER, TROUBLE_PAUSE, WatchedQueue
+
+if TYPE_CHECKING:
+    from rq_core.app.app import App
+
+log = logging.getLogger(__package__)
+
+
+class Meeting:
+    """Of one worker with the server."""
+
+    def __init__(self, app: App, client: AsyncClient, worker: str, lines: Lines) -> None:
+        self._app = app
+        self._client = client
+        self._worker = worker
+        self._lines = lines
+
+    async def begin(self, *, checked: bool) -> float:
+        """Meet the queues, and declare what the code says of them. Returns the shortest lease, in seconds.
+
+        ``checked``: somebody else has looked whether the server is suitable. Raises RqCoreError if the app or the
+        server cannot be used.
+        """
+        queues, client = self._lines.queues.values(), self._client
+        self._app.check()
+        client.operations.get_ready("claim", "complete", "fail", "rollback", "extend")
+        # Without a server at the start somebody has to hear of it; later, outages are waited out.
+        client.operations.patience = Patience()
+        if not checked:
+            server_check.warn(await client.run(server_check.check(client.operations)))
+        for queue in queues:
+            queue.epoch = (await client.handshake(queue.name)).epoch
+        await self._declare(*self._lines.queues)
+        for queue in queues:
+            met = await client.handshake(queue.name)
+            queue.lease = met.lease_ms / 1000
+        client.operations.patience = Patience(unsent=FOREVER, unknown=FOREVER)
+        return min(queue.lease for queue in queues)
+
+    async def _declare(self, *queues: str) -> None:
+        """Tell the server what the code says of these queues."""
+        declared = self._app.declaration(self._client.operations, *queues)
+        for sentence in await self._client.run(declared):
+            log.warning("%s", sentence, extra={"worker": self._worker})
+
+    async def declare_anew(
+        self, queue: WatchedQueue, result: Claimed | RqCoreError, *, since: int
+    ) -> bool:
+        """Declare the limits again if this claim was carried out in another history of Redis than that of ``since``,
+        when it was sent. Another claim may have been under way with it, and have had them declared meanwhile.
+
+        Returns True if that history began with nothing: then the jobs of this claim may have been counted by nobody.
+        Whether the limits were declared before they were claimed or after, by another worker, does not show.
+        """
+        if isinstance(result, RqCoreError) or result.epoch in (None, since):
+            return False
+        meta = queue_keys(queue.name, self._app.prefix)("meta")
+        try:
+            ask = self._client.operations.ask([["HGET", meta, "whole_epoch"]], queue.name)
+            (began,) = await self._client.run(ask)
+            await self._declare(queue.name)
+        except RqCoreError as error:
+            # Its epoch stays the old one, so this is tried at the next claim.
+            log.error("declaring the caps of queue %s failed: %s", queue.name, error)  # noqa: TRY400
+            await asyncio.sleep(TROUBLE_PAUSE)
+            return True
+        began_anew = int(began or 0) > since
+        queue.epoch = result.epoch or 0
+        return began_anew and bool(self._app.declared.limits(queue.name))
