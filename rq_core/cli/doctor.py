@@ -112,7 +112,7 @@ def _examine(client: Client, queue: str, by: str | None, audit_url: str | None) 
 def _drift(audit_url: str, client: Client, queue: str) -> list[dict[str, Any]]:
     """What SQL tells otherwise; after a repair, whose events SQL need not have yet."""
     # By name: nothing here imports sql_audit.
-    compare = importlib.import_module("sql_audit.drift").drift_of
+    compare = importlib.import_module("sql_audit.proof.drift").drift_of
     return [
         {"kind": "drift", "job": job, "says": says, "mendable": False}
         for job, says in compare(audit_url, client, queue)

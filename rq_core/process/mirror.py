@@ -27,7 +27,7 @@ class MirrorProcess:
 
     def __init__(self, redis_url: str, prefix: str, audit_url: str) -> None:
         # It ends with its standard input, which ends with this process, however that goes.
-        self._command = [sys.executable, "-m", "sql_audit.run", "--until-stdin-ends"]
+        self._command = [sys.executable, "-m", "sql_audit.mirror.service", "--until-stdin-ends"]
         self._command += ["--redis", redis_url, "--prefix", prefix, "--audit", audit_url]
         self._process: subprocess.Popen[bytes] | None = None
         self._born = 0.0

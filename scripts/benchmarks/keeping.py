@@ -20,8 +20,9 @@ from stage import OURS, Stage
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.machine import Priority
-from sql_audit import queries, run
-from sql_audit.database import Database
+from sql_audit.mirror import service
+from sql_audit.queries import history
+from sql_audit.store.database import Database
 
 QUEUE = "kept"
 WORKER = "w-29020-e5b73040c5d1"
@@ -60,7 +61,7 @@ def memory(stage: Stage, jobs: int) -> dict[str, float]:
             pass
         _mirror(client, database)
         left = stage.used_memory() - before
-        client.detach(QUEUE, queries.audit_id(database))
+        client.detach(QUEUE, history.audit_id(database))
     database.close()
     return {"redis_bytes_per_job": held / jobs, "redis_bytes_left_per_job": max(0, left) / jobs}
 
@@ -74,7 +75,7 @@ def _live(client: Client, queue: str = QUEUE) -> int:
 
 
 def _mirror(client: Client, database: Database) -> None:
-    run.run(client, database, stop=threading.Event(), queues=[QUEUE], once=True)
+    service.run(client, database, stop=threading.Event(), queues=[QUEUE], once=True)
 
 
 def depth(stage: Stage, sizes: Sizes) -> dict[str, float]:

@@ -29,11 +29,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from rq_core.connections.client import Client
 from rq_core.embedded import server
 from rq_core.model.job import NewJob, profile
-from sql_audit import migrate, queries, run
-from sql_audit.database import Database, copy_text
-from sql_audit.reading import BatchLimits
-from sql_audit.schema import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS
-from sql_audit.statements import POSTGRESQL, SQLITE
+from sql_audit.mirror import service
+from sql_audit.mirror.reading import BatchLimits
+from sql_audit.queries import history
+from sql_audit.store import migrate
+from sql_audit.store.database import Database, copy_text
+from sql_audit.store.statements import POSTGRESQL, SQLITE
+from sql_audit.store.tables import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS
 from tests.support.servers import DurablePostgres, PostgresServer
 
 ARGS = '{"number":12345,"text":"0123456789012345678901234567890123456789"}'
@@ -94,8 +96,8 @@ def mirror(
     client: Client, database: Database, queue: str, limits: BatchLimits | None = None
 ) -> int:
     """Mirror until nothing is left. Returns how many events that were."""
-    with run.rare_collections():
-        done = run.run(
+    with service.rare_collections():
+        done = service.run(
             client, database, stop=threading.Event(), queues=[queue], once=True, limits=limits
         )
     return done.events
@@ -194,7 +196,7 @@ def mirrored(
     started = time.perf_counter()
     events = mirror(client, database, queue, limits)
     rate = events / (time.perf_counter() - started)
-    client.detach(queue, queries.audit_id(database))
+    client.detach(queue, history.audit_id(database))
     return rate
 
 

@@ -13,10 +13,10 @@ import click
 
 from rq_core.cli.options import LIST_MAX
 from sql_audit.cli.options import asking, audit_option, json_option, queue_option, unknown_queue
-from sql_audit.cli.words import print_json, print_marks, terminal
+from sql_audit.cli.text import print_json, print_marks, terminal
 
 if TYPE_CHECKING:
-    from sql_audit.queries import LoggedEvent
+    from sql_audit.queries.history import LoggedEvent
 
 FOLLOW_S: Final = 0.5
 """Seconds between two looks of ``audit tail --follow``."""
@@ -30,7 +30,7 @@ FOLLOW_S: Final = 0.5
 def history(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
     """Everything that happened to JOB, oldest first."""
     with asking(url) as engine:
-        from sql_audit import queries
+        from sql_audit.queries import history as queries
 
         events = queries.history(engine, job, queue)
         marks = queries.watermarks_of(engine, {event.queue for event in events})
@@ -70,7 +70,7 @@ def tail(
 ) -> None:
     """The last events of a queue. With --json, one JSON document per line."""
     with asking(url) as engine:
-        from sql_audit import queries
+        from sql_audit.queries import history as queries
 
         marks = queries.watermarks(engine, queue)
         if not marks:
@@ -101,7 +101,7 @@ def _event_json(event: LoggedEvent) -> dict[str, Any]:
 
 
 def _print_events(events: Sequence[LoggedEvent], *, as_json: bool) -> None:
-    from sql_audit.queries import readable
+    from sql_audit.queries.history import readable
 
     for event in events:
         if as_json:
@@ -119,7 +119,7 @@ def _facts(event: LoggedEvent) -> dict[str, Any]:
 
 def _detail(event: LoggedEvent) -> dict[str, Any]:
     """What else an event carries; the scopes of a claim as people read them."""
-    from sql_audit.queries import under
+    from sql_audit.queries.history import under
 
     detail = dict(event.detail)
     scopes = detail.pop("scopes", None)
@@ -140,7 +140,7 @@ def _event_table(events: Sequence[LoggedEvent], title: str) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    from sql_audit.queries import readable
+    from sql_audit.queries.history import readable
 
     table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
     for name in ("at", "queue", "number", "event", "claim", "by", "task", "detail"):

@@ -51,9 +51,9 @@ def run(
     address = required(url)
     with telling_errors():
         from rq_core.model import logs
-        from sql_audit.run import rare_collections
-        from sql_audit.run import run as mirror
-        from sql_audit.source import open_source
+        from sql_audit.mirror.service import rare_collections
+        from sql_audit.mirror.service import run as mirror
+        from sql_audit.mirror.source import open_source
 
         if not as_json:
             logs.configure()
@@ -124,8 +124,8 @@ def off(url: str | None, redis_url: str, prefix: str, queue: str, *, force: bool
     with telling_errors():
         from rq_core.connections.client import Client
         from rq_core.errors import UnknownQueue
-        from sql_audit.database import Database
-        from sql_audit.queries import audit_id
+        from sql_audit.queries.history import audit_id
+        from sql_audit.store.database import Database
 
         with Client(redis_url, prefix=prefix, name="audit") as client:
             known = client.queues()
@@ -150,8 +150,8 @@ def migrate(url: str | None, as_json: bool) -> None:
     """Create the tables, or bring them to this release's schema."""
     address = required(url)
     with telling_errors():
-        from sql_audit.database import Database
-        from sql_audit.migrate import upgrade
+        from sql_audit.store.database import Database
+        from sql_audit.store.migrate import upgrade
 
         database = Database(address)
         try:

@@ -15,7 +15,7 @@ from sql_audit.cli.options import (
     queue_option,
     unknown_queue,
 )
-from sql_audit.cli.words import in_ms, print_json, print_marks, terminal
+from sql_audit.cli.text import in_ms, print_json, print_marks, terminal
 
 
 @click.command()
@@ -26,14 +26,14 @@ from sql_audit.cli.words import in_ms, print_json, print_marks, terminal
 def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
     """What JOB waited for, each time, and behind whom."""
     with asking(url) as engine:
-        from sql_audit import moments, queries
+        from sql_audit.queries import history, timeline
 
-        answers = moments.why(engine, job, queue)
-        marks = queries.watermarks_of(engine, {answer.queue for answer in answers})
+        answers = timeline.why(engine, job, queue)
+        marks = history.watermarks_of(engine, {answer.queue for answer in answers})
     if as_json:
         print_json({"jobs": [dataclasses.asdict(answer) for answer in answers]}, marks)
         return
-    readable = queries.readable
+    readable = history.readable
     for answer in answers:
         lane = f", lane {answer.lane}" if answer.lane else ""
         click.echo(f"job {job} in {answer.queue}: {answer.state}{lane}")
@@ -71,9 +71,9 @@ def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
 def at_command(moment: int, url: str | None, queue: str | None, as_json: bool) -> None:
     """What was running and waiting at TIME (UTC, or Unix ms), and who held which scope."""
     with asking(url) as engine:
-        from sql_audit import moments, queries
+        from sql_audit.queries import history, timeline
 
-        marks = queries.watermarks(engine, queue)
+        marks = history.watermarks(engine, queue)
         if not marks:
             unknown_queue(engine, queue)
         if queue is None:
@@ -81,7 +81,7 @@ def at_command(moment: int, url: str | None, queue: str | None, as_json: bool) -
                 known = ", ".join(mark.queue for mark in marks)
                 fail(f"the log has several queues: name one with --queue; known are {known}")
             queue = marks[0].queue
-        answer = moments.at(engine, queue, moment)
+        answer = timeline.at(engine, queue, moment)
     if as_json:
         document = dataclasses.asdict(answer)
         document["scopes"] = {
@@ -90,10 +90,10 @@ def at_command(moment: int, url: str | None, queue: str | None, as_json: bool) -
         }
         print_json(document, marks)
         return
-    readable = queries.readable
+    readable = history.readable
     click.echo(f"{queue} at {readable(moment)}: {len(answer.running)} running")
     for claim in answer.running:
-        under = queries.under(claim.scopes)
+        under = history.under(claim.scopes)
         click.echo(
             f"  {claim.job_id}  {claim.task or '?'}  claim {claim.claim} by {claim.worker} since "
             f"{readable(claim.claimed_at_ms)}{f', under {under}' if under else ''}"

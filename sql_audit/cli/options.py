@@ -16,7 +16,7 @@ from rq_core.model.keys import DEFAULT_PREFIX
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from sql_audit.database import Database
+    from sql_audit.store.database import Database
 
 audit_option = click.option(
     "--audit",
@@ -85,7 +85,7 @@ def telling_errors(status: int = 1) -> Iterator[None]:
 
         if not isinstance(error, SQLAlchemyError):
             raise
-        from sql_audit.database import describe
+        from sql_audit.store.database import describe
 
         fail(f"the audit database refuses: {describe(error)}", status)
 
@@ -106,8 +106,8 @@ def current(url: str | None, status: int = 1) -> Iterator[Database]:
     """A database whose schema is current."""
     address = required(url, status)
     with telling_errors(status):
-        from sql_audit import migrate
-        from sql_audit.database import Database
+        from sql_audit.store import migrate
+        from sql_audit.store.database import Database
 
         database = Database(address)
         try:
@@ -125,9 +125,9 @@ def asking(url: str | None) -> Iterator[Engine]:
 
 
 def unknown_queue(engine: Engine, queue: str | None, status: int = 1) -> NoReturn:
-    from sql_audit import queries
+    from sql_audit.queries import history
 
     if queue is None:
         fail("nothing is mirrored yet: start `rq-core audit run`", status)
-    known = ", ".join(mark.queue for mark in queries.watermarks(engine)) or "none"
+    known = ", ".join(mark.queue for mark in history.watermarks(engine)) or "none"
     fail(f"the audit database knows no queue {queue!r}: known are {known}", status)

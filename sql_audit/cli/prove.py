@@ -18,11 +18,11 @@ from sql_audit.cli.options import (
     queue_option,
     unknown_queue,
 )
-from sql_audit.cli.words import progress
+from sql_audit.cli.text import progress
 
 if TYPE_CHECKING:
-    from sql_audit.database import Database
-    from sql_audit.verify import Result, Verdict
+    from sql_audit.proof.verify import Result, Verdict
+    from sql_audit.store.database import Database
 
 
 class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
@@ -75,7 +75,7 @@ def verify(
     2 if the log cannot tell.
     """
     with current(url, status=2) as database:
-        from sql_audit.verify import verify as check
+        from sql_audit.proof.verify import verify as check
 
         with progress(shown=not as_json) as on_progress:
             result = check(database, queue, since_ms=since, heads=heads, on_progress=on_progress)
@@ -97,8 +97,8 @@ def _record(database: Database, result: Result, verdicts: dict[str, Verdict]) ->
     """Keep what was proven, for prune. Whoever may only read may verify all the same."""
     from sqlalchemy.exc import SQLAlchemyError
 
-    from sql_audit.database import describe
-    from sql_audit.prune import record_proofs
+    from sql_audit.store.database import describe
+    from sql_audit.upkeep.prune import record_proofs
 
     try:
         record_proofs(database, result, verdicts)
@@ -112,8 +112,8 @@ def _compare(result: Result, database: Database, redis_url: str, prefix: str) ->
 
     from rq_core.connections.client import Client
     from rq_core.model.events import OutboxId
-    from sql_audit.drift import compare
-    from sql_audit.replay import Note
+    from sql_audit.proof.drift import compare
+    from sql_audit.proof.replay import Note
 
     with Client(redis_url, prefix=prefix, name="audit") as client:
         for name, found in result.queues.items():
@@ -130,7 +130,7 @@ def _compare(result: Result, database: Database, redis_url: str, prefix: str) ->
 
 
 def print_result(result: Result) -> None:
-    from sql_audit.queries import readable
+    from sql_audit.queries.history import readable
 
     for found in result.queues.values():
         click.echo(found.says)
@@ -168,7 +168,7 @@ def print_result(result: Result) -> None:
 def head(url: str | None, queue: str | None, as_json: bool) -> None:
     """The head of each queue's chain, to be kept where nobody who writes to the log can write."""
     with current(url) as database:
-        from sql_audit.verify import heads
+        from sql_audit.proof.verify import heads
 
         found = heads(database, queue)
         if not found:

@@ -36,7 +36,7 @@ class _Keep(_Span):
     name = "keep"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from sql_audit.prune import OUTCOMES
+        from sql_audit.upkeep.prune import OUTCOMES
 
         outcome, _, span = str(value).partition("=")
         if outcome not in OUTCOMES:
@@ -79,11 +79,11 @@ def prune(
     """
     with current(url) as database:
         from rq_core.cli.options import actor
-        from sql_audit import queries
-        from sql_audit.prune import Rules, count, plan
-        from sql_audit.prune import prune as remove
+        from sql_audit.queries import history
+        from sql_audit.upkeep.prune import Rules, count, plan
+        from sql_audit.upkeep.prune import prune as remove
 
-        if queue is not None and not queries.watermarks(database.readers, queue):
+        if queue is not None and not history.watermarks(database.readers, queue):
             unknown_queue(database.readers, queue)
         who, now_ms = actor(by), int(time.time() * 1000)
         rules = Rules(older_than, dict(keep), accept_unknown=accept_gaps)
@@ -109,7 +109,7 @@ def prune(
     if not document:
         click.echo("nothing is old enough")
     for each in document:
-        where = f"up to {each['cut']} ({queries.readable(each['cut_at_ms'])})"
+        where = f"up to {each['cut']} ({history.readable(each['cut_at_ms'])})"
         if dry_run:
             click.echo(f"{each['queue']}: {each['jobs']} jobs would leave, {where}")
         else:

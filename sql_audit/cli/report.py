@@ -9,10 +9,10 @@ import click
 
 from rq_core.cli.options import LIST_MAX
 from sql_audit.cli.options import asking, audit_option, json_option, queue_option, unknown_queue
-from sql_audit.cli.words import in_ms, print_json, print_marks, terminal
+from sql_audit.cli.text import in_ms, print_json, print_marks, terminal
 
 if TYPE_CHECKING:
-    from sql_audit.queries import Report
+    from sql_audit.queries.history import Report
 
 
 @click.command()
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 def report(url: str | None, queue: str | None, slowest: int, as_json: bool) -> None:
     """Per queue and task: jobs, claims, retries, deaths, times and throughput."""
     with asking(url) as engine:
-        from sql_audit import queries
+        from sql_audit.queries import history
 
-        answer = queries.report(engine, queue, slowest)
+        answer = history.report(engine, queue, slowest)
         if not answer.watermarks:
             unknown_queue(engine, queue)
     if as_json:

@@ -18,10 +18,10 @@ from sql_audit.cli.options import (
     redis_option,
     unknown_queue,
 )
-from sql_audit.cli.words import print_json, print_marks, progress, terminal
+from sql_audit.cli.text import print_json, print_marks, progress, terminal
 
 if TYPE_CHECKING:
-    from sql_audit.restore import Applied, LostJob
+    from sql_audit.upkeep.restore import Applied, LostJob
 
 
 @click.command()
@@ -62,10 +62,10 @@ def restore(
     with current(url) as database:
         from rq_core.cli.options import actor
         from rq_core.connections.client import Client
-        from sql_audit import queries
-        from sql_audit.restore import apply, survey
+        from sql_audit.queries import history
+        from sql_audit.upkeep.restore import apply, survey
 
-        marks = queries.watermarks(database.readers, queue)
+        marks = history.watermarks(database.readers, queue)
         if not marks:
             unknown_queue(database.readers, queue)
         who = actor(by)

@@ -16,11 +16,12 @@ import click
 from rq_core.connections.client import Client
 from rq_core.errors import RqCoreError
 from rq_core.protocol.plan import Patience
-from sql_audit import migrate, queries
 from sql_audit.cli.report import print_report
-from sql_audit.database import Database
 from sql_audit.demo import tasks
 from sql_audit.demo.stage import Deed, DemoFailed, Outcome, Stage, find_files, judge, larger
+from sql_audit.queries import history
+from sql_audit.store import migrate
+from sql_audit.store.database import Database
 
 FILES_MIN: Final = 50
 
@@ -137,7 +138,7 @@ def _perform(
             if keep:
                 _show_keys(place, stage, own=redis_url is None)
             raise
-        report = queries.report(engine, stage.queue)
+        report = history.report(engine, stage.queue)
         print_report(report)
         outcome = judge(engine, stage.queue, deed, stage.witness)
         _show_files(report, deed, root)
@@ -177,7 +178,7 @@ def _work(stage: Stage, files: list[Path], workers: int) -> Deed:
     return Deed(files, ids, large, large_ids, seconds, killed_at_ms)
 
 
-def _show_files(report: queries.Report, deed: Deed, root: Path) -> None:
+def _show_files(report: history.Report, deed: Deed, root: Path) -> None:
     """Which files the slowest jobs were about: the log has a digest of the arguments, not the arguments."""
     names = dict(zip([*deed.ids, *deed.larger_ids], [*deed.files, *deed.larger], strict=True))
     click.echo("slowest files")

@@ -23,7 +23,7 @@ from rq_core.model.keys import queue_keys, queues_key
 from rq_core.model.machine import CLAIMED_STATES
 from rq_core.protocol.answers import read_state_line
 from sql_audit.demo import tasks
-from sql_audit.schema import OUTCOMES, job_event
+from sql_audit.store.tables import OUTCOMES, job_event
 
 LEASE_S: Final = 2.0
 WAKE_S: Final = 5.0
@@ -120,7 +120,9 @@ class Stage:
         tasks.app.connect_to(self.redis_url)
         tasks.app.queue(self.queue, lease=LEASE_S)
         tasks.app.apply_settings()
-        process = self._start("sql_audit.run", "--audit", self.audit_url, "--queue", self.queue)
+        process = self._start(
+            "sql_audit.mirror.service", "--audit", self.audit_url, "--queue", self.queue
+        )
         try:
             deadline = time.monotonic() + PATIENCE_S
             while not self.client.counts(self.queue).audit:

@@ -11,9 +11,9 @@ import pytest
 
 from rq_core import App
 from rq_core.app.task import Task
-from sql_audit.database import Database
-from sql_audit.migrate import ensure
-from sql_audit.run import Service
+from sql_audit.mirror.service import Service
+from sql_audit.store.database import Database
+from sql_audit.store.migrate import ensure
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rq_core import App, testing
-from sql_audit.database import Database
+from sql_audit.store.database import Database
 from tests.support.schemas import lay_schema
 
 README = (Path(__file__).parents[2] / "README.md").read_text()

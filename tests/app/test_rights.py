@@ -18,8 +18,8 @@ from rq_core.model.keys import queue_keys
 from rq_core.protocol import access
 from rq_core.scripts.assemble import names
 from rq_core.worker import Worker, WorkerOptions
-from sql_audit.run import run as mirror
-from sql_audit.source import open_source
+from sql_audit.mirror.service import run as mirror
+from sql_audit.mirror.source import open_source
 from tests.support.servers import RedisServer
 
 As = Callable[..., str]

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sql_audit.database import Database
-from sql_audit.mirror import Mirror
-from sql_audit.reading import BatchLimits
+from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.turn import Mirror
+from sql_audit.store.database import Database
 from tests.support.outbox import StreamSource, StreamWriter
 from tests.support.schemas import lay_schema
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sql_audit.database import Database
-from sql_audit.mirror import STEPS, Mirror, Outcome
-from sql_audit.reading import BatchLimits
+from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.turn import STEPS, Mirror, Outcome
+from sql_audit.store.database import Database
 from tests.audit.conftest import QUEUE
 from tests.support import auditlog
 from tests.support.outbox import StreamSource, StreamWriter, enqueue

@@ -12,12 +12,12 @@ from click.testing import CliRunner
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.protocol.operations import Operations
-from sql_audit import queries
 from sql_audit.cli import audit
-from sql_audit.database import Database
-from sql_audit.mirror import STEPS, Mirror
-from sql_audit.restore import Survey, survey
-from sql_audit.verify import Verdict
+from sql_audit.mirror.turn import STEPS, Mirror
+from sql_audit.proof.verify import Verdict
+from sql_audit.queries import history as queries
+from sql_audit.store.database import Database
+from sql_audit.upkeep.restore import Survey, survey
 from tests.support import auditlog
 from tests.support.agreement import assert_agree, drain, states
 from tests.support.clock import Clock, timed

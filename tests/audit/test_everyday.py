@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sql_audit import losses, moments, queries
-from sql_audit.database import Database
-from sql_audit.verify import Verdict, verify
+from sql_audit.mirror import losses
+from sql_audit.proof.verify import Verdict, verify
+from sql_audit.queries import history, timeline
+from sql_audit.store.database import Database
 from tests.support import auditlog, ten_million
 from tests.support.long_log import LongLog
 
@@ -50,7 +51,7 @@ def test_the_events_of_jobs_are_found_by_their_ids(long_log: Database) -> None:
 
 
 def test_a_full_scan_would_be_seen(long_log: Database) -> None:
-    whole = ten_million.Question("all", lambda d: queries.report(d.readers))
+    whole = ten_million.Question("all", lambda d: history.report(d.readers))
 
     plans = ten_million.plans_of(long_log, whole, no_scans=True)
 
@@ -80,7 +81,7 @@ def test_a_moment_is_found_by_class_as_it_is_by_reading_all(long_log: Database) 
         running = [row["job_id"] for row in auditlog.rows(long_log, in_force, at=at_ms)]
 
         assert [
-            each.job_id for each in moments.at(long_log.readers, "mail", at_ms).running
+            each.job_id for each in timeline.at(long_log.readers, "mail", at_ms).running
         ] == running
         compared += len(running)
     assert compared > 100

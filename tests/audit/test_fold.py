@@ -19,10 +19,11 @@ from rq_core.model.machine import (
     State,
     Transition,
 )
-from sql_audit import entries, schema
-from sql_audit.database import copy_text
-from sql_audit.fold import Folder
-from sql_audit.rows import Attempt, Job
+from sql_audit.mirror import intake as entries
+from sql_audit.mirror.fold import Folder
+from sql_audit.store import tables
+from sql_audit.store.database import copy_text
+from sql_audit.store.rows import Attempt, Job
 
 EPOCH = 1_795_225_746_504
 TASKS = ("send", "resize")
@@ -181,13 +182,13 @@ def fold_in_batches(story: list[tuple[OutboxId, dict[str, str]]], sizes: Sequenc
         jobs |= {row[0]: row for row in new + old}
         events += folder.events
         for row in [*folder.attempt_rows()[0], *folder.attempt_rows()[1]]:
-            named = dict(zip(schema.ATTEMPT_COLUMNS, row, strict=True))
+            named = dict(zip(tables.ATTEMPT_COLUMNS, row, strict=True))
             kept = attempts.setdefault((named["job_id"], named["fence"]), named)
             kept.update({name: value for name, value in named.items() if value is not None})
     result = Folder("q", jobs.values())
     result.events = events
     for key, named in attempts.items():
-        result.begun[key] = Attempt(named[name] for name in schema.ATTEMPT_COLUMNS)
+        result.begun[key] = Attempt(named[name] for name in tables.ATTEMPT_COLUMNS)
     return result
 
 
@@ -236,11 +237,11 @@ def test_batches_do_not_change_what_is_told(seed: int) -> None:
 
     assert parts.events == whole.events
     assert parts.job_rows() == ([], [])
-    for name in schema.JOB_COLUMNS:
+    for name in tables.JOB_COLUMNS:
         assert {i: getattr(j, name) for i, j in parts.jobs.items()} == {
             i: getattr(j, name) for i, j in whole.jobs.items()
         }
-    for name in schema.ATTEMPT_COLUMNS:
+    for name in tables.ATTEMPT_COLUMNS:
         assert {k: getattr(a, name) for k, a in parts.begun.items()} == {
             k: getattr(a, name) for k, a in whole.begun.items()
         }
@@ -258,16 +259,16 @@ def test_every_event_about_jobs_has_a_step() -> None:
 
 
 def test_words_come_from_the_table() -> None:
-    assert set(schema.TERMINAL_STATES) == {
+    assert set(tables.TERMINAL_STATES) == {
         "discarded",
         "succeeded",
         "cancelled",
         "pruned",
         "removed",
     }
-    assert set(schema.OUTCOMES) == {
+    assert set(tables.OUTCOMES) == {
         "succeeded", "retried", "died", "rolled_back", "lease_expired", "cancelled",
-        schema.LOST,
+        tables.LOST,
     }  # fmt: skip
 
 

@@ -13,11 +13,12 @@ from rq_core.connections.client import Client
 from rq_core.errors import AuditElsewhere, AuditOff
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
-from sql_audit import queries, run
 from sql_audit.cli import audit
-from sql_audit.database import Database
-from sql_audit.mirror import Mirror
-from sql_audit.schema import job
+from sql_audit.mirror import service
+from sql_audit.mirror.turn import Mirror
+from sql_audit.queries import history
+from sql_audit.store.database import Database
+from sql_audit.store.tables import job
 
 TASK = profile("task")
 ids = JobIds()
@@ -28,7 +29,7 @@ def new_jobs(count: int) -> list[NewJob]:
 
 
 def mirror(client: Client, database: Database) -> None:
-    run.run(client, database, stop=threading.Event(), queues=["q"], once=True)
+    service.run(client, database, stop=threading.Event(), queues=["q"], once=True)
 
 
 def states(database: Database) -> dict[str, str]:
@@ -68,7 +69,7 @@ def test_a_lost_outbox_is_followed_by_a_baseline_of_what_lives(
 
         assert client.counts("q").backlog == 0
     found = states(database)
-    events = queries.history(database.readers, claimed.jobs[0].id)
+    events = history.history(database.readers, claimed.jobs[0].id)
     database.close()
     # The claim was lost with the outbox before it was mirrored; the baseline tells of it.
     assert claimed.jobs[0].id == first[0]

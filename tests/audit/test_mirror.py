@@ -8,14 +8,14 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from rq_core.errors import AuditElsewhere, ServerUnavailable
-from sql_audit import prune
-from sql_audit.database import Database
-from sql_audit.entries import unpack
-from sql_audit.mirror import STEPS, Mirror, Outcome
-from sql_audit.queries import audit_id
-from sql_audit.reading import BatchLimits
-from sql_audit.schema import APPEND_ONLY, mirror_prune
-from sql_audit.verify import verify
+from sql_audit.mirror.intake import unpack
+from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.turn import STEPS, Mirror, Outcome
+from sql_audit.proof.verify import verify
+from sql_audit.queries.history import audit_id
+from sql_audit.store.database import Database
+from sql_audit.store.tables import APPEND_ONLY, mirror_prune
+from sql_audit.upkeep import prune
 from tests.audit.conftest import QUEUE
 from tests.support import auditlog, budgets
 from tests.support.outbox import StreamSource, StreamWriter, enqueue

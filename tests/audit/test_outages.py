@@ -24,10 +24,10 @@ from rq_core.errors import AuditBacklogFull
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import queue_keys
-from sql_audit import run
-from sql_audit.database import IDLE_TIMEOUT_MS, STALLED_MS, Database
-from sql_audit.mirror import Mirror, Outcome
-from sql_audit.verify import Verdict, verify
+from sql_audit.mirror import service
+from sql_audit.mirror.turn import Mirror, Outcome
+from sql_audit.proof.verify import Verdict, verify
+from sql_audit.store.database import IDLE_TIMEOUT_MS, STALLED_MS, Database
 from tests.audit.conftest import QUEUE
 from tests.support import auditlog, stopped_mirror
 from tests.support.outbox import StreamSource, StreamWriter
@@ -74,9 +74,9 @@ def test_at_the_bound_producers_are_refused_and_work_goes_on(
 ) -> None:
     """SQL is away: the backlog grows to its bound, jobs finish all the same, and on return all is there."""
     caplog.set_level(logging.INFO, "rq_core.audit")
-    monkeypatch.setattr(run, "LAG_TOLD", 20)
-    monkeypatch.setattr(run, "LAG_EVERY_S", 0.05)
-    monkeypatch.setattr(run, "BACKOFF_S_MAX", 0.3)
+    monkeypatch.setattr(service, "LAG_TOLD", 20)
+    monkeypatch.setattr(service, "LAG_EVERY_S", 0.05)
+    monkeypatch.setattr(service, "BACKOFF_S_MAX", 0.3)
     real, away = database.insert_events, threading.Event()
 
     def insert(*args: Any) -> Any:
@@ -90,7 +90,7 @@ def test_at_the_bound_producers_are_refused_and_work_goes_on(
     stop = threading.Event()
     theirs = Client(valkey_url)
     mirroring = threading.Thread(
-        target=run.run, args=(theirs, database), kwargs={"stop": stop}, name="mirror"
+        target=service.run, args=(theirs, database), kwargs={"stop": stop}, name="mirror"
     )
     mirroring.start()
     try:

@@ -15,13 +15,13 @@ from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
 from rq_core.model.scopes import scope
 from rq_core.worker.settlement import MESSAGE_MAX, describe
-from sql_audit import moments, queries
-from sql_audit.database import Database, EventRows, data_refused
-from sql_audit.entries import Intake, unpack
-from sql_audit.fold import Folder
-from sql_audit.mirror import Mirror
-from sql_audit.schema import EVENT_COLUMNS
-from sql_audit.verify import Verdict, verify
+from sql_audit.mirror.fold import Folder
+from sql_audit.mirror.intake import Intake, unpack
+from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.verify import Verdict, verify
+from sql_audit.queries import history, timeline
+from sql_audit.store.database import Database, EventRows, data_refused
+from sql_audit.store.tables import EVENT_COLUMNS
 from tests.audit.conftest import QUEUE
 from tests.support import auditlog
 from tests.support.outbox import StreamWriter, enqueue
@@ -149,7 +149,7 @@ def test_a_claim_under_scopes_that_cannot_be_read_is_kept_apart(
     assert [(row["scope"], row["holders"], row["cap"]) for row in full] == [
         ("queue", 1, 9), ("task=send", 1, 4), ("tenant=acme", 1, None),
     ]  # fmt: skip
-    running = moments.at(database.readers, QUEUE, writer.now_ms).running
+    running = timeline.at(database.readers, QUEUE, writer.now_ms).running
     assert [claim.job_id for claim in running] == ["a", "c"]
     kept = auditlog.one(database, "SELECT seq, ordinal, kind FROM quarantine")
     assert kept == {"seq": 2, "ordinal": 1, "kind": "undecodable"}
@@ -173,7 +173,7 @@ def test_json_of_any_depth_is_mirrored_and_read_again(
 
     assert numbers(database)[-1] == (3, 0)
     verify(database)
-    tail = queries.tail(database.readers, QUEUE, 10)
+    tail = history.tail(database.readers, QUEUE, 10)
     assert [event.seq for event in tail] == [0, 1, 1, 2, 3]
     assert (tail[-2].type == "quarantined") is (depth > 32)
 

@@ -17,9 +17,9 @@ from sqlalchemy import select
 from rq_core.app.app import App
 from rq_core.connections.client import Client
 from rq_core.model.keys import queue_keys
-from sql_audit.database import Database
-from sql_audit.mirror import Mirror
-from sql_audit.schema import metadata
+from sql_audit.mirror.turn import Mirror
+from sql_audit.store.database import Database
+from sql_audit.store.tables import metadata
 from tests.support import auditlog, crew
 from tests.support.crew import worker_process
 from tests.support.secrets import SECRET

@@ -13,13 +13,13 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from sql_audit.cli import audit
-from sql_audit.database import Database
 from sql_audit.errors import NotProven
-from sql_audit.mirror import Mirror
-from sql_audit.partitions import Month, create_ahead, month_of, partitions
-from sql_audit.prune import Pruned, Rules, plan, prune, record_proofs
-from sql_audit.reading import BatchLimits
-from sql_audit.verify import Verdict, verify
+from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.verify import Verdict, verify
+from sql_audit.store.database import Database
+from sql_audit.store.partitions import Month, create_ahead, month_of, partitions
+from sql_audit.upkeep.prune import Pruned, Rules, plan, prune, record_proofs
 from tests.audit.conftest import QUEUE
 from tests.support import auditlog
 from tests.support.outbox import StreamWriter, enqueue
@@ -283,7 +283,7 @@ def test_a_prune_that_dies_is_taken_up_by_the_next(
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sql_audit.prune.JOBS_AT_ONCE", 7)
+    monkeypatch.setattr("sql_audit.upkeep.prune.JOBS_AT_ONCE", 7)
     create_old_months(database, writer)
     two_seasons(writer, small)
     prove(database)
@@ -392,7 +392,7 @@ def test_the_mirror_goes_on_between_transactions(
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sql_audit.prune.JOBS_AT_ONCE", 5)
+    monkeypatch.setattr("sql_audit.upkeep.prune.JOBS_AT_ONCE", 5)
     story = two_seasons(writer, small)
     prove(database)
     told: list[int] = []
@@ -540,8 +540,8 @@ def test_a_number_is_taken_whatever_its_month(
     postgres: Database, writer: StreamWriter, source: Any
 ) -> None:
     """The key of a partitioned table has the time in it; the number alone must not come twice."""
-    from sql_audit.database import EventRows
     from sql_audit.errors import PlaceTaken
+    from sql_audit.store.database import EventRows
 
     create_ahead(postgres, writer.now_ms)
     writer.life("a")

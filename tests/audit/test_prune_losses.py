@@ -10,14 +10,14 @@ import redis
 from click.testing import CliRunner
 
 from rq_core.connections.client import Client
-from sql_audit import moments, queries
 from sql_audit.cli import audit
-from sql_audit.database import Database
 from sql_audit.errors import HistoryUnknown
-from sql_audit.mirror import Mirror
-from sql_audit.prune import Pruned, Rules, plan, prune, record_proofs
-from sql_audit.reading import BatchLimits
-from sql_audit.verify import Verdict, verify
+from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.verify import Verdict, verify
+from sql_audit.queries import history, timeline
+from sql_audit.store.database import Database
+from sql_audit.upkeep.prune import Pruned, Rules, plan, prune, record_proofs
 from tests.audit.test_epochs import START_MS, enqueue, orphaned, timed_client
 from tests.support import auditlog
 from tests.support.agreement import assert_agree, states
@@ -181,15 +181,15 @@ def test_what_was_pruned_is_not_denied(seasons: Seasons, database: Database) -> 
 
     seasons.prune()
 
-    told = f"jobs of queue {QUEUE} that had ended by {queries.readable(then + 100)} may have been pruned"
+    told = f"jobs of queue {QUEUE} that had ended by {history.readable(then + 100)} may have been pruned"
     with pytest.raises(HistoryUnknown, match="may have been pruned"):
-        queries.history(database.readers, "done")
+        history.history(database.readers, "done")
     with pytest.raises(HistoryUnknown, match="may have been pruned"):
-        moments.why(database.readers, "done")
+        timeline.why(database.readers, "done")
     for question in (["history", "done"], ["why", "done"]):
         assert told in said(*question, status=1)
         assert told in said(*question, "--queue", QUEUE, status=1)
-    moment = moments.at(database.readers, QUEUE, then)
+    moment = timeline.at(database.readers, QUEUE, then)
     assert [each.job_id for each in moment.running] == ["waits"]
     assert moment.pruned is not None
     assert f"not all may be told: {told}" in said("at", str(then), "--queue", QUEUE)
@@ -220,6 +220,6 @@ def test_a_refusal_that_outlives_its_job_says_that_more_was_pruned(
 
     assert "settlement_refused" in shown.output
     assert "not all may be told" in shown.output
-    events = queries.history(database.readers, "done")
+    events = history.history(database.readers, "done")
     assert [event.type for event in events] == ["settlement_refused"]
     assert_agree(seasons.client, database, Verdict.HOLDS, pruned=True)

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from sql_audit import migrate, queries
 from sql_audit.cli import audit
-from sql_audit.database import Database
 from sql_audit.errors import HistoryUnknown
-from sql_audit.mirror import Mirror
+from sql_audit.mirror.turn import Mirror
+from sql_audit.queries import history
+from sql_audit.store import migrate
+from sql_audit.store.database import Database
 from tests.audit.conftest import QUEUE
 from tests.support import auditlog
 from tests.support.outbox import StreamSource, StreamWriter, enqueue
@@ -47,7 +48,7 @@ def test_a_report_counts_and_measures(
     writer.jobs("rolled_back", ["given-back", fence, None, "shutdown"])
     auditlog.drain(mirror)
 
-    report = queries.report(database.readers, queue=QUEUE)
+    report = history.report(database.readers, queue=QUEUE)
 
     resize, send = report.tasks
     assert (send.jobs, send.succeeded, send.claims, send.retries) == (100, 100, 100, 0)
@@ -66,7 +67,7 @@ def test_a_report_counts_and_measures(
 
 
 def test_a_report_of_nothing_is_empty(database: Database) -> None:
-    report = queries.report(database.readers)
+    report = history.report(database.readers)
 
     assert (report.tasks, report.slowest, report.watermarks) == ([], [], [])
 
@@ -79,16 +80,16 @@ def test_a_history_is_in_order_and_readable(
     writer.jobs("settlement_refused", ["a", "1-1", "complete", "gone"], by="w-2")
     auditlog.drain(mirror)
 
-    events = queries.history(database.readers, "a")
+    events = history.history(database.readers, "a")
 
     assert [e.type for e in events] == ["enqueued", "claimed", "succeeded", "settlement_refused"]
     assert [e.claim for e in events] == [None, 1, 1, None]
     assert {e.task for e in events} == {"send"}
     assert events[3].detail == {"fence": "1-1", "outcome": "complete", "reason": "gone"}
     with pytest.raises(HistoryUnknown, match="nonesuch"):
-        queries.history(database.readers, "nonesuch")
+        history.history(database.readers, "nonesuch")
     with pytest.raises(HistoryUnknown, match="'web'"):
-        queries.history(database.readers, "a", queue="web")
+        history.history(database.readers, "a", queue="web")
 
 
 def test_a_tail_goes_on_where_it_ended(
@@ -96,11 +97,11 @@ def test_a_tail_goes_on_where_it_ended(
 ) -> None:
     writer.life("a", "b")
     auditlog.drain(mirror)
-    seen = queries.tail(database.readers, QUEUE, 3)
+    seen = history.tail(database.readers, QUEUE, 3)
     writer.life("c")
     auditlog.drain(mirror)
 
-    more = queries.after(database.readers, QUEUE, seen[-1].place)
+    more = history.after(database.readers, QUEUE, seen[-1].place)
 
     assert [(e.type, e.job_id) for e in seen] == [
         ("claimed", "b"), ("succeeded", "a"), ("succeeded", "b"),
@@ -183,9 +184,9 @@ def test_a_tail_follows_from_nothing_on_and_new_queues(
     """`tail -n 0 -f` begins with what comes; a queue that comes is followed, too."""
     writer.life("a")
     auditlog.drain(make_mirror())
-    (last,) = queries.tail(database.readers, QUEUE, 1)
-    following = queries.follow(database.readers, None, {QUEUE: last.place})
-    only = queries.follow(database.readers, QUEUE, {QUEUE: last.place})
+    (last,) = history.tail(database.readers, QUEUE, 1)
+    following = history.follow(database.readers, None, {QUEUE: last.place})
+    only = history.follow(database.readers, QUEUE, {QUEUE: last.place})
     assert (next(following), next(only)) == ([], [])
 
     enqueue(writer, "b")
@@ -321,7 +322,7 @@ def make_sqlite_log(
 def test_a_schema_that_is_behind_is_one_line(
     log: str, monkeypatch: pytest.MonkeyPatch, database: Any
 ) -> None:
-    from sql_audit import migrate
+    from sql_audit.store import migrate
 
     monkeypatch.setattr(migrate, "needed", lambda: "0099")
 

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from sql_audit.beside import Beside
-from sql_audit.database import Database
-from sql_audit.mirror import Mirror, Outcome
-from sql_audit.reading import BatchLimits
-from sql_audit.source import RawFields
-from sql_audit.verify import Verdict, verify
+from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.source import RawFields
+from sql_audit.mirror.turn import Mirror, Outcome
+from sql_audit.proof.verify import Verdict, verify
+from sql_audit.store.background import Beside
+from sql_audit.store.database import Database
 from tests.audit.conftest import QUEUE
 from tests.support import auditlog
 from tests.support.outbox import StreamSource, StreamWriter, enqueue

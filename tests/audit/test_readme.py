@@ -7,9 +7,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from sql_audit.database import Database
-from sql_audit.mirror import Mirror
-from sql_audit.schema import metadata
+from sql_audit.mirror.turn import Mirror
+from sql_audit.store.database import Database
+from sql_audit.store.tables import metadata
 from tests.audit.conftest import QUEUE
 from tests.support import auditlog
 from tests.support.outbox import StreamWriter

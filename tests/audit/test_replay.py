@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rq_core.model.events import OutboxId
-from sql_audit.replay import Beginning, Replay, Violation
+from sql_audit.proof.replay import Beginning, Replay, Violation
 from tests.support.story import MemoryWriter, Story
 
 

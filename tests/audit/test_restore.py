@@ -24,13 +24,13 @@ from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import queue_keys
 from rq_core.model.machine import Priority
 from rq_core.protocol.operations import IDS_CHUNK
-from sql_audit import restore
 from sql_audit.cli import audit
-from sql_audit.database import Database
 from sql_audit.errors import MirrorBehind
-from sql_audit.mirror import Mirror
-from sql_audit.restore import apply, survey
-from sql_audit.verify import Verdict
+from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.verify import Verdict
+from sql_audit.store.database import Database
+from sql_audit.upkeep import restore
+from sql_audit.upkeep.restore import apply, survey
 from tests.support import auditlog, crew
 from tests.support.agreement import assert_agree, drain, states
 from tests.support.fleet import QUEUE

@@ -16,9 +16,9 @@ import pytest
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from rq_core.errors import ServerUnavailable, UnknownQueue
-from sql_audit import run
-from sql_audit.database import Database
 from sql_audit.errors import AuditUnavailable
+from sql_audit.mirror import service as run
+from sql_audit.store.database import Database
 from tests.support import auditlog
 from tests.support.outbox import StreamSource, StreamWriter, enqueue
 from tests.support.wait import wait_until
@@ -246,7 +246,7 @@ def test_a_stop_signal_ends_the_process_after_draining(
     """The real client, in a process of its own."""
     database = Database(audit_url)
     command = [
-        sys.executable, "-m", "sql_audit.run", "--redis", valkey_url, "--audit",
+        sys.executable, "-m", "sql_audit.mirror.service", "--redis", valkey_url, "--audit",
         database.address.render_as_string(hide_password=False), "--json",
     ]  # fmt: skip
     # The stand-in's queue has no meta of the real layout, so the real client makes one of its own.

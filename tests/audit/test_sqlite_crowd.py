@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sql_audit.database import CHECKPOINT_PAGES, Database
-from sql_audit.verify import Verdict, verify
+from sql_audit.proof.verify import Verdict, verify
+from sql_audit.store.database import CHECKPOINT_PAGES, Database
 from tests.support import auditlog, sqlite_crowd
 
 FULL = 2

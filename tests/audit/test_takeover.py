@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from rq_core.connections.client import Client
-from sql_audit.database import Database
-from sql_audit.drift import compare
-from sql_audit.verify import Verdict, verify
+from sql_audit.proof.drift import compare
+from sql_audit.proof.verify import Verdict, verify
+from sql_audit.store.database import Database
 from tests.support import auditlog
 from tests.support.fleet import QUEUE, Fleet
 from tests.support.schemas import lay_schema

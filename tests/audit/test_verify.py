@@ -12,14 +12,14 @@ from click.testing import CliRunner, Result
 from sqlalchemy import text
 
 from rq_core.model.events import OutboxId
-from sql_audit.chain import chain, genesis, rows_digest
 from sql_audit.cli import audit
-from sql_audit.database import Database, copy_text
-from sql_audit.mirror import Mirror
-from sql_audit.queries import audit_id
-from sql_audit.reading import BatchLimits
-from sql_audit.schema import APPEND_ONLY, EVENT_COLUMNS
-from sql_audit.verify import Verdict, heads, verify
+from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.verify import Verdict, heads, verify
+from sql_audit.queries.history import audit_id
+from sql_audit.store.chain import chain, genesis, rows_digest
+from sql_audit.store.database import Database, copy_text
+from sql_audit.store.tables import APPEND_ONLY, EVENT_COLUMNS
 from tests.audit.conftest import QUEUE
 from tests.support import auditlog
 from tests.support.outbox import StreamWriter
@@ -147,7 +147,7 @@ def test_json_for_programs(log: Log, database: Database) -> None:
 def test_reading_in_pieces_changes_nothing(
     log: Log, database: Database, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sql_audit.verify.READ_EVENTS", size)
+    monkeypatch.setattr("sql_audit.proof.verify.READ_EVENTS", size)
 
     assert verify(database).verdict is Verdict.HOLDS
 

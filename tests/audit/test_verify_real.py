@@ -14,11 +14,11 @@ from rq_core.cli.root import root
 from rq_core.connections.client import Client
 from rq_core.model.keys import queue_keys
 from sql_audit.cli import audit
-from sql_audit.database import Database
-from sql_audit.drift import compare
-from sql_audit.mirror import Mirror
-from sql_audit.reading import BatchLimits
-from sql_audit.verify import Verdict, verify
+from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.drift import compare
+from sql_audit.proof.verify import Verdict, verify
+from sql_audit.store.database import Database
 from tests.support import auditlog
 from tests.support.fleet import QUEUE, Fleet
 

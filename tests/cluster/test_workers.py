@@ -16,10 +16,10 @@ from rq_core.app.app import App
 from rq_core.errors import ServerUnavailable
 from rq_core.model.keys import queue_keys
 from rq_core.worker import Worker, WorkerOptions
-from sql_audit import run
-from sql_audit.database import Database
-from sql_audit.source import open_source
-from sql_audit.verify import QueueResult, verify
+from sql_audit.mirror import service
+from sql_audit.mirror.source import open_source
+from sql_audit.proof.verify import QueueResult, verify
+from sql_audit.store.database import Database
 from tests.support.clusters import FAILOVER_S, RedisCluster
 from tests.support.wait import wait_until_async
 
@@ -101,7 +101,7 @@ async def working(load: Load, *queues: str, **options: object) -> AsyncIterator[
 def mirroring(cluster: RedisCluster, url: str) -> Iterator[None]:
     stop = threading.Event()
     source = open_source(cluster.url, "rqc")
-    thread = threading.Thread(target=run.run, args=(source, url), kwargs={"stop": stop})
+    thread = threading.Thread(target=service.run, args=(source, url), kwargs={"stop": stop})
     thread.start()
     try:
         yield

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import text
 
 from rq_core.model.machine import Event, State
-from sql_audit.database import Database
-from sql_audit.schema import GONE, LOST
+from sql_audit.store.database import Database
+from sql_audit.store.tables import GONE, LOST
 
 
 class Line(NamedTuple):

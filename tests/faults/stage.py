@@ -27,8 +27,8 @@ from rq_core.connections.client import Client
 from rq_core.model.events import OutboxId
 from rq_core.model.keys import queue_keys
 from rq_core.model.machine import CLAIMED_STATES, State
-from sql_audit import migrate
-from sql_audit.database import Database
+from sql_audit.store import migrate
+from sql_audit.store.database import Database
 from tests.faults import tasks
 from tests.faults.proxy import Proxy
 from tests.faults.records import Progress, read_cursors, states_of

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from rq_core.connections.client import Client
 from rq_core.protocol.operations import Operations
 from sql_audit.cli import audit
-from sql_audit.database import Database
-from sql_audit.mirror import Mirror
-from sql_audit.reading import BatchLimits
+from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.turn import Mirror
+from sql_audit.store.database import Database
 from tests.support import auditlog
 from tests.support.clock import Clock, timed
 from tests.support.fleet import QUEUE, Fleet

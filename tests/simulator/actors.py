@@ -22,9 +22,9 @@ from rq_core.model.scopes import full_rules, lane_name
 from rq_core.protocol.plan import Patience
 from rq_core.worker.heartbeat import BEAT_AGAIN, LeaseKeeper
 from rq_core.worker.settlement import Settlement, calls_of
-from sql_audit.database import Database
-from sql_audit.mirror import Outcome
-from sql_audit.reading import BatchLimits
+from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.turn import Outcome
+from sql_audit.store.database import Database
 from tests.simulator.strand import Request, Sleep, Step, Strand
 from tests.simulator.watch import Violated
 from tests.support.fleet import QUEUE

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from rq_core.doctor import examine
 from rq_core.model.machine import Event
-from sql_audit.database import Database
-from sql_audit.mirror import Mirror
-from sql_audit.verify import Verdict, verify
+from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.verify import Verdict, verify
+from sql_audit.store.database import Database
 from tests.simulator.actors import MirrorProcess
 from tests.simulator.watch import Violated
 from tests.support import agreement, auditlog

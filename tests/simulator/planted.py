@@ -15,7 +15,7 @@ from unittest import mock
 from rq_core.protocol.operations import Operations
 from rq_core.scripts import assemble, functions
 from rq_core.scripts.assemble import Variant
-from sql_audit import mirror as mirror_module
+from sql_audit.mirror import turn as mirror_module
 from tests.simulator.simulation import Plant
 from tests.simulator.world import Scripts, includes
 from tests.support.mutants import ROOT, Mutant, load
@@ -33,7 +33,7 @@ def planted(name: str) -> Iterator[Plant]:
         carrier = _module(mutant).Carrier
         methods = {k: v for k, v in vars(carrier).items() if callable(v)}
         yield Plant(operations=type("Operations", (Operations,), methods))
-    elif mutant.file == "sql_audit/mirror.py":
+    elif mutant.file == "sql_audit/mirror/turn.py":
         yield Plant(mirror=_module(mutant).Mirror)
     else:
         # What the mirror has imported of it, as a whole or by its names.

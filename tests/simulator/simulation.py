@@ -29,9 +29,9 @@ from rq_core.connections.client import Client
 from rq_core.model.job import NewJob
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Lost, Unsent
-from sql_audit import migrate
-from sql_audit.beside import Beside
-from sql_audit.mirror import Mirror
+from sql_audit.mirror.turn import Mirror
+from sql_audit.store import migrate
+from sql_audit.store.background import Beside
 from tests.simulator import judge
 from tests.simulator.actors import (
     CAPS,

@@ -6,13 +6,14 @@ from sqlalchemy import text
 
 from rq_core.connections.client import Client
 from rq_core.doctor import examine
-from sql_audit import losses, queries
-from sql_audit.database import Database
-from sql_audit.drift import compare
-from sql_audit.mirror import Mirror
-from sql_audit.reading import BatchLimits
-from sql_audit.schema import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS
-from sql_audit.verify import QueueResult, Verdict, verify
+from sql_audit.mirror import losses
+from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.drift import compare
+from sql_audit.proof.verify import QueueResult, Verdict, verify
+from sql_audit.queries import history as queries
+from sql_audit.store.database import Database
+from sql_audit.store.tables import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS
 from tests.support import auditlog
 from tests.support.fleet import QUEUE
 

@@ -10,11 +10,11 @@ from sqlalchemy import text
 
 from rq_core.model.events import OutboxId, decode
 from rq_core.model.machine import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS, Event
-from sql_audit.chain import chain, genesis, rows_digest
-from sql_audit.database import Database, copy_text
-from sql_audit.mirror import Mirror, Outcome
-from sql_audit.queries import audit_id
-from sql_audit.schema import EVENT_COLUMNS
+from sql_audit.mirror.turn import Mirror, Outcome
+from sql_audit.queries.history import audit_id
+from sql_audit.store.chain import chain, genesis, rows_digest
+from sql_audit.store.database import Database, copy_text
+from sql_audit.store.tables import EVENT_COLUMNS
 
 
 def drain(mirror: Mirror, turns: int = 1000) -> int:

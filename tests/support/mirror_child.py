@@ -8,9 +8,9 @@ import signal
 import sys
 from collections import Counter
 
-from sql_audit.database import Database
-from sql_audit.mirror import Mirror, Outcome
-from sql_audit.reading import BatchLimits
+from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.turn import Mirror, Outcome
+from sql_audit.store.database import Database
 from tests.support.outbox import StreamSource
 
 

@@ -2,7 +2,7 @@
 
 python -m tests.support.mirror_service REDIS_URL AUDIT_URL [STEP|- [TAKEOVER_MS]]
 
-It is `rq-core audit run`, but for that: it stops once, at the second STEP of sql_audit.mirror.STEPS, or
+It is `rq-core audit run`, but for that: it stops once, at the second STEP of sql_audit.mirror.turn.STEPS, or
 within a COPY of PostgreSQL for ``copying``. TAKEOVER_MS takes the place of both timeouts after which a
 stopped mirror loses the queue; without it they are the service's own. SIGTERM ends it with 0.
 """
@@ -18,7 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 from rq_core.connections.client import Client
-from sql_audit import database, run
+from sql_audit.mirror import service
+from sql_audit.store import database
 
 
 def stopping_at(fatal: str) -> Callable[[str], None]:
@@ -39,7 +40,7 @@ def main() -> None:
     fatal = rest[0] if rest else "-"
     if len(rest) > 1:
         database.IDLE_TIMEOUT_MS = int(rest[1])  # type: ignore[misc]
-        run.STALLED_MS = int(rest[1])  # type: ignore[attr-defined]
+        service.STALLED_MS = int(rest[1])  # type: ignore[attr-defined]
     on_step = stopping_at(fatal)
     real_copy = database.Database._copy
 
@@ -68,7 +69,7 @@ def main() -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     with Client(redis_url, name="audit") as source:
-        run.run(source, audit_url, stop=stop, on_step=on_step)
+        service.run(source, audit_url, stop=stop, on_step=on_step)
 
 
 if __name__ == "__main__":

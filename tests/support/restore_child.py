@@ -10,8 +10,8 @@ from typing import Any
 
 from rq_core.connections.client import Client
 from rq_core.protocol.answers import Restored
-from sql_audit.database import Database
-from sql_audit.restore import apply
+from sql_audit.store.database import Database
+from sql_audit.upkeep.restore import apply
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from sql_audit import migrate
-from sql_audit.database import Database
+from sql_audit.store import migrate
+from sql_audit.store.database import Database
 from tests.support import servers
 
 TEMPLATE = "migrated"

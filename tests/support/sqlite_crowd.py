@@ -26,10 +26,11 @@ from typing import Any
 
 from sqlalchemy import event
 
-from sql_audit import migrate, queries
-from sql_audit.database import Database
-from sql_audit.mirror import Mirror, Outcome
-from sql_audit.reading import BatchLimits
+from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.turn import Mirror, Outcome
+from sql_audit.queries import history
+from sql_audit.store import migrate
+from sql_audit.store.database import Database
 from tests.support.outbox import StreamSource, StreamWriter
 from tests.support.servers import RedisServer, engines
 
@@ -130,8 +131,8 @@ def reader(_redis_url: str, path: str, stop: threading.Event) -> dict[str, Any]:
                 there, counted = connection.exec_driver_sql(count).one()
             if there != counted:
                 told["errors"].append(f"{there} events, the cursor counts {counted}")
-            queries.report(database.readers, QUEUE)
-            queries.tail(database.readers, QUEUE, 5)
+            history.report(database.readers, QUEUE)
+            history.tail(database.readers, QUEUE, 5)
         except Exception as error:
             told["errors"].append(repr(error))
         reads += 1

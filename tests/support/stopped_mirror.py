@@ -2,7 +2,7 @@
 
 python -m tests.support.stopped_mirror REDIS_URL AUDIT_URL QUEUE STEP
 
-STEP is one of sql_audit.mirror.STEPS, or ``copying``: within a COPY of PostgreSQL. The timeout of
+STEP is one of sql_audit.mirror.turn.STEPS, or ``copying``: within a COPY of PostgreSQL. The timeout of
 its sessions is a second, not half a minute, so that a test need not wait for that.
 """
 
@@ -14,8 +14,8 @@ import sys
 import time
 from typing import Any
 
-from sql_audit import database
-from sql_audit.mirror import Mirror, Outcome
+from sql_audit.mirror.turn import Mirror, Outcome
+from sql_audit.store import database
 from tests.support.outbox import StreamSource
 
 TIMEOUT_MS = 1_000

@@ -26,8 +26,10 @@ from typing import Any, Final
 
 from sqlalchemy import event, text
 
-from sql_audit import migrate, moments, partitions, queries, run
-from sql_audit.database import Database
+from sql_audit.mirror import service
+from sql_audit.queries import history, timeline
+from sql_audit.store import migrate, partitions
+from sql_audit.store.database import Database
 from tests.support.long_log import EPOCH, LongLog
 from tests.support.servers import DurablePostgres
 
@@ -72,7 +74,7 @@ class Answer:
 def build(database: Database, events: int) -> int:
     """Have the mirror write a log of about so many events, if there is none. Returns how many it wrote."""
     migrate.upgrade(database)
-    if queries.watermarks(database.readers):
+    if history.watermarks(database.readers):
         return 0
     if database.dialect == "postgresql":
         month = partitions.month_of(EPOCH)
@@ -81,8 +83,8 @@ def build(database: Database, events: int) -> int:
             if month not in partitions.partitions(connection):
                 partitions.create(connection, month)
             connection.commit()
-    with run.rare_collections():
-        done = run.run(LongLog(events), database, stop=threading.Event(), once=True)
+    with service.rare_collections():
+        done = service.run(LongLog(events), database, stop=threading.Event(), once=True)
     if database.dialect == "postgresql":
         with database.engine.connect().execution_options(
             isolation_level="AUTOCOMMIT"
@@ -103,9 +105,9 @@ def questions(database: Database) -> list[Question]:
         return rows
 
     asked = [
-        Question("audit history JOB", lambda d: queries.history(d.readers, job_id)),
-        Question("audit why JOB", lambda d: moments.why(d.readers, job_id)),
-        Question("audit at TIME", lambda d: moments.at(d.readers, "mail", at_ms)),
+        Question("audit history JOB", lambda d: history.history(d.readers, job_id)),
+        Question("audit why JOB", lambda d: timeline.why(d.readers, job_id)),
+        Question("audit at TIME", lambda d: timeline.at(d.readers, "mail", at_ms)),
     ]
     return asked + [Question(title, ask(query)) for title, query in EVERYDAY]
 
@@ -267,7 +269,7 @@ def main() -> int:
                 started = time.perf_counter()
                 build(database, options.events)
                 spent = time.perf_counter() - started
-                events = sum(mark.events for mark in queries.watermarks(database.readers))
+                events = sum(mark.events for mark in history.watermarks(database.readers))
                 say(f"{kind}: {events:,} events, made in {spent:.0f} s")
                 gc.collect()
                 answers = [answer(database, question) for question in questions(database)]

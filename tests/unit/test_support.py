@@ -14,8 +14,8 @@ import psutil
 import pytest
 import sqlalchemy
 
-from sql_audit import migrate
-from sql_audit.database import Database
+from sql_audit.store import migrate
+from sql_audit.store.database import Database
 from tests.support import leaks
 from tests.support.quiet import Room
 from tests.support.schemas import lay_schema

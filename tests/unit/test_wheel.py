@@ -77,7 +77,7 @@ def test_the_wheel_holds_every_file(wheel: Path) -> None:
     assert lua
     assert {f"rq_core/_lua/{name}" for name in lua} <= names
     assert migrations
-    assert {f"sql_audit/migrations/{name}" for name in migrations} <= names
+    assert {f"sql_audit/store/migrations/{name}" for name in migrations} <= names
     assert {f"rq_core/{name}" for name in shipped("rq_core", "*.py")} <= names
     assert {f"sql_audit/{name}" for name in shipped("sql_audit", "*.py", "*.ini")} <= names
     assert {"rq_core/py.typed", "sql_audit/py.typed"} <= names

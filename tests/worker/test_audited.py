@@ -9,9 +9,9 @@ from sqlalchemy import select
 from rq_core.app.app import App
 from rq_core.connections.client import Client
 from rq_core.model.events import decode
-from sql_audit import queries
-from sql_audit.database import Database
-from sql_audit.schema import job_event
+from sql_audit.queries import history
+from sql_audit.store.database import Database
+from sql_audit.store.tables import job_event
 from tests.support import crew
 from tests.support.crew import worker_process
 from tests.support.wait import wait_until
@@ -35,7 +35,7 @@ def test_a_worker_with_audit_leaves_every_event_in_sql(
     database = Database(audit_url)
     with database.readers.connect() as connection:
         types = Counter(connection.execute(select(job_event.c.type)).scalars())
-    report = queries.report(database.readers, "crew")
+    report = history.report(database.readers, "crew")
     database.close()
     assert (types["enqueued"], types["succeeded"], types["died"]) == (201, 200, 1)
     assert types["claimed"] == 200 + 3
@@ -67,7 +67,7 @@ def test_the_mirror_catches_up_with_what_happened_while_it_was_away(
         assert process.wait(60) == 0
 
     database = Database(sqlite_url)
-    assert queries.report(database.readers, "crew").succeeded == 50
+    assert history.report(database.readers, "crew").succeeded == 50
     database.close()
 
 

@@ -13,9 +13,9 @@ from rq_core import App, DeadJob, GiveUp, QueueFull
 from rq_core.cli.root import root
 from rq_core.doctor import examine
 from rq_core.worker import Worker, WorkerOptions
-from sql_audit.database import Database
-from sql_audit.run import run as mirror
-from sql_audit.source import open_source
+from sql_audit.mirror.service import run as mirror
+from sql_audit.mirror.source import open_source
+from sql_audit.store.database import Database
 from tests.support.servers import RedisServer
 from tests.support.wait import wait_until
 

@@ -20,9 +20,9 @@ from rq_core.connections.wire import AsyncPoolWire, PoolWire
 from rq_core.errors import ServerUnavailable, ServerUnsuitable
 from rq_core.model.events import decode
 from rq_core.protocol.plan import Patience, ReplyError
-from sql_audit import migrate
-from sql_audit.database import Database
 from sql_audit.errors import AuditEmpty
+from sql_audit.store import migrate
+from sql_audit.store.database import Database
 from tests.support import auditlog, outages
 from tests.support.sentinels import SERVICE, SentinelGroup
 from tests.support.servers import RedisServer, engines

@@ -30,7 +30,7 @@ def test_the_mirror_ends_with_a_supervisor_that_was_killed(
         app.enqueue_many(crew.function.job(n=n) for n in range(5))
         wait_until(lambda: client.counts("crew").audit, "the mirror has attached", timeout=30)
         family = psutil.Process(process.pid).children(recursive=True)
-        assert any("sql_audit.run" in " ".join(each.cmdline()) for each in family)
+        assert any("sql_audit.mirror.service" in " ".join(each.cmdline()) for each in family)
         process.kill()
         wait_until(lambda: not any(map(_lives, family)), "all have ended", timeout=20)
 
@@ -215,7 +215,7 @@ def test_a_worker_that_has_grown_is_replaced(
 
 def _mirror(process: subprocess.Popen[bytes]) -> psutil.Process:
     family = psutil.Process(process.pid).children(recursive=True)
-    return next(each for each in family if "sql_audit.run" in " ".join(each.cmdline()))
+    return next(each for each in family if "sql_audit.mirror.service" in " ".join(each.cmdline()))
 
 
 def _log(witness: crew.Witness) -> str:

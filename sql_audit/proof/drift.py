@@ -24,13 +24,13 @@ from rq_core.doctor.view import RECORD_FIELDS, Job, View
 from rq_core.model.events import JobRecord, OutboxId, Undecodable, decode, fold
 from rq_core.model.machine import State
 from rq_core.model.scopes import scopes_of
-from sql_audit import migrate
-from sql_audit.database import Database, describe
-from sql_audit.entries import fingerprint
 from sql_audit.errors import AuditUnavailable
-from sql_audit.replay import Note, Violation
-from sql_audit.schema import QUARANTINED
-from sql_audit.statements import CURSOR
+from sql_audit.mirror.intake import fingerprint
+from sql_audit.proof.replay import Note, Violation
+from sql_audit.store import migrate
+from sql_audit.store.database import Database, describe
+from sql_audit.store.statements import CURSOR
+from sql_audit.store.tables import QUARANTINED
 
 LOOKS: Final = 5
 """How often both sides are read before it counts that they do not meet: the mirror may trim between."""

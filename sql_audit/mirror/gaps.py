@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from rq_core.model.events import OutboxId
 from rq_core.model.machine import Event
-from sql_audit import losses
-from sql_audit.entries import NAME_LENGTH_MAX, Intake, clean, to_json
+from sql_audit.mirror import losses
+from sql_audit.mirror.intake import NAME_LENGTH_MAX, Intake, clean, to_json
 
 
 class Break(NamedTuple):

@@ -1,4 +1,4 @@
-"""Alembic's entry: runs migrations on the connection that :mod:`sql_audit.migrate` opened."""
+"""Alembic's entry: runs migrations on the connection that :mod:`sql_audit.store.migrate` opened."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 from alembic import context
 
-from sql_audit.migrate import VERSION_TABLE
-from sql_audit.schema import EVERYDAY_INDEXES, metadata
+from sql_audit.store.migrate import VERSION_TABLE
+from sql_audit.store.tables import EVERYDAY_INDEXES, metadata
 
 EVERYDAY = {statement.split()[2] for statement in EVERYDAY_INDEXES}
 

@@ -27,13 +27,13 @@ from sqlalchemy import Connection, bindparam, text
 
 from rq_core.model.events import OutboxId
 from rq_core.model.machine import JOB_EVENT_FIELDS, Event, State
-from sql_audit import minutes
-from sql_audit.database import Database, Rows
-from sql_audit.entries import Intake, Quarantined, pack, take
-from sql_audit.fold import EventRow, Folder
-from sql_audit.rows import Attempt, Job
-from sql_audit.schema import EVENT_COLUMNS, GONE, LOST, QUARANTINED, mirror_loss
-from sql_audit.source import OutboxSource, RawFields
+from sql_audit.mirror.fold import EventRow, Folder
+from sql_audit.mirror.intake import Intake, Quarantined, pack, take
+from sql_audit.mirror.source import OutboxSource, RawFields
+from sql_audit.store import minutes
+from sql_audit.store.database import Database, Rows
+from sql_audit.store.rows import Attempt, Job
+from sql_audit.store.tables import EVENT_COLUMNS, GONE, LOST, QUARANTINED, mirror_loss
 
 RESTATED_BY: Final = frozenset({"attached", "behind", "outbox_lost"})
 """Why an epoch began, if a baseline of all live jobs follows."""

@@ -1,6 +1,6 @@
 """``rq-core audit verify``: whether the log proves what the design promises, from SQL alone.
 
-Two things are checked in one pass over a queue's events. :mod:`sql_audit.replay` replays them (I2 to
+Two things are checked in one pass over a queue's events. :mod:`sql_audit.proof.replay` replays them (I2 to
 I6); here every batch is hashed again and must be the one that the chain names (I7). Memory is bounded
 by the live jobs, the holders and one batch, whatever the length of the log. The log may grow
 meanwhile: what is checked is what the cursor counted when the check began.
@@ -24,14 +24,15 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
-from sql_audit import losses, minutes
-from sql_audit.chain import chain, genesis, rows_digest
-from sql_audit.database import Database, copy_text
-from sql_audit.fold import EventRow
-from sql_audit.queries import readable
-from sql_audit.replay import Beginning, Loss, Note, Replay, Violation
-from sql_audit.schema import EVENT_COLUMNS
-from sql_audit.statements import AUDIT_ID
+from sql_audit.mirror import losses
+from sql_audit.mirror.fold import EventRow
+from sql_audit.proof.replay import Beginning, Loss, Note, Replay, Violation
+from sql_audit.queries.history import readable
+from sql_audit.store import minutes
+from sql_audit.store.chain import chain, genesis, rows_digest
+from sql_audit.store.database import Database, copy_text
+from sql_audit.store.statements import AUDIT_ID
+from sql_audit.store.tables import EVENT_COLUMNS
 
 LOOKS: Final = 3
 """How often a log is read again that was pruned while it was read."""

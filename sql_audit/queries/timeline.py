@@ -18,9 +18,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, Row, text
 
 from rq_core.model.scopes import is_rate, scopes_of
-from sql_audit import losses
-from sql_audit.queries import PrunedTo, pruned_to, readable, unknown
-from sql_audit.schema import GONE, LOST, SPAN, SPANS_MS
+from sql_audit.mirror import losses
+from sql_audit.queries.history import PrunedTo, pruned_to, readable, unknown
+from sql_audit.store.tables import GONE, LOST, SPAN, SPANS_MS
 
 NAMED_MAX: Final = 5
 """How many of the jobs in front are named."""
@@ -30,7 +30,7 @@ BEFORE_MAX: Final = 1_000
 
 def _of_each_span(select: str, since: str, until: str) -> str:
     """``select``, for claims that were not over at ``since`` and had begun before ``until``: those that are
-    in force, and those that ended, by index, class by class (:data:`sql_audit.schema.SPAN`)."""
+    in force, and those that ended, by index, class by class (:data:`sql_audit.store.tables.SPAN`)."""
     parts = [f"{select} AND a.ended_at_ms IS NULL"]
     for span, bound in zip(range(len(SPANS_MS) + 1), (*SPANS_MS, None), strict=True):
         part = f"{select} AND {SPAN} = {span} AND a.ended_at_ms > {since}"

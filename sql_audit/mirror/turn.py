@@ -7,7 +7,7 @@ that each trim takes exactly one batch off the backlog, however often it is sent
 mirror.
 
 No loops: :meth:`Mirror.turn` makes one batch, in steps that a test may interrupt. While SQL writes, a thread that ends
-with the turn prepares what comes next (:mod:`sql_audit.reading`); it only reads.
+with the turn prepares what comes next (:mod:`sql_audit.mirror.reading`); it only reads.
 Several mirrors may work on a queue; whoever has the cursor's lock moves it, and the others see that
 it moved.
 
@@ -28,16 +28,18 @@ from sqlalchemy import Connection
 
 from rq_core.model.events import OutboxId
 from rq_core.model.machine import Event
-from sql_audit import breaks, losses, minutes
-from sql_audit.beside import Beside
-from sql_audit.breaks import Break, completes_baseline, contiguous, end_of_batch, goes_on
-from sql_audit.chain import chain, genesis, rows_digest
-from sql_audit.database import Database, EventRows, Rows, data_refused
-from sql_audit.entries import INTEGER_MAX, Intake, Quarantined, fingerprint
-from sql_audit.fold import Folder, job_ids
-from sql_audit.reading import Ahead, BatchLimits, RawEntry, Reader
-from sql_audit.source import OutboxSource
-from sql_audit.statements import (
+from sql_audit.mirror import gaps as breaks
+from sql_audit.mirror import losses
+from sql_audit.mirror.fold import Folder, job_ids
+from sql_audit.mirror.gaps import Break, completes_baseline, contiguous, end_of_batch, goes_on
+from sql_audit.mirror.intake import INTEGER_MAX, Intake, Quarantined, fingerprint
+from sql_audit.mirror.reading import Ahead, BatchLimits, RawEntry, Reader
+from sql_audit.mirror.source import OutboxSource
+from sql_audit.store import minutes
+from sql_audit.store.background import Beside
+from sql_audit.store.chain import chain, genesis, rows_digest
+from sql_audit.store.database import Database, EventRows, Rows, data_refused
+from sql_audit.store.statements import (
     ADVANCE_CURSOR,
     AUDIT_ID,
     CREATE_CURSOR,

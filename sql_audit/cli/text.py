@@ -14,7 +14,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sql_audit.queries import Watermark
+    from sql_audit.queries.history import Watermark
 
 
 def terminal() -> Console:

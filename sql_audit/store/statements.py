@@ -14,7 +14,7 @@ from typing import Final
 from sqlalchemy import Table, Text, bindparam, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from sql_audit.schema import (
+from sql_audit.store.tables import (
     ATTEMPT_COLUMNS,
     EVENT_COLUMNS,
     JOB_COLUMNS,

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rq_core.model.events import OutboxId
-from sql_audit.database import describe
-from sql_audit.entries import Intake, hold, take, take_all
-from sql_audit.source import OutboxSource, RawFields
+from sql_audit.mirror.intake import Intake, hold, take, take_all
+from sql_audit.mirror.source import OutboxSource, RawFields
+from sql_audit.store.database import describe
 
 logger = logging.getLogger("rq_core.audit")
 

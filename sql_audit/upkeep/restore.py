@@ -33,14 +33,14 @@ from rq_core.model.machine import Event, State
 from rq_core.protocol.answers import Restoration
 from rq_core.protocol.operations import ENQUEUE_CHUNK_BYTES, IDS_CHUNK
 from rq_core.protocol.restoration import PUT_BACK, put_back, take_out
-from sql_audit import losses
-from sql_audit.database import Database
 from sql_audit.errors import MirrorBehind
-from sql_audit.fold import EventRow, Folder
-from sql_audit.queries import audit_id
-from sql_audit.rows import Job
-from sql_audit.schema import LOST
-from sql_audit.statements import CURSOR
+from sql_audit.mirror import losses
+from sql_audit.mirror.fold import EventRow, Folder
+from sql_audit.queries.history import audit_id
+from sql_audit.store.database import Database
+from sql_audit.store.rows import Job
+from sql_audit.store.statements import CURSOR
+from sql_audit.store.tables import LOST
 
 CHUNK: Final = 1_000
 """Jobs that Redis, or SQL, is asked about at once."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Any, Final
 
-from sql_audit.schema import ATTEMPT_COLUMNS, GONE, JOB_COLUMNS
+from sql_audit.store.tables import ATTEMPT_COLUMNS, GONE, JOB_COLUMNS
 
 
 class Job(list[Any]):

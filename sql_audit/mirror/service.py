@@ -1,6 +1,6 @@
 """The mirror as a service: all queues of a server, for as long as it is wanted.
 
-    python -m sql_audit.run --redis redis://localhost:6379/0 --audit audit.db [--queue mail]
+    python -m sql_audit.mirror.service --redis redis://localhost:6379/0 --audit audit.db [--queue mail]
     [--once]
 
 It never ends because Redis or SQL does not answer: it says so, waits a little longer each time, and
@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rq_core.errors import UnknownQueue
-from sql_audit import migrate, partitions
-from sql_audit.database import STALLED_MS, Database, describe
-from sql_audit.mirror import Mirror, Outcome
-from sql_audit.reading import BatchLimits
-from sql_audit.source import OutboxSource
+from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.source import OutboxSource
+from sql_audit.mirror.turn import Mirror, Outcome
+from sql_audit.store import migrate, partitions
+from sql_audit.store.database import STALLED_MS, Database, describe
 
 logger = logging.getLogger("rq_core.audit")
 

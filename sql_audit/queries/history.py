@@ -17,10 +17,10 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, Row, text
 
 from rq_core.model.machine import Event
-from sql_audit import losses
-from sql_audit.database import Database
 from sql_audit.errors import HistoryUnknown
-from sql_audit.statements import AUDIT_ID
+from sql_audit.mirror import losses
+from sql_audit.store.database import Database
+from sql_audit.store.statements import AUDIT_ID
 
 _BEGINNINGS: Final = frozenset({Event.ENQUEUED, Event.DISCARDED, Event.BASELINE})
 

@@ -27,9 +27,9 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
-from sql_audit.beside import Beside
 from sql_audit.errors import AuditUnavailable, AuditUrlInvalid, PlaceTaken
-from sql_audit.statements import POSTGRESQL, SQLITE, of_rows
+from sql_audit.store.background import Beside
+from sql_audit.store.statements import POSTGRESQL, SQLITE, of_rows
 
 BUSY_TIMEOUT_MS: Final = 5_000
 """How long a connection to SQLite waits for another's lock."""

@@ -26,7 +26,7 @@ from rq_core.model.machine import (
     Priority,
     State,
 )
-from sql_audit.source import RawFields
+from sql_audit.mirror.source import RawFields
 
 INTEGER_MAX: Final = 2**63 - 1
 NAME_LENGTH_MAX: Final = 512

@@ -20,9 +20,9 @@ from typing import Any, ClassVar, Final
 
 from rq_core.model.events import BEGINNINGS
 from rq_core.model.machine import CLAIMED_STATES, JOB_EVENT_FIELDS, Event, State
-from sql_audit.database import Rows, plain_line
-from sql_audit.entries import Intake, clean, to_json
-from sql_audit.rows import (
+from sql_audit.mirror.intake import Intake, clean, to_json
+from sql_audit.store.database import Rows, plain_line
+from sql_audit.store.rows import (
     CLAIM_CLAIMED_AT,
     CLAIM_ENDED_AT,
     CLAIM_NUMBER,
@@ -44,7 +44,7 @@ from sql_audit.rows import (
     Attempt,
     Job,
 )
-from sql_audit.schema import GONE, LOST, QUARANTINED, TERMINAL_STATES
+from sql_audit.store.tables import GONE, LOST, QUARANTINED, TERMINAL_STATES
 
 EventRow = tuple[Any, ...]
 """One row of job_event, in the order of schema.EVENT_COLUMNS."""
@@ -107,7 +107,7 @@ class Folder:
         """Claims of which a row may exist."""
         self.events: list[EventRow] = []
         self.lines: list[str] = []
-        """The same, each as :func:`sql_audit.database.plain_line` says it."""
+        """The same, each as :func:`sql_audit.store.database.plain_line` says it."""
         self._details: dict[tuple[str | None, str | None], str | None] = {}
         self._between: dict[tuple[Any, ...], str] = {}
 
@@ -135,7 +135,7 @@ class Folder:
 
     def end_all(self, state: str, epoch: int, at_ms: int) -> None:
         """Put every live job of which nothing was told since ``epoch`` began into a state. (In SQL,
-        where all jobs of a queue are, :func:`sql_audit.losses.end_jobs` does it.)
+        where all jobs of a queue are, :func:`sql_audit.mirror.losses.end_jobs` does it.)
         """
         for job in self.touched.values():
             if job.state in _LIVE and job.last_epoch < epoch:

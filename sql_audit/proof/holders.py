@@ -4,7 +4,7 @@ A claimed event carries every scope that counts it and the cap in force. So the 
 what was allowed: at each claim the holders, this one included, are at most the cap. What
 ``cap_changed`` events say must agree with what claims carry.
 
-Pure: it is fed by :mod:`sql_audit.replay` and knows neither SQL nor the order of events.
+Pure: it is fed by :mod:`sql_audit.proof.replay` and knows neither SQL nor the order of events.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, text
 
-from sql_audit.rows import (
+from sql_audit.store.rows import (
     CLAIM_ENDED_AT,
     CLAIM_ERROR_TYPE,
     CLAIM_OUTCOME,
@@ -24,7 +24,7 @@ from sql_audit.rows import (
     CLAIM_WORKER,
     Attempt,
 )
-from sql_audit.statements import COUNT_CLAIMS
+from sql_audit.store.statements import COUNT_CLAIMS
 
 MINUTE_MS: Final = 60_000
 

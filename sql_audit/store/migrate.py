@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy import Connection, Text, column, inspect, select, table, text
 from sqlalchemy.exc import DBAPIError, SAWarning
 
-from sql_audit.database import Database, describe
 from sql_audit.errors import (
     AuditEmpty,
     AuditUnavailable,
@@ -20,7 +19,8 @@ from sql_audit.errors import (
     SchemaBehind,
     SchemaForeign,
 )
-from sql_audit.schema import metadata
+from sql_audit.store.database import Database, describe
+from sql_audit.store.tables import metadata
 
 if TYPE_CHECKING:
     # It takes as long to import as all else that a mirror needs, which uses it once in a database's life.

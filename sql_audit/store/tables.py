@@ -5,7 +5,7 @@ come from :mod:`rq_core.model.machine`. Every time is an integer of Unix millise
 is the event's own.
 
 ``job_event`` is kept in the order of its primary key. On PostgreSQL it is partitioned by the month of
-``at_ms`` (:mod:`sql_audit.partitions`), which its primary key must then contain; that no number is
+``at_ms`` (:mod:`sql_audit.store.partitions`), which its primary key must then contain; that no number is
 taken twice is looked at before each batch, under the cursor's lock.
 """
 
@@ -338,7 +338,7 @@ quarantine = Table(
     Index("quarantine_entry", "queue", "epoch", "seq"),
 )
 """Entries kept byte for byte: a JSON object of base64 fields, see
-:func:`sql_audit.entries.pack`."""
+:func:`sql_audit.mirror.intake.pack`."""
 
 mirror_proof = Table(
     "mirror_proof",

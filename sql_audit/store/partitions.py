@@ -18,8 +18,8 @@ from typing import Final, NamedTuple, Self
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from sql_audit.database import Database
-from sql_audit.schema import refuse_truncate
+from sql_audit.store.database import Database
+from sql_audit.store.tables import refuse_truncate
 
 AHEAD: Final = 2
 """Months after the present one that have a partition."""

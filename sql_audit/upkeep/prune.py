@@ -30,12 +30,12 @@ from sqlalchemy import Connection, CursorResult, text
 
 from rq_core.model.events import OutboxId
 from rq_core.model.machine import State
-from sql_audit.database import Database, copy_text
 from sql_audit.errors import NotProven
-from sql_audit.partitions import Month, partitions
-from sql_audit.queries import readable
-from sql_audit.schema import JOB_STATES, mirror_proof, mirror_prune, refuse_truncate
-from sql_audit.verify import LAST_PRUNE, Result, Verdict, kept_rows
+from sql_audit.proof.verify import LAST_PRUNE, Result, Verdict, kept_rows
+from sql_audit.queries.history import readable
+from sql_audit.store.database import Database, copy_text
+from sql_audit.store.partitions import Month, partitions
+from sql_audit.store.tables import JOB_STATES, mirror_proof, mirror_prune, refuse_truncate
 
 JOBS_AT_ONCE: Final = 1_000
 """Jobs that one transaction removes."""
