@@ -4,7 +4,7 @@
 PATH; with CI=true it must be), SQLite and PostgreSQL.
 
 With `-n` the tests are shared out to several processes. Each has servers of its own, so tests are as independent as in
-one. Those marked `alone` have the machine to themselves (`tests/support/quiet.py`).
+one. Those marked `alone` have the machine to themselves (`tests/kit/quiet.py`).
 """
 
 import asyncio
@@ -21,10 +21,10 @@ import redis.utils
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.support import leaks, servers
-from tests.support.quiet import Room
-from tests.support.reaper import close_reaper
-from tests.support.servers import Engine, PostgresServer, RedisServer
+from tests.kit import leaks, servers
+from tests.kit.quiet import Room
+from tests.kit.reaper import close_reaper
+from tests.kit.servers import Engine, PostgresServer, RedisServer
 
 # Real servers take their time now and then; a failure prints how to repeat it.
 settings.register_profile("rq-core", deadline=None, print_blob=True)
@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _turn(item: pytest.Item) -> int:
     """What is long in one piece goes first and what is short last, so that no process has work alone at the end."""
-    if _file(item.nodeid) in WHOLE_FILES | {"tests/faults/test_chaos.py"}:
+    if _file(item.nodeid) in WHOLE_FILES | {"tests/rigs/chaos/test_chaos.py"}:
         return 0
     return 2 if item.nodeid.startswith("tests/unit/") else 1
 

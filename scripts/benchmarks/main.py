@@ -35,7 +35,7 @@ from sizes import SIZES, Sizes
 from stage import BARE, OURS, Failed, Stage, stage
 
 from rq_core.connections.client import Client
-from tests.support.servers import DurablePostgres
+from tests.kit.servers import DurablePostgres
 
 Part = Callable[[], Mapping[str, float]]
 

@@ -36,7 +36,7 @@ from sql_audit.store import migrate
 from sql_audit.store.database import Database, copy_text
 from sql_audit.store.statements import POSTGRESQL, SQLITE
 from sql_audit.store.tables import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS
-from tests.support.servers import DurablePostgres, PostgresServer
+from tests.kit.servers import DurablePostgres, PostgresServer
 
 ARGS = '{"number":12345,"text":"0123456789012345678901234567890123456789"}'
 SHAPES = {"": (100,), "_small": (1, 2, 5, 10, 7)}

@@ -19,7 +19,7 @@ from typing import Any
 import redis
 from contender import Tally
 
-from tests.support.servers import Engine, RedisServer, engines
+from tests.kit.servers import Engine, RedisServer, engines
 
 HERE = Path(__file__).parent / "contenders"
 START_S = 20.0

@@ -22,7 +22,7 @@ from rq_core import (
 from rq_core.app.task import Task
 from rq_core.model.job import NewJob, read_spec
 from rq_core.protocol.plan import Patience
-from tests.support.servers import RedisServer, free_port
+from tests.kit.servers import RedisServer, free_port
 
 Noted = Task[..., None]
 

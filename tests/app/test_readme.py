@@ -13,7 +13,7 @@ import pytest
 
 from rq_core import App, testing
 from sql_audit.store.database import Database
-from tests.support.schemas import lay_schema
+from tests.kit.schemas import lay_schema
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)

@@ -20,7 +20,7 @@ from rq_core.scripts.assemble import names
 from rq_core.worker import Worker, WorkerOptions
 from sql_audit.mirror.service import run as mirror
 from sql_audit.mirror.source import open_source
-from tests.support.servers import RedisServer
+from tests.kit.servers import RedisServer
 
 As = Callable[..., str]
 

@@ -14,8 +14,8 @@ from rq_core.cli.root import root
 from rq_core.connections.client import Client
 from rq_core.protocol import server_check
 from rq_core.worker import Worker, WorkerOptions
-from tests.support.servers import RedisServer
-from tests.support.wait import wait_until
+from tests.kit.servers import RedisServer
+from tests.kit.wait import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -33,8 +33,8 @@ def evicting(server: RedisServer) -> None:
 def commands(url: str, audit: Path) -> list[list[str]]:
     at = ["--redis", url]
     return [
-        ["worker", "tests.support.crew:app", "--burst", *at],
-        ["worker", "tests.support.crew:app", "--burst", "--processes", "2", *at],
+        ["worker", "tests.kit.crew:app", "--burst", *at],
+        ["worker", "tests.kit.crew:app", "--burst", "--processes", "2", *at],
         ["doctor", *at],
         ["audit", "run", "--once", "--audit", str(audit), *at],
         ["enqueue", "mail", "send", "--json-args", "{}", *at],

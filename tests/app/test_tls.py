@@ -15,10 +15,10 @@ from rq_core import App, InvalidOption, ServerError
 from rq_core.cli.root import root
 from rq_core.protocol.plan import Patience
 from tests.conftest import ENGINES
-from tests.support import certificates, crew
-from tests.support.certificates import Certificates
-from tests.support.servers import RedisServer, free_port
-from tests.support.wait import wait_until
+from tests.kit import certificates, crew
+from tests.kit.certificates import Certificates
+from tests.kit.servers import RedisServer, free_port
+from tests.kit.wait import wait_until
 
 # The wheel's Valkey is built without TLS.
 pytestmark = pytest.mark.parametrize(

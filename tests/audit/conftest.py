@@ -7,8 +7,8 @@ import pytest
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import Mirror
 from sql_audit.store.database import Database
-from tests.support.outbox import StreamSource, StreamWriter
-from tests.support.schemas import lay_schema
+from tests.kit.outbox import StreamSource, StreamWriter
+from tests.kit.schemas import lay_schema
 
 QUEUE = "mail"
 

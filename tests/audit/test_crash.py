@@ -13,15 +13,15 @@ from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import STEPS, Mirror, Outcome
 from sql_audit.store.database import Database
 from tests.audit.conftest import QUEUE
-from tests.support import auditlog
-from tests.support.outbox import StreamSource, StreamWriter, enqueue
+from tests.kit import auditlog
+from tests.kit.outbox import StreamSource, StreamWriter, enqueue
 
 ROOT = Path(__file__).parents[2]
 
 
 def run_child(valkey_url: str, audit_url: str, step: str, occurrence: int) -> int:
     child = [
-        sys.executable, "-m", "tests.support.mirror_child",
+        sys.executable, "-m", "tests.kit.mirror_child",
         valkey_url, audit_url, QUEUE, step, str(occurrence),
     ]  # fmt: skip
     return subprocess.run(child, cwd=ROOT, check=False, timeout=60).returncode

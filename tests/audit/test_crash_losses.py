@@ -8,8 +8,8 @@ from typing import Any
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import STEPS, Mirror, Outcome
 from sql_audit.store.database import Database
-from tests.support import auditlog
-from tests.support.outbox import StreamSource, StreamWriter, enqueue
+from tests.kit import auditlog
+from tests.kit.outbox import StreamSource, StreamWriter, enqueue
 
 LIMITS = BatchLimits(events=7)
 TABLES = {

@@ -32,9 +32,9 @@ from sql_audit.store.database import Database, EventRows, copy_text, normalise
 from sql_audit.store.partitions import create_ahead
 from sql_audit.upkeep.prune import Rules, plan, prune, record_proofs
 from tests.audit.conftest import QUEUE
-from tests.support import auditlog
-from tests.support.outbox import StreamWriter, enqueue
-from tests.support.story import Story
+from tests.kit import auditlog
+from tests.kit.outbox import StreamWriter, enqueue
+from tests.kit.story import Story
 
 SQLITE_OBJECTS = (
     "SELECT type, name, tbl_name, sql FROM sqlite_master "

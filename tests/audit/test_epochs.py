@@ -18,13 +18,13 @@ from sql_audit.proof.verify import Verdict
 from sql_audit.queries import history as queries
 from sql_audit.store.database import Database
 from sql_audit.upkeep.restore import Survey, survey
-from tests.support import auditlog
-from tests.support.agreement import assert_agree, drain, states
-from tests.support.clock import Clock, timed
-from tests.support.fleet import QUEUE, Fleet
-from tests.support.schemas import lay_schema
-from tests.support.servers import Engine, RedisServer, engines
-from tests.support.wait import wait_until
+from tests.kit import auditlog
+from tests.kit.agreement import assert_agree, drain, states
+from tests.kit.clock import Clock, timed
+from tests.kit.fleet import QUEUE, Fleet
+from tests.kit.schemas import lay_schema
+from tests.kit.servers import Engine, RedisServer, engines
+from tests.kit.wait import wait_until
 
 TASK = profile("task")
 START_MS = 1_800_000_000_000

@@ -8,8 +8,9 @@ from sql_audit.mirror import losses
 from sql_audit.proof.verify import Verdict, verify
 from sql_audit.queries import history, timeline
 from sql_audit.store.database import Database
-from tests.support import auditlog, ten_million
-from tests.support.long_log import LongLog
+from tests.kit import auditlog
+from tests.kit.long_log import LongLog
+from tests.rigs import ten_million
 
 EVENTS = 40_000
 

@@ -17,8 +17,9 @@ from sql_audit.store.database import Database
 from sql_audit.store.tables import APPEND_ONLY, mirror_prune
 from sql_audit.upkeep import prune
 from tests.audit.conftest import QUEUE
-from tests.support import auditlog, budgets
-from tests.support.outbox import StreamSource, StreamWriter, enqueue
+from tests.kit import auditlog
+from tests.kit.outbox import StreamSource, StreamWriter, enqueue
+from tests.rigs import budgets
 
 
 def a_day(writer: StreamWriter) -> None:

@@ -15,8 +15,8 @@ from sql_audit.queries import timeline
 from sql_audit.queries.history import readable
 from sql_audit.store.database import Database
 from tests.audit.conftest import QUEUE
-from tests.support import auditlog
-from tests.support.outbox import StreamWriter
+from tests.kit import auditlog
+from tests.kit.outbox import StreamWriter
 
 T0 = 1_795_300_000_000
 MINUTE = T0 - T0 % 60_000

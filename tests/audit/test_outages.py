@@ -29,11 +29,11 @@ from sql_audit.mirror.turn import Mirror, Outcome
 from sql_audit.proof.verify import Verdict, verify
 from sql_audit.store.database import IDLE_TIMEOUT_MS, STALLED_MS, Database
 from tests.audit.conftest import QUEUE
-from tests.support import auditlog, stopped_mirror
-from tests.support.outbox import StreamSource, StreamWriter
-from tests.support.schemas import lay_schema
-from tests.support.servers import PostgresServer
-from tests.support.wait import wait_until
+from tests.kit import auditlog, stopped_mirror
+from tests.kit.outbox import StreamSource, StreamWriter
+from tests.kit.schemas import lay_schema
+from tests.kit.servers import PostgresServer
+from tests.kit.wait import wait_until
 
 ROOT = Path(__file__).parents[2]
 TASK = profile("task")
@@ -147,7 +147,7 @@ def test_postgres_ends_the_transaction_of_a_stopped_mirror(
     command = [
         sys.executable,
         "-m",
-        "tests.support.stopped_mirror",
+        "tests.kit.stopped_mirror",
         valkey_url,
         postgres_url,
         QUEUE,
@@ -194,7 +194,7 @@ def test_a_stopped_mirror_on_sqlite_holds_the_file_until_it_goes_on_or_dies(
     database = Database(sqlite_url)
     lay_schema(database)
     writer.life("a", "b", "c")
-    command = [sys.executable, "-m", "tests.support.stopped_mirror", valkey_url, sqlite_url, QUEUE]
+    command = [sys.executable, "-m", "tests.kit.stopped_mirror", valkey_url, sqlite_url, QUEUE]
     process = subprocess.Popen([*command, "events"], cwd=ROOT)
     request.addfinalizer(lambda: (process.kill(), process.wait()))
     wait_until(lambda: stopped(process), "it has stopped", timeout=30)

@@ -23,8 +23,8 @@ from sql_audit.queries import history, timeline
 from sql_audit.store.database import Database, EventRows, data_refused
 from sql_audit.store.tables import EVENT_COLUMNS
 from tests.audit.conftest import QUEUE
-from tests.support import auditlog
-from tests.support.outbox import StreamWriter, enqueue
+from tests.kit import auditlog
+from tests.kit.outbox import StreamWriter, enqueue
 
 ENQUEUED = [None, None, "send", "normal", 3, 3]
 

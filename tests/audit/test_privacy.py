@@ -20,12 +20,12 @@ from rq_core.model.keys import queue_keys
 from sql_audit.mirror.turn import Mirror
 from sql_audit.store.database import Database
 from sql_audit.store.tables import metadata
-from tests.support import auditlog, crew
-from tests.support.crew import worker_process
-from tests.support.secrets import SECRET
-from tests.support.wait import wait_until
+from tests.kit import auditlog, crew
+from tests.kit.crew import worker_process
+from tests.kit.secrets import SECRET
+from tests.kit.wait import wait_until
 
-REDACT = "tests.support.secrets:redact"
+REDACT = "tests.kit.secrets:redact"
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_a_broken_backoff_function_tells_nothing_of_the_error_that_it_was_asked_
     assert SECRET not in log
 
 
-@pytest.mark.parametrize("redact", [None, "tests.support.secrets:broken"])
+@pytest.mark.parametrize("redact", [None, "tests.kit.secrets:broken"])
 def test_a_broken_redactor_costs_the_text_and_not_the_settlement(
     redact: str | None, app: App, server: Any, witness: crew.Witness
 ) -> None:

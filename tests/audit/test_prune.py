@@ -21,10 +21,10 @@ from sql_audit.store.database import Database
 from sql_audit.store.partitions import Month, create_ahead, month_of, partitions
 from sql_audit.upkeep.prune import Pruned, Rules, plan, prune, record_proofs
 from tests.audit.conftest import QUEUE
-from tests.support import auditlog
-from tests.support.outbox import StreamWriter, enqueue
-from tests.support.schemas import lay_schema
-from tests.support.story import Story
+from tests.kit import auditlog
+from tests.kit.outbox import StreamWriter, enqueue
+from tests.kit.schemas import lay_schema
+from tests.kit.story import Story
 
 DAY = 86_400_000
 

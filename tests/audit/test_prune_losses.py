@@ -19,11 +19,11 @@ from sql_audit.queries import history, timeline
 from sql_audit.store.database import Database
 from sql_audit.upkeep.prune import Pruned, Rules, plan, prune, record_proofs
 from tests.audit.test_epochs import START_MS, enqueue, orphaned, timed_client
-from tests.support import auditlog
-from tests.support.agreement import assert_agree, states
-from tests.support.clock import Clock
-from tests.support.fleet import QUEUE, Fleet
-from tests.support.servers import Engine, RedisServer, engines
+from tests.kit import auditlog
+from tests.kit.agreement import assert_agree, states
+from tests.kit.clock import Clock
+from tests.kit.fleet import QUEUE, Fleet
+from tests.kit.servers import Engine, RedisServer, engines
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from sql_audit.queries import history
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
 from tests.audit.conftest import QUEUE
-from tests.support import auditlog
-from tests.support.outbox import StreamSource, StreamWriter, enqueue
-from tests.support.schemas import lay_schema
+from tests.kit import auditlog
+from tests.kit.outbox import StreamSource, StreamWriter, enqueue
+from tests.kit.schemas import lay_schema
 
 
 def hundred_claims(writer: StreamWriter) -> None:

@@ -12,8 +12,8 @@ from sql_audit.proof.verify import Verdict, verify
 from sql_audit.store.background import Beside
 from sql_audit.store.database import Database
 from tests.audit.conftest import QUEUE
-from tests.support import auditlog
-from tests.support.outbox import StreamSource, StreamWriter, enqueue
+from tests.kit import auditlog
+from tests.kit.outbox import StreamSource, StreamWriter, enqueue
 
 LIMITS = BatchLimits(events=7)
 

@@ -11,9 +11,9 @@ from sql_audit.mirror.turn import Mirror
 from sql_audit.store.database import Database
 from sql_audit.store.tables import metadata
 from tests.audit.conftest import QUEUE
-from tests.support import auditlog
-from tests.support.outbox import StreamWriter
-from tests.support.schemas import lay_schema
+from tests.kit import auditlog
+from tests.kit.outbox import StreamWriter
+from tests.kit.schemas import lay_schema
 
 README = (Path(__file__).parents[2] / "sql_audit" / "README.md").read_text()
 QUERIES = re.findall(r"```sql\n(.*?)```", README, re.DOTALL)

@@ -8,7 +8,7 @@ import pytest
 
 from rq_core.model.events import OutboxId
 from sql_audit.proof.replay import Beginning, Replay, Violation
-from tests.support.story import MemoryWriter, Story
+from tests.kit.story import MemoryWriter, Story
 
 
 @pytest.fixture

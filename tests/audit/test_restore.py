@@ -31,13 +31,13 @@ from sql_audit.proof.verify import Verdict
 from sql_audit.store.database import Database
 from sql_audit.upkeep import restore
 from sql_audit.upkeep.restore import apply, survey
-from tests.support import auditlog, crew
-from tests.support.agreement import assert_agree, drain, states
-from tests.support.fleet import QUEUE
-from tests.support.schemas import lay_schema
-from tests.support.secrets import SECRET
-from tests.support.servers import Engine, RedisServer, engines
-from tests.support.wait import wait_until
+from tests.kit import auditlog, crew
+from tests.kit.agreement import assert_agree, drain, states
+from tests.kit.fleet import QUEUE
+from tests.kit.schemas import lay_schema
+from tests.kit.secrets import SECRET
+from tests.kit.servers import Engine, RedisServer, engines
+from tests.kit.wait import wait_until
 
 FULL = 64 * 1024
 HOUR_MS = 3_600_000
@@ -441,7 +441,7 @@ def test_a_restore_that_was_killed_is_run_again(
     flush(client)
     drain(client, database)
     address = str(database.address.render_as_string(False))
-    command = [sys.executable, "-m", "tests.support.restore_child", redis_url, address, QUEUE]
+    command = [sys.executable, "-m", "tests.kit.restore_child", redis_url, address, QUEUE]
 
     killed = subprocess.run([*command, str(calls)], check=False, timeout=60)
 
@@ -523,7 +523,7 @@ def test_the_command_ends_with_1_when_the_mirror_is_behind(
 def test_a_worker_runs_what_came_back(redis_url: str, database: Database, tmp_path: Any) -> None:
     """With the arguments that its producer gave: no redactor touches them."""
     seen = crew.Witness(tmp_path / "witness.jsonl")
-    with App(redis_url, redact="tests.support.secrets:redact", audit_payload="full") as app:
+    with App(redis_url, redact="tests.kit.secrets:redact", audit_payload="full") as app:
         app.queue("digest", audit_payload="digest")
         mirror = Mirror(app.client, database, "crew")
         mirror.attach()

@@ -19,9 +19,9 @@ from rq_core.errors import ServerUnavailable, UnknownQueue
 from sql_audit.errors import AuditUnavailable
 from sql_audit.mirror import service as run
 from sql_audit.store.database import Database
-from tests.support import auditlog
-from tests.support.outbox import StreamSource, StreamWriter, enqueue
-from tests.support.wait import wait_until
+from tests.kit import auditlog
+from tests.kit.outbox import StreamSource, StreamWriter, enqueue
+from tests.kit.wait import wait_until
 
 ROOT = Path(__file__).parents[2]
 

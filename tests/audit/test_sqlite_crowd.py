@@ -6,7 +6,8 @@ from pathlib import Path
 
 from sql_audit.proof.verify import Verdict, verify
 from sql_audit.store.database import CHECKPOINT_PAGES, Database
-from tests.support import auditlog, sqlite_crowd
+from tests.kit import auditlog
+from tests.rigs import sqlite_crowd
 
 FULL = 2
 

@@ -16,10 +16,10 @@ from rq_core.connections.client import Client
 from sql_audit.proof.drift import compare
 from sql_audit.proof.verify import Verdict, verify
 from sql_audit.store.database import Database
-from tests.support import auditlog
-from tests.support.fleet import QUEUE, Fleet
-from tests.support.schemas import lay_schema
-from tests.support.wait import wait_until
+from tests.kit import auditlog
+from tests.kit.fleet import QUEUE, Fleet
+from tests.kit.schemas import lay_schema
+from tests.kit.wait import wait_until
 
 ROOT = Path(__file__).parents[2]
 TAKEOVER_MS = 1_500
@@ -41,7 +41,7 @@ def start(valkey_url: str) -> Iterator[Start]:
 
     def start(database: Database, *rest: str) -> subprocess.Popen[str]:
         url = database.address.render_as_string(hide_password=False)
-        command = [sys.executable, "-m", "tests.support.mirror_service", valkey_url, url, *rest]
+        command = [sys.executable, "-m", "tests.kit.mirror_service", valkey_url, url, *rest]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         started.append(process)
         return process

@@ -21,9 +21,9 @@ from sql_audit.store.chain import chain, genesis, rows_digest
 from sql_audit.store.database import Database, copy_text
 from sql_audit.store.tables import APPEND_ONLY, EVENT_COLUMNS
 from tests.audit.conftest import QUEUE
-from tests.support import auditlog
-from tests.support.outbox import StreamWriter
-from tests.support.story import Story
+from tests.kit import auditlog
+from tests.kit.outbox import StreamWriter
+from tests.kit.story import Story
 
 Row = dict[str, Any]
 

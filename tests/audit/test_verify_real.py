@@ -19,8 +19,8 @@ from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.drift import compare
 from sql_audit.proof.verify import Verdict, verify
 from sql_audit.store.database import Database
-from tests.support import auditlog
-from tests.support.fleet import QUEUE, Fleet
+from tests.kit import auditlog
+from tests.kit.fleet import QUEUE, Fleet
 
 
 @pytest.fixture

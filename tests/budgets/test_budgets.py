@@ -16,10 +16,10 @@ from rq_core import App
 from rq_core.connections.wire import PoolWire
 from rq_core.model.job import Claim, NewJob
 from rq_core.worker import Worker, WorkerOptions
-from tests.support import budgets
-from tests.support.seed import WORKER, Seed
-from tests.support.tally import Tally, calls_of
-from tests.support.wait import wait_until
+from tests.kit.seed import WORKER, Seed
+from tests.kit.tally import Tally, calls_of
+from tests.kit.wait import wait_until
+from tests.rigs import budgets
 
 ARGS = '{"number":12345,"text":"0123456789012345678901234567890123456789"}'
 

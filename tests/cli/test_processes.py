@@ -15,7 +15,7 @@ import pytest
 from rq_core.connections.client import Client
 from rq_core.embedded import server
 from sql_audit.cli import audit
-from tests.support.wait import wait_until
+from tests.kit.wait import wait_until
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "rq_core.cli"]

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support import servers
-from tests.support.clusters import RedisCluster
-from tests.support.servers import Engine
+from tests.kit import servers
+from tests.kit.clusters import RedisCluster
+from tests.kit.servers import Engine
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, Profile
 from rq_core.model.keys import queue_keys, queues_key
 from rq_core.protocol.plan import Patience, Unsent
-from tests.support.clusters import RedisCluster
+from tests.kit.clusters import RedisCluster
 
 ids = JobIds()
 

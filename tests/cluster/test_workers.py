@@ -20,8 +20,8 @@ from sql_audit.mirror import service
 from sql_audit.mirror.source import open_source
 from sql_audit.proof.verify import QueueResult, verify
 from sql_audit.store.database import Database
-from tests.support.clusters import FAILOVER_S, RedisCluster
-from tests.support.wait import wait_until_async
+from tests.kit.clusters import FAILOVER_S, RedisCluster
+from tests.kit.wait import wait_until_async
 
 GAP_S = 1.5
 """Longest time that a queue of a shard that lives may go without a job done, on a busy machine. A shard whose primary

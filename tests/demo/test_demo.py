@@ -18,7 +18,7 @@ from rq_core.connections.client import Client
 from rq_core.embedded import server
 from sql_audit.demo.stage import find_files, most_at_once
 from sql_audit.store.tables import job_event
-from tests.support.servers import RedisServer
+from tests.kit.servers import RedisServer
 
 
 def run_demo(cwd: Path, *options: str) -> dict[str, Any]:

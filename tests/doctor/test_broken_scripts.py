@@ -12,10 +12,10 @@ import redis
 
 from rq_core.doctor import diagnose, repair
 from rq_core.model.machine import TRANSITIONS
-from tests.support.clock import timed_with
-from tests.support.consistency import assert_consistent
-from tests.support.scenes import SCENES, Scene
-from tests.support.seed import Seed
+from tests.kit.clock import timed_with
+from tests.kit.consistency import assert_consistent
+from tests.kit.scenes import SCENES, Scene
+from tests.kit.seed import Seed
 
 WRITES_ALLOWED = "test:writes-allowed"
 BREAK_AT_WRITE = f"""

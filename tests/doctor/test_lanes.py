@@ -8,9 +8,9 @@ import pytest
 
 from rq_core.doctor import Finding, Kind, diagnose, repair
 from rq_core.model.job import Claim
-from tests.support.consistency import assert_consistent
-from tests.support.lanes import breaches, holders_of
-from tests.support.seed import Seed
+from tests.kit.consistency import assert_consistent
+from tests.kit.lanes import breaches, holders_of
+from tests.kit.seed import Seed
 
 TENANTS = ("a", "b", "c")
 RATE = "host@10s"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.seed import Seed
+from tests.kit.seed import Seed
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Caps: who may run, who waits where, and who comes next."""
 
-from tests.support.lanes import breaches, holders_of
-from tests.support.seed import Seed
+from tests.kit.lanes import breaches, holders_of
+from tests.kit.seed import Seed
 
 
 def ids(claimed: object) -> list[str]:

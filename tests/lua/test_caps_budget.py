@@ -7,9 +7,9 @@ from random import Random
 import pytest
 
 from rq_core.model.job import NewJob
-from tests.support import budgets
-from tests.support.seed import Seed
-from tests.support.tally import Tally, calls_of
+from tests.kit.seed import Seed
+from tests.kit.tally import Tally, calls_of
+from tests.rigs import budgets
 
 BLOCKED = 20_000
 """Blocked jobs of the tests; `scripts/caps-live flat` takes 100,000."""

@@ -10,10 +10,10 @@ import pytest
 from rq_core.model.events import Entry
 from rq_core.model.machine import Event
 from rq_core.model.scopes import full_rules
-from tests.support.lanes import holders_of
-from tests.support.proof import most_running, unproved
-from tests.support.seed import LEASE_MS, Seed
-from tests.support.snapshots import fields_of
+from tests.kit.lanes import holders_of
+from tests.kit.proof import most_running, unproved
+from tests.kit.seed import LEASE_MS, Seed
+from tests.kit.snapshots import fields_of
 
 CAPS = pytest.mark.parametrize("cap", [1, 2, 3, 10])
 

@@ -13,9 +13,9 @@ import pytest
 
 from rq_core.scripts.assemble import Script, Variant, directory
 from rq_core.scripts.functions import build
-from tests.support.clock import CLOCK, timed
-from tests.support.lanes import waiting_in_vain
-from tests.support.seed import Seed
+from tests.kit.clock import CLOCK, timed
+from tests.kit.lanes import waiting_in_vain
+from tests.kit.seed import Seed
 
 Change = tuple[str, str, str]
 """Of an include: its name, a text in it, and what stands there instead."""

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from tests.support.lanes import holders_of
-from tests.support.seed import Seed
+from tests.kit.lanes import holders_of
+from tests.kit.seed import Seed
 
 
 def ids(claimed: object) -> list[str]:

@@ -7,9 +7,9 @@ import pytest
 from rq_core import errors
 from rq_core.model.events import decode
 from rq_core.scripts import assemble
-from tests.support.consistency import assert_consistent
-from tests.support.seed import ERROR, LEASE_MS, NO_FENCE, START_MS, Seed, events_of, spec
-from tests.support.snapshots import diff, fields_of, without_slot
+from tests.kit.consistency import assert_consistent
+from tests.kit.seed import ERROR, LEASE_MS, NO_FENCE, START_MS, Seed, events_of, spec
+from tests.kit.snapshots import diff, fields_of, without_slot
 
 T = START_MS
 DIGEST = "44136fa355b3678a1146ad16f7e8649e"  # of {}

@@ -19,12 +19,12 @@ from rq_core.model.machine import TRANSITIONS
 from rq_core.model.settings import BATCH_MAX
 from rq_core.protocol.plan import Patience
 from rq_core.scripts.assemble import names
-from tests.support.clock import CLOCK_KEY, timed, timed_with
-from tests.support.consistency import assert_consistent
-from tests.support.scenes import SCENES, Scene
-from tests.support.seed import Seed
-from tests.support.servers import RedisServer
-from tests.support.snapshots import raw
+from tests.kit.clock import CLOCK_KEY, timed, timed_with
+from tests.kit.consistency import assert_consistent
+from tests.kit.scenes import SCENES, Scene
+from tests.kit.seed import Seed
+from tests.kit.servers import RedisServer
+from tests.kit.snapshots import raw
 
 WRITES = {"XADD", "HSET", "HDEL", "ZADD", "ZREM", "LPUSH", "RPUSH", "LTRIM", "XTRIM"}
 READS = {

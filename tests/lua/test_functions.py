@@ -11,10 +11,10 @@ from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.scopes import lane_name
 from rq_core.scripts.assemble import Script, names
-from tests.support.clock import timed
-from tests.support.seed import LEASE_MS, Seed
-from tests.support.servers import RedisServer
-from tests.support.snapshots import Snapshot
+from tests.kit.clock import timed
+from tests.kit.seed import LEASE_MS, Seed
+from tests.kit.servers import RedisServer
+from tests.kit.snapshots import Snapshot
 
 LANES = [
     "",

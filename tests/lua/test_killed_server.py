@@ -12,9 +12,9 @@ from rq_core.doctor import examine
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
 from rq_core.protocol.plan import Patience
-from tests.support.consistency import assert_consistent
-from tests.support.servers import RedisServer
-from tests.support.wait import wait_until
+from tests.kit.consistency import assert_consistent
+from tests.kit.servers import RedisServer
+from tests.kit.wait import wait_until
 
 NO_PATIENCE = Patience(unsent=0.0, unknown=0.0)
 MINE = profile("task", max_attempts=2)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from rq_core.model.machine import TRANSITIONS, Event, State, Transition
-from tests.support.consistency import assert_consistent
-from tests.support.seed import LEASE_MS, NO_FENCE, QUEUE, WORKER, Seed, events_of
-from tests.support.snapshots import diff, fields_of, without_slot
+from tests.kit.consistency import assert_consistent
+from tests.kit.seed import LEASE_MS, NO_FENCE, QUEUE, WORKER, Seed, events_of
+from tests.kit.snapshots import diff, fields_of, without_slot
 
 JOB = "job"
 DELAY_MS = 60_000

@@ -16,11 +16,11 @@ from rq_core.protocol.answers import Accepted
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Call, Patience
 from rq_core.scripts.assemble import names
-from tests.support.clock import timed
-from tests.support.consistency import assert_consistent
-from tests.support.seed import ERROR, LEASE_MS, NO_FENCE, START_MS, WORKER, Seed, events_of
-from tests.support.snapshots import raw
-from tests.support.wires import LossyAsyncWire, LossyWire
+from tests.kit.clock import timed
+from tests.kit.consistency import assert_consistent
+from tests.kit.seed import ERROR, LEASE_MS, NO_FENCE, START_MS, WORKER, Seed, events_of
+from tests.kit.snapshots import raw
+from tests.kit.wires import LossyAsyncWire, LossyWire
 
 Operation = Callable[[Seed], Any]
 

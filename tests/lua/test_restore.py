@@ -7,7 +7,7 @@ import pytest
 from rq_core import errors
 from rq_core.model.events import fold_all
 from rq_core.model.machine import State
-from tests.support.seed import Seed, events_of, spec
+from tests.kit.seed import Seed, events_of, spec
 
 
 def test_a_job_comes_back_as_it_was(seed: Seed) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rq_core.model.scopes import Limit, lane_name, scopes_of
+from tests.kit.lanes import counted
+from tests.kit.seed import LEASE_MS
 from tests.model.machine import Job, Model
-from tests.support.lanes import counted
-from tests.support.seed import LEASE_MS
 
 
 @dataclass

@@ -18,11 +18,11 @@ from hypothesis.stateful import (
 
 from rq_core.model.machine import PRIORITIES, STATE_FIELDS
 from rq_core.scripts.assemble import Script
-from tests.support.clock import timed
-from tests.support.consistency import assert_consistent
-from tests.support.seed import LEASE_MS, NO_FENCE, START_MS, Seed
-from tests.support.snapshots import Snapshot
-from tests.support.wires import LossyWire
+from tests.kit.clock import timed
+from tests.kit.consistency import assert_consistent
+from tests.kit.seed import LEASE_MS, NO_FENCE, START_MS, Seed
+from tests.kit.snapshots import Snapshot
+from tests.kit.wires import LossyWire
 
 RETENTION_MS = 100_000
 LIMITS = {"backoff_ms": 1_000, "backoff_max_ms": 3_000, "unknown_max": 3}

@@ -15,6 +15,12 @@ from rq_core.model.scopes import full_rules, lane_name
 from rq_core.protocol.operations import CLAIM_BYTES, SWEEP_MAX
 from rq_core.scripts import functions
 from rq_core.scripts.assemble import Script, Variant, directory
+from tests.kit.clock import CLOCK, timed
+from tests.kit.lanes import breaches
+from tests.kit.proof import unproved
+from tests.kit.seed import spec
+from tests.kit.servers import Engine
+from tests.kit.snapshots import Snapshot
 from tests.model.caps_model import CapsModel
 from tests.model.fair_model import FairModel
 from tests.model.machine import (
@@ -28,12 +34,6 @@ from tests.model.machine import (
     workers,
 )
 from tests.model.running import run
-from tests.support.clock import CLOCK, timed
-from tests.support.lanes import breaches
-from tests.support.proof import unproved
-from tests.support.seed import spec
-from tests.support.servers import Engine
-from tests.support.snapshots import Snapshot
 
 pytestmark = pytest.mark.timeout(900)
 """Shrinking a failure takes its time."""

@@ -15,7 +15,7 @@ from rq_core.model.job import Claim
 from rq_core.worker import executor
 from rq_core.worker.executor import Executor, Running
 from rq_core.worker.settlement import Settlement
-from tests.support.wait import wait_until_async
+from tests.kit.wait import wait_until_async
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="nothing")
 

@@ -22,7 +22,7 @@ from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Lost, Patience, Pause, Plan, ReplyError, Send, T, Unsent
 from rq_core.scripts.assemble import Script
 from rq_core.scripts.functions import function
-from tests.support.forked import forked
+from tests.kit.forked import forked
 
 OK = ["ok"]
 EPOCH = ["epoch"]

@@ -15,8 +15,8 @@ import redis
 from rq_core.connections import pool
 from rq_core.connections.wire import AsyncPoolWire, PoolWire
 from rq_core.protocol.plan import Unsent
-from tests.support.forked import forked
-from tests.support.wait import wait_until, wait_until_async
+from tests.kit.forked import forked
+from tests.kit.wait import wait_until, wait_until_async
 
 KINDS = pytest.mark.parametrize("kind", [PoolWire, AsyncPoolWire])
 

@@ -8,7 +8,7 @@ from rq_core import App
 from rq_core.app.redaction import redacted, redactor_of
 from rq_core.errors import InvalidOption
 from rq_core.worker.settlement import MESSAGE_MAX, describe
-from tests.support.secrets import SECRET, broken, redact
+from tests.kit.secrets import SECRET, broken, redact
 
 
 def caught(text: str) -> BaseException:
@@ -47,15 +47,15 @@ def test_a_broken_redactor_loses_the_text_and_nothing_else() -> None:
 
 
 def test_a_redactor_may_be_named() -> None:
-    assert redactor_of("tests.support.secrets:redact") is redact
-    assert App(redact="tests.support.secrets:redact").redactor is redact
+    assert redactor_of("tests.kit.secrets:redact") is redact
+    assert App(redact="tests.kit.secrets:redact").redactor is redact
     assert App(redact=redact).redactor is redact
     assert App().redactor is None
 
 
 @pytest.mark.parametrize(
-    "said", ["", "redact", "tests.support.secrets", "tests.support.secrets:", "nowhere:f",
-             "tests.support.secrets:SECRET", "tests.support.secrets:absent", 5],
+    "said", ["", "redact", "tests.kit.secrets", "tests.kit.secrets:", "nowhere:f",
+             "tests.kit.secrets:SECRET", "tests.kit.secrets:absent", 5],
 )  # fmt: skip
 def test_other_redactors_are_refused(said: str) -> None:
     with pytest.raises(InvalidOption, match="redact"):

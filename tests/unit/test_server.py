@@ -14,7 +14,7 @@ import redis
 
 from rq_core.embedded import server
 from rq_core.errors import ServerUnavailable
-from tests.support.wait import wait_until
+from tests.kit.wait import wait_until
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ import sqlalchemy
 
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
-from tests.support import leaks
-from tests.support.quiet import Room
-from tests.support.schemas import lay_schema
-from tests.support.servers import Engine, RedisServer, ServerDidNotStart
-from tests.support.wait import wait_until, wait_until_async
+from tests.kit import leaks
+from tests.kit.quiet import Room
+from tests.kit.schemas import lay_schema
+from tests.kit.servers import Engine, RedisServer, ServerDidNotStart
+from tests.kit.wait import wait_until, wait_until_async
 
 ROOT = Path(__file__).parents[2]
 
@@ -108,7 +108,7 @@ def test_servers_end_even_when_the_run_is_killed(tmp_path: Path) -> None:
     """SIGKILL leaves no fixture a chance; the reaper ends the servers by their ids."""
     script = textwrap.dedent(f"""
         import os, pathlib, signal
-        from tests.support.servers import RedisServer, engines
+        from tests.kit.servers import RedisServer, engines
         server = RedisServer(engines()[0], pathlib.Path({str(tmp_path)!r})).start()
         print(server.pid, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)

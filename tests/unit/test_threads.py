@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from rq_core.worker.threads import Threads
-from tests.support.wait import wait_until, wait_until_async
+from tests.kit.wait import wait_until, wait_until_async
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="nothing")
 

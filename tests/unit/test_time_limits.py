@@ -9,7 +9,7 @@ import pytest
 
 from rq_core.worker import time_limits
 from rq_core.worker.time_limits import TimeLimits
-from tests.support.wait import wait_until_async
+from tests.kit.wait import wait_until_async
 
 
 class Thing:

@@ -15,8 +15,8 @@ from rq_core.app.app import App
 from rq_core.connections.client import Client
 from rq_core.model.events import Entry, decode
 from rq_core.worker import Worker, WorkerOptions
-from tests.support import crew
-from tests.support.servers import engines
+from tests.kit import crew
+from tests.kit.servers import engines
 
 RunWorker = Callable[..., AbstractAsyncContextManager[Worker]]
 

@@ -12,9 +12,9 @@ from rq_core.model.events import decode
 from sql_audit.queries import history
 from sql_audit.store.database import Database
 from sql_audit.store.tables import job_event
-from tests.support import crew
-from tests.support.crew import worker_process
-from tests.support.wait import wait_until
+from tests.kit import crew
+from tests.kit.crew import worker_process
+from tests.kit.wait import wait_until
 
 
 def _left(client: Client) -> int:

@@ -14,7 +14,7 @@ import pytest
 from rq_core import App, Cap, Rate
 from rq_core.connections.wire import AsyncPoolWire, Meanwhile
 from rq_core.worker import Worker, WorkerOptions
-from tests.support.wait import wait_until_async
+from tests.kit.wait import wait_until_async
 from tests.worker.conftest import event_types, events
 
 RunApp = Callable[..., AbstractAsyncContextManager[Worker]]

@@ -13,10 +13,10 @@ import pytest
 from rq_core.app.app import App
 from rq_core.connections.client import Client
 from rq_core.model.events import decode
-from tests.support import crew
-from tests.support.crew import worker_process
-from tests.support.servers import RedisServer
-from tests.support.wait import wait_until
+from tests.kit import crew
+from tests.kit.crew import worker_process
+from tests.kit.servers import RedisServer
+from tests.kit.wait import wait_until
 from tests.worker.conftest import event_types, events, one_engine
 
 

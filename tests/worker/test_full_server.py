@@ -16,8 +16,8 @@ from rq_core.worker import Worker, WorkerOptions
 from sql_audit.mirror.service import run as mirror
 from sql_audit.mirror.source import open_source
 from sql_audit.store.database import Database
-from tests.support.servers import RedisServer
-from tests.support.wait import wait_until
+from tests.kit.servers import RedisServer
+from tests.kit.wait import wait_until
 
 SIZE = 10_000
 done: list[int] = []

@@ -21,10 +21,10 @@ from rq_core.app.app import App
 from rq_core.cli.root import root
 from rq_core.connections.client import Client
 from rq_core.process import health
-from tests.support import crew
-from tests.support.crew import worker_process
-from tests.support.servers import RedisServer, free_port
-from tests.support.wait import wait_until
+from tests.kit import crew
+from tests.kit.crew import worker_process
+from tests.kit.servers import RedisServer, free_port
+from tests.kit.wait import wait_until
 
 
 @pytest.fixture(autouse=True)

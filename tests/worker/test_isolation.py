@@ -13,9 +13,9 @@ import pytest
 from rq_core import App, InvalidOption, InvalidTask
 from rq_core.connections.client import Client
 from rq_core.worker import Worker, WorkerOptions
-from tests.support import crew
-from tests.support.crew import worker_process
-from tests.support.wait import wait_until, wait_until_async
+from tests.kit import crew
+from tests.kit.crew import worker_process
+from tests.kit.wait import wait_until, wait_until_async
 from tests.worker.conftest import RunWorker, event_types, events
 
 

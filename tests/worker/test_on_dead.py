@@ -13,9 +13,9 @@ from rq_core.app.app import App
 from rq_core.connections.client import Client
 from rq_core.doctor import examine
 from rq_core.protocol.plan import Pause, Plan, Send
-from tests.support import crew
-from tests.support.crew import worker_process
-from tests.support.wait import wait_until, wait_until_async
+from tests.kit import crew
+from tests.kit.crew import worker_process
+from tests.kit.wait import wait_until, wait_until_async
 from tests.worker.conftest import RunWorker
 
 

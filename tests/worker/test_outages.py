@@ -19,10 +19,11 @@ from rq_core.connections.wire import AsyncPoolWire, Meanwhile
 from rq_core.errors import ServerUnavailable, ServerUnsuitable
 from rq_core.protocol.plan import Lost, Patience, Unsent
 from rq_core.worker import Worker, WorkerOptions
-from tests.support import crew, outages
-from tests.support.servers import RedisServer, engines
-from tests.support.wait import wait_until, wait_until_async
-from tests.support.wires import LossyAsyncWire
+from tests.kit import crew
+from tests.kit.servers import RedisServer, engines
+from tests.kit.wait import wait_until, wait_until_async
+from tests.kit.wires import LossyAsyncWire
+from tests.rigs import outages
 from tests.worker.conftest import event_types, one_engine
 
 

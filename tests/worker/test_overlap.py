@@ -19,7 +19,7 @@ from rq_core.connections.wire import AsyncPoolWire, Meanwhile
 from rq_core.model.job import Claim
 from rq_core.scripts import functions
 from rq_core.worker import Worker, WorkerOptions, wakeups
-from tests.support.wait import wait_until_async
+from tests.kit.wait import wait_until_async
 
 
 @pytest.fixture

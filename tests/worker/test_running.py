@@ -18,8 +18,8 @@ from rq_core.errors import InvalidOption, LeaseLost
 from rq_core.protocol.operations import Operations
 from rq_core.worker import Worker, WorkerOptions, executor, handlers
 from rq_core.worker.heartbeat import LeaseKeeper
-from tests.support import crew
-from tests.support.wait import wait_until, wait_until_async
+from tests.kit import crew
+from tests.kit.wait import wait_until, wait_until_async
 from tests.worker.conftest import RunWorker, event_types, events
 
 

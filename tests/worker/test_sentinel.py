@@ -23,10 +23,11 @@ from rq_core.protocol.plan import Patience, ReplyError
 from sql_audit.errors import AuditEmpty
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
-from tests.support import auditlog, outages
-from tests.support.sentinels import SERVICE, SentinelGroup
-from tests.support.servers import RedisServer, engines
-from tests.support.wait import wait_until, wait_until_async
+from tests.kit import auditlog
+from tests.kit.sentinels import SERVICE, SentinelGroup
+from tests.kit.servers import RedisServer, engines
+from tests.kit.wait import wait_until, wait_until_async
+from tests.rigs import outages
 
 QUEUE = "failover"
 PATIENT = Patience(unsent=60.0, unknown=60.0)
@@ -129,7 +130,7 @@ def test_what_the_replica_did_not_have_is_reported(group: SentinelGroup, tmp_pat
     """The primary acknowledged jobs that its replica never saw; the mirror had them. The log names each, and holds."""
     audit = f"sqlite:///{tmp_path / 'audit.db'}"
     mirror = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.mirror_service", group.url, audit],
+        [sys.executable, "-m", "tests.kit.mirror_service", group.url, audit],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

@@ -16,9 +16,9 @@ import pytest
 from rq_core.app.app import App
 from rq_core.connections.client import Client
 from rq_core.worker import lease_table
-from tests.support import crew
-from tests.support.crew import worker_process
-from tests.support.wait import wait_until
+from tests.kit import crew
+from tests.kit.crew import worker_process
+from tests.kit.wait import wait_until
 from tests.worker.conftest import event_types
 
 

@@ -1,0 +1,72 @@
+"""Redis, the projection and the log say the same: what must be true after every loss, and after every repair."""
+
+from __future__ import annotations
+
+from sqlalchemy import text
+
+from rq_core.connections.client import Client
+from rq_core.doctor import examine
+from sql_audit.mirror import losses
+from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.drift import compare
+from sql_audit.proof.verify import QueueResult, Verdict, verify
+from sql_audit.queries import history as queries
+from sql_audit.store.database import Database
+from sql_audit.store.tables import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS
+from tests.kit import auditlog
+from tests.kit.fleet import QUEUE
+
+
+def drain(client: Client, database: Database) -> None:
+    auditlog.drain(Mirror(client, database, QUEUE, limits=BatchLimits(events=60)))
+
+
+def rows(database: Database, table: str, columns: tuple[str, ...]) -> set[tuple[object, ...]]:
+    with database.readers.connect() as connection:
+        found = connection.execute(text(f"SELECT {', '.join(columns)} FROM {table}"))
+        return {tuple(row) for row in found}
+
+
+def fold_anew(database: Database) -> tuple[set[tuple[object, ...]], set[tuple[object, ...]]]:
+    """What the projection must be: every job folded from its surviving events alone."""
+    events = auditlog.events(database, QUEUE)
+    told = [tuple(event[name] for name in EVENT_COLUMNS) for event in events]
+    ids = list(dict.fromkeys(event["job_id"] for event in events if event["job_id"]))
+    with database.readers.connect() as connection:
+        orphaned = losses.ranges(connection, QUEUE)
+        marks = losses.marks(connection, QUEUE, orphaned)
+    jobs, attempts = losses.folded(QUEUE, ids, told, orphaned, marks)
+    return set(map(tuple, jobs)), set(map(tuple, attempts))
+
+
+def assert_agree(
+    client: Client, database: Database, verdict: Verdict, *, pruned: bool = False
+) -> QueueResult:
+    """The mirror catches up; then Redis, the projection and the log say the same.
+
+    Of a log that was pruned only verify can say whether its chain holds.
+    """
+    drain(client, database)
+
+    assert client.counts(QUEUE).backlog == 0
+    assert compare(client, database, QUEUE) == ([], [])
+    assert [finding.says for finding in examine(client.snapshot(QUEUE))] == []
+    jobs, attempts = fold_anew(database)
+    assert rows(database, "job", JOB_COLUMNS) == jobs
+    assert rows(database, "job_attempt", ATTEMPT_COLUMNS) == attempts
+    if not pruned:
+        auditlog.assert_chain_holds(database, QUEUE)
+    result = verify(database).queues[QUEUE]
+    if verdict is not Verdict.VIOLATED:
+        assert result.violations == []
+    assert (result.verdict, result.notes if verdict is Verdict.HOLDS else []) == (verdict, [])
+    for job_id, *_ in jobs:
+        history = queries.history(database.readers, str(job_id), QUEUE)
+        assert all(event.number and event.type for event in history)
+    return result
+
+
+def states(database: Database) -> dict[str, str]:
+    found = auditlog.rows(database, "SELECT job_id, state FROM job")
+    return {row["job_id"]: row["state"] for row in found}

@@ -1,0 +1,194 @@
+"""A Redis Cluster of six processes on loopback: three primaries, each with a replica.
+
+Tests in `tests/cluster` get one through the fixture `cluster`; others may make one of their own.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rq_core.connections.routing import SLOTS, slot_of
+from tests.kit.servers import Engine, RedisServer, free_port
+from tests.kit.wait import wait_until
+
+SHARDS = 3
+NODE_TIMEOUT_MS = 1_500
+"""After so long without an answer the others take a node for dead."""
+FORMED_S = 30.0
+FAILOVER_S = 20.0
+MIGRATE_MS = 20_000
+
+
+class RedisCluster:
+    """Six servers that know each other."""
+
+    def __init__(self, engine: Engine, directory: Path, **options: str) -> None:
+        self.engine = engine
+        self.servers: list[RedisServer] = []
+        for number in range(2 * SHARDS):
+            place = directory / f"node-{number}"
+            place.mkdir()
+            own = {
+                "cluster-enabled": "yes",
+                "cluster-config-file": "nodes.conf",
+                "cluster-node-timeout": str(NODE_TIMEOUT_MS),
+                "cluster-port": str(free_port()),
+                # A shard without a primary is down, the others go on.
+                "cluster-require-full-coverage": "no",
+                "cluster-allow-replica-migration": "no",
+                "repl-ping-replica-period": "1",
+                **options,
+            }
+            self.servers.append(RedisServer(engine, place, own))
+
+    @property
+    def url(self) -> str:
+        seeds = ",".join(f"127.0.0.1:{server.port}" for server in self.servers)
+        return f"redis+cluster://{seeds}"
+
+    def start(self) -> "RedisCluster":
+        """Start and introduce them; the first three get the slots."""
+        for server in self.servers:
+            server.start()
+        bounds = [SLOTS * n // SHARDS for n in range(SHARDS + 1)]
+        for server, (first, end) in zip(self.servers, itertools.pairwise(bounds), strict=False):
+            self.ask(server, "CLUSTER", "ADDSLOTSRANGE", first, end - 1)
+        for number, server in enumerate(self.servers):
+            self.ask(server, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+            if number:
+                port, bus = self.servers[0].port, self.servers[0].options["cluster-port"]
+                self.ask(server, "CLUSTER", "MEET", "127.0.0.1", port, bus)
+        self._wait("all know each other", lambda server: len(self._nodes(server)) == 2 * SHARDS)
+        for primary, replica in zip(self.servers[:SHARDS], self.servers[SHARDS:], strict=True):
+            self.ask(replica, "CLUSTER", "REPLICATE", self.id_of(primary))
+        self.wait_whole()
+        return self
+
+    def wait_whole(self) -> None:
+        """Wait until every shard has a primary and a replica that is level with it, and all nodes say so."""
+        self._wait("every shard is whole", self._sees_all_shards)
+        for server in self.servers:
+            wait_until(
+                lambda server=server: self._level(server),  # type: ignore[misc]
+                f"node {server.port} has its data",
+                timeout=FORMED_S,
+            )
+
+    def _wait(self, what: str, predicate: Any) -> None:
+        for server in self.servers:
+            wait_until(
+                lambda server=server: predicate(server),  # type: ignore[misc]
+                lambda server=server: f"{what}, asked of {server.port}: {self._nodes(server)}",  # type: ignore[misc]
+                timeout=FORMED_S,
+            )
+
+    def _sees_all_shards(self, server: RedisServer) -> bool:
+        nodes = self._nodes(server)
+        alive = [n for n in nodes if "fail" not in n[2] and n[7] == "connected"]
+        primaries = [n for n in alive if "master" in n[2] and len(n) > 8]
+        state = "cluster_state:ok" in self.ask(server, "CLUSTER", "INFO")
+        return state and len(alive) == 2 * SHARDS and len(primaries) == SHARDS
+
+    def _level(self, server: RedisServer) -> bool:
+        with server.client(decode_responses=True) as client:
+            info = client.info("replication")
+        return bool(info["role"] == "master" or info["master_link_status"] == "up")
+
+    def stop(self) -> None:
+        for server in self.servers:
+            server.kill()
+
+    def ask(self, server: RedisServer, *words: Any) -> Any:
+        """One command to one server."""
+        with server.client(decode_responses=True) as client:
+            # Not redis-py's own readings of the replies.
+            client.response_callbacks.clear()
+            return client.execute_command(*words)
+
+    def id_of(self, server: RedisServer) -> str:
+        found: str = self.ask(server, "CLUSTER", "MYID")
+        return found
+
+    def _nodes(self, server: RedisServer) -> list[list[str]]:
+        return [line.split() for line in self.ask(server, "CLUSTER", "NODES").splitlines()]
+
+    # Who serves what.
+
+    def primary_of(self, key: str) -> RedisServer:
+        """The server of the slot of `key` by what the nodes say that run."""
+        owner = self._owner(next(s for s in self.servers if s.running), slot_of(key))
+        return next(server for server in self.servers if server.port == owner)
+
+    def primaries(self) -> list[RedisServer]:
+        return [s for s in self.servers if s.running and self.ask(s, "ROLE")[0] == "master"]
+
+    def queues(self, count: int, prefix: str = "q") -> dict[int, list[str]]:
+        """Names of queues, `count` on each shard: primary's port → names."""
+        found: dict[int, list[str]] = {server.port: [] for server in self.primaries()}
+        for number in itertools.count():
+            name = f"{prefix}{number}"
+            names = found[self.primary_of(f"{{{name}}}").port]
+            if len(names) < count:
+                names.append(name)
+            if all(len(names) == count for names in found.values()):
+                return found
+        raise AssertionError("unreachable")
+
+    def keys_in(self, server: RedisServer, slot: int) -> list[str]:
+        found: list[str] = self.ask(server, "CLUSTER", "GETKEYSINSLOT", slot, 100)
+        return found
+
+    # What happens to it.
+
+    def reset(self) -> None:
+        """Empty it, and make it whole if a test has broken it."""
+        for server in self.servers:
+            if not server.running:
+                server.start()
+        self.wait_whole()
+        for server in self.primaries():
+            self.ask(server, "FLUSHALL")
+            self.ask(server, "FUNCTION", "FLUSH")
+
+    def migrating(self, key: str, target: RedisServer) -> Iterator[str]:
+        """Move the slot of `key` to `target`, in steps: after each this yields what has just been done."""
+        slot, source = slot_of(key), self.primary_of(key)
+        assert source is not target
+        self.ask(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", self.id_of(source))
+        self.ask(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", self.id_of(target))
+        yield "open"
+        while keys := self.keys_in(source, slot):
+            for name in keys:
+                self.ask(source, "MIGRATE", "127.0.0.1", target.port, name, 0, MIGRATE_MS)
+                yield name
+        for server in (target, source):
+            self.ask(server, "CLUSTER", "SETSLOT", slot, "NODE", self.id_of(target))
+        # The others would learn it in a moment; a test that asks them now shall see it.
+        for server in self.primaries():
+            self.ask(server, "CLUSTER", "SETSLOT", slot, "NODE", self.id_of(target))
+        yield "closed"
+
+    def migrate(self, key: str, target: RedisServer) -> None:
+        for _ in self.migrating(key, target):
+            pass
+
+    def strike(self, primary: RedisServer) -> Callable[[], bool]:
+        """SIGKILL a primary. What is returned says whether its replica has taken its place, and all know it."""
+        slot = next(first for first, _, port in self._ranges(primary) if port == primary.port)
+        primary.kill()
+        others = [server for server in self.servers if server.running]
+
+        def promoted() -> bool:
+            owners = {self._owner(server, slot) for server in others}
+            return len(owners) == 1 and owners <= {server.port for server in others}
+
+        return promoted
+
+    def _owner(self, server: RedisServer, slot: int) -> int | None:
+        return next((p for first, last, p in self._ranges(server) if first <= slot <= last), None)
+
+    def _ranges(self, server: RedisServer) -> list[tuple[int, int, int]]:
+        """Who serves what by one server: first slot, last slot, primary's port."""
+        shards = self.ask(server, "CLUSTER", "SLOTS")
+        return [(first, last, primary[1]) for first, last, primary, *_ in shards]

@@ -1,0 +1,171 @@
+"""Whether a queue's indexes, its state lines and its log agree (invariants I4, I5, I6 and I8).
+
+Written from the design and not from the doctor, so that each can be held against the other.
+"""
+
+from typing import Any
+
+from rq_core.model import events
+from rq_core.model.machine import PRIORITIES, STATE_FIELDS, State
+from tests.kit.lanes import lane_problems
+from tests.kit.snapshots import fields_of, number_of
+
+CLAIMED = {"running", "cancelling"}
+# How a state line's fields are called in a folded record, and what their absence means.
+FOLDED: dict[str, tuple[str, Any]] = {
+    "task": ("task", None),
+    "lane": ("lane", None),
+    "priority": ("priority", "normal"),
+    "attempts": ("max_attempts", 3),
+    "losses": ("max_losses", 3),
+    "claim": ("claims", 0),
+    "fence": ("fence", None),
+    "failed": ("failures", 0),
+    "lost": ("losses", 0),
+    "unknown": ("unknown", 0),
+    "seq": ("seq", None),
+    "due": ("due_ms", None),
+    "since": ("since_ms", None),
+    "by": ("worker", None),
+    "reason": ("reason", None),
+}
+
+
+def without_task(lane: str | None) -> str | None:
+    """The lane without the task's scope; None if no other is left."""
+    rest = [part for part in (lane or "").split("+") if not part.startswith("task=")]
+    return "+".join(rest) if len(rest) > 1 else None
+
+
+def problems(snapshot: dict[str, Any], *, whole_log: bool = True) -> list[str]:
+    """Say everything that does not agree. ``whole_log`` False: the outbox may have lost its beginning."""
+    jobs = {job_id: fields_of(line) for job_id, line in snapshot["state"].items()}
+    found = [*_lines(jobs), *_indexes(snapshot, jobs), *_log(snapshot, whole_log)]
+    if whole_log:
+        found += _fold(snapshot, jobs)
+    return found
+
+
+def assert_consistent(snapshot: dict[str, Any], *, whole_log: bool = True) -> None:
+    found = problems(snapshot, whole_log=whole_log)
+
+    assert not found, found
+
+
+def _lines(jobs: dict[str, dict[str, str]]) -> list[str]:
+    found = []
+    for job_id, job in jobs.items():
+        names = [name for name in job if name != "state"]
+        if names != [name for name in STATE_FIELDS if name in job]:
+            found.append(f"{job_id}: fields out of order or unknown: {names}")
+        if job["state"] not in set(State):
+            found.append(f"{job_id}: state {job['state']}")
+            continue
+        claimed = job["state"] in CLAIMED
+        if claimed != ("fence" in job) or claimed != ("by" in job):
+            found.append(
+                f"{job_id}: {job['state']} with fence {job.get('fence')}, by {job.get('by')}"
+            )
+        if (job["state"] == "scheduled") != ("due" in job):
+            found.append(f"{job_id}: {job['state']} with due {job.get('due')}")
+        if (job["state"] == "dead") != ("reason" in job):
+            found.append(f"{job_id}: {job['state']} with reason {job.get('reason')}")
+        if "since" not in job or "task" not in job:
+            found.append(f"{job_id}: no task or since")
+        if job["state"] in {"ready", *CLAIMED} and "seq" not in job:
+            found.append(f"{job_id}: {job['state']} without seq")
+        attempts, failed = int(job.get("attempts", 3)), int(job.get("failed", 0))
+        losses, lost = int(job.get("losses", 3)), int(job.get("lost", 0))
+        if failed > attempts or lost > losses:
+            found.append(f"{job_id}: {failed} failures of {attempts}, {lost} losses of {losses}")
+    return found
+
+
+def _indexes(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[str]:
+    found = []
+
+    def compare(name: str, expected: Any, actual: Any) -> None:
+        if expected != actual:
+            found.append(f"{name}: by state {expected}, is {actual}")
+
+    def having(*states: str) -> dict[str, dict[str, str]]:
+        return {job_id: job for job_id, job in jobs.items() if job["state"] in states}
+
+    meta = snapshot["meta"]
+    compare("jobs", sorted(jobs), sorted(snapshot["jobs"]))
+    entries = 0
+    plain = {job_id: job for job_id, job in having("ready").items() if "lane" not in job}
+    for rank, priority in enumerate(PRIORITIES):
+        listed = snapshot[f"ready:{rank}"]
+        entries += len(listed)
+        for job_id, job in plain.items():
+            if job.get("priority", "normal") == priority and job_id not in listed:
+                found.append(f"{job_id}: ready, and not in ready:{rank}")
+    compare("tombstones", entries - len(plain), int(meta.get("tombstones", 0)))
+    compare(
+        "scheduled",
+        {f"job|{job_id}": float(job["due"]) for job_id, job in having("scheduled").items()},
+        {m: s for m, s in snapshot["scheduled"].items() if m.startswith("job|")},
+    )
+    found += lane_problems(snapshot, jobs)
+    compare("leases", sorted(having(*CLAIMED)), sorted(snapshot["leases"]))
+    compare(
+        "dead",
+        {job_id: float(job["since"]) for job_id, job in having("dead").items()},
+        snapshot["dead"],
+    )
+    slots = {f"slot|{name}": float(kept.split(" ")[1]) for name, kept in snapshot["slots"].items()}
+    marks = {m: score for m, score in snapshot["expiring"].items() if m.startswith("slot|")}
+    compare("expiring slots", slots, marks)
+    compare(
+        "expiring dead",
+        sorted(f"dead|{job_id}" for job_id in having("dead")),
+        sorted(m for m in snapshot["expiring"] if m.startswith("dead|")),
+    )
+    if len(snapshot["wake"]) > 1:
+        found.append(f"wake has {len(snapshot['wake'])} tokens")
+    places = [int(job["seq"]) for job in jobs.values() if "seq" in job]
+    if len(set(places)) != len(places):
+        found.append("two jobs have the same place in line")
+    if places and max(places) > int(meta["sequence"]):
+        found.append(f"sequence is {meta['sequence']}, a job has {max(places)}")
+    return found
+
+
+def _log(snapshot: dict[str, Any], whole_log: bool) -> list[str]:
+    found = []
+    numbers = [number_of(entry_id) for entry_id, _ in snapshot["outbox"]]
+    for before, after in zip([None, *numbers], numbers, strict=False):
+        begins = before is None or before[0] != after[0]
+        if begins and after[1] == 0:
+            kind = dict(snapshot["outbox"])[f"{after[0]}-0"]["type"]
+            if kind != "epoch_started":
+                found.append(f"epoch {after[0]} begins with {kind}")
+        elif begins and (before is not None or whole_log):
+            found.append(f"epoch {after[0]} begins with number {after[1]}")
+        elif not begins and before is not None and after[1] != before[1] + 1:
+            found.append(f"number {after} follows {before}")
+    if numbers and str(numbers[-1][0]) != snapshot["meta"].get("epoch"):
+        found.append(f"epoch is {snapshot['meta'].get('epoch')}, the log ends in {numbers[-1]}")
+    return found
+
+
+def _fold(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[str]:
+    entries = [events.decode(entry_id, raw) for entry_id, raw in snapshot["outbox"]]
+    records, found = events.fold_all(entries)
+    live = {job_id: record for job_id, record in records.items() if record.state is not None}
+    if sorted(live) != sorted(jobs):
+        found.append(f"live by the log {sorted(live)}, by state {sorted(jobs)}")
+    for job_id in live.keys() & jobs.keys():
+        job, record = jobs[job_id], live[job_id]
+        if record.state != job["state"]:
+            found.append(f"{job_id}: {record.state} by the log, {job['state']} by state")
+        for name, (attribute, default) in FOLDED.items():
+            told = getattr(record, attribute)
+            stands = job.get(name, default)
+            if name == "lane":
+                # A task's first cap moves its jobs into a lane without an event: nothing happened to them.
+                told, stands = without_task(told), without_task(stands)
+            if (None if stands is None else str(stands)) != (None if told is None else str(told)):
+                found.append(f"{job_id}: {name} is {told} by the log, {stands} by state")
+    return found

@@ -1,0 +1,351 @@
+"""Tasks of the worker tests, and worker processes that run them.
+
+The tasks write what they do into a witness file, so that a test can see what really ran, whatever Redis says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, model_validator
+
+from rq_core import App, DeadJob, GiveUp, RetryLater, RetryPolicy, current_job
+
+WITNESS = "RQ_CORE_TEST_WITNESS"
+LEASE = 1.0
+
+app = App()
+app.queue("crew", lease=LEASE)
+quick = RetryPolicy(max_attempts=3, backoff="fixed", base=0.01, jitter=False)
+
+
+def witness(what: str, **facts: Any) -> None:
+    """Append one line to the witness file."""
+    job = current_job()
+    line = json.dumps(
+        {"what": what, "job": job.id, "claim": job.claim, "pid": os.getpid(), **facts}
+    )
+    handle = os.open(os.environ[WITNESS], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(handle, line.encode() + b"\n")
+    finally:
+        os.close(handle)
+
+
+@app.task(queue="crew", retry=quick)
+async def coroutine(n: int = 0) -> None:
+    witness("coroutine", n=n)
+
+
+@app.task(queue="crew", retry=quick)
+def function(n: int = 0) -> None:
+    witness("function", n=n)
+
+
+@app.task(queue="crew", retry=quick)
+def failing(message: str = "no") -> None:
+    witness("failing")
+    raise ValueError(message)
+
+
+@app.task(queue="crew", retry=quick)
+def fails_once() -> None:
+    witness("fails_once")
+    if current_job().failures == 0:
+        raise ValueError("the first time")
+
+
+@app.task(queue="crew", retry=quick)
+def gives_up() -> None:
+    raise GiveUp("no use")
+
+
+@app.task(queue="crew", retry=quick)
+def later() -> None:
+    witness("later")
+    if current_job().failures == 0:
+        raise RetryLater(after=0.02)
+
+
+@app.task(queue="crew", retry=quick)
+async def sleeping(seconds: float) -> None:
+    """On the loop; can be cancelled."""
+    witness("begin")
+    await asyncio.sleep(seconds)
+    witness("end")
+
+
+@app.task(queue="crew", retry=quick)
+async def tidying(seconds: float) -> None:
+    """On the loop; takes its time to clean up when it is cancelled."""
+    witness("begin")
+    try:
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(seconds)
+        witness("tidied")
+
+
+@app.task(queue="crew", retry=quick)
+async def stubborn() -> None:
+    """On the loop; does not let itself be cancelled."""
+    witness("begin")
+    while True:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+
+
+@app.task(queue="crew", retry=quick)
+def dozing(seconds: float) -> None:
+    """In a thread; looks whether it should stop."""
+    witness("begin")
+    job = current_job()
+    job.wait_cancelled(seconds)
+    job.raise_if_cancelled()
+    witness("end")
+
+
+@app.task(queue="crew", retry=quick)
+def deaf(seconds: float) -> None:
+    """In a thread; looks at nothing."""
+    witness("begin")
+    time.sleep(seconds)
+    witness("end")
+
+
+@app.task(queue="crew", retry=quick)
+async def hogging(seconds: float) -> None:
+    """Blocks the event loop."""
+    witness("begin")
+    time.sleep(seconds)  # noqa: ASYNC251 - that is what it is for
+    witness("end")
+
+
+@app.task(queue="crew", retry=quick)
+def gripping(seconds: int) -> None:
+    """Holds the GIL, in C."""
+    witness("begin")
+    ctypes.PyDLL(None).sleep(seconds)
+    witness("end")
+
+
+def mourn(job: DeadJob) -> None:
+    """The hook of what dies."""
+    witness("mourned", dead=job.id, facts=asdict(job))
+
+
+async def mourn_async(job: DeadJob) -> None:
+    mourn(job)
+
+
+@app.task(queue="crew", retry=quick, on_dead=mourn)
+def mortal(how: str) -> None:
+    if how == "poison":
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise GiveUp("no use") if how == "give up" else ValueError(how)
+
+
+@app.task(queue="crew", retry=quick, on_dead=mourn_async)
+async def mortal_async() -> None:
+    raise ValueError("no")
+
+
+class Ending(BaseException):
+    """Neither an Exception nor a cancellation, like those of test and async frameworks."""
+
+
+class Speechless(Exception):
+    """Nobody can say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Count(BaseModel):
+    """Its own check raises what pydantic does not catch."""
+
+    n: int
+
+    @model_validator(mode="after")
+    def known(self) -> Self:
+        if self.n == -1:
+            raise KeyError(self.n)
+        if self.n == -2:
+            sys.exit("no")
+        return self
+
+
+@app.task(queue="crew", retry=quick)
+async def counting(count: Count) -> None:
+    witness("counting", n=count.n)
+
+
+_RAISED: dict[str, type[BaseException]] = {
+    "SystemExit": SystemExit,
+    "KeyboardInterrupt": KeyboardInterrupt,
+    "CancelledError": asyncio.CancelledError,
+    "Ending": Ending,
+    "Speechless": Speechless,
+}
+
+
+@app.task(queue="crew", retry=quick)
+async def raising(name: str) -> None:
+    """On the loop."""
+    raise _RAISED[name]
+
+
+@app.task(queue="crew", retry=quick)
+def raising_in_thread(name: str) -> None:
+    raise _RAISED[name]
+
+
+@app.task(queue="crew", retry=quick)
+def exiting(status: int) -> None:
+    """Ends its process at once."""
+    witness("exiting")
+    if current_job().claim == 1:
+        os._exit(status)
+
+
+@app.task(queue="crew", retry=quick)
+async def poison() -> None:
+    """Takes its worker down."""
+    witness("poison")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(queue="crew", retry=quick, isolation="process")
+def apart(n: int = 0) -> None:
+    """In a process of its own."""
+    witness("apart", n=n, mine=os.getpid())
+
+
+@app.task(queue="crew", retry=quick, isolation="process", timeout=1.0)
+def apart_hanging() -> None:
+    """Holds the GIL of its process, in C, for ever."""
+    witness("begin")
+    ctypes.PyDLL(None).sleep(3600)
+
+
+@app.task(queue="crew", retry=quick, isolation="process")
+def apart_crashing() -> None:
+    """Crashes in native code."""
+    witness("begin")
+    ctypes.string_at(0)
+
+
+@app.task(queue="crew", retry=quick, isolation="process", max_memory=256 * 1024 * 1024)
+def apart_greedy() -> None:
+    witness("begin")
+    bytearray(1024 * 1024 * 1024)
+
+
+@app.task(queue="crew", retry=quick, isolation="process")
+async def apart_sleeping(seconds: float) -> None:
+    """Can be cancelled, and says so."""
+    witness("begin")
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        witness("cancelled")
+        raise
+    witness("end")
+
+
+@app.task(queue="crew", retry=quick, isolation="process")
+def apart_deaf(seconds: float) -> None:
+    witness("begin")
+    time.sleep(seconds)
+    witness("end")
+
+
+@app.task(
+    queue="crew",
+    isolation="process",
+    retry=RetryPolicy(max_attempts=5, base=0.01, jitter=False, give_up_on=KeyError),
+)
+def apart_raising(kind: str) -> None:
+    witness("raising", failures=current_job().failures)
+    if kind == "give_up":
+        raise GiveUp("no use")
+    raise KeyError(kind) if kind == "key" else ValueError(kind)
+
+
+def unsure(failures: int) -> float:
+    """A backoff function that breaks."""
+    raise ZeroDivisionError(failures)
+
+
+unsurely = RetryPolicy(max_attempts=2, backoff=unsure, base=0.01, jitter=False)
+
+
+@app.task(queue="crew", retry=unsurely)
+async def retried_unsurely(message: str) -> None:
+    raise ValueError(message)
+
+
+@app.task(queue="crew", retry=unsurely)
+def retried_unsurely_in_thread(message: str) -> None:
+    raise ValueError(message)
+
+
+@app.task(queue="crew", retry=unsurely, isolation="process")
+def retried_unsurely_apart(message: str) -> None:
+    raise ValueError(message)
+
+
+class Witness:
+    """What the tasks wrote."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def lines(self, what: str | None = None) -> list[dict[str, Any]]:
+        if not self.path.exists():
+            return []
+        found = [json.loads(line) for line in self.path.read_text().splitlines()]
+        return [line for line in found if what is None or line["what"] == what]
+
+    def log(self) -> str:
+        """What the worker processes said."""
+        return self.path.with_suffix(".log").read_text()
+
+
+@contextlib.contextmanager
+def worker_process(url: str, seen: Witness, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A ``rq-core worker`` process of these tasks, ended by SIGKILL if it still runs after the block."""
+    command = [sys.executable, "-m", "rq_core.cli", "worker", "tests.kit.crew:app"]
+    command += ["--queues", "crew", "--redis", url, *options]
+    log = seen.path.with_suffix(".log")
+    with log.open("ab") as sink:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            env={**os.environ, WITNESS: str(seen.path)},
+            cwd=Path(__file__).parents[2],
+            start_new_session=True,
+        )
+    try:
+        yield process
+    except BaseException as error:
+        error.add_note(f"The worker's exit status is {process.poll()}. It said:\n{seen.log()}")
+        raise
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,75 @@
+"""What a test may not leave behind: threads, child processes, asyncio tasks."""
+
+import asyncio
+import contextlib
+import threading
+from pathlib import Path
+
+import psutil
+
+from tests.kit.reaper import reaper
+from tests.kit.wait import wait_until
+
+# Python's own helper processes live as long as the process that first used them.
+HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+GRACE_S = 3.0
+
+
+def threads() -> set[threading.Thread]:
+    return {each for each in threading.enumerate() if each is not threading.main_thread()}
+
+
+def children() -> dict[int, str]:
+    """Return the living children of this process, without the session's own servers."""
+    found = {}
+    for pid in _child_pids() - reaper().watched - {reaper().pid}:
+        try:
+            child = psutil.Process(pid)
+            if child.status() == psutil.STATUS_ZOMBIE:
+                continue
+            command = " ".join(child.cmdline())
+        except psutil.NoSuchProcess:
+            continue
+        if not any(each in command for each in HELPERS):
+            found[pid] = command
+    return found
+
+
+def _child_pids() -> set[int]:
+    """The children's ids. Linux tells them; elsewhere all processes are gone through, which takes milliseconds."""
+    told = list(Path("/proc/self/task").glob("*/children"))
+    if not told:
+        return {child.pid for child in psutil.Process().children()}
+    found: set[int] = set()
+    for file in told:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+            found.update(map(int, file.read_text().split()))
+    return found
+
+
+def assert_no_new_threads(before: set[threading.Thread]) -> None:
+    def left() -> list[str]:
+        return sorted(each.name for each in threads() - before)
+
+    wait_until(
+        lambda: not left(), lambda: f"the test's threads end; left: {left()}", timeout=GRACE_S
+    )
+
+
+def assert_no_new_children(before: dict[int, str]) -> None:
+    def left() -> dict[int, str]:
+        return {pid: command for pid, command in children().items() if pid not in before}
+
+    wait_until(
+        lambda: not left(), lambda: f"the test's processes end; left: {left()}", timeout=GRACE_S
+    )
+
+
+async def assert_no_other_tasks(before: "set[asyncio.Task[object]]") -> None:
+    """Check a loop's tasks after giving those that are being cancelled a few turns to end."""
+    for _ in range(10):
+        left = asyncio.all_tasks() - before - {asyncio.current_task()}
+        if not left:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"the test left tasks behind: {sorted(map(repr, left))}")

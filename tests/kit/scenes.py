@@ -1,0 +1,443 @@
+"""For each script, a queue in which one call of it touches every key that it ever touches.
+
+The crash tests break such a call in every place they can think of.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rq_core.model.job import Claim, NewJob
+from rq_core.model.machine import State
+from rq_core.protocol.packing import pack
+from rq_core.scripts.assemble import Script
+from tests.kit.seed import ERROR, LEASE_MS, NO_FENCE, WORKER, Seed
+
+SLOT = "scene.slot"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A call about to be made."""
+
+    script: str
+    args: dict[str, Any]
+    each: list[tuple[Any, ...]]
+
+    def command(self, seed: Seed, made: Script) -> list[Any]:
+        """The call, of this build of the script: of a function once it is loaded, or as EVAL."""
+        command = made.command(seed.keys, self.each, **self.args)
+        if made.function:
+            seed.control.execute_command(*made.loading)  # type: ignore[no-untyped-call]
+            return command
+        return ["EVAL", made.text, *command[2:]]
+
+
+Setting = Callable[[Seed], Scene]
+SCENES: dict[str, Setting] = {}
+
+
+def scene(setting: Setting) -> Setting:
+    SCENES[setting.__name__] = setting
+    return setting
+
+
+def _slotted(**args: Any) -> dict[str, Any]:
+    return {"slot": SLOT, "number": 1, **args}
+
+
+def _by() -> dict[str, Any]:
+    return _slotted(by="somebody", why="because")
+
+
+RATE = "host@10s=h"
+
+
+def _caps(seed: Seed) -> None:
+    seed.cap("queue", 7)
+    seed.cap("task=c", 2)
+    seed.cap("tenant", 1)
+    seed.cap("tenant=d", 3)
+    seed.cap("host@10s", "1/10000ms/1")
+
+
+def _in_lane(seed: Seed, job_id: str, *more: str, **options: Any) -> NewJob:
+    """A job of the capped task, with these other scopes."""
+    return seed.job(job_id, task="c", scopes=["task=c", *more], **options)
+
+
+def _capped(seed: Seed) -> list[Claim]:
+    """Two that hold the scopes of a task and of a tenant each; lanes that are blocked on the task, on either tenant
+    and on a rate that is spent, and jobs behind each other in them."""
+    _caps(seed)
+    seed.enqueue(_in_lane(seed, "spends", RATE))
+    seed.complete(*seed.claim(1).jobs)
+    seed.enqueue(_in_lane(seed, "c-1", "tenant=a", "host@10s=i"), _in_lane(seed, "c-2", "tenant=b"))
+    held = list(seed.claim(2).jobs)
+    for n in range(2):
+        seed.enqueue(_in_lane(seed, f"behind-{n}", "tenant=a"))
+        seed.enqueue(seed.job(f"tenant-{n}", task="d", scopes=["tenant=b"]))
+        seed.enqueue(_in_lane(seed, f"both-{n}", "tenant=e", RATE))
+        seed.enqueue(seed.job(f"rated-{n}", task="d", scopes=[RATE]))
+    assert not seed.claim(10).jobs
+    return held
+
+
+@scene
+def enqueue(seed: Seed) -> Scene:
+    _capped(seed)
+    seed.enqueue("live")
+    seed.attach()
+    seed.take_token()
+    jobs = [
+        *(seed.job(f"new-{p}", priority=p) for p in ("critical", "high", "normal", "low")),
+        seed.job("later", delay_ms=5_000),
+        seed.job("live"),
+        seed.job("new-low"),
+        seed.job("by-name", task="c"),
+        _in_lane(seed, "waits", "tenant=a"),
+        _in_lane(seed, "waits-too", "tenant=f", RATE),
+        _in_lane(seed, "waits-later", delay_ms=5_000),
+        _in_lane(seed, "discarded", "tenant=a", full="discard|tenant=a"),
+        _in_lane(seed, "rejected", "tenant=a", full="reject|task=c"),
+        _in_lane(seed, "too-many", "tenant=a", full="most|2"),
+        seed.job("runs", scopes=["tenant=d"]),
+    ]
+    kinds, records = pack(jobs)
+    return Scene("enqueue", _slotted(by="somebody", spec_max=100, kinds=kinds), records)
+
+
+@scene
+def claim(seed: Seed) -> Scene:
+    seed.configure(dead_retention_ms=LEASE_MS)
+    seed.enqueue("plain-c", task="c", priority="low")
+    _capped(seed)
+    seed.dead("old")
+    seed.running("lost")
+    seed.running("lost-low")
+    seed.running("poison", losses=1)
+    seed.cancelling("unwanted")
+    # As a client that has long gone left it.
+    seed.control.hset(seed.keys("slots"), "gone", f"7 {seed.now} ")
+    seed.control.zadd(seed.keys("expiring"), {"slot|gone": seed.now})
+    seed.live(LEASE_MS)
+    seed.enqueue("tomb", "a", "b")
+    seed.enqueue("due", "due-too", delay_ms=1)
+    seed.enqueue("due-low", priority="low", delay_ms=1)
+    seed.enqueue("later", delay_ms=LEASE_MS)
+    seed.cancel("tomb")
+    seed.enqueue(
+        _in_lane(seed, "first", "tenant=f", priority="critical"),
+        seed.job("second", scopes=["tenant=d"], priority="critical"),
+        _in_lane(seed, "due-in-lane", "tenant=g", delay_ms=1),
+    )
+    # A change of a family's limits that an earlier call has not carried through.
+    seed.control.zadd(seed.keys("scheduled"), {"caps|tenant|": seed.now})
+    seed.advance(1)
+    seed.take_token()
+    bounds = {"limit": 3, "bytes_max": 1_000_000, "sweep_max": 100}
+    # "lost" and "lost-low" come back at the head of the critical list; take one, put the other back.
+    return Scene("claim", _slotted(worker=WORKER, **bounds), [])
+
+
+@scene
+def claim_of_one(seed: Seed) -> Scene:
+    """Leaves most of what step 0 brought: it goes back to the head, or to the tail, of its list."""
+    made = claim(seed)
+    return Scene("claim", {**made.args, "limit": 1}, [])
+
+
+@scene
+def claim_of_all(seed: Seed) -> Scene:
+    """Meets every lane: rates are spent and refuse, and what is plain is moved into its lane."""
+    made = claim(seed)
+    seed.cap("queue", "none")
+    seed.take_token()
+    return Scene("claim", {**made.args, "limit": 100}, [])
+
+
+@scene
+def claim_in_a_fair_queue(seed: Seed) -> Scene:
+    seed.configure(fair=1)
+    seed.cap("weight=b", 2)
+    made = claim(seed)
+    for key in ("a", "b"):
+        scopes = [f"fair={key}", "tenant=d"]
+        seed.enqueue(
+            *(seed.job(f"{key}-{n}", scopes=scopes, priority="critical") for n in range(3))
+        )
+    seed.complete(*seed.claim(2).jobs)
+    seed.take_token()
+    return Scene("claim", {**made.args, "limit": 5}, [])
+
+
+def _held(seed: Seed) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """(id, fence) of four running jobs and one cancelling, and of two that are refused.
+
+    Two of them hold scopes, and lanes wait for these; and the queue is full.
+    """
+    capped = _capped(seed)
+    running = [*(seed.running(f"h-{n}") for n in range(2)), *capped]
+    unwanted = seed.cancelling("unwanted")
+    seed.cap("queue", 5)
+    seed.enqueue("waiting")
+    seed.take_token()
+    held = [(c.id, c.fence) for c in (*running, unwanted)]
+    return held, [("waiting", NO_FENCE), ("nobody", NO_FENCE)]
+
+
+@scene
+def complete(seed: Seed) -> Scene:
+    held, refused = _held(seed)
+    return Scene("complete", _slotted(worker=WORKER), [*held, *refused])
+
+
+@scene
+def fail(seed: Seed) -> Scene:
+    held, refused = _held(seed)
+    how = [("retry", 0), ("final", 0), ("retry", 0), ("retry", 5_000), ("retry", 0)]
+    each = [
+        (*pair, verdict, delay_ms, "broken", ERROR)
+        for pair, (verdict, delay_ms) in zip([*held, *refused], [*how, how[0], how[0]], strict=True)
+    ]
+    return Scene("fail", _slotted(worker=WORKER), each)
+
+
+@scene
+def rollback(seed: Seed) -> Scene:
+    seed.rollback(seed.running("h-0"), reason="unknown_task", backoff_ms=1)
+    seed.advance(1)
+    seed.claim_one("h-0")
+    fence = seed.client.job("h-0", [seed.queue]).fields["fence"]  # type: ignore[union-attr]
+    running = [("h-0", fence), *((c.id, c.fence) for c in map(seed.running, ("h-1", "h-2")))]
+    unwanted = seed.cancelling("unwanted")
+    capped = [(c.id, c.fence) for c in _capped(seed)]
+    seed.enqueue("waiting")
+    seed.take_token()
+    reasons = ["unknown_task", "unknown_task", *["shutdown"] * 5]
+    pairs = [*running, (unwanted.id, unwanted.fence), *capped, ("waiting", NO_FENCE)]
+    lanes = dict.fromkeys(("h-2", "c-2"), "2+task=c+tenant=z")
+    each = [
+        (*pair, reason, "null", lanes.get(pair[0], ""), 0)
+        for pair, reason in zip(pairs, reasons, strict=True)
+    ]
+    limits = {"backoff_ms": 1_000, "backoff_max_ms": 60_000, "unknown_max": 2}
+    return Scene("rollback", _slotted(worker=WORKER, **limits), each)
+
+
+@scene
+def extend(seed: Seed) -> Scene:
+    held, refused = _held(seed)
+    seed.advance(LEASE_MS // 2)
+    return Scene("extend", {"worker": WORKER}, [*held, *refused])
+
+
+def _of_every_kind(seed: Seed) -> list[tuple[str]]:
+    _caps(seed)
+    seed.enqueue(
+        _in_lane(seed, "dead-c", "tenant=a", "host@10s=i"), _in_lane(seed, "c-1", "tenant=b", RATE)
+    )
+    seed.fail(seed.claim_one("dead-c"), verdict="final")
+    seed.claim_one("c-1")
+    # The second lane waits for what the first is going to take.
+    seed.enqueue(
+        _in_lane(seed, "open-c", "tenant=c", priority="high"), _in_lane(seed, "next-c", "tenant=c")
+    )
+    seed.enqueue(_in_lane(seed, "behind-c", "tenant=b"))
+    seed.dead("dead-1")
+    seed.dead("dead-2")
+    seed.running("running")
+    seed.cancelling("unwanted")
+    seed.enqueue("ready")
+    seed.enqueue("scheduled", delay_ms=5_000)
+    seed.take_token()
+    return [
+        (i,)
+        for i in (
+            "dead-1",
+            "running",
+            "unwanted",
+            "ready",
+            "scheduled",
+            "dead-2",
+            "dead-c",
+            "c-1",
+            "open-c",
+            "behind-c",
+            "nobody",
+            "ready",
+        )
+    ]
+
+
+@scene
+def cancel(seed: Seed) -> Scene:
+    return Scene("cancel", _by(), _of_every_kind(seed))
+
+
+@scene
+def requeue(seed: Seed) -> Scene:
+    return Scene("requeue", _by(), _of_every_kind(seed))
+
+
+@scene
+def prune(seed: Seed) -> Scene:
+    return Scene("prune", _by(), _of_every_kind(seed))
+
+
+@scene
+def restore(seed: Seed) -> Scene:
+    _of_every_kind(seed)
+    seed.restore(seed.lost("earlier"))
+    after = seed.meta("restored")
+    alive = ("dead-1", "dead-c", "running", "unwanted", "ready", "scheduled", "open-c", "behind-c")
+    lane = "2+task=c+tenant=b"
+    later, reason = {"due_ms": seed.now + 1_000}, {"reason": "attempts", "claims": 3, "failures": 3}
+    records: list[tuple[Any, ...]] = [
+        *(seed.lost(f"lost-{p}", priority=p) for p in ("critical", "high", "normal", "low")),
+        seed.lost("lost-c", task="c", lane=lane),
+        seed.lost("lost-open", lane="2+tenant=x"),
+        seed.lost("lost-rated", lane=f"2+{RATE}"),
+        seed.lost("lost-later", State.SCHEDULED, **later),
+        seed.lost("lost-dead", State.DEAD, **reason),
+        seed.lost("lost-missing", State.RUNNING, missing=True),
+        seed.lost("next-c"),
+        *map(seed.revived, (*alive, "nobody")),
+    ]
+    return Scene("restore", _slotted(by="somebody", why="because", after=after), records)
+
+
+@scene
+def cap(seed: Seed) -> Scene:
+    """The first of a task that is busy, one that is raised, one key's own, a rate that goes on, a weight, the gate."""
+    capped = _capped(seed)
+    seed.enqueue("busy", "busy-2", task="b")
+    seed.claim(2)
+    seed.cap("queue", 1)
+    seed.take_token()
+    assert len(capped) == 2
+    changes = [
+        ("task=b", "1", 0), ("tenant", "2", 1), ("tenant=a", "none", 0), ("host@10s", "9/10000ms/9", 1),
+        ("task=c", "9", -1), ("weight=b", "3", -1), ("queue", "9", -1), ("tenant=d", "3", -1), ("task=d", "1", 5),
+    ]  # fmt: skip
+    return Scene("cap", _slotted(by="somebody", why="because", source="live"), changes)
+
+
+@scene
+def register(seed: Seed) -> Scene:
+    seed.client.register(seed.queue, {"t": "{}", "c": "{}"})
+    return Scene(
+        "register", _slotted(by="somebody"), [("t", '{"scopes":[]}'), ("c", "{}"), ("d", "{}")]
+    )
+
+
+@scene
+def configure(seed: Seed) -> Scene:
+    seed.configure(paused=1)
+    seed.take_token()
+    return Scene("configure", _by(), [("paused", 0), ("lease_ms", 5_000), ("dead_retention_ms", 1)])
+
+
+def _handshake() -> Scene:
+    return Scene("handshake", {"by": "somebody", "floor": 0}, [])
+
+
+@scene
+def handshake_with_nothing(seed: Seed) -> Scene:
+    return _handshake()
+
+
+@scene
+def handshake_after_a_failover(seed: Seed) -> Scene:
+    _of_every_kind(seed)
+    control: Any = seed.control
+    control.execute_command("DEBUG", "CHANGE-REPL-ID")
+    return _handshake()
+
+
+@scene
+def handshake_without_meta(seed: Seed) -> Scene:
+    seed.cap("tenant", 1)
+    seed.enqueue("ready")
+    seed.control.delete(seed.keys("meta"))
+    return _handshake()
+
+
+@scene
+def attach(seed: Seed) -> Scene:
+    _of_every_kind(seed)
+    return Scene("attach", {"by": "somebody", "audit_id": "db-1", "mode": "on", "known": 0}, [])
+
+
+@scene
+def attach_in_the_middle(seed: Seed) -> Scene:
+    _of_every_kind(seed)
+    seed.control.xtrim(seed.keys("outbox"), maxlen=2, approximate=False)
+    return Scene("attach", {"by": "somebody", "audit_id": "db-1", "mode": "on", "known": 0}, [])
+
+
+@scene
+def detach(seed: Seed) -> Scene:
+    _of_every_kind(seed)
+    seed.attach()
+    return Scene("attach", {"by": "somebody", "audit_id": "db-1", "mode": "off", "known": 0}, [])
+
+
+@scene
+def baseline(seed: Seed) -> Scene:
+    each = _of_every_kind(seed)
+    seed.attach()
+    return Scene("baseline", {"by": "somebody", "last": 1}, each)
+
+
+@scene
+def trim(seed: Seed) -> Scene:
+    _of_every_kind(seed)
+    seed.attach()
+    upto = seed.snapshot()["outbox"][-2][0]
+    args = {"audit_id": "db-1", "upto": upto, "jobs": 3, "size": 100}
+    return Scene("trim", args, [])
+
+
+@scene
+def repair(seed: Seed) -> Scene:
+    each = _of_every_kind(seed)
+    seed.enqueue("garbled")
+    for name in ("leases", "scheduled", "dead", "ready:2", "open", "rates"):
+        seed.control.delete(seed.keys(name))
+    seed.control.zrem(seed.keys("expiring"), "dead|dead-1", "dead|dead-2")
+    seed.control.zadd(seed.keys("leases"), {"nobody": 1, "ready": 1})
+    seed.control.zadd(seed.keys("scheduled"), {"job|ready": 1})
+    seed.control.zadd(seed.keys("dead"), {"running": 1})
+    seed.control.hset(seed.keys("jobs"), "nobody", "{}")
+    seed.control.zadd(seed.keys("scheduled"), {"stray": 1})
+    slot = next(iter(seed.snapshot()["slots"]))
+    seed.control.zadd(seed.keys("expiring"), {"stray": 1, f"slot|{slot}": 1})
+    waiting = seed.control.zrange(seed.keys("waiting"), 0, 0)[0]
+    seed.control.zadd(seed.keys("waiting"), {"2+task=c|1|nobody": 0})
+    seed.control.zadd(seed.keys("holders"), {"task=c|nobody": 0})
+    seed.control.zrem(seed.keys("holders"), "task=c|c-1")
+    seed.control.zadd(seed.keys("blocked"), {"task=c|0000000000000001|2+task=c": 0})
+    seed.control.hset(seed.keys("lanes"), "2+task=c", "open 2000000000000001")
+    seed.control.hdel(seed.keys("meta"), "caps_by_key")
+    line = seed.control.hget(seed.keys("state"), "garbled")
+    seed.control.hset(seed.keys("state"), "garbled", "rubbish")
+    records = [
+        *(("job", i, 1, 1, "", "") for (i,) in each[:-1]),
+        ("job", "garbled", 1, 1, "rubbish", line),
+        ("slot", slot, 0, 0, "", ""),
+        ("scheduled", "stray", 0, 0, "", ""),
+        ("waiting", waiting, 0, 0, "", ""),
+        ("waiting", "2+task=c|1|nobody", 0, 0, "", ""),
+        ("holder", "task=c|nobody", 0, 0, "", ""),
+        ("holder", "task=c|c-1", 0, 0, "", ""),
+        ("blocked", "task=c|0000000000000001|2+task=c", 0, 0, "", ""),
+        ("lane", "1+task=c+tenant=c", 0, 0, "", ""),
+        ("lane", "2+task=c", 0, 0, "", ""),
+        ("rate", RATE, 0, 0, "", ""),
+        ("fair", "a", 0, 0, "", "20000"),
+        ("meta", "caps_by_key", 0, 0, "", ""),
+        ("expiring", "stray", 0, 0, "", ""),
+    ]
+    args = {"by": "somebody", "sequence_min": 99, "tombstones_now": 0}
+    return Scene("repair", args, records)

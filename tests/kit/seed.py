@@ -1,0 +1,278 @@
+"""Bringing a queue into a given state by real calls, on a clock that stands still."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from types import TracebackType
+from typing import Any, Self
+
+import redis
+
+from rq_core.connections.client import Client
+from rq_core.connections.wire import Wire
+from rq_core.model.events import Entry, JobRecord, decode
+from rq_core.model.job import Claim, NewJob, profile
+from rq_core.model.keys import queue_keys
+from rq_core.model.machine import Priority, State
+from rq_core.model.scopes import lane_name
+from rq_core.protocol.answers import Accepted, CapChange, Claimed, Extended, Restoration
+from rq_core.protocol.operations import Operations
+from rq_core.protocol.plan import Call, Patience
+from rq_core.protocol.restoration import put_back, take_out
+from rq_core.scripts.assemble import Script
+from tests.kit.clock import Clock, timed
+from tests.kit.consistency import assert_consistent
+from tests.kit.snapshots import Snapshot, diff, without_slot
+
+START_MS = 1_800_000_000_000
+LEASE_MS = 30_000
+QUEUE = "q"
+WORKER = "w-1"
+NO_FENCE = "1-1"
+ERROR = '{"type":"ValueError","message":"no"}'
+
+
+class Seed:
+    """One queue, a client on the test's clock, and the shortest way to say what happens to it."""
+
+    def __init__(
+        self,
+        url: str,
+        queue: str = QUEUE,
+        *,
+        scripts: Callable[[str], Script] = timed,
+        name: str = "c-1",
+        patience: Patience | None = None,
+        real_clock: bool = False,
+        wire: Wire | None = None,
+    ) -> None:
+        self._meet(queue)
+        self.control = redis.Redis.from_url(url, decode_responses=True)
+        self.clock = Clock(self.control, START_MS, running=not real_clock)
+        self.operations = Operations(url=url, name=name, scripts=scripts, patience=patience)
+        self.client = Client(url, operations=self.operations, wire=wire, sleep=lambda _: None)
+
+    def _meet(self, queue: str) -> None:
+        self.queue = queue
+        self.keys = queue_keys(queue)
+
+    def of(self, queue: str) -> "Seed":
+        """The same client and clock, for another queue. Close the first."""
+        other = copy(self)
+        other._meet(queue)
+        return other
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.client.close()
+        self.control.close()
+
+    # Time.
+
+    @property
+    def now(self) -> int:
+        return self.clock.now_ms
+
+    def advance(self, ms: int) -> None:
+        """Let time pass while nobody calls: more than two thirds of a lease looks like an outage."""
+        self.clock.advance(ms)
+
+    def live(self, ms: int) -> None:
+        """Let time pass while some worker keeps extending, so that leases end when they should."""
+        while ms > 0:
+            step = min(ms, LEASE_MS // 3)
+            self.clock.advance(step)
+            self.extend([], worker="w-idle")
+            ms -= step
+
+    # Calls.
+
+    def job(
+        self,
+        job_id: str,
+        *,
+        task: str = "t",
+        priority: str = "normal",
+        delay_ms: int = 0,
+        attempts: int = 3,
+        losses: int = 3,
+        args_json: str = "{}",
+        lane: str = "",
+        scopes: Sequence[str] = (),
+        full: str = "",
+        spec_max: int = 0,
+    ) -> NewJob:
+        made = profile(task, Priority(priority), attempts, losses)
+        lane = lane or lane_name(made.rank, scopes)
+        return NewJob(job_id, self.queue, made, args_json, delay_ms, lane, full, spec_max)
+
+    def enqueue(self, *jobs: str | NewJob, **options: Any) -> Accepted:
+        """Hand over jobs; one given by its id alone gets the options."""
+        return self.client.enqueue(
+            [self.job(j, **options) if isinstance(j, str) else j for j in jobs]
+        )
+
+    def claim(self, limit: int = 100, *, worker: str = WORKER, **bounds: int) -> Claimed:
+        return self.client.one(self.claim_call(limit, worker=worker, **bounds))
+
+    def claim_call(self, limit: int = 100, *, worker: str = WORKER, **bounds: int) -> Call[Claimed]:
+        return self.operations.claim_call(self.queue, worker, limit, **bounds)
+
+    def claim_one(self, job_id: str, *, worker: str = WORKER) -> Claim:
+        """Claim the first job in line, which must be this one."""
+        (claim,) = self.claim(1, worker=worker).jobs
+        assert claim.id == job_id
+        return claim
+
+    def complete(self, *held: Claim | tuple[str, str], worker: str = WORKER) -> dict[str, str]:
+        pairs = [(h.id, h.fence) if isinstance(h, Claim) else h for h in held]
+        return self.client.one(self.operations.complete_call(self.queue, worker, pairs))
+
+    def fail(
+        self,
+        *held: Claim | tuple[str, str],
+        verdict: str = "retry",
+        delay_ms: int = 0,
+        reason: str = "final",
+        worker: str = WORKER,
+    ) -> dict[str, str]:
+        records = [(h[1], h[2]) if isinstance(h, Claim) else h for h in held]
+        return self.client.one(
+            self.operations.fail_call(
+                self.queue,
+                worker,
+                [(i, fence, verdict, delay_ms, reason, ERROR) for i, fence in records],
+            )
+        )
+
+    def rollback(
+        self,
+        *held: Claim | tuple[str, str],
+        reason: str = "shutdown",
+        worker: str = WORKER,
+        lane: str = "",
+        delay_ms: int = 0,
+        **limits: int,
+    ) -> dict[str, str]:
+        records = [(h[1], h[2]) if isinstance(h, Claim) else h for h in held]
+        return self.client.one(
+            self.operations.rollback_call(
+                self.queue,
+                worker,
+                [(i, fence, reason, "null", lane, delay_ms) for i, fence in records],
+                **limits,
+            )
+        )
+
+    def extend(self, held: Iterable[Claim | tuple[str, str]], *, worker: str = WORKER) -> Extended:
+        records = [(h[1], h[2]) if isinstance(h, Claim) else h for h in held]
+        return self.client.one(self.operations.extend_call(self.queue, worker, records))
+
+    def cancel(self, *ids: str) -> dict[str, str]:
+        return self.client.cancel(self.queue, ids)
+
+    def requeue(self, *ids: str) -> dict[str, str]:
+        return self.client.requeue(self.queue, ids)
+
+    def prune(self, *ids: str) -> dict[str, str]:
+        return self.client.prune(self.queue, ids)
+
+    def lost(self, job_id: str, state: State = State.READY, **facts: Any) -> Restoration:
+        """What puts a job back that Redis lost."""
+        record = JobRecord(job_id, state, facts.pop("task", "t"))
+        missing = facts.pop("missing", False)
+        for name, value in facts.items():
+            setattr(record, name, value)
+        return put_back(record, spec(record.task or "t"), "d" * 32, missing=missing)
+
+    def revived(self, job_id: str, ended: str = "succeeded") -> Restoration:
+        """What takes a job out that had ended."""
+        return take_out(job_id, self.state(job_id) or f"ready task=t seq=1 since={self.now}", ended)
+
+    def restore(self, *records: Restoration) -> dict[str, str]:
+        """Put back and take out; returns what became of each."""
+        after = self.meta("restored") or "-"
+        return self.client.restore(self.queue, records, after=after).outcomes
+
+    def cap(self, scope: str, limit: int | str, version: int = -1, **how: str) -> CapChange:
+        """Change a limit; returns what became of it."""
+        return self.client.set_caps(self.queue, [(scope, str(limit), version)], **how)[scope]
+
+    def configure(self, **values: int) -> dict[str, str]:
+        return self.client.configure(self.queue, values)
+
+    def attach(self, audit_id: str = "db-1") -> None:
+        self.client.attach(self.queue, audit_id)
+
+    # What there is.
+
+    def snapshot(self) -> Snapshot:
+        return self.client.snapshot(self.queue)
+
+    def assert_consistent(self) -> None:
+        assert_consistent(self.snapshot())
+
+    def state(self, job_id: str) -> str | None:
+        line: Any = self.control.hget(self.keys("state"), job_id)
+        return None if line is None else str(line)
+
+    def meta(self, field: str) -> str | None:
+        value: Any = self.control.hget(self.keys("meta"), field)
+        return None if value is None else str(value)
+
+    def tokens(self) -> int:
+        count: int = self.control.llen(self.keys("wake"))
+        return count
+
+    def take_token(self) -> None:
+        self.control.delete(self.keys("wake"))
+
+    def entries(self) -> list[Entry]:
+        """The outbox, decoded."""
+        return [decode(entry_id, raw) for entry_id, raw in self.snapshot()["outbox"]]
+
+    def changes(self, call: Callable[[], Any]) -> dict[str, Any]:
+        """What a call changes in the whole queue, its own slot aside; checks that all agrees afterwards."""
+        before = self.snapshot()
+        call()
+        after = self.snapshot()
+        assert_consistent(after)
+        rest, _ = without_slot(diff(before, after), self.now)
+        return rest
+
+    # The states of one job.
+
+    def ready(self, job_id: str, **options: Any) -> None:
+        self.enqueue(job_id, **options)
+
+    def running(self, job_id: str, **options: Any) -> Claim:
+        """Enqueue a job and claim it."""
+        self.enqueue(job_id, **{"priority": "critical", **options})
+        return self.claim_one(job_id)
+
+    def cancelling(self, job_id: str, **options: Any) -> Claim:
+        claim = self.running(job_id, **options)
+        self.cancel(job_id)
+        return claim
+
+    def dead(self, job_id: str, **options: Any) -> Claim:
+        claim = self.running(job_id, **options)
+        self.fail(claim, verdict="final")
+        return claim
+
+
+def events_of(entries: Sequence[Entry], job_id: str) -> list[str]:
+    """The events of one job, in order."""
+    return [str(e.event) for e in entries for j in e.jobs if j.job_id == job_id]
+
+
+def spec(task: str = "t", args_json: str = "{}") -> str:
+    """The immutable JSON of a job, as Redis keeps it."""
+    return json.dumps({"task": task, "args": json.loads(args_json)}, separators=(",", ":"))

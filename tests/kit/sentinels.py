@@ -1,0 +1,244 @@
+"""Redis under Sentinel, on loopback: a primary, a replica and three sentinels, which fail over when they must."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import redis
+
+from tests.kit.reaper import reaper
+from tests.kit.servers import Engine, RedisServer, free_port
+from tests.kit.wait import wait_until
+
+SERVICE: Final = "main"
+QUORUM: Final = 2
+DOWN_AFTER_MS: Final = 1_000
+FAILOVER_TIMEOUT_MS: Final = 4_000
+PERIODS_MS: Final = {"info-period": 10_000, "publish-period": 2_000}
+"""How often sentinels ask and tell, by default. A group becomes whole sooner when they do it more often."""
+HURRY_MS: Final = 200
+PROMOTED_WITHIN: Final = 40.0
+"""Seconds. An election may fail, and comes again after twice the failover's timeout."""
+
+
+class SentinelProcess:
+    """One sentinel. It keeps its port when it is started again, and what it has learned in its file."""
+
+    def __init__(
+        self, engine: Engine, directory: Path, primary: RedisServer, words: Mapping[str, str]
+    ) -> None:
+        assert engine.binary is not None
+        self._binary = engine.binary
+        self.port = free_port()
+        self.password = words.get("requirepass")
+        directory.mkdir()
+        self._file = directory / "sentinel.conf"
+        self._log = directory / "sentinel.log"
+        lines = {
+            "port": str(self.port),
+            "bind": "127.0.0.1",
+            "dir": str(directory),
+            "sentinel monitor": f"{SERVICE} 127.0.0.1 {primary.port} {QUORUM}",
+            "sentinel down-after-milliseconds": f"{SERVICE} {DOWN_AFTER_MS}",
+            "sentinel failover-timeout": f"{SERVICE} {FAILOVER_TIMEOUT_MS}",
+            **words,
+        }
+        self._file.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self._log.open("ab") as sink:
+            self._process = subprocess.Popen(
+                [self._binary, str(self._file), "--sentinel"],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                start_new_session=True,
+            )
+        reaper().watch(self._process.pid)
+
+    def client(self) -> redis.Redis:
+        return redis.Redis(port=self.port, password=self.password, decode_responses=True)
+
+    def answers(self) -> bool:
+        try:
+            with self.client() as client:
+                return bool(client.ping())
+        except (redis.ConnectionError, redis.TimeoutError):
+            return False
+
+    def knows_all(self) -> bool:
+        """Whether it sees the primary, a replica that it could promote, and two other sentinels."""
+        try:
+            with self.client() as client:
+                (facts,) = client.sentinel_masters().values()
+                replicas = client.sentinel_slaves(SERVICE)
+        except (redis.ConnectionError, redis.TimeoutError):
+            return False
+        fit = [each for each in replicas if each["flags"] == "slave" and each["slave-priority"]]
+        return bool(
+            facts["flags"] == "master"
+            and facts["num-other-sentinels"] == 2
+            and any(each["master-link-status"] == "ok" for each in fit)
+        )
+
+    def hurry(self, *, hurry: bool) -> None:
+        """Ask and tell more often, or as by default."""
+        periods = {name: HURRY_MS if hurry else usual for name, usual in PERIODS_MS.items()}
+        words = [word for pair in periods.items() for word in pair]
+        with self.client() as client:
+            client.execute_command("SENTINEL DEBUG", *words)
+
+    def freeze(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            reaper().release(process.pid)
+
+    def _signal(self, number: int) -> None:
+        assert self._process is not None
+        os.kill(self._process.pid, number)
+
+
+class SentinelGroup:
+    """Two servers and their sentinels. Use ``up`` in a ``with``."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        directory: Path,
+        *,
+        password: str | None = None,
+        sentinel_password: str | None = None,
+    ) -> None:
+        options = {
+            "appendonly": "yes",
+            "appendfsync": "always",
+            "repl-timeout": "10",
+        }
+        words = {}
+        if password is not None:
+            options |= {"requirepass": password, "masterauth": password}
+            words["sentinel auth-pass"] = f"{SERVICE} {password}"
+        if sentinel_password is not None:
+            words["requirepass"] = sentinel_password
+        self._engine, self._directory, self._words = engine, directory, words
+        self._passwords = password, sentinel_password
+        self.servers = []
+        for name in "ab":
+            (directory / name).mkdir()
+            self.servers.append(RedisServer(engine, directory / name, options))
+        self.sentinels: list[SentinelProcess] = []
+
+    @property
+    def url(self) -> str:
+        """What a user of the group is given."""
+        password, sentinel_password = self._passwords
+        user = f":{password}@" if password else ""
+        query = f"?sentinel_password={sentinel_password}" if sentinel_password else ""
+        hosts = ",".join(f"127.0.0.1:{each.port}" for each in self.sentinels)
+        return f"redis+sentinel://{user}{hosts}/{SERVICE}/0{query}"
+
+    @contextlib.contextmanager
+    def up(self) -> Iterator[SentinelGroup]:
+        try:
+            for server in self.servers:
+                server.start()
+            primary, replica = self.servers
+            with replica.client() as client:
+                client.replicaof("127.0.0.1", str(primary.port))
+            for number in range(3):
+                place = self._directory / f"sentinel-{number}"
+                sentinel = SentinelProcess(self._engine, place, primary, self._words)
+                self.sentinels.append(sentinel)
+                sentinel.start()
+            wait_until(lambda: all(each.answers() for each in self.sentinels), "sentinels answer")
+            self.wait_whole()
+            yield self
+        finally:
+            for sentinel in self.sentinels:
+                sentinel.kill()
+            for server in self.servers:
+                server.kill()
+
+    def role(self, server: RedisServer) -> str | None:
+        """What a server says of itself; None if it does not answer."""
+        try:
+            with server.client(socket_timeout=5.0) as client:
+                said: list[bytes] = client.execute_command("ROLE")
+                return said[0].decode()
+        except (redis.ConnectionError, redis.TimeoutError):
+            return None
+
+    def wait_whole(self) -> None:
+        """Wait until one server replicates the other and every sentinel knows that."""
+        for sentinel in self.sentinels:
+            sentinel.hurry(hurry=True)
+        wait_until(
+            lambda: (
+                sorted(str(self.role(each)) for each in self.servers) == ["master", "slave"]
+                and all(each.knows_all() for each in self.sentinels)
+            ),
+            lambda: f"the group is whole: {[self.role(each) for each in self.servers]}",
+            timeout=60,
+        )
+        for sentinel in self.sentinels:
+            sentinel.hurry(hurry=False)
+
+    @property
+    def primary(self) -> RedisServer:
+        return next(each for each in self.servers if self.role(each) == "master")
+
+    def wait_replicated(self) -> None:
+        """Wait until the replica has all that the primary has."""
+        with self.primary.client() as client:
+            assert client.execute_command("WAIT", 1, 10_000) == 1
+
+    def other(self, server: RedisServer) -> RedisServer:
+        return next(each for each in self.servers if each is not server)
+
+    def need(self, quorum: int) -> None:
+        """So many sentinels must agree that the primary is down; more than there are never do.
+
+        Killing sentinels would not do: one that is started again does not know how long the primary has been down, and
+        takes a replica for too old whose link was down for longer.
+        """
+        for sentinel in self.sentinels:
+            with sentinel.client() as client:
+                client.execute_command("SENTINEL", "SET", SERVICE, "quorum", str(quorum))
+
+    def cut_replica_off(self) -> RedisServer:
+        """From now on the primary's writes do not reach its replica, until that is thawed."""
+        replica = self.other(self.primary)
+        replica.freeze()
+        # What is on its way into a socket would be read when it goes on.
+        with self.primary.client() as client:
+            client.execute_command("CLIENT", "KILL", "TYPE", "replica")
+        return replica
+
+    def lose_primary(self) -> RedisServer:
+        """SIGKILL to the primary; returns it, to be started again."""
+        lost = self.primary
+        lost.kill()
+        return lost
+
+    def wait_promoted(self, lost: RedisServer) -> None:
+        """Wait until the other server is the primary."""
+        wait_until(
+            lambda: self.role(self.other(lost)) == "master",
+            "the replica is promoted",
+            timeout=PROMOTED_WITHIN,
+        )

@@ -1,0 +1,164 @@
+"""A chaos run: load, faults one at a time, healing, draining, and the verdict. See scripts/chaos and RELIABILITY.md."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tests.kit.servers import Engine, PostgresServer
+from tests.kit.wait import wait_until
+from tests.rigs.chaos import tasks
+from tests.rigs.chaos.judge import Findings, judge
+from tests.rigs.chaos.nemesis import Nemesis
+from tests.rigs.chaos.records import (
+    Records,
+    read_events,
+    read_intervals,
+    read_named,
+    read_told,
+    read_witness,
+)
+from tests.rigs.chaos.stage import (
+    ALONE,
+    MIRROR,
+    PRODUCER,
+    SUPERVISOR,
+    Stage,
+    audit_verify,
+)
+from tests.rigs.live.replay import percentile
+
+RATE: Final = 30.0
+DRAIN_S: Final = 90.0
+"""Seconds after the last fault within which every job must have ended, and once more for SQL to have it."""
+
+
+@dataclass
+class Outcome:
+    """What a run showed."""
+
+    seed: int
+    minutes: float
+    faults: int
+    findings: Findings
+    verify: str
+    """holds, violated or unknown."""
+    problems: list[str] = field(default_factory=list)
+
+    def document(self) -> dict[str, Any]:
+        """The last line under ``--json``."""
+        f = self.findings
+        return {
+            "seed": self.seed, "minutes": self.minutes, "faults": self.faults,
+            "attempted": f.attempted, "acknowledged": f.acknowledged,
+            "succeeded": f.succeeded, "dead": f.dead, "lost": f.lost, "unexpected": f.unexpected,
+            "duplicated_explained": f.duplicated_explained,
+            "duplicated_unexplained": f.duplicated_unexplained,
+            "cap_violations": f.cap_violations, "orphaned_reported": f.orphaned_reported,
+            "unreported_loss": f.unreported_loss,
+            "recovery_p99_s": round(f.recovery_p99_s, 3),
+            "mirror_lag_p99_s": round(f.mirror_lag_p99_s, 3),
+            "verify": self.verify,
+            "held_p50_s": round(percentile(f.held_s, 0.5), 3),
+            "held_max_s": round(max(f.held_s, default=0.0), 3),
+            "kinds": {
+                name: {
+                    "times": each.times, "recovered": len(each.seconds),
+                    "recovery_p50_s": round(percentile(each.seconds, 0.5), 3),
+                    "recovery_p99_s": round(percentile(each.seconds, 0.99), 3),
+                    "recovery_max_s": round(max(each.seconds, default=0.0), 3),
+                }
+                for name, each in sorted(f.recoveries.items())
+            },
+            "problems": self.problems,
+        }  # fmt: skip
+
+    @property
+    def clean(self) -> bool:
+        f = self.findings
+        wrong = f.unreported_loss + f.unexpected + f.duplicated_unexplained + f.cap_violations
+        return self.verify == "holds" and wrong == 0 and not self.problems
+
+    def table(self) -> str:
+        head = f"{'fault':16} {'times':>5} {'recovered':>9} {'p50 s':>8} {'p99 s':>8} {'max s':>8}"
+        rows = [each.line() for _, each in sorted(self.findings.recoveries.items())]
+        held = self.findings.held_s
+        own = (
+            f"{len(held)} jobs that killed workers held were claimed again:"
+            f" p50 {percentile(held, 0.5):.2f} s, max {max(held, default=0.0):.2f} s"
+        )
+        return "\n".join([head, *rows, own])
+
+
+def run(
+    place: Path,
+    *,
+    minutes: float,
+    seed: int,
+    audit_url: str,
+    engine: Engine,
+    rate: float = RATE,
+    kinds: Sequence[str] | None = None,
+    postgres: PostgresServer | None = None,
+    on_fault: Callable[[str], None] = lambda _: None,
+) -> Outcome:
+    """One run. Raises AssertionError if something cannot be started, or does not end when it is told to."""
+    draw = random.Random(seed)
+    stage = Stage(place, audit_url, engine, seed, rate)
+    stage.postgres = postgres
+    records = Records(limits=tasks.LIMITS)
+    problems = []
+    with stage.up() as client:
+        nemesis = Nemesis(stage, client, draw)
+        until = time.monotonic() + minutes * 60
+        for kind in nemesis.schedule(kinds):
+            stage.rest(draw.uniform(0.5, 2.0))
+            if time.monotonic() >= until:
+                break
+            records.faults.append(nemesis.apply(kind))
+            on_fault(kind)
+        # Everything is healed; what was killed last is started again.
+        stage.mend()
+        stage.rest(1.0)
+        stage.stop(PRODUCER)
+        problems += _wait(stage, lambda: stage.drained(client), "jobs are left", DRAIN_S)
+        stage.stop(ALONE, SUPERVISOR)
+        problems += _wait(stage, lambda: stage.level(client), "SQL is behind", DRAIN_S)
+        records.live = stage.live(client)
+        stage.stop(MIRROR)
+        said = audit_verify(stage.server.url, audit_url)
+        records.events = read_events(stage.database)
+        records.named = read_named(stage.database)
+        records.intervals = read_intervals(stage.database, said)
+    records.progress = stage.progress
+    records.told = read_told(stage.told())
+    records.witness = read_witness(stage.witness)
+    findings = judge(records)
+    findings.cap_violations += sum(each["invariant"] == "I3" for each in said["violations"])
+    problems += [f"verify: {json.dumps(each)}" for each in said["violations"]]
+    problems += [
+        f"verify cannot tell ({name}): {note['says']}"
+        for name, queue in said["queues"].items()
+        for note in queue["unknown"]
+    ]
+    problems += findings.problems
+    return Outcome(seed, minutes, len(records.faults), findings, said["verdict"], problems)
+
+
+def _wait(stage: Stage, done: Callable[[], bool], what: str, seconds: float) -> list[str]:
+    """Wait for it while everything is kept running; returns the problem if it does not come."""
+
+    def mended() -> bool:
+        stage.mend()
+        return done()
+
+    try:
+        wait_until(mended, lambda: f"{what}; the log ends: {stage.end_of_log()}", timeout=seconds)
+    except AssertionError as error:
+        return [f"not drained: {error}"]
+    return []

@@ -1,0 +1,369 @@
+"""What the records of a chaos run come to. Without I/O: made-up records show that each lie is found (test_judge.py).
+
+The columns are Jepsen's: attempted, acknowledged, lost, unexpected, duplicated; with what a queue with caps and a log
+has to answer for besides.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from rq_core.model.machine import Event, State
+from tests.rigs.chaos.records import Fault, Interval, Line, Logged, Records
+from tests.rigs.live.replay import percentile
+
+MIRROR_FAULTS: Final = frozenset({"mirror_kill", "mirror_stop", "sql_lock", "sql_stop"})
+"""Those that jobs need not notice: recovered is when SQL goes on."""
+LOSSES: Final = frozenset({"aof_cut", "old_snapshot", "flushall", "outbox_trim"})
+"""Those that take away on purpose what Redis had acknowledged. Only what falls into one may be lost, and only if the
+log names the job, or reports an interval that it lies in."""
+CLAIM_LATE_MS: Final = 2_000.0
+"""How long after its claim a handler may start: its worker may have been stopped between."""
+
+GIVEN_BACK: Final = frozenset({Event.LEASE_EXPIRED, Event.ROLLED_BACK})
+"""Ends of a claim after which its handler may still be running, or be run again from the start."""
+_CLAIM_ENDS: Final = GIVEN_BACK | {
+    Event.SUCCEEDED,
+    Event.RETRIED,
+    Event.DIED,
+    Event.CANCELLED,
+}
+_NO_STEP: Final = frozenset({Event.SETTLEMENT_REFUSED, Event.BASELINE})
+"""Events after which a job stands where it stood."""
+_JOB_ENDS: Final = frozenset(
+    {Event.DIED, Event.CANCELLED, Event.DISCARDED, Event.PRUNED, Event.REMOVED}
+)
+
+
+@dataclass
+class Recovery:
+    """How soon work went on after the faults of one kind."""
+
+    kind: str
+    times: int = 0
+    seconds: list[float] = field(default_factory=list)
+    """Of each that was followed by any: from its end to the end of the first job that was claimed after it; for the
+    mirror's own faults, to the first commit."""
+
+    def line(self) -> str:
+        p50, p99 = (percentile(self.seconds, share) for share in (0.5, 0.99))
+        most = max(self.seconds, default=0.0)
+        return (
+            f"{self.kind:16} {self.times:5} {len(self.seconds):9} {p50:8.2f} {p99:8.2f} {most:8.2f}"
+        )
+
+
+@dataclass
+class Findings:
+    """The verdict, but for what ``audit verify`` says."""
+
+    attempted: int = 0
+    acknowledged: int = 0
+    succeeded: int = 0
+    dead: int = 0
+    lost: int = 0
+    """Acknowledged, and neither ended nor live; or said to have succeeded, while no run of it came to its end."""
+    unexpected: int = 0
+    """Never attempted; or runs that no claim of the log covers."""
+    duplicated_explained: int = 0
+    """Ran to their end more than once, and the log has an expired lease, a rollback or a loss between."""
+    duplicated_unexplained: int = 0
+    cap_violations: int = 0
+    """As the witness saw it: more runs under a scope, each with its claim in force, than its cap."""
+    orphaned_reported: int = 0
+    """Jobs of which Redis forgot something, and the log says so."""
+    unreported_loss: int = 0
+    recoveries: dict[str, Recovery] = field(default_factory=dict)
+    held_s: list[float] = field(default_factory=list)
+    """From the kill of a worker to the next claim of each job that it held and that was claimed again."""
+    lag_s: list[float] = field(default_factory=list)
+    """From each look at an outbox until SQL had what was in it."""
+    problems: list[str] = field(default_factory=list)
+    """In words, with the job."""
+
+    @property
+    def recovery_p99_s(self) -> float:
+        return percentile([s for each in self.recoveries.values() for s in each.seconds], 0.99)
+
+    @property
+    def mirror_lag_p99_s(self) -> float:
+        return percentile(self.lag_s, 0.99)
+
+
+class Losses:
+    """What may be missing: the intervals that the log reports, as far as something was taken away in them."""
+
+    def __init__(self, records: Records) -> None:
+        self._told = records.told
+        self._named = records.named
+        taken = [fault for fault in records.faults if fault.kind in LOSSES]
+        self._intervals: dict[str, list[Interval]] = defaultdict(list)
+        for each in records.intervals:
+            if any(f.began_ms <= each.until_ms and each.after_ms <= f.ended_ms for f in taken):
+                self._intervals[each.queue].append(each)
+
+    def covers(self, job_id: str) -> bool:
+        """Whether the log names the job, or reports that it may lack what was told to its producer."""
+        if job_id in self._named:
+            return True
+        told = self._told.get(job_id)
+        return told is not None and any(
+            told.tried_ms <= each.until_ms
+            and (told.acknowledged_ms is None or each.after_ms <= told.acknowledged_ms)
+            for each in self._intervals[told.queue]
+        )
+
+    def covers_start(self, line: Line) -> bool:
+        """Whether the claim of a handler that started here may be among what was lost."""
+        return self.next_after(line) is not None and any(
+            each.after_ms <= line.at_ms <= each.until_ms + CLAIM_LATE_MS
+            for each in self._intervals[self._told[line.job].queue]
+        )
+
+    def next_after(self, line: Line) -> float | None:
+        """When the first loss after this line was over; claims that it took count no more from then on."""
+        told = self._told.get(line.job)
+        untils = [each.until_ms for each in self._intervals[told.queue]] if told else []
+        return min((until for until in untils if until + CLAIM_LATE_MS >= line.at_ms), default=None)
+
+
+def judge(records: Records) -> Findings:
+    found = Findings(len(records.attempted), len(records.acknowledged))
+    stories: dict[str, list[Logged]] = defaultdict(list)
+    for event in records.events:
+        stories[event.job].append(event)
+    runs: dict[str, list[Line]] = defaultdict(list)
+    for line in records.witness:
+        runs[line.job].append(line)
+    ends = {job_id: _end(story) for job_id, story in stories.items()}
+    found.succeeded = sum(end == Event.SUCCEEDED for end in ends.values())
+    found.dead = sum(end == State.DEAD for end in ends.values())
+    losses = Losses(records)
+    orphaned = {event.job for event in records.events if event.orphaned}
+    found.orphaned_reported = len(orphaned | records.named)
+    if found.orphaned_reported and not any(fault.kind in LOSSES for fault in records.faults):
+        found.unexpected += found.orphaned_reported
+        found.problems.append(f"forgotten, though nothing took it: {sorted(orphaned)[:3]}…")
+    _look_for_losses(found, records, ends, runs, losses, orphaned)
+    _look_for_strangers(found, records, stories, runs, losses)
+    for job_id, lines in runs.items():
+        _look_for_doubles(found, job_id, lines, stories[job_id], losses)
+    _look_at_caps(found, records, stories, losses)
+    found.recoveries = _recoveries(records, stories)
+    found.held_s = list(_held(records, stories))
+    found.lag_s = list(_lags(records))
+    return found
+
+
+def _end(story: Sequence[Logged]) -> str | None:
+    """How the job ended by what survives of its history; None: it did not."""
+    last = next(
+        (e for e in reversed(story) if not e.orphaned and e.event not in _NO_STEP),
+        None,
+    )
+    if last is None:
+        return None
+    if last.event == Event.DIED or (last.event == Event.LEASE_EXPIRED and last.target == "dead"):
+        return State.DEAD
+    return last.event if last.event == Event.SUCCEEDED or last.event in _JOB_ENDS else None
+
+
+def _look_for_losses(
+    found: Findings,
+    records: Records,
+    ends: dict[str, str | None],
+    runs: dict[str, list[Line]],
+    losses: Losses,
+    orphaned: set[str],
+) -> None:
+    for job_id in sorted(records.acknowledged):
+        end = ends.get(job_id)
+        ran = any(line.what == "end" for line in runs[job_id])
+        hollow = end == Event.SUCCEEDED and not ran
+        nowhere = end is None and job_id not in records.live
+        told = not hollow and (job_id in orphaned or losses.covers(job_id))
+        # One that ran to its end is not lost: the log lacks how it ended, and says that it may.
+        if hollow or (nowhere and not (ran and told)):
+            found.lost += 1
+            what = "succeeded, but no run of it came to its end" if hollow else "is nowhere"
+            found.unreported_loss += not told
+            if not told:
+                found.problems.append(f"lost: {job_id} {what}")
+
+
+def _look_for_strangers(
+    found: Findings,
+    records: Records,
+    stories: dict[str, list[Logged]],
+    runs: dict[str, list[Line]],
+    losses: Losses,
+) -> None:
+    for job_id in sorted({*stories, *runs, *records.live} - records.attempted):
+        found.unexpected += 1
+        found.problems.append(f"unexpected: {job_id} was never attempted")
+    for job_id, lines in runs.items():
+        claims = {event.claim for event in stories[job_id] if event.event == Event.CLAIMED}
+        excused = {line.claim for line in lines if losses.covers_start(line)}
+        for claim in sorted({line.claim for line in lines} - claims - excused):
+            found.unexpected += 1
+            found.problems.append(f"unexpected: {job_id} ran in claim {claim}, which is not logged")
+
+
+def _look_for_doubles(
+    found: Findings,
+    job_id: str,
+    lines: Sequence[Line],
+    story: Sequence[Logged],
+    losses: Losses,
+) -> None:
+    whole = sorted(line.claim for line in lines if line.what == "end")
+    if len(whole) < 2:
+        return
+    # The number of a claim that was lost is given again.
+    lost = {event.claim for event in story if event.orphaned}
+    lost |= {line.claim for line in lines if line.what == "start" and losses.covers_start(line)}
+    given_back = {event.claim for event in story if event.event in GIVEN_BACK} | lost
+    repeated = {claim for claim, count in Counter(whole).items() if count > 1}
+    # Of all but the last, the claim must have been taken away; and no claim may have been run twice.
+    if all(claim in given_back for claim in whole[:-1]) and repeated <= lost:
+        found.duplicated_explained += 1
+    else:
+        found.duplicated_unexplained += 1
+        found.problems.append(f"unexplained: {job_id} ran to its end in claims {whole}")
+
+
+def _look_at_caps(
+    found: Findings, records: Records, stories: dict[str, list[Logged]], losses: Losses
+) -> None:
+    """Count, scope by scope, how often one more began than the cap allows.
+
+    A run counts while its claim is in force: from its first line to its last or, if the log took the claim away
+    before, or Redis forgot it, until then. One that wrote no last line was killed, and its claim counts until the log
+    ends it.
+    """
+    marks: list[tuple[float, int, str, str]] = []
+    for run in _runs(records.witness):
+        until = run.until_ms(stories[run.start.job], losses)
+        for scope in run.start.scopes:
+            # An end and a start at one moment: the end came first, being witnessed before it is settled.
+            marks.append((run.start.at_ms, 1, scope, run.start.job))
+            marks.append((max(until, run.start.at_ms), -1, scope, run.start.job))
+    running: Counter[str] = Counter()
+    for at_ms, change, scope, job_id in sorted(marks):
+        running[scope] += change
+        limit = records.limits.get(scope)
+        if change > 0 and limit is not None and running[scope] > limit:
+            found.cap_violations += 1
+            found.problems.append(
+                f"cap: {job_id} is number {running[scope]} of {scope}, cap {limit}, at {at_ms:.1f}"
+            )
+
+
+class Run(NamedTuple):
+    """One time that a handler ran, as it wrote itself."""
+
+    start: Line
+    last_ms: float | None
+    """None: it was killed."""
+
+    def until_ms(self, story: Sequence[Logged], losses: Losses) -> float:
+        """Until when its claim was in force."""
+        mine = [event for event in story if event.claim == self.start.claim]
+        # The number of a claim that was lost is given again: its own is the last one before it began.
+        before = [
+            place
+            for place, event in enumerate(mine)
+            if event.event == Event.CLAIMED and event.at_ms <= self.start.at_ms
+        ]
+        own = mine[before[-1] :] if before else []
+        claimed = own[0] if own else None
+        ends = [
+            (float(event.at_ms), event.event in GIVEN_BACK)
+            for event in own
+            if event.event in _CLAIM_ENDS
+        ]
+        never = float("inf")
+        taken = min((at_ms for at_ms, given_back in ends if given_back), default=never)
+        if claimed is None or claimed.orphaned or losses.covers(self.start.job):
+            taken = min(taken, losses.next_after(self.start) or never)
+        ended = min((at_ms for at_ms, _ in ends), default=never)
+        return min(self.last_ms if self.last_ms is not None else ended, taken)
+
+
+def _runs(lines: Sequence[Line]) -> Iterator[Run]:
+    """Starts with their ends. One claim is run by one handler at a time."""
+    waiting: dict[tuple[str, int], list[Line]] = defaultdict(list)
+    for line in lines:
+        claim = (line.job, line.claim)
+        if line.what == "start":
+            waiting[claim].append(line)
+        elif waiting[claim]:
+            yield Run(waiting[claim].pop(0), line.at_ms)
+    for starts in waiting.values():
+        for start in starts:
+            yield Run(start, None)
+
+
+def _recoveries(records: Records, stories: dict[str, list[Logged]]) -> dict[str, Recovery]:
+    # (claimed at, ended at) of every claim that came to an end by itself.
+    claimed: dict[tuple[str, int | None], int] = {}
+    spans = []
+    for event in (event for story in stories.values() for event in story):
+        claim = (event.job, event.claim)
+        if event.event == Event.CLAIMED:
+            claimed[claim] = event.at_ms
+        elif event.event in _CLAIM_ENDS - GIVEN_BACK and claim in claimed:
+            spans.append((claimed[claim], event.at_ms))
+    commits = _commits(records)
+    found: dict[str, Recovery] = {}
+    for fault in sorted(records.faults):
+        recovery = found.setdefault(fault.kind, Recovery(fault.kind))
+        recovery.times += 1
+        back = _next(fault, commits if fault.kind in MIRROR_FAULTS else spans)
+        if back is not None:
+            recovery.seconds.append(max(0.0, back - fault.ended_ms) / 1000)
+    return found
+
+
+def _held(records: Records, stories: dict[str, list[Logged]]) -> Iterator[float]:
+    for fault in records.faults:
+        for job_id in fault.held:
+            claims = [e.at_ms for e in stories[job_id] if e.event == Event.CLAIMED]
+            again = min((at_ms for at_ms in claims if at_ms >= fault.ended_ms), default=None)
+            if again is not None:
+                yield (again - fault.ended_ms) / 1000
+
+
+def _next(fault: Fault, spans: Sequence[tuple[float, float]]) -> float | None:
+    """The end of the first of these that began after the fault had ended."""
+    return min((until for since, until in spans if since >= fault.ended_ms), default=None)
+
+
+def _commits(records: Records) -> list[tuple[float, float]]:
+    """When SQL was seen to have gone on."""
+    before: dict[str, tuple[int, int]] = {}
+    found = []
+    for look in records.progress:
+        if look.mirrored is not None and look.mirrored != before.get(look.queue):
+            before[look.queue] = look.mirrored
+            found.append((look.at_ms, look.at_ms))
+    return found
+
+
+def _lags(records: Records) -> Iterator[float]:
+    """For each look at an outbox, how long it took until SQL had its last entry."""
+    by_queue: dict[str, list[tuple[tuple[int, int], float]]] = defaultdict(list)
+    for look in records.progress:
+        if look.mirrored is not None:
+            by_queue[look.queue].append((look.mirrored, look.at_ms))
+    for look in records.progress:
+        reached = by_queue[look.queue]
+        if look.written is None:
+            continue
+        place = bisect_left(reached, (look.written, look.at_ms))
+        if place < len(reached):
+            yield max(0.0, reached[place][1] - look.at_ms) / 1000

@@ -1,0 +1,108 @@
+"""Runs each kind of fault on its own, and writes what came of it into RELIABILITY.md. See scripts/reliability.
+
+python -m tests.rigs.chaos.measured --minutes 0.5 --parallel 2
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from tests.rigs.chaos.nemesis import KINDS
+from tests.rigs.chaos.stage import ROOT
+
+FILE: Final = ROOT / "RELIABILITY.md"
+BEGIN: Final = "<!-- written by scripts/reliability -->"
+END: Final = "<!-- end of what scripts/reliability writes -->"
+COLUMNS: Final = {
+    "times": "faults",
+    "attempted": "attempted",
+    "acknowledged": "acknowledged",
+    "succeeded": "succeeded",
+    "lost": "lost",
+    "unreported": "unreported_loss",
+    "unexpected": "unexpected",
+    "twice, explained": "duplicated_explained",
+    "not": "duplicated_unexplained",
+    "over a cap": "cap_violations",
+}
+"""Their names in the table, and in what a run says."""
+
+
+def row(kind: str, said: Mapping[str, Any]) -> str:
+    """One line of the table, from the last line of a run of one kind."""
+    mine = said["kinds"].get(kind, {"recovered": 0})
+    times = [f"{mine.get(f'recovery_{name}_s', 0):.2f}" for name in ("p50", "p99", "max")]
+    cells = [f"`{kind}`", *(str(said[name]) for name in COLUMNS.values())]
+    return "| " + " | ".join([*cells, str(mine["recovered"]), *times, said["verify"]]) + " |"
+
+
+def table(found: Mapping[str, Mapping[str, Any]]) -> str:
+    names = ["fault", *COLUMNS, "recovered", "p50 s", "p99 s", "max s", "`verify`"]
+    lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
+    lines += [row(kind, found[kind]) for kind in sorted(found)]
+    held = found.get("worker_kill")
+    if held is not None:
+        p50, most = held["held_p50_s"], held["held_max_s"]
+        lines.append("")
+        lines.append(
+            f"The jobs that killed workers held were claimed again {p50:.2f} s after the kill (median),"
+            f" at most {most:.2f} s; their lease is 2 s."
+        )
+    return "\n".join(lines)
+
+
+def written(text: str, between: str) -> str:
+    """The document with what was measured in its place. Raises ValueError if it has no such place."""
+    head, begin, rest = text.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"there is no place between {BEGIN} and {END}")
+    return f"{head}{BEGIN}\n{between}\n{END}{tail}"
+
+
+def _measure(kind: str, words: Sequence[str]) -> dict[str, Any]:
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.rigs.chaos", "--kind", kind, "--json", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    lines = ran.stdout.splitlines()
+    if not lines:
+        raise click.ClickException(f"{kind} ended with {ran.returncode}: {ran.stderr[-2_000:]}")
+    found: dict[str, Any] = json.loads(lines[-1])
+    click.echo(row(kind, found))
+    for problem in found["problems"]:
+        click.echo(f"FELL SHORT: {kind}: {problem}", err=True)
+    return found
+
+
+@click.command()
+@click.option("--minutes", default=0.5, show_default=True, help="Of each kind.")
+@click.option("--seed", default=1, show_default=True)
+@click.option("--parallel", default=2, show_default=True, help="Kinds at a time.")
+@click.option("--kind", "kinds", multiple=True, type=click.Choice(sorted(KINDS)))
+@click.option("--into", type=click.Path(path_type=Path), default=FILE, show_default=True)
+def main(minutes: float, seed: int, parallel: int, kinds: tuple[str, ...], into: Path) -> None:
+    """Measure each kind of fault on its own; the table goes into RELIABILITY.md if all kinds were measured."""
+    chosen = kinds or tuple(sorted(KINDS))
+    words = ["--minutes", str(minutes), "--seed", str(seed)]
+    with ThreadPoolExecutor(parallel) as pool:
+        runs = pool.map(lambda kind: _measure(kind, words), chosen)
+        found = dict(zip(chosen, runs, strict=True))
+    if not kinds:
+        into.write_text(written(into.read_text(), table(found)))
+    raise SystemExit(1 if any(said["problems"] for said in found.values()) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""A producer in a process of its own: it enqueues at random until SIGTERM, and writes down what it was told.
+
+    python -m tests.rigs.chaos.producer REDIS_URL FILE SEED RATE
+
+Each job is appended to FILE as ``try ID QUEUE AT_MS`` before it is sent and as ``ack ID QUEUE AT_MS`` when the server
+has accepted it. What was tried and not acknowledged may be there or not. RATE is in jobs per second.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from rq_core.errors import QueueFull, RqCoreError, ServerError
+from rq_core.model.job import NewJob
+from rq_core.model.machine import Priority
+from tests.rigs.chaos import tasks
+
+PRIORITIES: Final = (*Priority, Priority.NORMAL)
+"""Most are normal."""
+
+
+def one(draw: random.Random) -> NewJob:
+    """A job of the mix."""
+    brief, priority = draw.uniform(0.0, 0.05), draw.choice(PRIORITIES)
+    delay = draw.uniform(0.1, 2.0) if draw.random() < 0.15 else None
+    kind = draw.random()
+    if kind < 0.20:
+        return tasks.narrow.with_options(priority=priority, delay=delay).job(brief)
+    if kind < 0.40:
+        return tasks.shared.with_options(priority=priority).job(draw.choice(tasks.TENANTS), brief)
+    if kind < 0.66:
+        return tasks.awaiting.with_options(priority=priority, delay=delay).job(brief)
+    if kind < 0.80:
+        return tasks.blocking.with_options(priority=priority, delay=delay).job(brief)
+    if kind < 0.86:
+        return tasks.flaky.job()
+    if kind < 0.88:
+        return tasks.hopeless.job()
+    if kind < 0.90:
+        return tasks.quitting.job()
+    if kind < 0.94:
+        # Some are long, so that every fault finds claims in force.
+        return tasks.awaiting.job(draw.uniform(0.5, 2.0))
+    if kind < 0.997:
+        return tasks.blocking.job(draw.uniform(0.5, 2.0))
+    return tasks.lethal.job()
+
+
+def main() -> None:
+    url, path, seed, rate = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+    draw = random.Random(seed)
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    tasks.app.connect_to(url)
+    out = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def say(word: str, jobs: list[NewJob]) -> None:
+        at_ms = time.time_ns() / 1e6
+        os.write(out, "".join(f"{word} {each.id} {each.queue} {at_ms}\n" for each in jobs).encode())
+
+    while not stop.is_set():
+        jobs = [one(draw) for _ in range(draw.randint(1, 4))]
+        say("try", jobs)
+        accepted = None
+        try:
+            accepted = tasks.app.enqueue_many(jobs)
+        except RqCoreError as error:
+            if not isinstance(error, (ServerError, QueueFull)):
+                raise
+            # Of several queues, one may have accepted its part before the other could not be reached.
+            accepted = getattr(error, "accepted", None)
+        ids = accepted.ids if accepted else ()
+        say("ack", [job for job in jobs if job.id in ids])
+        stop.wait(draw.expovariate(rate / 2.5))
+    tasks.app.close()
+
+
+if __name__ == "__main__":
+    main()

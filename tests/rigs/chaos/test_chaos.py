@@ -1,0 +1,78 @@
+"""Everything is broken under load, and every job is accounted for: `scripts/chaos` in short."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit.servers import engines
+from tests.rigs.chaos import chaos
+from tests.rigs.chaos.judge import Findings
+from tests.rigs.chaos.nemesis import KINDS, Nemesis
+
+
+@pytest.mark.timeout(420)
+def test_nothing_is_lost_unreported_whatever_breaks(tmp_path: Path) -> None:
+    """Two producers, four workers, two mirrors; a minute of faults of all kinds, from a seed."""
+    found = chaos.run(
+        tmp_path,
+        minutes=1.0,
+        seed=7,
+        audit_url=f"sqlite:///{tmp_path / 'audit.db'}",
+        engine=engines()[0],
+    )
+
+    assert found.problems == []
+    assert found.clean
+    document = found.document()
+    assert (document["unreported_loss"], document["verify"]) == (0, "holds")
+    # It ran at all: under load, faults of many kinds, each with work after it.
+    assert 200 < document["acknowledged"] <= document["attempted"]
+    assert 200 < document["succeeded"] + document["dead"]
+    assert document["faults"] >= 5
+    for kind, recovery in found.findings.recoveries.items():
+        assert len(recovery.seconds) == recovery.times, f"nothing went on after {kind}"
+
+
+KEYS = [
+    "seed", "minutes", "faults", "attempted", "acknowledged", "succeeded", "dead", "lost", "unexpected",
+    "duplicated_explained", "duplicated_unexplained", "cap_violations", "orphaned_reported",
+    "unreported_loss", "recovery_p99_s", "mirror_lag_p99_s", "verify",
+]  # fmt: skip
+"""What the last line under --json has, for whoever reads it by machine."""
+
+
+def outcome(verify: str = "holds", **numbers: Any) -> chaos.Outcome:
+    return chaos.Outcome(1, 1.0, 3, Findings(**numbers), verify)
+
+
+def test_the_last_line_has_the_keys_that_are_promised() -> None:
+    assert list(outcome().document())[: len(KEYS)] == KEYS
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        outcome(unreported_loss=1),
+        outcome(unexpected=1),
+        outcome(duplicated_unexplained=1),
+        outcome(cap_violations=1),
+        outcome("violated"),
+        outcome("unknown"),
+    ],
+)
+def test_a_run_with_anything_wrong_is_not_clean(bad: chaos.Outcome) -> None:
+    assert outcome(lost=1, orphaned_reported=1, duplicated_explained=1).clean
+    assert not bad.clean
+
+
+def test_a_seed_tells_the_order_of_the_faults() -> None:
+    def first(seed: int) -> list[str]:
+        order = Nemesis(None, None, random.Random(seed)).schedule()  # type: ignore[arg-type]
+        return [next(order) for _ in range(2 * len(KINDS))]
+
+    assert first(1) == first(1) != first(2)
+    assert sorted(first(1)[: len(KINDS)]) == sorted(first(1)[len(KINDS) :]) == sorted(KINDS)

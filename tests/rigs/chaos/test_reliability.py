@@ -1,0 +1,58 @@
+"""RELIABILITY.md speaks of faults and tests that exist, and its measured table is put in its place."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.rigs.chaos import measured
+from tests.rigs.chaos.nemesis import KINDS
+from tests.rigs.chaos.stage import ROOT
+
+TEXT = measured.FILE.read_text()
+SAID = {
+    "kinds": {"flushall": {"recovered": 2, "recovery_p50_s": 0.5, "recovery_max_s": 1}},
+    **dict.fromkeys(measured.COLUMNS.values(), 3),
+    "verify": "holds",
+}
+
+
+def section(name: str) -> str:
+    return TEXT.partition(f"## {name}\n")[2].partition("\n## ")[0]
+
+
+def test_every_kind_of_fault_is_described() -> None:
+    described = set(re.findall(r"^\| `(\w+)` \|", section("The faults"), flags=re.MULTILINE))
+
+    assert described == set(KINDS)
+
+
+def test_the_list_names_kinds_scripts_and_tests_that_exist() -> None:
+    rows = re.findall(r"^\| (\d+) \|.*\| (.*) \|$", section("The list of faults"), re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, 32))
+    for number, attacked in rows:
+        words = re.findall(r"`([^`]+)`", attacked)
+        places = [word.partition(" ")[0] for word in words if "/" in word]
+        assert all((ROOT / place).exists() for place in places), f"{number}: {places}"
+        # Other words in this form are kinds, or settings of Redis, which have hyphens.
+        kinds = [word for word in words if "/" not in word and "-" not in word]
+        assert set(kinds) <= set(KINDS), f"{number}: {kinds}"
+        assert places or kinds
+
+
+def test_a_row_has_what_a_run_said() -> None:
+    assert measured.row("flushall", SAID) == (
+        "| `flushall` | " + "3 | " * len(measured.COLUMNS) + "2 | 0.50 | 0.00 | 1.00 | holds |"
+    )
+
+
+def test_the_table_is_put_in_its_place_and_nowhere_else() -> None:
+    table = measured.table({"flushall": SAID})
+    once = measured.written(TEXT, table)
+
+    assert once.count(table) == 1
+    assert measured.written(once, table) == once
+    assert len(table.splitlines()[0].split("|")) == len(table.splitlines()[2].split("|"))
+    with pytest.raises(ValueError, match="no place"):
+        measured.written("nothing", table)

@@ -1,0 +1,94 @@
+"""Exactly N: a pre-filled queue, drained by worker processes; the log and the witness must agree that N ran."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rq_core.connections.client import Client
+from tests.kit.wait import wait_until
+from tests.rigs.live import tasks
+from tests.rigs.live.processes import Crew, peaks
+from tests.rigs.live.replay import Follower, percentile
+
+BASE_S = 0.003
+
+
+@dataclass
+class Exact:
+    """What one drain showed."""
+
+    kind: str
+    n: int
+    most: int
+    """That may run at once, all scopes together."""
+    witnessed: int
+    """That ran at once, as the jobs themselves say."""
+    problems: list[str]
+    refilled_ms: list[int]
+    room_ms: list[int]
+
+    def line(self) -> str:
+        return (
+            f"{self.kind:6} N={self.n:<3} ran {self.witnessed} of {self.most};"
+            f" reached again: p50 {percentile(self.refilled_ms, 0.5):.0f} ms,"
+            f" p99 {percentile(self.refilled_ms, 0.99):.0f} ms, most {max(self.refilled_ms, default=0)} ms"
+            f" ({len(self.refilled_ms)} ends); longest with room and a job {max(self.room_ms, default=0)} ms"
+        )
+
+
+def most_of(kind: str, n: int) -> int:
+    return {"task": n, "key": n * len(tasks.KEYS), "queue": n, "all": 3 * n}[kind]
+
+
+def drain(client: Client, crew: Crew, kind: str, n: int, jobs: int, *, timeout: float) -> Exact:
+    """Fill the queue while it is paused, let the workers drain it, and compare the records."""
+    queue = tasks.queue_of(kind, n)
+    most = most_of(kind, n)
+    seconds = BASE_S * most
+    follower = Follower(client, queue)
+    client.configure(queue, {"paused": 1})
+    made = tasks.exact[kind, n]
+    tasks.app.enqueue_many(
+        # Of two tasks the first, which may run twice as many, gets twice as many.
+        made[number % 3 // 2 if len(made) > 1 else 0].job(
+            tenant=tasks.KEYS[number // 3 % len(tasks.KEYS)], seconds=seconds
+        )
+        for number in range(jobs)
+    )
+    client.configure(queue, {"paused": 0})
+    wait_until(
+        lambda: (
+            client.counts(queue).running == 0
+            and client.run(client.operations.ask([["HLEN", f"rqc:{{{queue}}}:state"]]))[0] == 0
+        ),
+        lambda: f"{queue} is drained: {client.counts(queue)}",
+        timeout=timeout,
+    )
+    replay = follower.catch_up()
+    witnessed = peaks(crew.lines()).get(queue, 0)
+    problems = list(replay.breaches)
+    expected = expected_peaks(queue, kind, n)
+    for scope, cap in expected.items():
+        if replay.peak[scope] != cap:
+            problems.append(f"{scope}: at most {replay.peak[scope]} held it, not {cap}")
+    if witnessed != most:
+        problems.append(f"the witness saw {witnessed} at once, not {most}")
+    if sum(replay.holders.values()):
+        problems.append(f"held in the end: {+replay.holders}")
+    # The total is what every end lowers and every claim raises; in the tail nothing is left to reach it with. Where
+    # caps overlap, what is left may not fit either, long before.
+    refilled = replay.refilled["queue"][: max(0, jobs - 2 * most)]
+    if kind == "all":
+        refilled = replay.room_ms
+    return Exact(kind, n, most, witnessed, problems, refilled, replay.room_ms)
+
+
+def expected_peaks(queue: str, kind: str, n: int) -> dict[str, int]:
+    """How many must have held each scope at the highest."""
+    keys = {f"tenant-{queue}={key}": n for key in tasks.KEYS}
+    return {"queue": most_of(kind, n)} | {
+        "task": {f"task={queue}.0": n},
+        "key": keys,
+        "queue": {},
+        "all": {f"task={queue}.0": 2 * n, f"task={queue}.1": n, **keys},
+    }[kind]

@@ -1,0 +1,118 @@
+"""Nobody blocked, flat cost: what claims and completions cost beside very much that waits, in ``redis.call``s."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from rq_core.model.job import NewJob
+from rq_core.protocol.operations import ENQUEUE_CHUNK
+from rq_core.scripts.assemble import script
+from tests.kit.seed import Seed
+from tests.kit.servers import RedisServer
+from tests.kit.tally import Tally, calls_of
+
+
+def seeded(server: RedisServer) -> Seed:
+    """An empty queue on the production scripts."""
+    with server.client() as control:
+        control.flushall()
+    return Seed(server.url, scripts=script, real_clock=True)
+
+
+def one_lane(seed: Seed, count: int) -> Iterator[NewJob]:
+    return (seed.job(f"j-{n}", scopes=["tenant=full"]) for n in range(count))
+
+
+def many_lanes(seed: Seed, count: int) -> Iterator[NewJob]:
+    return (seed.job(f"j-{n}", scopes=["host=full", f"tenant=t{n}"]) for n in range(count))
+
+
+def enqueue_singly(seed: Seed, jobs: Iterable[NewJob]) -> None:
+    """One call per job, many calls per round trip: no call sees more than its own job."""
+    calls = [seed.operations.enqueue_call(seed.queue, [job]) for job in jobs]
+    seed.client.handshake(seed.queue)
+    for at in range(0, len(calls), ENQUEUE_CHUNK):
+        seed.client.carry_out(calls[at : at + ENQUEUE_CHUNK])
+
+
+def beside(server: RedisServer, blocked: int) -> Iterator[str]:
+    """How many claims until a job beside a full scope runs, which was enqueued after all that waits for the scope."""
+    for waiting in (one_lane, many_lanes):
+        for singly in (False, True):
+            for scopes in ((), ("tenant=free",)):
+                with seeded(server) as seed:
+                    seed.cap("tenant", 1)
+                    seed.cap("host", 1)
+                    jobs = waiting(seed, blocked)
+                    if singly:
+                        enqueue_singly(seed, jobs)
+                    else:
+                        seed.client.enqueue(jobs)
+                    seed.enqueue(seed.job("beside", scopes=scopes))
+                    opened = seed.control.zcard(seed.keys("open"))
+                    claims, ids, slowest = 0, set[str](), 0.0
+                    began = time.perf_counter()
+                    while "beside" not in ids:
+                        called = time.perf_counter()
+                        ids |= {c.id for c in seed.claim(10).jobs}
+                        slowest = max(slowest, time.perf_counter() - called)
+                        claims += 1
+                    yield (
+                        f"{blocked:,} jobs in {waiting.__name__.replace('_', ' ')}, enqueued"
+                        f" {'singly' if singly else 'in bulk'} before any claim ({opened:,} lanes open), and one"
+                        f" {'in a lane of its own' if scopes else 'plain'}: it ran in claim {claims:,}, after"
+                        f" {(time.perf_counter() - began) * 1e3:.0f} ms; slowest claim {slowest * 1e3:.1f} ms"
+                    )
+
+
+def claim_costs(server: RedisServer, counts: Iterable[int]) -> Iterator[str]:
+    """Calls of an empty claim, and of one that finds a job, with so many blocked."""
+    for waiting in (one_lane, many_lanes):
+        for blocked in counts:
+            with seeded(server) as seed:
+                seed.cap("tenant", 1)
+                seed.cap("host", 1)
+                seed.running("holder", scopes=["host=full", "tenant=full"])
+                seed.client.enqueue(waiting(seed, blocked))
+                while seed.claim(10).more:
+                    pass
+                empty = calls_of(seed.control, lambda s=seed: s.claim(10))  # type: ignore[misc]
+                seed.enqueue(seed.job("beside", scopes=["tenant=free"]))
+                found = calls_of(seed.control, lambda s=seed: s.claim(10))  # type: ignore[misc]
+                yield (
+                    f"{blocked:>7,} blocked in {waiting.__name__.replace('_', ' ')}:"
+                    f" an empty claim {empty} calls, one that finds a job {found}"
+                )
+
+
+def completions(
+    server: RedisServer, jobs: int, tenants: int, *, batch: int
+) -> tuple[list[float], list[float]]:
+    """A task cap of 10 over tenants of cap 1, drained: calls per completion and µs of the server's time, by tenth."""
+    draw = random.Random(7)
+    calls, micros = [], []
+    with seeded(server) as seed:
+        seed.cap("task=t", 10)
+        seed.cap("tenant", 1)
+        seed.client.enqueue(
+            seed.job(f"j-{n}", scopes=["task=t", f"tenant=t{draw.randrange(tenants)}"])
+            for n in range(jobs)
+        )
+        running = deque(seed.claim(10).jobs)
+        done = 0
+        for tenth in range(1, 11):
+            tally, start = Tally(seed.control), done
+            with tally.counting():
+                while done < jobs * tenth // 10:
+                    ended = [running.popleft() for _ in range(min(batch, len(running)))]
+                    seed.complete(*ended)
+                    done += len(ended)
+                    running.extend(seed.claim(10).jobs)
+                    assert running or done == jobs, f"{done} done, and nothing runs"
+                    assert len(running) <= 10, f"{len(running)} run"
+            calls.append(tally.calls / (done - start))
+            micros.append(tally.script_us / (done - start))
+    return calls, micros

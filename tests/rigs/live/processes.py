@@ -1,0 +1,111 @@
+"""Worker processes of the live tasks, and what their jobs witnessed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.kit.reaper import reaper
+from tests.kit.wait import wait_until
+from tests.rigs.live import tasks
+
+
+@dataclass
+class Crew:
+    """Worker processes on one server."""
+
+    url: str
+    place: Path
+    lease: float = tasks.LONG_LEASE_S
+    concurrency: int = 10
+
+    def __post_init__(self) -> None:
+        self.witness = self.place / "witness.jsonl"
+        self.log = self.place / "workers.log"
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, queues: Sequence[str]) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "rq_core.cli", "worker", "tests.rigs.live.tasks:app"]
+        command += ["--queues", ",".join(queues), "--redis", self.url]
+        command += ["--concurrency", str(self.concurrency), "--grace", "2"]
+        with self.log.open("ab") as sink:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                env={
+                    **os.environ,
+                    tasks.WITNESS: str(self.witness),
+                    tasks.QUEUE_LEASE: str(self.lease),
+                },
+                cwd=Path(__file__).parents[3],
+                start_new_session=True,
+            )
+        reaper().watch(process.pid)
+        self.processes.append(process)
+        return process
+
+    def started(self) -> int:
+        """How many workers have said that they began."""
+        return self.log.read_text().count("worker started") if self.log.exists() else 0
+
+    def wait_started(self, count: int) -> None:
+        wait_until(
+            lambda: self.started() >= count,
+            lambda: f"{count} workers run: {self.log.read_text()[-2000:]}",
+            timeout=60,
+        )
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """SIGKILL, stopped or not."""
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        process.wait()
+        reaper().release(process.pid)
+        if process in self.processes:
+            self.processes.remove(process)
+
+    def close(self) -> None:
+        for process in list(self.processes):
+            self.kill(process)
+
+    def lines(self) -> list[dict[str, Any]]:
+        if not self.witness.exists():
+            return []
+        return [json.loads(line) for line in self.witness.read_text().splitlines()]
+
+
+@contextlib.contextmanager
+def crew(
+    url: str, place: Path, queues: Sequence[str], processes: int, **options: Any
+) -> Iterator[Crew]:
+    """Worker processes that work during the block."""
+    made = Crew(url, place, **options)
+    try:
+        for _ in range(processes):
+            made.start(queues)
+        made.wait_started(processes)
+        yield made
+    finally:
+        made.close()
+
+
+def peaks(lines: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """The highest number that ran at once, by queue, as the jobs witnessed it."""
+    running: dict[str, int] = defaultdict(int)
+    most: dict[str, int] = defaultdict(int)
+    # An end and a start at one moment: the end came first, since it was witnessed before its settlement was sent.
+    for line in sorted(lines, key=lambda line: (line["at"], line["what"] == "start")):
+        running[line["queue"]] += 1 if line["what"] == "start" else -1
+        most[line["queue"]] = max(most[line["queue"]], running[line["queue"]])
+    return dict(most)

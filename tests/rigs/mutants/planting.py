@@ -1,0 +1,297 @@
+"""Planted bugs, and whether they are caught: the tests of the tests.
+
+A *mutant* is one small change of the code, which brings a known bug in, and its *catcher*: a test that
+must fail then. The list is ``tests/rigs/mutants/mutants.toml``. For each mutant the code is copied, the
+change is made in the copy, and the catcher runs there. That counts only if the catcher passes on an
+unchanged copy, fails in its own body on the mutant, and says what is wrong in the words of ``sees``.
+
+    python -m tests.rigs.mutants.planting [NAME…] [--list]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+ROOT = Path(__file__).parents[3]
+LIST = ROOT / "tests" / "mutants" / "mutants.toml"
+TABLE = ROOT / "MUTANTS.md"
+COPIED = ("rq_core", "sql_audit", "lua", "tests", "pyproject.toml")
+CATCHER_TIMEOUT_S = 90
+"""Seconds that a catcher may take."""
+
+
+class DoesNotApply(Exception):
+    """The code has moved on: mend the mutant in mutants.toml."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One planted bug."""
+
+    name: str
+    bug: str
+    """What is wrong then, in a few words."""
+    file: str
+    find: str
+    """Text that the file has exactly once."""
+    replace: str
+    catcher: str
+    """The node id of the test that must fail."""
+    sees: str
+    """A regular expression that what the test says must match; its groups, if it has some, are quoted."""
+    quick: bool = False
+    """Also run by tests/rigs/mutants, every time."""
+
+    def apply(self, text: str) -> str:
+        """The file with the bug in it. Raises DoesNotApply."""
+        count = text.count(self.find)
+        if count != 1:
+            raise DoesNotApply(
+                f"{self.name}: {self.file} has {self.find!r} {count} times, not once"
+            )
+        return text.replace(self.find, self.replace)
+
+
+class Verdict(StrEnum):
+    """What became of a mutant."""
+
+    CAUGHT = "caught"
+    SURVIVED = "survived"
+    """Its catcher passes."""
+    BROKEN = "broken"
+    """Its catcher fails, but not as it should: an error around it, other words, or nothing ran."""
+    UNPROVEN = "unproven"
+    """Its catcher fails without the bug, too."""
+
+
+@dataclass
+class Ran:
+    """What pytest said of one or several tests."""
+
+    passed: int = 0
+    skipped: int = 0
+    failures: list[str] = field(default_factory=list)
+    """What failed in a test's own body."""
+    errors: list[str] = field(default_factory=list)
+    """What failed around it: imports, fixtures."""
+    output: str = ""
+
+    @property
+    def sound(self) -> bool:
+        """Whether something ran, and all that did passed."""
+        return self.passed > 0 and not (self.skipped or self.failures or self.errors)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a mutant, and what its catcher said."""
+
+    mutant: Mutant
+    verdict: Verdict
+    seen: str
+    seconds: float
+
+
+def load(path: Path = LIST) -> list[Mutant]:
+    """The mutants of a list, in its order."""
+    document = tomllib.loads(path.read_text(encoding="utf-8"))
+    known = {each.name for each in fields(Mutant)}
+    for entry in document["mutant"]:
+        assert entry.keys() <= known, f"unknown: {entry.keys() - known}"
+    return [Mutant(**entry) for entry in document["mutant"]]
+
+
+@contextmanager
+def copied(root: Path, names: Sequence[str] = COPIED) -> Iterator[Path]:
+    """A copy of the code, for as long as it is wanted. Times of files are kept, compiled ones too."""
+    with tempfile.TemporaryDirectory(prefix="rq-core-mutant-") as directory:
+        for name in names:
+            source, target = root / name, Path(directory) / name
+            if source.is_dir():
+                shutil.copytree(source, target)
+            else:
+                shutil.copy2(source, target)
+        yield Path(directory)
+
+
+def run_tests(root: Path, nodes: Sequence[str], timeout_s: float) -> Ran:
+    """Run tests in a copy of the code; what they start imports the copy, too."""
+    report = root / "report.xml"
+    report.unlink(missing_ok=True)
+    command = [
+        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}",
+        f"--timeout={CATCHER_TIMEOUT_S}", *nodes,
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    try:
+        process = subprocess.run(
+            command, cwd=root, env=environment, capture_output=True, text=True, check=False,
+            timeout=timeout_s,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return Ran(errors=[f"not done in {timeout_s:.0f} s"])
+    ran = Ran(output=process.stdout[-2000:] + process.stderr[-2000:])
+    if not report.exists():
+        ran.errors.append(f"nothing ran: {ran.output[-250:]}")
+        return ran
+    for case in ET.parse(report).iter("testcase"):  # noqa: S314 - our own file
+        said = [f"{each.get('message')}\n{each.text}" for each in case.findall("failure")]
+        wrong = [f"{each.get('message')}\n{each.text}" for each in case.findall("error")]
+        ran.failures += said
+        ran.errors += wrong
+        ran.skipped += case.find("skipped") is not None
+        ran.passed += not said and not wrong and case.find("skipped") is None
+    if process.returncode and not (ran.failures or ran.errors):
+        ran.errors.append(f"nothing ran: {ran.output[-250:]}")
+    return ran
+
+
+class Runner:
+    """Runs mutants against one state of the code."""
+
+    def __init__(self, root: Path, names: Sequence[str] = COPIED) -> None:
+        """``root`` is left as it is. ``names``: what of it is copied."""
+        self.names = names
+        self.root = root
+        self._unchanged: dict[str, Ran] = {}
+
+    def run(
+        self, mutants: Sequence[Mutant], on_result: Callable[[Result], None] = lambda _result: None
+    ) -> list[Result]:
+        """What became of each. Raises DoesNotApply before anything is run."""
+        for mutant in mutants:
+            mutant.apply(self._text(self.root, mutant))
+        results = []
+        with copied(self.root, self.names) as base:
+            self._assert_imported_from(base)
+            catchers = list(dict.fromkeys(mutant.catcher for mutant in mutants))
+            together = run_tests(base, catchers, len(catchers) * CATCHER_TIMEOUT_S)
+            if together.sound:
+                self._unchanged = dict.fromkeys(catchers, together)
+            for mutant in mutants:
+                began = time.monotonic()
+                verdict, seen = self._run(base, mutant)
+                results.append(Result(mutant, verdict, seen, time.monotonic() - began))
+                on_result(results[-1])
+        return results
+
+    def _run(self, base: Path, mutant: Mutant) -> tuple[Verdict, str]:
+        if mutant.catcher not in self._unchanged:
+            # Something is wrong with one of them. With which?
+            self._unchanged[mutant.catcher] = run_tests(base, [mutant.catcher], CATCHER_TIMEOUT_S)
+        unchanged = self._unchanged[mutant.catcher]
+        if not unchanged.sound:
+            said = [*unchanged.failures, *unchanged.errors, "it is skipped"]
+            return Verdict.UNPROVEN, f"without the bug: {_line(said[0])}"
+        with copied(base, self.names) as copy:
+            target = copy / mutant.file
+            target.write_text(mutant.apply(self._text(copy, mutant)), encoding="utf-8")
+            ran = run_tests(copy, [mutant.catcher], CATCHER_TIMEOUT_S)
+        found = next((m for said in ran.failures if (m := re.search(mutant.sees, said))), None)
+        if found is not None:
+            return Verdict.CAUGHT, _line(": ".join(found.groups() or [found[0]]), 110)
+        if ran.sound:
+            return Verdict.SURVIVED, "its catcher passes"
+        return Verdict.BROKEN, _line([*ran.failures, *ran.errors, "it is skipped"][0])
+
+    @staticmethod
+    def _text(root: Path, mutant: Mutant) -> str:
+        path = root / mutant.file
+        if not path.is_file():
+            raise DoesNotApply(f"{mutant.name}: there is no {mutant.file}")
+        return path.read_text(encoding="utf-8")
+
+    def _assert_imported_from(self, base: Path) -> None:
+        """The installed package is the original: a copy that is not imported would prove nothing."""
+        packages = [name for name in self.names if (base / name / "__init__.py").exists()]
+        for name in packages:
+            told = subprocess.run(
+                [sys.executable, "-c", f"import {name}; print({name}.__file__)"],
+                cwd=base, env={**os.environ, "PYTHONPATH": str(base)},
+                capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            assert Path(told.stdout.strip()).is_relative_to(base), told.stdout
+
+
+def _line(said: str, length: int = 300) -> str:
+    """What is said, in one line: of a traceback, what was raised."""
+    raised = [line[1:] for line in said.splitlines() if line.startswith("E  ")]
+    text = " ".join(" ".join(raised or [said]).split())
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def table(results: Sequence[Result], seconds: float) -> str:
+    """MUTANTS.md."""
+    caught = sum(each.verdict is Verdict.CAUGHT for each in results)
+    lines = [
+        "<!-- Written by scripts/mutants, which saw what it says. Do not edit. -->",
+        "# Mutants",
+        "",
+        "Bugs that were planted on purpose, each in a copy of the code, and the test that caught each: it",
+        "passes on the unchanged copy, and fails on this one with the words that are quoted. The changes are",
+        "in `tests/rigs/mutants/mutants.toml`; `scripts/mutants NAME` repeats one. Those with a star run in",
+        "`scripts/test`, too.",
+        "",
+        f"{caught} of {len(results)} caught, in {seconds:.0f} s with the runs on unchanged code.",
+        "",
+        "| mutant | the bug | in | caught by | which says | s |",
+        "|---|---|---|---|---|---|",
+    ]
+    for each in results:
+        mutant = each.mutant
+        seen = each.seen if each.verdict is Verdict.CAUGHT else f"**{each.verdict}**: {each.seen}"
+        cells = (
+            mutant.name + " *" * mutant.quick, mutant.bug, f"`{mutant.file}`",
+            f"`{mutant.catcher.removeprefix('tests/')}`", seen, f"{each.seconds:.1f}",
+        )  # fmt: skip
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these")
+    parser.add_argument("--list", action="store_true", help="say what there is, and run nothing")
+    options = parser.parse_args(arguments)
+    mutants = load()
+    unknown = set(options.names) - {mutant.name for mutant in mutants}
+    if unknown:
+        parser.error(f"there is no mutant {', '.join(sorted(unknown))}; see --list")
+    chosen = [m for m in mutants if not options.names or m.name in options.names]
+    if options.list:
+        for mutant in chosen:
+            print(f"{mutant.name:34} {mutant.bug}\n{'':34} {mutant.catcher}")  # noqa: T201
+        return 0
+
+    def show(result: Result) -> None:
+        words = f"{result.mutant.name:34} {result.seconds:6.1f} s  {result.verdict}: {result.seen}"
+        print(words, flush=True)  # noqa: T201
+
+    began = time.monotonic()
+    try:
+        results = Runner(ROOT).run(chosen, show)
+    except DoesNotApply as error:
+        parser.exit(2, f"error: {error}\n")
+    if not options.names:
+        TABLE.write_text(table(results, time.monotonic() - began), encoding="utf-8")
+    missed = [result for result in results if result.verdict is not Verdict.CAUGHT]
+    print(f"{len(results) - len(missed)} of {len(results)} caught")  # noqa: T201
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""The mutants apply to the code of today, the quick ones are caught, and the runner cannot be fooled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.rigs.mutants.planting import ROOT, TABLE, DoesNotApply, Mutant, Runner, Verdict, load
+
+MUTANTS = load()
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_applies_to_the_code_of_today(mutant: Mutant) -> None:
+    """Code that has moved on must not leave a mutant behind that plants nothing."""
+    text = (ROOT / mutant.file).read_text(encoding="utf-8")
+
+    changed = mutant.apply(text)
+
+    assert changed != text
+    if mutant.file.endswith(".py"):
+        compile(changed, mutant.file, "exec")
+
+
+def test_there_are_enough_and_each_has_its_name() -> None:
+    names = [mutant.name for mutant in MUTANTS]
+
+    assert len(set(names)) == len(names) >= 15
+    assert sum(mutant.quick for mutant in MUTANTS) == 3
+
+
+def test_the_table_is_of_these_mutants() -> None:
+    told = TABLE.read_text(encoding="utf-8")
+    rows = [
+        line.split("|")[1].strip(" *")
+        for line in told.splitlines()
+        if line.startswith("| ") and "`" in line
+    ]
+
+    assert rows == [mutant.name for mutant in MUTANTS], "run scripts/mutants"
+
+
+@pytest.mark.timeout(300)
+def test_the_quick_ones_are_caught() -> None:
+    results = Runner(ROOT).run([mutant for mutant in MUTANTS if mutant.quick])
+
+    missed = [each for each in results if each.verdict is not Verdict.CAUGHT]
+    assert (len(results), missed) == (3, [])
+
+
+# The runner, on a project of two lines.
+
+MUTANT = Mutant(
+    name="more", bug="two is three", file="sums/__init__.py", find="2", replace="3",
+    catcher="tests/test_sums.py::test_two", sees="assert 3 == 2",
+)  # fmt: skip
+
+
+@pytest.fixture
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner:
+    # Nothing but what the runner itself needs, so that a run takes half a second.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_PLUGINS", "pytest_timeout")
+    (tmp_path / "sums").mkdir()
+    (tmp_path / "sums" / "__init__.py").write_text("two = 1 + 1 if False else 2\n")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_sums.py").write_text(
+        "import pytest, sums\n"
+        "def test_two():\n    assert sums.two == 2\n"
+        "def test_nothing():\n    assert sums\n"
+        "@pytest.fixture\ndef broken():\n    assert sums.two == 2\n"
+        "def test_around(broken):\n    pass\n"
+    )
+    return Runner(tmp_path, ("sums", "tests"))
+
+
+FOOLED: list[tuple[dict[str, str], Verdict, str]] = [
+    ({}, Verdict.CAUGHT, "assert 3 == 2"),
+    ({"catcher": "tests/test_sums.py::test_nothing"}, Verdict.SURVIVED, "passes"),
+    ({"catcher": "tests/test_sums.py::test_gone"}, Verdict.UNPROVEN, "nothing ran"),
+    ({"catcher": "tests/test_sums.py::test_around"}, Verdict.BROKEN, "assert 3 == 2"),
+    ({"sees": "assert 7"}, Verdict.BROKEN, "assert 3 == 2"),
+]
+
+
+def test_only_a_test_that_fails_for_the_right_reason_counts(runner: Runner) -> None:
+    mutants = [replace(MUTANT, **changed) for changed, _, _ in FOOLED]  # type: ignore[arg-type]
+
+    results = runner.run(mutants)
+
+    assert [each.verdict for each in results] == [verdict for _, verdict, _ in FOOLED]
+    for result, (_, _, seen) in zip(results, FOOLED, strict=True):
+        assert seen in result.seen
+
+
+@pytest.mark.parametrize("find", ["5", "1"])
+def test_a_mutant_that_does_not_apply_is_an_error_before_anything_runs(
+    runner: Runner, find: str
+) -> None:
+    with pytest.raises(DoesNotApply, match="times, not once"):
+        runner.run([MUTANT, replace(MUTANT, find=find)])

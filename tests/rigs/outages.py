@@ -1,0 +1,419 @@
+"""Outages of Redis under a working worker, one after another, and how soon it claims again.
+
+    python -m tests.rigs.outages --times 100 --seconds 2 --kind restart --kind failover
+
+starts servers and a worker process for each kind, and says of each outage how long the worker took from Redis' return
+to its next claim, and whether the job that ran meanwhile was reported once. See scripts/outages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from rq_core import App, current_job
+from rq_core.connections.client import Client
+from rq_core.model.events import decode
+from tests.kit.blackhole import BlackHole
+from tests.kit.reaper import close_reaper
+from tests.kit.sentinels import QUORUM, SentinelGroup
+from tests.kit.servers import Engine, RedisServer, engines
+from tests.kit.wait import wait_until
+from tests.rigs.live.replay import percentile
+
+QUEUE: Final = "outages"
+WITNESS: Final = "RQ_CORE_OUTAGES_WITNESS"
+AGAIN_MAX: Final = 10.0
+"""Seconds from Redis' return within which the worker must claim again."""
+PATIENCE: Final = 60.0
+ROOT: Final = Path(__file__).parents[2]
+
+app = App()
+app.queue(QUEUE, lease=15)
+
+
+def _note(what: str) -> None:
+    with Path(os.environ[WITNESS]).open("a") as out:
+        out.write(f"{what} {current_job().id} {time.monotonic():.3f}\n")
+
+
+@app.task(queue=QUEUE)
+def probe() -> None:
+    """Shows that the worker claims."""
+    _note("probe")
+
+
+@app.task(queue=QUEUE)
+async def long(seconds: float) -> None:
+    """Ends while Redis is away, or just after."""
+    _note("begin")
+    await asyncio.sleep(seconds)
+    _note("end")
+
+
+@dataclass(frozen=True)
+class Outage:
+    """One outage and what came of it."""
+
+    kind: str
+    seconds: float
+    again_s: float
+    """From Redis' return to the next claim."""
+    claims: int
+    """Of the two jobs together; 2 unless a lease was lost."""
+    ends: int
+    """Of the two jobs; anything but 2 is a loss, or a lie."""
+
+
+class Stage:
+    """A server, a worker process that reaches it through a relay, and a producer that reaches it directly."""
+
+    def __init__(self, place: Path, engine: Engine) -> None:
+        self._place = place
+        self.witness = place / "witness"
+        self.log = place / "worker.log"
+        options = {"appendonly": "yes", "appendfsync": "always"}
+        self.server = RedisServer(engine, place, options)
+
+    @contextlib.contextmanager
+    def up(self, processes: int) -> Iterator[Client]:
+        with (
+            self._servers() as (worker_url, producer_url),
+            self._worker(worker_url, processes),
+            Client(producer_url) as client,
+        ):
+            yield client
+
+    @contextlib.contextmanager
+    def _servers(self) -> Iterator[tuple[str, str]]:
+        """Start the servers. The URLs for the worker and for the producer."""
+        self.server.start()
+        try:
+            with BlackHole(self.server.port) as self.relay:
+                yield self.relay.url, self.server.url
+        finally:
+            self.server.kill()
+
+    @contextlib.contextmanager
+    def _worker(self, url: str, processes: int) -> Iterator[None]:
+        command = [sys.executable, "-m", "rq_core.cli", "worker", "tests.rigs.outages:app"]
+        command += ["--queues", QUEUE, "--redis", url, "--processes", str(processes)]
+        with self.log.open("ab") as sink:
+            worker = subprocess.Popen(
+                [*command, "--grace", "1"],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                env={**os.environ, WITNESS: str(self.witness)},
+                cwd=ROOT,
+                start_new_session=True,
+            )
+        try:
+            yield
+        finally:
+            worker.send_signal(signal.SIGTERM)
+            try:
+                worker.wait(30)
+            except subprocess.TimeoutExpired:
+                os.killpg(worker.pid, signal.SIGKILL)
+                worker.wait()
+
+    def seen(self, what: str, job_id: str) -> float | None:
+        """When a job wrote this, on the monotonic clock."""
+        if not self.witness.exists():
+            return None
+        for line in self.witness.read_text().splitlines():
+            kind, job, at = line.split(" ")
+            if (kind, job) == (what, job_id):
+                return float(at)
+        return None
+
+    def perform(self, kind: str, seconds: float) -> None:
+        """Take Redis away for so long; returns when it is back."""
+        self._kinds[kind](seconds)
+
+    def recover(self) -> None:
+        """Make everything as it was before the outage."""
+
+    # The kinds of outages.
+
+    def restart(self, seconds: float) -> None:
+        """SIGKILL, and a new process that reads the append-only file."""
+        self.server.kill()
+        time.sleep(seconds)
+        self.server.start()
+
+    def freeze(self, seconds: float) -> None:
+        """SIGSTOP: connections stay, nothing answers."""
+        self.server.freeze()
+        time.sleep(seconds)
+        self.server.thaw()
+
+    def blackhole(self, seconds: float) -> None:
+        """Packets vanish; the connections of before never come back, and nobody says so."""
+        self.relay.swallow()
+        time.sleep(seconds)
+        self.relay.heal()
+
+    def reset(self, seconds: float) -> None:
+        """Every connection is ended by the server, again and again."""
+        self._repeat(["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"], seconds)
+
+    def flush(self, seconds: float) -> None:
+        """The server forgets its scripts, again and again."""
+        self._repeat(["SCRIPT", "FLUSH"], seconds)
+
+    def _repeat(self, command: Sequence[str], seconds: float) -> None:
+        until = time.monotonic() + seconds
+        with self.server.client() as client:
+            while time.monotonic() < until:
+                client.execute_command(*command)
+                time.sleep(0.005)
+
+    @property
+    def _kinds(self) -> dict[str, Callable[[float], None]]:
+        return {
+            "restart": self.restart,
+            "freeze": self.freeze,
+            "blackhole": self.blackhole,
+            "reset": self.reset,
+            "flush": self.flush,
+        }
+
+
+class SentinelStage(Stage):
+    """Two servers under three sentinels; worker and producer know the sentinels only."""
+
+    def __init__(self, place: Path, engine: Engine) -> None:
+        super().__init__(place, engine)
+        self._group = SentinelGroup(engine, place)
+        self._lost: RedisServer | None = None
+
+    @contextlib.contextmanager
+    def _servers(self) -> Iterator[tuple[str, str]]:
+        with self._group.up():
+            yield self._group.url, self._group.url
+
+    def perform(self, kind: str, seconds: float) -> None:
+        """SIGKILL to the primary; the replica is promoted. In an outage of more than two seconds the sentinels do not
+        agree for that long, so that nobody may promote it."""
+        assert kind == FAILOVER
+        # What was not replicated is lost with the primary, and no outage but a loss: scripts/chaos has those.
+        self._group.wait_replicated()
+        if seconds > SHORT_S:
+            self._group.need(len(self._group.sentinels) + 1)
+        self._lost = self._group.lose_primary()
+        if seconds > SHORT_S:
+            time.sleep(seconds)
+            self._group.need(QUORUM)
+        self._group.wait_promoted(self._lost)
+
+    def recover(self) -> None:
+        """The old primary comes back, and becomes the replica."""
+        if self._lost is not None:
+            self._lost.start()
+            self._lost = None
+            self._group.wait_whole()
+
+
+FAILOVER: Final = "failover"
+KINDS: Final = ("restart", "freeze", "blackhole", "reset", "flush")
+"""Those of one server."""
+SHORT_S: Final = 2.0
+"""Up to here lengths vary, and are at most this; longer ones are exact."""
+
+
+def outage(stage: Stage, client: Client, kind: str, seconds: float) -> Outage:
+    """Let Redis be away for so long while a job runs, and see what comes of it."""
+    job = long.job(seconds * 0.9)
+    client.enqueue([job])
+    wait_until(lambda: stage.seen("begin", job.id), "the job runs", timeout=PATIENCE)
+    stage.perform(kind, seconds)
+    back = time.monotonic()
+    asked = probe.job()
+    client.enqueue([asked])
+    at = wait_until(
+        lambda: stage.seen("probe", asked.id),
+        lambda: f"the worker claims after {kind}; its log: {stage.log.read_text()[-2_000:]}",
+        timeout=PATIENCE,
+    )
+    ids = {job.id, asked.id}
+    wait_until(
+        lambda: not any(client.job(each, [QUEUE]) for each in ids),
+        lambda: f"both are reported after {kind}; the log: {stage.log.read_text()[-2_000:]}",
+        timeout=PATIENCE,
+    )
+    claims, ends = _tally(client, ids)
+    stage.recover()
+    assert at is not None
+    return Outage(kind, round(seconds, 2), round(at - back, 2), claims, ends)
+
+
+def _tally(client: Client, ids: set[str]) -> tuple[int, int]:
+    """How often these jobs were claimed, and how often they ended in success."""
+    counts = {"claimed": 0, "succeeded": 0}
+    for entry_id, raw in client.read_outbox(QUEUE, "-", 10_000):
+        entry = decode(entry_id, raw)
+        if str(entry.event) in counts:
+            counts[str(entry.event)] += sum(each.job_id in ids for each in entry.jobs)
+    return counts["claimed"], counts["succeeded"]
+
+
+def run(
+    place: Path,
+    *,
+    kinds: Sequence[str] = KINDS,
+    times: int,
+    seconds: float,
+    seed: int = 0,
+    processes: int = 1,
+    engine: Engine | None = None,
+    on_outage: Callable[[Outage], None] = lambda _: None,
+) -> list[Outage]:
+    """So many outages of these kinds in turn."""
+    draw = random.Random(seed)
+    stage = (SentinelStage if FAILOVER in kinds else Stage)(place, engine or engines()[0])
+    found = []
+    with stage.up(processes) as client:
+        for kind in itertools.islice(itertools.cycle(kinds), times):
+            length = seconds if seconds > SHORT_S else draw.uniform(0.05, seconds)
+            found.append(outage(stage, client, kind, length))
+            on_outage(found[-1])
+    return found
+
+
+def problems(found: Sequence[Outage]) -> list[str]:
+    """What fell short."""
+    said = []
+    for n, each in enumerate(found):
+        what = f"outage {n} ({each.kind}, {each.seconds} s)"
+        if each.again_s > AGAIN_MAX:
+            said.append(f"{what}: claims again after {each.again_s} s")
+        if each.ends != 2:
+            said.append(f"{what}: {each.ends} successes of 2 jobs")
+        if each.claims != 2:
+            said.append(f"{what}: {each.claims} claims of 2 jobs")
+    return said
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What came of all outages of one kind."""
+
+    kind: str
+    attempted: int
+    again_p50_s: float
+    again_p99_s: float
+    again_max_s: float
+    lost: int
+    """Jobs that were acknowledged and did not end in success."""
+
+    def line(self) -> str:
+        times = (self.again_p50_s, self.again_p99_s, self.again_max_s)
+        shown = " ".join(f"{each:8.2f}" for each in times)
+        return f"{self.kind:10} {self.attempted:9} {shown} {self.lost:5}"
+
+
+HEAD: Final = f"{'outage':10} {'attempted':>9} {'p50 s':>8} {'p99 s':>8} {'max s':>8} {'lost':>5}"
+
+
+def summary(kind: str, found: Sequence[Outage]) -> Summary:
+    again = [each.again_s for each in found]
+    return Summary(
+        kind,
+        len(found),
+        percentile(again, 0.5),
+        percentile(again, 0.99),
+        max(again, default=0.0),
+        sum(2 - each.ends for each in found),
+    )
+
+
+def _in_a_process(words: Sequence[str]) -> dict[str, Any]:
+    """Run the outages of one kind in a process of their own, with servers of their own."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.rigs.outages", *words, "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    lines = ran.stdout.splitlines()
+    if not lines:
+        return {"each": [], "problems": [f"{words[1]} ended with {ran.returncode}, see above"]}
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("--times", type=int, default=20, help="of each kind")
+    parser.add_argument("--seconds", type=float, default=2.0, help="length; up to 2: at most")
+    parser.add_argument(
+        "--kind", action="append", choices=[*KINDS, FAILOVER], help="by default all"
+    )
+    parser.add_argument("--parallel", type=int, default=3, help="kinds at a time")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--json", action="store_true", dest="as_json")
+    given = parser.parse_args()
+    kinds = list(dict.fromkeys(given.kind or [*KINDS, FAILOVER]))
+
+    def say(each: Outage) -> None:
+        click.echo(each, err=True)
+
+    if len(kinds) == 1:
+        with tempfile.TemporaryDirectory(prefix="rq-core-outages-") as name:
+            found = run(
+                Path(name),
+                kinds=kinds,
+                times=given.times,
+                seconds=given.seconds,
+                seed=given.seed,
+                processes=given.processes,
+                on_outage=say,
+            )
+        close_reaper()
+        wrong = problems(found)
+    else:
+        words = ["--times", str(given.times), "--seconds", str(given.seconds)]
+        words += ["--seed", str(given.seed), "--processes", str(given.processes)]
+        with ThreadPoolExecutor(given.parallel) as pool:
+            said = list(pool.map(_in_a_process, [["--kind", kind, *words] for kind in kinds]))
+        found = [Outage(**each) for one in said for each in one["each"]]
+        wrong = [problem for one in said for problem in one["problems"]]
+    by_kind = [summary(kind, [each for each in found if each.kind == kind]) for kind in kinds]
+    click.echo("\n".join([HEAD, *(each.line() for each in by_kind)]), err=given.as_json)
+    for problem in wrong:
+        click.echo(f"FELL SHORT: {problem}", err=True)
+    if given.as_json:
+        document = {
+            "seed": given.seed,
+            "seconds": given.seconds,
+            "kinds": [asdict(each) for each in by_kind],
+            "problems": wrong,
+            "each": [asdict(each) for each in found],
+        }
+        click.echo(json.dumps(document))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,425 @@
+"""Who takes part: producers, workers with their heartbeats, a person who changes things, mirrors.
+
+They speak to the queue with the project's own code: its plans and clients, the settlements of a worker, the keeper of
+its leases, the mirror. What is made up is what users bring: what jobs there are, how long handlers take, how they end.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy.exc import OperationalError
+
+from rq_core import errors
+from rq_core.connections.client import Client
+from rq_core.connections.wire import Meanwhile
+from rq_core.model.job import Claim, NewJob, profile, read_spec
+from rq_core.model.machine import Priority
+from rq_core.model.scopes import full_rules, lane_name
+from rq_core.protocol.plan import Patience
+from rq_core.worker.heartbeat import BEAT_AGAIN, LeaseKeeper
+from rq_core.worker.settlement import Settlement, calls_of
+from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.turn import Outcome
+from sql_audit.store.database import Database
+from tests.kit.fleet import QUEUE
+from tests.rigs.simulator.strand import Request, Sleep, Step, Strand
+from tests.rigs.simulator.watch import Violated
+
+if TYPE_CHECKING:
+    from tests.rigs.simulator.simulation import Simulation
+
+FOREVER: Final = Patience(unsent=float("inf"), unknown=float("inf"))
+RATE: Final = "tenant@10s"
+ERROR: Final = '{"type":"ValueError","message":"no"}'
+
+
+class StepWire:
+    """A connection whose every round trip is a scheduling point."""
+
+    one_slot = False
+
+    def __init__(self, strand: Strand) -> None:
+        self._strand = strand
+
+    def exchange(self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None) -> list[Any]:
+        if meanwhile is not None:
+            meanwhile()
+        replies: list[Any] = self._strand.wait(Request([list(each) for each in commands]))
+        return replies
+
+    def block(self, command: Sequence[Any], seconds: float) -> Any:
+        raise NotImplementedError("actors look again instead of waiting in Redis")
+
+    def place(self, _key: str) -> object:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+class Actor:
+    """One process: it may die at any point, and is started again under another name."""
+
+    def __init__(self, simulation: Simulation, role: str) -> None:
+        self.simulation = simulation
+        self.role = role
+        self.random = random.Random(f"{simulation.seed} {role}")
+        self.boots = 0
+        self.strands: list[Strand] = []
+        self.begin()
+
+    @property
+    def name(self) -> str:
+        """Of this boot: unique, as ids.boot_id makes them."""
+        return f"{self.role}.{self.boots}"
+
+    @property
+    def now_ms(self) -> int:
+        return self.simulation.world.now_ms
+
+    @property
+    def healing(self) -> bool:
+        """Whether nothing new is to be begun."""
+        return self.simulation.healing
+
+    @property
+    def running(self) -> bool:
+        return any(not strand.done for strand in self.strands)
+
+    def begin(self) -> None:
+        self.boots += 1
+        self.strands = [Strand(name, body) for name, body in self.bodies().items()]
+
+    def crash(self) -> None:
+        for strand in self.strands:
+            strand.crash()
+
+    def bodies(self) -> dict[str, Callable[[Strand], None]]:
+        """What its threads do, by their names."""
+        raise NotImplementedError
+
+    def client(self, strand: Strand, patience: Patience, name: str | None = None) -> Client:
+        """A client whose round trips and pauses are points of the strand."""
+        world = self.simulation.world
+        operations = self.simulation.plant.operations(
+            url=world.url,
+            name=name or self.name,
+            patience=patience,
+            clock=world.seconds,
+            scripts=self.simulation.plant.scripts,
+        )
+        return Client(
+            world.url,
+            operations=operations,
+            wire=StepWire(strand),
+            sleep=lambda seconds: self.sleep(strand, round(seconds * 1000)),
+        )
+
+    def sleep(self, strand: Strand, ms: int) -> None:
+        strand.wait(Sleep(self.now_ms + max(ms, 1)))
+
+
+# --- Producers ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Told:
+    """What producers wrote down."""
+
+    attempted: dict[str, str] = field(default_factory=dict)
+    """Who enqueued it, by id."""
+    accepted: dict[str, int] = field(default_factory=dict)
+    """When that was acknowledged, by id."""
+    refused: set[str] = field(default_factory=set)
+    """Of which they were told that they are not in the queue."""
+
+
+class Producer(Actor):
+    """Enqueues jobs of all kinds, now and then one that is there, and cancels some."""
+
+    def bodies(self) -> dict[str, Callable[[Strand], None]]:
+        return {self.role: self.work}
+
+    def work(self, strand: Strand) -> None:
+        client = self.client(strand, Patience(unsent=0.4, unknown=1.5))
+        mine: list[str] = []
+        while not self.healing:
+            try:
+                if mine and self.random.random() < 0.15:
+                    client.cancel(QUEUE, self.random.sample(mine, 1))
+                else:
+                    self.enqueue(client, mine)
+            except (errors.ServerUnavailable, errors.OutcomeUnknown):
+                pass
+            self.sleep(strand, self.random.choice((1, 20, 100, 400)))
+
+    def enqueue(self, client: Client, mine: list[str]) -> None:
+        told = self.simulation.told
+        count = self.random.choice((1, 1, 1, 2, 5))
+        jobs = [self.simulation.new_job(self.random) for _ in range(count)]
+        if mine and not self.simulation.lost and self.random.random() < 0.2:
+            # Its own job once more, as somebody does who was told nothing.
+            jobs[0] = jobs[0]._replace(id=self.random.choice(mine))
+        fresh = {job.id for job in jobs} - set(told.attempted)
+        told.attempted |= dict.fromkeys(fresh, self.name)
+        told.refused -= {job.id for job in jobs}
+        mine += fresh
+        mine.sort()
+        try:
+            accepted = client.enqueue(jobs)
+        except errors.ServerUnavailable:
+            told.refused |= fresh
+            raise
+        told.accepted |= dict.fromkeys(accepted.ids, self.now_ms)
+        told.refused |= {i for i, _ in (*accepted.discarded, *accepted.rejected)} & fresh
+
+
+def make_job(rng: random.Random, job_id: str) -> NewJob:
+    """A job with none to three scopes, perhaps delayed, perhaps with a rule for when they are full."""
+    task, tenant = rng.choice(("a", "a", "b")), rng.choice(("x", "x", "y"))
+    priority = rng.choice((*(["normal"] * 4), "critical", "high", "low"))
+    made = profile(task, Priority(priority), rng.choice((1, 3, 3)), rng.choice((1, 2, 3)))
+    possible = [f"task={task}", f"tenant={tenant}", "host=h", f"{RATE}={tenant}"]
+    scopes = sorted(rng.sample(possible, rng.choice((0, 0, 1, 2, 3))))
+    lane = lane_name(made.rank, scopes)
+    delay = rng.choice((0, 0, 0, 0, 150, 2_000))
+    rules = ""
+    if lane and not delay and rng.random() < 0.15:
+        rules = full_rules([(rng.choice(("discard", "reject")), rng.choice(scopes))])
+    thread = "true" if rng.random() < 0.4 else "false"
+    return NewJob(job_id, QUEUE, made, f'{{"thread":{thread}}}', delay, lane, rules)
+
+
+# --- Workers ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Run:
+    """One handler at work."""
+
+    claim: Claim
+    ends_ms: int
+    verdict: str
+    lost: bool = False
+    cancelled: bool = False
+
+    @property
+    def thread(self) -> bool:
+        """Whether nobody can stop it: it presents its outcome though its lease is lost."""
+        return '"thread":true' in read_spec(self.claim.spec).args_json
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a handler wrote down."""
+
+    kind: str
+    """began or ended."""
+    job_id: str
+    fence: str
+    worker: str
+
+
+VERDICTS: Final = (
+    *(["complete"] * 12), "retry", "retry", "final", "shutdown", "unknown_task", "suspect",
+)  # fmt: skip
+
+
+HANDLERS_MS: Final = (5, 50, 200, 800, 2_000)
+
+
+class Worker(Actor):
+    """Settles and claims in one round trip per turn, as a worker does; the keeper extends from a thread of its own."""
+
+    CONCURRENCY = 3
+
+    def bodies(self) -> dict[str, Callable[[Strand], None]]:
+        self.held: dict[str, Run] = {}
+        """By fence and id."""
+        self.keeper: LeaseKeeper | None = None
+        return {self.role: self.work, f"{self.role}.leases": self.keep}
+
+    # The heartbeat.
+
+    def keep(self, strand: Strand) -> None:
+        client = self.client(strand, Patience(unsent=1.0, unknown=1.0), f"{self.name}.leases")
+        self.keeper = LeaseKeeper(
+            client,
+            self.name,
+            on_lost=lambda _queue, job, fence: self.note(job, fence, "lost"),
+            on_cancelling=lambda _queue, job, fence: self.note(job, fence, "cancelled"),
+            clock=self.simulation.world.seconds,
+        )
+        self.keeper.interval = self.simulation.lease_ms / 3000
+        pause = self.keeper.interval
+        while True:
+            self.sleep(strand, round(pause * 1000))
+            pause = min(self.keeper.interval, BEAT_AGAIN)
+            try:
+                self.keeper.beat()
+                pause = self.keeper.interval
+            except errors.RqCoreError:
+                pass
+
+    def note(self, job: str, fence: str, what: str) -> None:
+        run = self.held.get(f"{fence} {job}")
+        if run is not None:
+            setattr(run, what, True)
+
+    # The turns.
+
+    def work(self, strand: Strand) -> None:
+        client = self.client(strand, FOREVER)
+        client.handshake(QUEUE)
+        while True:
+            self.turn(client)
+            looks = self.now_ms + (400 if self.healing else self.random.choice((10, 60, 250)))
+            ends = min((run.ends_ms for run in self.held.values()), default=looks)
+            strand.wait(Sleep(max(min(looks, ends), self.now_ms + 1)))
+
+    def turn(self, client: Client) -> None:
+        finished = self.finished()
+        calls = calls_of(client.operations, self.name, finished)
+        room = self.CONCURRENCY - len(self.held)
+        everything: list[Any] = [call for call, _ in calls]
+        everything.append(client.operations.claim_call(QUEUE, self.name, room))
+        results = client.carry_out(everything)
+        for (_, group), outcomes in zip(calls, results, strict=False):
+            if isinstance(outcomes, errors.RqCoreError):
+                raise Violated(f"{self.name} was told {outcomes!r}") from outcomes
+            for settlement in group:
+                self.settled(settlement, outcomes.get(settlement.claim.id))
+        if isinstance(results[-1], errors.RqCoreError):
+            raise Violated(f"{self.name} was told {results[-1]!r}") from results[-1]
+        for claim in results[-1].jobs:
+            self.start(claim)
+
+    def start(self, claim: Claim) -> None:
+        self.simulation.write(Line("began", claim.id, claim.fence, self.name))
+        lasts, verdict = 5, "complete"
+        if not self.healing:
+            lasts, verdict = self.random.choice(HANDLERS_MS), self.random.choice(VERDICTS)
+        key = f"{claim.fence} {claim.id}"
+        if key in self.held:
+            raise Violated(f"{self.name} was given {claim.id} twice by one claim")
+        self.held[key] = Run(claim, self.now_ms + lasts, verdict)
+        if self.keeper is not None:
+            self.keeper.hold(claim, None)
+
+    def finished(self) -> list[Settlement]:
+        """How the handlers ended that have ended by now. One whose lease is lost and that can be stopped tells
+        nothing."""
+        found = []
+        for key, run in list(self.held.items()):
+            if run.lost and not run.thread:
+                self.drop(key)
+            elif run.cancelled and not run.thread:
+                found.append(Settlement(run.claim, "final", 0, "cancelled", ERROR))
+            elif run.ends_ms <= self.now_ms:
+                found.append(self.settlement(run))
+        for settlement in found:
+            if settlement.verdict == "complete":
+                claim = settlement.claim
+                self.simulation.write(Line("ended", claim.id, claim.fence, self.name))
+        return found
+
+    def settlement(self, run: Run) -> Settlement:
+        match run.verdict:
+            case "complete":
+                return Settlement(run.claim, "complete")
+            case "retry" | "final":
+                delay = self.random.choice((0, 300, 1_500))
+                return Settlement(run.claim, run.verdict, delay, "given_up", ERROR)
+            case "suspect":
+                return Settlement(run.claim, "rollback", 500, "suspect")
+            case reason:
+                return Settlement(run.claim, "rollback", 0, reason)
+
+    def settled(self, settlement: Settlement, refused: str | None) -> None:
+        claim = settlement.claim
+        self.drop(f"{claim.fence} {claim.id}")
+        if settlement.verdict == "complete" and refused is None:
+            self.simulation.completed.append((claim.id, claim.fence))
+
+    def drop(self, key: str) -> None:
+        run = self.held.pop(key)
+        if self.keeper is not None:
+            self.keeper.drop(run.claim)
+
+
+# --- A person -----------------------------------------------------------------------------------
+
+CAPS: Final = ("0", "1", "1", "2", "3", "none")
+RATES: Final = ("5/10000ms/1", "20/10000ms/3", "0", "none")
+
+
+class Operator(Actor):
+    """Changes limits, pauses, requeues and prunes; in the end lets everything run."""
+
+    def bodies(self) -> dict[str, Callable[[Strand], None]]:
+        return {self.role: self.work}
+
+    def work(self, strand: Strand) -> None:
+        client = self.client(strand, FOREVER)
+        while not self.healing:
+            self.do_something(client)
+            self.sleep(strand, self.random.choice((20, 200, 800)))
+        client.configure(QUEUE, {"paused": 0})
+        for scope, entry in client.limits(QUEUE).items():
+            if entry.limit.most == 0 or entry.limit.window_ms is not None:
+                client.set_caps(QUEUE, [(scope, "none", -1)])
+
+    def do_something(self, client: Client) -> None:
+        some = sorted(self.simulation.told.attempted)
+        some = self.random.sample(some, min(len(some), 4))
+        match self.random.choice(("cap", "cap", "cap", "rate", "pause", "requeue", "prune")):
+            case "cap":
+                scope = self.random.choice(
+                    ("task=a", "task=b", "tenant", "tenant=x", "host", "queue")
+                )
+                client.set_caps(QUEUE, [(scope, self.random.choice(CAPS), -1)])
+            case "rate":
+                scope = self.random.choice((RATE, f"{RATE}=x"))
+                client.set_caps(QUEUE, [(scope, self.random.choice(RATES), -1)])
+            case "pause":
+                client.configure(QUEUE, {"paused": self.random.choice((0, 0, 1))})
+            case "requeue" if some:
+                client.requeue(QUEUE, some)
+            case "prune" if some:
+                client.prune(QUEUE, some[:1])
+
+
+# --- Mirrors ------------------------------------------------------------------------------------
+
+
+class MirrorProcess(Actor):
+    """The mirror as it is, which stands still after each of its steps; SQL may fail there."""
+
+    def bodies(self) -> dict[str, Callable[[Strand], None]]:
+        return {self.role: self.work}
+
+    def work(self, strand: Strand) -> None:
+        client = self.client(strand, Patience(unsent=0.5, unknown=0.5), f"{self.name}.audit")
+        database = Database(self.simulation.audit_url)
+
+        def on_step(step: str) -> None:
+            strand.wait(Step(step))
+
+        mirror = self.simulation.plant.mirror(
+            client, database, QUEUE, limits=BatchLimits(events=6), on_step=on_step
+        )
+        try:
+            while True:
+                try:
+                    outcome = mirror.turn().outcome
+                except (errors.RqCoreError, OperationalError):
+                    self.sleep(strand, 200)
+                    continue
+                if outcome in (Outcome.IDLE, Outcome.HELD):
+                    self.sleep(strand, 400 if self.healing else self.random.choice((20, 150)))
+        finally:
+            database.close()

@@ -1,0 +1,128 @@
+"""What a seed came to: what producers were told, what handlers wrote, Redis, and SQL, held against each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from rq_core.doctor import examine
+from rq_core.model.machine import Event
+from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.verify import Verdict, verify
+from sql_audit.store.database import Database
+from tests.kit import agreement, auditlog
+from tests.kit.fleet import QUEUE
+from tests.rigs.simulator.actors import MirrorProcess
+from tests.rigs.simulator.watch import Violated
+
+if TYPE_CHECKING:
+    from tests.rigs.simulator.simulation import Simulation
+
+ENDS = frozenset({Event.SUCCEEDED, Event.CANCELLED, Event.PRUNED, Event.REMOVED, Event.DISCARDED})
+
+
+def judge(simulation: Simulation) -> dict[str, int]:
+    """Raise Violated or AssertionError if anything does not hold. Returns what was counted."""
+    client = simulation.direct()
+    simulation.watch.add(simulation.world.exchange([], simulation.watch.last)[1])
+    simulation.watch.compare(client)
+    found = [finding.says for finding in examine(client.snapshot(QUEUE))]
+    if found:
+        raise Violated(f"the doctor finds: {found}")
+    _check_told(simulation)
+    _check_witness(simulation)
+    _check_audit(simulation)
+    return dict(Counter(str(entry.event) for entry in simulation.watch.entries))
+
+
+def _check_told(simulation: Simulation) -> None:
+    """I1: what was acknowledged is in the log, unless the server lost it; what was refused is not."""
+    watch, told = simulation.watch, simulation.told
+    logged = {
+        e.job_id for entry in watch.entries for e in entry.jobs if entry.event is Event.ENQUEUED
+    }
+    ever = logged | {
+        e.job_id for entry in watch.forgotten for e in entry.jobs if entry.event is Event.ENQUEUED
+    }
+    if stray := ever - set(told.attempted):
+        raise Violated(f"unexpected: nobody enqueued {sorted(stray)}")
+    if stray := ever & told.refused:
+        raise Violated(f"unexpected: {sorted(stray)} are in the log, and were refused")
+    if lost := set(told.accepted) - ever:
+        raise Violated(f"I1: {sorted(lost)} were acknowledged and never logged")
+    if (lost := set(told.accepted) - logged) and not simulation.lost:
+        raise Violated(f"I1: {sorted(lost)} were acknowledged, and are not in the log")
+    for job_id in sorted(set(told.accepted) & logged):
+        record = watch.records[job_id]
+        if record.state is not None and str(record.state) != "dead":
+            raise Violated(f"I11: {job_id} is {record.state} when all is worked off")
+
+
+def _check_witness(simulation: Simulation) -> None:
+    """I12: what handlers wrote and what workers were told, and the log."""
+    entries = [*simulation.watch.entries, *simulation.watch.forgotten]
+    claimed, succeeded = set(), set()
+    for entry in entries:
+        for event in entry.jobs:
+            if entry.event is Event.CLAIMED:
+                claimed.add((event.job_id, str(entry.id)))
+            elif entry.event is Event.SUCCEEDED:
+                succeeded.add((event.job_id, str(event.fields["fence"])))
+    began = {(line.job_id, line.fence) for line in simulation.lines if line.kind == "began"}
+    ended = {(line.job_id, line.fence) for line in simulation.lines if line.kind == "ended"}
+    if twice := [k for k, n in Counter(
+        (line.job_id, line.fence) for line in simulation.lines if line.kind == "began"
+    ).items() if n > 1]:  # fmt: skip
+        raise Violated(f"begun more than once in one claim: {twice}")
+    if stray := began - claimed:
+        raise Violated(f"I12: ran in claims that the log does not have: {sorted(stray)}")
+    if stray := succeeded - ended:
+        raise Violated(f"I12: succeeded by the log, and no handler ended: {sorted(stray)}")
+    if stray := set(simulation.completed) - succeeded:
+        raise Violated(
+            f"I12: workers were told of successes that the log does not have: {sorted(stray)}"
+        )
+
+
+def _check_audit(simulation: Simulation) -> None:
+    """I7: SQL has the log, its proofs hold, and what it cannot know it says."""
+    if not any(isinstance(actor, MirrorProcess) for actor in simulation.actors):
+        return
+    client, database = simulation.direct(), Database(simulation.audit_url)
+    try:
+        verdict = Verdict.UNKNOWN if simulation.lost else Verdict.HOLDS
+        auditlog.drain(Mirror(client, database, QUEUE))
+        if simulation.lost:
+            verdict = verify(database).queues[QUEUE].verdict
+        agreement.assert_agree(client, database, verdict)
+        if verdict is Verdict.VIOLATED:
+            raise Violated("audit verify: violated")
+        _compare_log(simulation, database)
+    finally:
+        database.close()
+
+
+def _compare_log(simulation: Simulation, database: Database) -> None:
+    """Every entry that Redis stands by is in SQL, from where its history was last told anew."""
+    rows = auditlog.events(database, QUEUE)
+    mirrored = {(row["epoch"], row["seq"]) for row in rows}
+    epoch = max(e for e, _ in mirrored)
+    missing = [
+        e.id
+        for e in simulation.watch.entries
+        if e.id.epoch == epoch and tuple(e.id) not in mirrored
+    ]
+    if missing:
+        raise Violated(f"I7: SQL lacks {missing}")
+
+
+def everything(simulation: Simulation) -> str:
+    """All that Redis and SQL have at the end, as text."""
+    snapshot: dict[str, Any] = simulation.direct().snapshot(QUEUE)
+    database = Database(simulation.audit_url)
+    try:
+        cursor = auditlog.rows(database, "SELECT * FROM mirror_cursor")
+        events = auditlog.events(database, QUEUE)
+    finally:
+        database.close()
+    return f"{snapshot} {cursor} {events}"

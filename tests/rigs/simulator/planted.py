@@ -1,0 +1,74 @@
+"""The bugs of tests/rigs/mutants/mutants.toml, planted in what a simulation drives: the simulator must find them."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+from unittest import mock
+
+from rq_core.protocol.operations import Operations
+from rq_core.scripts import assemble, functions
+from rq_core.scripts.assemble import Variant
+from sql_audit.mirror import turn as mirror_module
+from tests.rigs.mutants.planting import ROOT, Mutant, load
+from tests.rigs.simulator.simulation import Plant
+from tests.rigs.simulator.world import Scripts, includes
+
+MUTANTS: Final = {mutant.name: mutant for mutant in load()}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[Plant]:
+    """The plant with one of the bugs, for as long as the context lasts."""
+    mutant = MUTANTS[name]
+    if mutant.file.startswith("lua/"):
+        yield Plant(scripts=_scripts(mutant))
+    elif mutant.file == "rq_core/protocol/delivery.py":
+        carrier = _module(mutant).Carrier
+        methods = {k: v for k, v in vars(carrier).items() if callable(v)}
+        yield Plant(operations=type("Operations", (Operations,), methods))
+    elif mutant.file == "sql_audit/mirror/turn.py":
+        yield Plant(mirror=_module(mutant).Mirror)
+    else:
+        # What the mirror has imported of it, as a whole or by its names.
+        changed = _module(mutant)
+        module = mutant.file.rpartition("/")[2].removesuffix(".py")
+        theirs = {k for k, v in vars(mirror_module).items() if k in vars(changed)
+                  and getattr(v, "__module__", None) == changed.__name__}  # fmt: skip
+        patches = {k: getattr(changed, k) for k in theirs}
+        if hasattr(mirror_module, module):
+            patches[module] = changed
+        assert patches, f"the mirror takes nothing from {mutant.file}"
+        with mock.patch.multiple(mirror_module, **patches):
+            yield Plant()
+
+
+def _scripts(mutant: Mutant) -> Scripts:
+    """All scripts, of a copy of lua/ that has the bug."""
+    lua = Path("lua")
+    with tempfile.TemporaryDirectory() as directory:
+        copy = Path(directory) / lua
+        shutil.copytree(assemble.directory(), copy)
+        target = copy / Path(mutant.file).relative_to(lua)
+        target.write_text(mutant.apply(target.read_text(encoding="utf-8")), encoding="utf-8")
+        with mock.patch.object(assemble, "directory", return_value=copy):
+            variant = Variant(includes=includes())
+            made = {p.stem: functions.build(p.stem, variant) for p in copy.glob("*.lua")}
+    return made.__getitem__
+
+
+@cache
+def _module(mutant: Mutant) -> ModuleType:
+    """The module as the bug leaves it, beside the one that is imported."""
+    name = mutant.file.removesuffix(".py").replace("/", ".")
+    path = ROOT / mutant.file
+    module = ModuleType(name)
+    code = mutant.apply(path.read_text(encoding="utf-8"))
+    exec(compile(code, str(path), "exec"), vars(module))  # noqa: S102 - our own code, changed in one place
+    return module

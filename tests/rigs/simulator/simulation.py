@@ -1,0 +1,542 @@
+"""One seed: who goes next, what the network does, what breaks, and when. Everything is drawn from the seed.
+
+    simulation = Simulation(Stage(url, directory), seed=7)
+    simulation.run()          # raises Failed, which says how to repeat it
+
+A run has two parts. In the first, of a few hundred steps, anything may go wrong that the seed's profile has. In the
+second everything is whole again, nothing new comes, and all that is left must be worked off. Then `judge` compares.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import random
+import shutil
+import sqlite3
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+from sqlalchemy.exc import OperationalError
+
+from rq_core.connections.client import Client
+from rq_core.model.job import NewJob
+from rq_core.protocol.operations import Operations
+from rq_core.protocol.plan import Lost, Unsent
+from sql_audit.mirror.turn import Mirror
+from sql_audit.store import migrate
+from sql_audit.store.background import Beside
+from tests.kit.fleet import QUEUE
+from tests.kit.servers import Engine
+from tests.rigs.simulator import judge
+from tests.rigs.simulator.actors import (
+    CAPS,
+    RATE,
+    RATES,
+    Actor,
+    Line,
+    MirrorProcess,
+    Operator,
+    Producer,
+    Told,
+    Worker,
+    make_job,
+)
+from tests.rigs.simulator.policy import Policy, policy_of
+from tests.rigs.simulator.strand import Fate, Request, Sleep, Step, Strand
+from tests.rigs.simulator.watch import Violated, Watch
+from tests.rigs.simulator.world import (
+    START_MS,
+    Dump,
+    Scripts,
+    World,
+    simulated,
+    socket_url,
+    start_server,
+)
+
+DRAIN_STEPS_MAX: Final = 6_000
+"""Steps within which everything is worked off once nothing breaks any more."""
+COMPARE_EVERY: Final = 40
+"""Calls of scripts after which all indexes are compared with the log."""
+
+
+@dataclass(frozen=True)
+class Plant:
+    """The code that is driven. Tests plant bugs here."""
+
+    scripts: Scripts = simulated
+    operations: type[Operations] = Operations
+    mirror: Callable[..., Mirror] = Mirror
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where simulations run, one after the other: a server of their own, and a directory for the audit database."""
+
+    url: str
+    directory: Path
+
+    @property
+    def template(self) -> Path:
+        """An audit database without rows, and with a name that is always the same."""
+        path = self.directory / "template.db"
+        if not path.exists():
+            migrate.upgrade(str(path))
+            with contextlib.closing(sqlite3.connect(path)) as connection:
+                connection.execute("UPDATE audit_meta SET audit_id = 'simulated'")
+                connection.commit()
+                # All in one file, so that it can be copied.
+                connection.execute("PRAGMA journal_mode = DELETE")
+        return path
+
+
+@contextlib.contextmanager
+def staged(engine: Engine | None = None) -> Iterator[Stage]:
+    """A stage with a server of its own, for as long as the context lasts. In memory, if the machine lets it."""
+    memory = Path("/dev/shm")  # noqa: S108 - mkdtemp makes it private
+    base = memory if os.access(memory, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="rq-core-simulator-", dir=base) as name:
+        server = start_server(Path(name), engine)
+        try:
+            yield Stage(socket_url(server), Path(name))
+        finally:
+            server.kill()
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What may go wrong under a seed, and how often."""
+
+    name: str
+    network: float = 0.0
+    """The chance that a round trip is not fine."""
+    faults: tuple[str, ...] = ()
+    """What else may happen."""
+    many: int = 0
+    """How many of those."""
+
+
+PROFILES: Final = (
+    Profile("order"),
+    Profile("network", network=0.15),
+    Profile("crashes", faults=("crash", "pause", "sql"), many=8),
+    Profile("pauses", network=0.05, faults=("pause", "pause", "jump"), many=6),
+    Profile("failover", network=0.05, faults=("failover", "crash", "forget_scripts"), many=4),
+    Profile("loss", network=0.05, faults=("restart", "restart", "flush", "crash"), many=3),
+    Profile(
+        "everything",
+        network=0.1,
+        faults=("crash", "pause", "jump", "sql", "failover", "restart", "forget_scripts"),
+        many=8,
+    ),
+)
+LOSING: Final = frozenset({"restart", "flush"})
+
+
+class Failed(AssertionError):
+    """A seed that does not hold."""
+
+    def __init__(self, seed: int, step: int, why: str, trace: Sequence[str]) -> None:
+        super().__init__(f"seed {seed}, step {step}: {why}\nscripts/simulate --seed {seed} --trace")
+        self.seed = seed
+        self.step = step
+        self.why = why
+        self.trace = trace
+
+
+@dataclass
+class Late:
+    """Commands that their sender has given up, and that are still under way."""
+
+    name: str
+    commands: list[list[Any]]
+
+
+@dataclass
+class Result:
+    """What a seed came to."""
+
+    seed: int
+    profile: str
+    policy: str
+    steps: int
+    digest: str
+    """SHA-256 of every step, of the whole log and of what SQL has."""
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+Runnable = Strand | Late
+
+
+class Simulation:
+    """One seed on one stage."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        seed: int,
+        *,
+        plant: Plant | None = None,
+        on_step: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        self.seed = seed
+        self.plant = plant or Plant()
+        self.stage = stage
+        self.on_step = on_step
+        self.random = random.Random(f"{seed} schedule")
+        self.trace: list[str] = []
+        self.world = World(stage.url)
+        self.watch = Watch()
+        self.told = Told()
+        self.lines: list[Line] = []
+        """What the handlers wrote."""
+        self.completed: list[tuple[str, str]] = []
+        """(id, fence) of which a worker was told that it counts."""
+        self.healing = False
+        self.step = 0
+        self.lost: list[str] = []
+        """How the server lost what it had acknowledged."""
+        self.audit = stage.directory / "audit.db"
+        self._jobs = 0
+        self._late: list[Late] = []
+        self._paused: dict[str, int] = {}
+        self._dump: Dump = []
+        self._dumped = ("0-0", -1)
+        self._calls = 0
+        self._draw_setting()
+
+    def _draw_setting(self) -> None:
+        rng = random.Random(f"{self.seed} setting")
+        self.profile = PROFILES[self.seed % len(PROFILES)]
+        self.steps = rng.randrange(150, 400)
+        self.policy: Policy = policy_of(rng, self.steps)
+        self.pace = rng.choice(((0, 1, 2, 5), (0, 5, 20), (0, 10, 100), (1, 30, 300)))
+        """How long a step may take, in ms."""
+        self.lease_ms = rng.choice((600, 2_000, 2_000, 5_000))
+        self._caps = [
+            (scope, rng.choice(RATES if scope == RATE else CAPS))
+            for scope in ("task=a", "tenant", "tenant=x", "host", "queue", RATE)
+            if rng.random() < 0.5
+        ]
+        self._roles: list[tuple[type[Actor], str]] = [
+            *((Producer, f"producer-{n}") for n in range(rng.choice((1, 2, 3)))),
+            *((Worker, f"worker-{n}") for n in range(rng.choice((1, 2, 3)))),
+            *((MirrorProcess, f"mirror-{n}") for n in range(rng.choice((0, 1, 1, 2)))),
+            (Operator, "operator"),
+        ]
+        many = self.profile.many
+        at = sorted(rng.sample(range(20, self.steps), min(many, self.steps - 20)))
+        self._faults = {step: rng.choice(self.profile.faults) for step in at} if many else {}
+
+    @property
+    def audit_url(self) -> str:
+        return str(self.audit)
+
+    # What actors use.
+
+    def new_job(self, rng: random.Random) -> NewJob:
+        self._jobs += 1
+        return make_job(rng, f"j-{self._jobs}")
+
+    def write(self, line: Line) -> None:
+        self.lines.append(line)
+
+    def direct(self) -> Client:
+        """A client without points, for whoever looks from outside. Close it."""
+        operations = self.plant.operations(
+            url=self.world.url, name="outside", clock=self.world.seconds, scripts=self.plant.scripts
+        )
+        return Client(self.world.url, operations=operations, wire=self.world.wire)
+
+    # The run.
+
+    def run(self) -> Result:
+        """Raises Failed."""
+        self.actors: list[Actor] = []
+        # What goes on beside a strand would bring an order of its own: it is done on the strand, at once.
+        with mock.patch.object(Beside, "_begin", Beside._run):
+            return self._run_and_judge()
+
+    def _run_and_judge(self) -> Result:
+        try:
+            self._set_up()
+            self._break()
+            self._heal()
+            self._stop()
+            counts = judge.judge(self)
+            return self._result(counts)
+        except Exception as error:
+            words = str(error) if isinstance(error, AssertionError) else traceback.format_exc()
+            raise Failed(self.seed, self.step, words, self.trace) from error
+        finally:
+            self._stop()
+            self.world.close()
+
+    def _set_up(self) -> None:
+        for path in self.stage.directory.glob("audit.db*"):
+            path.unlink()
+        shutil.copyfile(self.stage.template, self.audit)
+        self.world.load_scripts(self.plant.scripts)
+        client = self.direct()
+        client.configure(QUEUE, {"lease_ms": self.lease_ms})
+        client.set_caps(QUEUE, [(scope, limit, -1) for scope, limit in self._caps])
+        self.watch.add(self.world.exchange([])[1])
+        self.actors = [kind(self, role) for kind, role in self._roles]
+
+    def _break(self) -> None:
+        for step in range(self.steps):
+            self.step = step
+            if self.step % 25 == 0:
+                self._dump, self._dumped = self.world.dump(), (self.watch.last, self.step)
+            fault = self._faults.get(self.step)
+            if fault is not None:
+                getattr(self, f"_fault_{fault}")()
+            self._step()
+
+    def _heal(self) -> None:
+        """Nothing breaks any more, and nothing new comes: what is there must be worked off (I11)."""
+        self.healing = True
+        self._paused.clear()
+        for actor in self.actors:
+            self._restart(actor)
+        for _ in range(DRAIN_STEPS_MAX):
+            self.step += 1
+            self._step()
+            if self.step % 20 == 0 and self._drained():
+                return
+        raise Violated(f"I11: not worked off after {DRAIN_STEPS_MAX} steps: {self._left()}")
+
+    def _left(self) -> list[str]:
+        lines: Any = self.world.control.hgetall(f"rqc:{{{QUEUE}}}:state")
+        return sorted(
+            f"{i.decode()} {line.decode()}" for i, line in lines.items() if line[:5] != b"dead "
+        )
+
+    def _drained(self) -> bool:
+        waiting = any(not a.running for a in self.actors if not isinstance(a, Producer | Operator))
+        busy = any(a.running for a in self.actors if isinstance(a, Producer | Operator))
+        held = any(a.held for a in self.actors if isinstance(a, Worker))
+        return not (waiting or busy or held or self._late or self._left())
+
+    def _stop(self) -> None:
+        for actor in self.actors:
+            actor.crash()
+
+    # One step.
+
+    def _step(self) -> None:
+        self.world.now_ms += self.random.choice(self.pace)
+        ready = self._ready()
+        while not ready:
+            self.world.now_ms = max(self.world.now_ms + 1, self._next_ms())
+            ready = self._ready()
+        names = [each.name for each in ready]
+        self._run(ready[self.policy.choose(names, self.step, self.random)])
+
+    def _ready(self) -> list[Runnable]:
+        """Who could go on now."""
+        now = self.world.now_ms
+        found: list[Runnable] = [
+            strand
+            for actor in self.actors
+            if self._paused.get(actor.role, 0) <= now
+            for strand in actor.strands
+            if not strand.done
+            and (not isinstance(strand.point, Sleep) or strand.point.until_ms <= now)
+        ]
+        return found + self._late
+
+    def _next_ms(self) -> int:
+        """When somebody's sleep or pause ends."""
+        later = [
+            *self._paused.values(),
+            *(
+                strand.point.until_ms
+                for actor in self.actors
+                for strand in actor.strands
+                if not strand.done and isinstance(strand.point, Sleep)
+            ),
+        ]
+        coming = [at for at in later if at > self.world.now_ms]
+        if not coming:
+            raise Violated("nobody has anything to do, and nobody ever will")
+        return min(coming)
+
+    def _run(self, chosen: Runnable) -> None:
+        if isinstance(chosen, Late):
+            self._carry_out(chosen.name, self._next_commands(chosen.commands, 0))
+            del chosen.commands[: self._taken]
+            if not chosen.commands:
+                self._late.remove(chosen)
+            return
+        point = chosen.point
+        if isinstance(point, Request):
+            self._go_on(chosen, point)
+        else:
+            if isinstance(point, Step):
+                self._note(chosen.name, point.name)
+            chosen.resume()
+
+    def _go_on(self, strand: Strand, request: Request) -> None:
+        """The next command of a round trip, or what the network makes of all of it."""
+        if request.fate is None:
+            request.fate = self._draw_fate(len(request.commands))
+        fate, count = request.fate, len(request.commands)
+        if fate.kind in ("unsent", "request", "late"):
+            self._note(strand.name, f"{fate.kind}: {_words(request.commands)}")
+            if fate.kind == "late":
+                self._late.append(Late(f"{strand.name} late", request.commands))
+            strand.resume([_missing(fate.kind)] * count)
+            return
+        done = len(request.replies)
+        request.replies += self._carry_out(
+            strand.name, self._next_commands(request.commands, done), fate.kind
+        )
+        if len(request.replies) < count:
+            return
+        keep = count if fate.kind == "fine" else fate.keep
+        strand.resume([*request.replies[:keep], *([_missing("reply")] * (count - keep))])
+
+    def _next_commands(self, commands: Sequence[list[Any]], done: int) -> Sequence[list[Any]]:
+        """One command, or a whole transaction: between two commands of a pipeline others may come."""
+        self._taken = 1
+        if commands[done][0] == "MULTI":
+            ends = [at for at, each in enumerate(commands) if at > done and each[0] == "EXEC"]
+            self._taken = ends[0] - done + 1
+        return commands[done : done + self._taken]
+
+    def _carry_out(self, who: str, commands: Sequence[list[Any]], fate: str = "fine") -> list[Any]:
+        replies, found = self.world.exchange(commands, self.watch.last)
+        said = "" if fate == "fine" else f" ({fate} lost)"
+        self._note(who, f"{_words(commands)} -> {_shown(commands, replies)}{said}")
+        self.watch.add(found)
+        if commands[0][0] == "FCALL":
+            self._calls += 1
+            if self._calls % COMPARE_EVERY == 0:
+                self.watch.compare(self.direct())
+        return replies
+
+    def _draw_fate(self, count: int) -> Fate:
+        if self.healing or self.random.random() >= self.profile.network:
+            return Fate("fine")
+        kind = self.random.choice(("unsent", "request", "reply", "reply", "late"))
+        return Fate(kind, self.random.randrange(count) if kind == "reply" else 0)
+
+    def _note(self, who: str, what: str) -> None:
+        line = f"{self.step:4} {self.world.now_ms - START_MS:7} {who:16} {what}"
+        self.trace.append(line)
+        self.on_step(line)
+
+    # What breaks.
+
+    def _fault_crash(self) -> None:
+        alive = [actor for actor in self.actors if actor.running]
+        gone = [actor for actor in self.actors if not actor.running]
+        if gone and self.random.random() < 0.4:
+            self._restart(self.random.choice(gone))
+            return
+        actor = self.random.choice(alive)
+        for strand in actor.strands:
+            # What it had sent may still arrive.
+            point = strand.point
+            if isinstance(point, Request) and not strand.done and self.random.random() < 0.5:
+                left = point.commands[len(point.replies) :]
+                if left:
+                    self._late.append(Late(f"{strand.name} late", left))
+        actor.crash()
+        self._note(actor.name, "CRASH")
+        if self.random.random() < 0.6:
+            self._restart(actor)
+
+    def _restart(self, actor: Actor) -> None:
+        if not actor.running and not (self.healing and isinstance(actor, Producer)):
+            actor.begin()
+            self._note(actor.name, "BOOT")
+
+    def _fault_pause(self) -> None:
+        actor = self.random.choice([a for a in self.actors if not isinstance(a, Operator)])
+        ms = self.random.choice((100, self.lease_ms // 2, self.lease_ms * 2, self.lease_ms * 3))
+        self._paused[actor.role] = self.world.now_ms + ms
+        self._note(actor.name, f"PAUSE {ms} ms")
+
+    def _fault_jump(self) -> None:
+        ms = self.random.choice((self.lease_ms // 2, self.lease_ms, self.lease_ms * 3))
+        self.world.now_ms += ms
+        self._note("everybody", f"JUMP {ms} ms")
+
+    def _fault_sql(self) -> None:
+        """SQL fails under a mirror, which lives on."""
+        for actor in self.actors:
+            if not isinstance(actor, MirrorProcess) or not actor.running:
+                continue
+            (strand,) = actor.strands
+            if isinstance(strand.point, Step) and strand.point.name not in ("committed", "start"):
+                self._note(actor.name, f"SQL FAILS {strand.point.name}")
+                strand.resume(error=OperationalError("", {}, Exception("made up")))
+                return
+
+    def _fault_failover(self) -> None:
+        self.world.become_another(self.random)
+        self._note("server", f"FAILOVER, clock {self.world.skew_ms} ms")
+
+    def _fault_restart(self) -> None:
+        last, step = self._dumped
+        self._forget(last, f"restarted with what it knew in step {step}")
+        self.world.come_back(self.random, self._dump)
+        self._note("server", f"RESTART of step {step}, clock {self.world.skew_ms} ms")
+
+    def _fault_flush(self) -> None:
+        self._forget("0-0", "flushed")
+        self.world.come_back(self.random, [])
+        self._note("server", "FLUSH")
+
+    def _forget(self, last: str, how: str) -> None:
+        if self.watch.last != last:
+            self.lost.append(how)
+        self.watch.forget_after(last)
+
+    def _fault_forget_scripts(self) -> None:
+        self.world.forget_scripts()
+        self._note("server", "FUNCTION FLUSH")
+
+    # What it came to.
+
+    def _result(self, counts: dict[str, int]) -> Result:
+        digest = hashlib.sha256()
+        for line in (*self.trace, *map(str, self.watch.log), *map(str, self.lines)):
+            digest.update(line.encode())
+        for key, value in sorted(counts.items()):
+            digest.update(f"{key}={value}".encode())
+        digest.update(judge.everything(self).encode())
+        return Result(
+            self.seed, self.profile.name, self.policy.name, self.step, digest.hexdigest(), counts
+        )
+
+
+def _missing(kind: str) -> Exception:
+    return Unsent("no connection") if kind == "unsent" else Lost(f"{kind} lost")
+
+
+def _words(commands: Sequence[list[Any]]) -> str:
+    """What is asked for, without what differs between two versions of a script."""
+    return " ; ".join(_one(command) for command in commands)[:400]
+
+
+def _one(command: list[Any]) -> str:
+    if command[0] in ("FCALL", "EVALSHA"):
+        name = str(command[1]).removeprefix("rqc_").rpartition("_")[0] or "script"
+        return " ".join([name, *map(str, command[3 + int(command[2]) :])])
+    if command[0] in ("FUNCTION", "SCRIPT"):
+        return " ".join(map(str, command[:2]))
+    return " ".join(map(str, command))
+
+
+def _shown(commands: Sequence[list[Any]], replies: Sequence[Any]) -> str:
+    return "…" if commands[0][0] in ("INFO", "FUNCTION", "SCRIPT") else str(list(replies))[1:300]

@@ -1,0 +1,94 @@
+"""Sees every entry of the log in the moment in which it is written, and what must be true after each step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rq_core.connections.client import Client
+from rq_core.model.events import Entry, JobRecord, OutboxId, decode, fold
+from rq_core.model.machine import Event
+from tests.kit.consistency import problems
+from tests.kit.fleet import QUEUE
+from tests.kit.proof import Proof
+
+RawEntry = tuple[str, dict[str, str]]
+
+
+class Violated(AssertionError):
+    """Something that is promised does not hold."""
+
+
+class Watch:
+    """The log of the queue as Redis knows it: what it forgets is taken out again, and remembered as forgotten."""
+
+    def __init__(self) -> None:
+        self.log: list[RawEntry] = []
+        self.entries: list[Entry] = []
+        self.records: dict[str, JobRecord] = {}
+        self.forgotten: list[Entry] = []
+        """What Redis knew and knows no more."""
+        self._proof = Proof()
+
+    @property
+    def last(self) -> str:
+        """The id of the last entry."""
+        return self.log[-1][0] if self.log else "0-0"
+
+    def add(self, found: list[Any]) -> list[Entry]:
+        """Entries that were just written, as XRANGE gives them. Raises Violated."""
+        added = []
+        for entry_id, flat in found:
+            raw = dict(zip(flat[::2], flat[1::2], strict=True))
+            entry = decode(entry_id, raw)
+            self._check_number(entry)
+            self._apply(entry, check=True)
+            self.log.append((entry_id, raw))
+            self.entries.append(entry)
+            added.append(entry)
+        return added
+
+    def _check_number(self, entry: Entry) -> None:
+        """I5."""
+        begins = entry.event is Event.EPOCH_STARTED
+        if not self.entries:
+            fits = begins and entry.id.seq == 0
+        else:
+            epoch, seq = self.entries[-1].id
+            goes_on = entry.id == (epoch, seq + 1) and not begins
+            fits = goes_on or (begins and entry.id.epoch > epoch and entry.id.seq == 0)
+        if not fits:
+            raise Violated(f"I5: {entry.id} {entry.event} follows {self.last}")
+
+    def _apply(self, entry: Entry, *, check: bool) -> None:
+        """I2, I4, I6, I9 by folding; I3 by the caps that each claim names."""
+        for event in entry.jobs:
+            record, problem = fold(self.records.get(event.job_id), entry, event)
+            self.records[event.job_id] = record
+            if check and problem is not None:
+                raise Violated(f"{entry.id} job {event.job_id}: {problem}")
+        unjustified = self._proof.add(entry)
+        if check and unjustified:
+            raise Violated(f"I3: {'; '.join(unjustified)}")
+
+    def forget_after(self, last: str) -> None:
+        """Redis has no more than what it had when ``last`` was the last entry."""
+        keep = next((n + 1 for n, (at, _) in enumerate(self.log) if at == last), 0)
+        self.forgotten += self.entries[keep:]
+        del self.log[keep:], self.entries[keep:]
+        self.records, self._proof = {}, Proof()
+        for entry in self.entries:
+            self._apply(entry, check=False)
+
+    def compare(self, client: Client) -> None:
+        """The state lines, all indexes and the whole log agree (I4, I5, I8, I10). Raises Violated."""
+        snapshot = client.snapshot(QUEUE)
+        if not snapshot["meta"]:
+            return  # It has forgotten everything, and nobody has met it yet.
+        found = problems({**snapshot, "outbox": self.log})
+        if found:
+            raise Violated("; ".join(found))
+
+    def known(self, fence: str) -> bool:
+        """Whether the log has the claim of this fence."""
+        wanted = OutboxId.parse(fence)
+        return any(entry.id == wanted for entry in self.entries)

@@ -1,0 +1,147 @@
+"""The server of a simulation: a real one, whose time and whose name for its history are the simulation's own.
+
+Scripts read both from keys outside every queue, so that nothing of a seed depends on the machine. What happens to a
+server's memory happens at once: it forgets everything, comes back with an old snapshot, or is another one.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import redis
+
+from rq_core.connections.wire import PoolWire
+from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
+from rq_core.scripts import assemble, functions
+from rq_core.scripts.assemble import Script, Variant
+from tests.kit.clock import CLOCK, CLOCK_KEY
+from tests.kit.fleet import QUEUE
+from tests.kit.servers import Engine, RedisServer, engines
+
+START_MS: Final = 1_800_000_000_000
+REPLID_KEY: Final = "test:replid"
+OUTBOX: Final = queue_keys(QUEUE)("outbox")
+
+_REPLID = re.compile(
+    r"(?<=local function server_replid\(\)\n).*?(?=^end$)", re.DOTALL | re.MULTILINE
+)
+
+
+def includes() -> dict[str, str]:
+    """The includes in whose place a simulation has others."""
+    shipped = (assemble.directory() / "include" / "epoch.lua").read_text(encoding="utf-8")
+    epoch, found = _REPLID.subn(f"  return redis.call('GET', '{REPLID_KEY}')\n", shipped)
+    assert found == 1, (
+        "include/epoch.lua has another shape: say how its server_replid() is replaced"
+    )
+    return {"clock": CLOCK, "epoch": epoch}
+
+
+Scripts = Callable[[str], Script]
+
+
+@cache
+def simulated(name: str) -> Script:
+    """The script on the simulation's clock and replication id. Goes where Operations takes ``scripts``."""
+    return functions.build(name, Variant(includes=includes()))
+
+
+OPTIONS: Final = {
+    # Small hashes and sets are read in the order in which they were written, and not in that of their hashes, which
+    # begin with a number that each server draws for itself.
+    "hash-max-listpack-entries": "10000",
+    "hash-max-listpack-value": "1000000",
+    "set-max-listpack-entries": "10000",
+    "zset-max-listpack-entries": "10000",
+}
+
+
+def start_server(where: Path, engine: Engine | None = None) -> RedisServer:
+    """A server for simulations, in memory, reached through a socket in ``where``."""
+    options = {**OPTIONS, "unixsocket": str(where / "s")}
+    return RedisServer(engine or engines()[0], where, options).start()
+
+
+def socket_url(server: RedisServer) -> str:
+    return f"unix://{server.options['unixsocket']}?db=0"
+
+
+Dump = list[tuple[bytes, bytes]]
+
+
+class World:
+    """One server, emptied, at the beginning of time."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.now_ms = START_MS
+        """The moment of the simulation, which only grows. The server's clock is ``skew_ms`` off."""
+        self.skew_ms = 0
+        self.replid = "a" * 40
+        self.wire = PoolWire(url)
+        self.control: Any = redis.Redis.from_url(url)
+        self._told_ms = 0
+        self.control.flushall()
+        self._tell()
+
+    def close(self) -> None:
+        self.wire.close()
+        self.control.close()
+
+    def seconds(self) -> float:
+        """What a monotonic clock of a client's machine says."""
+        return self.now_ms / 1000
+
+    def exchange(
+        self, commands: Sequence[Sequence[Any]], last: str = "0-0"
+    ) -> tuple[list[Any], list[Any]]:
+        """Carry out commands, one right after the other. Returns the replies, and the outbox entries after ``last``."""
+        head: list[Sequence[Any]] = []
+        if self._told_ms != self.now_ms + self.skew_ms:
+            self._told_ms = self.now_ms + self.skew_ms
+            head.append(["SET", CLOCK_KEY, self._told_ms])
+        tail = ["XRANGE", OUTBOX, f"({last}", "+"]
+        replies = self.wire.exchange([*head, *commands, tail])
+        return replies[len(head) : -1], replies[-1]
+
+    def _tell(self) -> None:
+        self._told_ms = self.now_ms + self.skew_ms
+        self.control.mset({CLOCK_KEY: self._told_ms, REPLID_KEY: self.replid})
+
+    def load_scripts(self, by_name: Scripts) -> None:
+        """Let it know all scripts, whatever the simulation before this one left."""
+        made = [by_name(path.stem) for path in sorted(assemble.directory().glob("*.lua"))]
+        listed = self.control.execute_command("FUNCTION", "LIST")
+        known = {word for library in listed for word in library}
+        if not {script.function.encode() for script in made} <= known:
+            for script in made:
+                self.control.execute_command(*script.loading)
+
+    # What happens to it.
+
+    def become_another(self, rng: random.Random) -> None:
+        """A replica is promoted. Its clock may be ahead or behind."""
+        self.replid = f"{rng.getrandbits(160):040x}"
+        self.skew_ms += rng.choice((0, 0, -4_000, 700))
+        self._tell()
+
+    def dump(self) -> Dump:
+        """Everything that the queues have."""
+        keys = self.control.keys(f"{DEFAULT_PREFIX}:*")
+        return [(key, self.control.dump(key)) for key in sorted(keys)]
+
+    def come_back(self, rng: random.Random, dump: Dump) -> None:
+        """It was restarted, or a replica that lagged behind took over, with what it knew then."""
+        self.control.flushall()
+        for key, value in dump:
+            self.control.restore(key, 0, value)
+        self.become_another(rng)
+
+    def forget_scripts(self) -> None:
+        self.control.execute_command("FUNCTION", "FLUSH")
+        self.control.execute_command("SCRIPT", "FLUSH")
