@@ -1,4 +1,4 @@
-"""``scripts/bench`` works, with tiny numbers: every figure that it is read for is there. How fast, is not judged."""
+"""scripts/measure/bench in short: every measurement runs, and its report can be read. It says nothing about speed."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 def bench(tmp_path: Path, *words: str, seconds: float = 110) -> dict[str, Any]:
     path = tmp_path / "figures.json"
-    command = [str(ROOT / "scripts" / "bench"), "--tiny", "--json", str(path), *words]
+    command = [str(ROOT / "scripts" / "measure" / "bench"), "--tiny", "--json", str(path), *words]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=seconds, check=False, cwd=ROOT
     )
@@ -67,7 +67,7 @@ def figures() -> dict[str, Any]:
 
 def run_in_bench(code: str, figures: dict[str, Any]) -> Any:
     """What the benchmark's modules, which are no package, make of figures."""
-    path = str(ROOT / "scripts" / "benchmarks")
+    path = str(ROOT / "scripts" / "measure" / "benchmarks")
     source = f"import json, sys; sys.path.insert(0, {path!r}); d = json.load(sys.stdin); {code}"
     done = subprocess.run(
         [sys.executable, "-c", source],

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 MINUTES = "RQ_CORE_MODEL_MINUTES"
-"""Set by scripts/model: how long each machine runs, in batches of new examples."""
+"""Set by scripts/prove/model: how long each machine runs, in batches of new examples."""
 BATCH = 200
 
 

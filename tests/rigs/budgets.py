@@ -2,7 +2,7 @@
 
     budgets.check("redis_calls", "claim.100", calls)
 
-`scripts/budgets` sets each to what is counted now, so that what was gained stays.
+`scripts/measure/budgets` sets each to what is counted now, so that what was gained stays.
 """
 
 import json
@@ -16,7 +16,7 @@ from pathlib import Path
 
 TABLE = Path(__file__).parents[1] / "budgets" / "budgets.toml"
 COUNTED = "RQ_CORE_BUDGETS_COUNTED"
-"""Names a file to which every count is added, for `scripts/budgets`."""
+"""Names a file to which every count is added, for `scripts/measure/budgets`."""
 
 _ROW = re.compile(r'^"(?P<name>[^"]+)" = (?P<number>[\d.]+)$')
 _SECTION = re.compile(r"^\[(?P<name>\w+)\]$")

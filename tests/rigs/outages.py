@@ -3,7 +3,7 @@
     python -m tests.rigs.outages --times 100 --seconds 2 --kind restart --kind failover
 
 starts servers and a worker process for each kind, and says of each outage how long the worker took from Redis' return
-to its next claim, and whether the job that ran meanwhile was reported once. See scripts/outages.
+to its next claim, and whether the job that ran meanwhile was reported once. See scripts/prove/outages.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class SentinelStage(Stage):
         """SIGKILL to the primary; the replica is promoted. In an outage of more than two seconds the sentinels do not
         agree for that long, so that nobody may promote it."""
         assert kind == FAILOVER
-        # What was not replicated is lost with the primary, and no outage but a loss: scripts/chaos has those.
+        # What was not replicated is lost with the primary, and no outage but a loss: scripts/prove/chaos has those.
         self._group.wait_replicated()
         if seconds > SHORT_S:
             self._group.need(len(self._group.sentinels) + 1)

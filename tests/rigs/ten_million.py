@@ -1,4 +1,4 @@
-"""A log of ten million events, and how long it takes to ask it something: see scripts/ten-million.
+"""A log of ten million events, and how long it takes to ask it something: see scripts/measure/ten-million.
 
 The log is simulated (tests/kit/long_log.py) and written by the mirror itself. Then every everyday query of
 sql_audit/README.md, one job's history, `why` and `at` are asked: how long each took, and by which plan. At last
@@ -293,7 +293,7 @@ def main() -> int:
                     }
     if options.doc:
         head = [
-            "<!-- Written by scripts/ten-million --doc. -->",
+            "<!-- Written by scripts/measure/ten-million --doc. -->",
             "",
             "# Everyday questions to a long log",
             "",

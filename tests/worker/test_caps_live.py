@@ -1,4 +1,4 @@
-"""Caps with real worker processes, in short; `scripts/caps-live` is the same at length."""
+"""Caps with real worker processes, in short; `scripts/prove/caps-live` is the same at length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m tests.rigs.chaos``: see scripts/chaos."""
+"""``python -m tests.rigs.chaos``: see scripts/prove/chaos."""
 
 from __future__ import annotations
 

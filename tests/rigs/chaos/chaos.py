@@ -1,4 +1,4 @@
-"""A chaos run: load, faults one at a time, healing, draining, and the verdict. See scripts/chaos and RELIABILITY.md."""
+"""A chaos run: load, faults one at a time, healing, draining, and the verdict. See scripts/prove/chaos."""
 
 from __future__ import annotations
 

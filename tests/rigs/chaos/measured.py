@@ -1,4 +1,4 @@
-"""Runs each kind of fault on its own, and writes what came of it into RELIABILITY.md. See scripts/reliability.
+"""Runs each kind of fault on its own, and writes what came of it into RELIABILITY.md. See scripts/prove/reliability.
 
 python -m tests.rigs.chaos.measured --minutes 0.5 --parallel 2
 """
@@ -19,8 +19,8 @@ from tests.rigs.chaos.nemesis import KINDS
 from tests.rigs.chaos.stage import ROOT
 
 FILE: Final = ROOT / "RELIABILITY.md"
-BEGIN: Final = "<!-- written by scripts/reliability -->"
-END: Final = "<!-- end of what scripts/reliability writes -->"
+BEGIN: Final = "<!-- written by scripts/prove/reliability -->"
+END: Final = "<!-- end of what scripts/prove/reliability writes -->"
 COLUMNS: Final = {
     "times": "faults",
     "attempted": "attempted",

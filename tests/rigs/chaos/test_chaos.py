@@ -1,4 +1,4 @@
-"""Everything is broken under load, and every job is accounted for: `scripts/chaos` in short."""
+"""Everything is broken under load, and every job is accounted for: `scripts/prove/chaos` in short."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m tests.rigs.live``: see scripts/caps-live."""
+"""``python -m tests.rigs.live``: see scripts/prove/caps-live."""
 
 from __future__ import annotations
 

@@ -238,12 +238,12 @@ def table(results: Sequence[Result], seconds: float) -> str:
     """MUTANTS.md."""
     caught = sum(each.verdict is Verdict.CAUGHT for each in results)
     lines = [
-        "<!-- Written by scripts/mutants, which saw what it says. Do not edit. -->",
+        "<!-- Written by scripts/prove/mutants, which saw what it says. Do not edit. -->",
         "# Mutants",
         "",
         "Bugs that were planted on purpose, each in a copy of the code, and the test that caught each: it",
         "passes on the unchanged copy, and fails on this one with the words that are quoted. The changes are",
-        "in `tests/rigs/mutants/mutants.toml`; `scripts/mutants NAME` repeats one. Those with a star run in",
+        "in `tests/rigs/mutants/mutants.toml`; `scripts/prove/mutants NAME` repeats one. Those with a star run in",
         "`scripts/test`, too.",
         "",
         f"{caught} of {len(results)} caught, in {seconds:.0f} s with the runs on unchanged code.",
@@ -263,7 +263,7 @@ def table(results: Sequence[Result], seconds: float) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__)
+    parser = argparse.ArgumentParser(prog="scripts/prove/mutants", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these")
     parser.add_argument("--list", action="store_true", help="say what there is, and run nothing")
     options = parser.parse_args(arguments)

@@ -39,7 +39,7 @@ def test_the_table_is_of_these_mutants() -> None:
         if line.startswith("| ") and "`" in line
     ]
 
-    assert rows == [mutant.name for mutant in MUTANTS], "run scripts/mutants"
+    assert rows == [mutant.name for mutant in MUTANTS], "run scripts/prove/mutants"
 
 
 @pytest.mark.timeout(300)

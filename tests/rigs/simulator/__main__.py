@@ -1,4 +1,4 @@
-"""``python -m tests.rigs.simulator``: see scripts/simulate."""
+"""``python -m tests.rigs.simulator``: see scripts/prove/simulate."""
 
 from __future__ import annotations
 

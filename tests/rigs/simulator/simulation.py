@@ -144,7 +144,9 @@ class Failed(AssertionError):
     """A seed that does not hold."""
 
     def __init__(self, seed: int, step: int, why: str, trace: Sequence[str]) -> None:
-        super().__init__(f"seed {seed}, step {step}: {why}\nscripts/simulate --seed {seed} --trace")
+        super().__init__(
+            f"seed {seed}, step {step}: {why}\nscripts/prove/simulate --seed {seed} --trace"
+        )
         self.seed = seed
         self.step = step
         self.why = why

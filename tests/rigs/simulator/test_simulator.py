@@ -94,4 +94,4 @@ def test_a_failure_says_how_to_repeat_it(stage: Stage) -> None:
     with planted("cap-off-by-one") as plant:
         failure = _first_failure(stage, plant, [CATCHING["cap-off-by-one"]])
 
-    assert f"scripts/simulate --seed {failure.seed} --trace" in str(failure)
+    assert f"scripts/prove/simulate --seed {failure.seed} --trace" in str(failure)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[3]))
 sys.path.insert(0, str(Path(__file__).parent / "contenders"))
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -194,7 +194,7 @@ def show(document: Mapping[str, Any]) -> None:
 
 
 def asked() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="scripts/measure/bench", description=__doc__)
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="within a minute, one repeat")
     size.add_argument("--tiny", action="store_true", help="seconds: whether it works, not how fast")

@@ -10,8 +10,8 @@ from typing import Any
 
 import targets
 
-ROOT = Path(__file__).parents[2]
-FIGURES = ROOT / "scripts" / "benchmarks" / "figures.json"
+ROOT = Path(__file__).parents[3]
+FIGURES = ROOT / "scripts" / "measure" / "benchmarks" / "figures.json"
 """Of the run that the documents speak of."""
 
 PEER_COLUMNS = {
@@ -77,7 +77,7 @@ def _facts(document: Mapping[str, Any]) -> str:
     # How often a start is measured is another number.
     repeats = statistics.mode(document["repeats"].values() or (0,))
     return (
-        f"{facts['when']}, commit {facts['commit']}, `scripts/bench` ({facts['sizes']}, {repeats} repeats): "
+        f"{facts['when']}, commit {facts['commit']}, `scripts/measure/bench` ({facts['sizes']}, {repeats} repeats): "
         f"{facts['redis']}, Python {facts['python']}, {facts['cores']} cores ({facts['processor']}), "
         f"load {facts['load_before']} before the run."
     )
