@@ -33,8 +33,7 @@ from rq_core.protocol.plan import (
     Unsent,
     says_full,
 )
-from rq_core.scripts import functions
-from rq_core.scripts.assemble import Script
+from rq_core.scripts.script import Script, function
 
 _PASSWORD: Final = re.compile(r"(?<=//)([^/@\s:]*:)[^/\s]+(?=@)|([?&]\w*password=)[^&\s]+")
 
@@ -103,7 +102,7 @@ class Carrier:
         name: str | None = None,
         patience: Patience | None = None,
         clock: Callable[[], float] = time.monotonic,
-        scripts: Callable[[str], Script] = functions.function,
+        scripts: Callable[[str], Script] = function,
     ) -> None:
         self.prefix = check_name("prefix", prefix)
         # For messages only, so without its password.

@@ -25,7 +25,7 @@ import redis
 
 from rq_core.model.keys import queue_keys
 from rq_core.model.scopes import lane_name
-from rq_core.scripts import functions
+from rq_core.scripts.script import function
 
 ROOT: Final = Path(__file__).parents[2]
 TABLE: Final = Path(__file__).with_suffix(".toml")
@@ -160,8 +160,8 @@ class Life:
         server("FUNCTION", "FLUSH", "SYNC")
         server("FUNCTION", "LOAD", _COLLECT)
         for name in ("handshake", *SCRIPTS):
-            server(*functions.function(name).loading)
-        server(*functions.function("handshake").command(_KEYS, by="c-1", floor=0))
+            server(*function(name).loading)
+        server(*function("handshake").command(_KEYS, by="c-1", floor=0))
         for name, value in caps.items():
             server("HSET", _KEYS("caps"), name, value)
         # A lease so long that the slowness under callgrind is no outage, and one gate that is open.
@@ -179,9 +179,7 @@ class Life:
     def _call(self, script: str, each: Sequence[tuple[Any, ...]] = (), **args: Any) -> list[bytes]:
         self._number += 1
         slot = f"c-4211-9f3a61c2d0be.{script}.1"
-        command = functions.function(script).command(
-            _KEYS, each, slot=slot, number=self._number, **args
-        )
+        command = function(script).command(_KEYS, each, slot=slot, number=self._number, **args)
         reply: list[bytes] = self._server(*command)
         assert reply[0] == b"ok", reply
         return reply
