@@ -7,12 +7,11 @@ claims as often as it likes. With the scripts as they are the job runs; without 
 
 from collections.abc import Callable, Iterator
 from functools import cache, partial
-from pathlib import Path
 
 import pytest
 
 from rq_core.scripts.header import Variant
-from rq_core.scripts.script import Script, build_function, directory
+from rq_core.scripts.script import Script, build_function, include
 from tests.kit.clock import CLOCK, timed
 from tests.kit.lanes import waiting_in_vain
 from tests.kit.seed import Seed
@@ -21,18 +20,18 @@ Change = tuple[str, str, str]
 """Of an include: its name, a text in it, and what stands there instead."""
 
 FREED: list[Change] = [
-    ("lanes", "      seen[name] = true\n      reevaluate(name)\n", ""),
+    ("lane_opening", "      seen[name] = true\n      reevaluate(name)\n", ""),
 ]
 CHANGED: list[Change] = [
     ("scopes", "  if scope.resumes then\n", "  scope.changed = true\n  if scope.resumes then\n"),
     (
-        "lanes",
+        "lane_opening",
         "  if (scope.rate or scope.stored) and not has_room(scope) then\n",
         "  if scope.changed then\n",
     ),
 ]
 MOVED_ON: list[Change] = [
-    ("lanes", "    if name ~= refused_by and name ~= own then\n", "    if false then\n"),
+    ("lane_opening", "    if name ~= refused_by and name ~= own then\n", "    if false then\n"),
 ]
 CASES = {"a": FREED, "b": CHANGED, "c": MOVED_ON}
 
@@ -41,10 +40,10 @@ CASES = {"a": FREED, "b": CHANGED, "c": MOVED_ON}
 def without(case: str) -> Callable[[str], Script]:
     """The scripts on the test's clock with one case taken out."""
     texts = {"clock": CLOCK}
-    for include, old, new in CASES[case]:
-        text = texts.get(include) or Path(directory(), "include", f"{include}.lua").read_text()
-        assert text.count(old) == 1, (include, old)
-        texts[include] = text.replace(old, new)
+    for name, old, new in CASES[case]:
+        text = texts.get(name) or include(name)
+        assert text.count(old) == 1, (name, old)
+        texts[name] = text.replace(old, new)
     return partial(build_function, variant=Variant(includes=texts))
 
 
