@@ -140,11 +140,11 @@ for i = 1, each_count do
       end
     else
       seq = seq + 1
-      local number = digits_of_next(seq)
-      lines[at + 1] = 'ready ' .. head .. ' seq=' .. number .. since
-      events[#events + 1] = '["' .. id .. '",' .. number .. ',null,' .. kind.detail .. digest .. ending
+      local place_text = digits_of_next(seq)
+      lines[at + 1] = 'ready ' .. head .. ' seq=' .. place_text .. since
+      events[#events + 1] = '["' .. id .. '",' .. place_text .. ',null,' .. kind.detail .. digest .. ending
       if lane ~= '' then
-        put(lane_of(lane), number, id)
+        put(lane_of(lane), place_text, id)
       else
         join_list(id, kind.priority)
       end

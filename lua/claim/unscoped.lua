@@ -42,9 +42,9 @@ end
 --- How the line of a job of this priority looks that was never claimed, the way nearly all do. What stands before its
 --- place in line goes into the line of its claim as it is.
 local function fresh_line(priority)
-  for name, number in pairs(PRIORITY_RANK) do
+  for name, at in pairs(PRIORITY_RANK) do
     local said = name == DEFAULT_PRIORITY and '' or ' priority=' .. name
-    FRESH[number] = '^ready (task=%S+' .. said .. ') seq=(%d+) since=%d+$'
+    FRESH[at] = '^ready (task=%S+' .. said .. ') seq=(%d+) since=%d+$'
   end
   return FRESH[priority]
 end

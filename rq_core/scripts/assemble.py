@@ -100,10 +100,13 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
     if missing := wanted - set(argument_names(header)):
         raise HeaderError(f"{name}.lua lacks arguments that its includes read: {missing}")
     shared = [word for word in argument_names(header) if word in wanted]
+    arguments = _bind_args(header, shared)
+    mentioned = words("\n".join((*blocks, arguments)))
     lines = [
         constants("\n".join((*blocks, script.code)), meta=_meta_of(header, includes)),
         f"local {', '.join((*declared, *shared))}",
-        _INTEGER,
+        _WHOLE_NUMBER if {"whole_number", "integer"} & mentioned else "",
+        _INTEGER if "integer" in mentioned else "",
         "local resets = {}",
         *blocks,
         "local function bind(KEYS)",
@@ -113,7 +116,7 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
         _key_check(header),
         "local function run(KEYS, ARGV)",
         "bind(KEYS)",
-        _bind_args(header, shared),
+        arguments,
         script.code,
         "end",
     ]
@@ -246,11 +249,11 @@ def _key_check(header: Header) -> str:
     return "\n".join(["local function check_keys()", *lines, "end"]) if lines else ""
 
 
-_INTEGER: Final = """local function whole_number(text)
+_WHOLE_NUMBER: Final = """local function whole_number(text)
   local value = tonumber(text)
   return value and value % 1 == 0 and value > -1e13 and value < 1e13 and value or nil
-end
-local function integer(text)
+end"""
+_INTEGER: Final = """local function integer(text)
   return text and text:match('^%-?%d+$') and whole_number(text) or nil
 end"""
 """Whole numbers only: no nan, inf or fraction, all of which Lua takes for numbers. An argument must be written in

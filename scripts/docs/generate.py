@@ -138,7 +138,6 @@ def _script_row(name: str) -> tuple[str, ...]:
 
 def lua_readme() -> str:
     """Return the text of ``lua/README.md``."""
-
     paths = assemble.include_paths(script.directory())
 
     def include_row(name: str) -> tuple[str, ...]:

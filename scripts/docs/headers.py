@@ -115,7 +115,7 @@ def _called(source: Source) -> Iterator[Source]:
 
 def forget() -> None:
     """Read the files anew from now on."""
-    for kept in (_includes, _script, _emits, _shared, includes):
+    for kept in (_includes, _script, _emits, shared, includes):
         kept.cache_clear()
 
 
@@ -158,14 +158,14 @@ def _of_names(source: Source) -> Iterator[str]:
         if name in source.defines:
             yield f"takes {name} from {include} and defines it, too"
     own = source.defines | lua_names.local_names(source.code)
-    for name in sorted((source.mentions & _shared().keys()) - taken.keys() - own):
-        yield f"uses {name} of {_shared()[name]} without taking it"
+    for name in sorted((source.mentions & shared().keys()) - taken.keys() - own):
+        yield f"uses {name} of {shared()[name]} without taking it"
     for name in sorted(lua_names.assigned(source.code) & taken.keys()):
         yield f"assigns {name}, which belongs to {taken[name]}"
 
 
 @cache
-def _shared() -> Mapping[str, str]:
+def shared() -> Mapping[str, str]:
     """The names that some file takes from an include, and whose they are."""
     every = (*_includes().values(), *(_script(name) for name in script.names()))
     return {n: include for s in every for include, names in s.header.uses.items() for n in names}

@@ -55,9 +55,9 @@ local function limit_shape(stored)
   if shape then
     return shape
   end
-  local limit = stored:match('^%S+')
-  local most, window_ms, burst = (limit or ''):match('^(%d+)/(%d+)ms/(%d+)$')
-  shape = {cap = tonumber(limit), said = tonumber(limit) and limit or 'null', is_set = limit ~= nil, rate = nil}
+  local text = stored:match('^%S+')
+  local most, window_ms, burst = (text or ''):match('^(%d+)/(%d+)ms/(%d+)$')
+  shape = {cap = tonumber(text), said = tonumber(text) and text or 'null', is_set = text ~= nil, rate = nil}
   if most and tonumber(most) == 0 then
     shape.cap = 0
   elseif most then
@@ -133,11 +133,11 @@ local function scope_of(name)
   elseif family ~= 'fair' then
     stored = not facts.caps_by_key and limits[family] or limit_of(name, family)
   end
-  local limit = stored and (LIMIT_SHAPES.known[stored] or limit_shape(stored)) or NO_LIMIT
-  local cap, rate = limit.cap, limit.rate
+  local shape = stored and (LIMIT_SHAPES.known[stored] or limit_shape(stored)) or NO_LIMIT
+  local cap, rate = shape.cap, shape.rate
   -- No more than 8 fields: a table that grows beyond that costs as much as three.
   scope = {
-    name = name, limit = limit, cap = cap, rate = rate, left = not cap and not rate and math.huge or nil,
+    name = name, limit = shape, cap = cap, rate = rate, left = not cap and not rate and math.huge or nil,
     most = cap or math.huge, stored = nil, leaving = counted_out[name] or 0,
   }
   known_scopes[name] = scope
@@ -178,8 +178,8 @@ local function count_places(scope, wanted)
 end
 
 --- Let the limit of a scope or a family be another one in this call, which is going to store it.
-local function assume_limit(name, limit)
-  limits[name] = limit
+local function assume_limit(name, value)
+  limits[name] = value
 end
 
 --- True if another job may take it now, and `more` others before it. A rate has room unless its resume is awaited.
@@ -206,16 +206,16 @@ local function acquire(scope, at)
   end
   -- Asked anew even if its resume is awaited: the limit may have changed since.
   -- After a change of the limit the time may lie further ahead than any that this limit gives.
-  local limit = scope.limit
-  local furthest = at * 1000 + limit.slack_us + limit.interval_us
+  local rate = scope.limit
+  local furthest = at * 1000 + rate.slack_us + rate.interval_us
   local begins = math.max(math.min(scope.arrival_us, furthest), at * 1000)
-  if begins - at * 1000 > limit.slack_us then
-    scope.resumes = math.ceil((begins - limit.slack_us) / 1000)
+  if begins - at * 1000 > rate.slack_us then
+    scope.resumes = math.ceil((begins - rate.slack_us) / 1000)
     scope.awaited = true
     return false
   end
   scope.before_us = scope.arrival_us
-  scope.arrival_us = begins + limit.interval_us
+  scope.arrival_us = begins + rate.interval_us
   return true
 end
 
@@ -295,9 +295,9 @@ local function limits_in_force(shape)
   local said = ''
   for i = 1, #shape do
     local name = shape[i]
-    local limit = known_scopes[name].limit
-    if not shape.counted or limit.rate or is_counted(name) then
-      said = said .. (said == '' and ',[["' or ',["') .. name .. '",' .. limit.said .. ']'
+    local in_force = known_scopes[name].limit
+    if not shape.counted or in_force.rate or is_counted(name) then
+      said = said .. (said == '' and ',[["' or ',["') .. name .. '",' .. in_force.said .. ']'
     end
   end
   return said

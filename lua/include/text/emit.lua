@@ -6,10 +6,10 @@ Later: backlog_jobs backlog_bytes
 Uses: meta(facts fact set_fact)
 ]]
 
-local function append(fields, count, size)
+local function append(fields, happened, size)
   local bound = {}
   if facts.audit == 'on' then
-    set_fact('backlog_jobs', fact('backlog_jobs') + count)
+    set_fact('backlog_jobs', fact('backlog_jobs') + happened)
     set_fact('backlog_bytes', fact('backlog_bytes') + size)
   else
     bound = {'MAXLEN', '~', OUTBOX_RING}
