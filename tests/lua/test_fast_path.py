@@ -1,11 +1,58 @@
-"""Runs: jobs that are taken one after the other, of one lane or of many, as far as nothing else comes before them."""
+"""The fast path of claims takes ordinary jobs as far as nothing else comes before them; without it claims do the same."""
 
 import random
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
+from rq_core.scripts.header import Variant
+from rq_core.scripts.script import Script, build_function
+from tests.kit.clock import CLOCK, timed
 from tests.kit.lanes import holders_of
 from tests.kit.seed import Seed
+from tests.kit.snapshots import Snapshot
+from tests.lua.test_functions import history
+
+NOTHING = """--[[ fast_path: nothing is taken in passing. ]]
+
+local function take_fast()
+end
+
+local function rejoin()
+end
+
+local function first_noted()
+end
+
+local function leave_fast()
+end
+"""
+SCRIPTS: dict[str, Callable[[str], Script]] = {
+    "with": timed,
+    "without": partial(
+        build_function, variant=Variant(includes={"clock": CLOCK, "fast_path": NOTHING})
+    ),
+}
+
+
+@pytest.fixture(params=list(SCRIPTS))
+def seed(redis_url: str, request: pytest.FixtureRequest) -> Iterator[Seed]:
+    with Seed(redis_url, scripts=SCRIPTS[request.param]) as made:
+        yield made
+
+
+@pytest.mark.parametrize("number", range(10, 14))
+def test_without_the_fast_path_claims_write_the_same_bytes(redis_url: str, number: int) -> None:
+    told: list[list[Snapshot]] = []
+    for scripts in SCRIPTS.values():
+        with Seed(redis_url, scripts=scripts) as seed:
+            seed.control.flushall()
+            seed.clock.set(seed.now)
+            told.append(list(history(seed, number)))
+    for step, (fast, slow) in enumerate(zip(*told, strict=True)):
+        fast["meta"].pop("replid"), slow["meta"].pop("replid")
+        assert fast == slow, f"after call {step} of history {number}"
 
 
 def ids(claimed: object) -> list[str]:
