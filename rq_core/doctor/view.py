@@ -46,7 +46,7 @@ RECORD_FIELDS: Final[dict[str, tuple[str, Any]]] = {
 """A state line's field: the same in a folded record, and what it is if the line leaves it out."""
 
 RANK: Final = 10**15
-"""Orders of one priority are below the next one's; see lanes.lua."""
+"""Orders of one priority are below the next one's; see lane_names.lua."""
 
 _PLACE = re.compile(r"(?:open|blocked (?P<on>\S+)) (?P<order>\d{16})")
 _NUMBERS: Final = frozenset(STATE_FIELDS) - {"task", "priority", "lane", "fence", "by", "reason"}
@@ -169,7 +169,7 @@ class Place(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Place | None:
-        """Read a field as lanes.lua writes it, None if it is none."""
+        """Read a field as lane_write.lua writes it, None if it is none."""
         match = _PLACE.fullmatch(text)
         return cls(match["on"], int(match["order"])) if match else None
 
