@@ -45,11 +45,6 @@ local function note_fast(name, members, behind)
   end
 end
 
---- The first order among them, as text; nil if there is none.
-local function first_noted()
-  return noted_first
-end
-
 --- They become lanes like others, since one of them comes first again.
 local function rejoin()
   if #noted == 0 then

@@ -172,8 +172,7 @@ def _names_taken(script: Source, includes: Mapping[str, Source]) -> dict[str, li
 
 
 def _blocks(script: Source, includes: Mapping[str, Source]) -> list[str]:
-    """The includes' text, without functions that the script does without: where it is no function of Redis itself, every
-    call makes them all."""
+    """The includes' text, without functions that the script does without: EVALSHA makes each function in each call."""
     taken = _names_taken(script, includes)
     blocks, mentioned = [], set(words(script.code))
     for name, include in reversed(list(includes.items())):
