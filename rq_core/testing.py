@@ -41,7 +41,8 @@ from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Patience, pairs_of
 from rq_core.scripts.assemble import Script, Variant, build, directory
-from rq_core.worker.executor import LANE_CHANGED, Executor, Running
+from rq_core.worker.executor import LANE_CHANGED, Executor
+from rq_core.worker.running import Running
 from rq_core.worker.settlement import Settlement, calls_of
 
 DRAIN_MAX: Final = 10_000

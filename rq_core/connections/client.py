@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from rq_core.connections.wire import Wire, open_wire
+from rq_core.connections.open import open_wire
+from rq_core.connections.wire import Wire
 from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
 from rq_core.model.url import DEFAULT_URL
 from rq_core.protocol.delivery import Delivery
@@ -28,7 +29,10 @@ POLL_EVERY: Final = 0.1
 
 
 class Client:
-    """A connection to a server's queues: ``calls`` has what can be asked, ``run`` asks it. ``run`` may raise ServerUnavailable and ServerUnsuitable."""
+    """A connection to a server's queues: ``calls`` has what can be asked, ``run`` asks it.
+
+    ``run`` may raise ServerUnavailable and ServerUnsuitable, whatever it is asked.
+    """
 
     def __init__(
         self,

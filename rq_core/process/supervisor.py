@@ -21,7 +21,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from rq_core.connections.client import Client
-from rq_core.connections.wire import WORKER_SOCKET_TIMEOUT, open_wire
+from rq_core.connections.open import open_wire
+from rq_core.connections.wire import WORKER_SOCKET_TIMEOUT
 from rq_core.errors import InvalidOption, RqCoreError
 from rq_core.model import logs
 from rq_core.process.health import Pulse, parse_address, probing
