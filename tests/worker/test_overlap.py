@@ -134,7 +134,7 @@ async def test_what_an_idle_worker_gives_back_is_reported_at_once(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That it could not be begun was forgotten, and told with whatever the worker did next: after seconds of idling."""
-    monkeypatch.setattr(wakeups, "LOOK_MAX", 3600.0)
+    monkeypatch.setattr(wakeups, "LOOK_S_MAX", 3600.0)
     app.queue("q", lease=3600.0)
 
     @app.task(queue="q")
