@@ -27,9 +27,10 @@ from sql_audit.errors import (
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.verify import Verdict, verify
-from sql_audit.store import migrate, tables
+from sql_audit.store import migrate, schema, tables
 from sql_audit.store.database import Database, EventRows, copy_text, normalise
 from sql_audit.store.partitions import create_ahead
+from sql_audit.store.views import views
 from sql_audit.upkeep.prune import Rules, plan, prune, record_proofs
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
@@ -73,23 +74,17 @@ def _parts(said: str) -> list[str]:
     return [head, *sorted(constraints)]
 
 
-def _views(database: Database) -> list[str]:
-    """The views of the schema, in the order in which they are made."""
-    made = tables.views(database.dialect) | tables.everyday_views(database.dialect)
-    return list(made | tables.loss_views())
-
-
 def test_migrations_make_the_schema(audit_url: str) -> None:
     """What new databases get by migrating is what schema.py says: tables, CHECKs, triggers, views."""
     database = Database(audit_url)
     with database.writing() as connection:
         assert connection is not None
-        tables.metadata.create_all(connection)
+        schema.create(connection)
         connection.commit()
     expected = objects(database)
     with database.writing() as connection:
         assert connection is not None
-        for view in reversed(_views(database)):
+        for view in reversed(views(database.dialect)):
             connection.execute(text(f"DROP VIEW {view}"))
         tables.metadata.drop_all(connection)
         connection.commit()
@@ -181,7 +176,7 @@ def test_alembic_sees_what_differs(change: str, audit_url: str) -> None:
     with database.writing() as connection:
         assert connection is not None
         if "DROP COLUMN" in change:
-            for view in reversed(_views(database)):
+            for view in reversed(views(database.dialect)):
                 connection.execute(text(f"DROP VIEW {view}"))
         connection.execute(text(change))
         connection.commit()
