@@ -85,7 +85,7 @@ def telling_errors(status: int = 1) -> Iterator[None]:
 
         if not isinstance(error, SQLAlchemyError):
             raise
-        from sql_audit.store.database import describe
+        from sql_audit.store.driver_errors import describe
 
         fail(f"the audit database refuses: {describe(error)}", status)
 

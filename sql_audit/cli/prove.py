@@ -97,7 +97,7 @@ def _record(database: Database, result: Result, verdicts: dict[str, Verdict]) ->
     """Keep what was proven, for prune. Whoever may only read may verify all the same."""
     from sqlalchemy.exc import SQLAlchemyError
 
-    from sql_audit.store.database import describe
+    from sql_audit.store.driver_errors import describe
     from sql_audit.upkeep.prune import record_proofs
 
     try:

@@ -24,7 +24,8 @@ from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.source import OutboxSource
 from sql_audit.mirror.turn import Mirror, Outcome
 from sql_audit.store import migrate, partitions
-from sql_audit.store.database import STALLED_MS, Database, describe
+from sql_audit.store.database import STALLED_MS, Database
+from sql_audit.store.driver_errors import describe
 
 logger = logging.getLogger("rq_core.audit")
 

@@ -38,7 +38,9 @@ from sql_audit.mirror.source import OutboxSource
 from sql_audit.store import minutes
 from sql_audit.store.background import Beside
 from sql_audit.store.chain import chain, genesis, rows_digest
-from sql_audit.store.database import Database, EventRows, Rows, data_refused
+from sql_audit.store.copy import EventRows, Rows
+from sql_audit.store.database import Database
+from sql_audit.store.driver_errors import data_refused
 from sql_audit.store.statements import (
     ADVANCE_CURSOR,
     AUDIT_ID,

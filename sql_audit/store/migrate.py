@@ -19,7 +19,8 @@ from sql_audit.errors import (
     SchemaBehind,
     SchemaForeign,
 )
-from sql_audit.store.database import Database, describe
+from sql_audit.store.database import Database
+from sql_audit.store.driver_errors import describe
 from sql_audit.store.tables import metadata
 
 if TYPE_CHECKING:

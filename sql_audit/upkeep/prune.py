@@ -33,7 +33,8 @@ from rq_core.model.machine import State
 from sql_audit.errors import NotProven
 from sql_audit.proof.verify import LAST_PRUNE, Result, Verdict, kept_rows
 from sql_audit.queries.history import readable
-from sql_audit.store.database import Database, copy_text
+from sql_audit.store.copy import copy_text
+from sql_audit.store.database import Database
 from sql_audit.store.partitions import Month, partitions
 from sql_audit.store.tables import JOB_STATES, mirror_proof, mirror_prune
 from sql_audit.store.triggers import refuse_truncate

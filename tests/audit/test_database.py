@@ -28,7 +28,8 @@ from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.verify import Verdict, verify
 from sql_audit.store import migrate, schema, tables
-from sql_audit.store.database import Database, EventRows, copy_text, normalise
+from sql_audit.store.copy import EventRows, copy_text
+from sql_audit.store.database import Database, normalise
 from sql_audit.store.partitions import create_ahead
 from sql_audit.store.views import views
 from sql_audit.upkeep.prune import Rules, plan, prune, record_proofs

@@ -541,7 +541,7 @@ def test_a_number_is_taken_whatever_its_month(
 ) -> None:
     """The key of a partitioned table has the time in it; the number alone must not come twice."""
     from sql_audit.errors import PlaceTaken
-    from sql_audit.store.database import EventRows
+    from sql_audit.store.copy import EventRows
 
     create_ahead(postgres, writer.now_ms)
     writer.life("a")

@@ -18,7 +18,8 @@ from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.verify import Verdict, heads, verify
 from sql_audit.queries.history import audit_id
 from sql_audit.store.chain import chain, genesis, rows_digest
-from sql_audit.store.database import Database, copy_text
+from sql_audit.store.copy import copy_text
+from sql_audit.store.database import Database
 from sql_audit.store.tables import APPEND_ONLY, EVENT_COLUMNS
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
