@@ -26,7 +26,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 
 from sql_audit.errors import AuditUnavailable, AuditUrlInvalid, PlaceTaken
-from sql_audit.store.background import Beside
+from sql_audit.store.background import BackgroundCall
 from sql_audit.store.copy import EventRows, Row, Rows
 from sql_audit.store.statements import POSTGRESQL, SQLITE, of_rows
 
@@ -47,8 +47,8 @@ CHECKPOINT_PAGES: Final = 4_000
 SQLITE_ROWS: Final = 256
 """Rows in one INSERT into SQLite: a quarter less time than one by one."""
 
-ROWS_BESIDE: Final = 500
-"""Rows from which on a thread pays that works beside SQLite."""
+BACKGROUND_ROWS: Final = 500
+"""From this many rows on, a thread that works while SQLite inserts them is worth its start."""
 
 T = TypeVar("T")
 
@@ -228,15 +228,15 @@ class Database:
         if not rows:
             return meanwhile()
         if self.dialect == "sqlite":
-            if len(rows) < ROWS_BESIDE:
+            if len(rows) < BACKGROUND_ROWS:
                 _insert_many(connection, SQLITE.INSERT_EVENTS, rows)
                 return meanwhile()
-            beside = Beside(meanwhile)
+            call = BackgroundCall(meanwhile)
             try:
                 _insert_many(connection, SQLITE.INSERT_EVENTS, rows)
             finally:
-                beside.wait()
-            return beside.result()
+                call.wait()
+            return call.result()
         bounds = (rows[0][0], *rows[0][1:3], *rows[-1][1:3])
         taken = connection.exec_driver_sql(POSTGRESQL.TAKEN, bounds).first()
         if taken is not None:
