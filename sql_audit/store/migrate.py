@@ -1,5 +1,6 @@
-"""Schema versions: what a database has, what this release needs, and the way from one to the
-other.
+"""Schema versions: what a database has, what this release needs, and the way from one to the other.
+
+``migrations/README.md`` says how a change of the schema is written.
 """
 
 from __future__ import annotations
@@ -74,18 +75,34 @@ def found(connection: Connection) -> str | None:
     return revision
 
 
-def upgrade(url: str | Database, revision: str = "head") -> str:
-    """Bring a database to this release's schema, creating it if need be. Returns the version it has
-    now.
+def upgrade(url: str | Database) -> str:
+    """Bring a database to this release's schema, and create it if there is none. Returns the version
+    that it has now.
 
     Raises AuditUnavailable, SchemaAhead or SchemaForeign.
     """
-    return _migrate(url, revision, up=True)
+    from alembic import command
 
-
-def downgrade(url: str | Database, revision: str = "base") -> str:
-    """Take a database back to an earlier schema. What that schema cannot hold is lost."""
-    return _migrate(url, revision, up=False)
+    database = url if isinstance(url, Database) else Database(url)
+    try:
+        with database.writing(wait=True) as connection:
+            assert connection is not None
+            if database.dialect == "postgresql":
+                # Two mirrors may meet a new database at the same moment.
+                connection.execute(
+                    text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK}
+                )
+            _refuse_ahead(database, found(connection))
+            config = _config()
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+            connection.commit()
+    except DBAPIError as error:
+        raise AuditUnavailable(url=database.url, why=describe(error)) from error
+    finally:
+        if database is not url:
+            database.close()
+    return needed()
 
 
 def check(database: Database) -> None:
@@ -104,33 +121,6 @@ def check(database: Database) -> None:
             # SQLite's indexes of expressions, which are not compared (migrations/env.py).
             warnings.filterwarnings("ignore", "Skipped unsupported reflection", SAWarning)
             command.check(config)
-
-
-def _migrate(url: str | Database, revision: str, *, up: bool) -> str:
-    from alembic import command
-
-    database = url if isinstance(url, Database) else Database(url)
-    try:
-        with database.writing(wait=True) as connection:
-            assert connection is not None
-            if database.dialect == "postgresql":
-                # Two mirrors may meet a new database at the same moment.
-                connection.execute(
-                    text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK}
-                )
-            current = found(connection)
-            _refuse_ahead(database, current)
-            config = _config()
-            config.attributes["connection"] = connection
-            (command.upgrade if up else command.downgrade)(config, revision)
-            result = found(connection) or "none"
-            connection.commit()
-    except DBAPIError as error:
-        raise AuditUnavailable(url=database.url, why=describe(error)) from error
-    finally:
-        if database is not url:
-            database.close()
-    return result
 
 
 def _refuse_ahead(database: Database, current: str | None) -> None:

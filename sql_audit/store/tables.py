@@ -1,7 +1,7 @@
 """The tables of the audit log, their CHECK constraints and indexes.
 
-The words in the CHECKs come from :mod:`rq_core.model.machine`. Every time is an integer of Unix milliseconds, named ``*_ms``, and
-is the event's own.
+The words in the CHECKs come from :mod:`rq_core.model.machine`. Every time is an integer of Unix milliseconds,
+named ``*_ms``, and is the event's own.
 
 ``job_event`` is kept in the order of its primary key. On PostgreSQL it is partitioned by the month of
 ``at_ms`` (:mod:`sql_audit.store.partitions`), which its primary key must then contain; that no number is
