@@ -52,6 +52,7 @@ from rq_core.model.keys import DEFAULT_PREFIX, check_name
 from rq_core.model.limits import Limit
 from rq_core.model.machine import DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, Priority
 from rq_core.model.settings import AUDIT_PAYLOADS, SETTINGS
+from rq_core.model.url import AUDIT_URL_VARIABLE, DEFAULT_URL, REDIS_URL_VARIABLE
 
 if TYPE_CHECKING:
     from rq_core.app.dead_hooks import Hook
@@ -65,9 +66,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-REDIS_URL_VARIABLE: Final = "RQ_CORE_REDIS_URL"
-AUDIT_URL_VARIABLE: Final = "RQ_CORE_AUDIT_URL"
-DEFAULT_REDIS_URL: Final = "redis://localhost:6379/0"
 DEFAULT_QUEUE: Final = "default"
 MAX_PAYLOAD: Final = 1024 * 1024
 """Bytes of a job's arguments as JSON."""
@@ -126,7 +124,7 @@ class App:
         redact: Redact | str | None = None,
         audit_payload: AuditPayload = "digest",
     ) -> None:
-        self.redis_url = redis or os.environ.get(REDIS_URL_VARIABLE) or DEFAULT_REDIS_URL
+        self.redis_url = redis or os.environ.get(REDIS_URL_VARIABLE) or DEFAULT_URL
         self.audit_url = audit or os.environ.get(AUDIT_URL_VARIABLE) or None
         self.prefix = check_name("prefix", prefix)
         if type(max_payload) is not int or max_payload < 2:

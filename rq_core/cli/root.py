@@ -6,7 +6,6 @@ the code that it was told to import.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -14,7 +13,9 @@ from typing import Any, Final
 import click
 
 from rq_core.cli.lazy import Commands, LazyGroup
+from rq_core.cli.text import one_line
 from rq_core.errors import RqCoreError, UsageError
+from rq_core.model.url import DEFAULT_URL, REDIS_URL_VARIABLE
 
 COMMANDS: Final[Commands] = {
     "worker": ("worker:worker", "Run the jobs of an app's tasks."),
@@ -45,20 +46,12 @@ PLUGIN_HELP: Final = {
 }
 """What --help says of the commands that come with rq-core, so that it need not import them."""
 
-_PASSWORD = re.compile(r"(\w://[^/@\s:]*:)[^/\s]+@")
-
 
 def _plugins() -> dict[str, Any]:
     """Return the entry points of other packages' commands, by name. Imports none of them."""
     from importlib.metadata import entry_points
 
     return {point.name: point for point in entry_points(group=PLUGINS)}
-
-
-def one_line(text: str) -> str:
-    """Return the text as one line that can be printed, without the passwords of URLs."""
-    line = _PASSWORD.sub(r"\1***@", " ".join(text.split()))
-    return line.encode("utf-8", "backslashreplace").decode()
 
 
 class Root(LazyGroup):
@@ -164,8 +157,8 @@ def _tell_usage(error: click.ClickException) -> int:
     package="rq_core.cli",
     commands=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Times are in seconds. The server is redis://localhost:6379/0 unless --redis or"
-    " RQ_CORE_REDIS_URL says otherwise; embedded:// is one that comes with rq-core.",
+    epilog=f"Times are in seconds. The server is {DEFAULT_URL} unless --redis or"
+    f" {REDIS_URL_VARIABLE} says otherwise; embedded:// is one that comes with rq-core.",
 )
 @click.version_option(package_name="rq-core", prog_name="rq-core")
 def root() -> None:

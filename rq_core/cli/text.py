@@ -1,4 +1,4 @@
-"""Times and tables for people."""
+"""Lines, times and tables for people."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 import click
+
+from rq_core.model.url import without_passwords
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 PIPED_WIDTH: Final = 1_000
@@ -63,3 +65,9 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, empty:
     for row in found:
         table.add_row(*(Text(printable(f"{c:,}" if isinstance(c, int) else str(c))) for c in row))
     Console(width=None if sys.stdout.isatty() else PIPED_WIDTH).print(table)
+
+
+def one_line(text: str) -> str:
+    """Return the text as one line that can be printed, without the passwords of URLs."""
+    line = without_passwords(" ".join(text.split()))
+    return line.encode("utf-8", "backslashreplace").decode()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +17,7 @@ from rq_core import errors
 from rq_core.model.ids import boot_id
 from rq_core.model.keys import DEFAULT_PREFIX, check_name, queue_keys, queues_key
 from rq_core.model.machine import LAYOUT
-from rq_core.model.url import cluster_url
+from rq_core.model.url import cluster_url, without_passwords
 from rq_core.protocol import access, server_check
 from rq_core.protocol.answers import Handshake, parse_handshake
 from rq_core.protocol.plan import (
@@ -35,9 +34,6 @@ from rq_core.protocol.plan import (
 )
 from rq_core.scripts import functions
 from rq_core.scripts.assemble import Script
-
-_PASSWORD: Final = re.compile(r"(?<=//)([^/@\s:]*:)[^/\s]+(?=@)|([?&]\w*password=)[^&\s]+")
-
 
 ROUNDS_MAX: Final = 3
 """Times that a call is sent again at once, after a handshake or when its library was loaded; then with pauses."""
@@ -107,7 +103,7 @@ class Carrier:
     ) -> None:
         self.prefix = check_name("prefix", prefix)
         # For messages only, so without its password.
-        self.url = _PASSWORD.sub(r"\1\2***", url)
+        self.url = without_passwords(url)
         name = check_name("client", name or boot_id("c"))
         self.patience = patience or Patience()
         self._clock = clock

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from rq_core.cli.root import one_line
+from rq_core.cli.text import one_line
 from rq_core.errors import RqCoreError
 from rq_core.model.keys import DEFAULT_PREFIX
 

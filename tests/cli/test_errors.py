@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 import pytest
 
-from rq_core.cli.root import one_line, root
+from rq_core.cli.root import root
+from rq_core.cli.text import one_line
 from tests.cli.conftest import CommandLine
 
 EVERY_VERB = [
