@@ -1,7 +1,6 @@
 """The mirror as a service: all queues of a server, for as long as it is wanted.
 
-    python -m sql_audit.mirror.service --redis redis://localhost:6379/0 --audit audit.db [--queue mail]
-    [--once]
+    run(source, "audit.db", stop=threading.Event(), once=True)
 
 It never ends because Redis or SQL does not answer: it says so, waits a little longer each time, and
 goes on. When it is told to stop it first mirrors what is there.
@@ -290,9 +289,3 @@ def rare_collections() -> Iterator[None]:
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
-
-
-if __name__ == "__main__":
-    from sql_audit.cli.mirror import run as command
-
-    command()
