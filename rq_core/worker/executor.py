@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from rq_core.app import context as job_context
 from rq_core.app.context import JobContext
-from rq_core.app.redaction import Redact, redacted
+from rq_core.app.redaction import Redact, describe, describe_words, message_of, redacted
 from rq_core.app.retry import Verdict
 from rq_core.app.task import Task
 from rq_core.errors import (
@@ -28,10 +28,10 @@ from rq_core.errors import (
 )
 from rq_core.model.job import Claim, read_spec
 from rq_core.worker.isolation import IsolationPool, Raised
-from rq_core.worker.settlement import Settlement, describe, describe_words, message_of
-from rq_core.worker.starting import start_task
+from rq_core.worker.running import Running
+from rq_core.worker.settlement import Settlement
 from rq_core.worker.threads import Threads
-from rq_core.worker.time_limits import TimeLimits
+from rq_core.worker.time_limits import TimeLimits, start_task
 
 log = logging.getLogger(__name__)
 
@@ -42,40 +42,6 @@ END_GRACE: Final = 20.0
 less than the worker goes on to extend the lease of a job that has timed out."""
 LANE_CHANGED: Final = "lane_changed"
 """The reason of a rollback into another lane."""
-
-
-class Running:
-    """A claim whose handler is about to be started, or was."""
-
-    __slots__ = (
-        "args_json", "arguments", "claim", "context", "ending", "handler", "limit", "settled", "started", "task",
-        "timeout",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        claim: Claim,
-        context: JobContext,
-        task: Task[Any, Any],
-        arguments: dict[str, Any],
-        args_json: str,
-        timeout: float | None,
-    ) -> None:
-        self.claim = claim
-        self.context = context
-        self.task = task
-        self.arguments = arguments
-        self.args_json = args_json
-        self.timeout = timeout
-        """Seconds, from the start."""
-        self.started = time.monotonic()
-        self.limit: float | None = None
-        """Seconds to which it is limited now; an isolated handler has a grace before it begins."""
-        self.handler: asyncio.Task[None] | None = None
-        """Of an async handler."""
-        self.ending: HandlerSignal | None = None
-        """Why it was asked to stop, if it was."""
-        self.settled = False
 
 
 class Executor:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from rq_core.errors import RqCoreError
-from rq_core.worker.memory import resident_bytes
 from rq_core.worker.options import WorkerOptions
 
 log = logging.getLogger(__package__)
@@ -37,7 +39,7 @@ class WorkerStats:
     started: float = field(default_factory=time.monotonic)
 
 
-class Shift:
+class Lifetime:
     """From a worker's first claim to the end of its grace."""
 
     def __init__(self, worker: str, options: WorkerOptions) -> None:
@@ -131,3 +133,15 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
         for task in left:
             task.cancel()
         _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN)
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is resident; where there is no /proc, the most that ever was."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from rq_core.model.job import Claim
 
 if TYPE_CHECKING:
-    from rq_core.worker.executor import Running
+    from rq_core.worker.running import Running
 
 SUSPECT: Final = "suspect"
 """The reason of a rollback for later."""

@@ -113,7 +113,7 @@ def _check_server(redis_url: str, prefix: str) -> None:
         Client(redis_url, prefix=prefix, name="audit", patience=Patience(unsent=0)) as client,
         contextlib.suppress(ServerUnavailable),
     ):
-        server_check.warn(client.run(server_check.check(client.operations)))
+        server_check.warn(client.run(server_check.check(client.calls.delivery.asking)))
 
 
 @click.command()
@@ -127,14 +127,14 @@ def off(url: str | None, redis_url: str, prefix: str, queue: str, *, force: bool
     with connect(redis_url, prefix) as client:
         known_queues(client, queue)
         if address is None:
-            holder = client.handshake(queue).audit_id or "none"
+            holder = client.run(client.calls.delivery.handshake(queue)).audit_id or "none"
         else:
             from sql_audit.queries.history import audit_id
             from sql_audit.store.database import Database
 
             with contextlib.closing(Database(address)) as database:
                 holder = audit_id(database)
-        client.detach(queue, holder)
+        client.run(client.calls.audit.detach(queue, holder))
     click.echo(f"queue {queue}: audit off")
 
 

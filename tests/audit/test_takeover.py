@@ -58,7 +58,7 @@ def is_stopped(process: subprocess.Popen[Any]) -> bool:
 
 
 def level(client: Client) -> bool:
-    return client.counts(QUEUE).backlog == 0
+    return client.run(client.calls.reads.counts(QUEUE)).backlog == 0
 
 
 def said_by(process: subprocess.Popen[str]) -> str:
@@ -89,7 +89,9 @@ def test_another_mirror_takes_over_from_one_that_stopped(
     fleet = Fleet(client, 1)
     fleet.run(20)
     stopped = start(database, step, str(TAKEOVER_MS))
-    wait_until(lambda: client.counts(QUEUE).audit, "it has attached", timeout=30)
+    wait_until(
+        lambda: client.run(client.calls.reads.counts(QUEUE)).audit, "it has attached", timeout=30
+    )
     wait_until(lambda: fleet.run(1) or is_stopped(stopped), "it has stopped", timeout=30)
     fleet.run(40)
     assert not level(client)
@@ -127,7 +129,9 @@ def test_on_sqlite_the_other_waits_until_the_stopped_one_goes_on_or_dies(
     fleet = Fleet(client, 2)
     fleet.run(20)
     stopped = start(database, "projected", str(TAKEOVER_MS))
-    wait_until(lambda: client.counts(QUEUE).audit, "it has attached", timeout=30)
+    wait_until(
+        lambda: client.run(client.calls.reads.counts(QUEUE)).audit, "it has attached", timeout=30
+    )
     wait_until(lambda: fleet.run(1) or is_stopped(stopped), "it has stopped", timeout=30)
     fleet.run(40)
     other = start(database, "-", str(TAKEOVER_MS))

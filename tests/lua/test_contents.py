@@ -23,7 +23,7 @@ def entry(number: int, kind: str, jobs: str, *, by: str = "w-1", at: int = T) ->
 
 
 def test_enqueue_writes_the_job_its_place_and_its_event(seed: Seed) -> None:
-    seed.client.handshake("q")
+    seed.client.run(seed.client.calls.delivery.handshake("q"))
 
     changes = seed.changes(
         lambda: seed.enqueue(
@@ -600,8 +600,10 @@ def test_an_id_given_twice_has_the_outcome_that_it_had(seed: Seed, verb: str) ->
 
 def test_people_are_named_with_their_reason(seed: Seed) -> None:
     seed.enqueue("a")
-    seed.client.cancel("q", ["a"], by="ann", why='"no" longer: needed ü')
-    seed.client.configure("q", {"paused": 1}, by="bob", why="upgrade")
+    seed.client.run(
+        seed.client.calls.admin.cancel("q", ["a"], by="ann", why='"no" longer: needed ü')
+    )
+    seed.client.run(seed.client.calls.admin.configure("q", {"paused": 1}, by="bob", why="upgrade"))
 
     last, paused = seed.entries()[-2:]
     assert ("cancelled", "ann", '"no" longer: needed ü') == (last.event, last.by, last.why)
@@ -617,7 +619,7 @@ def fence_of(seed: Seed, job_id: str) -> str:
 
 def test_a_token_is_pushed_only_where_somebody_may_be_needed(seed: Seed) -> None:
     """(what happens, whether it pushes a token into an empty list)"""
-    seed.client.handshake("q")
+    seed.client.run(seed.client.calls.delivery.handshake("q"))
 
     def pushed(call: object) -> int:
         seed.take_token()
@@ -780,11 +782,11 @@ def test_a_trim_of_a_queue_that_is_not_mirrored_is_refused_and_says_so(seed: See
     """It was told as a bug in rq-core."""
     seed.attach()
     seed.enqueue("a")
-    seed.client.detach("q", "db-1")
+    seed.client.run(seed.client.calls.audit.detach("q", "db-1"))
     before = seed.snapshot()
 
     with pytest.raises(errors.AuditOff, match="its audit trail was switched off"):
-        seed.client.trim("q", "db-1", before["outbox"][-1][0], 1, 10)
+        seed.client.run(seed.client.calls.audit.trim("q", "db-1", before["outbox"][-1][0], 1, 10))
 
     assert seed.snapshot() == before
 
@@ -796,9 +798,11 @@ def test_whoever_opens_the_gate_wakes_a_worker(seed: Seed, opener: str) -> None:
 
     match opener:
         case "trim":
-            seed.client.trim("q", "db-1", seed.snapshot()["outbox"][-1][0], 2, 100)
+            seed.client.run(
+                seed.client.calls.audit.trim("q", "db-1", seed.snapshot()["outbox"][-1][0], 2, 100)
+            )
         case "detach":
-            seed.client.detach("q", "db-1")
+            seed.client.run(seed.client.calls.audit.detach("q", "db-1"))
         case _:
             seed.configure(backlog_max_jobs=1_000)
 
@@ -827,7 +831,7 @@ def test_the_backlog_is_what_the_mirror_has_not_read(seed: Seed) -> None:
     jobs = sum(len(json.loads(raw["jobs"])) if "jobs" in raw else 1 for _, raw in added)
     size = sum(len(raw[f]) for _, raw in added for f in ("type", "jobs", "data", "why") if f in raw)
     assert (str(jobs), str(size)) == (seed.meta("backlog_jobs"), seed.meta("backlog_bytes"))
-    seed.client.trim("q", "db-1", added[-1][0], jobs, size)
+    seed.client.run(seed.client.calls.audit.trim("q", "db-1", added[-1][0], jobs, size))
     assert ("0", "0") == (seed.meta("backlog_jobs"), seed.meta("backlog_bytes"))
 
 
@@ -841,10 +845,10 @@ def test_trim_keeps_its_anchor_and_is_idempotent(seed: Seed) -> None:
     seed.enqueue("c")
     upto = seed.snapshot()["outbox"][2][0]
 
-    seed.client.trim("q", "db-1", upto, 1, 10)
+    seed.client.run(seed.client.calls.audit.trim("q", "db-1", upto, 1, 10))
     once = seed.snapshot()
-    seed.client.trim("q", "db-1", upto, 1, 10)
-    seed.client.trim("q", "db-1", f"{T}-1", 1, 10)
+    seed.client.run(seed.client.calls.audit.trim("q", "db-1", upto, 1, 10))
+    seed.client.run(seed.client.calls.audit.trim("q", "db-1", f"{T}-1", 1, 10))
 
     assert once == seed.snapshot()
     assert upto == once["outbox"][0][0]
@@ -858,9 +862,9 @@ def test_a_trim_of_all_leaves_no_backlog_whatever_came_back_with_an_old_snapshot
     seed.enqueue("b")
     first, last = (seed.snapshot()["outbox"][place][0] for place in (1, -1))
 
-    seed.client.trim("q", "db-1", first, 0, 0)
+    seed.client.run(seed.client.calls.audit.trim("q", "db-1", first, 0, 0))
     assert seed.meta("backlog_jobs") == "2"
-    seed.client.trim("q", "db-1", last, 0, 0)
+    seed.client.run(seed.client.calls.audit.trim("q", "db-1", last, 0, 0))
 
     assert (seed.meta("backlog_jobs"), seed.meta("backlog_bytes")) == ("0", "0")
 
@@ -870,11 +874,11 @@ def test_a_queue_behind_what_sql_has_begins_an_epoch_beyond_it(seed: Seed) -> No
     seed.attach()
     epoch = int(seed.meta("epoch") or 0)
 
-    seed.client.attach("q", "db-1", epoch)
+    seed.client.run(seed.client.calls.audit.attach("q", "db-1", epoch))
     assert seed.meta("epoch") == str(epoch)
-    seed.client.attach("q", "db-1", epoch + 5_000)
+    seed.client.run(seed.client.calls.audit.attach("q", "db-1", epoch + 5_000))
     once = seed.snapshot()
-    seed.client.attach("q", "db-1", epoch + 5_000)
+    seed.client.run(seed.client.calls.audit.attach("q", "db-1", epoch + 5_000))
 
     assert seed.snapshot() == once
     entries = [decode(at, raw) for at, raw in once["outbox"]][-3:]
@@ -888,16 +892,16 @@ def test_a_queue_behind_what_sql_has_begins_an_epoch_beyond_it(seed: Seed) -> No
 def test_only_the_attached_database_may_trim(seed: Seed) -> None:
     seed.enqueue("a")
     with pytest.raises(errors.AuditOff):
-        seed.client.trim("q", "db-1", f"{T}-1", 1, 10)
+        seed.client.run(seed.client.calls.audit.trim("q", "db-1", f"{T}-1", 1, 10))
     seed.attach("db-1")
     before = seed.snapshot()
 
     with pytest.raises(errors.AuditElsewhere, match="db-1"):
-        seed.client.trim("q", "db-2", f"{T}-1", 1, 10)
+        seed.client.run(seed.client.calls.audit.trim("q", "db-2", f"{T}-1", 1, 10))
     with pytest.raises(errors.AuditElsewhere, match="db-1"):
         seed.attach("db-2")
     with pytest.raises(errors.AuditElsewhere, match="db-1"):
-        seed.client.detach("q", "db-2")
+        seed.client.run(seed.client.calls.audit.detach("q", "db-2"))
     assert before == seed.snapshot()
 
 
@@ -938,7 +942,7 @@ def test_attaching_in_the_middle_writes_a_baseline(seed: Seed) -> None:
 def test_a_baseline_that_was_broken_off_is_asked_for_again(seed: Seed) -> None:
     seed.enqueue("a")
     seed.control.xtrim(seed.keys("outbox"), maxlen=1, approximate=False)
-    plan = seed.operations.attach("q", "db-1")
+    plan = seed.calls.audit.attach("q", "db-1")
     reply = None
     while seed.meta("baseline") != "pending":
         reply = seed.client._wire.exchange(plan.send(reply).commands)  # type: ignore[union-attr]
@@ -955,8 +959,8 @@ def test_detaching_says_so_and_ends_the_counting(seed: Seed) -> None:
     seed.enqueue("a")
     seed.attach()
     seed.enqueue("b")
-    seed.client.detach("q", "db-1")
-    seed.client.detach("q", "db-1")
+    seed.client.run(seed.client.calls.audit.detach("q", "db-1"))
+    seed.client.run(seed.client.calls.audit.detach("q", "db-1"))
 
     last = seed.entries()[-1]
     assert ("policy_changed", {"field": "audit", "old": "on", "new": "off"}) == (
@@ -971,8 +975,8 @@ def test_detaching_says_so_and_ends_the_counting(seed: Seed) -> None:
 def test_without_a_mirror_the_outbox_is_a_ring(seed: Seed) -> None:
     """Memory is bounded by live work, never by history."""
     with seed.control.pipeline(transaction=False) as pipe:
-        seed.client.handshake("q")
-        made = seed.operations._script("configure")
+        seed.client.run(seed.client.calls.delivery.handshake("q"))
+        made = seed.calls.delivery._script("configure")
         pipe.execute_command(*made.loading)
         for n in range(2_500):
             args = {"slot": "ring", "number": n + 1, "by": "x", "why": ""}
@@ -991,8 +995,8 @@ def test_without_a_mirror_the_outbox_is_a_ring(seed: Seed) -> None:
 
 
 def test_the_first_epoch_begins_with_its_creation(seed: Seed) -> None:
-    met = seed.client.handshake("q")
-    again = seed.client.handshake("q")
+    met = seed.client.run(seed.client.calls.delivery.handshake("q"))
+    again = seed.client.run(seed.client.calls.delivery.handshake("q"))
 
     assert (T, T, LEASE_MS, False, False, None) == (
         met.epoch, met.now_ms, met.lease_ms, met.paused, met.audit, met.audit_id,
@@ -1036,12 +1040,12 @@ def test_an_epoch_is_greater_than_any_before_whatever_the_clock_says(seed: Seed)
     seed.control.execute_command("DEBUG", "CHANGE-REPL-ID")
     seed.enqueue("b")
     assert seed.meta("epoch") == str(T + 1)
-    seed.operations.set_floor("q", T + 77)
+    seed.calls.delivery.set_floor("q", T + 77)
     seed.control.execute_command("DEBUG", "CHANGE-REPL-ID")
     seed.enqueue("c")
     assert seed.meta("epoch") == str(T + 78)
     seed.control.delete(seed.keys("meta"))
-    seed.operations.set_floor("q", 0)
+    seed.calls.delivery.set_floor("q", 0)
     seed.enqueue("d")
     assert seed.meta("epoch") == str(T + 79)
 
@@ -1078,7 +1082,7 @@ def test_after_flushall_the_queue_begins_anew(seed: Seed) -> None:
     assert seed.complete(claim) == {"a": "gone"}
     assert ["epoch_started", "settlement_refused"] == [str(e.event) for e in seed.entries()]
     assert seed.meta("epoch") == str(T + 5)
-    assert ["q"] == seed.client.queues()
+    assert ["q"] == seed.client.run(seed.client.calls.reads.queues())
     assert_consistent(seed.snapshot())
 
 
@@ -1090,7 +1094,7 @@ def test_another_layout_is_refused(seed: Seed) -> None:
     with pytest.raises(errors.LayoutMismatch):
         seed.enqueue("b")
     with pytest.raises(errors.LayoutMismatch):
-        seed.client.handshake("q")
+        seed.client.run(seed.client.calls.delivery.handshake("q"))
     assert before == seed.snapshot()
 
 
@@ -1104,12 +1108,12 @@ def test_batches_of_ten_thousand_work_in_every_script(seed: Seed) -> None:
     jobs = [seed.job(i) for i in ids]
 
     def carry_out(call: object) -> object:
-        (value,) = seed.client.carry_out([call])  # type: ignore[list-item]
+        (value,) = seed.client.run(seed.client.calls.delivery.carry_out([call]))  # type: ignore[list-item]
         assert not isinstance(value, Exception), value
         return value
 
     def enqueue(batch: list) -> object:
-        return carry_out(seed.operations.enqueue_call("q", batch))
+        return carry_out(seed.calls.enqueue.chunk("q", batch))
 
     assert len(enqueue(jobs).ids) == count  # type: ignore[attr-defined]
     assert len(enqueue(jobs).duplicates) == count  # type: ignore[attr-defined]
@@ -1181,16 +1185,18 @@ def test_odd_but_valid_names_go_all_the_way(seed: Seed, name: str) -> None:
     other.advance(1)
     (claim,) = other.claim(worker=name).jobs
     other.fail(claim, worker=name, verdict="final", reason=name)
-    other.client.requeue(name, [name], by=name)
+    other.client.run(other.client.calls.admin.requeue(name, [name], by=name))
     (claim,) = other.claim(worker=name).jobs
     assert_consistent(other.snapshot())
     assert other.complete(claim, worker=name) == {}
     assert_consistent(other.snapshot())
-    assert other.client.counts(name).running == 0
+    assert other.client.run(other.client.calls.reads.counts(name)).running == 0
 
 
 @pytest.mark.parametrize("queue", ["", "a b", "{a}", "a|b", "ü", "a" * 129, "a\n"])
 def test_a_bad_queue_name_is_refused_before_anything_is_sent(seed: Seed, queue: str) -> None:
     with pytest.raises(errors.InvalidName):
-        seed.of("q").client.enqueue([seed.job("a")._replace(queue=queue)])
+        seed.of("q").client.run(
+            seed.of("q").client.calls.enqueue.many([seed.job("a")._replace(queue=queue)])
+        )
     assert seed.control.keys("rqc:*") == []

@@ -13,7 +13,8 @@ from rq_core import App, NoCurrentJob, current_job
 from rq_core.errors import JobCancelled, LeaseLost
 from rq_core.model.job import Claim
 from rq_core.worker import executor
-from rq_core.worker.executor import Executor, Running
+from rq_core.worker.executor import Executor
+from rq_core.worker.running import Running
 from rq_core.worker.settlement import Settlement
 from tests.kit.wait import wait_until_async
 

@@ -76,7 +76,7 @@ async def test_handlers_run_while_the_next_turn_is_under_way(app: App) -> None:
 
     @app.task(queue="q")
     async def quick() -> None:
-        beside.append(worker._lines.all[0].turns > 0)
+        beside.append(worker._groups.all[0].turns > 0)
 
     app.enqueue_many(quick.job() for _ in range(400))
     worker = Worker(app, WorkerOptions(queues=("q",), concurrency=20, burst=True))
@@ -196,7 +196,7 @@ async def test_never_more_handlers_than_places(app: App, concurrency: int) -> No
         while worker.stats.completed < 400:
             # A server that does not know `complete` yet carries out the claim behind the first one before it.
             if worker.stats.completed:
-                leased = max(leased, app.client.counts("q").running)
+                leased = max(leased, app.client.run(app.client.calls.reads.counts("q")).running)
             await asyncio.sleep(0)
 
     assert leased <= concurrency
@@ -247,7 +247,7 @@ async def test_where_handlers_block_the_loop_nothing_is_claimed_that_would_wait_
     @app.task(queue="q")
     async def blocks() -> None:
         time.sleep(0.01)  # noqa: ASYNC251 - that is the point
-        under_way.append(worker._lines.queues["q"].asked)
+        under_way.append(worker._groups.queues["q"].asked)
 
     app.enqueue_many(blocks.job() for _ in range(60))
     worker = Worker(app, WorkerOptions(queues=("q",), concurrency=20, burst=True))
@@ -329,7 +329,7 @@ async def test_connections_that_are_cut_under_two_turns_cost_no_claim(
     assert set(ran) == set(range(20_000))
     assert max(ran.values()) == 1
     assert (worker.stats.refused, worker.stats.rolled_back) == (0, 0)
-    assert app.client.snapshot("q")["state"] == {}
+    assert app.client.run(app.client.calls.reads.snapshot("q"))["state"] == {}
 
 
 @contextlib.asynccontextmanager
@@ -380,7 +380,7 @@ async def test_what_is_too_little_for_a_turn_of_its_own_waits_for_the_one_under_
         await wait_until_async(lambda: gate.held == 1, "a turn is under way")
         for _ in range(7):
             ender.release()
-        line = worker._lines.all[0]
+        line = worker._groups.all[0]
         await wait_until_async(lambda: len(line.finished) == 7, "seven have ended")
         for _ in range(20):
             await asyncio.sleep(0)
@@ -402,7 +402,7 @@ async def test_a_second_turn_asks_for_no_more_than_it_reports(app: App, valkey_u
     async with full_worker(app, valkey_url) as (worker, gate, ender):
         await take_turns(ender, lambda: gate.held, 20, 8)
 
-        claims = worker._lines.all[0].claiming
+        claims = worker._groups.all[0].claiming
         assert [claim.args["limit"] for claim in claims] == [16, 8]
 
 
@@ -415,7 +415,7 @@ async def test_where_handlers_block_the_loop_there_is_one_turn_at_a_time(
         await wait_until_async(lambda: gate.held == 1, "a turn is under way")
         for _ in range(20):
             ender.release()
-        line = worker._lines.all[0]
+        line = worker._groups.all[0]
         await wait_until_async(lambda: len(line.finished) == 20, "twenty have ended")
         for _ in range(20):
             await asyncio.sleep(0)
@@ -429,7 +429,7 @@ async def test_a_worker_that_stops_asks_for_nothing_with_either_of_its_turns(
     """Should they have to be sent again, they bring no jobs that would be given back."""
     async with full_worker(app, valkey_url) as (worker, gate, ender):
         await take_turns(ender, lambda: gate.held, 1, 8)
-        claims = list(worker._lines.all[0].claiming)
+        claims = list(worker._groups.all[0].claiming)
         assert [claim.args["limit"] for claim in claims] == [1, 8]
 
         worker.stop()
@@ -459,7 +459,7 @@ async def test_places_are_kept_for_claimed_jobs_while_caps_are_declared_anew(
 ) -> None:
     """The line's other turn took them, and jobs went back for which there had been room."""
     async with full_worker(app, valkey_url) as (worker, gate, ender):
-        queue = worker._lines.queues["q"]
+        queue = worker._groups.queues["q"]
         wire = worker._client._wire = Forgetful(valkey_url)
         await gate.close()
         queue.epoch = 0
@@ -469,7 +469,7 @@ async def test_places_are_kept_for_claimed_jobs_while_caps_are_declared_anew(
         await wait_until_async(lambda: not queue.asked, "both are noted")
 
         assert worker.stats.claimed == 32 + 24
-        assert worker._places.taken == 32
+        assert worker._capacity.taken == 32
 
 
 @pytest.mark.parametrize("share", [70, 130])
