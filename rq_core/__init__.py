@@ -68,8 +68,9 @@ if TYPE_CHECKING:
     from rq_core.app.retry import RetryPolicy
     from rq_core.app.task import AsyncTask, PreparedTask, Task
     from rq_core.model.job import NewJob
+    from rq_core.model.limits import Limit
     from rq_core.model.machine import Priority, State
-    from rq_core.model.scopes import Limit, ScopeStatus
+    from rq_core.protocol.inspect import ScopeStatus
 
 __all__ = [
     "App",
@@ -137,13 +138,13 @@ _MODULES = {
     "DeadJob": "app.dead_hooks",
     "JobContext": "app.context",
     "JobHandle": "app.handle",
-    "Limit": "model.scopes",
+    "Limit": "model.limits",
     "NewJob": "model.job",
     "PreparedTask": "app.task",
     "Priority": "model.machine",
     "Rate": "app.caps",
     "RetryPolicy": "app.retry",
-    "ScopeStatus": "model.scopes",
+    "ScopeStatus": "protocol.inspect",
     "State": "model.machine",
     "Task": "app.task",
     "current_job": "app.context",

@@ -35,7 +35,7 @@ from rq_core.errors import RqCoreError
 from rq_core.model.job import Claim, Spec, read_spec
 from rq_core.model.keys import queue_keys
 from rq_core.model.machine import Priority, State
-from rq_core.protocol.answers import JobState, read_state_line
+from rq_core.model.state_line import JobState, read_state_line
 from rq_core.protocol.limits import declare
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Patience, pairs_of

@@ -49,8 +49,8 @@ from rq_core.model.durations import Duration, ms_of, seconds_of
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, Profile
 from rq_core.model.keys import DEFAULT_PREFIX, check_name
+from rq_core.model.limits import Limit
 from rq_core.model.machine import DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, Priority
-from rq_core.model.scopes import Limit, ScopeStatus
 from rq_core.model.settings import AUDIT_PAYLOADS, SETTINGS
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from rq_core.connections.async_client import AsyncClient
     from rq_core.connections.client import Client
     from rq_core.protocol.answers import Accepted, CapChange
+    from rq_core.protocol.inspect import ScopeStatus
     from rq_core.protocol.operations import Operations
     from rq_core.protocol.plan import Patience, Plan
 

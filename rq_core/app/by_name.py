@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rq_core.app.arguments import dump_untyped
 from rq_core.app.options import EnqueueOptions, JobOptions
-from rq_core.app.placing import Placing, read_policy
+from rq_core.app.placing import Placing, registered_placing
 from rq_core.model.keys import check_name
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Draft:
         self.placing = self._app.connections.policies.put(
             self._app.declared.unregistered(self._task, queue)
             if policy is None
-            else read_policy(self._task, queue, policy)
+            else registered_placing(self._task, queue, policy)
         )
 
     def job(self, keys: Mapping[str, str] | None) -> NewJob:

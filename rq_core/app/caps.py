@@ -19,7 +19,8 @@ from typing import Any, Final, Literal, TypeVar
 from rq_core.errors import InvalidName, InvalidOption
 from rq_core.model.durations import ms_of
 from rq_core.model.keys import check_name
-from rq_core.model.scopes import RESERVED, Limit, check_limit
+from rq_core.model.limits import Limit, check_limit
+from rq_core.model.scopes import RESERVED
 
 Per = str | Callable[..., Any]
 """The name of an argument, or a function that gets the arguments by name and returns the key."""

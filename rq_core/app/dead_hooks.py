@@ -179,7 +179,7 @@ def _job_of(
     queue: str, job_id: str, line: str, spec: str, tasks: Mapping[str, Task[Any, Any]]
 ) -> NewJob | None:
     # Imported here: whoever only defines tasks needs none of it.
-    from rq_core.protocol.answers import read_state_line
+    from rq_core.model.state_line import read_state_line
 
     job = read_state_line(queue, job_id, line, spec)
     if job.state != "dead" or hook_name(job.fields.get("task", "")) not in tasks:

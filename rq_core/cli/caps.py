@@ -17,13 +17,14 @@ from rq_core.cli.options import (
     server_options,
 )
 from rq_core.cli.text import ago, print_table, span
-from rq_core.model.scopes import DECLARED, WEIGHT, family_of, is_rate
+from rq_core.model.limits import DECLARED, read_limit, shown
+from rq_core.model.scopes import WEIGHT, family_of, is_rate
 from rq_core.protocol import inspect
-from rq_core.protocol.limits import change, check_task, read_limit, shown
+from rq_core.protocol.limits import change, check_task
 
 if TYPE_CHECKING:
-    from rq_core.model.scopes import Limit, ScopeStatus
-    from rq_core.protocol.inspect import Standing
+    from rq_core.model.limits import Limit
+    from rq_core.protocol.inspect import ScopeStatus, Standing
 
 
 @click.command()

@@ -24,7 +24,8 @@ from rq_core.model.machine import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_LOSSES, DEFA
 from rq_core.protocol import inspect
 
 if TYPE_CHECKING:
-    from rq_core.protocol.answers import JobState, QueueCounts
+    from rq_core.model.state_line import JobState
+    from rq_core.protocol.answers import QueueCounts
 
 
 @click.command()

@@ -14,15 +14,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from rq_core.connections.wire import DEFAULT_URL, Wire, open_wire
+from rq_core.connections.wire import Wire, open_wire
 from rq_core.model.job import NewJob
 from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
-from rq_core.model.scopes import CapEntry
+from rq_core.model.limits import CapEntry
+from rq_core.model.state_line import JobState
+from rq_core.model.url import DEFAULT_URL
 from rq_core.protocol.answers import (
     Accepted,
     CapChange,
     Handshake,
-    JobState,
     QueueCounts,
     Restoration,
     Restored,

@@ -12,18 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from rq_core.connections.routing import (
-    REDIRECTS_MAX,
-    SCHEMES,
-    Command,
-    Node,
-    Replies,
-    Round,
-    Routing,
-    Steps,
-)
+from rq_core.connections.routing import REDIRECTS_MAX, Command, Node, Replies, Round, Routing, Steps
 from rq_core.connections.wire import SOCKET_TIMEOUT, AsyncPoolWire, Meanwhile, PoolWire
 from rq_core.errors import InvalidOption
+from rq_core.model.url import SCHEMES
 from rq_core.protocol.plan import Lost, ReplyError, Unsent
 
 T = TypeVar("T")

@@ -12,7 +12,6 @@ What a cluster cannot do for now (a slot on its way, a shard without a primary) 
 from __future__ import annotations
 
 import binascii
-import re
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -23,8 +22,6 @@ from rq_core.protocol.plan import Lost, ReplyError, Unsent
 T = TypeVar("T")
 Command = Sequence[Any]
 
-SCHEMES: Final = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
-"""What a URL of a cluster begins with, and what those of its nodes do."""
 SLOTS: Final = 16_384
 REDIRECTS_MAX: Final = 5
 """Nodes that a command is sent on to in one exchange."""
@@ -34,24 +31,12 @@ ASKED_MAX: Final = 3
 """Nodes that are asked for the map in one exchange: one that is silent costs a timeout."""
 ASKING: Final = ("ASKING",)
 
-_URL: Final = re.compile(r"(?P<scheme>rediss?)://(?P<place>[^/?]*)")
 _KEYLESS: Final = frozenset({
     "ACL", "CLIENT", "CLUSTER", "CONFIG", "FUNCTION", "INFO", "PING", "SCRIPT", "TIME",
 })  # fmt: skip
 _SCRIPTED: Final = frozenset({"FCALL", "EVALSHA", "EVAL"})
 _EVERYWHERE: Final = frozenset({("FUNCTION", "LOAD"), ("SCRIPT", "LOAD")})
 """What each primary must know for itself."""
-
-
-def is_cluster(url: str) -> bool:
-    """Whether a URL names a cluster."""
-    return url.partition("://")[0] in SCHEMES
-
-
-def cluster_url(url: str) -> str:
-    """What to write for the URL of one node of a cluster, so that all are found."""
-    parts = _URL.match(url)
-    return f"{parts['scheme']}+cluster://{parts['place']}" if parts else "redis+cluster://HOST:PORT"
 
 
 class Node(NamedTuple):

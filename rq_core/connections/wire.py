@@ -23,11 +23,10 @@ from redis.retry import Retry
 
 from rq_core.connections import sentinel
 from rq_core.connections.pool import AsyncPool, Pool
-from rq_core.connections.routing import is_cluster
 from rq_core.errors import InvalidOption
+from rq_core.model.url import is_cluster
 from rq_core.protocol.plan import Lost, ReplyError, Unsent
 
-DEFAULT_URL: Final = "redis://localhost:6379/0"
 SOCKET_TIMEOUT: Final = 10.0
 """Seconds without a reply after which a connection is given up."""
 WORKER_SOCKET_TIMEOUT: Final = 4.0

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rq_core.doctor.finding import Finding, Kind, Record
-from rq_core.doctor.view import RECORD_FIELDS, Job, View, line_of, without_task
+from rq_core.doctor.view import View
 from rq_core.model.events import JobRecord
 from rq_core.model.machine import State
+from rq_core.model.state_line import RECORD_FIELDS, Job, line_of, without_task
 
 
 def findings(view: View) -> Iterator[Finding]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, NamedTuple
 
-from rq_core import errors
 from rq_core.model.job import Claim, NewJob
-from rq_core.model.machine import State
-from rq_core.model.scopes import Limit
+from rq_core.model.limits import Limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +124,6 @@ class Extended:
 
 
 @dataclass(frozen=True, slots=True)
-class JobState:
-    """Where a live job stands, read off its state line."""
-
-    id: str
-    queue: str
-    state: State
-    fields: Mapping[str, str]
-    """The other fields of the line, as text: task, claim, fence, seq, due, since, by…"""
-    spec: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class QueueCounts:
     """How many jobs a queue has, by where they stand, and its main facts."""
 
@@ -159,19 +145,6 @@ class QueueCounts:
     cap: int | None = None
     """How many of its jobs may run at once; None: any number."""
     settings: dict[str, int] = field(default_factory=dict)
-
-
-def read_state_line(queue: str, job_id: str, line: str, spec: str | None = None) -> JobState:
-    """Read a state line as state.lua writes it. Raises QueueDamaged if it is not one."""
-    word, _, rest = line.partition(" ")
-    try:
-        state = State(word)
-    except ValueError:
-        raise errors.QueueDamaged(
-            queue=queue, why=f"the state of job {job_id} reads {line!r}"
-        ) from None
-    fields = dict(part.split("=", 1) for part in rest.split(" ") if "=" in part)
-    return JobState(job_id, queue, state, fields, spec)
 
 
 def parse_cap_changes(reply: Sequence[Any]) -> dict[str, CapChange]:

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from rq_core import errors
-from rq_core.connections.routing import cluster_url
 from rq_core.model.ids import boot_id
 from rq_core.model.keys import DEFAULT_PREFIX, check_name, queue_keys, queues_key
 from rq_core.model.machine import LAYOUT
+from rq_core.model.url import cluster_url
 from rq_core.protocol import access, server_check
 from rq_core.protocol.answers import Handshake, parse_handshake
 from rq_core.protocol.plan import (

@@ -10,17 +10,10 @@ from typing import Any, Final, NamedTuple
 
 from rq_core.errors import QueueDamaged
 from rq_core.model.keys import QueueKeys, queue_keys
+from rq_core.model.limits import CapEntry, Limit
 from rq_core.model.machine import DEFAULT_PRIORITY, PRIORITIES, State
-from rq_core.model.scopes import (
-    QUEUE,
-    WEIGHT,
-    CapEntry,
-    Limit,
-    ScopeStatus,
-    family_of,
-    is_rate,
-)
-from rq_core.protocol.answers import JobState, read_state_line
+from rq_core.model.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate
+from rq_core.model.state_line import JobState, read_state_line
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Plan, pairs_of
 
@@ -30,8 +23,6 @@ RATES_MAX: Final = 1_000
 """Lanes in which the rates of a family that are spent are looked for."""
 AHEAD_MAX: Final = 1_000
 """Lanes, and jobs of its priority's list, in which it is looked who comes before a job."""
-RANK: Final = 10**15
-"""In `open`, lanes of one priority are so far before those of the next."""
 HOLDERS_SHOWN: Final = 5
 _PAGE: Final = 500
 _PIPELINE: Final = 1_000
@@ -448,3 +439,27 @@ def _place(text: str | None) -> tuple[str, str | None]:
         case ["open", _]:
             return "open", None
     return "", None
+
+
+class ScopeStatus(NamedTuple):
+    """One scope of a queue, as `rq-core caps` shows it."""
+
+    scope: str
+    limit: Limit
+    version: int
+    """0 if nothing is stored for it or its family."""
+    source: str
+    """code, live, family (its family's limit holds), or none."""
+    holders: int
+    waiting: int
+    """Jobs in lanes that are blocked on this scope; for the queue, all that are ready while it is full."""
+    oldest_wait_ms: int | None
+    resumes_ms: int | None = None
+    """Of a rate that is spent: when it goes on (Unix ms); of a family of rates, when the first of its keys does."""
+    partial: bool = False
+    """Whether more wait than were counted."""
+    set_by: str | None = None
+    """Who set a live limit, and when (Unix ms)."""
+    set_at_ms: int | None = None
+    declared: Limit | None = None
+    """What code declares in the place of a live limit."""

@@ -7,24 +7,14 @@ from collections.abc import Collection, Mapping
 from typing import Final, Literal, NamedTuple
 
 from rq_core import errors
-from rq_core.app.placing import NO_CAPS, families_of
 from rq_core.model.events import decode
 from rq_core.model.keys import queue_keys
-from rq_core.model.scopes import (
-    CAP_MAX,
-    DECLARED,
-    FAIR,
-    QUEUE,
-    TASK,
-    WEIGHT,
-    CapEntry,
-    Limit,
-    check_limit,
-    family_of,
-    is_scope,
-)
+from rq_core.model.limits import DECLARED, CapEntry, Limit, check_limit, shown
+from rq_core.model.policy import NO_CAPS, families_of
+from rq_core.model.scopes import FAIR, QUEUE, TASK, WEIGHT, family_of, is_scope
 from rq_core.model.settings import BATCH_MAX
-from rq_core.protocol.answers import CapChange, read_state_line
+from rq_core.model.state_line import read_state_line
+from rq_core.protocol.answers import CapChange
 from rq_core.protocol.inspect import entries_of
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Plan, pairs_of
@@ -36,7 +26,6 @@ SEEN_MAX: Final = 1_000
 DECLARED_WHY: Final = "declared by the app"
 
 _WINDOW: Final = re.compile(r"@(\d+(?:\.\d+)?)s$")
-_RATE: Final = re.compile(r"(\d{1,10})/(\d{1,9}(?:\.\d{1,3})?)s(?:/(\d{1,10}))?")
 
 
 class Kept(NamedTuple):
@@ -53,40 +42,6 @@ class Kept(NamedTuple):
             f"queue {self.queue} keeps {self.scope} at {self.stored}; this code declares"
             f" {self.declared}, which `rq-core cap {self.queue} {self.scope} {shown(self.declared)}` would set"
         )
-
-
-def shown(limit: Limit) -> str:
-    """A limit as people write it: ``10``, ``none``, ``100/60s``, ``100/60s/5``."""
-    if limit.window_ms is None or limit.most is None:
-        return str(limit)
-    seconds = f"{limit.window_ms / 1000:.3f}".rstrip("0").rstrip(".")
-    return f"{limit.most}/{seconds}s" + ("" if limit.burst == 1 else f"/{limit.burst}")
-
-
-def read_limit(text: str) -> Limit:
-    """Read a limit as people write it, or as it is stored. Raises InvalidOption."""
-    try:
-        rate = _RATE.fullmatch(text)
-        if rate is None:
-            limit = Limit.parse(text)
-        else:
-            window_ms = round(float(rate[2]) * 1000)
-            limit = Limit(int(rate[1]), window_ms, int(rate[3] or 1))
-    except ValueError:
-        limit = Limit(-1)
-    least = 0 if limit.window_ms is None else 1
-    if (
-        (limit.most is not None and not least <= limit.most <= CAP_MAX)
-        or limit.window_ms == 0
-        or not 1 <= limit.burst <= CAP_MAX
-    ):
-        raise errors.InvalidOption(
-            option="limit",
-            value=text,
-            must=f"must be a number from 0 to {CAP_MAX:,}, none, or a rate like 100/60s (or 100/60s/5 with"
-            " bursts of 5)",
-        )
-    return limit
 
 
 def declare(

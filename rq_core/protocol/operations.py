@@ -17,7 +17,8 @@ from typing import Final
 from rq_core import errors
 from rq_core.model.job import NewJob
 from rq_core.model.keys import check_name
-from rq_core.model.scopes import DECLARED, Limit, is_scope
+from rq_core.model.limits import DECLARED, Limit
+from rq_core.model.scopes import is_scope
 from rq_core.model.settings import FLAGS, SETTINGS, VALUE_MAX
 from rq_core.protocol.ahead import Ahead
 from rq_core.protocol.answers import (

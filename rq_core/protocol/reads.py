@@ -7,10 +7,12 @@ from typing import Any
 
 from rq_core import errors
 from rq_core.model.keys import KEYS, check_name, queue_keys, queues_key
+from rq_core.model.limits import CapEntry
 from rq_core.model.machine import PRIORITIES
-from rq_core.model.scopes import QUEUE, CapEntry
+from rq_core.model.scopes import QUEUE
 from rq_core.model.settings import SETTINGS
-from rq_core.protocol.answers import JobState, QueueCounts, read_state_line
+from rq_core.model.state_line import JobState, read_state_line
+from rq_core.protocol.answers import QueueCounts
 from rq_core.protocol.delivery import Carrier
 from rq_core.protocol.one_step import in_one_step
 from rq_core.protocol.plan import Plan, pairs_of, says_full

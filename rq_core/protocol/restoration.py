@@ -10,7 +10,6 @@ import json
 from dataclasses import replace
 from typing import Any, Final
 
-from rq_core.doctor.view import RECORD_FIELDS, write_line
 from rq_core.model.events import JobRecord
 from rq_core.model.machine import (
     DEFAULT_MAX_ATTEMPTS,
@@ -21,6 +20,7 @@ from rq_core.model.machine import (
     Event,
     State,
 )
+from rq_core.model.state_line import RECORD_FIELDS, write_line
 from rq_core.protocol.answers import Restoration
 
 _TARGETS: Final = {

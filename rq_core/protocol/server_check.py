@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from rq_core import errors
-from rq_core.connections.routing import is_cluster
+from rq_core.model.url import is_cluster
 from rq_core.protocol.plan import Pause, Plan, ReplyError, Send, pairs_of
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from rq_core.app.task import Task
 from rq_core.connections.client import Client
 from rq_core.model.keys import queue_keys, queues_key
 from rq_core.model.machine import CLAIMED_STATES
-from rq_core.protocol.answers import read_state_line
+from rq_core.model.state_line import read_state_line
 from sql_audit.demo import tasks
 from sql_audit.store.tables import OUTCOMES, job_event
 

@@ -69,7 +69,7 @@ def open_source(url: str, prefix: str) -> OutboxSource:
     """The source at a Redis URL. It connects when it is first used."""
     # Not needed to ask SQL a question, and slow to import.
     from rq_core.connections.client import Client
-    from rq_core.connections.routing import is_cluster
+    from rq_core.model.url import is_cluster
     from rq_core.protocol.plan import Patience
 
     # The queues of a shard that is down are tried again later: those of the others must not wait for them.

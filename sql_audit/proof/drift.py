@@ -20,10 +20,11 @@ from sqlalchemy.exc import NoResultFound, SQLAlchemyError
 
 from rq_core.connections.client import Client
 from rq_core.doctor import Kind, diagnose
-from rq_core.doctor.view import RECORD_FIELDS, Job, View
+from rq_core.doctor.view import View
 from rq_core.model.events import JobRecord, OutboxId, Undecodable, decode, fold
 from rq_core.model.machine import State
 from rq_core.model.scopes import scopes_of
+from rq_core.model.state_line import RECORD_FIELDS, Job
 from sql_audit.errors import AuditUnavailable
 from sql_audit.mirror.intake import fingerprint
 from sql_audit.proof.replay import Note, Violation

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from rq_core.app.placing import full_rules
 from rq_core.model.events import Entry
 from rq_core.model.machine import Event
-from rq_core.model.scopes import full_rules
 from tests.kit.lanes import holders_of
 from tests.kit.proof import most_running, unproved
 from tests.kit.seed import LEASE_MS, Seed

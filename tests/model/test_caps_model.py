@@ -8,10 +8,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
+from rq_core.app.placing import full_rules
 from rq_core.errors import NothingDeclared
 from rq_core.model.events import Entry, decode
 from rq_core.model.machine import PRIORITIES, Event
-from rq_core.model.scopes import full_rules, lane_name
+from rq_core.model.scopes import lane_name
 from rq_core.protocol.operations import CLAIM_BYTES, SWEEP_MAX
 from rq_core.scripts import functions
 from rq_core.scripts.assemble import Script, Variant, directory

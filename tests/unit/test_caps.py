@@ -27,12 +27,12 @@ from rq_core import (
     ScopeFull,
 )
 from rq_core.app.handle import handle_of
-from rq_core.app.placing import CACHED_MAX, CACHED_S, PolicyCache, read_policy
+from rq_core.app.placing import CACHED_MAX, CACHED_S, PolicyCache, registered_placing
 from rq_core.connections.async_client import AsyncClient
 from rq_core.model.job import profile
-from rq_core.model.scopes import Limit
+from rq_core.model.limits import Limit, read_limit, shown
 from rq_core.protocol.answers import Accepted
-from rq_core.protocol.limits import Kept, read_limit, shown
+from rq_core.protocol.limits import Kept
 
 
 @pytest.fixture
@@ -345,7 +345,7 @@ def test_a_default_is_a_key(app: App) -> None:
     def work(tenant: str = "acme") -> None: ...
 
     task = app.task(caps=[Cap(1, per="tenant")])(work)
-    by_name = read_policy("work", "default", app.declared.policies("default")["work"])
+    by_name = registered_placing("work", "default", app.declared.policies("default")["work"])
 
     assert lane(task.job()) == "2+work.tenant=acme"
     assert by_name.lane(2, {})[0] == "2+work.tenant=acme"
@@ -453,7 +453,9 @@ def test_bad_options_of_a_queue_are_refused_and_change_nothing(
 def registered(app: App, task: str, queue: str = "default") -> App:
     """Another app, which does not have the task and has read its policy."""
     other = App("redis://nowhere.invalid")
-    other.connections.policies.put(read_policy(task, queue, app.declared.policies(queue)[task]))
+    other.connections.policies.put(
+        registered_placing(task, queue, app.declared.policies(queue)[task])
+    )
     return other
 
 
@@ -519,19 +521,19 @@ def test_keys_may_be_given_before_any_worker_was_there(app: App) -> None:
 def test_a_policy_of_a_later_release_is_read_as_far_as_it_is_known() -> None:
     policy = '{"scopes":[{"family":"task","scope":"task=send","colour":"red"}],"more":1}'
 
-    assert read_policy("send", "q", policy).lane(0, {}) == ("0+task=send", "")
+    assert registered_placing("send", "q", policy).lane(0, {}) == ("0+task=send", "")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"scopes":[5]}', '{"scopes":[{}]}'])
 def test_what_is_no_policy_is_damage(text: str) -> None:
     with pytest.raises(QueueDamaged, match="the policy of task send cannot be read"):
-        read_policy("send", "q", text)
+        registered_placing("send", "q", text)
 
 
 def test_policies_are_remembered_for_a_few_seconds_and_not_without_end() -> None:
     now = [100.0]
     cache = PolicyCache(clock=lambda: now[0])
-    placing = cache.put(read_policy("send", "q", '{"scopes":[]}'))
+    placing = cache.put(registered_placing("send", "q", '{"scopes":[]}'))
 
     now[0] += CACHED_S - 0.01
     assert cache.get("q", "send") is placing
@@ -539,7 +541,7 @@ def test_policies_are_remembered_for_a_few_seconds_and_not_without_end() -> None
     now[0] += 0.02
     assert cache.get("q", "send") is None
     for n in range(CACHED_MAX + 1):
-        cache.put(read_policy(f"t-{n}", "q", '{"scopes":[]}'))
+        cache.put(registered_placing(f"t-{n}", "q", '{"scopes":[]}'))
     assert cache.get("q", f"t-{CACHED_MAX}") is not None
     assert len(cache._found) <= CACHED_MAX
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from rq_core.connections.client import Client
 from rq_core.model.events import Entry, JobRecord, decode, fold
+from rq_core.model.limits import Limit
 from rq_core.model.machine import CLAIMED_STATES, Event, State
-from rq_core.model.scopes import Limit, family_of, scopes_of
+from rq_core.model.scopes import family_of, scopes_of
 
 READ = 5_000
 

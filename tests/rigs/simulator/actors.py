@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy.exc import OperationalError
 
 from rq_core import errors
+from rq_core.app.placing import full_rules
 from rq_core.connections.client import Client
 from rq_core.connections.wire import Meanwhile
 from rq_core.model.job import Claim, NewJob, profile, read_spec
 from rq_core.model.machine import Priority
-from rq_core.model.scopes import full_rules, lane_name
+from rq_core.model.scopes import lane_name
 from rq_core.protocol.plan import Patience
 from rq_core.worker.heartbeat import BEAT_AGAIN, LeaseKeeper
 from rq_core.worker.settlement import Settlement, calls_of
