@@ -15,7 +15,6 @@ import itertools
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from rq_core import App, current_job
 from rq_core.connections.client import Client
 from rq_core.model.events import decode
 from tests.kit.blackhole import BlackHole
+from tests.kit.processes import ROOT, worker
 from tests.kit.reaper import close_reaper
 from tests.kit.sentinels import QUORUM, SentinelGroup
 from tests.kit.servers import Engine, RedisServer, engines
@@ -43,7 +43,6 @@ WITNESS: Final = "RQ_CORE_OUTAGES_WITNESS"
 AGAIN_MAX: Final = 10.0
 """Seconds from Redis' return within which the worker must claim again."""
 PATIENCE: Final = 60.0
-ROOT: Final = Path(__file__).parents[2]
 
 app = App()
 app.queue(QUEUE, lease=15)
@@ -113,27 +112,14 @@ class Stage:
 
     @contextlib.contextmanager
     def _worker(self, url: str, processes: int) -> Iterator[None]:
-        command = [sys.executable, "-m", "rq_core.cli", "worker", "tests.rigs.outages:app"]
-        command += ["--queues", QUEUE, "--redis", url, "--processes", str(processes)]
-        with self.log.open("ab") as sink:
-            worker = subprocess.Popen(
-                [*command, "--grace", "1"],
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                env={**os.environ, WITNESS: str(self.witness)},
-                cwd=ROOT,
-                start_new_session=True,
-            )
-        try:
+        options = ("--processes", str(processes), "--grace", "1")
+        seen = {WITNESS: str(self.witness)}
+        app = "tests.rigs.outages:app"
+        with worker(app, [QUEUE], url, *options, log=self.log, variables=seen) as process:
             yield
-        finally:
-            worker.send_signal(signal.SIGTERM)
-            try:
-                worker.wait(30)
-            except subprocess.TimeoutExpired:
-                os.killpg(worker.pid, signal.SIGKILL)
-                worker.wait()
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(30)
 
     def seen(self, what: str, job_id: str) -> float | None:
         """When a job wrote this, on the monotonic clock."""
