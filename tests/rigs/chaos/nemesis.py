@@ -21,9 +21,9 @@ import psycopg
 from rq_core.connections.client import Client
 from rq_core.errors import RqCoreError
 from rq_core.model.keys import queue_keys
+from tests.kit.proxy import Mode
 from tests.rigs.chaos import tasks
 from tests.rigs.chaos.judge import LOSSES
-from tests.rigs.chaos.proxy import Mode
 from tests.rigs.chaos.records import Fault
 from tests.rigs.chaos.stage import ALONE, MIRROR, PRODUCER, SUPERVISOR, Stage
 

@@ -27,11 +27,11 @@ from rq_core.model.machine import CLAIMED_STATES, State
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
 from tests.kit.processes import Child, python, rq_core
+from tests.kit.proxy import Proxy
 from tests.kit.servers import Engine, PostgresServer, RedisServer
 from tests.kit.snapshots import fields_of
 from tests.kit.wait import wait_until
 from tests.rigs.chaos import tasks
-from tests.rigs.chaos.proxy import Proxy
 from tests.rigs.chaos.records import Progress, read_cursors, states_of
 
 LOOK_S: Final = 0.1

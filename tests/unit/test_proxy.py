@@ -9,10 +9,10 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tests.kit import proxy
+from tests.kit.proxy import Mode, Proxy
 from tests.kit.servers import RedisServer
 from tests.kit.wait import wait_until
-from tests.rigs.chaos import proxy
-from tests.rigs.chaos.proxy import Mode, Proxy
 
 
 @pytest.fixture
