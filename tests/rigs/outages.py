@@ -30,8 +30,8 @@ import click
 from rq_core import App, current_job
 from rq_core.connections.client import Client
 from rq_core.model.events import decode
-from tests.kit.blackhole import BlackHole
 from tests.kit.processes import ROOT, worker
+from tests.kit.proxy import Mode, Proxy
 from tests.kit.reaper import close_reaper
 from tests.kit.sentinels import QUORUM, SentinelGroup
 from tests.kit.servers import Engine, RedisServer, engines
@@ -82,7 +82,7 @@ class Outage:
 
 
 class Stage:
-    """A server, a worker process that reaches it through a relay, and a producer that reaches it directly."""
+    """A server, a worker process that reaches it through a proxy, and a producer that reaches it directly."""
 
     def __init__(self, place: Path, engine: Engine) -> None:
         self._place = place
@@ -105,8 +105,8 @@ class Stage:
         """Start the servers. The URLs for the worker and for the producer."""
         self.server.start()
         try:
-            with BlackHole(self.server.port) as self.relay:
-                yield self.relay.url, self.server.url
+            with Proxy(self.server.port) as self.proxy:
+                yield self.proxy.url, self.server.url
         finally:
             self.server.kill()
 
@@ -154,9 +154,8 @@ class Stage:
 
     def blackhole(self, seconds: float) -> None:
         """Packets vanish; the connections of before never come back, and nobody says so."""
-        self.relay.swallow()
-        time.sleep(seconds)
-        self.relay.heal()
+        with self.proxy.doing(Mode.BLACK_HOLE):
+            time.sleep(seconds)
 
     def reset(self, seconds: float) -> None:
         """Every connection is ended by the server, again and again."""

@@ -249,7 +249,7 @@ KINDS: Final[Mapping[str, Action]] = {
     "flushall": Nemesis.flush,
     "outbox_trim": Nemesis.trim_outboxes,
     "two_at_once": Nemesis.two_at_once,
-    **{f"net_{mode}": _mode(mode) for mode in Mode if mode is not Mode.PLAIN},
+    **{f"net_{mode}": _mode(mode) for mode in Mode if mode not in (Mode.PLAIN, Mode.BLACK_HOLE)},
 }
 OF_PROCESSES: Final = (
     "worker_kill",
