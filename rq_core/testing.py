@@ -36,7 +36,8 @@ from rq_core.model.job import Claim, Spec, read_spec
 from rq_core.model.keys import queue_keys
 from rq_core.model.machine import Priority, State
 from rq_core.model.state_line import JobState, read_state_line
-from rq_core.protocol.limits import declare
+from rq_core.protocol import claims
+from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Patience, pairs_of
 from rq_core.scripts.assemble import Script, Variant, build, directory
@@ -129,17 +130,19 @@ class FakeConnections(Connections):
 
     def make_client(self) -> Client:
         """Make a client of the fake server."""
-        return Client(self.url, wire=FakeWire(self._server), operations=self._operations())
+        return Client(self.url, wire=FakeWire(self._server), calls=self._calls())
 
     def make_async_client(self) -> AsyncClient:
         """Make a client of the fake server for the running event loop."""
         wire = FakeAsyncWire(self._server)
-        return AsyncClient(self.url, wire=wire, operations=self._operations())
+        return AsyncClient(self.url, wire=wire, calls=self._calls())
 
-    def _operations(self) -> Operations:
+    def _calls(self) -> Operations:
         # Nobody waits for a server that is a dictionary.
         patience = Patience(unsent=0, unknown=0)
-        return Operations(prefix=self.prefix, url=self.url, patience=patience, scripts=fake_script)
+        return Operations(
+            Delivery(prefix=self.prefix, url=self.url, patience=patience, scripts=fake_script)
+        )
 
 
 class FakeWire(PoolWire):
@@ -206,10 +209,11 @@ class Fake:
     async def drain_async(self, *queues: str, runs_max: int = DRAIN_MAX) -> list[Ran]:
         """See drain."""
         inline = _Inline(self.app)
+        client = self.app.client
         ran: list[Ran] = []
         try:
             while True:
-                found = queues or tuple(self.app.client.queues())
+                found = queues or tuple(client.run(client.calls.reads.queues()))
                 claims, due = self._claim(found)
                 for claim in claims:
                     done = await inline.run(claim)
@@ -227,9 +231,11 @@ class Fake:
     def enqueued(self, *queues: str) -> list[Enqueued]:
         """The jobs that wait, in these queues or all: queue by queue, as they were enqueued. Nothing is run."""
         client, found = self.app.client, []
-        for queue in queues or client.queues():
+        for queue in queues or tuple(client.run(client.calls.reads.queues())):
             keys = queue_keys(queue, self.app.prefix)
-            read = client.operations.ask([["HGETALL", keys("jobs")], ["HGETALL", keys("state")]])
+            read = client.calls.delivery.ask(
+                [["HGETALL", keys("jobs")], ["HGETALL", keys("state")]]
+            )
             specs, lines = map(pairs_of, client.run(read))
             # The fake server keeps what it was given in that order.
             for job_id, spec in specs.items():
@@ -247,7 +253,7 @@ class Fake:
         client = self.app.client
         due: dict[str, int] = {}
         for queue in queues:
-            claimed = client.one(client.operations.claim_call(queue, _WORKER, 1))
+            claimed = client.run(claims.claim(queue, _WORKER, 1))
             if claimed.jobs:
                 return list(claimed.jobs), due
             if claimed.next_due_ms is not None:
@@ -256,9 +262,12 @@ class Fake:
 
     def _put_forward(self, ms: int) -> None:
         client = self.app.client
-        metas = [queue_keys(queue, self.app.prefix)("meta") for queue in client.queues()]
+        metas = [
+            queue_keys(queue, self.app.prefix)("meta")
+            for queue in client.run(client.calls.reads.queues())
+        ]
         commands: list[list[Any]] = [["HINCRBY", meta, "test_clock_ms", ms] for meta in metas]
-        client.run(client.operations.ask(commands))
+        client.run(client.calls.delivery.ask(commands))
 
 
 def _enqueued(job: JobState, spec: Spec) -> Enqueued:
@@ -306,8 +315,8 @@ class _Inline:
             await self._free.wait()
         client = self._app.client
         outcome = "succeeded"
-        for call, _ in calls_of(client.operations, _WORKER, [settlement]):
-            outcome = client.one(call).get(claim.id, outcome)
+        for call, _ in calls_of(_WORKER, [settlement]):
+            outcome = client.run(call).get(claim.id, outcome)
         if settlement.reason == LANE_CHANGED:
             return None
         return Ran(
@@ -340,7 +349,7 @@ def fake(app: App) -> Iterator[Fake]:
     try:
         client = app.client
         for queue in app.declared.queues:
-            client.run(declare(client.operations, queue, app.declared.limits(queue), {}))
+            client.run(client.calls.caps.declare(queue, app.declared.limits(queue), {}))
         yield Fake(app, connections)
     finally:
         connections.close()

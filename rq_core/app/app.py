@@ -57,7 +57,8 @@ if TYPE_CHECKING:
     from rq_core.app.dead_hooks import Hook
     from rq_core.connections.async_client import AsyncClient
     from rq_core.connections.client import Client
-    from rq_core.protocol.answers import Accepted, CapChange
+    from rq_core.protocol.caps import CapChange
+    from rq_core.protocol.enqueue import Accepted
     from rq_core.protocol.inspect import ScopeStatus
     from rq_core.protocol.operations import Operations
     from rq_core.protocol.plan import Patience, Plan
@@ -309,7 +310,7 @@ class App:
         """
         draft = Draft(self, queue, task, args, options)
         if draft.placing is None:
-            draft.read(self.client.policy(queue, task))
+            draft.read(self.client.run(self.client.calls.caps.policy(queue, task)))
         return draft.job(keys)
 
     @spelling_out_options
@@ -325,7 +326,9 @@ class App:
         """See job."""
         draft = Draft(self, queue, task, args, options)
         if draft.placing is None:
-            draft.read(await self.async_client().policy(queue, task))
+            draft.read(
+                await self.async_client().run(self.async_client().calls.caps.policy(queue, task))
+            )
         return draft.job(keys)
 
     @spelling_out_options
@@ -343,7 +346,7 @@ class App:
         Its code need not be here. See job, and Task.enqueue for what is raised.
         """
         job = self.job(queue, task, args, keys=keys, **options)
-        return self.handle(job, self.client.enqueue_one(job))
+        return self.handle(job, self.client.run(self.client.calls.enqueue.one(job)))
 
     @spelling_out_options
     async def enqueue_async(
@@ -366,21 +369,21 @@ class App:
         What stops it half-way carries what was accepted before in ``accepted``. Raises as
         Task.enqueue does.
         """
-        return self.client.enqueue(jobs)
+        return self.client.run(self.client.calls.enqueue.many(jobs))
 
     async def enqueue_many_async(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> Accepted:
         """See enqueue_many. Takes asynchronous generators too."""
         client = self.async_client()
         if not isinstance(jobs, AsyncIterable):
-            return await client.enqueue(jobs)
-        from rq_core.protocol.answers import Accepted, tell_accepted
+            return await client.run(client.calls.enqueue.many(jobs))
+        from rq_core.protocol.enqueue import Accepted, tell_accepted
 
         parts: list[Accepted] = []
         chunk: list[NewJob] = []
 
         async def send() -> None:
             try:
-                parts.append(await client.enqueue(chunk))
+                parts.append(await client.run(client.calls.enqueue.many(chunk)))
             except Exception as error:
                 parts.append(getattr(error, "accepted", Accepted(())))
                 raise
@@ -450,21 +453,21 @@ class App:
         """The declared settings by queue, as Client.configure takes them."""
         return MappingProxyType(self._settings)
 
-    def declaration(self, operations: Operations, *queues: str) -> Plan[list[str]]:
+    def declaration(self, calls: Operations, *queues: str) -> Plan[list[str]]:
         """The plan that tells a server what the code declares: settings, limits, and tasks' policies.
 
         Those of ``queues``, and of all queues that have settings. Returns what the server does not
         take, as sentences.
         """
-        from rq_core.protocol.limits import DECLARED_WHY, declare
+        from rq_core.protocol.caps import DECLARED_WHY
 
         refused: list[str] = []
         for queue in dict.fromkeys((*self._settings, *queues)):
             if self._settings.get(queue):
-                yield from operations.configure(queue, self._settings[queue], why=DECLARED_WHY)
+                yield from calls.admin.configure(queue, self._settings[queue], why=DECLARED_WHY)
             limits = self.declared.limits(queue)
             policies = self.declared.policies(queue)
-            refused += map(str, (yield from declare(operations, queue, limits, policies)))
+            refused += map(str, (yield from calls.caps.declare(queue, limits, policies)))
         return refused
 
     def apply_settings(self) -> None:
@@ -473,12 +476,12 @@ class App:
         Raises ServerUnavailable, ServerUnsuitable.
         """
         client = self.client
-        client.run(self.declaration(client.operations, *self.declared.queues))
+        client.run(self.declaration(client.calls, *self.declared.queues))
 
     async def apply_settings_async(self) -> None:
         """See apply_settings."""
         client = self.async_client()
-        await client.run(self.declaration(client.operations, *self.declared.queues))
+        await client.run(self.declaration(client.calls, *self.declared.queues))
 
     # Caps.
 
@@ -502,9 +505,7 @@ class App:
         UnknownScope, NothingDeclared.
         """
         client = self.client
-        return client.run(
-            self._change_of(client.operations, queue, scope, limit, reason, by, version)
-        )
+        return client.run(self._change_of(client.calls, queue, scope, limit, reason, by, version))
 
     async def set_cap_async(
         self,
@@ -519,12 +520,12 @@ class App:
         """See set_cap."""
         client = self.async_client()
         return await client.run(
-            self._change_of(client.operations, queue, scope, limit, reason, by, version)
+            self._change_of(client.calls, queue, scope, limit, reason, by, version)
         )
 
     def _change_of(
         self,
-        operations: Operations,
+        calls: Operations,
         queue: str,
         scope: str,
         limit: int | Limit | Literal["code"] | None,
@@ -532,11 +533,8 @@ class App:
         by: str | None,
         version: int | None,
     ) -> Plan[CapChange]:
-        from rq_core.protocol.limits import change
-
         declared = self.declared.families(queue)
-        return change(
-            operations,
+        return calls.caps.change(
             queue,
             scope,
             limit,
@@ -548,17 +546,13 @@ class App:
 
     def caps(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
         """Return how the scopes of a queue stand: those that have limits, then keys in use, at most ``limit``."""
-        from rq_core.protocol.inspect import caps
-
         client = self.client
-        return client.run(caps(client.operations, queue, limit))
+        return client.run(client.calls.inspect.caps(queue, limit))
 
     async def caps_async(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
         """See caps."""
-        from rq_core.protocol.inspect import caps
-
         client = self.async_client()
-        return await client.run(caps(client.operations, queue, limit))
+        return await client.run(client.calls.inspect.caps(queue, limit))
 
     # Connections.
 

@@ -93,17 +93,17 @@ class Teller:
 
     def __init__(
         self,
-        operations: Operations,
+        calls: Operations,
         queue: str,
         tasks: Mapping[str, Task[Any, Any]],
         *,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self._operations = operations
+        self._calls = calls
         self._queue = queue
         self._tasks = tasks
         self._clock = clock
-        self._keys = queue_keys(queue, operations.prefix)
+        self._keys = queue_keys(queue, calls.delivery.prefix)
         self._last: tuple[int, float] | None = None
         """Of the last look: Redis' time, and ours just after it."""
 
@@ -112,7 +112,7 @@ class Teller:
         before = self._clock()
         asked = ["HGET", self._keys("meta"), FIELD]
         # Asked beside something of the queue: in a cluster it is its shard's clock that counts.
-        time, seen = yield from self._operations.ask([["TIME"], asked], self._queue)
+        time, seen = yield from self._calls.delivery.ask([["TIME"], asked], self._queue)
         now = int(time[0]) * 1000 + int(time[1]) // 1000
         # What dies in this millisecond may not all be there yet.
         upto = now - 1
@@ -134,19 +134,19 @@ class Teller:
             yield from self._hand_over(ids)
         if ids or since != told or told + LAG_MS < upto:
             mark = in_one_step([["HSET", self._keys("meta"), FIELD, upto]])
-            yield from self._operations.ask([mark], self._queue)
+            yield from self._calls.delivery.ask([mark], self._queue)
         return more
 
     def _mark_beginning(self, at: int) -> Plan[int]:
         """Note where telling began, if nobody has."""
         key = self._keys("meta")
         note = in_one_step([["HSETNX", key, FIELD, at], ["HGET", key, FIELD]])
-        ((_, seen),) = yield from self._operations.ask([note], self._queue)
+        ((_, seen),) = yield from self._calls.delivery.ask([note], self._queue)
         return int(seen)
 
     def _died(self, since: int, upto: int) -> Plan[tuple[list[str], int, bool]]:
         """The jobs that died after ``since``, until when all are among them, and whether there are more."""
-        ask, dead = self._operations.ask, self._keys("dead")
+        ask, dead = self._calls.delivery.ask, self._keys("dead")
         span = [f"({since}", upto, "WITHSCORES", "LIMIT", 0, DEATHS_MAX]
         (flat,) = yield from ask([["ZRANGEBYSCORE", dead, *span]], self._queue)
         ids = list(flat[::2])
@@ -162,7 +162,7 @@ class Teller:
         return ids, int(float(last)), True
 
     def _hand_over(self, ids: list[str]) -> Plan[None]:
-        lines, specs = yield from self._operations.ask(
+        lines, specs = yield from self._calls.delivery.ask(
             [["HMGET", self._keys("state"), *ids], ["HMGET", self._keys("jobs"), *ids]], self._queue
         )
         told = [
@@ -172,7 +172,7 @@ class Teller:
             if (job := _job_of(self._queue, job_id, line, spec, self._tasks)) is not None
         ]
         if told:
-            yield from self._operations.enqueue(told)
+            yield from self._calls.enqueue.many(told)
 
 
 def _job_of(

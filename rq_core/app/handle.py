@@ -11,7 +11,7 @@ from rq_core.model.machine import Event
 if TYPE_CHECKING:
     from rq_core.app.app import App
     from rq_core.model.job import NewJob
-    from rq_core.protocol.answers import Accepted
+    from rq_core.protocol.enqueue import Accepted
 
 R_co = TypeVar("R_co", covariant=True)
 """What the task's function returns."""
@@ -66,14 +66,16 @@ class JobHandle(Generic[R_co]):
 
         For a moment after a job's end the mirror may not have it yet; it is ``gone`` then, too.
         """
-        found = self._app.client.job(self.id, [self.queue])
+        found = self._app.client.run(self._app.client.calls.reads.job(self.id, [self.queue]))
         if found is not None:
             return str(found.state)
         return GONE if self._app.audit_url is None else _end_of(self.history())
 
     async def state_async(self) -> str:
         """See state."""
-        found = await self._app.async_client().job(self.id, [self.queue])
+        found = await self._app.async_client().run(
+            self._app.async_client().calls.reads.job(self.id, [self.queue])
+        )
         if found is not None:
             return str(found.state)
         return GONE if self._app.audit_url is None else _end_of(await self.history_async())
@@ -83,11 +85,15 @@ class JobHandle(Generic[R_co]):
 
         Returns cancelled, cancelling (it runs, and was asked to stop), dead, or gone.
         """
-        return self._app.client.cancel(self.queue, [self.id], why=why)[self.id]
+        return self._app.client.run(
+            self._app.client.calls.admin.cancel(self.queue, [self.id], why=why)
+        )[self.id]
 
     async def cancel_async(self, *, why: str = "") -> str:
         """See cancel."""
-        outcomes = await self._app.async_client().cancel(self.queue, [self.id], why=why)
+        outcomes = await self._app.async_client().run(
+            self._app.async_client().calls.admin.cancel(self.queue, [self.id], why=why)
+        )
         return outcomes[self.id]
 
     def history(self) -> list[Any]:

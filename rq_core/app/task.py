@@ -78,7 +78,7 @@ class PreparedTask(Generic[P, R]):
         enqueue_async.
         """
         job = self.job(*args, **kwargs)
-        return self.app.handle(job, self.app.client.enqueue_one(job))
+        return self.app.handle(job, self.app.client.run(self.app.client.calls.enqueue.one(job)))
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """See enqueue. Calls that are under way at the same time share round trips."""

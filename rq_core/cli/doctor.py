@@ -59,7 +59,7 @@ def doctor(
     who = actor(by)
     reports = []
     with connect(redis_url, prefix) as client:
-        remarks = client.run(server_check.check(client.operations))
+        remarks = client.run(server_check.check(client.calls.delivery.asking))
         if remarks:
             report = _report_on_server(remarks)
             reports.append(report)
@@ -97,7 +97,7 @@ def _examine(client: Client, queue: str, by: str | None, audit_url: str | None) 
     except QueueDamaged as error:
         report["error"] = str(error)
         return report
-    if audit_url is not None and client.counts(queue).audit:
+    if audit_url is not None and client.run(client.calls.reads.counts(queue)).audit:
         try:
             drift = _drift(audit_url, client, queue)
         except RqCoreError as error:

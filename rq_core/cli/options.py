@@ -125,10 +125,10 @@ def known_queues(client: Client, *queues: str) -> list[str]:
     """Return the queues given, or all if none is. Raises UnknownQueue, or InvalidName."""
     for queue in queues:
         check_name("queue", queue)
-    known = client.queues()
+    known = client.run(client.calls.reads.queues())
     for queue in queues:
         # The list lies outside the queue's own slot, so it may lag behind.
-        if queue not in known and not client.counts(queue).epoch:
+        if queue not in known and not client.run(client.calls.reads.counts(queue)).epoch:
             raise UnknownQueue(queue=queue, known=", ".join(known) or "none")
     return list(dict.fromkeys(queues)) or known
 

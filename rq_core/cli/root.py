@@ -19,9 +19,9 @@ from rq_core.errors import RqCoreError, UsageError
 COMMANDS: Final[Commands] = {
     "worker": ("worker:worker", "Run the jobs of an app's tasks."),
     "enqueue": ("enqueue:enqueue", "Hand over a job."),
-    "queues": ("look:queues", "Show the queues and how many jobs they have."),
-    "job": ("look:job", "Show where a job stands, and what it waits for."),
-    "dead": ("look:dead", "Show the jobs that died last."),
+    "queues": ("inspect:queues", "Show the queues and how many jobs they have."),
+    "job": ("inspect:job", "Show where a job stands, and what it waits for."),
+    "dead": ("inspect:dead", "Show the jobs that died last."),
     "cancel": ("change:cancel", "Cancel jobs."),
     "requeue": ("change:requeue", "Give dead jobs another life."),
     "prune": ("change:prune", "Remove dead jobs."),

@@ -229,9 +229,9 @@ class Supervisor:
         try:
             # Once here, so that a missing server is one clear line and not one per process, again and again.
             client = self._app.client
-            remarks = client.run(server_check.check(client.operations))
+            remarks = client.run(server_check.check(client.calls.delivery.asking))
             for queue in self._options.worker.queues:
-                client.handshake(queue)
+                client.run(client.calls.delivery.handshake(queue))
             status = self._begin_mirror()
             if status is not None:
                 # It has said why; without it, work would be unaudited though somebody asked for an audit.
@@ -258,7 +258,7 @@ class Supervisor:
         self._mirror.start()
         try:
             return self._mirror.wait_until_attached(
-                lambda: all(client.counts(queue).audit for queue in queues),
+                lambda: all(client.run(client.calls.reads.counts(queue)).audit for queue in queues),
                 lambda: self._stops > 0,
             )
         finally:

@@ -44,7 +44,7 @@ class Burst:
     async def _nothing_left(self) -> bool:
         left: dict[str, int] = {}
         for name, queue in self._lines.queues.items():
-            counts = await self._client.counts(name)
+            counts = await self._client.run(self._client.calls.reads.counts(name))
             # A paused or stopped queue gives out nothing, however much is ready; nor does a full scope.
             ready = sum(counts.ready.values()) + counts.open_lanes
             if counts.running or (ready and not counts.paused and counts.cap != 0):

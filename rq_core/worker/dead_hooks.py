@@ -22,7 +22,7 @@ async def tell_of_deaths(
     """Hand over the jobs of hooks, if there are hooks among ``tasks``, until it is over."""
     if not any(dead_hooks.hook_name(task) in tasks for task in tasks):
         return
-    tellers = {queue: dead_hooks.Teller(client.operations, queue, tasks) for queue in line.queues}
+    tellers = {queue: dead_hooks.Teller(client.calls, queue, tasks) for queue in line.queues}
     while not over.is_set():
         more = False
         # Before the looks: they miss a death that is noticed meanwhile.

@@ -17,7 +17,8 @@ from rq_core.connections.client import Client
 from rq_core.errors import RqCoreError
 from rq_core.model.job import Claim
 from rq_core.model.keys import queue_keys
-from rq_core.protocol.answers import Extended
+from rq_core.protocol import claims
+from rq_core.protocol.claims import Extended
 from rq_core.protocol.plan import Call
 from rq_core.worker.lease_table import LeaseTable
 
@@ -116,10 +117,10 @@ class LeaseKeeper:
             for queue in queues:
                 for start in range(0, len(held[queue]), EXTEND_CHUNK):
                     jobs = held[queue][start : start + EXTEND_CHUNK]
-                    extend = self._client.operations.extend_call(queue, self._worker, jobs)
+                    extend = claims.extend(queue, self._worker, jobs)
                     calls.append(extend)
             try:
-                self._tell(calls, self._client.carry_out(calls))
+                self._tell(calls, self._client.run(self._client.calls.delivery.carry_out(calls)))
                 self._follow_leases(queues)
             except RqCoreError as error:
                 # A shard that is away must not cost the leases of the others.
@@ -153,9 +154,9 @@ class LeaseKeeper:
 
     def _follow_leases(self, queues: Sequence[str]) -> None:
         """A lease that was made shorter must be extended more often, from now on."""
-        prefix = self._client.operations.prefix
+        prefix = self._client.prefix
         commands = [["HGET", queue_keys(queue, prefix)("meta"), "lease_ms"] for queue in queues]
-        leases = self._client.run(self._client.operations.ask(commands))
+        leases = self._client.run(self._client.calls.delivery.ask(commands))
         self._known |= {q: int(ms) / 1000 for q, ms in zip(queues, leases, strict=True) if ms}
         held = [self._known[queue] for queue in self._held if queue in self._known]
         if held:

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 from rq_core.connections.client import Client
 from rq_core.errors import RqCoreError
 from rq_core.model.job import Claim
+from rq_core.protocol import claims
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +167,7 @@ class LeaseGuard:
             if not jobs:
                 continue
             try:
-                self._client.one(self._client.operations.extend_call(queue, worker, jobs))
+                self._client.run(claims.extend(queue, worker, jobs))
             except RqCoreError as error:
                 # In a cluster, other queues may well be within reach.
                 log.warning("leases of a worker that is overdue were not extended: %s", error)

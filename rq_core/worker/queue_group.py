@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from rq_core.connections.async_client import AsyncClient
-from rq_core.protocol.answers import Claimed
+from rq_core.protocol.claims import Claimed
 from rq_core.protocol.plan import Call
 from rq_core.worker.options import WorkerOptions
 from rq_core.worker.settlement import Settlement

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from rq_core.app.redaction import Redact, redacted
 from rq_core.model.job import Claim
-from rq_core.protocol.operations import Operations
+from rq_core.protocol import claims
 from rq_core.protocol.plan import Call
 
 MESSAGE_MAX: Final = 2_000
@@ -77,7 +77,7 @@ def _shorten(text: str, most: int) -> str:
 
 
 def calls_of(
-    operations: Operations, worker: str, settlements: Iterable[Settlement]
+    worker: str, settlements: Iterable[Settlement]
 ) -> list[tuple[Call[dict[str, str]], list[Settlement]]]:
     """The fewest calls that report all of these, each with what it reports."""
     groups: defaultdict[tuple[str, str], list[Settlement]] = defaultdict(list)
@@ -88,11 +88,9 @@ def calls_of(
     for (queue, script), group in groups.items():
         call: Call[dict[str, str]]
         if script == "complete":
-            call = operations.complete_call(
-                queue, worker, [(s.claim.id, s.claim.fence) for s in group]
-            )
+            call = claims.complete(queue, worker, [(s.claim.id, s.claim.fence) for s in group])
         elif script == "fail":
-            call = operations.fail_call(
+            call = claims.fail(
                 queue,
                 worker,
                 [
@@ -101,7 +99,7 @@ def calls_of(
                 ],
             )
         else:
-            call = operations.rollback_call(
+            call = claims.rollback(
                 queue,
                 worker,
                 [(s.claim.id, s.claim.fence, s.reason, s.error, s.lane, s.delay_ms) for s in group],

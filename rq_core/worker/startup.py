@@ -13,7 +13,7 @@ from rq_core.connections.async_client import AsyncClient
 from rq_core.errors import RqCoreError
 from rq_core.model.keys import queue_keys
 from rq_core.protocol import server_check
-from rq_core.protocol.answers import Claimed
+from rq_core.protocol.claims import Claimed
 from rq_core.protocol.plan import Patience
 from rq_core.worker.queue_group import Lines
 from rq_core.worker.wakeups import FOREVER, TROUBLE_PAUSE, WatchedQueue
@@ -41,23 +41,23 @@ class Meeting:
         """
         queues, client = self._lines.queues.values(), self._client
         self._app.check()
-        client.operations.get_ready("claim", "complete", "fail", "rollback", "extend")
+        client.calls.delivery.get_ready("claim", "complete", "fail", "rollback", "extend")
         # Without a server at the start somebody has to hear of it; later, outages are waited out.
-        client.operations.patience = Patience()
+        client.calls.delivery.asking.patience = Patience()
         if not checked:
-            server_check.warn(await client.run(server_check.check(client.operations)))
+            server_check.warn(await client.run(server_check.check(client.calls.delivery.asking)))
         for queue in queues:
-            queue.epoch = (await client.handshake(queue.name)).epoch
+            queue.epoch = (await client.run(client.calls.delivery.handshake(queue.name))).epoch
         await self._declare(*self._lines.queues)
         for queue in queues:
-            met = await client.handshake(queue.name)
+            met = await client.run(client.calls.delivery.handshake(queue.name))
             queue.lease = met.lease_ms / 1000
-        client.operations.patience = Patience(unsent=FOREVER, unknown=FOREVER)
+        client.calls.delivery.asking.patience = Patience(unsent=FOREVER, unknown=FOREVER)
         return min(queue.lease for queue in queues)
 
     async def _declare(self, *queues: str) -> None:
         """Tell the server what the code says of these queues."""
-        declared = self._app.declaration(self._client.operations, *queues)
+        declared = self._app.declaration(self._client.calls, *queues)
         for sentence in await self._client.run(declared):
             log.warning("%s", sentence, extra={"worker": self._worker})
 
@@ -74,7 +74,7 @@ class Meeting:
             return False
         meta = queue_keys(queue.name, self._app.prefix)("meta")
         try:
-            ask = self._client.operations.ask([["HGET", meta, "whole_epoch"]], queue.name)
+            ask = self._client.calls.delivery.ask([["HGET", meta, "whole_epoch"]], queue.name)
             (began,) = await self._client.run(ask)
             await self._declare(queue.name)
         except RqCoreError as error:

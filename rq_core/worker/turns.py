@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.errors import RqCoreError
-from rq_core.protocol.answers import Claimed
+from rq_core.protocol import claims
+from rq_core.protocol.claims import Claimed
 from rq_core.protocol.plan import Call
 from rq_core.worker.capacity import Places
 from rq_core.worker.handlers import OVERLAP_MAX, Handlers
@@ -112,7 +113,7 @@ class Turns:
     async def send(self, line: Line, claims: Sequence[tuple[WatchedQueue, int]]) -> None:
         """One round trip: report what finished, claim for ``claims``. Raises RqCoreError as ``turn`` does."""
         finished, line.finished = line.finished, []
-        settling = calls_of(self._client.operations, self._shift.worker, finished)
+        settling = calls_of(self._shift.worker, finished)
         asking = [self._ask(queue, limit) for queue, limit in claims]
         calls: list[Call[Any]] = [*(call for call, _ in settling), *(each.call for each in asking)]
         trouble = False
@@ -139,7 +140,7 @@ class Turns:
         """Get ready to claim, and keep the places."""
         queue.ask()
         self._places.shares.take(queue.name, limit)
-        call = self._client.operations.claim_call(queue.name, self._shift.worker, limit)
+        call = claims.claim(queue.name, self._shift.worker, limit)
         return _Asked(queue, limit, queue.epoch, call, self._places.reserve(limit, self._lines))
 
     async def _exchange(
@@ -150,7 +151,7 @@ class Turns:
         line.turns += 1
         line.claiming += [each.call for each in asked]
         try:
-            return await self._client.carry_out(calls)
+            return await self._client.run(self._client.calls.delivery.carry_out(calls))
         finally:
             line.turns -= 1
             for each in asked:

@@ -15,7 +15,7 @@ from typing import Final
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.errors import RqCoreError
-from rq_core.protocol.answers import Claimed
+from rq_core.protocol.claims import Claimed
 from rq_core.protocol.plan import Lost, ReplyError, Unsent
 
 log = logging.getLogger(__name__)

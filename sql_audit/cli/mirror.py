@@ -109,7 +109,7 @@ def _check_server(redis_url: str, prefix: str) -> None:
         Client(redis_url, prefix=prefix, name="audit", patience=Patience(unsent=0)) as client,
         contextlib.suppress(ServerUnavailable),
     ):
-        server_check.warn(client.run(server_check.check(client.operations)))
+        server_check.warn(client.run(server_check.check(client.calls.delivery.asking)))
 
 
 @click.command()
@@ -128,18 +128,18 @@ def off(url: str | None, redis_url: str, prefix: str, queue: str, *, force: bool
         from sql_audit.store.database import Database
 
         with Client(redis_url, prefix=prefix, name="audit") as client:
-            known = client.queues()
+            known = client.run(client.calls.reads.queues())
             if queue not in known:
                 raise UnknownQueue(queue=queue, known=", ".join(known) or "none")
             if address is None:
-                holder = client.handshake(queue).audit_id or "none"
+                holder = client.run(client.calls.delivery.handshake(queue)).audit_id or "none"
             else:
                 database = Database(address)
                 try:
                     holder = audit_id(database)
                 finally:
                     database.close()
-            client.detach(queue, holder)
+            client.run(client.calls.audit.detach(queue, holder))
     click.echo(f"queue {queue}: audit off")
 
 

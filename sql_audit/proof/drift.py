@@ -89,7 +89,7 @@ def compare(
             cursor = connection.execute(CURSOR, {"queue": queue}).one()
             live = connection.execute(_LIVE, {"queue": queue}).mappings().all()
         position = None if cursor.epoch is None else OutboxId(cursor.epoch, cursor.seq)
-        snapshot = client.snapshot(queue)
+        snapshot = client.run(client.calls.reads.snapshot(queue))
         log: RawLog = snapshot["outbox"]
         if position is None:
             return [], [Note(OutboxId(0, 0), 0, "nothing is mirrored yet")]

@@ -30,9 +30,9 @@ from rq_core.model.events import JobRecord, OutboxId
 from rq_core.model.job import read_spec
 from rq_core.model.keys import queue_keys
 from rq_core.model.machine import Event, State
-from rq_core.protocol.answers import Restoration
-from rq_core.protocol.operations import ENQUEUE_CHUNK_BYTES, IDS_CHUNK
-from rq_core.protocol.restoration import PUT_BACK, put_back, take_out
+from rq_core.protocol.admin import IDS_CHUNK
+from rq_core.protocol.audit import PUT_BACK, Restoration, put_back, take_out
+from rq_core.protocol.enqueue import ENQUEUE_CHUNK_BYTES
 from sql_audit.errors import MirrorBehind
 from sql_audit.mirror import losses
 from sql_audit.mirror.fold import EventRow, Folder
@@ -175,9 +175,9 @@ def apply(
     with database.readers.connect() as connection:
         cursor = connection.execute(CURSOR, {"queue": queue}).one_or_none()
     if cursor is not None and cursor.epoch is not None:
-        client.operations.set_floor(queue, cursor.epoch)
+        client.calls.delivery.set_floor(queue, cursor.epoch)
     # If Redis has nothing of the queue, that begins an epoch, and the mirror learns what is lost.
-    client.handshake(queue)
+    client.run(client.calls.delivery.handshake(queue))
     done = Applied()
     for turn in range(ROUNDS_MAX):
         wait_level(client, database, queue, wait_s)
@@ -196,7 +196,7 @@ def apply(
 
 def wait_level(client: Client, database: Database, queue: str, wait_s: float) -> None:
     """Wait until SQL has all that Redis has logged of a queue by now. Raises MirrorBehind after ``wait_s`` seconds."""
-    keys = queue_keys(queue, client.operations.prefix)
+    keys = queue_keys(queue, client.prefix)
     ours = audit_id(database)
     give_up = time.monotonic() + wait_s
     upto: OutboxId | None = None
@@ -205,7 +205,7 @@ def wait_level(client: Client, database: Database, queue: str, wait_s: float) ->
             ["HMGET", keys("meta"), "audit", "audit_id"],
             ["XREVRANGE", keys("outbox"), "+", "-", "COUNT", 1],
         ]
-        (mode, attached), entries = client.run(client.operations.ask(asked, queue))
+        (mode, attached), entries = client.run(client.calls.delivery.ask(asked, queue))
         if upto is None and entries:
             upto = OutboxId.parse(entries[0][0])
         with database.readers.connect() as connection:
@@ -237,7 +237,9 @@ def _carry_out(
             give_up = time.monotonic() + wait_s
             while True:
                 try:
-                    answer = client.restore(queue, chunk, after=last, by=by, why=WHY)
+                    answer = client.run(
+                        client.calls.audit.restore(queue, chunk, after=last, by=by, why=WHY)
+                    )
                 except AuditBacklogFull:
                     if time.monotonic() > give_up:
                         raise
@@ -293,9 +295,9 @@ def _gap(client: Client, database: Database, queue: str) -> _Gap:
     with database.readers.connect() as connection:
         known = connection.execute(_KNOWN, of_queue).scalars().all()
         finished = connection.execute(_FINISHED, of_queue).scalars().all()
-    operations = client.operations
-    meta = queue_keys(queue, operations.prefix)("meta")
-    (last,) = client.run(operations.ask([["HGET", meta, "restored"]], queue))
+    calls = client.calls
+    meta = queue_keys(queue, calls.delivery.prefix)("meta")
+    (last,) = client.run(calls.delivery.ask([["HGET", meta, "restored"]], queue))
     missing = [job_id for job_id, line in _lines(client, queue, known) if line is None]
     revived = {job_id: line for job_id, line in _lines(client, queue, finished) if line is not None}
     return _Gap(missing, revived, last or "-")
@@ -303,11 +305,11 @@ def _gap(client: Client, database: Database, queue: str) -> _Gap:
 
 def _lines(client: Client, queue: str, ids: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     """Jobs and their state lines in Redis, None for those that it does not have."""
-    operations = client.operations
-    key = queue_keys(queue, operations.prefix)("state")
+    calls = client.calls
+    key = queue_keys(queue, calls.delivery.prefix)("state")
     for begin in range(0, len(ids), CHUNK):
         chunk = ids[begin : begin + CHUNK]
-        replies: list[Any] = client.run(operations.ask([["HMGET", key, *chunk]], queue))
+        replies: list[Any] = client.run(calls.delivery.ask([["HMGET", key, *chunk]], queue))
         yield from zip(chunk, replies[0], strict=True)
 
 

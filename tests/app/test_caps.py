@@ -20,7 +20,10 @@ from rq_core import (
     UnknownScope,
 )
 from rq_core.model.job import Claim
-from rq_core.protocol.answers import Accepted, CapChange
+from rq_core.protocol import claims
+from rq_core.protocol.caps import CapChange
+from rq_core.protocol.enqueue import Accepted
+from rq_core.protocol.plan import Plan
 
 
 def send(tenant: str, to: str = "") -> None: ...
@@ -41,11 +44,11 @@ def other(redis_url: str) -> Iterator[App]:
 
 def claim(app: App, limit: int = 10, queue: str = "mail") -> list[Claim]:
     client = app.client
-    return list(client.one(client.operations.claim_call(queue, "w-1", limit)).jobs)
+    return list(client.run(claims.claim(queue, "w-1", limit)).jobs)
 
 
 def events(app: App, event: str, queue: str = "mail") -> list[dict[str, str]]:
-    found = app.client.read_outbox(queue, "-", 1_000)
+    found = app.client.run(app.client.calls.audit.read_outbox(queue, "-", 1_000))
     return [fields for _, fields in found if fields["type"] == event]
 
 
@@ -56,7 +59,7 @@ def test_what_code_declares_is_stored_once(app: App) -> None:
     app.apply_settings()
     app.apply_settings()
 
-    stored = app.client.limits("mail")
+    stored = app.client.run(app.client.calls.caps.stored("mail"))
     assert {name: (str(e.limit), e.version, e.source) for name, e in stored.items()} == {
         "queue": ("50", 1, "code"),
         "send.tenant": ("1", 1, "code"),
@@ -64,8 +67,11 @@ def test_what_code_declares_is_stored_once(app: App) -> None:
         "task@60s=send": ("9/60000ms/1", 1, "code"),
         "weight=acme": ("3", 1, "code"),
     }
-    assert app.client.policy("mail", "send") == app.declared.policies("mail")["send"]
-    assert app.client.snapshot("mail")["meta"]["fair"] == "1"
+    assert (
+        app.client.run(app.client.calls.caps.policy("mail", "send"))
+        == app.declared.policies("mail")["send"]
+    )
+    assert app.client.run(app.client.calls.reads.snapshot("mail"))["meta"]["fair"] == "1"
     assert len(events(app, "cap_changed")) == 5
 
 
@@ -73,14 +79,14 @@ def test_a_task_without_caps_is_registered_only_if_it_had_some(app: App, redis_u
     app.task(queue="mail")(send)
     app.queue("mail", lease=5)
     app.apply_settings()
-    assert app.client.snapshot("mail")["tasks"] == {}
+    assert app.client.run(app.client.calls.reads.snapshot("mail"))["tasks"] == {}
 
     with App(redis_url) as capped:
         capped.task(queue="mail", caps=[Cap(1)])(send)
         capped.apply_settings()
-    assert app.client.policy("mail", "send") != '{"scopes":[]}'
+    assert app.client.run(app.client.calls.caps.policy("mail", "send")) != '{"scopes":[]}'
     app.apply_settings()
-    assert app.client.policy("mail", "send") == '{"scopes":[]}'
+    assert app.client.run(app.client.calls.caps.policy("mail", "send")) == '{"scopes":[]}'
 
 
 def test_caps_of_the_task_and_the_key_hold_together(app: App) -> None:
@@ -93,7 +99,7 @@ def test_caps_of_the_task_and_the_key_hold_together(app: App) -> None:
 
     assert [c.lane for c in held] == ["2+task=send+send.tenant=a", "2+task=send+send.tenant=b"]
     client = app.client
-    client.one(client.operations.complete_call("mail", "w-1", [(held[1].id, held[1].fence)]))
+    client.run(claims.complete("mail", "w-1", [(held[1].id, held[1].fence)]))
     # Tenant a is full; c may.
     assert [c.lane for c in claim(app)] == ["2+task=send+send.tenant=c"]
 
@@ -128,8 +134,8 @@ async def test_a_full_scope_discards_or_rejects(app: App, policy: Any) -> None:
     await app.aclose()
     # A refusal changes nothing; what is dropped is in the log.
     assert len(events(app, "discarded")) == (5 if policy == "discard" else 0)
-    assert app.client.counts("mail").running == 0
-    assert len(app.client.snapshot("mail")["state"]) == 2
+    assert app.client.run(app.client.calls.reads.counts("mail")).running == 0
+    assert len(app.client.run(app.client.calls.reads.snapshot("mail"))["state"]) == 2
 
 
 def test_no_more_wait_in_a_lane_than_max_waiting(app: App) -> None:
@@ -175,7 +181,12 @@ async def test_enqueue_async_by_name_does_not_use_the_blocking_client(
     await other.connections.async_client().close()
     other.connections._async_clients.clear()
 
-    assert app.client.snapshot("mail")["state"][handle.id].count("lane=2+send.tenant=a") == 1
+    assert (
+        app.client.run(app.client.calls.reads.snapshot("mail"))["state"][handle.id].count(
+            "lane=2+send.tenant=a"
+        )
+        == 1
+    )
 
 
 def test_a_key_from_a_function_is_refused_by_name_or_given(app: App, other: App) -> None:
@@ -184,7 +195,7 @@ def test_a_key_from_a_function_is_refused_by_name_or_given(app: App, other: App)
 
     with pytest.raises(KeyNeeded, match="keys="):
         other.enqueue("mail", "send", {"tenant": "a"})
-    assert app.client.snapshot("mail")["state"] == {}
+    assert app.client.run(app.client.calls.reads.snapshot("mail"))["state"] == {}
     other.enqueue("mail", "send", {"tenant": "a"}, keys={"tenant": "a"})
     assert [c.lane for c in claim(app)] == ["2+tenant=a"]
 
@@ -192,13 +203,13 @@ def test_a_key_from_a_function_is_refused_by_name_or_given(app: App, other: App)
 def test_a_policy_is_asked_for_once_in_a_while(other: App, monkeypatch: pytest.MonkeyPatch) -> None:
     other.enqueue("mail", "send", {"tenant": "a"})
     asked = []
-    real = other.client.policy
+    real = other.client.calls.caps.policy
 
-    def policy(queue: str, task: str) -> str | None:
+    def policy(queue: str, task: str) -> Plan[str | None]:
         asked.append((queue, task))
         return real(queue, task)
 
-    monkeypatch.setattr(other.client, "policy", policy)
+    monkeypatch.setattr(other.client.calls.caps, "policy", policy)
 
     for _ in range(5):
         other.enqueue("mail", "send", {"tenant": "a"})
@@ -237,7 +248,7 @@ def test_old_code_does_not_bring_its_value_back(app: App) -> None:
 
     app.apply_settings()
 
-    assert app.client.limits("mail")["task=send"].limit == Limit(7)
+    assert app.client.run(app.client.calls.caps.stored("mail"))["task=send"].limit == Limit(7)
 
 
 def test_a_live_limit_is_given_back_to_what_code_declared_last(app: App, redis_url: str) -> None:
@@ -249,20 +260,20 @@ def test_a_live_limit_is_given_back_to_what_code_declared_last(app: App, redis_u
         newer.task(queue="mail", caps=[Cap(2)])(send)
         newer.apply_settings()
     app.apply_settings()
-    stored = app.client.limits("mail")["task=send"]
+    stored = app.client.run(app.client.calls.caps.stored("mail"))["task=send"]
     assert (stored.limit, stored.declared, stored.by) == (Limit(7), Limit(2), "ada")
 
     made = app.set_cap("mail", "task=send", "code", by="bob", reason="the rush is over")
 
     assert made == CapChange("changed", 3, Limit(2))
-    stored = app.client.limits("mail")["task=send"]
+    stored = app.client.run(app.client.calls.caps.stored("mail"))["task=send"]
     assert (stored.source, stored.limit, stored.by) == ("code", Limit(2), None)
     last = events(app, "cap_changed")[-1]
     assert (last["by"], last["why"]) == ("bob", "the rush is over")
     assert last["data"] == '["task=send","7","2",3]'
     assert app.set_cap("mail", "task=send", "code") == CapChange("same", 3, Limit(2))
     app.apply_settings()
-    assert app.client.limits("mail")["task=send"].limit == Limit(2)
+    assert app.client.run(app.client.calls.caps.stored("mail"))["task=send"].limit == Limit(2)
 
 
 def test_a_key_is_given_back_to_its_family_and_follows_it_again(app: App) -> None:
@@ -276,7 +287,7 @@ def test_a_key_is_given_back_to_its_family_and_follows_it_again(app: App) -> Non
     made = app.set_cap("mail", "send.tenant=a", "code")
 
     assert made == CapChange("changed", 0, Limit(2))
-    assert "send.tenant=a" not in app.client.limits("mail")
+    assert "send.tenant=a" not in app.client.run(app.client.calls.caps.stored("mail"))
     assert events(app, "cap_changed")[-1]["data"] == '["send.tenant=a","0",null,2]'
     assert len(claim(app)) == 2
     assert app.set_cap("mail", "send.tenant=a", "code") == CapChange("same", 0, Limit(2))
@@ -289,16 +300,22 @@ def test_a_key_is_given_back_to_its_family_and_follows_it_again(app: App) -> Non
 @pytest.mark.parametrize("scope", ["queue", "task=send", "send.tenant", "weight=a"])
 def test_what_code_does_not_declare_is_not_given_back(app: App, other: App, scope: str) -> None:
     app.task(queue="mail", caps=[Cap(2, per="tenant")])(send)
-    app.client.register("mail", app.declared.policies("mail"))
+    app.client.run(app.client.calls.caps.register("mail", app.declared.policies("mail")))
     other.set_cap("mail", scope, 5)
-    before = app.client.snapshot("mail")["caps"], len(events(app, "cap_changed"))
+    before = (
+        app.client.run(app.client.calls.reads.snapshot("mail"))["caps"],
+        len(events(app, "cap_changed")),
+    )
 
     with pytest.raises(
         NothingDeclared, match=f"has declared a limit for {scope}, so there is none"
     ):
         other.set_cap("mail", scope, "code")
 
-    assert (app.client.snapshot("mail")["caps"], len(events(app, "cap_changed"))) == before
+    assert (
+        app.client.run(app.client.calls.reads.snapshot("mail"))["caps"],
+        len(events(app, "cap_changed")),
+    ) == before
 
 
 def test_a_cap_that_code_no_longer_declares_is_kept_and_told(app: App, redis_url: str) -> None:
@@ -311,7 +328,7 @@ def test_a_cap_that_code_no_longer_declares_is_kept_and_told(app: App, redis_url
         newer.set_cap("mail", "task=other", 3)
         client = newer.client
 
-        told = client.run(newer.declaration(client.operations, "mail"))
+        told = client.run(newer.declaration(client.calls, "mail"))
 
         (sentence,) = told
         assert sentence == (
@@ -323,7 +340,7 @@ def test_a_cap_that_code_no_longer_declares_is_kept_and_told(app: App, redis_url
         assert len(claim(newer)) == 1
         newer.set_cap("mail", "task=send", None)
         assert len(claim(newer)) == 1
-        assert client.run(newer.declaration(client.operations, "mail")) == []
+        assert client.run(newer.declaration(client.calls, "mail")) == []
 
 
 def test_a_change_from_an_old_version_is_a_conflict(app: App) -> None:
@@ -341,7 +358,7 @@ def test_a_change_from_an_old_version_is_a_conflict(app: App) -> None:
 def test_a_change_that_was_overtaken_is_made_again(app: App, other: App) -> None:
     app.set_cap("mail", "queue", 5)
     client = app.client
-    plan = app._change_of(client.operations, "mail", "queue", 9, "", None, None)
+    plan = app._change_of(client.calls, "mail", "queue", 9, "", None, None)
     step = next(plan)
     replies = client._wire.exchange(step.commands)  # type: ignore[union-attr]
     # Between its reading and its writing:
@@ -368,7 +385,7 @@ def test_an_unknown_scope_is_refused(app: App, scope: str) -> None:
     with pytest.raises(UnknownScope, match="Known are queue, task=NAME, tenant") as caught:
         app.set_cap("mail", scope, 1)
     assert caught.value.facts["scope"] == scope
-    assert set(app.client.limits("mail")) == {"tenant"}
+    assert set(app.client.run(app.client.calls.caps.stored("mail"))) == {"tenant"}
 
 
 @pytest.mark.parametrize(
@@ -404,7 +421,7 @@ def test_what_a_registered_policy_names_is_known(app: App, other: App) -> None:
     """Its stored limit may be gone; the scope is counted all the same."""
     app.task(queue="mail", caps=[Cap(1, per="tenant", name="tenant")])(send)
     client = app.client
-    client.register("mail", app.declared.policies("mail"))
+    client.run(client.calls.caps.register("mail", app.declared.policies("mail")))
 
     assert other.set_cap("mail", "tenant=acme", 5).limit == Limit(5)
 
@@ -490,7 +507,7 @@ def test_a_spent_rate_says_when_it_resumes(app: App) -> None:
     assert (status.scope, str(status.limit), status.waiting) == (
         "task@3600s=send", "1/3600000ms/1", 2
     )  # fmt: skip
-    now_s, _ = app.client.run(app.client.operations.ask([["TIME"]]))[0]
+    now_s, _ = app.client.run(app.client.calls.delivery.ask([["TIME"]]))[0]
     assert status.resumes_ms is not None
     assert 0 < status.resumes_ms / 1000 - int(now_s) <= 3601
 

@@ -48,7 +48,7 @@ def test_a_server_that_evicts_jobs_is_refused_with_one_line(
     evicting(redis_server)
     with Client(redis_server.url) as client, pytest.MonkeyPatch.context() as patch:
         patch.setenv(server_check.FORCE_VARIABLE, "1")
-        client.handshake("mail")
+        client.run(client.calls.delivery.handshake("mail"))
     words = commands(redis_server.url, tmp_path / "audit.db")[which]
 
     result = CliRunner().invoke(root, words)
@@ -91,7 +91,7 @@ def test_a_replica_that_is_promoted_meanwhile_is_used(
     primary = start_redis()
     replica = start_redis(replicaof=f"127.0.0.1 {primary.port}")
     with Client(replica.url, sleep=lambda _: promote(replica)) as client:
-        assert client.handshake("mail").epoch > 0
+        assert client.run(client.calls.delivery.handshake("mail")).epoch > 0
 
 
 def promote(server: RedisServer) -> None:

@@ -11,8 +11,11 @@ from click.testing import CliRunner
 
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
+from rq_core.protocol import claims
+from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.operations import Operations
 from sql_audit.cli import audit
+from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import STEPS, Mirror
 from sql_audit.proof.verify import Verdict
 from sql_audit.queries import history as queries
@@ -46,11 +49,14 @@ def database(audit_url: str) -> Iterator[Database]:
 
 
 def timed_client(server: RedisServer) -> Client:
-    return Client(server.url, operations=Operations(url=server.url, scripts=timed))
+    return Client(server.url, calls=Operations(Delivery(url=server.url, scripts=timed)))
 
 
 def enqueue(client: Client, *names: str) -> None:
-    assert client.enqueue(NewJob(name, QUEUE, TASK, "{}") for name in names).ids == names
+    assert (
+        client.run(client.calls.enqueue.many(NewJob(name, QUEUE, TASK, "{}") for name in names)).ids
+        == names
+    )
 
 
 def orphaned(database: Database) -> list[dict[str, object]]:
@@ -72,7 +78,7 @@ def test_when_redis_remembers_nothing_what_lived_is_lost(
         fleet.run(60)
         enqueue(client, "waiting", "ran")
         drain(client, database)
-        alive = set(client.snapshot(QUEUE)["state"])
+        alive = set(client.run(client.calls.reads.snapshot(QUEUE))["state"])
         if how == "flushed":
             with server.client() as control:
                 control.flushall()
@@ -113,7 +119,7 @@ def test_a_mirror_finds_out_that_redis_is_empty_before_anybody_comes_back(
 
         result = assert_agree(client, database, Verdict.HOLDS)
 
-        assert client.counts(QUEUE).audit
+        assert client.run(client.calls.reads.counts(QUEUE)).audit
     assert states(database) == {"a": "lost", "b": "lost"}
     assert [loss.jobs for loss in result.losses] == [2]
 
@@ -158,7 +164,7 @@ def test_a_restart_from_an_old_snapshot_orphans_what_came_after_it(
         fleet.run(20)
         with server.client() as control:
             control.save()
-        last = client.snapshot(QUEUE)["outbox"][-1][0]
+        last = client.run(client.calls.reads.snapshot(QUEUE))["outbox"][-1][0]
         fleet.run(60)
         enqueue(client, "forgotten")
         drain(client, database)
@@ -219,8 +225,8 @@ def test_a_log_without_its_tail_orphans_exactly_what_it_lacks(
     with Client(server.url) as client:
         fleet = Fleet(client, 3)
         fleet.run(120)
-        told = client.snapshot(QUEUE)["outbox"]
-        Mirror(client, database, QUEUE).turn()
+        told = client.run(client.calls.reads.snapshot(QUEUE))["outbox"]
+        Mirror(Outbox(client), database, QUEUE).turn()
         fleet.run(5)
         drain(client, database)
         ours = {(e["epoch"], e["seq"]) for e in auditlog.events(database, QUEUE)}
@@ -267,8 +273,8 @@ def test_a_mirror_that_redis_forgot_is_made_known_again_though_that_failed_once(
         enqueue(client, "a")
         with server.client() as control:
             control.save()
-        first = Mirror(client, database, QUEUE, on_step=break_once)
-        second = Mirror(client, database, QUEUE)
+        first = Mirror(Outbox(client), database, QUEUE, on_step=break_once)
+        second = Mirror(Outbox(client), database, QUEUE)
         auditlog.drain(first)
         auditlog.drain(second)
         server.kill()
@@ -279,7 +285,7 @@ def test_a_mirror_that_redis_forgot_is_made_known_again_though_that_failed_once(
             first.turn()
         auditlog.drain(first if goes_on == "the same mirror" else second)
 
-        assert client.counts(QUEUE).audit
+        assert client.run(client.calls.reads.counts(QUEUE)).audit
         assert_agree(client, database, Verdict.HOLDS)
     assert states(database) == {"a": "ready", "b": "ready"}
 
@@ -298,13 +304,13 @@ def test_a_loss_is_reported_still_when_the_epoch_that_told_of_it_is_forgotten(
     with Client(server.url) as client:
         enqueue(client, "kept")
         drain(client, database)
-        known = client.snapshot(QUEUE)["outbox"][-1][0]
+        known = client.run(client.calls.reads.snapshot(QUEUE))["outbox"][-1][0]
         past = tail_of(server).read_bytes()
         enqueue(client, "unseen")
         go_back(past)
         enqueue(client, "seen")
         drain(client, database)
-        began = client.handshake(QUEUE).epoch
+        began = client.run(client.calls.delivery.handshake(QUEUE)).epoch
         go_back(past)
         enqueue(client, "last")
         result = assert_agree(client, database, Verdict.HOLDS)
@@ -409,7 +415,7 @@ def test_roles_that_are_swapped_and_swapped_back_are_noticed_on_live_connections
 ) -> None:
     pair = Pair(start_redis)
     with Client(pair.first.url) as a, Client(pair.second.url) as b:
-        mirror = Mirror(a, database, QUEUE)
+        mirror = Mirror(Outbox(a), database, QUEUE)
         enqueue(a, "one")
         auditlog.drain(mirror)
         pair.follow(pair.second, pair.first)
@@ -452,14 +458,14 @@ def test_a_promoted_server_whose_clock_is_behind_begins_an_epoch_beyond_what_sql
         of_first.execute_command("DEBUG", "CHANGE-REPL-ID")
         enqueue(old, "forgotten")
         drain(old, database)
-        epoch = old.counts(QUEUE).epoch
+        epoch = old.run(old.calls.reads.counts(QUEUE)).epoch
         pair.first.kill()
         # As long as nobody has met the queue, its epoch is the one of the replica that lagged.
         same = who == "a producer at the same moment"
         Clock(of_second, epoch if same else START_MS + 5 * MINUTE_MS)
         if who != "the mirror":
             enqueue(producer, "afterwards")
-            assert producer.counts(QUEUE).epoch <= epoch
+            assert producer.run(producer.calls.reads.counts(QUEUE)).epoch <= epoch
 
         verdict = {
             "the mirror": Verdict.HOLDS,
@@ -468,7 +474,7 @@ def test_a_promoted_server_whose_clock_is_behind_begins_an_epoch_beyond_what_sql
         }[who]
         result = assert_agree(new, database, verdict)
 
-        assert new.counts(QUEUE).epoch > epoch
+        assert new.run(new.calls.reads.counts(QUEUE)).epoch > epoch
     live = {"afterwards": "ready"} if who != "the mirror" else {}
     assert states(database) == {"kept": "ready", "forgotten": "lost", **live}
     assert result.orphans > 0
@@ -488,20 +494,19 @@ def test_restore_lists_what_was_lost_and_what_will_run_again(
 ) -> None:
     server = start_redis()
     with Client(server.url) as client:
-        operations = client.operations
         enqueue(client, "done-before", "waits")
         with server.client() as control:
             control.save()
         enqueue(client, "unheard-of", "done-and-forgotten", "runs")
         drain(client, database)
-        (claimed,) = {c.fence for c in client.one(operations.claim_call(QUEUE, "w-1", 5)).jobs}
+        (claimed,) = {c.fence for c in client.run(claims.claim(QUEUE, "w-1", 5)).jobs}
         done = [(job_id, claimed) for job_id in ("done-before", "done-and-forgotten")]
-        client.one(operations.complete_call(QUEUE, "w-1", done))
+        client.run(claims.complete(QUEUE, "w-1", done))
         drain(client, database)
         assert survey(client, database, QUEUE) == Survey()
         server.kill()
         server.start()
-        client.one(operations.complete_call(QUEUE, "w-1", [("runs", claimed)]))
+        client.run(claims.complete(QUEUE, "w-1", [("runs", claimed)]))
         drain(client, database)
 
         found = survey(client, database, QUEUE)
@@ -538,7 +543,7 @@ def test_a_mirror_that_dies_over_a_loss_notes_it_once(
         drain(client, database)
         with server.client() as control:
             control.save()
-        client.one(client.operations.claim_call(QUEUE, "w-1", 1))
+        client.run(claims.claim(QUEUE, "w-1", 1))
         enqueue(client, "forgotten")
         drain(client, database)
         server.kill()
@@ -550,7 +555,7 @@ def test_a_mirror_that_dies_over_a_loss_notes_it_once(
                 raise Stopped
 
         with pytest.raises(Stopped):
-            auditlog.drain(Mirror(client, database, QUEUE, on_step=stop))
+            auditlog.drain(Mirror(Outbox(client), database, QUEUE, on_step=stop))
         result = assert_agree(client, database, Verdict.HOLDS)
 
     assert result.orphans == 2
@@ -573,8 +578,8 @@ def test_an_audit_trail_that_was_off_goes_on_from_a_baseline(
         fleet.run(60)
         enqueue(client, "ended-meanwhile")
         drain(client, database)
-        client.detach(QUEUE, queries.audit_id(database))
-        client.cancel(QUEUE, ["ended-meanwhile"])
+        client.run(client.calls.audit.detach(QUEUE, queries.audit_id(database)))
+        client.run(client.calls.admin.cancel(QUEUE, ["ended-meanwhile"]))
         fleet.run(40)
         if trimmed:
             # As the ring does after enough events.

@@ -23,7 +23,9 @@ from rq_core.errors import AuditBacklogFull
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import queue_keys
+from rq_core.protocol import claims
 from sql_audit.mirror import service
+from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror, Outcome
 from sql_audit.proof.verify import Verdict, verify
 from sql_audit.store.database import IDLE_TIMEOUT_MS, STALLED_MS, Database
@@ -51,9 +53,8 @@ def new_jobs(count: int) -> list[NewJob]:
 
 def finish(client: Client, count: int) -> int:
     """Claim and complete jobs, as a worker does."""
-    operations = client.operations
-    claimed = client.one(operations.claim_call("q", "w-1", count)).jobs
-    client.one(operations.complete_call("q", "w-1", [(c.id, c.fence) for c in claimed]))
+    claimed = client.run(claims.claim("q", "w-1", count)).jobs
+    client.run(claims.complete("q", "w-1", [(c.id, c.fence) for c in claimed]))
     return len(claimed)
 
 
@@ -84,8 +85,8 @@ def test_at_the_bound_producers_are_refused_and_work_goes_on(
         return real(*args)
 
     monkeypatch.setattr(database, "insert_events", insert)
-    client.handshake("q")
-    client.configure("q", {"backlog_max_jobs": 40})
+    client.run(client.calls.delivery.handshake("q"))
+    client.run(client.calls.admin.configure("q", {"backlog_max_jobs": 40}))
     stop = threading.Event()
     theirs = Client(valkey_url)
     mirroring = threading.Thread(
@@ -93,21 +94,27 @@ def test_at_the_bound_producers_are_refused_and_work_goes_on(
     )
     mirroring.start()
     try:
-        wait_until(lambda: client.counts("q").audit, "the mirror has attached")
-        wait_until(lambda: client.counts("q").backlog == 0, "it is level")
+        wait_until(
+            lambda: client.run(client.calls.reads.counts("q")).audit, "the mirror has attached"
+        )
+        wait_until(lambda: client.run(client.calls.reads.counts("q")).backlog == 0, "it is level")
         away.set()
         accepted = 0
         with pytest.raises(AuditBacklogFull):
             for _ in range(100):
-                client.enqueue(new_jobs(10))
+                client.run(client.calls.enqueue.many(new_jobs(10)))
                 accepted += 10
         assert finish(client, accepted) == accepted
         wait_until(lambda: "events behind" in caplog.text, "the lag is told")
-        assert client.counts("q").backlog >= 40
+        assert client.run(client.calls.reads.counts("q")).backlog >= 40
         away.clear()
-        wait_until(lambda: client.counts("q").backlog == 0, "it catches up", timeout=30)
+        wait_until(
+            lambda: client.run(client.calls.reads.counts("q")).backlog == 0,
+            "it catches up",
+            timeout=30,
+        )
         wait_until(lambda: "level again" in caplog.text, "that is told")
-        client.enqueue(new_jobs(1))
+        client.run(client.calls.enqueue.many(new_jobs(1)))
     finally:
         stop.set()
         mirroring.join(30)
@@ -301,24 +308,24 @@ def test_what_an_older_sql_cannot_get_again_is_recorded(
 def test_what_an_operator_took_is_recorded_and_work_goes_on(
     cut: str, client: Client, database: Database
 ) -> None:
-    mirror = Mirror(client, database, "q")
-    client.enqueue(new_jobs(3))
+    mirror = Mirror(Outbox(client), database, "q")
+    client.run(client.calls.enqueue.many(new_jobs(3)))
     auditlog.drain(mirror)
     finish(client, 3)
     for _ in range(3):
-        client.enqueue(new_jobs(2))
+        client.run(client.calls.enqueue.many(new_jobs(2)))
     outbox = queue_keys("q")("outbox")
-    entries = client.read_outbox("q", "-", 100)
+    entries = client.run(client.calls.audit.read_outbox("q", "-", 100))
     commands = {
         "XTRIM": ["XTRIM", outbox, "MAXLEN", "1"],
         "XDEL": ["XDEL", outbox, entries[2][0], entries[3][0]],
         "XTRIM all": ["XTRIM", outbox, "MAXLEN", "0"],
         "DEL": ["DEL", outbox],
     }
-    client.run(client.operations.ask([commands[cut]]))
+    client.run(client.calls.delivery.ask([commands[cut]]))
 
     auditlog.drain(mirror)
-    client.enqueue(new_jobs(1))
+    client.run(client.calls.enqueue.many(new_jobs(1)))
     assert finish(client, 100) == 7
     auditlog.drain(mirror)
 
@@ -333,4 +340,4 @@ def test_what_an_operator_took_is_recorded_and_work_goes_on(
         assert result.verdict is Verdict.UNKNOWN
     assert result.violations == []
     # What was taken unmirrored was counted when it was added: it must not count for ever.
-    assert client.counts("q").backlog == 0
+    assert client.run(client.calls.reads.counts("q")).backlog == 0

@@ -14,9 +14,11 @@ from rq_core.errors import ArgumentsInvalid, InvalidName, InvalidOption, Payload
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
 from rq_core.model.scopes import scope
+from rq_core.protocol import claims
 from rq_core.worker.settlement import MESSAGE_MAX, describe
 from sql_audit.mirror.fold import Folder
 from sql_audit.mirror.intake import Intake, unpack
+from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.verify import Verdict, verify
 from sql_audit.queries import history, timeline
@@ -381,11 +383,11 @@ def test_what_a_handler_raises_arrives_through_the_real_scripts(
 ) -> None:
     """From the exception in a worker to the row in SQL, with nothing in quarantine."""
     with Client(valkey_url) as client:
-        client.enqueue([NewJob(JobIds()(), "q", profile("task"), "{}")])
-        mirror = Mirror(client, database, "q")
-        claim = client.one(client.operations.claim_call("q", "w-1", 1)).jobs[0]
+        client.run(client.calls.enqueue.many([NewJob(JobIds()(), "q", profile("task"), "{}")]))
+        mirror = Mirror(Outbox(client), database, "q")
+        claim = client.run(claims.claim("q", "w-1", 1)).jobs[0]
         record = (claim.id, claim.fence, "final", 0, "failed", describe(error))
-        client.one(client.operations.fail_call("q", "w-1", [record]))
+        client.run(claims.fail("q", "w-1", [record]))
         auditlog.drain(mirror)
 
     died = auditlog.events(database, "q")[-1]
@@ -434,14 +436,16 @@ ASKED: dict[str, Callable[[App, Any], object]] = {
     "a task of one's own": lambda app, name: app.task(name=name or "")(lambda: None),
     "the queue of a task": lambda app, name: app.task(queue=name, name="t")(lambda: None),
     "a person": lambda app, name: app.set_cap("q", "task=send", 3, by=name or "\n"),
-    "a job that is cancelled": lambda app, name: app.client.cancel("q", [name]),
+    "a job that is cancelled": lambda app, name: app.client.run(
+        app.client.calls.admin.cancel("q", [name])
+    ),
     "a scope": lambda app, name: app.set_cap("q", f"send.tenant={name}|", 3),
     "a family": lambda app, name: app.set_cap("q", f"{name} ", 3),
 }
 
 
 def outbox(app: App) -> list[Any]:
-    return list(app.client.read_outbox("q", "-", 1000))
+    return list(app.client.run(app.client.calls.audit.read_outbox("q", "-", 1000)))
 
 
 @pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
@@ -449,7 +453,7 @@ def test_what_cannot_be_a_name_is_refused_and_changes_nothing(
     ask: Callable[[App, Any], object], app: App
 ) -> None:
     enqueue_as(app, "q", "send", "first")
-    before, queues = outbox(app), app.client.queues()
+    before, queues = outbox(app), app.client.run(app.client.calls.reads.queues())
 
     for kind, name in NAMES.items():
         with pytest.raises(UsageError) as caught:
@@ -458,7 +462,7 @@ def test_what_cannot_be_a_name_is_refused_and_changes_nothing(
         assert "\n" not in str(caught.value), kind
         assert str(caught.value).encode(), kind
 
-    assert (outbox(app), app.client.queues()) == (before, queues)
+    assert (outbox(app), app.client.run(app.client.calls.reads.queues())) == (before, queues)
 
 
 def test_an_id_is_refused_if_it_cannot_be_a_name(app: App) -> None:
@@ -467,7 +471,7 @@ def test_an_id_is_refused_if_it_cannot_be_a_name(app: App) -> None:
             with pytest.raises(InvalidName, match="job name"):
                 enqueue_as(app, "q", "send", name)
 
-    assert app.client.queues() == []
+    assert app.client.run(app.client.calls.reads.queues()) == []
 
 
 COUNTED: dict[str, Callable[[App, Any], object]] = {
@@ -480,7 +484,9 @@ COUNTED: dict[str, Callable[[App, Any], object]] = {
     "attempts": lambda _, number: profile("send", max_attempts=number),
     "losses": lambda _, number: profile("send", max_losses=number),
     "a timeout": lambda app, number: app.task(name="t", timeout=number)(lambda: None),
-    "a setting": lambda app, number: app.client.configure("q", {"lease_ms": number}),
+    "a setting": lambda app, number: app.client.run(
+        app.client.calls.admin.configure("q", {"lease_ms": number})
+    ),
 }
 
 
@@ -504,9 +510,9 @@ def test_a_reason_that_the_log_cannot_keep_is_refused(what: Any, app: App) -> No
     before = outbox(app)
 
     for ask in (
-        lambda: app.client.cancel("q", ["first"], why=what),
+        lambda: app.client.run(app.client.calls.admin.cancel("q", ["first"], why=what)),
         lambda: app.set_cap("q", "task=send", 3, reason=what),
-        lambda: app.client.configure("q", {"lease_ms": 5000}, why=what),
+        lambda: app.client.run(app.client.calls.admin.configure("q", {"lease_ms": 5000}, why=what)),
     ):
         with pytest.raises(InvalidOption, match="at most 4,000 characters"):
             ask()
@@ -538,7 +544,7 @@ def test_arguments_that_are_no_json_are_refused(app: App) -> None:
     with pytest.raises(PayloadTooLarge, match="max_payload"):
         app.enqueue("q", "send", {"tenant": "acme", "x": "x" * 10_000_000})
 
-    assert app.client.queues() == []
+    assert app.client.run(app.client.calls.reads.queues()) == []
 
 
 WHOLE_NUMBERS = [2**53 - 1, 2**53, 2**53 + 1, 2**63 - 1, 2**63, -(2**63) - 1, 10**400]
@@ -554,12 +560,14 @@ def test_what_is_taken_is_kept_exactly(app: App, database: Database) -> None:
         ).id
         for value in values
     ]
-    claimed = app.client.one(app.client.operations.claim_call("q", "w-1", 100)).jobs
+    claimed = app.client.run(claims.claim("q", "w-1", 100)).jobs
     got = {claim.id: json.loads(claim.spec)["args"]["x"] for claim in claimed}
     lanes = {claim.id: claim.lane for claim in claimed}
     for job_id, value in zip(sent, values, strict=True):
-        app.client.cancel("q", [job_id], why=str(value).replace("\0", "NUL"))
-    mirror = Mirror(app.client, database, "q")
+        app.client.run(
+            app.client.calls.admin.cancel("q", [job_id], why=str(value).replace("\0", "NUL"))
+        )
+    mirror = Mirror(Outbox(app.client), database, "q")
     auditlog.drain(mirror)
 
     assert [got[job_id] for job_id in sent if job_id in got] == [

@@ -10,9 +10,11 @@ import redis
 from click.testing import CliRunner
 
 from rq_core.connections.client import Client
+from rq_core.protocol import claims
 from sql_audit.cli import audit
 from sql_audit.errors import HistoryUnknown
 from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.verify import Verdict, verify
 from sql_audit.queries import history, timeline
@@ -49,7 +51,7 @@ class Seasons:
 
     def mirror(self) -> None:
         limits = BatchLimits(events=15)
-        auditlog.drain(Mirror(self.client, self.database, QUEUE, limits=limits))
+        auditlog.drain(Mirror(Outbox(self.client), self.database, QUEUE, limits=limits))
 
     def run(self, steps: int) -> None:
         for step in range(steps):
@@ -115,7 +117,7 @@ def test_a_log_with_orphans_and_losses_is_pruned_and_proven(
     assert {row["job_id"] for row in left if row["job_id"]} <= states(database).keys()
 
     seasons.run(20)
-    alive = len(seasons.client.snapshot(QUEUE)["state"])
+    alive = len(seasons.client.run(seasons.client.calls.reads.snapshot(QUEUE))["state"])
     seasons.flush()
     seasons.run(60)
     assert list(states(database).values()).count("lost") == alive > 0
@@ -155,18 +157,16 @@ def test_a_snapshot_from_before_the_cut_is_no_lie(seasons: Seasons, database: Da
 def test_what_was_pruned_is_not_denied(seasons: Seasons, database: Database) -> None:
     """That nothing is told of a job or of a moment does not mean that there was nothing."""
     enqueue(seasons.client, "done", "waits")
-    (claim, _) = seasons.client.one(
-        seasons.client.operations.claim_call(QUEUE, "w-1", 2)
-    ).jobs  # both run
+    (claim, _) = seasons.client.run(claims.claim(QUEUE, "w-1", 2)).jobs  # both run
     held = [(claim.id, claim.fence)]
     seasons.clock.advance(100)
     then = seasons.clock.now_ms
     enqueue(seasons.client, "behind")
     seasons.clock.advance(100)
-    seasons.client.one(seasons.client.operations.complete_call(QUEUE, "w-1", held))
+    seasons.client.run(claims.complete(QUEUE, "w-1", held))
     seasons.mirror()
     seasons.clock.advance(1_000)
-    seasons.client.one(seasons.client.operations.claim_call(QUEUE, "w-2", 1))
+    seasons.client.run(claims.claim(QUEUE, "w-2", 1))
     enqueue(seasons.client, "later")
     seasons.mirror()
     url = database.address.render_as_string(hide_password=False)
@@ -206,12 +206,12 @@ def test_a_refusal_that_outlives_its_job_says_that_more_was_pruned(
     seasons: Seasons, database: Database
 ) -> None:
     enqueue(seasons.client, "done", "other")
-    claims = seasons.client.one(seasons.client.operations.claim_call(QUEUE, "w-1", 1)).jobs
-    held = [(claim.id, claim.fence) for claim in claims]
-    seasons.client.one(seasons.client.operations.complete_call(QUEUE, "w-1", held))
+    made = seasons.client.run(claims.claim(QUEUE, "w-1", 1)).jobs
+    held = [(claim.id, claim.fence) for claim in made]
+    seasons.client.run(claims.complete(QUEUE, "w-1", held))
     seasons.mirror()
     seasons.clock.advance(1_000)
-    seasons.client.one(seasons.client.operations.complete_call(QUEUE, "w-1", held))
+    seasons.client.run(claims.complete(QUEUE, "w-1", held))
     seasons.mirror()
     seasons.prune()
     url = database.address.render_as_string(hide_password=False)

@@ -245,7 +245,7 @@ def test_run_once_and_off_with_the_real_client(valkey_url: str, audit_url: str) 
     from rq_core.connections.client import Client
 
     with Client(valkey_url) as client:
-        client.handshake(QUEUE)
+        client.run(client.calls.delivery.handshake(QUEUE))
 
     done = call("run", "--once", "--json", "--redis", valkey_url, "--audit", audit_url)
     off = call("off", QUEUE, "--redis", valkey_url, "--audit", audit_url)

@@ -23,9 +23,11 @@ from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import queue_keys
 from rq_core.model.machine import Priority
-from rq_core.protocol.operations import IDS_CHUNK
+from rq_core.protocol import claims
+from rq_core.protocol.admin import IDS_CHUNK
 from sql_audit.cli import audit
 from sql_audit.errors import MirrorBehind
+from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.verify import Verdict
 from sql_audit.store.database import Database
@@ -72,17 +74,17 @@ def job(job_id: str, **options: Any) -> NewJob:
 
 def claim(client: Client, limit: int) -> dict[str, str]:
     """Claim jobs: their fences by id."""
-    claimed = client.one(client.operations.claim_call(QUEUE, "w-1", limit))
+    claimed = client.run(claims.claim(QUEUE, "w-1", limit))
     return {each.id: each.fence for each in claimed.jobs}
 
 
 def complete(client: Client, held: dict[str, str]) -> dict[str, str]:
-    return client.one(client.operations.complete_call(QUEUE, "w-1", list(held.items())))
+    return client.run(claims.complete(QUEUE, "w-1", list(held.items())))
 
 
 def give_back(client: Client, held: dict[str, str]) -> None:
     records = [(i, fence, "stopping", "null", "", 0) for i, fence in held.items()]
-    client.one(client.operations.rollback_call(QUEUE, "w-1", records))
+    client.run(claims.rollback(QUEUE, "w-1", records))
 
 
 def run_all(client: Client) -> list[str]:
@@ -95,11 +97,11 @@ def run_all(client: Client) -> list[str]:
 
 
 def flush(client: Client) -> None:
-    client.run(client.operations.ask([["FLUSHALL"]]))
+    client.run(client.calls.delivery.ask([["FLUSHALL"]]))
 
 
 def lines(client: Client) -> dict[str, str]:
-    found: dict[str, str] = client.snapshot(QUEUE)["state"]
+    found: dict[str, str] = client.run(client.calls.reads.snapshot(QUEUE))["state"]
     return found
 
 
@@ -116,7 +118,7 @@ def mirroring(url: str, database: Database) -> Iterator[None]:
 
     def work() -> None:
         with Client(url) as client:
-            mirror = Mirror(client, database, QUEUE)
+            mirror = Mirror(Outbox(client), database, QUEUE)
             while not stop.is_set():
                 mirror.turn()
                 stop.wait(0.01)
@@ -141,21 +143,24 @@ def invoke(database: Database, url: str, *options: str) -> Result:
 
 def test_after_a_flush_everything_is_there_again(client: Client, database: Database) -> None:
     """As it was: waiting, due later, dead, behind a cap, with its failures; and it runs to its end."""
-    operations = client.operations
-    client.set_caps(QUEUE, [("tenant", "1", -1)])
-    client.enqueue([job("retried"), job("dies"), job("ran"), job("unwanted"), job("done")])
+    client.run(client.calls.caps.set(QUEUE, [("tenant", "1", -1)]))
+    client.run(
+        client.calls.enqueue.many(
+            [job("retried"), job("dies"), job("ran"), job("unwanted"), job("done")]
+        )
+    )
     held = claim(client, 5)
     failures = [("retried", "retry", HOUR_MS), ("dies", "final", 0)]
     records = [(i, held[i], verdict, delay, "final", ERROR) for i, verdict, delay in failures]
-    client.one(operations.fail_call(QUEUE, "w-1", records))
+    client.run(claims.fail(QUEUE, "w-1", records))
     complete(client, {"done": held["done"]})
-    client.cancel(QUEUE, ["unwanted"])
+    client.run(client.calls.admin.cancel(QUEUE, ["unwanted"]))
     jobs = [job("plain"), job("first", priority=Priority.HIGH), job("later", delay_ms=HOUR_MS)]
     jobs += [job("due", delay_ms=1)]
     jobs += [job(f"acme-{n}", lane="2+tenant=acme") for n in range(3)]
     jobs += [job("digest-only", spec_max=0), job("too-long", args_json=f'{{"a":"{"x" * FULL}"}}')]
-    client.enqueue(jobs)
-    specs = client.snapshot(QUEUE)["jobs"]
+    client.run(client.calls.enqueue.many(jobs))
+    specs = client.run(client.calls.reads.snapshot(QUEUE))["jobs"]
     drain(client, database)
     flush(client)
     drain(client, database)
@@ -170,7 +175,7 @@ def test_after_a_flush_everything_is_there_again(client: Client, database: Datab
     assert unknown == dict.fromkeys(("digest-only", "too-long"), "the log has no arguments of it")
     assert not done.complete
     assert_agree(client, database, Verdict.HOLDS)
-    snapshot = client.snapshot(QUEUE)
+    snapshot = client.run(client.calls.reads.snapshot(QUEUE))
     assert {i: specs[i] for i in snapshot["jobs"]} == snapshot["jobs"]
     found = states(database)
     assert {i for i, state in found.items() if state == "lost"} == {
@@ -185,8 +190,8 @@ def test_after_a_flush_everything_is_there_again(client: Client, database: Datab
 
     assert (again.restored, again.removed, again.left) == (0, 0, {})
     assert len(again.unknown) == 2
-    client.set_caps(QUEUE, [("tenant", "1", -1)])
-    client.requeue(QUEUE, ["dies"])
+    client.run(client.calls.caps.set(QUEUE, [("tenant", "1", -1)]))
+    client.run(client.calls.admin.requeue(QUEUE, ["dies"]))
     order = ["first", "ran", "plain", "acme-0", "due", "dies", "acme-1", "acme-2"]
     assert run_all(client) == order
     result = assert_agree(client, database, Verdict.HOLDS)
@@ -195,13 +200,15 @@ def test_after_a_flush_everything_is_there_again(client: Client, database: Datab
 
 
 def test_jobs_that_are_not_due_any_more_come_back_ready(client: Client, database: Database) -> None:
-    client.enqueue([job("due", delay_ms=200)])
+    client.run(client.calls.enqueue.many([job("due", delay_ms=200)]))
     drain(client, database)
     flush(client)
     drain(client, database)
-    server = client.run(client.operations.ask([["TIME"]]))
+    server = client.run(client.calls.delivery.ask([["TIME"]]))
     wait_until(
-        lambda: int(client.run(client.operations.ask([["TIME"]]))[0][0]) > int(server[0][0]) + 1,
+        lambda: (
+            int(client.run(client.calls.delivery.ask([["TIME"]]))[0][0]) > int(server[0][0]) + 1
+        ),
         "it is due",
     )
 
@@ -214,7 +221,7 @@ def test_jobs_that_are_not_due_any_more_come_back_ready(client: Client, database
 def test_a_loss_after_a_restore_is_put_right_from_the_same_arguments(
     client: Client, database: Database
 ) -> None:
-    client.enqueue([job("a")])
+    client.run(client.calls.enqueue.many([job("a")]))
     for _ in range(3):
         drain(client, database)
         flush(client)
@@ -234,31 +241,33 @@ def test_after_an_old_snapshot_the_lost_come_back_and_the_revived_leave(
 ) -> None:
     server = start_redis()
     with Client(server.url) as client:
-        client.set_caps(QUEUE, [("tenant", "2", -1)])
+        client.run(client.calls.caps.set(QUEUE, [("tenant", "2", -1)]))
         before = ["done", "cancelled", "pruned", "again", "done-acme", "kept", "runs-again"]
         lanes = {"done-acme": "2+tenant=acme"}
-        client.enqueue([job(i, lane=lanes.get(i, "")) for i in before])
+        client.run(client.calls.enqueue.many([job(i, lane=lanes.get(i, "")) for i in before]))
         dead = claim(client, 7)
         record = ("pruned", dead.pop("pruned"), "final", 0, "final", ERROR)
-        client.one(client.operations.fail_call(QUEUE, "w-1", [record]))
+        client.run(claims.fail(QUEUE, "w-1", [record]))
         give_back(client, dead)
         drain(client, database)
         with server.client() as control:
             control.save()
-        client.enqueue([job("unheard-of"), job("ran-on"), job("forgotten-and-done")])
+        client.run(
+            client.calls.enqueue.many([job("unheard-of"), job("ran-on"), job("forgotten-and-done")])
+        )
         held = claim(client, 20)
         ended = ("done", "again", "done-acme", "runs-again", "forgotten-and-done")
         complete(client, {i: held[i] for i in ended})
-        client.prune(QUEUE, ["pruned"])
+        client.run(client.calls.admin.prune(QUEUE, ["pruned"]))
         give_back(client, {"cancelled": held["cancelled"]})
-        client.cancel(QUEUE, ["cancelled"])
+        client.run(client.calls.admin.cancel(QUEUE, ["cancelled"]))
         drain(client, database)
         server.kill()
         server.start()
         # A worker that went on, a producer that wants one again, and a claim of what is back.
         assert complete(client, {"ran-on": held["ran-on"]}) == {"ran-on": "gone"}
-        client.cancel(QUEUE, ["again"])
-        client.enqueue([job("again")])
+        client.run(client.calls.admin.cancel(QUEUE, ["again"]))
+        client.run(client.calls.enqueue.many([job("again")]))
         running = claim(client, 1)
         drain(client, database)
 
@@ -292,11 +301,11 @@ def test_a_job_whose_state_was_deleted_by_hand_is_told_to_be_gone_first(
     client: Client, database: Database
 ) -> None:
     """Redis' history did not break, so the log takes it for alive."""
-    client.enqueue([job("deleted", delay_ms=HOUR_MS), job("other")])
+    client.run(client.calls.enqueue.many([job("deleted", delay_ms=HOUR_MS), job("other")]))
     drain(client, database)
     keys = queue_keys(QUEUE)
     commands = [["HDEL", keys(name), "deleted"] for name in ("state", "jobs")]
-    client.run(client.operations.ask([*commands, ["ZREM", keys("scheduled"), "job|deleted"]]))
+    client.run(client.calls.delivery.ask([*commands, ["ZREM", keys("scheduled"), "job|deleted"]]))
 
     done = apply(client, database, QUEUE, by="ada")
 
@@ -308,9 +317,9 @@ def test_a_job_whose_state_was_deleted_by_hand_is_told_to_be_gone_first(
 def test_arguments_that_are_not_those_of_the_digest_are_not_enqueued(
     client: Client, database: Database
 ) -> None:
-    call = client.operations.enqueue_call(QUEUE, [job("forged")])
+    call = client.calls.enqueue.chunk(QUEUE, [job("forged")])
     [(*others, spec)] = call.each
-    client.one(replace(call, each=[(*others, spec.replace("forged", "FORGED"))]))
+    client.run(replace(call, each=[(*others, spec.replace("forged", "FORGED"))]))
     drain(client, database)
     flush(client)
     drain(client, database)
@@ -326,7 +335,7 @@ def test_arguments_that_are_not_those_of_the_digest_are_not_enqueued(
 
 def test_it_waits_for_the_mirror_and_says_so_in_the_end(client: Client, database: Database) -> None:
     """A job that ended since looks lost to whoever does not wait."""
-    client.enqueue([job("a"), job("b")])
+    client.run(client.calls.enqueue.many([job("a"), job("b")]))
     drain(client, database)
     assert run_all(client) == ["a", "b"]
 
@@ -343,7 +352,7 @@ def test_an_empty_redis_is_noticed_by_the_restore_itself(
     client: Client, database: Database, redis_url: str
 ) -> None:
     """Nobody has come back yet; the mirror is at work."""
-    client.enqueue([job("a")])
+    client.run(client.calls.enqueue.many([job("a")]))
     drain(client, database)
     flush(client)
 
@@ -359,7 +368,7 @@ def test_two_at_once_put_nothing_back_twice(
 ) -> None:
     """The second saw what was lost before the first put it back, and workers have run it since."""
     names = [f"j-{n:04}" for n in range(2 * IDS_CHUNK)]
-    client.enqueue(job(name) for name in names)
+    client.run(client.calls.enqueue.many(job(name) for name in names))
     drain(client, database)
     flush(client)
     drain(client, database)
@@ -390,16 +399,16 @@ def test_two_at_once_put_nothing_back_twice(
 def test_a_producer_that_enqueued_it_again_is_left_alone(
     client: Client, database: Database
 ) -> None:
-    client.enqueue([job("a"), job("b")])
+    client.run(client.calls.enqueue.many([job("a"), job("b")]))
     drain(client, database)
     flush(client)
-    client.enqueue([job("a", args_json='{"n":2}')])
+    client.run(client.calls.enqueue.many([job("a", args_json='{"n":2}')]))
     drain(client, database)
 
     done = apply(client, database, QUEUE, by="ada")
 
     assert (done.restored, done.complete) == (1, True)
-    assert client.snapshot(QUEUE)["jobs"]["a"].endswith('"args":{"n":2}}')
+    assert client.run(client.calls.reads.snapshot(QUEUE))["jobs"]["a"].endswith('"args":{"n":2}}')
     assert_agree(client, database, Verdict.HOLDS)
 
 
@@ -408,11 +417,11 @@ def test_it_waits_while_the_backlog_is_full(
 ) -> None:
     """Each call fills it, and the mirror empties it."""
     names = [f"j-{n:04}" for n in range(2 * IDS_CHUNK)]
-    client.enqueue(job(name) for name in names)
+    client.run(client.calls.enqueue.many(job(name) for name in names))
     drain(client, database)
     flush(client)
     drain(client, database)
-    client.configure(QUEUE, {"backlog_max_jobs": 1})
+    client.run(client.calls.admin.configure(QUEUE, {"backlog_max_jobs": 1}))
     drain(client, database)
 
     with pytest.raises(errors.AuditBacklogFull):
@@ -422,7 +431,7 @@ def test_it_waits_while_the_backlog_is_full(
         assert apply(client, database, QUEUE, by="ada").restored == IDS_CHUNK
 
     # At twice the bound nothing is claimed.
-    client.configure(QUEUE, {"backlog_max_jobs": 1_000_000})
+    client.run(client.calls.admin.configure(QUEUE, {"backlog_max_jobs": 1_000_000}))
     assert run_all(client) == names
     assert_agree(client, database, Verdict.HOLDS)
 
@@ -436,7 +445,7 @@ def test_a_restore_that_was_killed_is_run_again(
 ) -> None:
     """Everything exactly once, whatever was done and not told."""
     names = [f"j-{n:04}" for n in range(2 * IDS_CHUNK + 50)]
-    client.enqueue(job(name) for name in names)
+    client.run(client.calls.enqueue.many(job(name) for name in names))
     drain(client, database)
     flush(client)
     drain(client, database)
@@ -463,7 +472,7 @@ def test_a_restore_that_was_killed_is_run_again(
 def test_the_command_says_what_it_did_and_what_is_left(
     client: Client, database: Database, redis_url: str
 ) -> None:
-    client.enqueue([job("full"), job("digest", spec_max=0)])
+    client.run(client.calls.enqueue.many([job("full"), job("digest", spec_max=0)]))
     drain(client, database)
     flush(client)
     drain(client, database)
@@ -493,7 +502,7 @@ def test_the_command_says_what_it_did_and_what_is_left(
 def test_the_command_ends_with_0_when_nothing_is_left(
     client: Client, database: Database, redis_url: str
 ) -> None:
-    client.enqueue([job("full")])
+    client.run(client.calls.enqueue.many([job("full")]))
     drain(client, database)
     flush(client)
     drain(client, database)
@@ -507,9 +516,9 @@ def test_the_command_ends_with_0_when_nothing_is_left(
 def test_the_command_ends_with_1_when_the_mirror_is_behind(
     client: Client, database: Database, redis_url: str
 ) -> None:
-    client.enqueue([job("full")])
+    client.run(client.calls.enqueue.many([job("full")]))
     drain(client, database)
-    client.enqueue([job("new")])
+    client.run(client.calls.enqueue.many([job("new")]))
 
     shown = invoke(database, redis_url, "--apply", "--wait", "0")
 
@@ -525,27 +534,27 @@ def test_a_worker_runs_what_came_back(redis_url: str, database: Database, tmp_pa
     seen = crew.Witness(tmp_path / "witness.jsonl")
     with App(redis_url, redact="tests.kit.secrets:redact", audit_payload="full") as app:
         app.queue("digest", audit_payload="digest")
-        mirror = Mirror(app.client, database, "crew")
+        mirror = Mirror(Outbox(app.client), database, "crew")
         mirror.attach()
         ran = app.enqueue("crew", "function", {"n": 7})
         later = app.enqueue("crew", "failing", {"message": SECRET}, delay=3600)
         other = app.enqueue("digest", "function", {"n": 8})
         auditlog.drain(mirror)
-        auditlog.drain(Mirror(app.client, database, "digest"))
+        auditlog.drain(Mirror(Outbox(app.client), database, "digest"))
         flush(app.client)
         auditlog.drain(mirror)
 
         done = apply(app.client, database, "crew", by="ada")
 
         assert done.restored == 2
-        specs = app.client.snapshot("crew")["jobs"]
+        specs = app.client.run(app.client.calls.reads.snapshot("crew"))["jobs"]
         assert json.loads(specs[later.id])["args"] == {"message": SECRET}
         with crew.worker_process(redis_url, seen) as process:
             wait_until(lambda: ran.state() == "gone", "it has run", timeout=30)
             process.terminate()
             assert process.wait(60) == 0
         auditlog.drain(mirror)
-        auditlog.drain(Mirror(app.client, database, "digest"))
+        auditlog.drain(Mirror(Outbox(app.client), database, "digest"))
         lost = survey(app.client, database, "digest").lost
 
     assert [(line["job"], line["n"]) for line in seen.lines("function")] == [(ran.id, 7)]

@@ -248,7 +248,7 @@ def test_a_stop_signal_ends_the_process_after_draining(
     from rq_core.connections.client import Client
 
     with Client(valkey_url) as client:
-        client.handshake("real")
+        client.run(client.calls.delivery.handshake("real"))
     writer.source.redis.srem("rqc:queues", writer.queue)
 
     def there() -> bool:

@@ -46,7 +46,7 @@ def start(valkey_url: str, tmp_path: Path) -> Iterator[Start]:
 
 
 def level(client: Client) -> bool:
-    return client.counts(QUEUE).backlog == 0
+    return client.run(client.calls.reads.counts(QUEUE)).backlog == 0
 
 
 def assert_whole(client: Client, database: Database) -> None:
@@ -69,7 +69,9 @@ def test_another_mirror_takes_over_from_one_that_stopped(
     fleet = Fleet(client, 1)
     fleet.run(20)
     stopped = start(database, step, str(TAKEOVER_MS))
-    wait_until(lambda: client.counts(QUEUE).audit, "it has attached", timeout=30)
+    wait_until(
+        lambda: client.run(client.calls.reads.counts(QUEUE)).audit, "it has attached", timeout=30
+    )
     wait_until(lambda: fleet.run(1) or stopped.is_stopped, "it has stopped", timeout=30)
     fleet.run(40)
     assert not level(client)
@@ -106,7 +108,9 @@ def test_on_sqlite_the_other_waits_until_the_stopped_one_goes_on_or_dies(
     fleet = Fleet(client, 2)
     fleet.run(20)
     stopped = start(database, "projected", str(TAKEOVER_MS))
-    wait_until(lambda: client.counts(QUEUE).audit, "it has attached", timeout=30)
+    wait_until(
+        lambda: client.run(client.calls.reads.counts(QUEUE)).audit, "it has attached", timeout=30
+    )
     wait_until(lambda: fleet.run(1) or stopped.is_stopped, "it has stopped", timeout=30)
     fleet.run(40)
     other = start(database, "-", str(TAKEOVER_MS))

@@ -103,7 +103,7 @@ def test_argument_that_is_no_text(
 def test_broken_pipe_is_quiet(valkey_url: str) -> None:
     with Client(valkey_url) as client:
         for n in range(200):
-            client.handshake(f"queue-{n}")
+            client.run(client.calls.delivery.handshake(f"queue-{n}"))
     for words in (["queues"], ["queues", "--json"]):
         process = subprocess.Popen(
             [*COMMAND, *words],

@@ -8,6 +8,7 @@ from rq_core.connections.client import Client
 from rq_core.doctor import examine
 from sql_audit.mirror import losses
 from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.drift import compare
 from sql_audit.proof.verify import QueueResult, Verdict, verify
@@ -19,7 +20,7 @@ from tests.kit.fleet import QUEUE
 
 
 def drain(client: Client, database: Database) -> None:
-    auditlog.drain(Mirror(client, database, QUEUE, limits=BatchLimits(events=60)))
+    auditlog.drain(Mirror(Outbox(client), database, QUEUE, limits=BatchLimits(events=60)))
 
 
 def rows(database: Database, table: str, columns: tuple[str, ...]) -> set[tuple[object, ...]]:
@@ -49,9 +50,11 @@ def assert_agree(
     """
     drain(client, database)
 
-    assert client.counts(QUEUE).backlog == 0
+    assert client.run(client.calls.reads.counts(QUEUE)).backlog == 0
     assert compare(client, database, QUEUE) == ([], [])
-    assert [finding.says for finding in examine(client.snapshot(QUEUE))] == []
+    assert [
+        finding.says for finding in examine(client.run(client.calls.reads.snapshot(QUEUE)))
+    ] == []
     jobs, attempts = fold_anew(database)
     assert rows(database, "job", JOB_COLUMNS) == jobs
     assert rows(database, "job_attempt", ATTEMPT_COLUMNS) == attempts

@@ -19,6 +19,7 @@ from typing import Any
 
 from rq_core.connections.client import Client
 from sql_audit.mirror import service
+from sql_audit.mirror.source import Outbox
 from sql_audit.store import database
 
 
@@ -69,7 +70,7 @@ def main() -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     with Client(redis_url, name="audit") as source:
-        service.run(source, audit_url, stop=stop, on_step=on_step)
+        service.run(Outbox(source), audit_url, stop=stop, on_step=on_step)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ JOINING = 4_000
 
 
 def fill(seed: Seed, jobs: Iterable[NewJob]) -> None:
-    seed.client.enqueue(jobs)
+    seed.client.run(seed.client.calls.enqueue.many(jobs))
 
 
 def one_lane(seed: Seed, count: int) -> Iterable[NewJob]:
@@ -159,7 +159,7 @@ def test_many_lanes_join_those_that_wait_for_a_rate(
         jobs = [seed.job(n, scopes=[f"{family}@60s=", f"tenant={n}"]) for n in names]
         tally = Tally(seed.control)
         with tally.counting():
-            seed.client.enqueue(jobs)
+            seed.client.run(seed.client.calls.enqueue.many(jobs))
         return tally.script_us
 
     busy_us("free", 0)

@@ -13,7 +13,8 @@ from rq_core.errors import NothingDeclared
 from rq_core.model.events import Entry, decode
 from rq_core.model.machine import PRIORITIES, Event
 from rq_core.model.scopes import lane_name
-from rq_core.protocol.operations import CLAIM_BYTES, SWEEP_MAX
+from rq_core.protocol import claims
+from rq_core.protocol.claims import CLAIM_BYTES, SWEEP_MAX
 from rq_core.scripts import functions
 from rq_core.scripts.assemble import Script, Variant, directory
 from tests.kit.clock import CLOCK, timed
@@ -313,8 +314,8 @@ class CapsQueue(Queue):
         lanes = {
             i: self.other_lane(self.model.jobs[i], scopes) for i, _ in held if i in self.model.jobs
         }
-        outcomes = self.seed.client.one(
-            self.seed.operations.rollback_call(
+        outcomes = self.seed.client.run(
+            claims.rollback(
                 self.seed.queue,
                 worker,
                 [(i, f, "lane_changed", "null", lanes.get(i, ""), 0) for i, f in held],

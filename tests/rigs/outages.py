@@ -228,12 +228,12 @@ SHORT_S: Final = 2.0
 def outage(stage: Stage, client: Client, kind: str, seconds: float) -> Outage:
     """Let Redis be away for so long while a job runs, and see what comes of it."""
     job = long.job(seconds * 0.9)
-    client.enqueue([job])
+    client.run(client.calls.enqueue.many([job]))
     wait_until(lambda: stage.seen("begin", job.id), "the job runs", timeout=PATIENCE)
     stage.perform(kind, seconds)
     back = time.monotonic()
     asked = probe.job()
-    client.enqueue([asked])
+    client.run(client.calls.enqueue.many([asked]))
     at = wait_until(
         lambda: stage.seen("probe", asked.id),
         lambda: f"the worker claims after {kind}; its log: {stage.log.read_text()[-2_000:]}",
@@ -241,7 +241,7 @@ def outage(stage: Stage, client: Client, kind: str, seconds: float) -> Outage:
     )
     ids = {job.id, asked.id}
     wait_until(
-        lambda: not any(client.job(each, [QUEUE]) for each in ids),
+        lambda: not any(client.run(client.calls.reads.job(each, [QUEUE])) for each in ids),
         lambda: f"both are reported after {kind}; the log: {stage.log.read_text()[-2_000:]}",
         timeout=PATIENCE,
     )
@@ -254,7 +254,7 @@ def outage(stage: Stage, client: Client, kind: str, seconds: float) -> Outage:
 def _tally(client: Client, ids: set[str]) -> tuple[int, int]:
     """How often these jobs were claimed, and how often they ended in success."""
     counts = {"claimed": 0, "succeeded": 0}
-    for entry_id, raw in client.read_outbox(QUEUE, "-", 10_000):
+    for entry_id, raw in client.run(client.calls.audit.read_outbox(QUEUE, "-", 10_000)):
         entry = decode(entry_id, raw)
         if str(entry.event) in counts:
             counts[str(entry.event)] += sum(each.job_id in ids for each in entry.jobs)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rq_core.protocol.ahead import Ahead
+from rq_core.protocol.enqueue import _Ahead
 
 
 def test_at_most_one_item_is_made_ahead() -> None:
@@ -17,7 +17,7 @@ def test_at_most_one_item_is_made_ahead() -> None:
             made.append(n)
             yield n
 
-    ahead = Ahead(items())
+    ahead = _Ahead(items())
     ahead.prepare()
     ahead.prepare()
 
@@ -31,7 +31,7 @@ def test_an_error_comes_when_it_is_its_turn_and_stays() -> None:
         yield 1
         raise KeyError("two")
 
-    ahead = Ahead(items())
+    ahead = _Ahead(items())
     assert next(ahead) == 1
     ahead.prepare()
 
@@ -41,7 +41,7 @@ def test_an_error_comes_when_it_is_its_turn_and_stays() -> None:
 
 
 def test_the_end_may_be_met_ahead() -> None:
-    ahead = Ahead([1])
+    ahead = _Ahead([1])
     assert next(ahead) == 1
     ahead.prepare()
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.model.job import NewJob, profile
-from rq_core.protocol.answers import Accepted
-from rq_core.protocol.operations import ENQUEUE_CHUNK
+from rq_core.protocol.enqueue import ENQUEUE_CHUNK, Accepted
 
 
 class Looked(list[Any]):

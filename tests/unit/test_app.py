@@ -26,7 +26,7 @@ from rq_core import (
     RqCoreError,
 )
 from rq_core.model.job import read_spec
-from rq_core.protocol.packing import pack
+from rq_core.protocol.enqueue import pack
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ import pytest
 from rq_core import errors
 from rq_core.model.job import NewJob, profile
 from rq_core.model.machine import Priority
-from rq_core.protocol import delivery
-from rq_core.protocol.answers import Accepted
-from rq_core.protocol.delivery import Slot
-from rq_core.protocol.operations import ENQUEUE_CHUNK as CHUNK
+from rq_core.protocol import claims, delivery
+from rq_core.protocol.delivery import Delivery, Slot
+from rq_core.protocol.enqueue import ENQUEUE_CHUNK as CHUNK
+from rq_core.protocol.enqueue import Accepted
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Lost, Patience, Pause, Plan, ReplyError, Send, T, Unsent
 from rq_core.scripts.assemble import Script
@@ -111,7 +111,7 @@ def _read(command: list[Any]) -> tuple[str, dict[str, Any]]:
 
 
 def plans(server: Server, **options: Any) -> Operations:
-    return Operations(url="redis://test", clock=server.clock, **options)
+    return Operations(Delivery(url="redis://test", clock=server.clock, **options))
 
 
 def job(number: int, queue: str = "q") -> NewJob:
@@ -129,7 +129,7 @@ FORGOTTEN = ReplyError("ERR Function not found")
 def test_a_forgotten_function_is_loaded_and_sent_again_with_the_same_number() -> None:
     server = Server(enqueue=[FORGOTTEN, OK])
 
-    accepted = server.run(plans(server).enqueue([job(1)]))
+    accepted = server.run(plans(server).enqueue.many([job(1)]))
 
     assert accepted.ids == ("job-1",)
     assert server.names()[-3:] == ["enqueue", "FUNCTION", "enqueue"]
@@ -150,11 +150,11 @@ def test_a_server_that_knows_no_functions_gets_scripts(reply: Exception) -> None
     )
 
     operations = plans(server)
-    assert server.run(operations.enqueue([job(1)])).ids == ("job-1",)
+    assert server.run(operations.enqueue.many([job(1)])).ids == ("job-1",)
     assert server.names()[-4:] == ["enqueue", "enqueue", "SCRIPT", "enqueue"]
     assert len(set(calls(server))) == 1
 
-    server.run(operations.enqueue([job(2)]))
+    server.run(operations.enqueue.many([job(2)]))
     assert server.names()[-1] == "enqueue"
 
 
@@ -171,7 +171,7 @@ def test_a_server_that_takes_no_functions_gets_scripts(reply: Exception) -> None
         enqueue=[FORGOTTEN, ReplyError("NOSCRIPT No matching script"), OK], FUNCTION=[reply]
     )
 
-    assert server.run(plans(server).enqueue([job(1)])).ids == ("job-1",)
+    assert server.run(plans(server).enqueue.many([job(1)])).ids == ("job-1",)
 
     assert server.names()[-5:] == ["enqueue", "FUNCTION", "enqueue", "SCRIPT", "enqueue"]
 
@@ -179,7 +179,7 @@ def test_a_server_that_takes_no_functions_gets_scripts(reply: Exception) -> None
 def test_a_new_epoch_is_met_with_a_handshake_and_the_same_number() -> None:
     server = Server(enqueue=[EPOCH, OK])
 
-    server.run(plans(server).enqueue([job(1)]))
+    server.run(plans(server).enqueue.many([job(1)]))
 
     assert server.names().count("handshake") == 2
     first, second = calls(server)
@@ -193,7 +193,7 @@ def test_what_got_no_answer_is_sent_again_with_the_same_number(trouble: Exceptio
     """The server may have carried it out: another number would carry it out twice."""
     server = Server(enqueue=[trouble, trouble, OK])
 
-    server.run(plans(server).enqueue([job(1)]))
+    server.run(plans(server).enqueue.many([job(1)]))
 
     assert len(calls(server)) == 3
     assert len(set(calls(server))) == 1
@@ -202,7 +202,7 @@ def test_what_got_no_answer_is_sent_again_with_the_same_number(trouble: Exceptio
 
 def test_no_calls_need_no_server() -> None:
     """A worker whose claim came back empty may have nothing to settle."""
-    assert Server().run(plans(Server()).carry_out([])) == []
+    assert Server().run(plans(Server()).delivery.carry_out([])) == []
 
 
 def test_what_is_no_longer_wanted_is_asked_for_under_the_same_number() -> None:
@@ -214,9 +214,9 @@ def test_what_is_no_longer_wanted_is_asked_for_under_the_same_number() -> None:
 
     server = Server(claim=[lose, ["ok", 1, "-", 0, "-"]])
     operations = plans(server)
-    claim = operations.claim_call("q", "w-1", 5)
+    claim = claims.claim("q", "w-1", 5)
 
-    server.run(operations.carry_out([claim]))
+    server.run(operations.delivery.carry_out([claim]))
 
     first, second = server.sent("claim")
     assert (first["limit"], second["limit"]) == (5, 0)
@@ -228,10 +228,10 @@ def test_the_next_call_of_a_slot_has_the_next_number() -> None:
     operations = plans(server)
 
     for n in range(3):
-        server.run(operations.enqueue([job(n)]))
+        server.run(operations.enqueue.many([job(n)]))
 
     (slot,) = {slot for slot, _ in calls(server)}
-    assert slot.startswith(operations.name)
+    assert slot.startswith(operations.delivery.name)
     assert [number for _, number in calls(server)] == [1, 2, 3]
 
 
@@ -239,7 +239,9 @@ def test_calls_in_one_pipeline_have_slots_of_their_own() -> None:
     server = Server(enqueue=[OK])
     operations = plans(server)
 
-    server.run(operations.carry_out([operations.enqueue_call("q", [job(n)]) for n in range(3)]))
+    server.run(
+        operations.delivery.carry_out([operations.enqueue.chunk("q", [job(n)]) for n in range(3)])
+    )
 
     assert len({slot for slot, _ in calls(server)}) == 3
     assert server.trips == 1
@@ -249,7 +251,9 @@ def test_only_what_got_no_answer_is_sent_again() -> None:
     server = Server(enqueue=[OK, Lost("cut"), OK, OK])
     operations = plans(server)
 
-    server.run(operations.carry_out([operations.enqueue_call("q", [job(n)]) for n in range(3)]))
+    server.run(
+        operations.delivery.carry_out([operations.enqueue.chunk("q", [job(n)]) for n in range(3)])
+    )
 
     assert [args["each"][0] for args in server.sent("enqueue")] == [
         "job-0",
@@ -278,7 +282,7 @@ def test_refused_answers_are_typed_errors(reply: Any, kind: type[Exception], wor
     server = Server(enqueue=[reply])
 
     with pytest.raises(kind, match=words):
-        server.run(plans(server).enqueue([job(1)]))
+        server.run(plans(server).enqueue.many([job(1)]))
 
     assert len(server.sent("enqueue")) == 1
 
@@ -287,7 +291,7 @@ def test_a_server_that_cannot_be_reached_is_given_up_after_a_while() -> None:
     server = Server(INFO=[Unsent("refused")])
 
     with pytest.raises(errors.ServerUnavailable, match=r"redis://test.*embedded://"):
-        server.run(plans(server, patience=Patience(unsent=3)).enqueue([job(1)]))
+        server.run(plans(server, patience=Patience(unsent=3)).enqueue.many([job(1)]))
 
     assert 3 < server.now < 5
 
@@ -296,7 +300,7 @@ def test_a_call_that_may_have_been_carried_out_is_not_given_up_so_soon() -> None
     server = Server(enqueue=[Lost("cut"), Unsent("refused")])
 
     with pytest.raises(errors.OutcomeUnknown) as caught:
-        server.run(plans(server, patience=Patience(unsent=3, unknown=600)).enqueue([job(1)]))
+        server.run(plans(server, patience=Patience(unsent=3, unknown=600)).enqueue.many([job(1)]))
 
     assert caught.value.ids == ("job-1",)
     assert 600 < server.now < 605
@@ -306,8 +310,10 @@ def test_two_calls_that_find_no_functions_at_once_both_go_on_with_scripts() -> N
     """Threads share an Operations: the second to be refused must not take the first one's way out for its end."""
     server = Server()
     operations = plans(server)
-    server.run(operations.handshake("q"))
-    both = [operations.carry_out([operations.enqueue_call("q", [job(n)])]) for n in (1, 2)]
+    server.run(operations.delivery.handshake("q"))
+    both = [
+        operations.delivery.carry_out([operations.enqueue.chunk("q", [job(n)])]) for n in (1, 2)
+    ]
     full = ReplyError("OOM command not allowed when used memory > 'maxmemory'")
     for reply in (None, [FORGOTTEN], [full]):
         steps = [plan.send(reply) for plan in both]
@@ -324,7 +330,7 @@ def test_a_script_that_cannot_be_loaded_ends_in_an_error(reply: Exception) -> No
     server = Server(enqueue=forgotten, FUNCTION=[ReplyError("NOPERM no")], SCRIPT=[reply])
 
     with pytest.raises(errors.ServerError):
-        server.run(plans(server).enqueue([job(1)]))
+        server.run(plans(server).enqueue.many([job(1)]))
 
 
 def test_who_may_load_nothing_goes_on_with_the_functions_that_others_loaded() -> None:
@@ -334,9 +340,9 @@ def test_who_may_load_nothing_goes_on_with_the_functions_that_others_loaded() ->
     server = Server(enqueue=forgotten, FUNCTION=refusal, SCRIPT=refusal)
     operations = plans(server)
     with pytest.raises(errors.ServerUnsuitable):
-        server.run(operations.enqueue([job(1)]))
+        server.run(operations.enqueue.many([job(1)]))
 
-    step = operations.enqueue([job(2)]).send(None)
+    step = operations.enqueue.many([job(2)]).send(None)
 
     assert isinstance(step, Send)
     assert step.commands[0][0] == "FCALL"
@@ -346,28 +352,28 @@ def test_a_server_that_cannot_be_reached_for_loading_ends_in_an_error() -> None:
     server = Server(enqueue=[FORGOTTEN], FUNCTION=[Unsent("")])
 
     with pytest.raises(errors.ServerError):
-        server.run(plans(server).enqueue([job(1)]))
+        server.run(plans(server).enqueue.many([job(1)]))
 
 
 def test_an_epoch_that_never_holds_ends_in_an_error() -> None:
     server = Server(enqueue=[EPOCH])
 
     with pytest.raises(errors.ServerError):
-        server.run(plans(server).enqueue([job(1)]))
+        server.run(plans(server).enqueue.many([job(1)]))
 
 
 def test_an_old_server_is_refused() -> None:
     server = Server(INFO=["redis_version:6.2.14"])
 
     with pytest.raises(errors.ServerUnsuitable, match=r"6\.2\.14"):
-        server.run(plans(server).enqueue([job(1)]))
+        server.run(plans(server).enqueue.many([job(1)]))
 
 
 def test_an_enqueue_that_stops_half_way_says_what_was_accepted() -> None:
     server = Server(enqueue=[OK, ReplyError("OOM full")])
 
     with pytest.raises(errors.QueueFull) as caught:
-        server.run(plans(server).enqueue(job(n) for n in range(CHUNK + 10)))
+        server.run(plans(server).enqueue.many(job(n) for n in range(CHUNK + 10)))
 
     assert len(caught.value.accepted.ids) == CHUNK  # type: ignore[attr-defined]
 
@@ -380,7 +386,7 @@ def test_a_generator_that_fails_half_way_says_what_was_accepted() -> None:
         raise errors.ArgumentsInvalid(task="t", problems="x: is required")
 
     with pytest.raises(errors.ArgumentsInvalid) as caught:
-        server.run(plans(server).enqueue(jobs()))
+        server.run(plans(server).enqueue.many(jobs()))
 
     assert len(caught.value.accepted.ids) == CHUNK  # type: ignore[attr-defined]
 
@@ -400,7 +406,7 @@ def test_a_producers_error_that_cannot_carry_what_was_accepted_comes_through() -
     server = Server(enqueue=[OK])
 
     with pytest.raises(Unchangeable):
-        server.run(plans(server).enqueue(jobs()))
+        server.run(plans(server).enqueue.many(jobs()))
 
 
 @pytest.mark.parametrize("lets_prepare", [True, False])
@@ -421,7 +427,7 @@ def test_a_generator_is_asked_for_one_chunk_at_a_time(lets_prepare: bool) -> Non
     server = Server(enqueue=[answer])
     server.lets_prepare = lets_prepare
 
-    server.run(plans(server).enqueue(jobs()))
+    server.run(plans(server).enqueue.many(jobs()))
 
     assert at_call == [CHUNK, 2 * CHUNK, 2 * CHUNK + 10]
 
@@ -445,7 +451,7 @@ def test_the_next_chunk_is_made_while_one_is_on_its_way() -> None:
 
     server = Slow(enqueue=[OK])
 
-    server.run(plans(server).enqueue(jobs()))
+    server.run(plans(server).enqueue.many(jobs()))
 
     assert after_sending == [2 * CHUNK, 2 * CHUNK + 10, 2 * CHUNK + 10]
 
@@ -458,7 +464,7 @@ def test_a_generator_that_fails_while_a_chunk_is_on_its_way_hears_of_that_chunk(
     server = Server(enqueue=[OK])
 
     with pytest.raises(errors.InvalidOption) as caught:
-        server.run(plans(server).enqueue(jobs()))
+        server.run(plans(server).enqueue.many(jobs()))
 
     assert len(caught.value.accepted.ids) == CHUNK  # type: ignore[attr-defined]
     assert len(server.sent("enqueue")) == 1
@@ -468,7 +474,7 @@ def test_what_was_made_ready_stays_here_when_the_chunk_before_it_is_refused() ->
     server = Server(enqueue=[OK, ["refused", "audit_backlog", "9", "8"]])
 
     with pytest.raises(errors.AuditBacklogFull) as caught:
-        server.run(plans(server).enqueue(map(job, range(3 * CHUNK + 10))))
+        server.run(plans(server).enqueue.many(map(job, range(3 * CHUNK + 10))))
 
     assert len(caught.value.accepted.ids) == CHUNK  # type: ignore[attr-defined]
     assert len(server.sent("enqueue")) == 2
@@ -482,7 +488,7 @@ def test_what_many_jobs_have_in_common_is_said_once() -> None:
         for priority, delay_ms in [(Priority.LOW, 0), (Priority.HIGH, 0), (Priority.LOW, 5)]
     ]
 
-    server.run(plans(server).enqueue(mixed))
+    server.run(plans(server).enqueue.many(mixed))
 
     (sent,) = server.sent("enqueue")
     assert [kind[:2] for kind in json.loads(sent["kinds"])] == [[3, 0], [1, 0], [3, 5]]
@@ -492,7 +498,7 @@ def test_what_many_jobs_have_in_common_is_said_once() -> None:
 def test_jobs_of_several_queues_keep_their_order() -> None:
     server = Server(enqueue=[OK])
 
-    accepted = server.run(plans(server).enqueue([job(1, "a"), job(2, "b"), job(3, "a")]))
+    accepted = server.run(plans(server).enqueue.many([job(1, "a"), job(2, "b"), job(3, "a")]))
 
     assert [args["each"][::5] for args in server.sent("enqueue")] == [["job-1", "job-3"], ["job-2"]]
     assert accepted.ids == ("job-1", "job-3", "job-2")
@@ -513,7 +519,7 @@ def test_duplicates_are_told_from_what_was_accepted(
     answer = [fact for place in refused for fact in (str(place), "duplicate", "-")]
     server = Server(enqueue=[["ok", *answer]])
 
-    accepted = server.run(plans(server).enqueue([job(1), job(2), job(1)]))
+    accepted = server.run(plans(server).enqueue.many([job(1), job(2), job(1)]))
 
     assert (accepted.ids, accepted.duplicates) == (ids, duplicates)
 
@@ -522,7 +528,7 @@ def test_what_was_dropped_or_rejected_is_told_with_the_scope() -> None:
     answer = ["1", "discarded", "task=t", "3", "rejected", "2+task=t"]
     server = Server(enqueue=[["ok", *answer]])
 
-    accepted = server.run(plans(server).enqueue([job(1), job(2), job(3)]))
+    accepted = server.run(plans(server).enqueue.many([job(1), job(2), job(3)]))
 
     assert accepted == Accepted(("job-2",), (), (("job-1", "task=t"),), (("job-3", "2+task=t"),))
     assert accepted.others() == {
@@ -535,14 +541,14 @@ def test_a_forked_child_does_not_go_on_with_its_parents_slots() -> None:
     """Both would use the same numbers, and take each other's answers for their own."""
     server = Server(enqueue=[OK])
     operations = plans(server)
-    server.run(operations.enqueue([job(1)]))
+    server.run(operations.enqueue.many([job(1)]))
 
     def in_child() -> str:
-        server.run(operations.enqueue([job(2)]))
+        server.run(operations.enqueue.many([job(2)]))
         return calls(server)[-1][0]
 
     of_child = forked(in_child)
-    server.run(operations.enqueue([job(3)]))
+    server.run(operations.enqueue.many([job(3)]))
 
     assert of_child != calls(server)[0][0]
     assert calls(server)[-1] == (calls(server)[0][0], 2)
@@ -553,11 +559,13 @@ def test_threads_of_a_forked_child_share_no_slot_with_its_parent(
 ) -> None:
     """Who came while another thread let go of the parent's slots took one of them, and its answers."""
     operations = plans(Server())
-    of_parent = operations._take_slot("q", "enqueue")
-    operations._free["q", "enqueue"].append(of_parent)
-    operations._pid = -1
+    of_parent = operations.delivery._take_slot("q", "enqueue")
+    operations.delivery._free["q", "enqueue"].append(of_parent)
+    operations.delivery._pid = -1
     taken: list[Slot] = []
-    other = threading.Thread(target=lambda: taken.append(operations._take_slot("q", "enqueue")))
+    other = threading.Thread(
+        target=lambda: taken.append(operations.delivery._take_slot("q", "enqueue"))
+    )
 
     def half_way(kind: type[list[Slot]]) -> defaultdict[Any, list[Slot]]:
         if other.ident is None:
@@ -566,7 +574,7 @@ def test_threads_of_a_forked_child_share_no_slot_with_its_parent(
         return defaultdict(kind)
 
     monkeypatch.setattr(delivery, "defaultdict", half_way)
-    taken.append(operations._take_slot("q", "enqueue"))
+    taken.append(operations.delivery._take_slot("q", "enqueue"))
     other.join()
 
     assert len({slot.name for slot in (of_parent, *taken)}) == 3
@@ -576,20 +584,20 @@ def test_a_slot_whose_call_was_broken_off_goes_on_with_a_higher_number() -> None
     """The call may still arrive; after a later one of its slot it is refused."""
     server = Server(enqueue=[OK])
     operations = plans(server)
-    server.run(operations.handshake("q"))
-    plan = operations.enqueue([job(1)])
+    server.run(operations.delivery.handshake("q"))
+    plan = operations.enqueue.many([job(1)])
     step = next(plan)
     assert isinstance(step, Send)
     server.exchange(step.commands)
     plan.close()
 
-    server.run(operations.enqueue([job(2)]))
+    server.run(operations.enqueue.many([job(2)]))
 
     first, second = calls(server)
     assert (first[0], first[1] + 1) == second
 
 
 def test_a_password_is_in_no_message() -> None:
-    operations = Operations(url="redis://me:secret@host:6379/0")
+    operations = Operations(Delivery(url="redis://me:secret@host:6379/0"))
 
-    assert operations.url == "redis://me:***@host:6379/0"
+    assert operations.delivery.asking.url == "redis://me:***@host:6379/0"

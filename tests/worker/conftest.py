@@ -71,7 +71,7 @@ def run_worker(app: App) -> RunWorker:
 def events(client: Client, job_id: str, queue: str = "crew") -> list[tuple[Entry, dict[str, Any]]]:
     """A job's events in the outbox, in order."""
     found = []
-    for entry_id, raw in client.read_outbox(queue, "-", 10_000):
+    for entry_id, raw in client.run(client.calls.audit.read_outbox(queue, "-", 10_000)):
         entry = decode(entry_id, raw)
         found += [(entry, event.fields) for event in entry.jobs if event.job_id == job_id]
     return found

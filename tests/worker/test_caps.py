@@ -81,13 +81,16 @@ async def test_a_worker_registers_its_caps_and_holds_them(
     app.task(queue="elsewhere", name="not-here", caps=[Cap(1)])(crowd.__call__)
     async with run(app):
         await until(
-            lambda: other.client.policy("mail", "crowd") is not None, "the policy is registered"
+            lambda: other.client.run(other.client.calls.caps.policy("mail", "crowd")) is not None,
+            "the policy is registered",
         )
-        assert {n: str(e.limit) for n, e in app.client.limits("mail").items()} == {
+        assert {
+            n: str(e.limit) for n, e in app.client.run(app.client.calls.caps.stored("mail")).items()
+        } == {
             "task=crowd": "3",
             "crowd.tenant": "1",
         }
-        assert app.client.snapshot("elsewhere")["caps"] == {}
+        assert app.client.run(app.client.calls.reads.snapshot("elsewhere"))["caps"] == {}
         for tenant in "aabbccdd":
             other.enqueue("mail", "crowd", {"tenant": tenant})
         await until(lambda: len(crowd.running) == 3, "three run")
@@ -128,7 +131,7 @@ async def test_jobs_that_were_enqueued_without_their_scopes_are_put_right(
 
 
 def lines(app: App) -> list[str]:
-    return list(app.client.snapshot("mail")["state"].values())
+    return list(app.client.run(app.client.calls.reads.snapshot("mail"))["state"].values())
 
 
 async def test_a_deploy_that_adds_a_cap_takes_in_what_waits(
@@ -189,7 +192,10 @@ async def test_a_rate_resumes_by_itself(
     crowd.gate.set()
     async with run(app):
         loop = asyncio.get_running_loop()
-        await until(lambda: app.client.policy("mail", "crowd") is not None, "it is registered")
+        await until(
+            lambda: app.client.run(app.client.calls.caps.policy("mail", "crowd")) is not None,
+            "it is registered",
+        )
         begun = loop.time()
         for _ in range(6):
             task.enqueue("a")
@@ -218,7 +224,7 @@ async def test_what_a_person_set_is_kept_and_told(
     assert _said(caplog, "rq_core.worker") == [
         "queue mail keeps task=crowd at 9; this code declares 3, which `rq-core cap mail task=crowd 3` would set"
     ]
-    assert str(app.client.limits("mail")["task=crowd"].limit) == "9"
+    assert str(app.client.run(app.client.calls.caps.stored("mail"))["task=crowd"].limit) == "9"
 
 
 async def test_a_worker_without_caps_registers_nothing(
@@ -231,7 +237,7 @@ async def test_a_worker_without_caps_registers_nothing(
         handle = task.enqueue("a")
         await until(lambda: crowd.begun == 1, "it runs")
         await until(lambda: handle.state() == "gone", "it is settled")
-    snapshot = app.client.snapshot("mail")
+    snapshot = app.client.run(app.client.calls.reads.snapshot("mail"))
     assert (snapshot["tasks"], snapshot["caps"]) == ({}, {})
 
 
@@ -279,11 +285,14 @@ async def test_caps_in_code_hold_when_redis_has_forgotten_everything(
     task = app.task(queue="mail", name="send", caps=[Cap(1)])(crowd.__call__)
     async with run(app, concurrency=2) as one, run(app, concurrency=2) as other:
         await wait_until_async(lambda: one.stats.turns and other.stats.turns, "both have begun")
-        app.client.run(app.client.operations.ask([["FLUSHALL"]]))
+        app.client.run(app.client.calls.delivery.ask([["FLUSHALL"]]))
         app.enqueue_many(task.job() for _ in range(6))
         await wait_until_async(lambda: crowd.running, "a job runs")
         await wait_until_async(
-            lambda: app.client.snapshot("mail")["caps"].get("task=send"), "the cap is declared"
+            lambda: app.client.run(app.client.calls.reads.snapshot("mail"))["caps"].get(
+                "task=send"
+            ),
+            "the cap is declared",
         )
         crowd.gate.set()
         await wait_until_async(lambda: crowd.begun == 6, "all have run")
@@ -326,7 +335,7 @@ async def test_neither_of_two_turns_runs_jobs_that_no_cap_has_counted(
     async with run(app, concurrency=16, grace=0.1) as worker:
         wire = worker._client._wire = Late(app.redis_url)
         await wait_until_async(lambda: ran == 16, "all places are taken")
-        app.client.run(app.client.operations.ask([["FLUSHALL"]]))
+        app.client.run(app.client.calls.delivery.ask([["FLUSHALL"]]))
         app.enqueue_many(send.job() for _ in range(50))
         wire.holds = True
         for turns, jobs in ((1, 1), (2, 8)):

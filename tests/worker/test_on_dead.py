@@ -12,6 +12,7 @@ from rq_core.app import dead_hooks
 from rq_core.app.app import App
 from rq_core.connections.client import Client
 from rq_core.doctor import examine
+from rq_core.protocol import claims
 from rq_core.protocol.plan import Pause, Plan, Send
 from tests.kit import crew
 from tests.kit.crew import worker_process
@@ -52,7 +53,7 @@ async def test_a_hook_is_told_of_each_death_once_and_soon(
     assert gave_up["reason"] == "gave_up"
     assert [len(told(witness, job.id)) for job in jobs] == [1, 1, 1, 1]
     assert told(witness, silent.id) == []
-    assert examine(client.snapshot("crew")) == []
+    assert examine(client.run(client.calls.reads.snapshot("crew"))) == []
 
 
 async def test_a_death_in_the_middle_of_a_look_is_told_at_once(
@@ -92,20 +93,21 @@ def test_a_hook_is_told_of_a_poison_job(client: Client, app: App, witness: crew.
 
 def die_untold(client: Client, how: str = "no", spec: bytes | None = None) -> str:
     """A job dies and no worker is there to tell of it; ``spec`` is what somebody makes of its JSON before."""
-    client.handshake("crew")
-    client.run(dead_hooks.Teller(client.operations, "crew", crew.app.tasks).look())
+    client.run(client.calls.delivery.handshake("crew"))
+    client.run(dead_hooks.Teller(client.calls, "crew", crew.app.tasks).look())
     handle = crew.mortal.enqueue(how)
     wait_until(
         lambda: (
-            client.handshake("crew").now_ms > int(client.snapshot("crew")["meta"]["on_dead_ms"]) + 2
+            client.run(client.calls.delivery.handshake("crew")).now_ms
+            > int(client.run(client.calls.reads.snapshot("crew"))["meta"]["on_dead_ms"]) + 2
         ),
         "the clock goes on",
     )
     if spec is not None:
-        client.run(client.operations.ask([["HSET", "rqc:{crew}:jobs", handle.id, spec]]))
-    (claim,) = client.one(client.operations.claim_call("crew", "w-1", 1)).jobs
+        client.run(client.calls.delivery.ask([["HSET", "rqc:{crew}:jobs", handle.id, spec]]))
+    (claim,) = client.run(claims.claim("crew", "w-1", 1)).jobs
     failed = (claim.id, claim.fence, "final", 0, "gave_up", "null")
-    client.one(client.operations.fail_call("crew", "w-1", [failed]))
+    client.run(claims.fail("crew", "w-1", [failed]))
     return handle.id
 
 
@@ -143,17 +145,17 @@ async def test_a_hook_is_told_of_a_job_that_nobody_can_read(
 
 def test_many_that_died_together_are_all_told_of(client: Client, app: App) -> None:
     count = 2 * dead_hooks.DEATHS_MAX + 7
-    client.handshake("crew")
-    client.run(dead_hooks.Teller(client.operations, "crew", crew.app.tasks).look())
-    client.enqueue([crew.mortal.job(str(n)) for n in range(count)])
-    while jobs := client.one(client.operations.claim_call("crew", "w-1", 190)).jobs:
+    client.run(client.calls.delivery.handshake("crew"))
+    client.run(dead_hooks.Teller(client.calls, "crew", crew.app.tasks).look())
+    client.run(client.calls.enqueue.many([crew.mortal.job(str(n)) for n in range(count)]))
+    while jobs := client.run(claims.claim("crew", "w-1", 190)).jobs:
         failed = [(c.id, c.fence, "final", 0, "gave_up", "null") for c in jobs]
-        client.one(client.operations.fail_call("crew", "w-1", failed))
+        client.run(claims.fail("crew", "w-1", failed))
 
     wait_until(
         lambda: (
-            client.run(dead_hooks.Teller(client.operations, "crew", crew.app.tasks).look()),
-            sum(client.counts("crew").ready.values()) == count,
+            client.run(dead_hooks.Teller(client.calls, "crew", crew.app.tasks).look()),
+            sum(client.run(client.calls.reads.counts("crew")).ready.values()) == count,
         )[1],
         "each has a job of its hook",
     )
@@ -167,7 +169,7 @@ def looked(client: Client, teller: dead_hooks.Teller, ahead_ms: int) -> None:
         while True:
             step = plan.send(replies)
             assert isinstance(step, Send)
-            replies = client.run(client.operations.ask(step.commands))
+            replies = client.run(client.calls.delivery.ask(step.commands))
             if ["TIME"] in step.commands:
                 seconds, micros = (int(part) for part in replies[step.commands.index(["TIME"])])
                 now = seconds * 1_000_000 + micros + ahead_ms * 1_000
@@ -187,20 +189,25 @@ def test_a_death_after_the_clock_went_back_is_told_of(
 
     def teller() -> dead_hooks.Teller:
         tasks = crew.app.tasks
-        return dead_hooks.Teller(client.operations, "crew", tasks, clock=lambda: next(clock))
+        return dead_hooks.Teller(client.calls, "crew", tasks, clock=lambda: next(clock))
 
-    client.handshake("crew")
+    client.run(client.calls.delivery.handshake("crew"))
     before = teller()
     looked(client, before, ahead_ms)
     crew.mortal.enqueue("no")
-    (claim,) = client.one(client.operations.claim_call("crew", "w-1", 1)).jobs
+    (claim,) = client.run(claims.claim("crew", "w-1", 1)).jobs
     failed = (claim.id, claim.fence, "final", 0, "gave_up", "null")
-    client.one(client.operations.fail_call("crew", "w-1", [failed]))
-    ((died, _),) = [(at, i) for i, at in client.snapshot("crew")["dead"].items()]
-    assert died < int(client.snapshot("crew")["meta"]["on_dead_ms"])
+    client.run(claims.fail("crew", "w-1", [failed]))
+    ((died, _),) = [
+        (at, i) for i, at in client.run(client.calls.reads.snapshot("crew"))["dead"].items()
+    ]
+    assert died < int(client.run(client.calls.reads.snapshot("crew"))["meta"]["on_dead_ms"])
 
     # One that sees the death's millisecond as past.
-    wait_until(lambda: client.handshake("crew").now_ms > died + 1, "the clock goes on")
+    wait_until(
+        lambda: client.run(client.calls.delivery.handshake("crew")).now_ms > died + 1,
+        "the clock goes on",
+    )
     looked(client, before if same_worker else teller(), later_ms and later_ms - 2_000)
 
-    assert sum(client.counts("crew").ready.values()) == 1
+    assert sum(client.run(client.calls.reads.counts("crew")).ready.values()) == 1

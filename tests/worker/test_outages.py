@@ -17,6 +17,7 @@ from rq_core import App, Cap, current_job
 from rq_core.connections.client import Client
 from rq_core.connections.wire import AsyncPoolWire, Meanwhile
 from rq_core.errors import ServerUnavailable, ServerUnsuitable
+from rq_core.protocol import claims
 from rq_core.protocol.plan import Lost, Patience, Unsent
 from rq_core.worker import Worker, WorkerOptions
 from tests.kit import crew
@@ -50,8 +51,10 @@ async def test_work_goes_on_after_redis_was_killed_and_restarted(
                 timeout=10.0,
             )
         client = crew.app.client
-        await wait_until_async(lambda: not client.snapshot("crew")["state"], "all is settled")
-        epochs = [raw for _, raw in client.read_outbox("crew", "-", 1000)]
+        await wait_until_async(
+            lambda: not client.run(client.calls.reads.snapshot("crew"))["state"], "all is settled"
+        )
+        epochs = [raw for _, raw in client.run(client.calls.audit.read_outbox("crew", "-", 1000))]
     finally:
         worker.stop()
         await running
@@ -78,8 +81,12 @@ async def test_a_job_that_finishes_during_an_outage_is_reported_after_it(
         await wait_until_async(lambda: witness.lines("end"), "it finished while Redis was away")
         server.start()
         client = crew.app.client
-        await wait_until_async(lambda: client.job(handle.id) is None, "it is reported")
-        types = [raw["type"] for _, raw in client.read_outbox("crew", "-", 1000)]
+        await wait_until_async(
+            lambda: client.run(client.calls.reads.job(handle.id)) is None, "it is reported"
+        )
+        types = [
+            raw["type"] for _, raw in client.run(client.calls.audit.read_outbox("crew", "-", 1000))
+        ]
     finally:
         worker.stop()
         await running
@@ -113,10 +120,15 @@ async def test_scripts_forgotten_within_a_pipeline_cost_nothing(
     jobs = [crew.coroutine.job(n=n) for n in range(20)]
     jobs += [crew.coroutine.with_options(queue="other").job(n=n) for n in range(20)]
     client = crew.app.client
-    client.enqueue(jobs)
+    client.run(client.calls.enqueue.many(jobs))
     try:
         await wait_until_async(
-            lambda: not any(client.snapshot(queue)["state"] for queue in ("crew", "other")),
+            lambda: (
+                not any(
+                    client.run(client.calls.reads.snapshot(queue))["state"]
+                    for queue in ("crew", "other")
+                )
+            ),
             "all is settled",
             timeout=20,
         )
@@ -171,7 +183,9 @@ async def test_an_error_that_nobody_foresaw_does_not_end_the_worker(
     try:
         for n in range(4):
             handle = await crew.coroutine.enqueue_async(n=n)
-            await wait_until_async(lambda h=handle: client.job(h.id) is None, "it is done")  # type: ignore[misc]
+            await wait_until_async(
+                lambda h=handle: client.run(client.calls.reads.job(h.id)) is None, "it is done"
+            )  # type: ignore[misc]
     finally:
         worker.stop()
         await running
@@ -237,7 +251,11 @@ async def test_an_outage_of_two_leases_costs_nobody_a_claim(
     finally:
         server.thaw()
     client = crew.app.client
-    await wait_until_async(lambda: not client.snapshot("crew")["state"], "all are done", timeout=20)
+    await wait_until_async(
+        lambda: not client.run(client.calls.reads.snapshot("crew"))["state"],
+        "all are done",
+        timeout=20,
+    )
     types = [event_types(client, handle.id) for handle in handles]
     for worker in workers:
         worker.stop()
@@ -281,7 +299,7 @@ async def test_a_worker_that_stops_in_an_outage_claims_nothing_after_it(
         handle = await crew.sleeping.enqueue_async(2.0)
         await wait_until_async(lambda: witness.lines("begin"), "the job runs")
         waiting = await crew.coroutine.with_options(delay=1.0).enqueue_async()
-        due = client.handshake("crew").now_ms + 1_000
+        due = client.run(client.calls.delivery.handshake("crew")).now_ms + 1_000
         server.kill()
         queue = worker._lines.queues["crew"]
         await wait_until_async(lambda: queue.asked, "a claim waits for the server")
@@ -364,7 +382,7 @@ class Forgetful:
     def load_complete(self) -> None:
         """As if another worker had, who may."""
         held = [("nobody", "1-1")]
-        assert self.owner.one(self.owner.operations.complete_call("crew", "w-other", held))
+        assert self.owner.run(claims.complete("crew", "w-other", held))
 
     def close(self) -> None:
         self.owner.close()
@@ -400,7 +418,7 @@ async def test_a_worker_that_may_not_load_forgotten_scripts_lets_its_jobs_finish
     await wait_until_async(lambda: witness.lines("begin"), "the job runs")
     forgetful.forget()
     other = crew.coroutine.job()
-    forgetful.owner.enqueue([other])
+    forgetful.owner.run(forgetful.owner.calls.enqueue.many([other]))
     await wait_until_async(lambda: _said(caplog, "loads no scripts"), "it has noticed")
     assert witness.lines("end") == []
     if reportable:
@@ -448,7 +466,9 @@ def test_a_process_that_is_refused_for_good_ends_though_a_handler_does_not(
     with crew.worker_process(forgetful.url, witness, "--grace", "1", *options) as process:
         wait_until(lambda: witness.lines("begin"), "the job runs")
         forgetful.forget()
-        forgetful.owner.enqueue([crew.coroutine.job(), crew.coroutine.job()])
+        forgetful.owner.run(
+            forgetful.owner.calls.enqueue.many([crew.coroutine.job(), crew.coroutine.job()])
+        )
 
         (begun,) = witness.lines("begin")
         if options:
@@ -479,7 +499,7 @@ async def test_a_lease_made_shorter_is_extended_more_often(
     handle = await crew.sleeping.enqueue_async(60)
     await wait_until_async(lambda: witness.lines("begin"), "the job runs")
 
-    crew.app.client.configure("crew", {"lease_ms": 600})
+    crew.app.client.run(crew.app.client.calls.admin.configure("crew", {"lease_ms": 600}))
 
     await wait_until_async(
         lambda: worker._handlers.leases.interval == pytest.approx(0.2), "it has noticed"
@@ -509,14 +529,18 @@ async def test_a_restart_that_keeps_the_caps_gives_no_claim_back(
             send.enqueue()
             await wait_until_async(lambda n=n: len(begun) == n, "it ran", timeout=10.0)  # type: ignore[misc]
             await wait_until_async(
-                lambda: not app.client.snapshot("mail")["state"], "it is settled"
+                lambda: not app.client.run(app.client.calls.reads.snapshot("mail"))["state"],
+                "it is settled",
             )
             server.kill()
             server.start()
         worker.stop()
         await running
 
-        types = [raw["type"] for _, raw in app.client.read_outbox("mail", "-", 1000)]
+        types = [
+            raw["type"]
+            for _, raw in app.client.run(app.client.calls.audit.read_outbox("mail", "-", 1000))
+        ]
     assert begun == [1, 1]
     assert types.count("epoch_started") >= 2
     assert "rolled_back" not in types
@@ -539,13 +563,15 @@ def test_a_disk_that_takes_no_writes_is_waited_for(start_redis: Callable[..., Re
         server.client(decode_responses=True) as control,
         Client(server.url, patience=Patience(unsent=30.0)) as client,
     ):
-        (before,) = client.enqueue([crew.coroutine.job(n=1)]).ids
+        (before,) = client.run(client.calls.enqueue.many([crew.coroutine.job(n=1)])).ids
         obstacle.mkdir()
         save(control, "err")
         with pytest.raises(redis.ResponseError, match="MISCONF"):
             control.set("any", "thing")
         calling = threading.Thread(
-            target=lambda: told.extend(client.enqueue([crew.coroutine.job(n=2)]).ids)
+            target=lambda: told.extend(
+                client.run(client.calls.enqueue.many([crew.coroutine.job(n=2)])).ids
+            )
         )
         calling.start()
         wait_until(lambda: _refused(control) >= 2, "the call is refused, and made again")
@@ -553,7 +579,7 @@ def test_a_disk_that_takes_no_writes_is_waited_for(start_redis: Callable[..., Re
         obstacle.rmdir()
         save(control, "ok")
         calling.join(20)
-        assert set(client.snapshot("crew")["state"]) == {before, *told}
+        assert set(client.run(client.calls.reads.snapshot("crew"))["state"]) == {before, *told}
         assert len(told) == 1
 
 

@@ -196,7 +196,7 @@ async def test_never_more_handlers_than_places(app: App, concurrency: int) -> No
         while worker.stats.completed < 400:
             # A server that does not know `complete` yet carries out the claim behind the first one before it.
             if worker.stats.completed:
-                leased = max(leased, app.client.counts("q").running)
+                leased = max(leased, app.client.run(app.client.calls.reads.counts("q")).running)
             await asyncio.sleep(0)
 
     assert leased <= concurrency
@@ -329,7 +329,7 @@ async def test_connections_that_are_cut_under_two_turns_cost_no_claim(
     assert set(ran) == set(range(20_000))
     assert max(ran.values()) == 1
     assert (worker.stats.refused, worker.stats.rolled_back) == (0, 0)
-    assert app.client.snapshot("q")["state"] == {}
+    assert app.client.run(app.client.calls.reads.snapshot("q"))["state"] == {}
 
 
 @contextlib.asynccontextmanager

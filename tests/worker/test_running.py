@@ -15,7 +15,7 @@ from rq_core.app.retry import RetryPolicy
 from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
 from rq_core.errors import InvalidOption, LeaseLost
-from rq_core.protocol.operations import Operations
+from rq_core.protocol import claims
 from rq_core.worker import Worker, WorkerOptions, executor, handlers
 from rq_core.worker.heartbeat import LeaseKeeper
 from tests.kit import crew
@@ -24,7 +24,7 @@ from tests.worker.conftest import RunWorker, event_types, events
 
 
 def gone(client: Client, *ids: str):
-    return lambda: all(client.job(i, ["crew"]) is None for i in ids)
+    return lambda: all(client.run(client.calls.reads.job(i, ["crew"])) is None for i in ids)
 
 
 async def test_async_and_sync_handlers_run_in_one_worker(
@@ -108,7 +108,7 @@ async def test_an_unknown_task_goes_back_with_a_growing_pause_and_spends_no_atte
 
     async with run_worker():
         await wait_until_async(lambda: handle.state() == "scheduled", "the job was given back")
-        job = client.job(handle.id, ["crew"])
+        job = client.run(client.calls.reads.job(handle.id, ["crew"]))
 
     assert job is not None
     assert job.fields["unknown"] == "1"
@@ -120,7 +120,7 @@ async def test_an_unknown_task_goes_back_with_a_growing_pause_and_spends_no_atte
 async def test_arguments_that_the_task_does_not_take_go_back_too(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    client.enqueue([])
+    client.run(client.calls.enqueue.many([]))
     other = App(app.redis_url)
     handle = other.enqueue("crew", "function", {"n": "not a number"})
     other.close()
@@ -128,8 +128,8 @@ async def test_arguments_that_the_task_does_not_take_go_back_too(
     async with run_worker():
         await wait_until_async(
             lambda: (
-                client.job(handle.id, ["crew"]) is not None
-                and client.job(handle.id, ["crew"]).state == "scheduled"
+                client.run(client.calls.reads.job(handle.id, ["crew"])) is not None
+                and client.run(client.calls.reads.job(handle.id, ["crew"])).state == "scheduled"
             ),  # type: ignore[union-attr]
             "the job was given back",
         )
@@ -143,7 +143,7 @@ async def test_a_spec_that_cannot_be_read_kills_the_job_not_the_worker(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     bad, good = crew.function.enqueue(1), crew.function.enqueue(2)
-    client.run(client.operations.ask([["HSET", "rqc:{crew}:jobs", bad.id, b'\xff{"task":']]))
+    client.run(client.calls.delivery.ask([["HSET", "rqc:{crew}:jobs", bad.id, b'\xff{"task":']]))
 
     async with run_worker():
         await wait_until_async(gone(client, good.id), "the good job is done")
@@ -196,7 +196,9 @@ async def test_delayed_jobs_run_in_time_and_never_early(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     async with run_worker():
-        await wait_until_async(lambda: client.queues() == ["crew"], "the worker has started")
+        await wait_until_async(
+            lambda: client.run(client.calls.reads.queues()) == ["crew"], "the worker has started"
+        )
         handle = crew.coroutine.with_options(delay=0.3).enqueue()
         await wait_until_async(gone(client, handle.id), "the job is done")
 
@@ -212,7 +214,10 @@ async def test_every_queue_of_an_idle_worker_wakes_it(
     """A worker that waits for a token of one queue only would sleep for seconds beside a full other one."""
     queues = ("one", "two", "three")
     async with run_worker(queues=queues):
-        await wait_until_async(lambda: set(queues) <= set(app.client.queues()), "it has started")
+        await wait_until_async(
+            lambda: set(queues) <= set(app.client.run(app.client.calls.reads.queues())),
+            "it has started",
+        )
         for n, queue in enumerate(queues * 3):
             await crew.coroutine.with_options(queue=queue).enqueue_async(n=n)
             await wait_until_async(
@@ -227,13 +232,15 @@ async def test_a_paused_queue_gives_out_nothing_until_it_is_resumed(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     async with run_worker() as worker:
-        await wait_until_async(lambda: client.queues() == ["crew"], "the worker has started")
-        client.configure("crew", {"paused": 1}, by="tester")
+        await wait_until_async(
+            lambda: client.run(client.calls.reads.queues()) == ["crew"], "the worker has started"
+        )
+        client.run(client.calls.admin.configure("crew", {"paused": 1}, by="tester"))
         handle = crew.coroutine.enqueue()
         before = worker.stats.turns
         await wait_until_async(lambda: worker.stats.turns > before, "the worker has looked again")
         assert handle.state() == "ready"
-        client.configure("crew", {"paused": 0}, by="tester")
+        client.run(client.calls.admin.configure("crew", {"paused": 0}, by="tester"))
         await wait_until_async(gone(client, handle.id), "the job is done", timeout=1.0)
 
 
@@ -324,28 +331,31 @@ async def test_a_sync_handler_whose_claim_is_lost_is_told(
 
 def lose(client: Client, job_id: str, fence: str) -> None:
     """End a claim as nobody but its holder should, and keep the job from being claimed again."""
-    client.configure("crew", {"paused": 1})
-    call = client.operations.rollback_call("crew", "w-x", [(job_id, fence, "lost", "null", "", 0)])
-    assert client.one(call) == {job_id: "ready"}
+    client.run(client.calls.admin.configure("crew", {"paused": 1}))
+    call = claims.rollback("crew", "w-x", [(job_id, fence, "lost", "null", "", 0)])
+    assert client.run(call) == {job_id: "ready"}
 
 
 def test_no_claim_is_extended_beyond_its_time(client: Client, app: App) -> None:
     """A handler that ignores its end would keep its job, and the places in its caps, for ever."""
     now = [100.0]
-    client.handshake("crew")
-    client.enqueue([crew.sleeping.job(1.0) for _ in range(2)])
-    limited, free = client.one(client.operations.claim_call("crew", "w-1", 2)).jobs
+    client.run(client.calls.delivery.handshake("crew"))
+    client.run(client.calls.enqueue.many([crew.sleeping.job(1.0) for _ in range(2)]))
+    limited, free = client.run(claims.claim("crew", "w-1", 2)).jobs
     keeper = LeaseKeeper(client, "w-1", on_lost=_never, on_cancelling=_never, clock=lambda: now[0])
     keeper.hold(limited, 101.0)
     keeper.hold(free, None)
 
     moved = []
     for now[0] in (100.5, 101.5):
-        before = client.snapshot("crew")["leases"]
-        began = client.handshake("crew").now_ms
-        wait_until(lambda began=began: client.handshake("crew").now_ms > began, "time passes")  # type: ignore[misc]
+        before = client.run(client.calls.reads.snapshot("crew"))["leases"]
+        began = client.run(client.calls.delivery.handshake("crew")).now_ms
+        wait_until(
+            lambda began=began: client.run(client.calls.delivery.handshake("crew")).now_ms > began,
+            "time passes",
+        )  # type: ignore[misc]
         keeper.beat()
-        after = client.snapshot("crew")["leases"]
+        after = client.run(client.calls.reads.snapshot("crew"))["leases"]
         moved.append([after[each.id] > before[each.id] for each in (limited, free)])
 
     assert moved == [[True, True], [False, True]]
@@ -374,7 +384,7 @@ async def test_forgotten_scripts_are_loaded_again_without_anybody_noticing(
 ) -> None:
     async with run_worker():
         for n in range(20):
-            client.run(client.operations.ask([["FUNCTION", "FLUSH"]]))
+            client.run(client.calls.delivery.ask([["FUNCTION", "FLUSH"]]))
             await crew.coroutine.enqueue_async(n=n)
         await wait_until_async(lambda: len(witness.lines()) == 20, "all jobs ran")
 
@@ -388,10 +398,10 @@ async def test_a_worker_claims_no_more_than_it_can_start(
         crew.sleeping.enqueue(60)
     async with run_worker(concurrency=3, grace=0.0):
         await wait_until_async(lambda: len(witness.lines("begin")) == 3, "three jobs run")
-        counts = client.counts("crew")
+        counts = client.run(client.calls.reads.counts("crew"))
         assert (counts.running, sum(counts.ready.values())) == (3, 7)
 
-    counts = client.counts("crew")
+    counts = client.run(client.calls.reads.counts("crew"))
     assert (counts.running, sum(counts.ready.values())) == (0, 10)
 
 
@@ -404,7 +414,7 @@ def test_a_worker_reports_and_claims_in_one_round_trip(client: Client) -> None:
     verdicts = ["complete", "retry", "rollback", "final"]
     settlements = [Settlement(c, verdicts[n % 4]) for n, c in enumerate(claims)]
 
-    calls = calls_of(Operations(), "w-1", settlements)
+    calls = calls_of("w-1", settlements)
 
     assert sorted(call.script for call, _ in calls) == ["complete", "fail", "rollback"]
     assert sum(len(group) for _, group in calls) == 100
@@ -561,7 +571,7 @@ async def test_an_async_handler_that_ignores_the_end_is_given_back_all_the_same(
     async with run_worker(grace=0.0):
         await wait_until_async(lambda: witness.lines("begin"), "the job runs")
 
-    job = client.job(handle.id, ["crew"])
+    job = client.run(client.calls.reads.job(handle.id, ["crew"]))
     assert job is not None
     assert job.state == "ready"
     assert "failed" not in job.fields
@@ -587,7 +597,7 @@ async def test_a_check_of_arguments_that_breaks_gives_the_job_back_and_harms_no_
 
 async def test_burst_ends_at_a_paused_queue(app: App, client: Client) -> None:
     handle = crew.function.enqueue(1)
-    client.configure("crew", {"paused": 1})
+    client.run(client.calls.admin.configure("crew", {"paused": 1}))
 
     async with asyncio.timeout(10):
         await Worker(app, WorkerOptions(queues=("crew",), burst=True)).run()
@@ -598,13 +608,13 @@ async def test_burst_ends_at_a_paused_queue(app: App, client: Client) -> None:
 @pytest.mark.parametrize("scope", ["queue", "task=function"])
 async def test_burst_ends_at_a_cap_of_0(app: App, client: Client, scope: str) -> None:
     handle = crew.function.enqueue(1)
-    client.set_caps("crew", [(scope, "0", -1)])
+    client.run(client.calls.caps.set("crew", [(scope, "0", -1)]))
 
     async with asyncio.timeout(10):
         await Worker(app, WorkerOptions(queues=("crew",), burst=True)).run()
 
     assert handle.state() == "ready"
-    assert client.counts("crew").waiting == (scope != "queue")
+    assert client.run(client.calls.reads.counts("crew")).waiting == (scope != "queue")
 
 
 @pytest.mark.parametrize("concurrency", [1, 100])
@@ -616,10 +626,10 @@ async def test_burst_says_what_it_leaves_once(
     concurrency: int,
 ) -> None:
     """A rate that is spent holds jobs back for hours; a worker that ended without a word looked done."""
-    client.set_caps("crew", [("task@3600s=coroutine", "1/3600000ms/1", -1)])
+    client.run(client.calls.caps.set("crew", [("task@3600s=coroutine", "1/3600000ms/1", -1)]))
     for n in range(3):
         job = app.job("crew", "coroutine", {"n": n})
-        client.enqueue([job._replace(lane="2+task@3600s=coroutine")])
+        client.run(client.calls.enqueue.many([job._replace(lane="2+task@3600s=coroutine")]))
     options = WorkerOptions(queues=("crew",), burst=True, concurrency=concurrency)
 
     with caplog.at_level(logging.WARNING):
@@ -637,17 +647,17 @@ async def test_burst_works_off_what_waits_in_lanes(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
     """Jobs with scopes are in no list of ready ones."""
-    client.set_caps("crew", [("task=coroutine", "1", -1)])
+    client.run(client.calls.caps.set("crew", [("task=coroutine", "1", -1)]))
     app.enqueue_many(crew.coroutine.job(n=n) for n in range(30))
-    counts = client.counts("crew")
+    counts = client.run(client.calls.reads.counts("crew"))
     assert (counts.waiting, counts.open_lanes, sum(counts.ready.values())) == (30, 1, 0)
 
     async with asyncio.timeout(20):
         await Worker(app, WorkerOptions(queues=("crew",), concurrency=4, burst=True)).run()
 
     assert len(witness.lines("coroutine")) == 30
-    assert client.counts("crew").waiting == 0
-    assert client.snapshot("crew")["state"] == {}
+    assert client.run(client.calls.reads.counts("crew")).waiting == 0
+    assert client.run(client.calls.reads.snapshot("crew"))["state"] == {}
 
 
 @pytest.mark.alone
@@ -657,13 +667,15 @@ async def test_delayed_jobs_and_retries_are_on_time_in_every_queue_of_an_idle_wo
     """The wait for tokens may have begun before the due time was known; it must not be slept through."""
     queues = ("one", "two")
     async with run_worker(queues=queues):
-        await wait_until_async(lambda: set(queues) <= set(client.queues()), "it has started")
+        await wait_until_async(
+            lambda: set(queues) <= set(client.run(client.calls.reads.queues())), "it has started"
+        )
         for queue in queues:
             delayed = crew.coroutine.with_options(queue=queue, delay=0.3).enqueue()
             retried = crew.fails_once.with_options(queue=queue).enqueue()
             await wait_until_async(
                 lambda queue=queue, ids=(delayed.id, retried.id): all(  # type: ignore[misc]
-                    client.job(i, [queue]) is None for i in ids
+                    client.run(client.calls.reads.job(i, [queue])) is None for i in ids
                 ),
                 "both are done",
                 timeout=2.0,
@@ -715,11 +727,11 @@ async def test_workers_that_stop_together_leave_one_token(client: Client, app: A
     """Each puts one back that it may have taken; two would be a finding of the doctor and of `audit verify`."""
     async with contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(AsyncClient(app.redis_url)) for _ in range(8)]
-        await asyncio.gather(*(each.handshake("crew") for each in clients))
+        await asyncio.gather(*(each.run(each.calls.delivery.handshake("crew")) for each in clients))
         for _ in range(5):
             await asyncio.gather(*(each.return_token("crew") for each in clients))
 
-    assert client.snapshot("crew")["wake"] == ["1"]
+    assert client.run(client.calls.reads.snapshot("crew"))["wake"] == ["1"]
 
 
 @pytest.mark.parametrize("option", ["grace", "timeout"])

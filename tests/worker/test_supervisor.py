@@ -15,6 +15,7 @@ import pytest
 
 from rq_core.app.app import App
 from rq_core.connections.client import Client
+from rq_core.protocol import claims
 from rq_core.worker import lease_table
 from tests.kit import crew
 from tests.kit.crew import worker_process
@@ -29,7 +30,11 @@ def test_the_mirror_ends_with_a_supervisor_that_was_killed(
     """It would hold the database against the mirror of the next deploy."""
     with worker_process(app.redis_url, witness, "--audit", sqlite_url, "--grace", "1") as process:
         app.enqueue_many(crew.function.job(n=n) for n in range(5))
-        wait_until(lambda: client.counts("crew").audit, "the mirror has attached", timeout=30)
+        wait_until(
+            lambda: client.run(client.calls.reads.counts("crew")).audit,
+            "the mirror has attached",
+            timeout=30,
+        )
         family = psutil.Process(process.pid).children(recursive=True)
         assert any("sql_audit.mirror.service" in " ".join(each.cmdline()) for each in family)
         process.kill()
@@ -68,14 +73,22 @@ def test_a_mirror_that_dies_is_replaced(
     app: App, client: Client, witness: crew.Witness, sqlite_url: str
 ) -> None:
     with worker_process(app.redis_url, witness, "--audit", sqlite_url, "--grace", "1") as process:
-        wait_until(lambda: client.counts("crew").audit, "the mirror has attached", timeout=30)
+        wait_until(
+            lambda: client.run(client.calls.reads.counts("crew")).audit,
+            "the mirror has attached",
+            timeout=30,
+        )
         os.kill(_mirror(process).pid, signal.SIGKILL)
         wait_until(
             lambda: "the mirror ended with status -9, restarting" in witness.log(), "it is noticed"
         )
         app.enqueue_many(crew.function.job(n=n) for n in range(5))
         wait_until(lambda: len(witness.lines()) == 5, "the jobs are done", timeout=20)
-        wait_until(lambda: client.counts("crew").backlog == 0, "all is mirrored", timeout=20)
+        wait_until(
+            lambda: client.run(client.calls.reads.counts("crew")).backlog == 0,
+            "all is mirrored",
+            timeout=20,
+        )
         process.terminate()
         assert process.wait(30) == 0
 
@@ -89,7 +102,10 @@ def test_a_handler_that_holds_the_gil_for_two_leases_keeps_its_own(
         wait_until(lambda: witness.lines("begin"), "the worker works", timeout=20)
         handle = crew.gripping.enqueue(4)
         wait_until(
-            lambda: client.job(handle.id) is None and client.job(beside.id) is None,
+            lambda: (
+                client.run(client.calls.reads.job(handle.id)) is None
+                and client.run(client.calls.reads.job(beside.id)) is None
+            ),
             "both are done",
             timeout=30,
         )
@@ -136,9 +152,9 @@ def test_a_stuck_worker_is_killed_only_if_a_claim_is_beyond_its_time(
     monkeypatch.setattr(lease_table, "STUCK_MIN", 0.05)
     context = multiprocessing.get_context("spawn")
     table = lease_table.LeaseTable(context, 2)
-    client.handshake("crew")
-    client.enqueue([crew.sleeping.job(1.0)])
-    (claim,) = client.one(client.operations.claim_call("crew", "w-stuck", 1)).jobs
+    client.run(client.calls.delivery.handshake("crew"))
+    client.run(client.calls.enqueue.many([crew.sleeping.job(1.0)]))
+    (claim,) = client.run(claims.claim("crew", "w-stuck", 1)).jobs
     before = _deadline(client, claim.id)
     stuck = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     guard = lease_table.LeaseGuard(Client(app.redis_url), ["crew"], lambda: {stuck.pid: table})
@@ -161,7 +177,7 @@ def test_a_stuck_worker_is_killed_only_if_a_claim_is_beyond_its_time(
 
 
 def _deadline(client: Client, job_id: str) -> float:
-    deadline: float = client.snapshot("crew")["leases"][job_id]
+    deadline: float = client.run(client.calls.reads.snapshot("crew"))["leases"][job_id]
     return deadline
 
 
@@ -174,7 +190,11 @@ def test_a_worker_that_was_stopped_is_not_helped(
         (line,) = wait_until(lambda: witness.lines("begin"), "it runs", timeout=20)
         os.kill(line["pid"], signal.SIGSTOP)
         try:
-            wait_until(lambda: client.job(handle.id) is None, "it ran elsewhere", timeout=20)
+            wait_until(
+                lambda: client.run(client.calls.reads.job(handle.id)) is None,
+                "it ran elsewhere",
+                timeout=20,
+            )
         finally:
             os.kill(line["pid"], signal.SIGCONT)
 
@@ -206,7 +226,11 @@ def test_a_worker_that_has_grown_is_replaced(
     with worker_process(app.redis_url, witness, "--max-memory", "1", "--concurrency", "1") as it:
         for n in range(3):
             handle = crew.function.enqueue(n=n)
-            wait_until(lambda h=handle: client.job(h.id) is None, "it is done", timeout=30)  # type: ignore[misc]
+            wait_until(
+                lambda h=handle: client.run(client.calls.reads.job(h.id)) is None,
+                "it is done",
+                timeout=30,
+            )  # type: ignore[misc]
         it.terminate()
         assert it.wait(20) == 0
 

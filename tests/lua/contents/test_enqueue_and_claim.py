@@ -10,7 +10,7 @@ DIGEST = "44136fa355b3678a1146ad16f7e8649e"  # of {}
 
 
 def test_enqueue_writes_the_job_its_place_and_its_event(seed: Seed) -> None:
-    seed.client.handshake("q")
+    seed.client.run(seed.client.calls.delivery.handshake("q"))
 
     changes = seed.changes(
         lambda: seed.enqueue(

@@ -9,8 +9,8 @@ from tests.lua.contents.entries import T
 
 
 def test_the_first_epoch_begins_with_its_creation(seed: Seed) -> None:
-    met = seed.client.handshake("q")
-    again = seed.client.handshake("q")
+    met = seed.client.run(seed.client.calls.delivery.handshake("q"))
+    again = seed.client.run(seed.client.calls.delivery.handshake("q"))
 
     assert (T, T, LEASE_MS, False, False, None) == (
         met.epoch, met.now_ms, met.lease_ms, met.paused, met.audit, met.audit_id,
@@ -54,12 +54,12 @@ def test_an_epoch_is_greater_than_any_before_whatever_the_clock_says(seed: Seed)
     seed.control.execute_command("DEBUG", "CHANGE-REPL-ID")
     seed.enqueue("b")
     assert seed.meta("epoch") == str(T + 1)
-    seed.operations.set_floor("q", T + 77)
+    seed.calls.delivery.set_floor("q", T + 77)
     seed.control.execute_command("DEBUG", "CHANGE-REPL-ID")
     seed.enqueue("c")
     assert seed.meta("epoch") == str(T + 78)
     seed.control.delete(seed.keys("meta"))
-    seed.operations.set_floor("q", 0)
+    seed.calls.delivery.set_floor("q", 0)
     seed.enqueue("d")
     assert seed.meta("epoch") == str(T + 79)
 
@@ -96,7 +96,7 @@ def test_after_flushall_the_queue_begins_anew(seed: Seed) -> None:
     assert seed.complete(claim) == {"a": "gone"}
     assert ["epoch_started", "settlement_refused"] == [str(e.event) for e in seed.entries()]
     assert seed.meta("epoch") == str(T + 5)
-    assert ["q"] == seed.client.queues()
+    assert ["q"] == seed.client.run(seed.client.calls.reads.queues())
     assert_consistent(seed.snapshot())
 
 
@@ -108,5 +108,5 @@ def test_another_layout_is_refused(seed: Seed) -> None:
     with pytest.raises(errors.LayoutMismatch):
         seed.enqueue("b")
     with pytest.raises(errors.LayoutMismatch):
-        seed.client.handshake("q")
+        seed.client.run(seed.client.calls.delivery.handshake("q"))
     assert before == seed.snapshot()

@@ -91,11 +91,11 @@ def test_a_trim_of_a_queue_that_is_not_mirrored_is_refused_and_says_so(seed: See
     """It was told as a bug in rq-core."""
     seed.attach()
     seed.enqueue("a")
-    seed.client.detach("q", "db-1")
+    seed.client.run(seed.client.calls.audit.detach("q", "db-1"))
     before = seed.snapshot()
 
     with pytest.raises(errors.AuditOff, match="its audit trail was switched off"):
-        seed.client.trim("q", "db-1", before["outbox"][-1][0], 1, 10)
+        seed.client.run(seed.client.calls.audit.trim("q", "db-1", before["outbox"][-1][0], 1, 10))
 
     assert seed.snapshot() == before
 
@@ -107,9 +107,11 @@ def test_whoever_opens_the_gate_wakes_a_worker(seed: Seed, opener: str) -> None:
 
     match opener:
         case "trim":
-            seed.client.trim("q", "db-1", seed.snapshot()["outbox"][-1][0], 2, 100)
+            seed.client.run(
+                seed.client.calls.audit.trim("q", "db-1", seed.snapshot()["outbox"][-1][0], 2, 100)
+            )
         case "detach":
-            seed.client.detach("q", "db-1")
+            seed.client.run(seed.client.calls.audit.detach("q", "db-1"))
         case _:
             seed.configure(backlog_max_jobs=1_000)
 
@@ -138,5 +140,5 @@ def test_the_backlog_is_what_the_mirror_has_not_read(seed: Seed) -> None:
     jobs = sum(len(json.loads(raw["jobs"])) if "jobs" in raw else 1 for _, raw in added)
     size = sum(len(raw[f]) for _, raw in added for f in ("type", "jobs", "data", "why") if f in raw)
     assert (str(jobs), str(size)) == (seed.meta("backlog_jobs"), seed.meta("backlog_bytes"))
-    seed.client.trim("q", "db-1", added[-1][0], jobs, size)
+    seed.client.run(seed.client.calls.audit.trim("q", "db-1", added[-1][0], jobs, size))
     assert ("0", "0") == (seed.meta("backlog_jobs"), seed.meta("backlog_bytes"))

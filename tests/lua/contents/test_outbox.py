@@ -16,10 +16,10 @@ def test_trim_keeps_its_anchor_and_is_idempotent(seed: Seed) -> None:
     seed.enqueue("c")
     upto = seed.snapshot()["outbox"][2][0]
 
-    seed.client.trim("q", "db-1", upto, 1, 10)
+    seed.client.run(seed.client.calls.audit.trim("q", "db-1", upto, 1, 10))
     once = seed.snapshot()
-    seed.client.trim("q", "db-1", upto, 1, 10)
-    seed.client.trim("q", "db-1", f"{T}-1", 1, 10)
+    seed.client.run(seed.client.calls.audit.trim("q", "db-1", upto, 1, 10))
+    seed.client.run(seed.client.calls.audit.trim("q", "db-1", f"{T}-1", 1, 10))
 
     assert once == seed.snapshot()
     assert upto == once["outbox"][0][0]
@@ -33,9 +33,9 @@ def test_a_trim_of_all_leaves_no_backlog_whatever_came_back_with_an_old_snapshot
     seed.enqueue("b")
     first, last = (seed.snapshot()["outbox"][place][0] for place in (1, -1))
 
-    seed.client.trim("q", "db-1", first, 0, 0)
+    seed.client.run(seed.client.calls.audit.trim("q", "db-1", first, 0, 0))
     assert seed.meta("backlog_jobs") == "2"
-    seed.client.trim("q", "db-1", last, 0, 0)
+    seed.client.run(seed.client.calls.audit.trim("q", "db-1", last, 0, 0))
 
     assert (seed.meta("backlog_jobs"), seed.meta("backlog_bytes")) == ("0", "0")
 
@@ -45,11 +45,11 @@ def test_a_queue_behind_what_sql_has_begins_an_epoch_beyond_it(seed: Seed) -> No
     seed.attach()
     epoch = int(seed.meta("epoch") or 0)
 
-    seed.client.attach("q", "db-1", epoch)
+    seed.client.run(seed.client.calls.audit.attach("q", "db-1", epoch))
     assert seed.meta("epoch") == str(epoch)
-    seed.client.attach("q", "db-1", epoch + 5_000)
+    seed.client.run(seed.client.calls.audit.attach("q", "db-1", epoch + 5_000))
     once = seed.snapshot()
-    seed.client.attach("q", "db-1", epoch + 5_000)
+    seed.client.run(seed.client.calls.audit.attach("q", "db-1", epoch + 5_000))
 
     assert seed.snapshot() == once
     entries = [decode(at, raw) for at, raw in once["outbox"]][-3:]
@@ -63,16 +63,16 @@ def test_a_queue_behind_what_sql_has_begins_an_epoch_beyond_it(seed: Seed) -> No
 def test_only_the_attached_database_may_trim(seed: Seed) -> None:
     seed.enqueue("a")
     with pytest.raises(errors.AuditOff):
-        seed.client.trim("q", "db-1", f"{T}-1", 1, 10)
+        seed.client.run(seed.client.calls.audit.trim("q", "db-1", f"{T}-1", 1, 10))
     seed.attach("db-1")
     before = seed.snapshot()
 
     with pytest.raises(errors.AuditElsewhere, match="db-1"):
-        seed.client.trim("q", "db-2", f"{T}-1", 1, 10)
+        seed.client.run(seed.client.calls.audit.trim("q", "db-2", f"{T}-1", 1, 10))
     with pytest.raises(errors.AuditElsewhere, match="db-1"):
         seed.attach("db-2")
     with pytest.raises(errors.AuditElsewhere, match="db-1"):
-        seed.client.detach("q", "db-2")
+        seed.client.run(seed.client.calls.audit.detach("q", "db-2"))
     assert before == seed.snapshot()
 
 
@@ -113,7 +113,7 @@ def test_attaching_in_the_middle_writes_a_baseline(seed: Seed) -> None:
 def test_a_baseline_that_was_broken_off_is_asked_for_again(seed: Seed) -> None:
     seed.enqueue("a")
     seed.control.xtrim(seed.keys("outbox"), maxlen=1, approximate=False)
-    plan = seed.operations.attach("q", "db-1")
+    plan = seed.calls.audit.attach("q", "db-1")
     reply = None
     while seed.meta("baseline") != "pending":
         reply = seed.client._wire.exchange(plan.send(reply).commands)  # type: ignore[union-attr]
@@ -130,8 +130,8 @@ def test_detaching_says_so_and_ends_the_counting(seed: Seed) -> None:
     seed.enqueue("a")
     seed.attach()
     seed.enqueue("b")
-    seed.client.detach("q", "db-1")
-    seed.client.detach("q", "db-1")
+    seed.client.run(seed.client.calls.audit.detach("q", "db-1"))
+    seed.client.run(seed.client.calls.audit.detach("q", "db-1"))
 
     last = seed.entries()[-1]
     assert ("policy_changed", {"field": "audit", "old": "on", "new": "off"}) == (
@@ -146,8 +146,8 @@ def test_detaching_says_so_and_ends_the_counting(seed: Seed) -> None:
 def test_without_a_mirror_the_outbox_is_a_ring(seed: Seed) -> None:
     """Memory is bounded by live work, never by history."""
     with seed.control.pipeline(transaction=False) as pipe:
-        seed.client.handshake("q")
-        made = seed.operations._script("configure")
+        seed.client.run(seed.client.calls.delivery.handshake("q"))
+        made = seed.calls.delivery._script("configure")
         pipe.execute_command(*made.loading)
         for n in range(2_500):
             args = {"slot": "ring", "number": n + 1, "by": "x", "why": ""}

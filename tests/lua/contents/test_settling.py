@@ -108,8 +108,10 @@ def test_an_id_given_twice_has_the_outcome_that_it_had(seed: Seed, verb: str) ->
 
 def test_people_are_named_with_their_reason(seed: Seed) -> None:
     seed.enqueue("a")
-    seed.client.cancel("q", ["a"], by="ann", why='"no" longer: needed ü')
-    seed.client.configure("q", {"paused": 1}, by="bob", why="upgrade")
+    seed.client.run(
+        seed.client.calls.admin.cancel("q", ["a"], by="ann", why='"no" longer: needed ü')
+    )
+    seed.client.run(seed.client.calls.admin.configure("q", {"paused": 1}, by="bob", why="upgrade"))
 
     last, paused = seed.entries()[-2:]
     assert ("cancelled", "ann", '"no" longer: needed ü') == (last.event, last.by, last.why)

@@ -15,12 +15,12 @@ def test_batches_of_ten_thousand_work_in_every_script(seed: Seed) -> None:
     jobs = [seed.job(i) for i in ids]
 
     def carry_out(call: object) -> object:
-        (value,) = seed.client.carry_out([call])  # type: ignore[list-item]
+        (value,) = seed.client.run(seed.client.calls.delivery.carry_out([call]))  # type: ignore[list-item]
         assert not isinstance(value, Exception), value
         return value
 
     def enqueue(batch: list) -> object:
-        return carry_out(seed.operations.enqueue_call("q", batch))
+        return carry_out(seed.calls.enqueue.chunk("q", batch))
 
     assert len(enqueue(jobs).ids) == count  # type: ignore[attr-defined]
     assert len(enqueue(jobs).duplicates) == count  # type: ignore[attr-defined]
@@ -92,16 +92,18 @@ def test_odd_but_valid_names_go_all_the_way(seed: Seed, name: str) -> None:
     other.advance(1)
     (claim,) = other.claim(worker=name).jobs
     other.fail(claim, worker=name, verdict="final", reason=name)
-    other.client.requeue(name, [name], by=name)
+    other.client.run(other.client.calls.admin.requeue(name, [name], by=name))
     (claim,) = other.claim(worker=name).jobs
     assert_consistent(other.snapshot())
     assert other.complete(claim, worker=name) == {}
     assert_consistent(other.snapshot())
-    assert other.client.counts(name).running == 0
+    assert other.client.run(other.client.calls.reads.counts(name)).running == 0
 
 
 @pytest.mark.parametrize("queue", ["", "a b", "{a}", "a|b", "ü", "a" * 129, "a\n"])
 def test_a_bad_queue_name_is_refused_before_anything_is_sent(seed: Seed, queue: str) -> None:
     with pytest.raises(errors.InvalidName):
-        seed.of("q").client.enqueue([seed.job("a")._replace(queue=queue)])
+        seed.of("q").client.run(
+            seed.of("q").client.calls.enqueue.many([seed.job("a")._replace(queue=queue)])
+        )
     assert seed.control.keys("rqc:*") == []

@@ -10,7 +10,7 @@ def fence_of(seed: Seed, job_id: str) -> str:
 
 def test_a_token_is_pushed_only_where_somebody_may_be_needed(seed: Seed) -> None:
     """(what happens, whether it pushes a token into an empty list)"""
-    seed.client.handshake("q")
+    seed.client.run(seed.client.calls.delivery.handshake("q"))
 
     def pushed(call: object) -> int:
         seed.take_token()

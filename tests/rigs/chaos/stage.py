@@ -182,7 +182,7 @@ class Stage:
                     mine |= {child.pid for child in psutil.Process(unit.pid).children()}
         found: dict[int, list[str]] = defaultdict(list)
         for queue in tasks.QUEUES:
-            for job_id, line in client.snapshot(queue)["state"].items():
+            for job_id, line in client.run(client.calls.reads.snapshot(queue))["state"].items():
                 job = fields_of(line)
                 if State(job["state"]) in CLAIMED_STATES:
                     found[int(job["by"].split("-")[1])].append(job_id)
@@ -195,7 +195,7 @@ class Stage:
         """Every job that Redis has, with its state."""
         found: dict[str, str] = {}
         for queue in tasks.QUEUES:
-            found |= states_of(client.snapshot(queue)["state"])
+            found |= states_of(client.run(client.calls.reads.snapshot(queue))["state"])
         return found
 
     def drained(self, client: Client) -> bool:
@@ -228,7 +228,7 @@ class Stage:
 def last_of(client: Client, queue: str) -> tuple[int, int]:
     """The last entry of a queue's outbox."""
     look = ["XREVRANGE", queue_keys(queue)("outbox"), "+", "-", "COUNT", 1]
-    (((entry_id, _),),) = client.run(client.operations.ask([look]))
+    (((entry_id, _),),) = client.run(client.calls.delivery.ask([look]))
     return OutboxId.parse(entry_id)
 
 

@@ -153,11 +153,13 @@ class Follower:
         self._queue = queue
         self._last: str | None = None
         self.replay = Replay()
-        client.attach(queue, "live")
+        client.run(client.calls.audit.attach(queue, "live"))
 
     def catch_up(self) -> Replay:
         while True:
-            found = self._client.read_outbox(self._queue, self._last or "-", READ)
+            found = self._client.run(
+                self._client.calls.audit.read_outbox(self._queue, self._last or "-", READ)
+            )
             fresh = [(i, raw) for i, raw in found if i != self._last]
             if not fresh:
                 return self.replay

@@ -27,6 +27,7 @@ from sqlalchemy.exc import OperationalError
 
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob
+from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Lost, Unsent
 from sql_audit.mirror.turn import Mirror
@@ -72,7 +73,7 @@ class Plant:
     """The code that is driven. Tests plant bugs here."""
 
     scripts: Scripts = simulated
-    operations: type[Operations] = Operations
+    delivery: type[Delivery] = Delivery
     mirror: Callable[..., Mirror] = Mirror
 
 
@@ -252,10 +253,10 @@ class Simulation:
 
     def direct(self) -> Client:
         """A client without points, for whoever looks from outside. Close it."""
-        operations = self.plant.operations(
+        delivery = self.plant.delivery(
             url=self.world.url, name="outside", clock=self.world.seconds, scripts=self.plant.scripts
         )
-        return Client(self.world.url, operations=operations, wire=self.world.wire)
+        return Client(self.world.url, calls=Operations(delivery), wire=self.world.wire)
 
     # The run.
 
@@ -287,8 +288,10 @@ class Simulation:
         shutil.copyfile(self.stage.template, self.audit)
         self.world.load_scripts(self.plant.scripts)
         client = self.direct()
-        client.configure(QUEUE, {"lease_ms": self.lease_ms})
-        client.set_caps(QUEUE, [(scope, limit, -1) for scope, limit in self._caps])
+        client.run(client.calls.admin.configure(QUEUE, {"lease_ms": self.lease_ms}))
+        client.run(
+            client.calls.caps.set(QUEUE, [(scope, limit, -1) for scope, limit in self._caps])
+        )
         self.watch.add(self.world.exchange([])[1])
         self.actors = [kind(self, role) for kind, role in self._roles]
 
