@@ -41,12 +41,6 @@ TASK = profile("task")
 ids = JobIds()
 
 
-@pytest.fixture
-def client(valkey_url: str) -> Iterator[Client]:
-    with Client(valkey_url) as client:
-        yield client
-
-
 def new_jobs(count: int) -> list[NewJob]:
     return [NewJob(ids(), "q", TASK, "{}") for _ in range(count)]
 

@@ -27,12 +27,6 @@ Start = Callable[..., Child]
 
 
 @pytest.fixture
-def client(valkey_url: str) -> Iterator[Client]:
-    with Client(valkey_url) as client:
-        yield client
-
-
-@pytest.fixture
 def start(valkey_url: str, tmp_path: Path) -> Iterator[Start]:
     """Start the mirror's service on a database. What still runs in the end is killed."""
     with contextlib.ExitStack() as stack:
@@ -43,6 +37,21 @@ def start(valkey_url: str, tmp_path: Path) -> Iterator[Start]:
             return stack.enter_context(mirror(valkey_url, url, *rest, log=log))
 
         yield start
+
+
+def stopped_mirror(
+    client: Client, database: Database, fleet: Fleet, start: Start, step: str
+) -> Child:
+    """A mirror of the fleet's queue that has stopped itself at this step; work has gone on since."""
+    lay_schema(database)
+    fleet.run(20)
+    stopped = start(database, step, str(TAKEOVER_MS))
+    wait_until(
+        lambda: client.run(client.calls.reads.counts(QUEUE)).audit, "it has attached", timeout=30
+    )
+    wait_until(lambda: fleet.run(1) or stopped.is_stopped, "it has stopped", timeout=30)
+    fleet.run(40)
+    return stopped
 
 
 def level(client: Client) -> bool:
@@ -65,15 +74,8 @@ def test_another_mirror_takes_over_from_one_that_stopped(
 ) -> None:
     """Within the timeout, by itself; and the one that comes back finds that it lost and does no harm."""
     database = Database(postgres_url)
-    lay_schema(database)
     fleet = Fleet(client, 1)
-    fleet.run(20)
-    stopped = start(database, step, str(TAKEOVER_MS))
-    wait_until(
-        lambda: client.run(client.calls.reads.counts(QUEUE)).audit, "it has attached", timeout=30
-    )
-    wait_until(lambda: fleet.run(1) or stopped.is_stopped, "it has stopped", timeout=30)
-    fleet.run(40)
+    stopped = stopped_mirror(client, database, fleet, start, step)
     assert not level(client)
     other = start(database, "-", str(TAKEOVER_MS))
     other.wait_said("is mirrored into")  # it has started
@@ -104,15 +106,8 @@ def test_on_sqlite_the_other_waits_until_the_stopped_one_goes_on_or_dies(
 ) -> None:
     """Nobody can take a file's lock from a process that is only stopped. The other says that it waits."""
     database = Database(sqlite_url)
-    lay_schema(database)
     fleet = Fleet(client, 2)
-    fleet.run(20)
-    stopped = start(database, "projected", str(TAKEOVER_MS))
-    wait_until(
-        lambda: client.run(client.calls.reads.counts(QUEUE)).audit, "it has attached", timeout=30
-    )
-    wait_until(lambda: fleet.run(1) or stopped.is_stopped, "it has stopped", timeout=30)
-    fleet.run(40)
+    stopped = stopped_mirror(client, database, fleet, start, "projected")
     other = start(database, "-", str(TAKEOVER_MS))
 
     other.wait_said("is mirrored into")
