@@ -18,9 +18,10 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, Row, text
 
 from rq_core.model.scopes import is_rate, scopes_of
-from sql_audit.mirror import losses
-from sql_audit.queries.history import PrunedTo, pruned_to, readable, unknown
+from sql_audit.mirror import refold
+from sql_audit.queries.history import PrunedTo, pruned_to, unknown
 from sql_audit.store.tables import GONE, LOST, SPAN, SPANS_MS
+from sql_audit.times import readable
 
 NAMED_MAX: Final = 5
 """How many of the jobs in front are named."""
@@ -287,13 +288,13 @@ def _without_claim(
     connection: Connection, job_id: str, job: Row[Any]
 ) -> Iterator[tuple[int, int, str | None, str | None]]:
     """The waits of a job that no claim ended: since and until when, what ended it (None: it goes on), and the lane."""
-    events = losses.events_of(connection, job.queue, [job_id])
+    events = refold.events_of(connection, job.queue, [job_id])
     for place, event in enumerate(events):
         _, epoch, _, _, kind, *_ = event
         if kind != "restored":
             continue
         # Its row begins anew. What it was before, Redis had forgotten.
-        before = next(iter(losses.folded(job.queue, [job_id], events[:place], ())[0]), None)
+        before = next(iter(refold.folded(job.queue, [job_id], events[:place], ())[0]), None)
         if before is None:
             continue  # It was pruned.
         of = {"queue": job.queue, "epoch": before.last_epoch, "restored": epoch}
