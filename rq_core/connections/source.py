@@ -12,7 +12,7 @@ import redis.asyncio
 from rq_core.connections import sentinel
 from rq_core.errors import InvalidOption
 
-CONNECT_TIMEOUT: Final = 5.0
+CONNECT_TIMEOUT_S: Final = 5.0
 
 
 def resolve(url: str) -> str:
@@ -41,7 +41,7 @@ def _options(retry: Any, answer_within: float) -> dict[str, Any]:
         # A reply with bytes that are not UTF-8 must reach whoever can say which job it is.
         "encoding_errors": "surrogateescape",
         "retry": retry,
-        "socket_connect_timeout": min(CONNECT_TIMEOUT, answer_within),
+        "socket_connect_timeout": min(CONNECT_TIMEOUT_S, answer_within),
         "socket_timeout": answer_within,
         "socket_keepalive": True,
         "protocol": 2,

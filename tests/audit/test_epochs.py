@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,27 +24,12 @@ from tests.kit.agreement import assert_agree, drain, states
 from tests.kit.clock import Clock, timed
 from tests.kit.command import audit
 from tests.kit.fleet import QUEUE, Fleet
-from tests.kit.schemas import lay_schema
-from tests.kit.servers import Engine, RedisServer, engines
+from tests.kit.servers import RedisServer
 from tests.kit.wait import wait_until
 
 TASK = profile("task")
 START_MS = 1_800_000_000_000
 MINUTE_MS = 60_000
-
-
-@pytest.fixture
-def engine(audit_url: str) -> Engine:
-    """Each engine with one of the databases: what Redis forgets does not depend on the pair."""
-    return engines()[0 if audit_url.startswith("sqlite") else -1]
-
-
-@pytest.fixture
-def database(audit_url: str) -> Iterator[Database]:
-    database = Database(audit_url)
-    lay_schema(database)
-    yield database
-    database.close()
 
 
 def timed_client(server: RedisServer) -> Client:

@@ -28,13 +28,7 @@ from tests.kit.agreement import assert_agree, states
 from tests.kit.clock import Clock
 from tests.kit.command import audit
 from tests.kit.fleet import QUEUE, Fleet
-from tests.kit.servers import Engine, RedisServer, engines
-
-
-@pytest.fixture
-def engine(audit_url: str) -> Engine:
-    """Each engine with one of the databases: what Redis forgets does not depend on the pair."""
-    return engines()[0 if audit_url.startswith("sqlite") else -1]
+from tests.kit.servers import RedisServer
 
 
 class Seasons:

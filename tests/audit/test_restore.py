@@ -36,28 +36,13 @@ from tests.kit import auditlog, crew
 from tests.kit.agreement import assert_agree, drain, states
 from tests.kit.command import audit
 from tests.kit.fleet import QUEUE
-from tests.kit.schemas import lay_schema
 from tests.kit.secrets import SECRET
-from tests.kit.servers import Engine, RedisServer, engines
+from tests.kit.servers import RedisServer
 from tests.kit.wait import wait_until
 
 FULL = 64 * 1024
 HOUR_MS = 3_600_000
 ERROR = '{"type":"ValueError","message":"no"}'
-
-
-@pytest.fixture
-def engine(audit_url: str) -> Engine:
-    """Each engine with one of the databases: what is restored does not depend on the pair."""
-    return engines()[0 if audit_url.startswith("sqlite") else -1]
-
-
-@pytest.fixture
-def database(audit_url: str) -> Iterator[Database]:
-    database = Database(audit_url)
-    lay_schema(database)
-    yield database
-    database.close()
 
 
 @pytest.fixture

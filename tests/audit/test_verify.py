@@ -85,11 +85,7 @@ class Log:
         for batch in batches:
             first = OutboxId(batch["first_epoch"], batch["first_seq"])
             last = OutboxId(batch["last_epoch"], batch["last_seq"])
-            mine = [
-                tuple(row[name] for name in EVENT_COLUMNS)
-                for row in log
-                if first <= (row["epoch"], row["seq"]) <= last
-            ]
+            mine = auditlog.rows_of(batch, log)
             digest = rows_digest(copy_text(mine))
             prev = head
             head = chain(prev, QUEUE, batch["batch"], first, last, len(mine), digest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,6 @@ from sql_audit.store.database import Database
 from tests.kit import auditlog
 from tests.kit.command import audit
 from tests.kit.fleet import QUEUE, Fleet
-
-
-@pytest.fixture
-def client(valkey_url: str) -> Iterator[Client]:
-    with Client(valkey_url) as client:
-        yield client
 
 
 @pytest.fixture

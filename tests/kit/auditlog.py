@@ -110,6 +110,17 @@ def assert_minutes_hold(database: Database) -> None:
     assert counted == there
 
 
+def rows_of(batch: dict[str, Any], log: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """The rows of the log that a batch brought, as its digest covers them."""
+    first = OutboxId(batch["first_epoch"], batch["first_seq"])
+    last = OutboxId(batch["last_epoch"], batch["last_seq"])
+    return [
+        tuple(row[name] for name in EVENT_COLUMNS)
+        for row in log
+        if first <= (row["epoch"], row["seq"]) <= last
+    ]
+
+
 def assert_chain_holds(database: Database, queue: str) -> None:
     """Every batch's digest is that of its rows, and every head follows from the one before."""
     log = events(database, queue)
@@ -118,11 +129,7 @@ def assert_chain_holds(database: Database, queue: str) -> None:
     for number, batch in enumerate(batches, start=1):
         first = OutboxId(batch["first_epoch"], batch["first_seq"])
         last = OutboxId(batch["last_epoch"], batch["last_seq"])
-        mine = [
-            tuple(row[name] for name in EVENT_COLUMNS)
-            for row in log
-            if first <= (row["epoch"], row["seq"]) <= last
-        ]
+        mine = rows_of(batch, log)
         digest = rows_digest(copy_text(mine))
 
         assert (digest, head, number) == (batch["digest"], batch["prev"], batch["batch"])

@@ -19,6 +19,7 @@ from rq_core.protocol import claims
 from rq_core.worker import lease_table
 from tests.kit import crew
 from tests.kit.crew import worker_process
+from tests.kit.processes import Child
 from tests.kit.wait import wait_until
 from tests.worker.conftest import event_types
 
@@ -79,7 +80,7 @@ def test_a_mirror_that_dies_is_replaced(
         )
         os.kill(_mirror(process).pid, signal.SIGKILL)
         wait_until(
-            lambda: "the mirror ended with status -9, restarting" in _log(witness), "it is noticed"
+            lambda: "the mirror ended with status -9, restarting" in witness.log(), "it is noticed"
         )
         app.enqueue_many(crew.function.job(n=n) for n in range(5))
         wait_until(lambda: len(witness.lines()) == 5, "the jobs are done", timeout=20)
@@ -140,7 +141,7 @@ def test_a_worker_that_hears_no_signal_is_killed_after_the_grace(
         assert process.wait(40) == 0
 
     assert not psutil.pid_exists(line["pid"])
-    assert "does not end, killing it" in _log(witness)
+    assert "does not end, killing it" in witness.log()
     assert event_types(client, handle.id) == ["enqueued", "claimed"]
 
 
@@ -148,7 +149,7 @@ def test_a_worker_that_hears_no_signal_is_killed_after_the_grace(
 def test_a_stuck_worker_is_killed_only_if_a_claim_is_beyond_its_time(
     client: Client, app: App, monkeypatch: pytest.MonkeyPatch, *, beyond: bool
 ) -> None:
-    monkeypatch.setattr(lease_table, "STUCK_MIN", 0.05)
+    monkeypatch.setattr(lease_table, "STUCK_S_MIN", 0.05)
     context = multiprocessing.get_context("spawn")
     table = lease_table.LeaseTable(context, 2)
     client.run(client.calls.delivery.handshake("crew"))
@@ -214,7 +215,7 @@ def test_workers_are_replaced_after_so_many_jobs_and_nothing_is_given_back(
     by_process = Counter(line["pid"] for line in witness.lines("end"))
     assert max(by_process.values()) == 5
     assert len(by_process) >= 6
-    assert "restarting" not in _log(witness)
+    assert "restarting" not in witness.log()
     for job in jobs:
         assert event_types(client, job.id) == ["enqueued", "claimed", "succeeded"]
 
@@ -233,14 +234,10 @@ def test_a_worker_that_has_grown_is_replaced(
         it.terminate()
         assert it.wait(20) == 0
 
-    assert "bytes of memory" in _log(witness)
+    assert "bytes of memory" in witness.log()
     assert len({line["pid"] for line in witness.lines("function")}) >= 2
 
 
-def _mirror(process: subprocess.Popen[bytes]) -> psutil.Process:
+def _mirror(process: Child) -> psutil.Process:
     family = psutil.Process(process.pid).children(recursive=True)
     return next(each for each in family if "audit run" in " ".join(each.cmdline()))
-
-
-def _log(witness: crew.Witness) -> str:
-    return witness.log()
