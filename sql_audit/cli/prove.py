@@ -36,7 +36,12 @@ class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 @audit_option
 @queue_option
 @click.option(
-    "--since", type=Moment(), default=0, metavar="TIME", help="Judge only events from then on."
+    "--since",
+    "since_ms",
+    type=Moment(),
+    default=0,
+    metavar="TIME",
+    help="Judge only events from then on.",
 )
 @click.option(
     "--head",
@@ -59,7 +64,7 @@ class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 def verify(
     url: str | None,
     queue: str | None,
-    since: int,
+    since_ms: int,
     heads: Sequence[str],
     redis_url: str | None,
     prefix: str,
@@ -73,13 +78,13 @@ def verify(
         from sql_audit.proof.verify import verify as check
 
         with progress(shown=not as_json) as on_progress:
-            result = check(database, queue, since_ms=since, heads=heads, on_progress=on_progress)
+            result = check(database, queue, since_ms=since_ms, heads=heads, on_progress=on_progress)
         verdicts = {name: found.verdict for name, found in result.queues.items()}
         if not result.queues and not (as_json and queue is None):
             raise not_mirrored(database.readers, queue)
         if redis_url is not None:
             _compare(result, database, redis_url, prefix)
-        if since == 0:
+        if since_ms == 0:
             _record(database, result, verdicts)
     if as_json:
         print_json(_document(result))

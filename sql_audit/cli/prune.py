@@ -50,7 +50,7 @@ class _Keep(_Span):
 @audit_option
 @queue_option
 @click.option(
-    "--older-than", type=_Span(), required=True, metavar="SPAN",
+    "--older-than", "older_than_ms", type=_Span(), required=True, metavar="SPAN",
     help="Jobs that ended longer ago leave: 90d (s, m, h, d, w or y).",
 )  # fmt: skip
 @click.option(
@@ -67,7 +67,7 @@ class _Keep(_Span):
 def prune(
     url: str | None,
     queue: str | None,
-    older_than: int,
+    older_than_ms: int,
     keep: Sequence[tuple[str, int]],
     by: str | None,
     *,
@@ -85,7 +85,7 @@ def prune(
         if queue is not None:
             known_watermarks(database.readers, queue)
         who, now_ms = actor(by), int(time.time() * 1000)
-        rules = Rules(older_than, dict(keep), accept_unknown=accept_gaps)
+        rules = Rules(older_than_ms, dict(keep), accept_unknown=accept_gaps)
         cuts = plan(database, rules, now_ms=now_ms, queue=queue)
         document: list[dict[str, Any]]
         if dry_run:
