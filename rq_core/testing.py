@@ -30,7 +30,7 @@ from rq_core.app.context import JobContext, running
 from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
 from rq_core.connections.pool import AsyncPool, Pool
-from rq_core.connections.wire import SOCKET_TIMEOUT, AsyncPoolWire, Meanwhile, PoolWire
+from rq_core.connections.wire import SOCKET_TIMEOUT_S, AsyncPoolWire, Meanwhile, PoolWire
 from rq_core.errors import RqCoreError
 from rq_core.model.job import Claim, Spec, read_spec
 from rq_core.model.keys import queue_keys
@@ -41,7 +41,8 @@ from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Patience, pairs_of
 from rq_core.scripts.assemble import Script, Variant, build, directory
-from rq_core.worker.executor import LANE_CHANGED, Executor, Running
+from rq_core.worker.executor import LANE_CHANGED, Executor
+from rq_core.worker.running import Running
 from rq_core.worker.settlement import Settlement, calls_of
 
 DRAIN_MAX: Final = 10_000
@@ -152,7 +153,7 @@ class FakeWire(PoolWire):
         import fakeredis
 
         fake = fakeredis.FakeRedis(server=server, decode_responses=True, protocol=2)
-        self._pool = Pool(fake.connection_pool, wait=SOCKET_TIMEOUT)
+        self._pool = Pool(fake.connection_pool, wait=SOCKET_TIMEOUT_S)
 
     def exchange(self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None) -> list[Any]:
         """See Wire.exchange."""
@@ -166,8 +167,8 @@ class FakeAsyncWire(AsyncPoolWire):
         import fakeredis
 
         fake = fakeredis.FakeAsyncRedis(server=server, decode_responses=True, protocol=2)
-        self._pool = AsyncPool(fake.connection_pool, wait=SOCKET_TIMEOUT)
-        self._answer_within = SOCKET_TIMEOUT
+        self._pool = AsyncPool(fake.connection_pool, wait=SOCKET_TIMEOUT_S)
+        self._answer_within = SOCKET_TIMEOUT_S
 
     async def exchange(
         self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None

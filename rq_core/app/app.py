@@ -12,9 +12,8 @@ Making an app, and defining tasks on it, connects to nothing and reads nothing b
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sequence
-from types import MappingProxyType, TracebackType
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -22,7 +21,6 @@ from typing import (
     Literal,
     ParamSpec,
     Protocol,
-    Self,
     TypeVar,
     Unpack,
     overload,
@@ -31,32 +29,29 @@ from typing import (
 from rq_core.app.by_name import Draft
 from rq_core.app.caps import Cap, Rate
 from rq_core.app.clients import Connections
-from rq_core.app.declared import Declared
 from rq_core.app.handle import JobHandle, handle_of
 from rq_core.app.options import (
-    TIMEOUT_MIN,
+    TIMEOUT_S_MIN,
     EnqueueOptions,
     JobOptions,
     PriorityName,
     spelling_out_options,
 )
+from rq_core.app.producer import MAX_PAYLOAD, AuditPayload, Producer, spec_max
 from rq_core.app.redaction import Redact, redactor_of
 from rq_core.app.registration import check_isolation, make_task
 from rq_core.app.retry import RetryPolicy
 from rq_core.app.task import AsyncTask, Isolation, Task
-from rq_core.errors import InvalidOption, PayloadTooLarge
+from rq_core.errors import InvalidOption
 from rq_core.model.durations import Duration, ms_of, seconds_of
-from rq_core.model.ids import JobIds
-from rq_core.model.job import NewJob, Profile
+from rq_core.model.job import NewJob
 from rq_core.model.keys import DEFAULT_PREFIX, check_name
 from rq_core.model.limits import Limit
 from rq_core.model.machine import DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, Priority
-from rq_core.model.settings import AUDIT_PAYLOADS, SETTINGS
+from rq_core.model.settings import SETTINGS
 
 if TYPE_CHECKING:
     from rq_core.app.dead_hooks import Hook
-    from rq_core.connections.async_client import AsyncClient
-    from rq_core.connections.client import Client
     from rq_core.protocol.caps import CapChange
     from rq_core.protocol.enqueue import Accepted
     from rq_core.protocol.inspect import ScopeStatus
@@ -66,29 +61,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-REDIS_URL_VARIABLE: Final = "RQ_CORE_REDIS_URL"
-AUDIT_URL_VARIABLE: Final = "RQ_CORE_AUDIT_URL"
-DEFAULT_REDIS_URL: Final = "redis://localhost:6379/0"
 DEFAULT_QUEUE: Final = "default"
-MAX_PAYLOAD: Final = 1024 * 1024
-"""Bytes of a job's arguments as JSON."""
-
-_ASYNC_CHUNK: Final = 1_000
-
-
-AuditPayload = Literal["digest", "full"]
-"""What the log keeps of a job's arguments."""
-
-
-def _spec_max(audit_payload: str) -> int:
-    """Up to how many bytes of a job its event keeps. Raises InvalidOption."""
-    if audit_payload not in AUDIT_PAYLOADS:
-        raise InvalidOption(
-            option="audit_payload",
-            value=audit_payload,
-            must=f"must be one of {', '.join(AUDIT_PAYLOADS)}",
-        )
-    return AUDIT_PAYLOADS[audit_payload]
 
 
 class TaskDecorator(Protocol):
@@ -100,7 +73,7 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
-class App:
+class App(Producer):
     """A set of tasks and where their jobs go. Threads may share one.
 
     ``redis`` is redis://, rediss://, unix://, embedded:// or redis+sentinel://HOST:PORT,…/SERVICE,
@@ -127,26 +100,19 @@ class App:
         redact: Redact | str | None = None,
         audit_payload: AuditPayload = "digest",
     ) -> None:
-        self.redis_url = redis or os.environ.get(REDIS_URL_VARIABLE) or DEFAULT_REDIS_URL
-        self.audit_url = audit or os.environ.get(AUDIT_URL_VARIABLE) or None
-        self.prefix = check_name("prefix", prefix)
-        if type(max_payload) is not int or max_payload < 2:
-            raise InvalidOption(
-                option="max_payload", value=max_payload, must="must be a number of bytes, 2 or more"
-            )
-        self.max_payload = max_payload
-        self.connections = connections or Connections(
-            self.redis_url, prefix=prefix, patience=patience
+        super().__init__(
+            redis,
+            audit,
+            prefix=prefix,
+            max_payload=max_payload,
+            patience=patience,
+            ids=ids,
+            connections=connections,
+            audit_payload=audit_payload,
         )
-        self._make_id = ids or JobIds()
         self.redact = redact
         self._tasks: dict[str, Task[..., Any]] = {}
-        self._spec_max = _spec_max(audit_payload)
-        self._spec_max_of: dict[str, int] = {}
-        """Of queues that say otherwise."""
         self._settings: dict[str, dict[str, int]] = {}
-        self.declared = Declared()
-        """What the code says of caps, rates and fairness."""
 
     @property
     def redactor(self) -> Redact | None:
@@ -212,12 +178,13 @@ class App:
             max_attempts=policy.max_attempts,
             max_losses=max_losses,
         )
-        seconds = None if timeout is None else seconds_of("timeout", timeout, minimum=TIMEOUT_MIN)
+        seconds = None if timeout is None else seconds_of("timeout", timeout, minimum=TIMEOUT_S_MIN)
         check_isolation(isolation, max_memory)
 
         def decorate(function: Callable[..., Any], /) -> Task[..., Any]:
             task = make_task(
                 self,
+                self._tasks,
                 function,
                 name,
                 options,
@@ -234,7 +201,12 @@ class App:
 
                 hook = hook_name(task.name)
                 self._tasks[hook] = make_task(
-                    self, handler_of(on_dead), hook, JobOptions(queue=queue), retry=RetryPolicy()
+                    self,
+                    self._tasks,
+                    handler_of(on_dead),
+                    hook,
+                    JobOptions(queue=queue),
+                    retry=RetryPolicy(),
                 )
             return task
 
@@ -255,29 +227,11 @@ class App:
         for task in self._tasks.values():
             task.arguments.check()
             if task.isolation is not None:
-                from rq_core.worker.isolation import place_of
+                from rq_core.app.locate import place_of
 
                 place_of(task)
 
     # Producers.
-
-    def new_job(
-        self, profile: Profile, options: JobOptions, args_json: str, lane: str = "", full: str = ""
-    ) -> NewJob:
-        """Put a job together. Raises PayloadTooLarge."""
-        # Most are far below the limit; four bytes is the most that a character takes.
-        if len(args_json) * 4 > self.max_payload:
-            size = len(args_json.encode())
-            if size > self.max_payload:
-                raise PayloadTooLarge(task=profile.task, size=size, limit=self.max_payload)
-        job_id = options.id
-        if job_id is None:
-            job_id = self._make_id()
-        queue = options.queue
-        spec_max = self._spec_max
-        if self._spec_max_of:
-            spec_max = self._spec_max_of.get(queue, spec_max)
-        return NewJob(job_id, queue, profile, args_json, options.delay_ms, lane, full, spec_max)
 
     def handle(self, job: NewJob, accepted: Accepted | None = None) -> JobHandle[Any]:
         """Return the handle of a job of this app. Raises ScopeFull if it was rejected."""
@@ -308,7 +262,7 @@ class App:
         by the caps' names, that the task takes from functions. Raises InvalidName, InvalidOption,
         InvalidTask, ArgumentsInvalid, KeyNeeded, PayloadTooLarge, and what reading the queue does.
         """
-        draft = Draft(self, queue, task, args, options)
+        draft = Draft(self, self._tasks.get(check_name("task", task)), queue, task, args, options)
         if draft.placing is None:
             draft.read(self.client.run(self.client.calls.caps.policy(queue, task)))
         return draft.job(keys)
@@ -324,11 +278,10 @@ class App:
         **options: Unpack[EnqueueOptions],
     ) -> NewJob:
         """See job."""
-        draft = Draft(self, queue, task, args, options)
+        draft = Draft(self, self._tasks.get(check_name("task", task)), queue, task, args, options)
         if draft.placing is None:
-            draft.read(
-                await self.async_client().run(self.async_client().calls.caps.policy(queue, task))
-            )
+            client = self.async_client()
+            draft.read(await client.run(client.calls.caps.policy(queue, task)))
         return draft.job(keys)
 
     @spelling_out_options
@@ -362,45 +315,6 @@ class App:
         job = await self.job_async(queue, task, args, keys=keys, **options)
         return self.handle(job, await self.async_client().enqueue_one(job))
 
-    def enqueue_many(self, jobs: Iterable[NewJob]) -> Accepted:
-        """Enqueue jobs of one or more queues, in chunks: each is accepted whole or not at all.
-
-        ``jobs`` may be a generator; while a chunk is on its way it is asked for those of the next.
-        What stops it half-way carries what was accepted before in ``accepted``. Raises as
-        Task.enqueue does.
-        """
-        return self.client.run(self.client.calls.enqueue.many(jobs))
-
-    async def enqueue_many_async(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> Accepted:
-        """See enqueue_many. Takes asynchronous generators too."""
-        client = self.async_client()
-        if not isinstance(jobs, AsyncIterable):
-            return await client.run(client.calls.enqueue.many(jobs))
-        from rq_core.protocol.enqueue import Accepted, tell_accepted
-
-        parts: list[Accepted] = []
-        chunk: list[NewJob] = []
-
-        async def send() -> None:
-            try:
-                parts.append(await client.run(client.calls.enqueue.many(chunk)))
-            except Exception as error:
-                parts.append(getattr(error, "accepted", Accepted(())))
-                raise
-            finally:
-                chunk.clear()
-
-        try:
-            async for job in jobs:
-                chunk.append(job)
-                if len(chunk) == _ASYNC_CHUNK:
-                    await send()
-            await send()
-        except Exception as error:
-            tell_accepted(error, parts)
-            raise
-        return Accepted.sum(parts)
-
     # Queues.
 
     def queue(
@@ -425,7 +339,7 @@ class App:
         What is None stays as it is. Raises InvalidName, InvalidOption.
         """
         changes: dict[str, int] = {}
-        spec_max = None if audit_payload is None else _spec_max(audit_payload)
+        kept = None if audit_payload is None else spec_max(audit_payload)
         for field, option, value in (
             ("lease_ms", "lease", lease),
             ("dead_retention_ms", "dead_retention", dead_retention),
@@ -445,8 +359,8 @@ class App:
         check_name("queue", name)
         self.declared.set_queue(name, cap, "" if fair is False else fair, weights)
         self._settings.setdefault(name, {}).update(changes)
-        if spec_max is not None:
-            self._spec_max_of[name] = spec_max
+        if kept is not None:
+            self._spec_max_of[name] = kept
 
     @property
     def settings(self) -> Mapping[str, Mapping[str, int]]:
@@ -553,53 +467,3 @@ class App:
         """See caps."""
         client = self.async_client()
         return await client.run(client.calls.inspect.caps(queue, limit))
-
-    # Connections.
-
-    def connect_to(self, redis: str | None = None, *, prefix: str | None = None) -> None:
-        """Use another server or prefix from now on, as the command line does; call it before anything is sent."""
-        self.connections.close()
-        self.redis_url = redis or self.redis_url
-        self.prefix = check_name("prefix", prefix or self.prefix)
-        self.connections = Connections(
-            self.redis_url, prefix=self.prefix, patience=self.connections.patience
-        )
-
-    @property
-    def client(self) -> Client:
-        """The synchronous client, made on first use."""
-        return self.connections.client
-
-    def async_client(self) -> AsyncClient:
-        """Return the running event loop's client, made on first use."""
-        return self.connections.async_client()
-
-    def close(self) -> None:
-        """Close the synchronous client's connections. The app can be used again."""
-        self.connections.close()
-
-    async def aclose(self) -> None:
-        """Close the connections of the running event loop's client and of the synchronous one."""
-        await self.connections.aclose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.aclose()

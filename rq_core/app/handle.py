@@ -9,7 +9,7 @@ from rq_core.errors import AuditNotConfigured, ScopeFull
 from rq_core.model.machine import Event
 
 if TYPE_CHECKING:
-    from rq_core.app.app import App
+    from rq_core.app.producer import Producer
     from rq_core.model.job import NewJob
     from rq_core.protocol.enqueue import Accepted
 
@@ -34,11 +34,11 @@ class JobHandle(Generic[R_co]):
     says discard. ``task`` is its task's name, None for a handle that was made from an id.
     """
 
-    __slots__ = ("_app", "discarded", "duplicate", "id", "queue", "task")
+    __slots__ = ("_producer", "discarded", "duplicate", "id", "queue", "task")
 
     def __init__(
         self,
-        app: App,
+        producer: Producer,
         *,
         id: str,  # noqa: A002 - the name that it has everywhere else
         queue: str,
@@ -46,7 +46,7 @@ class JobHandle(Generic[R_co]):
         duplicate: bool = False,
         discarded: bool = False,
     ) -> None:
-        self._app = app
+        self._producer = producer
         self.id = id
         self.queue = queue
         self.task = task
@@ -66,34 +66,32 @@ class JobHandle(Generic[R_co]):
 
         For a moment after a job's end the mirror may not have it yet; it is ``gone`` then, too.
         """
-        found = self._app.client.run(self._app.client.calls.reads.job(self.id, [self.queue]))
+        client = self._producer.client
+        found = client.run(client.calls.reads.job(self.id, [self.queue]))
         if found is not None:
             return str(found.state)
-        return GONE if self._app.audit_url is None else _end_of(self.history())
+        return GONE if self._producer.audit_url is None else _end_of(self.history())
 
     async def state_async(self) -> str:
         """See state."""
-        found = await self._app.async_client().run(
-            self._app.async_client().calls.reads.job(self.id, [self.queue])
-        )
+        client = self._producer.async_client()
+        found = await client.run(client.calls.reads.job(self.id, [self.queue]))
         if found is not None:
             return str(found.state)
-        return GONE if self._app.audit_url is None else _end_of(await self.history_async())
+        return GONE if self._producer.audit_url is None else _end_of(await self.history_async())
 
     def cancel(self, *, why: str = "") -> str:
         """Cancel the job.
 
         Returns cancelled, cancelling (it runs, and was asked to stop), dead, or gone.
         """
-        return self._app.client.run(
-            self._app.client.calls.admin.cancel(self.queue, [self.id], why=why)
-        )[self.id]
+        client = self._producer.client
+        return client.run(client.calls.admin.cancel(self.queue, [self.id], why=why))[self.id]
 
     async def cancel_async(self, *, why: str = "") -> str:
         """See cancel."""
-        outcomes = await self._app.async_client().run(
-            self._app.async_client().calls.admin.cancel(self.queue, [self.id], why=why)
-        )
+        client = self._producer.async_client()
+        outcomes = await client.run(client.calls.admin.cancel(self.queue, [self.id], why=why))
         return outcomes[self.id]
 
     def history(self) -> list[Any]:
@@ -103,9 +101,9 @@ class JobHandle(Generic[R_co]):
         come to the job yet, and for ever once a prune has taken it out of the log: ``rq-core audit history ID``
         says up to when the log was cut. Raises AuditNotConfigured if no audit database is set.
         """
-        if self._app.audit_url is None:
+        if self._producer.audit_url is None:
             raise AuditNotConfigured
-        return _history_reader()(self._app.audit_url, self.id, self.queue)
+        return _history_reader()(self._producer.audit_url, self.id, self.queue)
 
     async def history_async(self) -> list[Any]:
         """See history. The database is read in a thread."""
@@ -114,10 +112,10 @@ class JobHandle(Generic[R_co]):
         return await asyncio.to_thread(self.history)
 
 
-def handle_of(app: App, job: NewJob, accepted: Accepted | None) -> JobHandle[Any]:
+def handle_of(producer: Producer, job: NewJob, accepted: Accepted | None) -> JobHandle[Any]:
     """Return the handle of a job and what became of it. Raises ScopeFull if it was rejected."""
     if accepted is None or accepted.ids:
-        return JobHandle(app, id=job.id, queue=job.queue, task=job.profile.task)
+        return JobHandle(producer, id=job.id, queue=job.queue, task=job.profile.task)
     for _, scope in accepted.rejected:
         message = None
         if "+" in scope:  # A lane; in a scope it would be encoded.
@@ -127,7 +125,7 @@ def handle_of(app: App, job: NewJob, accepted: Accepted | None) -> JobHandle[Any
             )
         raise ScopeFull(message, scope=scope, queue=job.queue, id=job.id)
     return JobHandle(
-        app,
+        producer,
         id=job.id,
         queue=job.queue,
         task=job.profile.task,

@@ -151,7 +151,7 @@ class Placing:
         try:
             return function(**{**self.defaults, **values})
         except Exception as error:
-            from rq_core.worker.settlement import message_of
+            from rq_core.app.redaction import message_of
 
             raise KeyFailed(
                 task=self.task,

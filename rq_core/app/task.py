@@ -15,13 +15,13 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack
 
 from rq_core.app.arguments import Arguments
-from rq_core.app.handle import JobHandle
+from rq_core.app.handle import JobHandle, handle_of
 from rq_core.app.options import EnqueueOptions, JobOptions, spelling_out_options
 from rq_core.app.retry import RetryPolicy
 from rq_core.model.job import NewJob
 
 if TYPE_CHECKING:
-    from rq_core.app.app import App
+    from rq_core.app.producer import Producer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,7 +35,7 @@ class PreparedTask(Generic[P, R]):
     ``R`` is what the function returns, awaited if it is async.
     """
 
-    def __init__(self, app: App, name: str, arguments: Arguments, options: JobOptions) -> None:
+    def __init__(self, app: Producer, name: str, arguments: Arguments, options: JobOptions) -> None:
         self.app = app
         self.name = name
         self.arguments = arguments
@@ -78,12 +78,13 @@ class PreparedTask(Generic[P, R]):
         enqueue_async.
         """
         job = self.job(*args, **kwargs)
-        return self.app.handle(job, self.app.client.run(self.app.client.calls.enqueue.one(job)))
+        client = self.app.client
+        return handle_of(self.app, job, client.run(client.calls.enqueue.one(job)))
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """See enqueue. Calls that are under way at the same time share round trips."""
         job = self.job(*args, **kwargs)
-        return self.app.handle(job, await self.app.async_client().enqueue_one(job))
+        return handle_of(self.app, job, await self.app.async_client().enqueue_one(job))
 
 
 class Task(PreparedTask[P, R]):
@@ -96,7 +97,7 @@ class Task(PreparedTask[P, R]):
 
     def __init__(
         self,
-        app: App,
+        app: Producer,
         name: str,
         function: Callable[P, Any],
         arguments: Arguments,

@@ -14,13 +14,13 @@ import click
 
 from rq_core.errors import TargetBroken, UnknownQueue
 from rq_core.model.keys import DEFAULT_PREFIX, check_name
+from rq_core.model.url import DEFAULT_URL, REDIS_URL_VARIABLE
 
 if TYPE_CHECKING:
     from rq_core.connections.client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-REDIS_URL_VARIABLE: Final = "RQ_CORE_REDIS_URL"
 UNSENT_S: Final = 0.5
 """How long a command waits for a server that is not there; a person is waiting for it."""
 UNKNOWN_S: Final = 30.0
@@ -42,7 +42,7 @@ redis_option = click.option(
     metavar="URL",
     envvar=REDIS_URL_VARIABLE,
     show_envvar=True,
-    default="redis://localhost:6379/0",
+    default=DEFAULT_URL,
     show_default=True,
     help="The server; embedded:// for the one that comes with rq-core, or"
     " redis+sentinel://HOST:PORT,…/SERVICE.",

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from rq_core.connections.wire import AsyncWire, open_async_wire
+from rq_core.connections.open import open_async_wire
+from rq_core.connections.wire import AsyncWire
 from rq_core.model.job import NewJob
 from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
 from rq_core.model.url import DEFAULT_URL

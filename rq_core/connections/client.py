@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from rq_core.connections.wire import Wire, open_wire
+from rq_core.connections.open import open_wire
+from rq_core.connections.wire import Wire
 from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
 from rq_core.model.url import DEFAULT_URL
 from rq_core.protocol.delivery import Delivery
@@ -23,12 +24,15 @@ from rq_core.protocol.plan import Call, Patience, Plan, Send
 
 T = TypeVar("T")
 
-POLL_EVERY: Final = 0.1
+POLL_EVERY_S: Final = 0.1
 """Seconds between two looks at streams for which no server can wait at once."""
 
 
 class Client:
-    """A connection to a server's queues: ``calls`` has what can be asked, ``run`` asks it. ``run`` may raise ServerUnavailable and ServerUnsuitable."""
+    """A connection to a server's queues: ``calls`` has what can be asked, ``run`` asks it.
+
+    ``run`` may raise ServerUnavailable and ServerUnsuitable, whatever it is asked.
+    """
 
     def __init__(
         self,
@@ -116,4 +120,4 @@ class Client:
             left = deadline - time.monotonic()
             if news or left <= 0:
                 return news
-            self._sleep(min(POLL_EVERY, left))
+            self._sleep(min(POLL_EVERY_S, left))

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from rq_core.connections.routing import REDIRECTS_MAX, Command, Node, Replies, Round, Routing, Steps
-from rq_core.connections.wire import SOCKET_TIMEOUT, AsyncPoolWire, Meanwhile, PoolWire
+from rq_core.connections.wire import SOCKET_TIMEOUT_S, AsyncPoolWire, Meanwhile, PoolWire
 from rq_core.errors import InvalidOption
 from rq_core.model.url import SCHEMES
 from rq_core.protocol.plan import Lost, ReplyError, Unsent
@@ -87,7 +87,7 @@ class ClusterWire:
 
     one_slot = True
 
-    def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT) -> None:
+    def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT_S) -> None:
         self._pools = _Pools(PoolWire, url, answer_within)
         self._routing = Routing(seeds_of(url))
 
@@ -136,7 +136,7 @@ class AsyncClusterWire:
 
     one_slot = True
 
-    def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT) -> None:
+    def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT_S) -> None:
         self._pools = _Pools(AsyncPoolWire, url, answer_within)
         self._routing = Routing(seeds_of(url))
 

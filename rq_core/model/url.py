@@ -24,3 +24,7 @@ def cluster_url(url: str) -> str:
 
 
 DEFAULT_URL: Final = "redis://localhost:6379/0"
+REDIS_URL_VARIABLE: Final = "RQ_CORE_REDIS_URL"
+"""The environment variable that names the server."""
+AUDIT_URL_VARIABLE: Final = "RQ_CORE_AUDIT_URL"
+"""The environment variable that names the audit database, as SQLAlchemy writes it."""

@@ -132,8 +132,8 @@ class Caps:
         """Make a queue know what code declares: the limits, then the policies of its tasks.
 
         Two calls, or none if there is nothing new to say: a task without caps needs no registration unless it had caps
-        before. Returns the limits that the queue keeps otherwise, among them caps of tasks that have none any more: other
-        code may still declare them, so they stay until somebody lifts them.
+        before. Returns the limits that the queue keeps otherwise, among them caps of tasks that have none any more:
+        other code may still declare them, so they stay until somebody lifts them.
         """
         kept: list[Kept] = []
         records = [(name, str(limit), -1) for name, limit in limits.items()]
@@ -238,7 +238,8 @@ class Caps:
     def _stored(
         self, queue: str, scope: str, declared: Collection[str]
     ) -> Plan[dict[str, CapEntry]]:
-        """The stored limits of the scope and its family. Raises UnknownScope if nothing in the queue is counted by it."""
+        """The stored limits of the scope and its family. Raises UnknownScope if nothing in the queue is counted by
+        it."""
         keys = queue_keys(queue, self._delivery.prefix)
         family = family_of(scope)
         names = [scope, family]

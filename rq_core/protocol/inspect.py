@@ -100,8 +100,8 @@ class Inspect:
         """How the scopes of a queue stand: those with a limit of their own, then the keys that wait or are held, then
         the weights of a fair queue.
 
-        At most ``limit``. What waits is what its lanes that are blocked on the scope hold; of very many lanes, not all are
-        counted (``partial``).
+        At most ``limit``. What waits is what its lanes that are blocked on the scope hold; of very many lanes, not
+        all are counted (``partial``).
         """
         keys = queue_keys(queue, self._delivery.prefix)
         names, weights = yield from self._limited(keys, limit)
@@ -142,7 +142,8 @@ class Inspect:
         return found
 
     def _scopes_in(self, keys: QueueKeys, index: str, most: int, seen: set[str]) -> Plan[list[str]]:
-        """Scopes that have members in an index, in its order, without those seen. Passes over a scope's other members."""
+        """Scopes that have members in an index, in its order, without those seen. Passes over a scope's other
+        members."""
         found: list[str] = []
         start = "-"
         while len(found) < most:

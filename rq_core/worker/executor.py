@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from rq_core.app import context as job_context
 from rq_core.app.context import JobContext
-from rq_core.app.redaction import Redact, redacted
+from rq_core.app.redaction import Redact, describe, describe_words, message_of, redacted
 from rq_core.app.retry import Verdict
 from rq_core.app.task import Task
 from rq_core.errors import (
@@ -28,61 +28,27 @@ from rq_core.errors import (
 )
 from rq_core.model.job import Claim, read_spec
 from rq_core.worker.isolation import IsolationPool, Raised
-from rq_core.worker.settlement import Settlement, describe, describe_words, message_of
-from rq_core.worker.starting import start_task
+from rq_core.worker.running import Running
+from rq_core.worker.settlement import Settlement
 from rq_core.worker.threads import Threads
-from rq_core.worker.time_limits import TimeLimits
+from rq_core.worker.time_limits import TimeLimits, start_task
 
 log = logging.getLogger(__name__)
 
-START_GRACE: Final = 20.0
+START_GRACE_S: Final = 20.0
 """Seconds that the process of an isolated handler may take to begin, beyond the handler's own time."""
-END_GRACE: Final = 20.0
+END_GRACE_S: Final = 20.0
 """Seconds that an async handler which was told to stop may take to clean up, before its claim is settled without it:
 less than the worker goes on to extend the lease of a job that has timed out."""
 LANE_CHANGED: Final = "lane_changed"
 """The reason of a rollback into another lane."""
 
 
-class Running:
-    """A claim whose handler is about to be started, or was."""
-
-    __slots__ = (
-        "args_json", "arguments", "claim", "context", "ending", "handler", "limit", "settled", "started", "task",
-        "timeout",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        claim: Claim,
-        context: JobContext,
-        task: Task[Any, Any],
-        arguments: dict[str, Any],
-        args_json: str,
-        timeout: float | None,
-    ) -> None:
-        self.claim = claim
-        self.context = context
-        self.task = task
-        self.arguments = arguments
-        self.args_json = args_json
-        self.timeout = timeout
-        """Seconds, from the start."""
-        self.started = time.monotonic()
-        self.limit: float | None = None
-        """Seconds to which it is limited now; an isolated handler has a grace before it begins."""
-        self.handler: asyncio.Task[None] | None = None
-        """Of an async handler."""
-        self.ending: HandlerSignal | None = None
-        """Why it was asked to stop, if it was."""
-        self.settled = False
-
-
 class Executor:
     """Starts claims' handlers and calls ``on_settlement`` (on the loop) once for each that must be reported.
 
     ``on_free`` is called when a handler no longer occupies its place. One that goes on though its time is over is
-    reported all the same, a sync one at its timeout, an async one that was cancelled END_GRACE later; it occupies its
+    reported all the same, a sync one at its timeout, an async one that was cancelled END_GRACE_S later; it occupies its
     place until it returns.
     """
 
@@ -165,7 +131,7 @@ class Executor:
         isolated = self._pool is not None and task.isolation is not None
         if limit is not None:
             # Until its process has begun, which may have to be started and to import the app first.
-            self._limit_time(running, limit + START_GRACE if isolated else limit)
+            self._limit_time(running, limit + START_GRACE_S if isolated else limit)
         if self._pool is not None and isolated:
             running.handler = start_task(self._run_isolated(self._pool, running))
         elif task.is_async:
@@ -203,7 +169,7 @@ class Executor:
         running.handler.cancel()
         if _has_begun(running.handler):
             # A lost claim has nothing to be settled; what such a handler reports in the end is refused, and logged.
-            self._limit_time(running, None if isinstance(why, LeaseLost) else END_GRACE)
+            self._limit_time(running, None if isinstance(why, LeaseLost) else END_GRACE_S)
         else:
             # Cancelled now, its task takes no step in which it could say how it ended.
             self._ended(running, why)

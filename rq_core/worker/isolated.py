@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import logging
 import os
@@ -18,9 +17,10 @@ from typing import Any, Final
 from rq_core import errors
 from rq_core.app import context as job_context
 from rq_core.app.context import JobContext
+from rq_core.app.locate import find
+from rq_core.app.redaction import message_of, traceback_of
 from rq_core.app.task import Task
 from rq_core.model import logs
-from rq_core.worker.settlement import message_of, traceback_of
 
 log = logging.getLogger(__name__)
 
@@ -33,14 +33,6 @@ BEGUN: Final = "begun"
 """The message that a handler begins."""
 WORDS_MAX: Final = 1_000_000
 """Characters of a message or a traceback that travel; the worker redacts and shortens them."""
-
-
-def find(module: str, name: str) -> object:
-    """What a module has under a name; None if there is no such thing."""
-    found: object = sys.modules.get(module) or importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
 
 
 def _task_at(module: str, name: str) -> Task[Any, Any]:

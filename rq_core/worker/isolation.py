@@ -19,16 +19,17 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from rq_core.errors import HandlerDied, HandlerTimeout, InvalidTask
+from rq_core.app.locate import place_of
+from rq_core.errors import HandlerDied, HandlerTimeout
 from rq_core.model import logs
 from rq_core.worker import isolated
 
 if TYPE_CHECKING:
     from rq_core.app.context import JobContext
     from rq_core.app.task import Task
-    from rq_core.worker.executor import Running
+    from rq_core.worker.running import Running
 
-TELL_GRACE: Final = 0.5
+TELL_GRACE_S: Final = 0.5
 """Seconds that a handler which was told to stop gets before its process is killed. At its timeout it gets none."""
 
 
@@ -50,17 +51,6 @@ class Raised(NamedTuple):
 class _Child(NamedTuple):
     process: BaseProcess
     pipe: Connection
-
-
-def place_of(task: Task[Any, Any]) -> tuple[str, str]:
-    """Where a process of its own finds the task: module and name in it. Raises InvalidTask."""
-    place = task.function.__module__, task.function.__qualname__
-    if isolated.find(*place) is not task:
-        raise InvalidTask(
-            task=task.name,
-            why='isolation="process" needs a function at the top of a module, under its own name',
-        )
-    return place
 
 
 class IsolationPool:
@@ -123,7 +113,7 @@ class IsolationPool:
             return False
         try:
             child.pipe.send_bytes(json.dumps({"stop": type(running.ending).__name__}).encode())
-            async with asyncio.timeout(TELL_GRACE):
+            async with asyncio.timeout(TELL_GRACE_S):
                 while await _reply(child) == isolated.BEGUN:
                     pass
         except (TimeoutError, OSError, HandlerDied):

@@ -15,8 +15,8 @@ from rq_core.model.keys import queue_keys
 from rq_core.protocol import server_check
 from rq_core.protocol.claims import Claimed
 from rq_core.protocol.plan import Patience
-from rq_core.worker.queue_group import Lines
-from rq_core.worker.wakeups import FOREVER, TROUBLE_PAUSE, WatchedQueue
+from rq_core.worker.queue_group import QueueGroups
+from rq_core.worker.wakeups import FOREVER, TROUBLE_PAUSE_S, WatchedQueue
 
 if TYPE_CHECKING:
     from rq_core.app.app import App
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__package__)
 
 
-class Meeting:
+class Startup:
     """Of one worker with the server."""
 
-    def __init__(self, app: App, client: AsyncClient, worker: str, lines: Lines) -> None:
+    def __init__(self, app: App, client: AsyncClient, worker: str, groups: QueueGroups) -> None:
         self._app = app
         self._client = client
         self._worker = worker
-        self._lines = lines
+        self._groups = groups
 
     async def begin(self, *, checked: bool) -> float:
         """Meet the queues, and declare what the code says of them. Returns the shortest lease, in seconds.
@@ -39,7 +39,7 @@ class Meeting:
         ``checked``: somebody else has looked whether the server is suitable. Raises RqCoreError if the app or the
         server cannot be used.
         """
-        queues, client = self._lines.queues.values(), self._client
+        queues, client = self._groups.queues.values(), self._client
         self._app.check()
         client.calls.delivery.get_ready("claim", "complete", "fail", "rollback", "extend")
         # Without a server at the start somebody has to hear of it; later, outages are waited out.
@@ -48,7 +48,7 @@ class Meeting:
             server_check.warn(await client.run(server_check.check(client.calls.delivery.asking)))
         for queue in queues:
             queue.epoch = (await client.run(client.calls.delivery.handshake(queue.name))).epoch
-        await self._declare(*self._lines.queues)
+        await self._declare(*self._groups.queues)
         for queue in queues:
             met = await client.run(client.calls.delivery.handshake(queue.name))
             queue.lease = met.lease_ms / 1000
@@ -80,7 +80,7 @@ class Meeting:
         except RqCoreError as error:
             # Its epoch stays the old one, so this is tried at the next claim.
             log.error("declaring the caps of queue %s failed: %s", queue.name, error)  # noqa: TRY400
-            await asyncio.sleep(TROUBLE_PAUSE)
+            await asyncio.sleep(TROUBLE_PAUSE_S)
             return True
         began_anew = int(began or 0) > since
         queue.epoch = result.epoch or 0

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Generic, TypeVar
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +21,7 @@ EMPTY_MAX: Final = 64
 at once."""
 
 
-class _Line(Generic[T]):
+class _Timer(Generic[T]):
     """What has one limit: by thing, when it is over on the loop's clock."""
 
     __slots__ = ("ends", "timer")
@@ -35,14 +36,14 @@ class TimeLimits(Generic[T]):
 
     def __init__(self, on_over: Callable[[T], None]) -> None:
         self._on_over = on_over
-        self._lines: dict[float, _Line[T]] = {}
+        self._timers: dict[float, _Timer[T]] = {}
 
     def begin(self, thing: T, seconds: float) -> None:
         """Limit a thing to so many seconds from now."""
         loop = asyncio.get_running_loop()
-        line = self._lines.get(seconds)
+        line = self._timers.get(seconds)
         if line is None:
-            line = self._lines[seconds] = _Line()
+            line = self._timers[seconds] = _Timer()
         over = loop.time() + seconds
         line.ends[thing] = over
         if line.timer is None:
@@ -50,26 +51,26 @@ class TimeLimits(Generic[T]):
 
     def end(self, thing: T, seconds: float) -> None:
         """A thing that was limited to so many seconds has ended, or is limited otherwise from now on."""
-        line = self._lines.get(seconds)
+        line = self._timers.get(seconds)
         if line is None:
             return
         line.ends.pop(thing, None)
-        if not line.ends and len(self._lines) > EMPTY_MAX:
+        if not line.ends and len(self._timers) > EMPTY_MAX:
             self._remove(seconds, line)
 
     def close(self) -> None:
         """Forget everything."""
-        for seconds, line in tuple(self._lines.items()):
+        for seconds, line in tuple(self._timers.items()):
             self._remove(seconds, line)
 
-    def _remove(self, seconds: float, line: _Line[T]) -> None:
-        del self._lines[seconds]
+    def _remove(self, seconds: float, line: _Timer[T]) -> None:
+        del self._timers[seconds]
         if line.timer is not None:
             line.timer.cancel()
 
     def _look(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        line = self._lines[seconds]
+        line = self._timers[seconds]
         line.timer = None
         # The clock may be behind the timer by its own resolution.
         now = loop.time() + 0.001
@@ -82,10 +83,18 @@ class TimeLimits(Generic[T]):
         for thing in over:
             del line.ends[thing]
         if not line.ends:
-            del self._lines[seconds]
+            del self._timers[seconds]
         for thing in over:
             try:
                 self._on_over(thing)
             except Exception:
                 # The others are over, too.
                 log.exception("what should follow the end of a time limit failed")
+
+
+def start_task(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Run a coroutine in a task of its own, with a copy of the context variables."""
+    loop = asyncio.get_running_loop()
+    if sys.version_info >= (3, 12) and loop.get_task_factory() is None:
+        return asyncio.Task(coroutine, loop=loop, eager_start=True)
+    return loop.create_task(coroutine)

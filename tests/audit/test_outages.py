@@ -82,7 +82,7 @@ def test_at_the_bound_producers_are_refused_and_work_goes_on(
     client.run(client.calls.delivery.handshake("q"))
     client.run(client.calls.admin.configure("q", {"backlog_max_jobs": 40}))
     stop = threading.Event()
-    theirs = Client(valkey_url)
+    theirs = Outbox(Client(valkey_url))
     mirroring = threading.Thread(
         target=service.run, args=(theirs, database), kwargs={"stop": stop}, name="mirror"
     )

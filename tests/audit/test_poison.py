@@ -9,13 +9,13 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from rq_core import App, Cap, Rate
+from rq_core.app.redaction import MESSAGE_MAX, describe
 from rq_core.connections.client import Client
 from rq_core.errors import ArgumentsInvalid, InvalidName, InvalidOption, PayloadTooLarge, UsageError
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
 from rq_core.model.scopes import scope
 from rq_core.protocol import claims
-from rq_core.worker.settlement import MESSAGE_MAX, describe
 from sql_audit.mirror.fold import Folder
 from sql_audit.mirror.intake import Intake, unpack
 from sql_audit.mirror.source import Outbox

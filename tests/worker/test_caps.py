@@ -334,12 +334,12 @@ async def test_neither_of_two_turns_runs_jobs_that_no_cap_has_counted(
             await wait_until_async(
                 lambda turns=turns: len(wire.held) == turns, "a turn is carried out"
             )  # type: ignore[misc]
-        old = worker._lines.queues["mail"].epoch
+        old = worker._groups.queues["mail"].epoch
         wire.holds = False
 
         wire.held[0].set()
         await wait_until_async(
-            lambda: worker._lines.queues["mail"].epoch > old, "the caps are declared again"
+            lambda: worker._groups.queues["mail"].epoch > old, "the caps are declared again"
         )
         wire.held[1].set()
         await wait_until_async(lambda: worker.stats.rolled_back == 9, "what both brought goes back")

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from rq_core.app import dead_hooks
 from rq_core.app.app import App
 from rq_core.connections.client import Client
 from rq_core.doctor import examine
 from rq_core.protocol import claims
 from rq_core.protocol.plan import Pause, Plan, Send
+from rq_core.worker import dead_hooks
 from tests.kit import crew
 from tests.kit.crew import worker_process
 from tests.kit.wait import wait_until, wait_until_async
@@ -30,7 +30,7 @@ async def test_a_hook_is_told_of_each_death_once_and_soon(
     witness: crew.Witness,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dead_hooks, "LOOK_EVERY", 3600.0)
+    monkeypatch.setattr(dead_hooks, "LOOK_EVERY_S", 3600.0)
     before = time.time() * 1000
     async with run_worker():
         jobs = [crew.mortal.enqueue("no"), crew.mortal.enqueue("give up")]
@@ -60,14 +60,14 @@ async def test_a_death_in_the_middle_of_a_look_is_told_at_once(
     run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The look had asked already; noticing it was forgotten with the look, and the hook was told seconds later."""
-    monkeypatch.setattr(dead_hooks, "LOOK_EVERY", 3600.0)
-    look = dead_hooks.Teller.look
+    monkeypatch.setattr(dead_hooks, "LOOK_EVERY_S", 3600.0)
+    look = dead_hooks.DeathWatch.look
     looks = 0
 
-    def slow_look(teller: dead_hooks.Teller) -> Plan[bool]:
+    def slow_look(watch: dead_hooks.DeathWatch) -> Plan[bool]:
         nonlocal looks
         looks += 1
-        more = yield from look(teller)
+        more = yield from look(watch)
         if looks == 1:
             handle = crew.mortal.enqueue("give up")
             while not worker.stats.failed:
@@ -76,7 +76,7 @@ async def test_a_death_in_the_middle_of_a_look_is_told_at_once(
         return more
 
     handles: list[Any] = []
-    monkeypatch.setattr(dead_hooks.Teller, "look", slow_look)
+    monkeypatch.setattr(dead_hooks.DeathWatch, "look", slow_look)
     async with run_worker() as worker:
         await wait_until_async(lambda: handles and told(witness, handles[0].id), "told")
 
@@ -94,7 +94,7 @@ def test_a_hook_is_told_of_a_poison_job(client: Client, app: App, witness: crew.
 def die_untold(client: Client, how: str = "no", spec: bytes | None = None) -> str:
     """A job dies and no worker is there to tell of it; ``spec`` is what somebody makes of its JSON before."""
     client.run(client.calls.delivery.handshake("crew"))
-    client.run(dead_hooks.Teller(client.calls, "crew", crew.app.tasks).look())
+    client.run(dead_hooks.DeathWatch(client.calls, "crew", crew.app.tasks).look())
     handle = crew.mortal.enqueue(how)
     wait_until(
         lambda: (
@@ -146,7 +146,7 @@ async def test_a_hook_is_told_of_a_job_that_nobody_can_read(
 def test_many_that_died_together_are_all_told_of(client: Client, app: App) -> None:
     count = 2 * dead_hooks.DEATHS_MAX + 7
     client.run(client.calls.delivery.handshake("crew"))
-    client.run(dead_hooks.Teller(client.calls, "crew", crew.app.tasks).look())
+    client.run(dead_hooks.DeathWatch(client.calls, "crew", crew.app.tasks).look())
     client.run(client.calls.enqueue.many([crew.mortal.job(str(n)) for n in range(count)]))
     while jobs := client.run(claims.claim("crew", "w-1", 190)).jobs:
         failed = [(c.id, c.fence, "final", 0, "gave_up", "null") for c in jobs]
@@ -154,16 +154,16 @@ def test_many_that_died_together_are_all_told_of(client: Client, app: App) -> No
 
     wait_until(
         lambda: (
-            client.run(dead_hooks.Teller(client.calls, "crew", crew.app.tasks).look()),
+            client.run(dead_hooks.DeathWatch(client.calls, "crew", crew.app.tasks).look()),
             sum(client.run(client.calls.reads.counts("crew")).ready.values()) == count,
         )[1],
         "each has a job of its hook",
     )
 
 
-def looked(client: Client, teller: dead_hooks.Teller, ahead_ms: int) -> None:
+def looked(client: Client, watch: dead_hooks.DeathWatch, ahead_ms: int) -> None:
     """A look while Redis' clock is so far ahead of the one with which it dates deaths."""
-    plan = teller.look()
+    plan = watch.look()
     replies: Any = None
     with contextlib.suppress(StopIteration):
         while True:
@@ -187,12 +187,12 @@ def test_a_death_after_the_clock_went_back_is_told_of(
     """It is older than the mark, so it looks as if it had been told of."""
     clock = iter([0.0, 0.0, elapsed, elapsed])
 
-    def teller() -> dead_hooks.Teller:
+    def watch() -> dead_hooks.DeathWatch:
         tasks = crew.app.tasks
-        return dead_hooks.Teller(client.calls, "crew", tasks, clock=lambda: next(clock))
+        return dead_hooks.DeathWatch(client.calls, "crew", tasks, clock=lambda: next(clock))
 
     client.run(client.calls.delivery.handshake("crew"))
-    before = teller()
+    before = watch()
     looked(client, before, ahead_ms)
     crew.mortal.enqueue("no")
     (claim,) = client.run(claims.claim("crew", "w-1", 1)).jobs
@@ -208,6 +208,6 @@ def test_a_death_after_the_clock_went_back_is_told_of(
         lambda: client.run(client.calls.delivery.handshake("crew")).now_ms > died + 1,
         "the clock goes on",
     )
-    looked(client, before if same_worker else teller(), later_ms and later_ms - 2_000)
+    looked(client, before if same_worker else watch(), later_ms and later_ms - 2_000)
 
     assert sum(client.run(client.calls.reads.counts("crew")).ready.values()) == 1

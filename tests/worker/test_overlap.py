@@ -65,7 +65,7 @@ async def test_handlers_run_while_the_next_turn_is_under_way(app: App) -> None:
 
     @app.task(queue="q")
     async def quick() -> None:
-        beside.append(worker._lines.all[0].turns > 0)
+        beside.append(worker._groups.all[0].turns > 0)
 
     app.enqueue_many(quick.job() for _ in range(400))
     worker = Worker(app, WorkerOptions(queues=("q",), concurrency=20, burst=True))
@@ -123,7 +123,7 @@ async def test_what_an_idle_worker_gives_back_is_reported_at_once(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That it could not be begun was forgotten, and told with whatever the worker did next: after seconds of idling."""
-    monkeypatch.setattr(wakeups, "LOOK_MAX", 3600.0)
+    monkeypatch.setattr(wakeups, "LOOK_S_MAX", 3600.0)
     app.queue("q", lease=3600.0)
 
     @app.task(queue="q")
@@ -236,7 +236,7 @@ async def test_where_handlers_block_the_loop_nothing_is_claimed_that_would_wait_
     @app.task(queue="q")
     async def blocks() -> None:
         time.sleep(0.01)  # noqa: ASYNC251 - that is the point
-        under_way.append(worker._lines.queues["q"].asked)
+        under_way.append(worker._groups.queues["q"].asked)
 
     app.enqueue_many(blocks.job() for _ in range(60))
     worker = Worker(app, WorkerOptions(queues=("q",), concurrency=20, burst=True))
@@ -369,7 +369,7 @@ async def test_what_is_too_little_for_a_turn_of_its_own_waits_for_the_one_under_
         await wait_until_async(lambda: gate.held == 1, "a turn is under way")
         for _ in range(7):
             ender.release()
-        line = worker._lines.all[0]
+        line = worker._groups.all[0]
         await wait_until_async(lambda: len(line.finished) == 7, "seven have ended")
         for _ in range(20):
             await asyncio.sleep(0)
@@ -391,7 +391,7 @@ async def test_a_second_turn_asks_for_no_more_than_it_reports(app: App, valkey_u
     async with full_worker(app, valkey_url) as (worker, gate, ender):
         await take_turns(ender, lambda: gate.held, 20, 8)
 
-        claims = worker._lines.all[0].claiming
+        claims = worker._groups.all[0].claiming
         assert [claim.args["limit"] for claim in claims] == [16, 8]
 
 
@@ -404,7 +404,7 @@ async def test_where_handlers_block_the_loop_there_is_one_turn_at_a_time(
         await wait_until_async(lambda: gate.held == 1, "a turn is under way")
         for _ in range(20):
             ender.release()
-        line = worker._lines.all[0]
+        line = worker._groups.all[0]
         await wait_until_async(lambda: len(line.finished) == 20, "twenty have ended")
         for _ in range(20):
             await asyncio.sleep(0)
@@ -418,7 +418,7 @@ async def test_a_worker_that_stops_asks_for_nothing_with_either_of_its_turns(
     """Should they have to be sent again, they bring no jobs that would be given back."""
     async with full_worker(app, valkey_url) as (worker, gate, ender):
         await take_turns(ender, lambda: gate.held, 1, 8)
-        claims = list(worker._lines.all[0].claiming)
+        claims = list(worker._groups.all[0].claiming)
         assert [claim.args["limit"] for claim in claims] == [1, 8]
 
         worker.stop()
@@ -448,7 +448,7 @@ async def test_places_are_kept_for_claimed_jobs_while_caps_are_declared_anew(
 ) -> None:
     """The line's other turn took them, and jobs went back for which there had been room."""
     async with full_worker(app, valkey_url) as (worker, gate, ender):
-        queue = worker._lines.queues["q"]
+        queue = worker._groups.queues["q"]
         wire = worker._client._wire = Forgetful(valkey_url)
         await gate.close()
         queue.epoch = 0
@@ -458,7 +458,7 @@ async def test_places_are_kept_for_claimed_jobs_while_caps_are_declared_anew(
         await wait_until_async(lambda: not queue.asked, "both are noted")
 
         assert worker.stats.claimed == 32 + 24
-        assert worker._places.taken == 32
+        assert worker._capacity.taken == 32
 
 
 @pytest.mark.parametrize("share", [70, 130])

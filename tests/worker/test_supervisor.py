@@ -149,7 +149,7 @@ def test_a_worker_that_hears_no_signal_is_killed_after_the_grace(
 def test_a_stuck_worker_is_killed_only_if_a_claim_is_beyond_its_time(
     client: Client, app: App, monkeypatch: pytest.MonkeyPatch, *, beyond: bool
 ) -> None:
-    monkeypatch.setattr(lease_table, "STUCK_MIN", 0.05)
+    monkeypatch.setattr(lease_table, "STUCK_S_MIN", 0.05)
     context = multiprocessing.get_context("spawn")
     table = lease_table.LeaseTable(context, 2)
     client.run(client.calls.delivery.handshake("crew"))

@@ -80,7 +80,7 @@ class Databases:
 
 def fill(client: Client, queue: str, jobs: int, sizes: Sequence[int]) -> None:
     """The lives of ``jobs`` jobs, in calls of so many jobs each in turn."""
-    ops, made = client.calls, 0
+    made = 0
     while made < jobs:
         for size in sizes:
             new = [

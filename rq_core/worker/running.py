@@ -1,0 +1,46 @@
+"""One claim whose handler is about to be started, or was started."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from rq_core.app.context import JobContext
+from rq_core.app.task import Task
+from rq_core.errors import HandlerSignal
+from rq_core.model.job import Claim
+
+
+class Running:
+    """A claim whose handler is about to be started, or was."""
+
+    __slots__ = (
+        "args_json", "arguments", "claim", "context", "ending", "handler", "limit", "settled", "started", "task",
+        "timeout",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        claim: Claim,
+        context: JobContext,
+        task: Task[Any, Any],
+        arguments: dict[str, Any],
+        args_json: str,
+        timeout: float | None,
+    ) -> None:
+        self.claim = claim
+        self.context = context
+        self.task = task
+        self.arguments = arguments
+        self.args_json = args_json
+        self.timeout = timeout
+        """Seconds, from the start."""
+        self.started = time.monotonic()
+        self.limit: float | None = None
+        """Seconds to which it is limited now; an isolated handler has a grace before it begins."""
+        self.handler: asyncio.Task[None] | None = None
+        """Of an async handler."""
+        self.ending: HandlerSignal | None = None
+        """Why it was asked to stop, if it was."""
+        self.settled = False
