@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rq_core.scripts.assemble import Script, Variant, directory
-from rq_core.scripts.functions import build
+from rq_core.scripts.header import Variant
+from rq_core.scripts.script import Script, build_function, directory
 from tests.kit.clock import CLOCK, timed
 from tests.kit.lanes import waiting_in_vain
 from tests.kit.seed import Seed
@@ -45,7 +45,7 @@ def without(case: str) -> Callable[[str], Script]:
         text = texts.get(include) or Path(directory(), "include", f"{include}.lua").read_text()
         assert text.count(old) == 1, (include, old)
         texts[include] = text.replace(old, new)
-    return partial(build, variant=Variant(includes=texts))
+    return partial(build_function, variant=Variant(includes=texts))
 
 
 @pytest.fixture(params=["as it is", "without the case"])
