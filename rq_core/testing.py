@@ -40,7 +40,8 @@ from rq_core.protocol import claims
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Patience, pairs_of
-from rq_core.scripts.assemble import Script, Variant, build, directory
+from rq_core.scripts.header import Variant
+from rq_core.scripts.script import Script, build_script, directory
 from rq_core.worker.executor import LANE_CHANGED, Executor
 from rq_core.worker.running import Running
 from rq_core.worker.settlement import Settlement, calls_of
@@ -79,7 +80,7 @@ def fake_variant() -> Variant:
 @functools.cache
 def fake_script(name: str) -> Script:
     """Return the script as fakeredis can run it."""
-    return build(name, fake_variant())
+    return build_script(name, fake_variant())
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
-"""The mirror beside the workers: a process of another package, of which only the command line is known here."""
+"""The mirror beside the workers: a process of another package, whose command line is found by an entry point."""
 
 from __future__ import annotations
 
 import logging
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Final
+
+from rq_core.model import plugins
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +28,7 @@ class MirrorProcess:
 
     def __init__(self, redis_url: str, prefix: str, audit_url: str) -> None:
         # It ends with its standard input, which ends with this process, however that goes.
-        self._command = [sys.executable, "-m", "sql_audit.mirror.service", "--until-stdin-ends"]
-        self._command += ["--redis", redis_url, "--prefix", prefix, "--audit", audit_url]
+        self._command = plugins.mirror_command()(redis_url, prefix, audit_url)
         self._process: subprocess.Popen[bytes] | None = None
         self._born = 0.0
         self._failures = 0

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Sequence
 from typing import Any, Final
 
 import click
 
-from sql_audit.cli.options import audit_option, current, json_option, queue_option, unknown_queue
+from rq_core.cli.options import actor, by_option, json_option, print_json, queue_option
+from sql_audit.cli.options import audit_option, current, known_watermarks
 
 _UNITS_MS: Final = {
     "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000, "y": 31_536_000_000,
@@ -61,7 +61,7 @@ class _Keep(_Span):
     help="Also where verify found nothing wrong, but could not tell all (exit status 2).",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only say what would leave.")
-@click.option("--by", metavar="NAME", help="Who, for the record; by default, your user name.")
+@by_option
 @json_option
 def prune(
     url: str | None,
@@ -78,13 +78,12 @@ def prune(
     removal is recorded, and verify goes on proving the rest.
     """
     with current(url) as database:
-        from rq_core.cli.options import actor
         from sql_audit.queries import history
         from sql_audit.upkeep.prune import Rules, count, plan
         from sql_audit.upkeep.prune import prune as remove
 
-        if queue is not None and not history.watermarks(database.readers, queue):
-            unknown_queue(database.readers, queue)
+        if queue is not None:
+            known_watermarks(database.readers, queue)
         who, now_ms = actor(by), int(time.time() * 1000)
         rules = Rules(older_than, dict(keep), accept_unknown=accept_gaps)
         cuts = plan(database, rules, now_ms=now_ms, queue=queue)
@@ -104,7 +103,7 @@ def prune(
                 dataclasses.asdict(each) for each in remove(database, cuts, by=who, now_ms=now_ms)
             ]
     if as_json:
-        click.echo(json.dumps({"queues": document, "dry_run": dry_run}))
+        print_json({"queues": document, "dry_run": dry_run})
         return
     if not document:
         click.echo("nothing is old enough")

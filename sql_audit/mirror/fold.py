@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final
 from rq_core.model.events import BEGINNINGS
 from rq_core.model.machine import CLAIMED_STATES, JOB_EVENT_FIELDS, Event, State
 from sql_audit.mirror.intake import Intake, clean, to_json
-from sql_audit.store.database import Rows, plain_line
+from sql_audit.store.copy import Rows, plain_line
 from sql_audit.store.rows import (
     CLAIM_CLAIMED_AT,
     CLAIM_ENDED_AT,
@@ -107,7 +107,7 @@ class Folder:
         """Claims of which a row may exist."""
         self.events: list[EventRow] = []
         self.lines: list[str] = []
-        """The same, each as :func:`sql_audit.store.database.plain_line` says it."""
+        """The same, each as :func:`sql_audit.store.copy.plain_line` says it."""
         self._details: dict[tuple[str | None, str | None], str | None] = {}
         self._between: dict[tuple[Any, ...], str] = {}
 

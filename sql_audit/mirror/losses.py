@@ -31,7 +31,8 @@ from sql_audit.mirror.fold import EventRow, Folder
 from sql_audit.mirror.intake import Intake, Quarantined, pack, take
 from sql_audit.mirror.source import OutboxSource, RawFields
 from sql_audit.store import minutes
-from sql_audit.store.database import Database, Rows
+from sql_audit.store.copy import Rows
+from sql_audit.store.database import Database
 from sql_audit.store.rows import Attempt, Job
 from sql_audit.store.tables import EVENT_COLUMNS, GONE, LOST, QUARANTINED, mirror_loss
 

@@ -1,7 +1,6 @@
 """The mirror as a service: all queues of a server, for as long as it is wanted.
 
-    python -m sql_audit.mirror.service --redis redis://localhost:6379/0 --audit audit.db [--queue mail]
-    [--once]
+    run(source, "audit.db", stop=threading.Event(), once=True)
 
 It never ends because Redis or SQL does not answer: it says so, waits a little longer each time, and
 goes on. When it is told to stop it first mirrors what is there.
@@ -24,7 +23,8 @@ from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.source import OutboxSource
 from sql_audit.mirror.turn import Mirror, Outcome
 from sql_audit.store import migrate, partitions
-from sql_audit.store.database import STALLED_MS, Database, describe
+from sql_audit.store.database import STALLED_MS, Database
+from sql_audit.store.driver_errors import describe
 
 logger = logging.getLogger("rq_core.audit")
 
@@ -289,9 +289,3 @@ def rare_collections() -> Iterator[None]:
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
-
-
-if __name__ == "__main__":
-    from sql_audit.cli.mirror import run as command
-
-    command()

@@ -36,9 +36,11 @@ from sql_audit.mirror.intake import INTEGER_MAX, Intake, Quarantined, fingerprin
 from sql_audit.mirror.reading import Ahead, BatchLimits, RawEntry, Reader
 from sql_audit.mirror.source import OutboxSource
 from sql_audit.store import minutes
-from sql_audit.store.background import Beside
+from sql_audit.store.background import BackgroundCall
 from sql_audit.store.chain import chain, genesis, rows_digest
-from sql_audit.store.database import Database, EventRows, Rows, data_refused
+from sql_audit.store.copy import EventRows, Rows
+from sql_audit.store.database import Database
+from sql_audit.store.driver_errors import data_refused
 from sql_audit.store.statements import (
     ADVANCE_CURSOR,
     AUDIT_ID,
@@ -186,7 +188,7 @@ class Mirror:
         """The last mirrored entry, as this mirror knows it."""
         self._done = on_step or (lambda _step: None)
         self._audit_id: str | None = None
-        self._ahead: Beside[Ahead | None] | None = None
+        self._ahead: BackgroundCall[Ahead | None] | None = None
         """The next batch, as it is being read while this one is written."""
         self._attached_in: int | None = None
         """The epoch of the cursor when Redis was last told that this database mirrors the queue."""
@@ -398,7 +400,7 @@ class Mirror:
         assert batch.projection is not None
         if batch.more_follow:
             after = batch.entries[-1][0]
-            self._ahead = Beside(lambda: self._reader.read_ahead(after))
+            self._ahead = BackgroundCall(lambda: self._reader.read_ahead(after))
         self.database.put_jobs(connection, *batch.projection.jobs)
         self.database.put_attempts(connection, *batch.projection.attempts)
         self.database.count_minutes(connection, batch.projection.minutes)

@@ -30,7 +30,8 @@ from sql_audit.proof.replay import Beginning, Loss, Note, Replay, Violation
 from sql_audit.queries.history import readable
 from sql_audit.store import minutes
 from sql_audit.store.chain import chain, genesis, rows_digest
-from sql_audit.store.database import Database, copy_text
+from sql_audit.store.copy import copy_text
+from sql_audit.store.database import Database
 from sql_audit.store.statements import AUDIT_ID
 from sql_audit.store.tables import EVENT_COLUMNS
 

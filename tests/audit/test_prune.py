@@ -8,11 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from sql_audit.cli import audit
 from sql_audit.errors import NotProven
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import Mirror
@@ -22,6 +20,7 @@ from sql_audit.store.partitions import Month, create_ahead, month_of, partitions
 from sql_audit.upkeep.prune import Pruned, Rules, plan, prune, record_proofs
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
+from tests.kit.command import audit
 from tests.kit.outbox import StreamWriter, enqueue
 from tests.kit.schemas import lay_schema
 from tests.kit.story import Story
@@ -418,20 +417,20 @@ def test_the_command_says_what_leaves_and_refuses_clearly(
     two_seasons(writer, small)
     command = ["prune", "--audit", audit_url, "--older-than", "90d"]
 
-    refused = CliRunner().invoke(audit, command)
+    refused = audit(*command)
     assert refused.exit_code == 1
     assert refused.output.startswith("rq-core: queue mail: what is to be pruned goes on to")
-    assert CliRunner().invoke(audit, ["verify", "--audit", audit_url]).exit_code == 0
-    dry = CliRunner().invoke(audit, [*command, "--dry-run", "--json"])
+    assert audit("verify", "--audit", audit_url).exit_code == 0
+    dry = audit(*command, "--dry-run", "--json")
     before = jobs(database)
-    done = CliRunner().invoke(audit, [*command, "--keep", "dead=1y", "--by", "ada", "--json"])
+    done = audit(*command, "--keep", "dead=1y", "--by", "ada", "--json")
 
     assert done.exit_code == 0, done.output
     would: Any = json.loads(dry.output)["queues"][0]
     did: Any = json.loads(done.output)["queues"][0]
     assert would["jobs"] == did["jobs"] == len(before) - len(jobs(database)) > 0
     assert would["cut"] == did["cut"]
-    checked = CliRunner().invoke(audit, ["verify", "--audit", audit_url])
+    checked = audit("verify", "--audit", audit_url)
     assert checked.exit_code == 0
     assert "after a prune at" in checked.output
     row = auditlog.one(database, "SELECT * FROM mirror_prune WHERE kind = 'done'")
@@ -440,7 +439,7 @@ def test_the_command_says_what_leaves_and_refuses_clearly(
 
 @pytest.mark.parametrize("said", ["90", "d", "-1d", "1.5d", "9999999d", "1q", ""])
 def test_other_spans_are_refused(said: str, audit_url: str) -> None:
-    result = CliRunner().invoke(audit, ["prune", "--audit", audit_url, "--older-than", said])
+    result = audit("prune", "--audit", audit_url, "--older-than", said)
 
     assert result.exit_code == 2
     assert "no time span" in result.output
@@ -541,7 +540,7 @@ def test_a_number_is_taken_whatever_its_month(
 ) -> None:
     """The key of a partitioned table has the time in it; the number alone must not come twice."""
     from sql_audit.errors import PlaceTaken
-    from sql_audit.store.database import EventRows
+    from sql_audit.store.copy import EventRows
 
     create_ahead(postgres, writer.now_ms)
     writer.life("a")

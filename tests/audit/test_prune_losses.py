@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import redis
-from click.testing import CliRunner
 
 from rq_core.connections.client import Client
 from rq_core.protocol import claims
-from sql_audit.cli import audit
 from sql_audit.errors import HistoryUnknown
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.source import Outbox
@@ -24,6 +22,7 @@ from tests.audit.test_epochs import START_MS, enqueue, orphaned, timed_client
 from tests.kit import auditlog
 from tests.kit.agreement import assert_agree, states
 from tests.kit.clock import Clock
+from tests.kit.command import audit
 from tests.kit.fleet import QUEUE, Fleet
 from tests.kit.servers import RedisServer
 
@@ -166,12 +165,12 @@ def test_what_was_pruned_is_not_denied(seasons: Seasons, database: Database) -> 
     url = database.address.render_as_string(hide_password=False)
 
     def said(*arguments: str, status: int = 0) -> str:
-        result = CliRunner().invoke(audit, [*arguments, "--audit", url])
+        result = audit(*arguments, "--audit", url)
         assert result.exit_code == status, result.output
         return result.output
 
     assert "pruned" not in said("at", str(then), "--queue", QUEUE) + said("history", "done")
-    assert "pruned" not in said("history", "never-was", status=1)
+    assert "pruned" not in said("history", "never-was", status=2)
 
     seasons.prune()
 
@@ -181,8 +180,8 @@ def test_what_was_pruned_is_not_denied(seasons: Seasons, database: Database) -> 
     with pytest.raises(HistoryUnknown, match="may have been pruned"):
         timeline.why(database.readers, "done")
     for question in (["history", "done"], ["why", "done"]):
-        assert told in said(*question, status=1)
-        assert told in said(*question, "--queue", QUEUE, status=1)
+        assert told in said(*question, status=2)
+        assert told in said(*question, "--queue", QUEUE, status=2)
     moment = timeline.at(database.readers, QUEUE, then)
     assert [each.job_id for each in moment.running] == ["waits"]
     assert moment.pruned is not None
@@ -210,7 +209,7 @@ def test_a_refusal_that_outlives_its_job_says_that_more_was_pruned(
     seasons.prune()
     url = database.address.render_as_string(hide_password=False)
 
-    shown = CliRunner().invoke(audit, ["history", "done", "--audit", url])
+    shown = audit("history", "done", "--audit", url)
 
     assert "settlement_refused" in shown.output
     assert "not all may be told" in shown.output

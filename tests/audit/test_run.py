@@ -243,7 +243,7 @@ def test_a_stop_signal_ends_the_process_after_draining(
     """The real client, in a process of its own."""
     database = Database(audit_url)
     url = database.address.render_as_string(hide_password=False)
-    command = ("sql_audit.mirror.service", "--redis", valkey_url, "--audit", url, "--json")
+    command = ("rq_core.cli", "audit", "run", "--redis", valkey_url, "--audit", url, "--json")
     # The stand-in's queue has no meta of the real layout, so the real client makes one of its own.
     from rq_core.connections.client import Client
 
@@ -262,5 +262,5 @@ def test_a_stop_signal_ends_the_process_after_draining(
         wait_until(there, "the process mirrors", timeout=30)
         said = process.end()
 
-    assert '"failures": 0' in said
+    assert '"failures":0' in said
     database.close()

@@ -13,7 +13,6 @@ from click.testing import CliRunner
 from rq_core.cli.root import root
 from rq_core.connections.client import Client
 from rq_core.model.keys import queue_keys
-from sql_audit.cli import audit
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
@@ -21,6 +20,7 @@ from sql_audit.proof.drift import compare
 from sql_audit.proof.verify import Verdict, verify
 from sql_audit.store.database import Database
 from tests.kit import auditlog
+from tests.kit.command import audit
 from tests.kit.fleet import QUEUE, Fleet
 
 
@@ -186,7 +186,7 @@ def test_the_command_compares_with_redis_if_it_is_told_which(
 ) -> None:
     def command(*arguments: str) -> Any:
         url = database.address.render_as_string(hide_password=False)
-        return CliRunner().invoke(audit, ["verify", "--json", "--audit", url, *arguments])
+        return audit("verify", "--json", "--audit", url, *arguments)
 
     assert command("--redis", valkey_url).exit_code == 0
     unreachable = command("--redis", "redis://127.0.0.1:1/0")
@@ -235,7 +235,7 @@ def test_doctor_says_that_sql_does_not_know_a_queue(
     client: Client, level: Fleet, valkey_url: str, tmp_path: Path
 ) -> None:
     other = tmp_path / "other.db"
-    CliRunner().invoke(audit, ["migrate", "--audit", str(other)])
+    audit("migrate", "--audit", str(other))
 
     result = CliRunner().invoke(
         root, ["doctor", QUEUE, "--redis", valkey_url, "--audit", str(other)]

@@ -52,12 +52,22 @@ def test_help_imports_nothing_slow() -> None:
     """`--help` must be there at once: what is slow to import is imported when it is needed."""
     text, modules = help_and_modules("--help")
 
-    slow = {"redis", "hiredis", "pydantic", "rich", "sqlalchemy", "alembic", "asyncio", "sql_audit"}
+    slow = {"redis", "hiredis", "pydantic", "rich", "sqlalchemy", "alembic", "asyncio"}
     slow |= {"hashlib", "http", "logging", "ssl", "subprocess"}
-    ours = {"rq_core", "rq_core.cli", "rq_core.cli.lazy", "rq_core.cli.root", "rq_core.errors"}
+    ours = {
+        "rq_core",
+        "rq_core.errors",
+        "rq_core.model",
+        "rq_core.model.plugins",
+        "rq_core.model.url",
+    }
+    ours |= {"rq_core.cli", *(f"rq_core.cli.{name}" for name in ("lazy", "root", "text"))}
+    plugins = {"sql_audit", "sql_audit.cli", "sql_audit.cli.root"}
+    plugins |= {"sql_audit.demo", "sql_audit.demo.command"}
     assert "Commands:" in text
     assert set() == slow & modules
     assert ours == {name for name in modules if name.split(".")[0] == "rq_core"}
+    assert plugins == {name for name in modules if name.split(".")[0] == "sql_audit"}
 
 
 def test_help_of_audit_imports_none_of_its_commands() -> None:

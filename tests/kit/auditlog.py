@@ -13,7 +13,8 @@ from rq_core.model.machine import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS, Event
 from sql_audit.mirror.turn import Mirror, Outcome
 from sql_audit.queries.history import audit_id
 from sql_audit.store.chain import chain, genesis, rows_digest
-from sql_audit.store.database import Database, copy_text
+from sql_audit.store.copy import copy_text
+from sql_audit.store.database import Database
 from sql_audit.store.tables import EVENT_COLUMNS
 
 

@@ -145,6 +145,6 @@ def mirror(redis_url: str, audit_url: str, *rest: str, log: Path) -> Child:
 
 def rq_core(*words: str, timeout: float = 60.0, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a command to its end. ``options`` are those of `subprocess.run`."""
-    options = {"cwd": ROOT, "capture_output": True, "text": True, "check": False, **options}
+    options = {"cwd": ROOT, "capture_output": True, "text": True, **options}
     command = [sys.executable, "-m", "rq_core.cli", *words]
-    return subprocess.run(command, timeout=timeout, **options)
+    return subprocess.run(command, check=False, timeout=timeout, **options)

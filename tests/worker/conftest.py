@@ -50,7 +50,7 @@ def client(app: App) -> Iterator[Client]:
 @pytest.fixture
 def run_worker(app: App) -> RunWorker:
     """``async with run_worker(concurrency=2) as worker``: it works during the block, then stops and must end."""
-    return functools.partial(working, app, **{"queues": ("crew",), "grace": 5.0})
+    return functools.partial(working, app, queues=("crew",), grace=5.0)
 
 
 def events(client: Client, job_id: str, queue: str = "crew") -> list[tuple[Entry, dict[str, Any]]]:

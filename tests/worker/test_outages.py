@@ -408,7 +408,7 @@ async def test_a_worker_that_may_not_load_forgotten_scripts_lets_its_jobs_finish
     reportable: bool,
 ) -> None:
     """It ended at once, and what it ran was cut off."""
-    worker, running = begin(forgetful.url, concurrency=2, grace=4.0)
+    _, running = begin(forgetful.url, concurrency=2, grace=4.0)
     job = await crew.sleeping.enqueue_async(1.5)
     await wait_until_async(lambda: witness.lines("begin"), "the job runs")
     forgetful.forget()

@@ -17,7 +17,7 @@ from rq_core import GiveUp
 from rq_core.app.app import App
 from rq_core.connections.wire import AsyncPoolWire, Meanwhile
 from rq_core.model.job import Claim
-from rq_core.scripts import functions
+from rq_core.scripts.script import function
 from rq_core.worker import Worker, WorkerOptions, wakeups
 from tests.kit.wait import wait_until_async
 from tests.kit.working import at_work
@@ -532,13 +532,13 @@ async def test_a_worker_has_its_scripts_ready_before_its_first_job(app: App) -> 
 
     @app.task(queue="q")
     async def fails() -> None:
-        made.append(functions.function.cache_info().misses)
+        made.append(function.cache_info().misses)
         raise GiveUp("no use")
 
     made: list[int] = []
     fails.enqueue()
-    functions.function.cache_clear()
+    function.cache_clear()
 
     await drain(app, concurrency=1)
 
-    assert made == [functions.function.cache_info().misses]
+    assert made == [function.cache_info().misses]

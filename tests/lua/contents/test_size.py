@@ -3,7 +3,7 @@
 import pytest
 
 from rq_core import errors
-from rq_core.scripts import assemble
+from rq_core.scripts.script import build_script
 from tests.kit.consistency import assert_consistent
 from tests.kit.seed import Seed
 
@@ -44,7 +44,7 @@ def test_claim_reads_little_more_than_it_gives_out(seed: Seed) -> None:
     """A hundred payloads of a mebibyte are not read to give out one."""
     big = '{"x":"' + "y" * 100_000 + '"}'
     seed.enqueue(*(f"j-{n}" for n in range(100)), args_json=big)
-    made = assemble.build("claim")
+    made = build_script("claim")
     watched = made.text.replace(
         "function read_many(key, names)",
         "function read_many(key, names)\n"
