@@ -53,9 +53,7 @@ def test_a_lane_opens_when_its_rate_resumes(seed: Seed) -> None:
     expect(seed, "next")
 
 
-def test_a_lane_opens_when_the_one_before_it_is_refused_by_another_scope(
-    seed: Seed
-) -> None:
+def test_a_lane_opens_when_the_one_before_it_is_refused_by_another_scope(seed: Seed) -> None:
     """A place in the task is offered to x first; but x itself is full, so y has to be asked next."""
     seed.cap("task=t", 1)
     seed.cap("tenant", 1)
