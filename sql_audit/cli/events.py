@@ -14,6 +14,7 @@ from rq_core.cli.options import LIST_MAX, json_option, print_json, queue_option
 from rq_core.cli.text import terminal
 from sql_audit.cli.options import asking, audit_option, known_watermarks
 from sql_audit.cli.text import print_answer, print_marks
+from sql_audit.times import readable
 
 if TYPE_CHECKING:
     from sql_audit.queries.history import LoggedEvent
@@ -95,8 +96,6 @@ def tail(
 
 
 def _print_events(events: Sequence[LoggedEvent], *, as_json: bool) -> None:
-    from sql_audit.queries.history import readable
-
     for event in events:
         if as_json:
             print_json(dataclasses.asdict(event))
@@ -133,8 +132,6 @@ def _short(value: Any) -> str:
 def _event_table(events: Sequence[LoggedEvent], title: str) -> Any:
     from rich.table import Table
     from rich.text import Text
-
-    from sql_audit.queries.history import readable
 
     table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
     for name in ("at", "queue", "number", "event", "claim", "by", "task", "detail"):

@@ -10,6 +10,7 @@ from rq_core.cli.options import json_option, queue_option
 from rq_core.cli.text import terminal
 from sql_audit.cli.options import Moment, asking, audit_option, known_watermarks
 from sql_audit.cli.text import in_ms, print_answer, print_marks
+from sql_audit.times import readable
 
 
 @click.command()
@@ -27,7 +28,6 @@ def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
     if as_json:
         print_answer({"jobs": [dataclasses.asdict(answer) for answer in answers]}, marks)
         return
-    readable = history.readable
     for answer in answers:
         lane = f", lane {answer.lane}" if answer.lane else ""
         click.echo(f"job {job} in {answer.queue}: {answer.state}{lane}")
@@ -84,7 +84,6 @@ def at_command(moment: int, url: str | None, queue: str | None, as_json: bool) -
         }
         print_answer(document, marks)
         return
-    readable = history.readable
     click.echo(f"{queue} at {readable(moment)}: {len(answer.running)} running")
     for claim in answer.running:
         under = history.under(claim.scopes)

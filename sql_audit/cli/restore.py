@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @click.option("--apply", "wanted", is_flag=True, help="Put back and take out; else it only lists.")
 @click.option(
     "--wait",
+    "wait_s",
     type=click.FloatRange(0),
     default=30.0,
     show_default=True,
@@ -47,7 +48,7 @@ def restore(
     by: str | None,
     *,
     wanted: bool,
-    wait: float,
+    wait_s: float,
     as_json: bool,
 ) -> None:
     """List what a loss left to be done: jobs that SQL knows as live or lost and Redis does not have,
@@ -75,7 +76,7 @@ def restore(
                             database,
                             mark.queue,
                             by=who,
-                            wait_s=wait,
+                            wait_s=wait_s,
                             on_progress=functools.partial(on_progress, mark.queue),
                         )
                         for mark in marks

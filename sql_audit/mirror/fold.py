@@ -42,12 +42,10 @@ from sql_audit.store.rows import (
     JOB_TASK,
     JOB_WORKER,
     Attempt,
+    EventRow,
     Job,
 )
 from sql_audit.store.tables import GONE, LOST, QUARANTINED, TERMINAL_STATES
-
-EventRow = tuple[Any, ...]
-"""One row of job_event, in the order of schema.EVENT_COLUMNS."""
 
 ERROR_MESSAGE_MAX: Final = 2000
 """Characters of an error's message in ``job`` and ``job_attempt``; the event keeps all of it."""

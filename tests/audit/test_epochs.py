@@ -15,7 +15,7 @@ from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.operations import Operations
 from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import STEPS, Mirror
-from sql_audit.proof.verify import Verdict
+from sql_audit.proof.result import Verdict
 from sql_audit.queries import history as queries
 from sql_audit.store.database import Database
 from sql_audit.upkeep.restore import Survey, survey

@@ -11,11 +11,11 @@ from rq_core.errors import AuditElsewhere, ServerUnavailable
 from sql_audit.mirror.intake import unpack
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import STEPS, Mirror, Outcome
+from sql_audit.proof import record
 from sql_audit.proof.verify import verify
 from sql_audit.queries.history import audit_id
 from sql_audit.store.database import Database
 from sql_audit.store.tables import APPEND_ONLY, mirror_prune
-from sql_audit.upkeep import prune
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
 from tests.kit.outbox import StreamSource, StreamWriter, enqueue
@@ -129,7 +129,7 @@ def test_the_database_refuses_to_change_the_past(
     writer.source.redis.delete(writer.keys("outbox"))
     writer.begin(writer.epoch + 10, "created")
     auditlog.drain(mirror)
-    prune.record_proofs(database, verify(database))
+    record.record_proofs(database, verify(database))
     with database.writing() as connection:
         assert connection is not None
         finished: dict[str, Any] = {column.name: None for column in mirror_prune.columns}

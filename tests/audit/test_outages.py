@@ -27,7 +27,8 @@ from rq_core.protocol import claims
 from sql_audit.mirror import service
 from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror, Outcome
-from sql_audit.proof.verify import Verdict, verify
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
 from sql_audit.store.database import IDLE_TIMEOUT_MS, STALLED_MS, Database
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog, stopped_mirror

@@ -14,10 +14,13 @@ from sqlalchemy.exc import DBAPIError
 from sql_audit.errors import NotProven
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.verify import Verdict, verify
+from sql_audit.proof.record import record_proofs
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
 from sql_audit.store.database import Database
 from sql_audit.store.partitions import Month, create_ahead, month_of, partitions
-from sql_audit.upkeep.prune import Pruned, Rules, plan, prune, record_proofs
+from sql_audit.upkeep.plan import Rules, plan
+from sql_audit.upkeep.prune import Pruned, prune
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
 from tests.kit.command import audit
@@ -52,7 +55,7 @@ def two_seasons(writer: StreamWriter, mirror: Mirror) -> Story:
 
 def prove(database: Database) -> None:
     result = verify(database)
-    assert result.verdict is Verdict.HOLDS, result.document()
+    assert result.verdict is Verdict.HOLDS, result.queues
     record_proofs(database, result)
 
 
@@ -93,7 +96,7 @@ def test_old_jobs_leave_and_the_rest_is_proven(
     attempts = auditlog.rows(database, "SELECT DISTINCT job_id FROM job_attempt")
     assert {row["job_id"] for row in attempts}.isdisjoint(old)
     result = verify(database)
-    assert result.verdict is Verdict.HOLDS, result.document()
+    assert result.verdict is Verdict.HOLDS, result.queues
     says = result.queues[QUEUE].says
     assert f"complete through epoch {writer.epoch}, number {writer.seq}" in says
     assert f"from after {done.cut}" in says

@@ -10,14 +10,18 @@ import redis
 
 from rq_core.connections.client import Client
 from rq_core.protocol import claims
+from sql_audit import times
 from sql_audit.errors import HistoryUnknown
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.verify import Verdict, verify
+from sql_audit.proof.record import record_proofs
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
 from sql_audit.queries import history, timeline
 from sql_audit.store.database import Database
-from sql_audit.upkeep.prune import Pruned, Rules, plan, prune, record_proofs
+from sql_audit.upkeep.plan import Rules, plan
+from sql_audit.upkeep.prune import Pruned, prune
 from tests.audit.test_epochs import START_MS, enqueue, orphaned, timed_client
 from tests.kit import auditlog
 from tests.kit.agreement import assert_agree, states
@@ -68,7 +72,7 @@ class Seasons:
     def prune(self) -> Pruned:
         """Prune all that is finished and proven."""
         result = verify(self.database)
-        assert result.verdict is Verdict.HOLDS, result.document()
+        assert result.verdict is Verdict.HOLDS, result.queues
         record_proofs(self.database, result)
         cuts = plan(self.database, Rules(0), now_ms=self.clock.now_ms)
         (done,) = prune(self.database, cuts, by="ada", now_ms=self.clock.now_ms)
@@ -174,7 +178,9 @@ def test_what_was_pruned_is_not_denied(seasons: Seasons, database: Database) -> 
 
     seasons.prune()
 
-    told = f"jobs of queue {QUEUE} that had ended by {history.readable(then + 100)} may have been pruned"
+    told = (
+        f"jobs of queue {QUEUE} that had ended by {times.readable(then + 100)} may have been pruned"
+    )
     with pytest.raises(HistoryUnknown, match="may have been pruned"):
         history.history(database.readers, "done")
     with pytest.raises(HistoryUnknown, match="may have been pruned"):

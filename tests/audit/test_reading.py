@@ -8,7 +8,8 @@ import pytest
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.source import RawFields
 from sql_audit.mirror.turn import Mirror, Outcome
-from sql_audit.proof.verify import Verdict, verify
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
 from sql_audit.store.background import BackgroundCall
 from sql_audit.store.database import Database
 from tests.audit.conftest import QUEUE

@@ -28,7 +28,7 @@ from rq_core.protocol.admin import IDS_CHUNK
 from sql_audit.errors import MirrorBehind
 from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.verify import Verdict
+from sql_audit.proof.result import Verdict
 from sql_audit.store.database import Database
 from sql_audit.upkeep import restore
 from sql_audit.upkeep.restore import apply, survey

@@ -12,7 +12,8 @@ import pytest
 
 from rq_core.connections.client import Client
 from sql_audit.proof.drift import compare
-from sql_audit.proof.verify import Verdict, verify
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
 from sql_audit.store.database import Database
 from tests.kit import auditlog
 from tests.kit.fleet import QUEUE, Fleet

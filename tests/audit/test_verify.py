@@ -14,7 +14,8 @@ from sqlalchemy import text
 from rq_core.model.events import OutboxId
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.verify import Verdict, heads, verify
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import heads, verify
 from sql_audit.queries.history import audit_id
 from sql_audit.store.chain import chain, genesis, rows_digest
 from sql_audit.store.copy import copy_text

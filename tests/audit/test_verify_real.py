@@ -17,7 +17,8 @@ from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.drift import compare
-from sql_audit.proof.verify import Verdict, verify
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
 from sql_audit.store.database import Database
 from tests.kit import auditlog
 from tests.kit.command import audit

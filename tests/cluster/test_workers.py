@@ -18,7 +18,8 @@ from rq_core.model.keys import queue_keys
 from rq_core.worker import Worker, WorkerOptions
 from sql_audit.mirror import service
 from sql_audit.mirror.source import open_source
-from sql_audit.proof.verify import QueueResult, verify
+from sql_audit.proof.result import QueueResult
+from sql_audit.proof.verify import verify
 from sql_audit.store.database import Database
 from tests.kit.clusters import FAILOVER_S, RedisCluster
 from tests.kit.wait import wait_until_async

@@ -54,8 +54,23 @@ def test_the_tree_as_it_is_keeps_its_contracts(tree: Path) -> None:
         ("rq_core/app/retry.py", "from rq_core.app import app", "No circles"),
         ("rq_core/cli/root.py", "import sql_audit.errors", "never imports sql_audit"),
         ("rq_core/protocol/reads.py", "import socket", "do no I/O"),
+        ("sql_audit/store/rows.py", "import sql_audit.mirror.turn", "sql_audit import downwards"),
+        (
+            "sql_audit/queries/history.py",
+            "import sql_audit.proof.replay",
+            "sql_audit import downwards",
+        ),
     ],
-    ids=["upwards", "for types only", "inside a function", "circle", "sql_audit", "socket"],
+    ids=[
+        "upwards",
+        "for types only",
+        "inside a function",
+        "circle",
+        "sql_audit",
+        "socket",
+        "in sql_audit",
+        "sideways",
+    ],
 )
 def test_a_forbidden_import_fails_the_contract(
     tree: Path, module: str, added: str, broken: str
