@@ -115,10 +115,10 @@ async def test_scripts_forgotten_within_a_pipeline_cost_nothing(
 ) -> None:
     """What went before in the same pipeline was carried out, and must not be taken for lost or done again."""
     crew.app.connect_to(valkey_url)
-    worker = Worker(crew.app, WorkerOptions(queues=("crew", "other"), concurrency=4, grace=1.0))
     wire = LossyAsyncWire(valkey_url)
     wire.flush = True
-    worker._client._wire = wire
+    options = WorkerOptions(queues=("crew", "other"), concurrency=4, grace=1.0)
+    worker = Worker(crew.app, options, wire=wire)
     running = asyncio.create_task(worker.run())
     jobs = [crew.coroutine.job(n=n) for n in range(20)]
     jobs += [crew.coroutine.with_options(queue="other").job(n=n) for n in range(20)]
@@ -168,7 +168,6 @@ async def test_an_error_that_nobody_foresaw_does_not_end_the_worker(
 ) -> None:
     """uvloop raises RuntimeError to whoever writes to a connection that was just reset: the worker was gone."""
     crew.app.connect_to(valkey_url)
-    worker = Worker(crew.app, WorkerOptions(queues=("crew",), concurrency=1, grace=1.0))
     broken: list[str] = []
 
     class Wire(AsyncPoolWire):
@@ -180,7 +179,8 @@ async def test_an_error_that_nobody_foresaw_does_not_end_the_worker(
                 raise KeyError("nobody foresaw this")
             return await super().exchange(commands, meanwhile)
 
-    worker._client._wire = Wire(valkey_url)
+    options = WorkerOptions(queues=("crew",), concurrency=1, grace=1.0)
+    worker = Worker(crew.app, options, wire=Wire(valkey_url))
     running = asyncio.create_task(worker.run())
     client = crew.app.client
     try:
