@@ -1,4 +1,4 @@
-"""The supervisor's thread that extends the leases of workers whose heartbeat is overdue, and kills one that is stuck."""
+"""The supervisor's thread that extends leases of workers whose heartbeat is overdue, and kills one that is stuck."""
 
 from __future__ import annotations
 
