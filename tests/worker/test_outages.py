@@ -300,7 +300,7 @@ async def test_a_worker_that_stops_in_an_outage_claims_nothing_after_it(
         waiting = await crew.coroutine.with_options(delay=1.0).enqueue_async()
         due = client.run(client.calls.delivery.handshake("crew")).now_ms + 1_000
         server.kill()
-        queue = worker._lines.queues["crew"]
+        queue = worker._groups.queues["crew"]
         await wait_until_async(lambda: queue.asked, "a claim waits for the server")
         worker.stop()
         await wait_until_async(lambda: time.time() * 1000 > due, "it is due")
@@ -328,7 +328,7 @@ async def test_the_grace_is_not_given_twice_where_the_server_is_away(
     await wait_until_async(lambda: witness.lines("begin"), "the job runs")
     server.kill()
     await wait_until_async(
-        lambda: worker._lines.queues["crew"].asked, "a claim waits for the server"
+        lambda: worker._groups.queues["crew"].asked, "a claim waits for the server"
     )
 
     began = time.monotonic()
