@@ -2,7 +2,8 @@
 
 A handler that holds the GIL stops every thread of its process, the heartbeat too. So each worker notes its claims and
 its heartbeats in a table that it shares with its supervisor, whose guard (:mod:`rq_core.process.lease_guard`) extends
-the leases of a worker that is overdue. A reader may meet a row that is just being written: extending a claim that nobody has does nothing.
+the leases of a worker that is overdue. A reader may meet a row that is just being written: extending a claim that
+no worker holds does nothing.
 """
 
 from __future__ import annotations

@@ -375,7 +375,7 @@ async def test_what_is_too_little_for_a_turn_of_its_own_waits_for_the_one_under_
     app: App, valkey_url: str
 ) -> None:
     """Each turn costs Redis as much as tens of jobs in a larger one."""
-    async with full_worker(app, valkey_url) as (worker, gate, ender):
+    async with full_worker(app, valkey_url) as (_, gate, ender):
         ender.release()
         await wait_until_async(lambda: gate.held == 1, "a turn is under way")
         for _ in range(7):
@@ -398,7 +398,7 @@ async def test_what_is_too_little_for_a_turn_of_its_own_waits_for_the_one_under_
 
 async def test_a_second_turn_asks_for_no_more_than_it_reports(app: App, valkey_url: str) -> None:
     """Redis may take it first; four places are free only when it has taken the other one."""
-    async with full_worker(app, valkey_url) as (worker, gate, ender):
+    async with full_worker(app, valkey_url) as (_, gate, ender):
         await take_turns(ender, lambda: gate.held, 20, 8)
 
         assert gate.limits == [16, 8]
@@ -408,7 +408,7 @@ async def test_where_handlers_block_the_loop_there_is_one_turn_at_a_time(
     app: App, valkey_url: str
 ) -> None:
     """What the other one brought would wait for the handlers that the first one brought."""
-    async with full_worker(app, valkey_url, blocks=0.005) as (worker, gate, ender):
+    async with full_worker(app, valkey_url, blocks=0.005) as (_, gate, ender):
         ender.release()
         await wait_until_async(lambda: gate.held == 1, "a turn is under way")
         for _ in range(20):
