@@ -21,6 +21,7 @@ from rq_core.protocol.plan import Lost
 from rq_core.scripts.script import function
 from rq_core.worker import Worker, WorkerOptions, wakeups
 from tests.kit.wait import wait_until_async
+from tests.kit.wires import Counted
 from tests.kit.working import at_work
 
 
@@ -53,24 +54,6 @@ def limit_of(claim: Sequence[Any]) -> int:
     """For how many jobs a claim asks."""
     script = function("claim")
     return int(claim[3 + len(script.keys) + script.args.index("limit")])
-
-
-class Counted(AsyncPoolWire):
-    """Counts the claims that are under way together."""
-
-    under_way = most = 0
-
-    async def exchange(
-        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
-    ) -> list[Any]:
-        if not any("claim" in str(command[1:2]) for command in commands):
-            return await super().exchange(commands, meanwhile)
-        self.under_way += 1
-        self.most = max(self.most, self.under_way)
-        try:
-            return await super().exchange(commands, meanwhile)
-        finally:
-            self.under_way -= 1
 
 
 class Gate(AsyncPoolWire):
