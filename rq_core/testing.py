@@ -41,7 +41,7 @@ from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Patience, pairs_of
 from rq_core.scripts.header import Variant
-from rq_core.scripts.script import Script, build_script, directory
+from rq_core.scripts.script import Script, build_script
 from rq_core.worker.executor import LANE_CHANGED, Executor
 from rq_core.worker.running import Running
 from rq_core.worker.settlement import Settlement, calls_of
@@ -49,9 +49,11 @@ from rq_core.worker.settlement import Settlement, calls_of
 DRAIN_MAX: Final = 10_000
 """Most runs in one drain: a task that always enqueues another would never end."""
 
-_REPLID: Final = """  local info = redis.call('INFO', 'replication')
-  local _, at = info:find('master_replid:', 1, true)
-  return info:sub(at + 1, at + 40)
+_REPLID: Final = """--[[ replid: the one history of a fake server, which has no INFO in scripts. ]]
+
+local function server_replid()
+  return string.rep('0', 40)
+end
 """
 
 _CLOCK: Final = """--[[ clock: the server's time, and what the test has added to it.
@@ -69,12 +71,7 @@ end
 @functools.cache
 def fake_variant() -> Variant:
     """Return how the scripts must be changed for fakeredis."""
-    epoch = (directory() / "include" / "epoch.lua").read_text(encoding="utf-8")
-    if _REPLID not in epoch:
-        raise AssertionError("include/epoch.lua asks for the server's history in another way now")
-    # It has no INFO in scripts, and only one history.
-    includes = {"epoch": epoch.replace(_REPLID, "return string.rep('0', 40)\n"), "clock": _CLOCK}
-    return Variant(includes=includes, shebang=False)
+    return Variant(includes={"replid": _REPLID, "clock": _CLOCK}, shebang=False)
 
 
 @functools.cache
