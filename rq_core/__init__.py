@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from rq_core.app.caps import Cap, Rate
     from rq_core.app.context import JobContext, current_job
     from rq_core.app.dead_hooks import DeadJob
+    from rq_core.app.depends import Depends, injected
     from rq_core.app.handle import JobHandle
     from rq_core.app.retry import RetryPolicy
     from rq_core.app.task import AsyncTask, PreparedTask, Task
@@ -84,6 +85,7 @@ __all__ = [
     "Cap",
     "CapConflict",
     "DeadJob",
+    "Depends",
     "GiveUp",
     "HandlerDied",
     "HandlerSignal",
@@ -129,6 +131,7 @@ __all__ = [
     "UsageError",
     "WorkerStopping",
     "current_job",
+    "injected",
 ]
 
 _MODULES = {
@@ -136,6 +139,7 @@ _MODULES = {
     "AsyncTask": "app.task",
     "Cap": "app.caps",
     "DeadJob": "app.dead_hooks",
+    "Depends": "app.depends",
     "JobContext": "app.context",
     "JobHandle": "app.handle",
     "Limit": "model.limits",
@@ -148,6 +152,7 @@ _MODULES = {
     "State": "model.machine",
     "Task": "app.task",
     "current_job": "app.context",
+    "injected": "app.depends",
 }
 """Where the public names are that are no errors. The command line lives in this package, too, and most
 of its commands need none of them."""

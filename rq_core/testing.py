@@ -227,7 +227,7 @@ class Fake:
                 if not claims:
                     self._put_forward(min(due.values()))
         finally:
-            inline.close()
+            await inline.close()
 
     def enqueued(self, *queues: str) -> list[Enqueued]:
         """The jobs that wait, in these queues or all: queue by queue, as they were enqueued. Nothing is run."""
@@ -300,6 +300,7 @@ class _Inline:
             timeout=None,
             on_settlement=self._settlements.put_nowait,
             on_free=self._freed,
+            surroundings=app.surroundings,
             redact=app.redactor,
             isolate=False,
         )
@@ -329,7 +330,8 @@ class _Inline:
             error=_words(settlement.error),
         )
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        await self._executor.leave()
         self._executor.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from typing import Final
 
 from rq_core.errors import HandlerSignal, NoCurrentJob
@@ -112,6 +112,11 @@ def current_job() -> JobContext:
     if context is None:
         raise NoCurrentJob
     return context
+
+
+def has_job(variables: Context | None = None) -> bool:
+    """Whether a job is running in these context variables, or in the present ones."""
+    return (_current.get() if variables is None else variables.get(_current)) is not None
 
 
 def enter(context: JobContext | None) -> None:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterable, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self
 
+from rq_core.app.around import Surroundings
 from rq_core.app.clients import Connections
 from rq_core.app.declared import Declared
 from rq_core.app.options import JobOptions
@@ -77,6 +78,8 @@ class Producer:
         """Of queues that say otherwise."""
         self.declared = Declared()
         """What the code says of caps, rates and fairness."""
+        self.surroundings = Surroundings()
+        """What workers put around its handlers."""
 
     def new_job(
         self, profile: Profile, options: JobOptions, args_json: str, lane: str = "", full: str = ""

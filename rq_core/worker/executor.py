@@ -15,8 +15,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from rq_core.app import context as job_context
+from rq_core.app.around import Surroundings
 from rq_core.app.context import JobContext
 from rq_core.app.redaction import Redact, describe, describe_words, message_of, redacted
+from rq_core.app.resources import Resources
 from rq_core.app.retry import Verdict
 from rq_core.app.task import Task
 from rq_core.errors import (
@@ -61,6 +63,7 @@ class Executor:
         timeout: float | None,
         on_settlement: Callable[[Settlement], None],
         on_free: Callable[[Running], None],
+        surroundings: Surroundings,
         redact: Redact | None = None,
         rng: random.Random | None = None,
         isolate: bool = True,
@@ -71,6 +74,8 @@ class Executor:
         self._timeout = timeout
         self._on_settlement = on_settlement
         self._on_free = on_free
+        self._surroundings = surroundings
+        self._resources = Resources()
         self._redact = redact
         self._pool = IsolationPool() if isolate else None
         self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
@@ -134,7 +139,10 @@ class Executor:
             self._limit_time(running, limit + START_GRACE if isolated else limit)
         if self._pool is not None and isolated:
             running.handler = start_task(self._run_isolated(self._pool, running))
-        elif task.is_async:
+            return
+        if task.steps or self._surroundings.arounds:
+            running.function = self._surroundings.wrap(task, running.context, self._resources)
+        if task.is_async:
             running.handler = start_task(self._run_async(running))
         else:
             self._launch_thread(running)
@@ -175,6 +183,16 @@ class Executor:
             self._ended(running, why)
             self._free(running)
 
+    async def leave(self) -> None:
+        """Leave what dependencies made for as long as this process lives, and let idle children do so.
+
+        Not if a handler still runs: it may use that.
+        """
+        leaving = [] if self.running else [self._resources.close()]
+        if self._pool is not None:
+            leaving.append(self._pool.end_idle())
+        await asyncio.gather(*leaving)
+
     def close(self) -> bool:
         """Start no more. Returns False if threads are still busy with handlers that do not stop."""
         self._threads.close()
@@ -197,7 +215,7 @@ class Executor:
         job_context.enter(running.context)
         failure: BaseException | None = None
         try:
-            await running.task.function(**running.arguments)
+            await running.function(**running.arguments)
         except BaseException as error:  # noqa: BLE001 - also SystemExit: only this job has failed
             job_context.enter(None)
             failure = error
@@ -317,7 +335,7 @@ def _has_begun(handler: asyncio.Task[None]) -> bool:
 def _call(running: Running) -> None:
     """Run a sync handler, in its thread."""
     job_context.enter(running.context)
-    running.task.function(**running.arguments)
+    running.function(**running.arguments)
 
 
 def _facts(running: Running) -> dict[str, Any]:

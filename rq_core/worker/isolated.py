@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import queue
 import random
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
@@ -19,10 +19,10 @@ from rq_core.app import context as job_context
 from rq_core.app.context import JobContext
 from rq_core.app.locate import find
 from rq_core.app.redaction import message_of, traceback_of
+from rq_core.app.resources import Resources
 from rq_core.app.task import Task
 from rq_core.model import logs
-
-log = logging.getLogger(__name__)
+from rq_core.worker.child_loop import ChildLoop
 
 FACTS: Final = ("id", "queue", "task", "claim", "failures", "losses", "fence", "worker")
 """Of a JobContext, as they travel."""
@@ -31,6 +31,8 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 them blocked, since its job would fail by one that comes before it ignores them."""
 BEGUN: Final = "begun"
 """The message that a handler begins."""
+END: Final[dict[str, Any]] = {"end": True}
+"""The message that there are no more jobs: leave what lives as long as the process, and end."""
 WORDS_MAX: Final = 1_000_000
 """Characters of a message or a traceback that travel; the worker redacts and shortens them."""
 
@@ -43,10 +45,12 @@ def _task_at(module: str, name: str) -> Task[Any, Any]:
 
 
 class _Running:
-    """The handler that runs now, and how it is told to stop."""
+    """The handler that runs now, what it runs in, and how it is told to stop."""
 
-    def __init__(self, context: JobContext) -> None:
+    def __init__(self, context: JobContext, own_loop: ChildLoop, resources: Resources) -> None:
         self.context = context
+        self.own_loop = own_loop
+        self.resources = resources
         self.loop: asyncio.AbstractEventLoop | None = None
         self.handler: asyncio.Task[Any] | None = None
 
@@ -81,13 +85,14 @@ def main(pipe: Connection, log_options: tuple[str, str] | None) -> None:
 
     threading.Thread(target=listen, name="rq-core-worker", daemon=True).start()
     rng = random.Random()  # noqa: S311 - jitter, no secret
-    while True:
-        request = requests.get()
-        running = _Running(JobContext(**request["job"]))
+    own_loop, resources = ChildLoop(), Resources()
+    while (request := requests.get()) != END:
+        running = _Running(JobContext(**request["job"]), own_loop, resources)
         current.append(running)
         reply = _carry_out(running, request, rng, pipe)
         current.clear()
         pipe.send_bytes(json.dumps(reply).encode())
+    own_loop.close(resources.close())
 
 
 def _carry_out(
@@ -100,11 +105,14 @@ def _carry_out(
         task = _task_at(*request["place"])
         arguments = task.arguments.load(request["args"])
         pipe.send_bytes(json.dumps(BEGUN).encode())
+        function, around = task.function, task.app.surroundings
+        if task.steps or around.arounds:
+            function = around.wrap(task, running.context, running.resources)
         with job_context.running(running.context):
             if task.is_async:
-                asyncio.run(_awaited(running, task, arguments))
+                running.own_loop.run(_awaited(running, function, arguments))
             else:
-                task.function(**arguments)
+                function(**arguments)
     except BaseException as error:  # noqa: BLE001 - also SystemExit: the worker must hear of it
         failure = error
     _limit_memory(None)
@@ -132,13 +140,15 @@ def _told(
     }
 
 
-async def _awaited(running: _Running, task: Task[Any, Any], arguments: dict[str, Any]) -> None:
+async def _awaited(
+    running: _Running, function: Callable[..., Any], arguments: dict[str, Any]
+) -> None:
     running.handler = asyncio.current_task()
     running.loop = asyncio.get_running_loop()
     if running.context.cancelled:
         running.context.raise_if_cancelled()
     try:
-        await task.function(**arguments)
+        await function(**arguments)
     finally:
         running.loop = None
 

@@ -16,8 +16,8 @@ class Running:
     """A claim whose handler is about to be started, or was."""
 
     __slots__ = (
-        "args_json", "arguments", "claim", "context", "ending", "handler", "limit", "settled", "started", "task",
-        "timeout",
+        "args_json", "arguments", "claim", "context", "ending", "function", "handler", "limit", "settled", "started",
+        "task", "timeout",
     )  # fmt: skip
 
     def __init__(
@@ -32,6 +32,8 @@ class Running:
         self.claim = claim
         self.context = context
         self.task = task
+        self.function = task.function
+        """What is called with the arguments: the task's function, or what runs it inside what goes around it."""
         self.arguments = arguments
         self.args_json = args_json
         self.timeout = timeout
