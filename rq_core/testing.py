@@ -30,7 +30,7 @@ from rq_core.app.context import JobContext, running
 from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
 from rq_core.connections.pool import AsyncPool, Pool
-from rq_core.connections.wire import SOCKET_TIMEOUT, AsyncPoolWire, Meanwhile, PoolWire
+from rq_core.connections.wire import SOCKET_TIMEOUT_S, AsyncPoolWire, Meanwhile, PoolWire
 from rq_core.errors import RqCoreError
 from rq_core.model.job import Claim, Spec, read_spec
 from rq_core.model.keys import queue_keys
@@ -40,7 +40,8 @@ from rq_core.protocol import claims
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Patience, pairs_of
-from rq_core.scripts.assemble import Script, Variant, build, directory
+from rq_core.scripts.header import Variant
+from rq_core.scripts.script import Script, build_script, directory
 from rq_core.worker.executor import LANE_CHANGED, Executor
 from rq_core.worker.running import Running
 from rq_core.worker.settlement import Settlement, calls_of
@@ -79,7 +80,7 @@ def fake_variant() -> Variant:
 @functools.cache
 def fake_script(name: str) -> Script:
     """Return the script as fakeredis can run it."""
-    return build(name, fake_variant())
+    return build_script(name, fake_variant())
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ class FakeWire(PoolWire):
         import fakeredis
 
         fake = fakeredis.FakeRedis(server=server, decode_responses=True, protocol=2)
-        self._pool = Pool(fake.connection_pool, wait=SOCKET_TIMEOUT)
+        self._pool = Pool(fake.connection_pool, wait=SOCKET_TIMEOUT_S)
 
     def exchange(self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None) -> list[Any]:
         """See Wire.exchange."""
@@ -167,8 +168,8 @@ class FakeAsyncWire(AsyncPoolWire):
         import fakeredis
 
         fake = fakeredis.FakeAsyncRedis(server=server, decode_responses=True, protocol=2)
-        self._pool = AsyncPool(fake.connection_pool, wait=SOCKET_TIMEOUT)
-        self._answer_within = SOCKET_TIMEOUT
+        self._pool = AsyncPool(fake.connection_pool, wait=SOCKET_TIMEOUT_S)
+        self._answer_within = SOCKET_TIMEOUT_S
 
     async def exchange(
         self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None

@@ -31,7 +31,7 @@ from rq_core.app.caps import Cap, Rate
 from rq_core.app.clients import Connections
 from rq_core.app.handle import JobHandle, handle_of
 from rq_core.app.options import (
-    TIMEOUT_MIN,
+    TIMEOUT_S_MIN,
     EnqueueOptions,
     JobOptions,
     PriorityName,
@@ -182,7 +182,7 @@ class App(Producer):
             max_attempts=policy.max_attempts,
             max_losses=max_losses,
         )
-        seconds = None if timeout is None else seconds_of("timeout", timeout, minimum=TIMEOUT_MIN)
+        seconds = None if timeout is None else seconds_of("timeout", timeout, minimum=TIMEOUT_S_MIN)
         check_isolation(isolation, max_memory)
 
         def decorate(function: Callable[..., Any], /) -> Task[..., Any]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from rq_core.errors import AuditNotConfigured, ScopeFull
+from rq_core.model import plugins
 from rq_core.model.machine import Event
 
 if TYPE_CHECKING:
@@ -18,9 +18,6 @@ R_co = TypeVar("R_co", covariant=True)
 
 GONE: Final = "gone"
 """The state of a job that neither Redis nor, if there is one, the audit database can tell of."""
-
-READERS: Final = "rq_core.history"
-"""Entry points by which another package (sql_audit) reads history for rq_core, which imports none."""
 
 _ENDS: Final = frozenset({Event.SUCCEEDED, Event.CANCELLED, Event.PRUNED, Event.REMOVED})
 """Events after which a job is no longer in Redis. As states, SQL's, they are called the same."""
@@ -103,7 +100,7 @@ class JobHandle(Generic[R_co]):
         """
         if self._producer.audit_url is None:
             raise AuditNotConfigured
-        return _history_reader()(self._producer.audit_url, self.id, self.queue)
+        return plugins.history_reader()(self._producer.audit_url, self.id, self.queue)
 
     async def history_async(self) -> list[Any]:
         """See history. The database is read in a thread."""
@@ -131,18 +128,6 @@ def handle_of(producer: Producer, job: NewJob, accepted: Accepted | None) -> Job
         task=job.profile.task,
         duplicate=bool(accepted.duplicates),
         discarded=bool(accepted.discarded),
-    )
-
-
-def _history_reader() -> Callable[[str, str, str], list[Any]]:
-    # Imported only here: it is slow, and few programs read history.
-    from importlib.metadata import entry_points
-
-    for entry in entry_points(group=READERS):
-        reader: Callable[[str, str, str], list[Any]] = entry.load()
-        return reader
-    raise AuditNotConfigured(
-        f"no installed package reads history (entry point {READERS}): reinstall rq-core"
     )
 
 

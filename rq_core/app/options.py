@@ -22,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 PriorityName = Literal["critical", "high", "normal", "low"]
 
-TIMEOUT_MIN: float = 0.001
+TIMEOUT_S_MIN: float = 0.001
 """Seconds."""
 
 
@@ -97,7 +97,7 @@ class JobOptions:
         if "delay" in given:
             given["delay_ms"] = ms_of("delay", given.pop("delay"))
         if "timeout" in given:
-            given["timeout_ms"] = ms_of("timeout", given.pop("timeout"), minimum=TIMEOUT_MIN)
+            given["timeout_ms"] = ms_of("timeout", given.pop("timeout"), minimum=TIMEOUT_S_MIN)
         return replace(self, **given)
 
     def profile(self, task: str) -> Profile:

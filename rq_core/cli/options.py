@@ -86,12 +86,14 @@ def showing_causes(*, verbose: bool) -> Iterator[None]:
         raise
 
 
+by_option = click.option(
+    "--by", metavar="NAME", help="Who, for the log; by default, your user name."
+)
+
+
 def audited_options(function: F) -> F:
     """Add ``--by`` and ``--reason``, which the change's event carries."""
-    for option in (
-        click.option("--reason", default="", help="Why, for the log."),
-        click.option("--by", metavar="NAME", help="Who, for the log; by default, your user name."),
-    ):
+    for option in (click.option("--reason", default="", help="Why, for the log."), by_option):
         function = option(function)
     return function
 

@@ -24,7 +24,7 @@ from rq_core.protocol.plan import Call, Patience, Plan, Send
 
 T = TypeVar("T")
 
-POLL_EVERY: Final = 0.1
+POLL_EVERY_S: Final = 0.1
 """Seconds between two looks at streams for which no server can wait at once."""
 
 
@@ -120,4 +120,4 @@ class Client:
             left = deadline - time.monotonic()
             if news or left <= 0:
                 return news
-            self._sleep(min(POLL_EVERY, left))
+            self._sleep(min(POLL_EVERY_S, left))

@@ -25,7 +25,7 @@ Command = Sequence[Any]
 SLOTS: Final = 16_384
 REDIRECTS_MAX: Final = 5
 """Nodes that a command is sent on to in one exchange."""
-REFRESH_EVERY: Final = 0.1
+REFRESH_EVERY_S: Final = 0.1
 """Seconds between two looks at the map while it does not come right."""
 ASKED_MAX: Final = 3
 """Nodes that are asked for the map in one exchange: one that is silent costs a timeout."""
@@ -259,7 +259,7 @@ class Routing:
     def _refresh(self) -> Steps[Exception | None]:
         """Ask for the map if it is stale. Returns why there is none."""
         now = self._clock()
-        if not self._stale or (self._primaries and now - self._looked < REFRESH_EVERY):
+        if not self._stale or (self._primaries and now - self._looked < REFRESH_EVERY_S):
             return None
         # Others go on with the map as it is meanwhile.
         self._looked = now

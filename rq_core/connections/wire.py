@@ -31,12 +31,12 @@ from rq_core.connections.redis_errors import (
 from rq_core.connections.source import source_of
 from rq_core.protocol.plan import Lost, ReplyError, Unsent
 
-SOCKET_TIMEOUT: Final = 10.0
+SOCKET_TIMEOUT_S: Final = 10.0
 """Seconds without a reply after which a connection is given up."""
-WORKER_SOCKET_TIMEOUT: Final = 4.0
+WORKER_SOCKET_TIMEOUT_S: Final = 4.0
 """The same for workers: one that waits on a connection which an outage has silently ended waits so long after Redis is
 back, and is to claim again within ten seconds. What it sends again is carried out once."""
-BLOCK_MARGIN: Final = 2.0
+BLOCK_MARGIN_S: Final = 2.0
 """Seconds that the answer to a blocking command may come late."""
 
 
@@ -90,7 +90,7 @@ class PoolWire:
 
     one_slot = False
 
-    def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT) -> None:
+    def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT_S) -> None:
         retry = Retry(NoBackoff(), 0)
         self._pool = Pool(
             source_of(redis.ConnectionPool, url, retry, answer_within), wait=answer_within
@@ -136,7 +136,7 @@ class PoolWire:
             raise Unsent(words_of(error)) from error
         try:
             connection.send_command(*command)
-            return connection.read_response(timeout=seconds + BLOCK_MARGIN)
+            return connection.read_response(timeout=seconds + BLOCK_MARGIN_S)
         except redis.ResponseError as error:
             reply = ReplyError(words_of(error))
             if is_demoted([reply]):
@@ -169,7 +169,7 @@ class AsyncPoolWire:
 
     one_slot = False
 
-    def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT) -> None:
+    def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT_S) -> None:
         retry = AsyncRetry(NoBackoff(), 0)
         self._pool = AsyncPool(
             source_of(redis.asyncio.ConnectionPool, url, retry, answer_within), wait=answer_within
@@ -221,7 +221,7 @@ class AsyncPoolWire:
         except (*BROKEN_ASYNC, redis.RedisError) as error:
             raise Unsent(words_of(error)) from error
         try:
-            async with asyncio.timeout(seconds + BLOCK_MARGIN):
+            async with asyncio.timeout(seconds + BLOCK_MARGIN_S):
                 await _send_now(connection, _packed([command]))
                 # redis-py answers None at the end of a timeout that it is given, as if that were the reply, and leaves
                 # the connection with a reply to come: so it is given none.

@@ -18,7 +18,7 @@ PASSES: Final = 3
 LAST: Final = ("blocked", "lane")
 """Kinds of records that come after all others: a lane's place is found from the jobs that wait in it."""
 LOOKS: Final = 3
-LOOK_PAUSE: Final = 0.1
+LOOK_PAUSE_S: Final = 0.1
 """Seconds between two looks at what may be true for a moment only."""
 
 
@@ -44,7 +44,7 @@ def diagnose(
     for _ in range(LOOKS - 1):
         if {f.kind for f in found} != {Kind.NO_WAKE}:
             break
-        sleep(LOOK_PAUSE)
+        sleep(LOOK_PAUSE_S)
         found = examine(client.run(client.calls.reads.snapshot(queue)))
     return found
 

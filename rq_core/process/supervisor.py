@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rq_core.connections.client import Client
 from rq_core.connections.open import open_wire
-from rq_core.connections.wire import WORKER_SOCKET_TIMEOUT
+from rq_core.connections.wire import WORKER_SOCKET_TIMEOUT_S
 from rq_core.errors import InvalidOption, RqCoreError
 from rq_core.model import logs
 from rq_core.process.health import Pulse, parse_address, probing
@@ -39,10 +39,10 @@ log = logging.getLogger(__name__)
 
 RETIRED: Final = 75
 """Exit status of a worker that has done its share (EX_TEMPFAIL): another takes its place at once."""
-RESTART_PAUSE_MAX: Final = 30.0
-HEALTHY_LIFE: Final = 60.0
+RESTART_PAUSE_S_MAX: Final = 30.0
+HEALTHY_LIFE_S: Final = 60.0
 """Seconds after which a worker's death is no longer counted with the ones before."""
-END_WAIT: Final = 15.0
+END_WAIT_S: Final = 15.0
 """Seconds beyond the grace for a worker to give back the rest, report, and end; then it is killed. One whose handler
 holds the GIL, or the event loop, hears no signal."""
 HURRY: Final = signal.SIGUSR1
@@ -207,7 +207,7 @@ class Supervisor:
                 app.redis_url,
                 prefix=app.prefix,
                 patience=Patience(unsent=1.0, unknown=1.0),
-                wire=open_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT),
+                wire=open_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT_S),
             ),
             options.worker.queues,
             self._lease_tables,
@@ -269,7 +269,7 @@ class Supervisor:
         self._stops += 1
         if self._stops <= 2:
             grace = self._options.worker.grace if self._stops == 1 else 0.0
-            self._killing_at = time.monotonic() + grace + END_WAIT
+            self._killing_at = time.monotonic() + grace + END_WAIT_S
         for child in self._children.values():
             if child.is_alive() and child.pid is not None:
                 os.kill(child.pid, signal.SIGTERM if self._stops == 1 else HURRY)
@@ -337,9 +337,9 @@ class Supervisor:
     def _bury(self, place: int, exitcode: int) -> None:
         """A worker died: its jobs run again when their leases expire; another takes its place."""
         lived = time.monotonic() - self._born[place]
-        before = 0 if lived > HEALTHY_LIFE else self._failures.get(place, 0)
+        before = 0 if lived > HEALTHY_LIFE_S else self._failures.get(place, 0)
         failures = self._failures[place] = before + 1
-        pause = min(0.5 * 2 ** (failures - 1), RESTART_PAUSE_MAX)
+        pause = min(0.5 * 2 ** (failures - 1), RESTART_PAUSE_S_MAX)
         what = f"signal {-exitcode}" if exitcode < 0 else f"status {exitcode}"
         log.error("worker process %d ended by %s, restarting in %g s", place, what, pause)
         self._due[place] = time.monotonic() + pause

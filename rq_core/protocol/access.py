@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rq_core.errors import InvalidOption
 from rq_core.model.keys import DEFAULT_PREFIX, KEYS, check_name
-from rq_core.scripts import assemble
-from rq_core.scripts.assemble import script
+from rq_core.scripts.script import names, script
 
 if TYPE_CHECKING:
     pass
@@ -64,7 +63,7 @@ ROLES: Final = {
     ),
     "operator": Role(
         "all of `rq-core` but the worker: looks, cancels, requeues, prunes, sets caps, repairs, restores",
-        assemble.names(),
+        names(),
         (
             *_COUNTS, "function|load", "function|list", "function|delete", "config|get", "multi", "exec", "eval",
             "time", "hmget", "hkeys", "hvals", "hscan", "lrange", "lindex", "lpos", "xrange", "xrevrange",
@@ -127,7 +126,7 @@ def beyond(role: str) -> list[str]:
     may = set(commands(role))
     return [
         name
-        for name in assemble.names()
+        for name in names()
         if name not in ROLES[role].scripts
         and set(script(name).keys) <= set(writes)
         and commands_of(name) <= may

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from rq_core import errors
 from rq_core.model.keys import DEFAULT_PREFIX, check_name
-from rq_core.model.url import cluster_url
+from rq_core.model.url import cluster_url, without_passwords
 from rq_core.protocol import denial
 from rq_core.protocol.plan import Lost, Patience, Pause, Plan, Send, Unsent, says_full
-
-_PASSWORD: Final = re.compile(r"(?<=//)([^/@\s:]*:)[^/\s]+(?=@)|([?&]\w*password=)[^&\s]+")
 
 _OUTAGE: Final = (
     "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "MISCONF",
@@ -61,7 +58,7 @@ class Asking:
     ) -> None:
         self.prefix = check_name("prefix", prefix)
         # For messages only, so without its password.
-        self.url = _PASSWORD.sub(r"\1\2***", url)
+        self.url = without_passwords(url)
         self.patience = patience or Patience()
         self.clock = clock
 

@@ -30,8 +30,7 @@ from rq_core.protocol.plan import (
     T,
     says_full,
 )
-from rq_core.scripts import functions
-from rq_core.scripts.assemble import Script
+from rq_core.scripts.script import Script, function
 
 ROUNDS_MAX: Final = 3
 """Times that a call is sent again at once, after a handshake or when its library was loaded; then with pauses."""
@@ -78,7 +77,7 @@ class Delivery:
         name: str | None = None,
         patience: Patience | None = None,
         clock: Callable[[], float] = time.monotonic,
-        scripts: Callable[[str], Script] = functions.function,
+        scripts: Callable[[str], Script] = function,
     ) -> None:
         self.asking = Asking(prefix=prefix, url=url, patience=patience, clock=clock)
         self.ask = self.asking.ask
@@ -168,13 +167,13 @@ class Delivery:
                 if isinstance(reply, Exception):
                     if isinstance(reply, Lost):
                         lost.add(i)
-                    kind = meaning_of(reply, lost=i in lost)
-                    if kind == "fatal":
+                    meaning = meaning_of(reply, lost=i in lost)
+                    if meaning == "fatal":
                         results[i] = yield from self._explain(calls[i], reply)
                         continue
-                    if kind == "forgotten":
+                    if meaning == "forgotten":
                         forgotten.add(calls[i].script)
-                    elif kind == "no functions":
+                    elif meaning == "no functions":
                         refused = True
                     else:
                         trouble = reply

@@ -9,7 +9,7 @@ from typing import Any, Final
 from rq_core.model.keys import queue_keys
 from rq_core.protocol.access import commands_of
 from rq_core.protocol.plan import Plan, Send
-from rq_core.scripts.assemble import script
+from rq_core.scripts.script import script
 
 _KEYLESS: Final = frozenset({"INFO", "TIME"})
 

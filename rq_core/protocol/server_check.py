@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 FORCE_VARIABLE: Final = "RQ_CORE_FORCE"
 """An environment variable: set, and not 0, it turns refusals that one may overrule into warnings. It reaches the
 processes that a worker starts, too."""
-PROMOTION_WAIT: Final = 3.0
+PROMOTION_WAIT_S: Final = 3.0
 """Seconds that a replica gets to become the primary: a failover may be under way."""
 NEEDED: Final = "install Redis 7.0 or newer, or Valkey 7.2 or newer, or use embedded://"
 _HIDDEN: Final = ("NOPERM", "ERR unknown command", "ERR unknown subcommand", "ERR CONFIG")
@@ -105,7 +105,7 @@ def inspect(asking: Asking) -> Plan[Mapping[str, str] | None]:
         refused = [r for r in judge_info(info) if r.refuse and not (forced() and not r.final)]
         if not refused:
             return info
-        patience = min(PROMOTION_WAIT, asking.patience.unsent)
+        patience = min(PROMOTION_WAIT_S, asking.patience.unsent)
         if refused[0].about != "replica" or waited >= patience:
             overrule = (
                 "" if refused[0].final else f" ({FORCE_VARIABLE}=1 or --force overrules this)"

@@ -3,5 +3,5 @@
 It owns reading a script's header, putting its text together, and the two forms in which Redis takes it: a function,
 or a script for servers that load no functions. It does not send anything.
 
-Read ``assemble`` first, then ``functions``.
+Read ``header`` first, then ``assemble``, then ``script``.
 """

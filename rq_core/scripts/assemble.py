@@ -1,40 +1,31 @@
-"""Loads ``lua/``: parses each script's header, resolves its includes, and generates the binding of names to
-positions, so that no index of KEYS or ARGV is written anywhere.
-
-A header is the comment at the top of a file::
-
-    --[[ name: purpose …
-
-    Keys: meta state          names from rq_core.model.keys; `ready` means the four lists
-    Meta: sequence paused     fields of meta that the script reads when it begins
-    Later: tombstones         fields of meta that it may read after that, one by one
-    Args: slot number:int     one ARGV each; `:int` ones are converted
-    Each: id fence            then records of these fields; `each(i)` returns one, `each_count` says how many
-    Uses: call emit           includes, which may have Keys, Meta and Uses of their own
-    …
-    ]]
+"""Puts a script's text together, in the two forms in which Redis takes it: binding of names to positions, constants,
+includes, body. No index of KEYS or ARGV is written anywhere in ``lua/``.
 
 It raises HeaderError when a script uses an include whose keys it does not declare, or a name it does not know.
+
+With EVALSHA a script is a chunk, run from its first line in every call: each definition of a function makes a closure,
+each table of constants a table. As a function, every script is a library of one: its includes are made when it is
+loaded; a call binds its keys and arguments, gives what the includes keep *during* a call its first value, and runs the
+script's own text.
+
+What is written in capitals in an include (`RANK`, `LANE_SHAPES`) is made once. It must not depend on a call: constants,
+and tables that remember what a pure function returned.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache, cached_property, lru_cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from rq_core.model import machine, settings
-from rq_core.model.keys import KEY_TYPES, QueueKeys
+from rq_core.model.keys import KEY_TYPES
+from rq_core.scripts.header import Header, HeaderError, Variant, parse_header, without_header
 
-_HEADER = re.compile(r"\A--\[\[ (?P<name>[a-z_]+): (?P<text>.*?)\]\]\n", re.DOTALL)
-_SECTION = re.compile(
-    r"^(Transitions|Flags|Keys|Meta|Later|Args|Each|Uses|Returns|Invariants): ", re.MULTILINE
-)
 _UNREAD = re.compile(r"'(?:[^'\\\n]|\\.)*'|--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
 """Text that names nothing: strings and comments."""
 _WORD = re.compile(r"(?<![\w:])(?<![^.]\.)[A-Za-z_]\w*")
@@ -46,127 +37,30 @@ _READY: Final = tuple(f"ready:{n}" for n in range(len(machine.PRIORITIES)))
 _BASE_META: Final = ("layout", "epoch", "replid")
 
 
-class HeaderError(Exception):
-    """A Lua file's header is wrong: a bug in rq-core."""
-
-
 @dataclass(frozen=True)
-class Header:
-    """What a Lua file says of itself."""
+class Assembled:
+    """A script's text for Redis, and what a call of it takes."""
 
-    name: str
-    purpose: str
-    sections: Mapping[str, str]
-
-    def words(self, section: str) -> tuple[str, ...]:
-        """The words of a section, none if it is not there."""
-        return tuple(self.sections.get(section, "").split())
-
-    @property
-    def transitions(self) -> tuple[str, ...]:
-        """The arrows that the header claims, as ``source -event-> target``."""
-        text = " ".join(self.sections.get("Transitions", "").split())
-        return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def parse_header(text: str, where: str) -> Header:
-    """Parse the comment at the top of a Lua file. Raises HeaderError if it has none."""
-    match = _HEADER.match(text)
-    if match is None:
-        raise HeaderError(f"{where}: does not begin with '--[[ name: purpose'")
-    parts = _SECTION.split(match["text"])
-    sections = dict(zip(parts[1::2], (p.strip() for p in parts[2::2]), strict=True))
-    return Header(match["name"], parts[0].strip(), sections)
-
-
-@dataclass(frozen=True, eq=False)
-class Variant:
-    """How the tests change the scripts: other includes, other text before the body. Never shipped as default."""
-
-    includes: Mapping[str, str] = field(default_factory=dict)
-    prelude: str = ""
-    shebang: bool = True
-
-
-@dataclass(frozen=True)
-class Script:
-    """One script, ready to be sent."""
-
-    name: str
     header: Header
     text: str
-    sha: str
     keys: tuple[str, ...]
     args: tuple[str, ...]
     each: tuple[str, ...]
-    function: str = ""
-    """Its name in the library whose text this is; empty if it is a script of its own."""
-    instead: Script | None = None
-    """Of a function: the script of its own that does the same, where no functions may be loaded."""
-
-    @cached_property
-    def verb(self) -> tuple[str, str]:
-        """How it is called: FCALL and its name, or EVALSHA and its digest."""
-        return ("FCALL", self.function) if self.function else ("EVALSHA", self.sha)
-
-    @property
-    def loading(self) -> tuple[str, ...]:
-        """The command that makes a server know it. Sending it again is harmless."""
-        if self.function:
-            return ("FUNCTION", "LOAD", "REPLACE", self.text)
-        return ("SCRIPT", "LOAD", self.text)
-
-    def command(
-        self, keys: QueueKeys, each: Iterable[tuple[Any, ...]] = (), **args: Any
-    ) -> list[Any]:
-        """The whole command. ``args`` are the header's Args by name; ``each`` the records, in its order."""
-        assert len(args) == len(self.args), f"{self.name} takes {self.args}, not {args}"
-        command: list[Any] = [
-            *_prefix(self.verb, self.keys, keys),
-            *[args[name] for name in self.args],
-        ]
-        for record in each:
-            command += record
-        return command
 
 
-@lru_cache(maxsize=1024)
-def _prefix(verb: tuple[str, str], names: tuple[str, ...], keys: QueueKeys) -> tuple[Any, ...]:
-    """The head of a command: how it is called, and the keys."""
-    return (*verb, len(names), *map(keys, names))
-
-
-def directory() -> Path:
-    """Where the Lua files are: inside the wheel, or beside the package in a checkout."""
-    packaged = Path(__file__).parent.parent / "_lua"
-    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "lua"
-
-
-def names() -> tuple[str, ...]:
-    """Every script, by the file names."""
-    return tuple(sorted(p.stem for p in directory().glob("*.lua")))
-
-
-@cache
-def script(name: str) -> Script:
-    """The script as shipped, to be sent with EVALSHA. Raises HeaderError, or OSError if the files are not there."""
-    return build(name)
-
-
-def read(name: str) -> tuple[Header, str]:
+def read(lua: Path, name: str) -> tuple[Header, str]:
     """A script's header and its whole text. Raises HeaderError, or OSError if the file is not there."""
-    text = (directory() / f"{name}.lua").read_text(encoding="utf-8")
+    text = (lua / f"{name}.lua").read_text(encoding="utf-8")
     header = parse_header(text, f"{name}.lua")
     if header.name != name:
         raise HeaderError(f"{name}.lua calls itself {header.name}")
     return header, text
 
 
-def build(name: str, variant: Variant | None = None) -> Script:
-    """Assemble one script: binding of names, constants, includes, body."""
-    variant = variant or Variant()
-    header, text = read(name)
-    includes = resolve(header.words("Uses"), variant)
+def as_script(lua: Path, name: str, variant: Variant) -> Assembled:
+    """A script's text for EVALSHA."""
+    header, text = read(lua, name)
+    includes = resolve(lua, header.words("Uses"), variant)
     declared = header.words("Keys")
     for included in includes:
         missing = set(included[0].words("Keys")) - set(declared)
@@ -185,12 +79,9 @@ def build(name: str, variant: Variant | None = None) -> Script:
         bind_args(header),
         body,
     ]
-    whole = "\n".join(piece for piece in pieces if piece)
-    return Script(
-        name=name,
+    return Assembled(
         header=header,
-        text=whole,
-        sha=hashlib.sha1(whole.encode(), usedforsecurity=False).hexdigest(),
+        text="\n".join(piece for piece in pieces if piece),
         keys=keys,
         args=_names_of(header.words("Args")),
         each=_names_of(header.words("Each")),
@@ -217,14 +108,15 @@ def argument_names(header: Header) -> tuple[str, ...]:
     )
 
 
-def resolve(uses: Iterable[str], variant: Variant) -> list[tuple[Header, str]]:
+def resolve(lua: Path, uses: Iterable[str], variant: Variant) -> list[tuple[Header, str]]:
     """Includes in the order in which they must stand, each once."""
     found: dict[str, tuple[Header, str]] = {}
-    _resolve(uses, variant, (), found)
+    _resolve(lua, uses, variant, (), found)
     return list(found.values())
 
 
 def _resolve(
+    lua: Path,
     uses: Iterable[str],
     variant: Variant,
     above: tuple[str, ...],
@@ -238,12 +130,12 @@ def _resolve(
         if name in variant.includes:
             text = variant.includes[name]
         else:
-            path = directory() / "include" / f"{name}.lua"
+            path = lua / "include" / f"{name}.lua"
             if not path.is_file():
                 raise HeaderError(f"there is no include {name}.lua")
             text = path.read_text(encoding="utf-8")
         header = parse_header(text, f"include/{name}.lua")
-        _resolve(header.words("Uses"), variant, (*above, name), found)
+        _resolve(lua, header.words("Uses"), variant, (*above, name), found)
         found[name] = (header, text)
 
 
@@ -264,11 +156,6 @@ class Part:
 def words(text: str) -> frozenset[str]:
     """The words of some Lua that may be names of locals."""
     return frozenset(_WORD.findall(_UNREAD.sub(" ", text)))
-
-
-def without_header(text: str) -> str:
-    """A Lua file without its header."""
-    return _HEADER.sub("", text)
 
 
 def used_parts(includes: Iterable[str], text: str) -> list[list[Part]]:
@@ -445,3 +332,88 @@ def constants(body: str, *, meta: tuple[str, ...] = (), without: Iterable[str] =
         for name, value in values.items()
         if name in mentioned and name not in without
     )
+
+
+_ASSIGNS: Final = re.compile(r"local (?P<names>[\w, ]+?)\s*=\s*(?P<value>.*)\Z", re.DOTALL)
+NAME: Final = "@name@"
+
+
+def as_function(lua: Path, name: str, variant: Variant) -> str:
+    """Its text as a library of one function, with NAME where the name of both goes."""
+    header, text = read(lua, name)
+    includes = {i[0].name: i for i in resolve(lua, header.words("Uses"), variant)}
+    used = used_parts([code for _, code in includes.values()], text)
+    _check_names(dict(zip(includes, used, strict=True)))
+    code = "\n".join(part.code for of in used for part in of)
+    # Keys and arguments that includes mention, so that both they and the script see them.
+    mentioned = set(words(code))
+    bound = (*header.words("Keys"), *argument_names(header))
+    shared = [word for word in bound if word in mentioned]
+    own = [word for word in header.words("Keys") if word not in shared]
+    made, resets = [], []
+    for include, of in zip(includes, used, strict=True):
+        parts, reset = _made_once(f"reset_{include}", of)
+        made.append(parts)
+        resets += reset
+    meta = meta_of(header, [h for h, _ in includes.values()])
+    flags = ", ".join(f"'{flag}'" for flag in header.words("Flags"))
+    lines = [
+        f"#!lua name={NAME}",
+        constants(text + code, meta=meta),
+        f"local {', '.join(shared)}" if shared else "",
+        INTEGER,
+        blocks(made, "\n".join((text, *resets))),
+        # A function of Lua may mention 60 names from outside, so this is one of its own.
+        "local function bind(KEYS)",
+        bind_keys(header.words("Keys"), only=shared, declare=False),
+        *(f"{reset}()" for reset in resets),
+        "end",
+        "local function run(KEYS, ARGV)",
+        "bind(KEYS)",
+        bind_keys(header.words("Keys"), only=own),
+        bind_args(header, declared=shared),
+        without_header(text),
+        "end",
+        f"redis.register_function{{function_name='{NAME}', callback=run, flags={{{flags}}}}}",
+    ]
+    return "\n".join(line for line in lines if line) + "\n"
+
+
+def _check_names(includes: Mapping[str, list[Part]]) -> None:
+    """Raise HeaderError if two includes of a script define the same name."""
+    owners: dict[str, str] = {}
+    for name, of in includes.items():
+        for defined in (n for part in of for n in part.names):
+            other = owners.setdefault(defined, name)
+            if other != name:
+                raise HeaderError(f"{defined} is defined in include/{other}.lua and in {name}.lua")
+
+
+def _is_state(part: Part) -> bool:
+    """Whether it is what an include keeps during a call."""
+    return not part.is_function and not all(name.isupper() for name in part.names)
+
+
+def _made_once(reset: str, of: list[Part]) -> tuple[list[Part], list[str]]:
+    """An include's definitions, with one more: a function that gives its state the first values. Returns its name, too,
+    in a list that is empty if there is no state."""
+    found: list[Part] = []
+    first_values = []
+    for part in of:
+        if not _is_state(part):
+            found.append(part)
+            continue
+        names = ", ".join(part.names)
+        assigned = _ASSIGNS.match(part.code)
+        value = assigned["value"].strip() if assigned else "nil"
+        if set(re.split(r"\s*,\s*", value)) == {"{}"}:
+            # A table that the last call has not touched serves again.
+            found.append(part)
+            first_values += [f"if next({table}) then {table} = {{}} end" for table in part.names]
+        else:
+            found.append(Part(part.names, f"local {names}", is_function=False))
+            first_values.append(f"{names} = {value}")
+    if not first_values:
+        return found, []
+    code = "\n".join([f"local function {reset}()", *first_values, "end"])
+    return [*found, Part((reset,), code, is_function=True)], [reset]

@@ -17,7 +17,7 @@ CLAIM_MAX: Final = 250
 HALVES_MIN: Final = 16
 """Capacity from which on a claim asks for half of them. With fewer, Redis would pay more for twice as many calls than
 the worker gains."""
-LEND_AFTER: Final = 0.5
+LEND_AFTER_S: Final = 0.5
 """Seconds without an answer after which a group's claim no longer keeps its places from other groups."""
 
 
@@ -82,7 +82,7 @@ class Capacity:
 
         if len(groups.all) == 1 or not places:
             return release
-        lending = asyncio.get_running_loop().call_later(LEND_AFTER, release)
+        lending = asyncio.get_running_loop().call_later(LEND_AFTER_S, release)
 
         def end() -> None:
             lending.cancel()

@@ -38,7 +38,7 @@ from rq_core.worker.queue_group import QueueGroup
 log = logging.getLogger(__package__)
 
 
-LOOK_EVERY: Final = 5.0
+LOOK_EVERY_S: Final = 5.0
 """Seconds between two looks."""
 
 
@@ -198,7 +198,7 @@ async def tell_of_deaths(
                 log.error("jobs of queue %s that died are told of later: %s", queue, error)  # noqa: TRY400
         if not more:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_EVERY):
+                async with asyncio.timeout(LOOK_EVERY_S):
                     await group.death.wait()
             # What dies in this millisecond is told of in the next.
             await asyncio.sleep(0.005)

@@ -37,9 +37,9 @@ from rq_core.worker.time_limits import TimeLimits, start_task
 
 log = logging.getLogger(__name__)
 
-START_GRACE: Final = 20.0
+START_GRACE_S: Final = 20.0
 """Seconds that the process of an isolated handler may take to begin, beyond the handler's own time."""
-END_GRACE: Final = 20.0
+END_GRACE_S: Final = 20.0
 """Seconds that an async handler which was told to stop may take to clean up, before its claim is settled without it:
 less than the worker goes on to extend the lease of a job that has timed out."""
 LANE_CHANGED: Final = "lane_changed"
@@ -50,7 +50,7 @@ class Executor:
     """Starts claims' handlers and calls ``on_settlement`` (on the loop) once for each that must be reported.
 
     ``on_free`` is called when a handler no longer occupies its place. One that goes on though its time is over is
-    reported all the same, a sync one at its timeout, an async one that was cancelled END_GRACE later; it occupies its
+    reported all the same, a sync one at its timeout, an async one that was cancelled END_GRACE_S later; it occupies its
     place until it returns.
     """
 
@@ -136,7 +136,7 @@ class Executor:
         isolated = self._pool is not None and task.isolation is not None
         if limit is not None:
             # Until its process has begun, which may have to be started and to import the app first.
-            self._limit_time(running, limit + START_GRACE if isolated else limit)
+            self._limit_time(running, limit + START_GRACE_S if isolated else limit)
         if self._pool is not None and isolated:
             running.handler = start_task(self._run_isolated(self._pool, running))
             return
@@ -177,7 +177,7 @@ class Executor:
         running.handler.cancel()
         if _has_begun(running.handler):
             # A lost claim has nothing to be settled; what such a handler reports in the end is refused, and logged.
-            self._limit_time(running, None if isinstance(why, LeaseLost) else END_GRACE)
+            self._limit_time(running, None if isinstance(why, LeaseLost) else END_GRACE_S)
         else:
             # Cancelled now, its task takes no step in which it could say how it ended.
             self._ended(running, why)

@@ -28,10 +28,10 @@ from rq_core.worker.wakeups import FOREVER
 if TYPE_CHECKING:
     from rq_core.app.app import App
 
-OVERLAP_MAX: Final = 0.05
+OVERLAP_S_MAX: Final = 0.05
 """Seconds that the first steps of a batch of handlers may take for the next turn to overlap with the next batch. Where
 handlers block the loop for longer, jobs claimed meanwhile would wait for it, with nobody to keep their leases."""
-EXTENSION_GRACE: Final = 30.0
+EXTENSION_GRACE_S: Final = 30.0
 """Seconds beyond a job's timeout for which its lease is still extended."""
 
 
@@ -153,4 +153,4 @@ class Handlers:
 
 def _until(running: Running) -> float | None:
     """Until when to extend its lease, on the monotonic clock; None: as long as it runs."""
-    return running.started + running.timeout + EXTENSION_GRACE if running.timeout else None
+    return running.started + running.timeout + EXTENSION_GRACE_S if running.timeout else None

@@ -25,7 +25,7 @@ from rq_core.worker.lease_table import LeaseTable
 log = logging.getLogger(__name__)
 
 EXTEND_CHUNK: Final = 1_000
-BEAT_AGAIN: Final = 0.5
+BEAT_AGAIN_S: Final = 0.5
 """Seconds after which a heartbeat that failed is tried again."""
 
 
@@ -168,7 +168,7 @@ class LeaseKeeper:
         while not self._stop.wait(pause):
             self._note_beat()
             # After an outage the leases that are left are short: there is no third of one to wait for.
-            pause = min(self.interval, BEAT_AGAIN)
+            pause = min(self.interval, BEAT_AGAIN_S)
             try:
                 self.beat()
                 pause = self.interval

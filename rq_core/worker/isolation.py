@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rq_core.app.task import Task
     from rq_core.worker.running import Running
 
-TELL_GRACE: Final = 0.5
+TELL_GRACE_S: Final = 0.5
 """Seconds that a handler which was told to stop gets before its process is killed. At its timeout it gets none."""
 
 END_WAIT_S: Final = 5.0
@@ -114,7 +114,7 @@ class IsolationPool:
             return False
         try:
             child.pipe.send_bytes(json.dumps({"stop": type(running.ending).__name__}).encode())
-            async with asyncio.timeout(TELL_GRACE):
+            async with asyncio.timeout(TELL_GRACE_S):
                 while await _reply(child) == isolated.BEGUN:
                     pass
         except (TimeoutError, OSError, HandlerDied):

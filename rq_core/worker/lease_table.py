@@ -30,13 +30,13 @@ _HEAD: Final = struct.Struct("<dd128s")
 """When the heartbeat's thread last ran, its interval, the worker's name."""
 _ROW: Final = struct.Struct("<?d128s128s40s")
 """Whether it is in use, until when to extend it (0: as long as it is held), queue, job, fence."""
-OVERDUE: Final = 1.5
+OVERDUE_INTERVALS: Final = 1.5
 """Intervals after which a heartbeat is overdue: half of a lease."""
-STUCK_MIN: Final = 10.0
+STUCK_S_MIN: Final = 10.0
 """Seconds without a heartbeat before a process may be killed; one that waits for Redis is no more than late."""
-LOOK_MAX: Final = 2.0
-LOOK_MIN: Final = 0.05
-BEGINNING: Final = 0.1
+LOOK_S_MAX: Final = 2.0
+LOOK_S_MIN: Final = 0.05
+BEGINNING_LOOK_S: Final = 0.1
 """Seconds between two looks while a worker has not begun: only then is it known how long its leases are."""
 
 
@@ -139,23 +139,23 @@ class LeaseGuard:
 
     def look(self) -> float:
         """Look at all workers once. Returns the seconds until the next look."""
-        pause = LOOK_MAX
+        pause = LOOK_S_MAX
         for pid, table in self._tables().items():
             worker, at, interval = table.beaten
             if not worker:
-                pause = min(pause, BEGINNING)
+                pause = min(pause, BEGINNING_LOOK_S)
                 continue
             pause = min(pause, interval / 2)
             late = time.monotonic() - at
-            if late > OVERDUE * interval and not _is_stopped(pid):
+            if late > OVERDUE_INTERVALS * interval and not _is_stopped(pid):
                 self._help(pid, worker, table, late)
-        return max(pause, LOOK_MIN)
+        return max(pause, LOOK_S_MIN)
 
     def _help(self, pid: int, worker: str, table: LeaseTable, late: float) -> None:
         now = time.monotonic()
         held = [each for each in table.held() if each.queue in self._queues]
         over = [each for each in held if each.until is not None and each.until < now]
-        if over and late > STUCK_MIN:
+        if over and late > STUCK_S_MIN:
             log.error(
                 "worker %s (process %d) is stuck, and job %s is beyond its time: killing it",
                 *(worker, pid, over[0].job),
@@ -173,7 +173,7 @@ class LeaseGuard:
                 log.warning("leases of a worker that is overdue were not extended: %s", error)
 
     def _run(self) -> None:
-        pause = LOOK_MIN
+        pause = LOOK_S_MIN
         while not self._stop.wait(pause):
             try:
                 pause = self.look()

@@ -21,9 +21,9 @@ from rq_core.worker.options import WorkerOptions
 
 log = logging.getLogger(__package__)
 
-MEASURE_EVERY: Final = 1.0
+MEASURE_EVERY_S: Final = 1.0
 """Seconds between two looks at the memory of this process."""
-CANCEL_AGAIN: Final = 0.1
+CANCEL_AGAIN_S: Final = 0.1
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class Lifetime:
         jobs, memory = self.options.max_jobs, self.options.max_memory
         if jobs is not None and self.stats.claimed >= jobs:
             self.retire(f"{self.stats.claimed} jobs claimed")
-        elif memory is not None and time.monotonic() - self._measured > MEASURE_EVERY:
+        elif memory is not None and time.monotonic() - self._measured > MEASURE_EVERY_S:
             self._measured = time.monotonic()
             if (resident := resident_bytes()) > memory:
                 self.retire(f"{resident:,} bytes of memory")
@@ -132,7 +132,7 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
     while left:
         for task in left:
             task.cancel()
-        _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN)
+        _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_S)
 
 
 def resident_bytes() -> int:

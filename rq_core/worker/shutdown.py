@@ -13,13 +13,13 @@ from rq_core.worker.lifetime import Lifetime, end_tasks
 from rq_core.worker.queue_group import QueueGroup, QueueGroups
 from rq_core.worker.settlement import Settlement
 from rq_core.worker.turns import Turns
-from rq_core.worker.wakeups import TROUBLE_PAUSE
+from rq_core.worker.wakeups import TROUBLE_PAUSE_S
 
 log = logging.getLogger(__package__)
 
-STOP_WAIT: Final = 1.0
+STOP_WAIT_S: Final = 1.0
 """Seconds that an async handler gets to let itself be cancelled when the worker stops."""
-REPORT_WAIT: Final = 5.0
+REPORT_WAIT_S: Final = 5.0
 """Seconds for the last report of a stopping worker; what is not told by then shows when its lease expires."""
 
 
@@ -65,7 +65,7 @@ class Shutdown:
             executor.end(running, WorkerStopping())
         handlers = [r.handler for r in executor.running.values() if r.handler]
         if handlers:
-            await asyncio.wait(handlers, timeout=STOP_WAIT)
+            await asyncio.wait(handlers, timeout=STOP_WAIT_S)
         for running in executor.unsettled:
             # Threads, and async handlers that do not let themselves be cancelled.
             running.settled = True
@@ -89,17 +89,17 @@ class Shutdown:
             except RqCoreError as error:
                 # Until the grace is over somebody else may mend it, such as a worker that may load scripts.
                 self._lifetime.give_up(error)
-                await asyncio.sleep(TROUBLE_PAUSE)
+                await asyncio.sleep(TROUBLE_PAUSE_S)
             except Exception:
                 # It would end the grace of all that still run.
                 log.exception(
                     "a report failed, trying again", extra={"worker": self._lifetime.worker}
                 )
-                await asyncio.sleep(TROUBLE_PAUSE)
+                await asyncio.sleep(TROUBLE_PAUSE_S)
 
     async def _report_last(self, group: QueueGroup) -> None:
         try:
-            async with asyncio.timeout(REPORT_WAIT):
+            async with asyncio.timeout(REPORT_WAIT_S):
                 while group.finished:
                     await self._turns.send(group, claims=[])
                 # A token that the watcher took, and that will not be used, belongs to another worker.

@@ -16,7 +16,7 @@ from rq_core.protocol import server_check
 from rq_core.protocol.claims import Claimed
 from rq_core.protocol.plan import Patience
 from rq_core.worker.queue_group import QueueGroups
-from rq_core.worker.wakeups import FOREVER, TROUBLE_PAUSE, WatchedQueue
+from rq_core.worker.wakeups import FOREVER, TROUBLE_PAUSE_S, WatchedQueue
 
 if TYPE_CHECKING:
     from rq_core.app.app import App
@@ -80,7 +80,7 @@ class Startup:
         except RqCoreError as error:
             # Its epoch stays the old one, so this is tried at the next claim.
             log.error("declaring the caps of queue %s failed: %s", queue.name, error)  # noqa: TRY400
-            await asyncio.sleep(TROUBLE_PAUSE)
+            await asyncio.sleep(TROUBLE_PAUSE_S)
             return True
         began_anew = int(began or 0) > since
         queue.epoch = result.epoch or 0

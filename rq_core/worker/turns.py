@@ -15,12 +15,12 @@ from rq_core.protocol import claims
 from rq_core.protocol.claims import Claimed
 from rq_core.protocol.plan import Call
 from rq_core.worker.capacity import Capacity
-from rq_core.worker.handlers import OVERLAP_MAX, Handlers
+from rq_core.worker.handlers import OVERLAP_S_MAX, Handlers
 from rq_core.worker.lifetime import Lifetime
 from rq_core.worker.queue_group import QueueGroup, QueueGroups
 from rq_core.worker.settlement import Settlement, calls_of
 from rq_core.worker.startup import Startup
-from rq_core.worker.wakeups import TROUBLE_PAUSE, WatchedQueue
+from rq_core.worker.wakeups import TROUBLE_PAUSE_S, WatchedQueue
 
 log = logging.getLogger(__package__)
 
@@ -71,7 +71,7 @@ class Turns:
         used; what was to be reported still is, then."""
         handlers = self._handlers
         while not self._lifetime.over.is_set():
-            if handlers.steps_took > OVERLAP_MAX:
+            if handlers.steps_took > OVERLAP_S_MAX:
                 handlers.begin_arrived()
                 await handlers.stepped.wait()
             claims = self._due(group)
@@ -98,7 +98,7 @@ class Turns:
     def _fills_another(self, group: QueueGroup) -> bool:
         """Whether there is so much to report that a turn beside the one that is under way pays."""
         enough = max(SECOND_MIN, self._capacity.most // 4)
-        return len(group.finished) >= enough and self._handlers.steps_took <= OVERLAP_MAX
+        return len(group.finished) >= enough and self._handlers.steps_took <= OVERLAP_S_MAX
 
     def _most(self, group: QueueGroup) -> float:
         """How many jobs a turn may ask for, whatever is free."""
@@ -134,7 +134,7 @@ class Turns:
             for each in asking:
                 each.release()
         if trouble:
-            await asyncio.sleep(TROUBLE_PAUSE)
+            await asyncio.sleep(TROUBLE_PAUSE_S)
 
     def _ask(self, queue: WatchedQueue, limit: int) -> _Asked:
         """Get ready to claim, and keep the places."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
 from rq_core.connections.open import open_async_wire, open_wire
-from rq_core.connections.wire import WORKER_SOCKET_TIMEOUT
+from rq_core.connections.wire import WORKER_SOCKET_TIMEOUT_S
 from rq_core.errors import RqCoreError
 from rq_core.model.ids import boot_id
 from rq_core.model.keys import check_name
@@ -26,7 +26,7 @@ from rq_core.worker.queue_group import QueueGroup, QueueGroups
 from rq_core.worker.shutdown import Shutdown
 from rq_core.worker.startup import Startup
 from rq_core.worker.turns import Turns
-from rq_core.worker.wakeups import TROUBLE_PAUSE
+from rq_core.worker.wakeups import TROUBLE_PAUSE_S
 
 if TYPE_CHECKING:
     from rq_core.app.app import App
@@ -60,14 +60,14 @@ class Worker:
             app.redis_url,
             prefix=app.prefix,
             name=self.name,
-            wire=open_async_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT),
+            wire=open_async_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT_S),
         )
         self._lease_client = Client(
             app.redis_url,
             prefix=app.prefix,
             name=f"{self.name}.leases",
             patience=Patience(unsent=1.0, unknown=1.0),
-            wire=open_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT),
+            wire=open_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT_S),
         )
         self._lifetime = Lifetime(self.name, self.options)
         self.stats = self._lifetime.stats
@@ -192,7 +192,7 @@ class Worker:
             except Exception:
                 # What nobody foresaw must not end the worker; the leases of what it held expire at worst.
                 log.exception("a turn failed, trying again", extra={"worker": self.name})
-                await asyncio.sleep(TROUBLE_PAUSE)
+                await asyncio.sleep(TROUBLE_PAUSE_S)
 
     async def _wind_up(self) -> bool:
         """Let jobs finish, give back the rest, report everything. Returns whether no handler goes on."""

@@ -121,7 +121,7 @@ class Stage:
         tasks.app.queue(self.queue, lease=LEASE_S)
         tasks.app.apply_settings()
         process = self._start(
-            "sql_audit.mirror.service", "--audit", self.audit_url, "--queue", self.queue
+            "rq_core.cli", "audit", "run", "--audit", self.audit_url, "--queue", self.queue
         )
         try:
             deadline = time.monotonic() + PATIENCE_S

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final
 from rq_core.model.events import BEGINNINGS
 from rq_core.model.machine import CLAIMED_STATES, JOB_EVENT_FIELDS, Event, State
 from sql_audit.mirror.intake import Intake, clean, to_json
-from sql_audit.store.database import Rows, plain_line
+from sql_audit.store.copy import Rows, plain_line
 from sql_audit.store.rows import (
     CLAIM_CLAIMED_AT,
     CLAIM_ENDED_AT,
@@ -42,12 +42,10 @@ from sql_audit.store.rows import (
     JOB_TASK,
     JOB_WORKER,
     Attempt,
+    EventRow,
     Job,
 )
 from sql_audit.store.tables import GONE, LOST, QUARANTINED, TERMINAL_STATES
-
-EventRow = tuple[Any, ...]
-"""One row of job_event, in the order of schema.EVENT_COLUMNS."""
 
 ERROR_MESSAGE_MAX: Final = 2000
 """Characters of an error's message in ``job`` and ``job_attempt``; the event keeps all of it."""
@@ -107,7 +105,7 @@ class Folder:
         """Claims of which a row may exist."""
         self.events: list[EventRow] = []
         self.lines: list[str] = []
-        """The same, each as :func:`sql_audit.store.database.plain_line` says it."""
+        """The same, each as :func:`sql_audit.store.copy.plain_line` says it."""
         self._details: dict[tuple[str | None, str | None], str | None] = {}
         self._between: dict[tuple[Any, ...], str] = {}
 

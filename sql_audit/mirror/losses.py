@@ -19,31 +19,32 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from sqlalchemy import Connection, bindparam, text
+from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
-from rq_core.model.machine import JOB_EVENT_FIELDS, Event, State
-from sql_audit.mirror.fold import EventRow, Folder
+from rq_core.model.machine import Event, State
+from sql_audit.mirror.fold import Folder
 from sql_audit.mirror.intake import Intake, Quarantined, pack, take
+from sql_audit.mirror.refold import refold
 from sql_audit.mirror.source import OutboxSource, RawFields
 from sql_audit.store import minutes
-from sql_audit.store.database import Database, Rows
-from sql_audit.store.rows import Attempt, Job
+from sql_audit.store.database import Database
+from sql_audit.store.orphans import ranges
+from sql_audit.store.rows import EventRow
 from sql_audit.store.tables import EVENT_COLUMNS, GONE, LOST, QUARANTINED, mirror_loss
+
+logger = logging.getLogger("rq_core.audit")
 
 RESTATED_BY: Final = frozenset({"attached", "behind", "outbox_lost"})
 """Why an epoch began, if a baseline of all live jobs follows."""
 
 PAGE: Final = 200
 """Entries of Redis that are compared at once."""
-
-JOBS: Final = 500
-"""Jobs that are folded anew at once."""
-
 _COLUMNS: Final = ", ".join(EVENT_COLUMNS)
 _LIVE: Final = ", ".join(repr(str(state)) for state in State)
 
@@ -62,31 +63,10 @@ _JOBS_CONCERNED: Final = text(
     "SELECT DISTINCT job_id FROM job_event WHERE queue = :queue AND (epoch, seq) > (:epoch, :seq) "
     "AND (epoch, seq) <= (:to_epoch, :to_seq) AND job_id IS NOT NULL"
 )
-_EVENTS_OF_JOBS: Final = text(
-    # SQLite would rather read all of the queue's events, in their order, than find those of the jobs and sort them: the
-    # cast keeps it from that.
-    f"SELECT {_COLUMNS} FROM job_event WHERE CAST(queue AS TEXT) = :queue AND job_id IN :ids "
-    "ORDER BY epoch, seq, ordinal"
-).bindparams(bindparam("ids", expanding=True))
-_DELETE_JOBS: Final = tuple(
-    text(f"DELETE FROM {table} WHERE queue = :queue AND job_id IN :ids").bindparams(
-        bindparam("ids", expanding=True)
-    )
-    for table in ("job", "job_attempt")
-)
-_RANGES: Final = text(
-    "SELECT after_epoch, after_seq, before_epoch, events FROM orphaned_range WHERE queue = :queue "
-    "ORDER BY before_epoch"
-)
-_LOSSES: Final = text(
-    "SELECT kind, epoch, upto_epoch, upto_seq, at_ms FROM mirror_loss "
-    "WHERE queue = :queue AND kind <> 'orphaned' ORDER BY id"
-)
 _BASELINE: Final = text(
     "SELECT MAX(epoch) FROM mirror_epoch WHERE queue = :queue AND kind = 'started' AND "
     f"epoch <= :epoch AND reason IN ({', '.join(map(repr, sorted(RESTATED_BY)))})"
 )
-_PASSED: Final = text("SELECT epoch, passed FROM mirror_loss WHERE queue = :queue AND passed > 0")
 _EARLIEST: Final = text(
     "SELECT MIN(at_ms) FROM job_event WHERE queue = :queue AND (epoch, seq) > (:epoch, :seq) "
     "AND (epoch, seq) <= (:to_epoch, :to_seq)"
@@ -104,17 +84,6 @@ _END_JOBS: Final = text(
     "UPDATE job SET reason = state, state = :state, fence = NULL, worker = NULL, due_ms = NULL "
     f"WHERE {_CONCERNED}"
 )
-
-
-class Range(NamedTuple):
-    """Orphaned entries: those after the first number and before the second, which begins an epoch."""
-
-    after: OutboxId
-    before: OutboxId
-    events: int = 0
-
-    def __contains__(self, entry: object) -> bool:
-        return isinstance(entry, tuple) and self.after < entry < self.before
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,21 +215,23 @@ def _same(entry_id: OutboxId, raw: RawFields, rows: Sequence[EventRow]) -> bool:
     return said == ours
 
 
+def log(queue: str, fork: Fork, loss: Loss) -> None:
+    """Tell the operator what Redis forgot."""
+    if loss.kind == "forgotten":
+        logger.error("queue %s: Redis remembers nothing: %d live jobs are lost", queue, loss.jobs)
+        return
+    logger.error(
+        "queue %s: Redis forgot what came after %s: %d events of %d jobs are orphaned",
+        queue, fork.survivor, loss.events, loss.jobs,
+    )  # fmt: skip
+    if fork.passed:
+        logger.error(
+            "queue %s: %d entries go to quarantine, since SQL had passed their numbers",
+            queue, fork.passed,
+        )  # fmt: skip
+
+
 # What follows.
-
-
-def ranges(connection: Connection, queue: str) -> list[Range]:
-    """What is orphaned of a queue's events, oldest first."""
-    return [
-        Range(OutboxId(row.after_epoch, row.after_seq), OutboxId(row.before_epoch, 0), row.events)
-        for row in connection.execute(_RANGES, {"queue": queue})
-    ]
-
-
-def passed(connection: Connection, queue: str) -> dict[int, int]:
-    """How many entries before the beginning of an epoch could not be mirrored, by epoch."""
-    rows = connection.execute(_PASSED, {"queue": queue})
-    return {row.epoch: row.passed for row in rows}
 
 
 def apply(
@@ -345,123 +316,3 @@ def end_jobs(connection: Connection, queue: str, state: str, epoch: int, at_ms: 
 
 
 # Folding anew.
-
-
-class Mark(NamedTuple):
-    """An end that all live jobs met of which nothing was told since ``epoch`` began."""
-
-    at: OutboxId
-    """Before what follows this entry."""
-    epoch: int
-    state: str
-    at_ms: int
-
-
-def marks(connection: Connection, queue: str, orphaned: Sequence[Range]) -> list[Mark]:
-    """The ends that all live jobs of a queue met, oldest first."""
-    found = []
-    for row in connection.execute(_LOSSES, {"queue": queue}):
-        began = OutboxId(row.epoch, 0)
-        if row.kind == "forgotten":
-            mark = Mark(began, row.epoch, LOST, row.at_ms)
-        else:
-            mark = Mark(OutboxId(row.upto_epoch, row.upto_seq), row.epoch, GONE, row.at_ms)
-        if not in_any(began, orphaned) and not in_any(mark.at, orphaned):
-            found.append(mark)
-    return found
-
-
-def refold(
-    connection: Connection,
-    database: Database,
-    queue: str,
-    ids: Sequence[str],
-    orphaned: Sequence[Range],
-) -> None:
-    """Put jobs and their claims where their surviving events leave them."""
-    ends = marks(connection, queue, orphaned)
-    for begin in range(0, len(ids), JOBS):
-        chunk = list(ids[begin : begin + JOBS])
-        of_jobs = {"queue": queue, "ids": chunk}
-        rows = events_of(connection, queue, chunk)
-        jobs, attempts = folded(queue, chunk, rows, orphaned, ends)
-        for statement in _DELETE_JOBS:
-            connection.execute(statement, of_jobs)
-        database.put_jobs(connection, Rows(jobs), Rows())
-        database.put_attempts(connection, Rows(attempts), Rows())
-
-
-def events_of(connection: Connection, queue: str, ids: Sequence[str]) -> list[EventRow]:
-    """All events of some jobs, orphaned ones included, oldest first."""
-    of_jobs = {"queue": queue, "ids": list(ids)}
-    return [tuple(row) for row in connection.execute(_EVENTS_OF_JOBS, of_jobs)]
-
-
-def folded(
-    queue: str,
-    ids: Iterable[str],
-    rows: Iterable[EventRow],
-    orphaned: Sequence[Range],
-    ends: Sequence[Mark] = (),
-) -> tuple[list[Job], list[Attempt]]:
-    """The rows of ``job`` and of ``job_attempt`` that jobs have by their surviving events.
-
-    A job without any was Redis' once, and is ``lost``: what it was says the fold of all its events.
-    """
-    surviving, whole = Folder(queue, ()), Folder(queue, ())
-    to_come = list(ends)
-
-    def pass_ends(upto: OutboxId | None) -> None:
-        while to_come and (upto is None or to_come[0].at < upto):
-            mark = to_come.pop(0)
-            surviving.end_all(mark.state, mark.epoch, mark.at_ms)
-
-    for row in rows:
-        intake = intake_of(row)
-        if intake is None:
-            continue
-        whole.add(intake)
-        if not in_any(intake.id, orphaned):
-            pass_ends(intake.id)
-            surviving.add(intake)
-    pass_ends(None)
-    jobs: list[Job] = []
-    for job_id in ids:
-        job = surviving.touched.get(job_id)
-        if job is None:
-            job = whole.touched.get(job_id)
-            if job is None:
-                continue  # It was only ever refused something.
-            job.reason, job.state = job.state, LOST
-            job.fence = job.worker = job.due_ms = None
-        jobs.append(job)
-    attempts = [*surviving.begun.values(), *surviving.resumed.values()]
-    return jobs, attempts
-
-
-def in_any(entry: tuple[int, int], orphaned: Iterable[Range]) -> bool:
-    """Whether an entry is orphaned."""
-    return any(entry in each for each in orphaned)
-
-
-_FIELDS: Final = {
-    str(event): (event, tuple(field.name for field in fields))
-    for event, fields in JOB_EVENT_FIELDS.items()
-}
-
-
-def intake_of(row: EventRow) -> Intake | None:
-    """The event of one job as it was mirrored, from its row; None if it is not about a job."""
-    _, epoch, seq, ordinal, kind, at_ms, job_id, claim, worker, task, detail = row
-    if kind not in _FIELDS or job_id is None:
-        return None
-    event, names = _FIELDS[kind]
-    facts: dict[str, Any] = {} if detail is None else json.loads(detail)
-    why = facts.pop("why", None)
-    of_columns = {"id": job_id, "task": task, "claim": claim}
-    columns: dict[str, Sequence[Any]] = {
-        name: [of_columns[name] if name in of_columns else facts.get(name)] for name in names
-    }
-    return Intake(
-        OutboxId(epoch, seq), event, at_ms, worker, why, 0, 1, columns=columns, ordinals=(ordinal,)
-    )

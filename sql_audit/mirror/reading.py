@@ -14,7 +14,7 @@ from typing import NamedTuple
 from rq_core.model.events import OutboxId
 from sql_audit.mirror.intake import Intake, hold, take, take_all
 from sql_audit.mirror.source import OutboxSource, RawFields
-from sql_audit.store.database import describe
+from sql_audit.store.driver_errors import describe
 
 logger = logging.getLogger("rq_core.audit")
 

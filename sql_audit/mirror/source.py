@@ -57,8 +57,8 @@ class OutboxSource(Protocol):
     def counts(self, queue: str) -> Counts:
         """What Redis counts of a queue."""
 
-    def wait_outbox(self, last: Mapping[str, str], seconds: float) -> set[str]:
-        """Wait up to ``seconds`` for entries after ``last`` (queue → entry id, or "0-0"), which is
+    def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
+        """Wait up to ``wait_s`` for entries after ``last`` (queue → entry id, or "0-0"), which is
         not empty.
         """
 
@@ -101,9 +101,9 @@ class Outbox:
         """See OutboxSource."""
         return self._run(self._reads.counts(queue))
 
-    def wait_outbox(self, last: Mapping[str, str], seconds: float) -> set[str]:
+    def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
         """See OutboxSource."""
-        return self._client.wait_outbox(last, seconds)
+        return self._client.wait_outbox(last, wait_s)
 
     def close(self) -> None:
         """See OutboxSource."""

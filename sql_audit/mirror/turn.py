@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -30,15 +29,18 @@ from rq_core.model.events import OutboxId
 from rq_core.model.machine import Event
 from sql_audit.mirror import gaps as breaks
 from sql_audit.mirror import losses
+from sql_audit.mirror.batch import Batch, Projection
+from sql_audit.mirror.cursor import Cursor
 from sql_audit.mirror.fold import Folder, job_ids
-from sql_audit.mirror.gaps import Break, completes_baseline, contiguous, end_of_batch, goes_on
-from sql_audit.mirror.intake import INTEGER_MAX, Intake, Quarantined, fingerprint
+from sql_audit.mirror.gaps import Break, completes_baseline, end_of_batch, goes_on
+from sql_audit.mirror.intake import INTEGER_MAX, fingerprint
 from sql_audit.mirror.reading import Ahead, BatchLimits, RawEntry, Reader
 from sql_audit.mirror.source import OutboxSource
-from sql_audit.store import minutes
-from sql_audit.store.background import Beside
-from sql_audit.store.chain import chain, genesis, rows_digest
-from sql_audit.store.database import Database, EventRows, Rows, data_refused
+from sql_audit.store.background import BackgroundCall
+from sql_audit.store.chain import chain, genesis
+from sql_audit.store.copy import EventRows
+from sql_audit.store.database import Database
+from sql_audit.store.driver_errors import data_refused
 from sql_audit.store.statements import (
     ADVANCE_CURSOR,
     AUDIT_ID,
@@ -83,86 +85,12 @@ class Turn(NamedTuple):
     events: int = 0
 
 
-@dataclass(slots=True)
-class Cursor:
-    """A row of mirror_cursor."""
-
-    queue: str
-    epoch: int | None
-    seq: int | None
-    at_ms: int | None
-    anchor: str | None
-    batch: int
-    head: str
-    entries: int
-    events: int
-    bytes: int
-    quarantined: int
-    gaps: int
-    trim_jobs: int
-    trim_bytes: int
-
-    @property
-    def position(self) -> OutboxId | None:
-        """The last mirrored entry."""
-        if self.epoch is None or self.seq is None:
-            return None
-        return OutboxId(self.epoch, self.seq)
-
-
 class _Behind(Exception):
     """Redis must begin an epoch after ``known`` before anything of it can be mirrored."""
 
     def __init__(self, known: int, why: str) -> None:
         super().__init__(why)
         self.known = known
-
-
-class _Projection(NamedTuple):
-    """What follows from a batch's events: what is written behind them."""
-
-    digest: str
-    """SHA-256 of the events' rows."""
-    jobs: tuple[Rows, Rows]
-    attempts: tuple[Rows, Rows]
-    minutes: list[minutes.Row]
-
-    @classmethod
-    def of(cls, folder: Folder, lines: str) -> _Projection:
-        """``lines``: the events' rows as COPY has them."""
-        return cls(
-            rows_digest(lines),
-            folder.job_rows(),
-            folder.attempt_rows(),
-            minutes.counted(folder.attempts),
-        )
-
-
-@dataclass(slots=True)
-class _Batch:
-    """What one turn carries from step to step."""
-
-    cursor: Cursor
-    """As read; from ``lock`` on, as locked."""
-    read: list[RawEntry]
-    """From the anchor on, if there is one."""
-    moved: bool = False
-    """Whether the cursor moved between the two."""
-    entries: list[RawEntry] = field(default_factory=list)
-    intakes: list[Intake] = field(default_factory=list)
-    breaks: list[Break] = field(default_factory=list)
-    extra: list[Quarantined] = field(default_factory=list)
-    """What is kept raw besides the entries' own."""
-    rejoined: bool = False
-    """Whether Redis' history went on without the anchor."""
-    fork: losses.Fork | None = None
-    """Where Redis' history left SQL's, if its first entry says so."""
-    ahead: Ahead | None = None
-    """``read``, if it was read while the batch before was written."""
-    more_follow: bool = False
-    """Whether there is so much that another batch will follow at once."""
-    folder: Folder | None = None
-    projection: _Projection | None = None
 
 
 class Mirror:
@@ -186,7 +114,7 @@ class Mirror:
         """The last mirrored entry, as this mirror knows it."""
         self._done = on_step or (lambda _step: None)
         self._audit_id: str | None = None
-        self._ahead: Beside[Ahead | None] | None = None
+        self._ahead: BackgroundCall[Ahead | None] | None = None
         """The next batch, as it is being read while this one is written."""
         self._attached_in: int | None = None
         """The epoch of the cursor when Redis was last told that this database mirrors the queue."""
@@ -206,7 +134,7 @@ class Mirror:
         batch = self.read()
         if not batch.read and batch.cursor.position is None:
             return Turn(Outcome.IDLE)
-        if len(batch.read) == 1 and self._anchored(batch.cursor, batch.read):
+        if len(batch.read) == 1 and batch.cursor.anchored(batch.read):
             return Turn(Outcome.IDLE)
         try:
             outcome = self._write(batch)
@@ -231,7 +159,7 @@ class Mirror:
         events = 0 if batch.folder is None else len(batch.folder.events)
         return Turn(outcome, len(batch.entries), events)
 
-    def _write(self, batch: _Batch) -> Outcome:
+    def _write(self, batch: Batch) -> Outcome:
         try:
             with self.database.writing() as connection:
                 if connection is None or not self.lock(connection, batch):
@@ -275,7 +203,7 @@ class Mirror:
         self._audit_id, self._attached_in = audit_id, epoch
         self._done("attached")
 
-    def read(self) -> _Batch:
+    def read(self) -> Batch:
         """Read the cursor, settle the trim it may still owe, and read from Redis up to a batch."""
         with self.database.readers.connect() as connection:
             cursor = Cursor(*connection.execute(CURSOR, {"queue": self.queue}).one())
@@ -285,10 +213,10 @@ class Mirror:
             self.attach()
         ahead = self._take_ahead(cursor)
         if ahead is None:
-            batch = _Batch(cursor, self._reader.read_from(cursor.position))
+            batch = Batch(cursor, self._reader.read_from(cursor.position))
         else:
-            batch = _Batch(cursor, ahead.read, ahead=ahead)
-        if cursor.position != self.position and self._anchored(cursor, batch.read):
+            batch = Batch(cursor, ahead.read, ahead=ahead)
+        if cursor.position != self.position and cursor.anchored(batch.read):
             # This mirror has begun, or another moved the cursor and may have died before its trim.
             # Without the anchor nothing is trimmed: what is there shows what Redis still knew.
             self.trim(cursor)
@@ -307,7 +235,7 @@ class Mirror:
             return None
         return ahead if ahead is not None and ahead.after == cursor.position else None
 
-    def lock(self, connection: Connection, batch: _Batch) -> bool:
+    def lock(self, connection: Connection, batch: Batch) -> bool:
         """Lock the cursor. False if another mirror has it."""
         row = connection.execute(LOCKED_CURSOR, {"queue": self.queue}).one_or_none()
         if row is None:
@@ -318,7 +246,7 @@ class Mirror:
         self._done("locked")
         return True
 
-    def compare(self, connection: Connection, batch: _Batch) -> bool:
+    def compare(self, connection: Connection, batch: Batch) -> bool:
         """Find what follows the cursor, and note every break. False if the cursor moved since the
         read.
         """
@@ -326,11 +254,11 @@ class Mirror:
         if batch.moved:
             # The trim that the cursor owes now was not sent by this mirror: begin with that again.
             return False
-        if not self._continues(cursor, batch.read):
+        if not cursor.continues(batch.read):
             # Redis is asked again now that the cursor cannot move, before this is called a break.
             batch.read = self._reader.read_from(cursor.position)
         entries = batch.read
-        if cursor.position is not None and not self._anchored(cursor, entries):
+        if cursor.position is not None and not cursor.anchored(entries):
             entries = self._rejoin(cursor, entries)
             batch.rejoined = True
         elif cursor.position is not None:
@@ -350,7 +278,7 @@ class Mirror:
         self._done("compared")
         return True
 
-    def forget(self, connection: Connection, batch: _Batch) -> None:
+    def forget(self, connection: Connection, batch: Batch) -> None:
         """Take what Redis forgot out of the projection, before what it went on with is folded."""
         if batch.fork is not None:
             assert batch.cursor.position is not None
@@ -359,10 +287,10 @@ class Mirror:
                 connection, self.database, self.queue, batch.fork, batch.cursor.position, at_ms
             )
             if loss is not None:
-                self._tell(batch.fork, loss)
+                losses.log(self.queue, batch.fork, loss)
         self._done("forgotten")
 
-    def insert_events(self, connection: Connection, batch: _Batch) -> None:
+    def insert_events(self, connection: Connection, batch: Batch) -> None:
         """Fold the batch onto the jobs' rows as they stand, and append its events."""
         ids = job_ids(batch.intakes)
         known = self.database.jobs(connection, self.queue, ids) if ids else ()
@@ -372,8 +300,8 @@ class Mirror:
         batch.folder = folder
         rows = EventRows(folder.events, folder.lines)
 
-        def project() -> _Projection:
-            projection = _Projection.of(folder, rows.text())
+        def project() -> Projection:
+            projection = Projection.of(folder, rows.text())
             if self.database.dialect == "postgresql":
                 for part in (*projection.jobs, *projection.attempts):
                     part.text()
@@ -393,18 +321,18 @@ class Mirror:
             batch.cursor.quarantined += len(quarantined)
         self._done("events")
 
-    def project(self, connection: Connection, batch: _Batch) -> None:
+    def project(self, connection: Connection, batch: Batch) -> None:
         """Write the jobs and the claims as the batch leaves them."""
         assert batch.projection is not None
         if batch.more_follow:
             after = batch.entries[-1][0]
-            self._ahead = Beside(lambda: self._reader.read_ahead(after))
+            self._ahead = BackgroundCall(lambda: self._reader.read_ahead(after))
         self.database.put_jobs(connection, *batch.projection.jobs)
         self.database.put_attempts(connection, *batch.projection.attempts)
         self.database.count_minutes(connection, batch.projection.minutes)
         self._done("projected")
 
-    def chain(self, connection: Connection, batch: _Batch) -> None:
+    def chain(self, connection: Connection, batch: Batch) -> None:
         """Append the batch to the chain, and what was found out about the numbering."""
         assert batch.folder is not None
         assert batch.projection is not None
@@ -434,7 +362,7 @@ class Mirror:
                 losses.restated(connection, self.queue, began, last, batch.folder.at_ms)
         self._done("chained")
 
-    def advance(self, connection: Connection, batch: _Batch) -> None:
+    def advance(self, connection: Connection, batch: Batch) -> None:
         """Move the cursor behind the batch."""
         assert batch.folder is not None
         cursor = batch.cursor
@@ -463,19 +391,6 @@ class Mirror:
 
     # Comparing.
 
-    @staticmethod
-    def _anchored(cursor: Cursor, entries: list[RawEntry]) -> bool:
-        """Whether what was read begins with the anchor, unchanged."""
-        if cursor.position is None or not entries or entries[0][0] != cursor.position:
-            return False
-        return cursor.anchor is None or fingerprint(entries[0][1]) == cursor.anchor
-
-    def _continues(self, cursor: Cursor, entries: list[RawEntry]) -> bool:
-        """Whether what was read follows the cursor without a break."""
-        if cursor.position is not None and not self._anchored(cursor, entries):
-            return False
-        return contiguous(entry_id for entry_id, _ in entries)
-
     def _rejoin(self, cursor: Cursor, entries: list[RawEntry]) -> list[RawEntry]:
         """What can be mirrored after the cursor, if its anchor is not there, or not what it was.
 
@@ -492,7 +407,7 @@ class Mirror:
             raise _Behind(before.epoch + 1, f"SQL has {before}, Redis has {found}")
         return entries
 
-    def _find_fork(self, connection: Connection, batch: _Batch) -> None:
+    def _find_fork(self, connection: Connection, batch: Batch) -> None:
         """See whether the batch begins where Redis' history left the one that SQL has.
 
         Raises _Behind if Redis must say anew what lives before that can be mirrored.
@@ -523,19 +438,3 @@ class Mirror:
             text = "Redis has another entry under a number that is mirrored already"
             at_ms = first.at_ms or 0
             batch.breaks.append(Break(fork.changed, "changed", at_ms, text, before))
-
-    def _tell(self, fork: losses.Fork, loss: losses.Loss) -> None:
-        if loss.kind == "forgotten":
-            logger.error(
-                "queue %s: Redis remembers nothing: %d live jobs are lost", self.queue, loss.jobs
-            )
-            return
-        logger.error(
-            "queue %s: Redis forgot what came after %s: %d events of %d jobs are orphaned",
-            self.queue, fork.survivor, loss.events, loss.jobs,
-        )  # fmt: skip
-        if fork.passed:
-            logger.error(
-                "queue %s: %d entries go to quarantine, since SQL had passed their numbers",
-                self.queue, fork.passed,
-            )  # fmt: skip

@@ -29,7 +29,8 @@ from sql_audit.errors import AuditUnavailable
 from sql_audit.mirror.intake import fingerprint
 from sql_audit.proof.replay import Note, Violation
 from sql_audit.store import migrate
-from sql_audit.store.database import Database, describe
+from sql_audit.store.database import Database
+from sql_audit.store.driver_errors import describe
 from sql_audit.store.statements import CURSOR
 from sql_audit.store.tables import QUARANTINED
 

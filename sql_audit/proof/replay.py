@@ -25,8 +25,8 @@ from typing import Any, Final, NamedTuple
 
 from rq_core.model.events import OutboxId
 from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, State
-from sql_audit.mirror.fold import EventRow
 from sql_audit.proof.holders import NOTHING, Holders, Listed, held_in
+from sql_audit.store.rows import EventRow
 from sql_audit.store.tables import QUARANTINED
 
 VIOLATIONS_KEPT: Final = 20

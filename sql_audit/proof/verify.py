@@ -17,22 +17,21 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
-from sql_audit.mirror import losses
-from sql_audit.mirror.fold import EventRow
-from sql_audit.proof.replay import Beginning, Loss, Note, Replay, Violation
-from sql_audit.queries.history import readable
-from sql_audit.store import minutes
+from sql_audit.proof.replay import Beginning, Note, Replay, Violation
+from sql_audit.proof.result import Pruned, QueueResult, Result
+from sql_audit.store import minutes, orphans
 from sql_audit.store.chain import chain, genesis, rows_digest
-from sql_audit.store.database import Database, copy_text
+from sql_audit.store.copy import copy_text
+from sql_audit.store.database import Database
+from sql_audit.store.rows import EventRow
 from sql_audit.store.statements import AUDIT_ID
 from sql_audit.store.tables import EVENT_COLUMNS
+from sql_audit.times import readable
 
 LOOKS: Final = 3
 """How often a log is read again that was pruned while it was read."""
@@ -74,149 +73,6 @@ LAST_PRUNE: Final = text("SELECT * FROM mirror_prune WHERE queue = :queue ORDER 
 _CONFLICTS: Final = text(
     "SELECT COUNT(*) FROM quarantine WHERE queue = :queue AND kind = 'conflict'"
 )
-
-
-class Verdict(StrEnum):
-    """What a check came to. The exit status is its place here: 0, 1, 2."""
-
-    HOLDS = "holds"
-    VIOLATED = "violated"
-    UNKNOWN = "unknown"
-    """Nothing wrong was found, but the log itself says that it does not know all."""
-
-    @property
-    def status(self) -> int:
-        return list(Verdict).index(self)
-
-
-class Pruned(NamedTuple):
-    """Where a queue's log was cut: what is older was removed but for what was to be kept."""
-
-    epoch: int
-    number: int
-    cut_at_ms: int
-    """The time of the last event there."""
-    at_ms: int
-    by: str
-    head: str
-    """The chain's head at the cut."""
-    done: bool
-
-    @property
-    def says(self) -> str:
-        return (
-            f"from after {self.epoch}-{self.number} ({readable(self.cut_at_ms)}), "
-            f"after a prune at {readable(self.at_ms)} by {self.by}"
-        )
-
-
-@dataclass(slots=True)
-class QueueResult:
-    """What was found about one queue."""
-
-    queue: str
-    epoch: int | None
-    number: int | None
-    """With ``epoch``: the last entry that was checked."""
-    at_ms: int | None
-    head: str
-    """The chain's head at that entry."""
-    events: int = 0
-    entries: int = 0
-    batches: int = 0
-    live: int = 0
-    """Jobs alive at the end."""
-    orphans: int = 0
-    """Events that Redis forgot and SQL has; they are not part of the history that went on."""
-    losses: list[Loss] = field(default_factory=list)
-    """What Redis forgot, by the beginnings of the epochs with which it went on."""
-    restated: int = 0
-    """Baseline events that told another story than the log: repairs."""
-    pruned: Pruned | None = None
-    """Where the log was cut."""
-    counts: dict[str, int] = field(default_factory=dict)
-    """Violations by invariant, those not listed included."""
-    violations: list[Violation] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
-    """Why something cannot be told."""
-
-    @property
-    def verdict(self) -> Verdict:
-        if self.violations:
-            return Verdict.VIOLATED
-        return Verdict.UNKNOWN if self.notes else Verdict.HOLDS
-
-    def add(self, violation: Violation) -> None:
-        self.violations.append(violation)
-        self.counts[violation.invariant] = self.counts.get(violation.invariant, 0) + 1
-
-    @property
-    def says(self) -> str:
-        """How far it was checked, in one line."""
-        if self.epoch is None or self.at_ms is None:
-            return f"{self.queue}: nothing mirrored yet"
-        through = (
-            f"{self.queue}: complete through epoch {self.epoch}, number {self.number} "
-            f"({readable(self.at_ms)})"
-        )
-        return through if self.pruned is None else f"{through}, {self.pruned.says}"
-
-
-@dataclass(slots=True)
-class Result:
-    """What was found about all of them."""
-
-    queues: dict[str, QueueResult] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-    """Violations of no queue: a head kept elsewhere that is in no chain."""
-
-    @property
-    def events(self) -> int:
-        return sum(queue.events for queue in self.queues.values())
-
-    @property
-    def violations(self) -> list[Violation]:
-        return [v for queue in self.queues.values() for v in queue.violations]
-
-    @property
-    def verdict(self) -> Verdict:
-        found = {queue.verdict for queue in self.queues.values()}
-        if self.problems or Verdict.VIOLATED in found:
-            return Verdict.VIOLATED
-        return Verdict.UNKNOWN if Verdict.UNKNOWN in found or not found else Verdict.HOLDS
-
-    def document(self) -> dict[str, Any]:
-        """For ``--json``."""
-        return {
-            "verdict": str(self.verdict),
-            "events": self.events,
-            "queues": {
-                name: {
-                    "verdict": str(q.verdict), "events": q.events, "entries": q.entries,
-                    "batches": q.batches, "epoch": q.epoch, "number": q.number, "at_ms": q.at_ms,
-                    "head": q.head, "live": q.live, "orphans": q.orphans, "restated": q.restated,
-                    "counts": q.counts,
-                    "losses": [
-                        {
-                            "number": str(loss.at), "at_ms": loss.at_ms, "orphaned": loss.orphaned,
-                            "jobs": loss.jobs, "says": loss.says,
-                            "interval": {
-                                "epoch": loss.after.epoch, "from": loss.after.seq + 1, "to": None,
-                            },
-                        }
-                        for loss in q.losses
-                    ],
-                    "pruned": None if q.pruned is None else q.pruned._asdict(),
-                    "unknown": [
-                        {"number": str(note.at), "at_ms": note.at_ms, "says": note.says}
-                        for note in q.notes
-                    ],
-                }
-                for name, q in self.queues.items()
-            },
-            "violations": [violation._asdict() for violation in self.violations]
-            + [{"invariant": "I7", "says": says} for says in self.problems],
-        }  # fmt: skip
 
 
 class _Batch(NamedTuple):
@@ -314,8 +170,8 @@ class _Check:
                 self.queue,
                 beginnings=self._beginnings(connection),
                 recorded=recorded,
-                orphaned=[(r.after, r.before) for r in losses.ranges(connection, self.queue)],
-                passed=losses.passed(connection, self.queue),
+                orphaned=[(r.after, r.before) for r in orphans.ranges(connection, self.queue)],
+                passed=orphans.passed(connection, self.queue),
                 since_ms=self.since_ms,
                 pruned_to=None if self.cut is None else (self.cut.epoch, self.cut.seq),
             )

@@ -13,7 +13,7 @@ def genesis(audit_id: str, queue: str) -> str:
 
 
 def rows_digest(lines: str) -> str:
-    """SHA-256 in hex of a batch's rows of job_event, as :func:`sql_audit.store.database.copy_text` says them.
+    """SHA-256 in hex of a batch's rows of job_event, as :func:`sql_audit.store.copy.copy_text` says them.
 
     PostgreSQL says the same: ``COPY (SELECT … ORDER BY epoch, seq, ordinal) TO STDOUT``.
     """

@@ -123,3 +123,5 @@ CLAIM_WAITED: Final = ATTEMPT_COLUMNS.index("waited_ms")
 CLAIM_RAN: Final = ATTEMPT_COLUMNS.index("ran_ms")
 CLAIM_OUTCOME: Final = ATTEMPT_COLUMNS.index("outcome")
 CLAIM_ERROR_TYPE: Final = ATTEMPT_COLUMNS.index("error_type")
+EventRow = tuple[Any, ...]
+"""One row of job_event, in the order of schema.EVENT_COLUMNS."""

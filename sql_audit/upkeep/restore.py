@@ -34,11 +34,12 @@ from rq_core.protocol.admin import IDS_CHUNK
 from rq_core.protocol.audit import PUT_BACK, Restoration, put_back, take_out
 from rq_core.protocol.enqueue import ENQUEUE_CHUNK_BYTES
 from sql_audit.errors import MirrorBehind
-from sql_audit.mirror import losses
-from sql_audit.mirror.fold import EventRow, Folder
+from sql_audit.mirror import refold
+from sql_audit.mirror.fold import Folder
 from sql_audit.queries.history import audit_id
+from sql_audit.store import orphans
 from sql_audit.store.database import Database
-from sql_audit.store.rows import Job
+from sql_audit.store.rows import EventRow, Job
 from sql_audit.store.statements import CURSOR
 from sql_audit.store.tables import LOST
 
@@ -330,11 +331,11 @@ class _Told:
     """What ended it in what Redis forgot."""
 
 
-def _tell(rows: Iterable[EventRow], orphaned: Sequence[losses.Range]) -> dict[str, _Told]:
+def _tell(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dict[str, _Told]:
     """Read the events of some jobs, in order."""
     told: dict[str, _Told] = {}
     for row in rows:
-        intake = losses.intake_of(row)
+        intake = refold.intake_of(row)
         if intake is None:
             continue
         kind, job_id = str(intake.event), str(row[6])
@@ -349,7 +350,7 @@ def _tell(rows: Iterable[EventRow], orphaned: Sequence[losses.Range]) -> dict[st
         elif kind == Event.SETTLEMENT_REFUSED:
             if facts["reason"] == "gone" and facts["fence"] == job.fence:
                 job.refused = facts["outcome"]
-        elif kind in _ENDS and losses.in_any(intake.id, orphaned):
+        elif kind in _ENDS and orphans.in_any(intake.id, orphaned):
             job.end = kind, intake.id
     return told
 
@@ -359,24 +360,24 @@ def _lost(
 ) -> Iterator[tuple[LostJob, Restoration | None]]:
     """The jobs that SQL still takes for live or lost, in order, and what puts each back, if anything does."""
     with database.readers.connect() as connection:
-        orphaned = losses.ranges(connection, queue)
+        orphaned = orphans.ranges(connection, queue)
         for begin in range(0, len(ids), CHUNK):
             yield from _lost_chunk(connection, queue, ids[begin : begin + CHUNK], orphaned)
 
 
 def _lost_chunk(
-    connection: Connection, queue: str, ids: Sequence[str], orphaned: Sequence[losses.Range]
+    connection: Connection, queue: str, ids: Sequence[str], orphaned: Sequence[orphans.Range]
 ) -> Iterator[tuple[LostJob, Restoration | None]]:
     of_jobs = {"queue": queue, "ids": list(ids)}
     stands = {row.job_id: row for row in connection.execute(_STANDS, of_jobs)}
-    rows = losses.events_of(connection, queue, list(stands))
+    rows = refold.events_of(connection, queue, list(stands))
     told = _tell(rows, orphaned)
     folds = Folder(queue, ()), Folder(queue, ())
     for row in rows:
-        intake = losses.intake_of(row)
+        intake = refold.intake_of(row)
         if intake is not None:
             folds[1].add(intake)
-            if not losses.in_any(intake.id, orphaned):
+            if not orphans.in_any(intake.id, orphaned):
                 folds[0].add(intake)
     for job_id in ids:
         if job_id not in stands:
@@ -431,10 +432,10 @@ def _revived(database: Database, queue: str, lines: dict[str, str]) -> Iterator[
     """Those of some jobs that had ended, and have had no other life since."""
     ids = list(lines)
     with database.readers.connect() as connection:
-        orphaned = losses.ranges(connection, queue)
+        orphaned = orphans.ranges(connection, queue)
         for begin in range(0, len(ids), CHUNK):
             chunk = ids[begin : begin + CHUNK]
-            told = _tell(losses.events_of(connection, queue, chunk), orphaned)
+            told = _tell(refold.events_of(connection, queue, chunk), orphaned)
             for job_id in chunk:
                 end = told[job_id].end if job_id in told else None
                 if end is not None:

@@ -16,7 +16,7 @@ from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import queue_keys
 from rq_core.protocol import access, claims, denial
-from rq_core.scripts.assemble import names
+from rq_core.scripts.script import names
 from rq_core.worker import Worker, WorkerOptions
 from sql_audit.mirror.service import run as mirror
 from sql_audit.mirror.source import open_source

@@ -3,49 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.protocol import claims
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.operations import Operations
-from sql_audit.cli import audit
 from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import STEPS, Mirror
-from sql_audit.proof.verify import Verdict
+from sql_audit.proof.result import Verdict
 from sql_audit.queries import history as queries
 from sql_audit.store.database import Database
 from sql_audit.upkeep.restore import Survey, survey
 from tests.kit import auditlog
 from tests.kit.agreement import assert_agree, drain, states
 from tests.kit.clock import Clock, timed
+from tests.kit.command import audit
 from tests.kit.fleet import QUEUE, Fleet
-from tests.kit.schemas import lay_schema
-from tests.kit.servers import Engine, RedisServer, engines
+from tests.kit.servers import RedisServer
 from tests.kit.wait import wait_until
 
 TASK = profile("task")
 START_MS = 1_800_000_000_000
 MINUTE_MS = 60_000
-
-
-@pytest.fixture
-def engine(audit_url: str) -> Engine:
-    """Each engine with one of the databases: what Redis forgets does not depend on the pair."""
-    return engines()[0 if audit_url.startswith("sqlite") else -1]
-
-
-@pytest.fixture
-def database(audit_url: str) -> Iterator[Database]:
-    database = Database(audit_url)
-    lay_schema(database)
-    yield database
-    database.close()
 
 
 def timed_client(server: RedisServer) -> Client:
@@ -511,7 +495,7 @@ def test_restore_lists_what_was_lost_and_what_will_run_again(
 
         found = survey(client, database, QUEUE)
         command = ["restore", "--audit", str(database.address.render_as_string(False))]
-        shown = CliRunner().invoke(audit, [*command, "--redis", server.url])
+        shown = audit(*command, "--redis", server.url)
 
     assert {job.job_id: (job.was, job.finished, job.ran_on) for job in found.lost} == {
         "unheard-of": ("running", None, False),

@@ -22,7 +22,7 @@ from rq_core.model.machine import (
 from sql_audit.mirror import intake as entries
 from sql_audit.mirror.fold import Folder
 from sql_audit.store import tables
-from sql_audit.store.database import copy_text
+from sql_audit.store.copy import copy_text
 from sql_audit.store.rows import Attempt, Job
 
 EPOCH = 1_795_225_746_504

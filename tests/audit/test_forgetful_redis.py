@@ -6,7 +6,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from sqlalchemy import select
 
 from rq_core.connections.client import Client
@@ -14,13 +13,13 @@ from rq_core.errors import AuditElsewhere, AuditOff
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
 from rq_core.protocol import claims
-from sql_audit.cli import audit
 from sql_audit.mirror import service
 from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.queries import history
 from sql_audit.store.database import Database
 from sql_audit.store.tables import job
+from tests.kit.command import audit
 
 TASK = profile("task")
 ids = JobIds()
@@ -106,7 +105,7 @@ def test_a_lost_audit_database_can_be_let_go(valkey_url: str, tmp_path: Path) ->
         with pytest.raises(AuditElsewhere, match="audit off q --force"):
             mirror(client, fresh)
 
-        done = CliRunner().invoke(audit, ["off", "q", "--force", "--redis", valkey_url])
+        done = audit("off", "q", "--force", "--redis", valkey_url)
         assert (done.exit_code, done.output) == (0, "queue q: audit off\n")
 
         mirror(client, fresh)

@@ -4,12 +4,11 @@ operator cut. The workers are not disturbed, nothing is mirrored twice, and what
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,24 +27,19 @@ from rq_core.protocol import claims
 from sql_audit.mirror import service
 from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror, Outcome
-from sql_audit.proof.verify import Verdict, verify
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
 from sql_audit.store.database import IDLE_TIMEOUT_MS, STALLED_MS, Database
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog, stopped_mirror
 from tests.kit.outbox import StreamSource, StreamWriter
+from tests.kit.processes import Child, python
 from tests.kit.schemas import lay_schema
 from tests.kit.servers import PostgresServer
 from tests.kit.wait import wait_until
 
-ROOT = Path(__file__).parents[2]
 TASK = profile("task")
 ids = JobIds()
-
-
-@pytest.fixture
-def client(valkey_url: str) -> Iterator[Client]:
-    with Client(valkey_url) as client:
-        yield client
 
 
 def new_jobs(count: int) -> list[NewJob]:
@@ -89,7 +83,7 @@ def test_at_the_bound_producers_are_refused_and_work_goes_on(
     client.run(client.calls.delivery.handshake("q"))
     client.run(client.calls.admin.configure("q", {"backlog_max_jobs": 40}))
     stop = threading.Event()
-    theirs = Client(valkey_url)
+    theirs = Outbox(Client(valkey_url))
     mirroring = threading.Thread(
         target=service.run, args=(theirs, database), kwargs={"stop": stop}, name="mirror"
     )
@@ -132,36 +126,34 @@ def test_at_the_bound_producers_are_refused_and_work_goes_on(
 # A mirror that stops in the middle.
 
 
-def stopped(process: subprocess.Popen[bytes]) -> bool:
-    assert process.poll() is None
-    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+@pytest.fixture
+def stopped(valkey_url: str, tmp_path: Path) -> Iterator[Callable[[str, str], Child]]:
+    """``stopped(url, step)``: a mirror that has stopped itself at this step; killed after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def start(url: str, step: str) -> Child:
+            words = ("tests.kit.stopped_mirror", valkey_url, url, QUEUE, step)
+            process = stack.enter_context(python(*words, log=tmp_path / "mirror.log"))
+            wait_until(lambda: process.is_stopped, "it has stopped", timeout=30)
+            return process
+
+        yield start
 
 
 @pytest.mark.parametrize("step", ["locked", "copying", "events", "advanced"])
 def test_postgres_ends_the_transaction_of_a_stopped_mirror(
     step: str,
     postgres_url: str,
-    valkey_url: str,
+    stopped: Callable[[str, str], Child],
     writer: StreamWriter,
     source: StreamSource,
-    request: pytest.FixtureRequest,
 ) -> None:
     """Another takes over within the timeouts, which are stated; when the first wakes up it does no harm."""
     assert max(IDLE_TIMEOUT_MS, STALLED_MS) <= 60_000
     database = Database(postgres_url)
     lay_schema(database)
     writer.life("a", "b", "c")
-    command = [
-        sys.executable,
-        "-m",
-        "tests.kit.stopped_mirror",
-        valkey_url,
-        postgres_url,
-        QUEUE,
-    ]
-    process = subprocess.Popen([*command, step], cwd=ROOT)
-    request.addfinalizer(lambda: (process.kill(), process.wait()))
-    wait_until(lambda: stopped(process), "it has stopped", timeout=30)
+    process = stopped(postgres_url, step)
     mirror = Mirror(source, database, QUEUE)
 
     assert mirror.turn().outcome is Outcome.HELD
@@ -191,20 +183,16 @@ def test_postgres_ends_the_transaction_of_a_stopped_mirror(
 def test_a_stopped_mirror_on_sqlite_holds_the_file_until_it_goes_on_or_dies(
     end: signal.Signals,
     sqlite_url: str,
-    valkey_url: str,
+    stopped: Callable[[str, str], Child],
     writer: StreamWriter,
     source: StreamSource,
-    request: pytest.FixtureRequest,
 ) -> None:
     """Nobody can take a file's lock from a process that is only stopped: the others wait, and say nothing
     false; readers read."""
     database = Database(sqlite_url)
     lay_schema(database)
     writer.life("a", "b", "c")
-    command = [sys.executable, "-m", "tests.kit.stopped_mirror", valkey_url, sqlite_url, QUEUE]
-    process = subprocess.Popen([*command, "events"], cwd=ROOT)
-    request.addfinalizer(lambda: (process.kill(), process.wait()))
-    wait_until(lambda: stopped(process), "it has stopped", timeout=30)
+    process = stopped(sqlite_url, "events")
     mirror = Mirror(source, database, QUEUE)
 
     assert [mirror.turn().outcome for _ in range(3)] == [Outcome.HELD] * 3

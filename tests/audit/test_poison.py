@@ -20,9 +20,12 @@ from sql_audit.mirror.fold import Folder
 from sql_audit.mirror.intake import Intake, unpack
 from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.verify import Verdict, verify
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
 from sql_audit.queries import history, timeline
-from sql_audit.store.database import Database, EventRows, data_refused
+from sql_audit.store.copy import EventRows
+from sql_audit.store.database import Database
+from sql_audit.store.driver_errors import data_refused
 from sql_audit.store.tables import EVENT_COLUMNS
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog

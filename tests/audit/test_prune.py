@@ -8,20 +8,22 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from sql_audit.cli import audit
 from sql_audit.errors import NotProven
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.verify import Verdict, verify
+from sql_audit.proof.record import record_proofs
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
 from sql_audit.store.database import Database
 from sql_audit.store.partitions import Month, create_ahead, month_of, partitions
-from sql_audit.upkeep.prune import Pruned, Rules, plan, prune, record_proofs
+from sql_audit.upkeep.plan import Rules, plan
+from sql_audit.upkeep.prune import Pruned, prune
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
+from tests.kit.command import audit
 from tests.kit.outbox import StreamWriter, enqueue
 from tests.kit.schemas import lay_schema
 from tests.kit.story import Story
@@ -53,7 +55,7 @@ def two_seasons(writer: StreamWriter, mirror: Mirror) -> Story:
 
 def prove(database: Database) -> None:
     result = verify(database)
-    assert result.verdict is Verdict.HOLDS, result.document()
+    assert result.verdict is Verdict.HOLDS, result.queues
     record_proofs(database, result)
 
 
@@ -94,7 +96,7 @@ def test_old_jobs_leave_and_the_rest_is_proven(
     attempts = auditlog.rows(database, "SELECT DISTINCT job_id FROM job_attempt")
     assert {row["job_id"] for row in attempts}.isdisjoint(old)
     result = verify(database)
-    assert result.verdict is Verdict.HOLDS, result.document()
+    assert result.verdict is Verdict.HOLDS, result.queues
     says = result.queues[QUEUE].says
     assert f"complete through epoch {writer.epoch}, number {writer.seq}" in says
     assert f"from after {done.cut}" in says
@@ -418,20 +420,20 @@ def test_the_command_says_what_leaves_and_refuses_clearly(
     two_seasons(writer, small)
     command = ["prune", "--audit", audit_url, "--older-than", "90d"]
 
-    refused = CliRunner().invoke(audit, command)
+    refused = audit(*command)
     assert refused.exit_code == 1
     assert refused.output.startswith("rq-core: queue mail: what is to be pruned goes on to")
-    assert CliRunner().invoke(audit, ["verify", "--audit", audit_url]).exit_code == 0
-    dry = CliRunner().invoke(audit, [*command, "--dry-run", "--json"])
+    assert audit("verify", "--audit", audit_url).exit_code == 0
+    dry = audit(*command, "--dry-run", "--json")
     before = jobs(database)
-    done = CliRunner().invoke(audit, [*command, "--keep", "dead=1y", "--by", "ada", "--json"])
+    done = audit(*command, "--keep", "dead=1y", "--by", "ada", "--json")
 
     assert done.exit_code == 0, done.output
     would: Any = json.loads(dry.output)["queues"][0]
     did: Any = json.loads(done.output)["queues"][0]
     assert would["jobs"] == did["jobs"] == len(before) - len(jobs(database)) > 0
     assert would["cut"] == did["cut"]
-    checked = CliRunner().invoke(audit, ["verify", "--audit", audit_url])
+    checked = audit("verify", "--audit", audit_url)
     assert checked.exit_code == 0
     assert "after a prune at" in checked.output
     row = auditlog.one(database, "SELECT * FROM mirror_prune WHERE kind = 'done'")
@@ -440,7 +442,7 @@ def test_the_command_says_what_leaves_and_refuses_clearly(
 
 @pytest.mark.parametrize("said", ["90", "d", "-1d", "1.5d", "9999999d", "1q", ""])
 def test_other_spans_are_refused(said: str, audit_url: str) -> None:
-    result = CliRunner().invoke(audit, ["prune", "--audit", audit_url, "--older-than", said])
+    result = audit("prune", "--audit", audit_url, "--older-than", said)
 
     assert result.exit_code == 2
     assert "no time span" in result.output
@@ -541,7 +543,7 @@ def test_a_number_is_taken_whatever_its_month(
 ) -> None:
     """The key of a partitioned table has the time in it; the number alone must not come twice."""
     from sql_audit.errors import PlaceTaken
-    from sql_audit.store.database import EventRows
+    from sql_audit.store.copy import EventRows
 
     create_ahead(postgres, writer.now_ms)
     writer.life("a")

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from rq_core import errors
 from rq_core.app.app import App
@@ -25,39 +25,24 @@ from rq_core.model.keys import queue_keys
 from rq_core.model.machine import Priority
 from rq_core.protocol import claims
 from rq_core.protocol.admin import IDS_CHUNK
-from sql_audit.cli import audit
 from sql_audit.errors import MirrorBehind
 from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.verify import Verdict
+from sql_audit.proof.result import Verdict
 from sql_audit.store.database import Database
 from sql_audit.upkeep import restore
 from sql_audit.upkeep.restore import apply, survey
 from tests.kit import auditlog, crew
 from tests.kit.agreement import assert_agree, drain, states
+from tests.kit.command import audit
 from tests.kit.fleet import QUEUE
-from tests.kit.schemas import lay_schema
 from tests.kit.secrets import SECRET
-from tests.kit.servers import Engine, RedisServer, engines
+from tests.kit.servers import RedisServer
 from tests.kit.wait import wait_until
 
 FULL = 64 * 1024
 HOUR_MS = 3_600_000
 ERROR = '{"type":"ValueError","message":"no"}'
-
-
-@pytest.fixture
-def engine(audit_url: str) -> Engine:
-    """Each engine with one of the databases: what is restored does not depend on the pair."""
-    return engines()[0 if audit_url.startswith("sqlite") else -1]
-
-
-@pytest.fixture
-def database(audit_url: str) -> Iterator[Database]:
-    database = Database(audit_url)
-    lay_schema(database)
-    yield database
-    database.close()
 
 
 @pytest.fixture
@@ -135,7 +120,7 @@ def mirroring(url: str, database: Database) -> Iterator[None]:
 def invoke(database: Database, url: str, *options: str) -> Result:
     address = str(database.address.render_as_string(False))
     command = ["restore", "--audit", address, "--redis", url, "--by", "ada", *options]
-    return CliRunner().invoke(audit, command)
+    return audit(*command)
 
 
 # Redis remembers nothing.

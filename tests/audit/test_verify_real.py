@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +13,16 @@ from click.testing import CliRunner
 from rq_core.cli.root import root
 from rq_core.connections.client import Client
 from rq_core.model.keys import queue_keys
-from sql_audit.cli import audit
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.drift import compare
-from sql_audit.proof.verify import Verdict, verify
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
 from sql_audit.store.database import Database
 from tests.kit import auditlog
+from tests.kit.command import audit
 from tests.kit.fleet import QUEUE, Fleet
-
-
-@pytest.fixture
-def client(valkey_url: str) -> Iterator[Client]:
-    with Client(valkey_url) as client:
-        yield client
 
 
 @pytest.fixture
@@ -192,7 +187,7 @@ def test_the_command_compares_with_redis_if_it_is_told_which(
 ) -> None:
     def command(*arguments: str) -> Any:
         url = database.address.render_as_string(hide_password=False)
-        return CliRunner().invoke(audit, ["verify", "--json", "--audit", url, *arguments])
+        return audit("verify", "--json", "--audit", url, *arguments)
 
     assert command("--redis", valkey_url).exit_code == 0
     unreachable = command("--redis", "redis://127.0.0.1:1/0")
@@ -241,7 +236,7 @@ def test_doctor_says_that_sql_does_not_know_a_queue(
     client: Client, level: Fleet, valkey_url: str, tmp_path: Path
 ) -> None:
     other = tmp_path / "other.db"
-    CliRunner().invoke(audit, ["migrate", "--audit", str(other)])
+    audit("migrate", "--audit", str(other))
 
     result = CliRunner().invoke(
         root, ["doctor", QUEUE, "--redis", valkey_url, "--audit", str(other)]

@@ -6,13 +6,15 @@ from sqlalchemy import text
 
 from rq_core.connections.client import Client
 from rq_core.doctor import examine
-from sql_audit.mirror import losses
+from sql_audit.mirror import refold
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.drift import compare
-from sql_audit.proof.verify import QueueResult, Verdict, verify
+from sql_audit.proof.result import QueueResult, Verdict
+from sql_audit.proof.verify import verify
 from sql_audit.queries import history as queries
+from sql_audit.store import orphans
 from sql_audit.store.database import Database
 from sql_audit.store.tables import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS
 from tests.kit import auditlog
@@ -35,9 +37,9 @@ def fold_anew(database: Database) -> tuple[set[tuple[object, ...]], set[tuple[ob
     told = [tuple(event[name] for name in EVENT_COLUMNS) for event in events]
     ids = list(dict.fromkeys(event["job_id"] for event in events if event["job_id"]))
     with database.readers.connect() as connection:
-        orphaned = losses.ranges(connection, QUEUE)
-        marks = losses.marks(connection, QUEUE, orphaned)
-    jobs, attempts = losses.folded(QUEUE, ids, told, orphaned, marks)
+        orphaned = orphans.ranges(connection, QUEUE)
+        marks = refold.marks(connection, QUEUE, orphaned)
+    jobs, attempts = refold.folded(QUEUE, ids, told, orphaned, marks)
     return set(map(tuple, jobs)), set(map(tuple, attempts))
 
 

@@ -4,8 +4,8 @@ from functools import cache
 
 import redis
 
-from rq_core.scripts import functions
-from rq_core.scripts.assemble import Script, Variant, build
+from rq_core.scripts.header import Variant
+from rq_core.scripts.script import Script, build_function, build_script
 
 CLOCK_KEY = "test:clock"
 """Lies outside every queue, so that a snapshot does not see it and losing a key does not stop the clock."""
@@ -28,13 +28,13 @@ TIMED = Variant(includes={"clock": CLOCK})
 
 def timed(name: str) -> Script:
     """The script on the test's clock, as a function. Goes where Operations takes ``scripts``."""
-    return functions.build(name, TIMED)
+    return build_function(name, TIMED)
 
 
 @cache
 def timed_with(name: str, prelude: str) -> Script:
     """The same with Lua text before its includes and body."""
-    return build(name, Variant(includes={"clock": CLOCK}, prelude=prelude))
+    return build_script(name, Variant(includes={"clock": CLOCK}, prelude=prelude))
 
 
 class Clock:

@@ -10,7 +10,7 @@ from typing import Any
 from rq_core.model.job import Claim, NewJob
 from rq_core.model.machine import State
 from rq_core.protocol.enqueue import pack
-from rq_core.scripts.assemble import Script
+from rq_core.scripts.script import Script
 from tests.kit.seed import ERROR, LEASE_MS, NO_FENCE, WORKER, Seed
 
 SLOT = "scene.slot"

@@ -23,7 +23,7 @@ from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.enqueue import Accepted
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Call, Patience
-from rq_core.scripts.assemble import Script
+from rq_core.scripts.script import Script
 from tests.kit.clock import Clock, timed
 from tests.kit.consistency import assert_consistent
 from tests.kit.snapshots import Snapshot, diff, without_slot

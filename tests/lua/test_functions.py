@@ -11,7 +11,7 @@ from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.scopes import lane_name
 from rq_core.protocol import claims
-from rq_core.scripts.assemble import Script, names
+from rq_core.scripts.script import Script, names
 from tests.kit.clock import timed
 from tests.kit.seed import LEASE_MS, Seed
 from tests.kit.servers import RedisServer

@@ -539,7 +539,7 @@ def test_every_transition_has_its_guard_and_is_exercised() -> None:
 
 def test_every_script_that_draws_an_arrow_says_so_in_its_header() -> None:
     """The header is what people read."""
-    from rq_core.scripts.assemble import names, script
+    from rq_core.scripts.script import names, script
 
     for name in names():
         expected = sorted(str(t) for t in TRANSITIONS if t.script == name)
@@ -561,7 +561,7 @@ def test_a_paused_queue_gives_out_nothing(seed: Seed, claimable: str) -> None:
 
 def test_the_whole_life_on_the_servers_own_clock(redis_url: str) -> None:
     """The one thing that the test's clock cannot show: that the shipped scripts read time rightly."""
-    from rq_core.scripts.assemble import script
+    from rq_core.scripts.script import script
 
     with Seed(redis_url, QUEUE, scripts=script, real_clock=True) as seed:
         seconds, micros = seed.control.time()

@@ -17,7 +17,7 @@ from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.enqueue import Accepted
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Call, Patience
-from rq_core.scripts.assemble import names
+from rq_core.scripts.script import names
 from tests.kit.clock import timed
 from tests.kit.consistency import assert_consistent
 from tests.kit.seed import ERROR, LEASE_MS, NO_FENCE, START_MS, WORKER, Seed, events_of

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 )
 
 from rq_core.model.machine import PRIORITIES, STATE_FIELDS
-from rq_core.scripts.assemble import Script
+from rq_core.scripts.script import Script
 from tests.kit.clock import timed
 from tests.kit.consistency import assert_consistent
 from tests.kit.seed import LEASE_MS, NO_FENCE, START_MS, Seed

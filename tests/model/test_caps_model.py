@@ -15,8 +15,8 @@ from rq_core.model.machine import PRIORITIES, Event
 from rq_core.model.scopes import lane_name
 from rq_core.protocol import claims
 from rq_core.protocol.claims import CLAIM_BYTES, SWEEP_MAX
-from rq_core.scripts import functions
-from rq_core.scripts.assemble import Script, Variant, directory
+from rq_core.scripts.header import Variant
+from rq_core.scripts.script import Script, build_function, directory
 from tests.kit.clock import CLOCK, timed
 from tests.kit.lanes import breaches
 from tests.kit.proof import unproved
@@ -97,7 +97,7 @@ ONE_SCOPE = _of_one_scope()
 
 def in_small_sweeps(name: str) -> Script:
     """Scripts whose change of a family's limit re-evaluates one scope and leaves the others to claims."""
-    return functions.build(name, ONE_SCOPE) if name == "cap" else timed(name)
+    return build_function(name, ONE_SCOPE) if name == "cap" else timed(name)
 
 
 class CapsQueue(Queue):

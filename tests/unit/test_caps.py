@@ -93,22 +93,6 @@ def test_caps_that_make_no_sense_are_refused(make: Callable[[], object], says: s
     assert says in str(caught.value)
 
 
-def test_a_misspelt_option_names_the_right_ones() -> None:
-    with pytest.raises(InvalidOption) as caught:
-        Cap(1, onfull="reject")  # type: ignore[call-arg]
-    assert str(caught.value) == (
-        "onfull='reject' is not valid: is no option of Cap, perhaps on_full: it takes n, per, name, on_full,"
-        " max_waiting."
-    )
-    with pytest.raises(
-        InvalidOption, match="is no option of Rate, perhaps per_seconds: it takes n,"
-    ):
-        Rate(1, per_second=60)  # type: ignore[call-arg]
-    # Leaving one out is still Python's own error.
-    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'per_seconds'"):
-        Rate(1)  # type: ignore[call-arg]
-
-
 def test_a_key_function_that_raises_is_named(app: App) -> None:
     def shard_of(**_: Any) -> str:
         raise LookupError("no shard for a")

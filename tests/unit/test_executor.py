@@ -191,7 +191,7 @@ async def test_a_handler_that_swallows_its_end_holds_its_place_but_not_its_claim
     monkeypatch: pytest.MonkeyPatch, why: JobCancelled | None, expected: tuple[str, str]
 ) -> None:
     """Its lease was kept for as long as it ran, or ran out as if its worker had died: a loss, and poison in the end."""
-    monkeypatch.setattr(executor, "END_GRACE", 0.05)
+    monkeypatch.setattr(executor, "END_GRACE_S", 0.05)
     release, begun = asyncio.Event(), asyncio.Event()
 
     async def handler() -> None:
@@ -231,7 +231,7 @@ async def test_what_a_handler_reports_that_swallows_the_loss_of_its_claim_is_its
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is refused, so that the log knows that it ran."""
-    monkeypatch.setattr(executor, "END_GRACE", 0.01)
+    monkeypatch.setattr(executor, "END_GRACE_S", 0.01)
     release, begun = asyncio.Event(), asyncio.Event()
 
     async def handler() -> None:

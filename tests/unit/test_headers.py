@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from rq_core import generate, headers
 from rq_core.model import machine
 from rq_core.model.keys import queue_keys
 from rq_core.model.machine import Event
-from rq_core.scripts import assemble
+from rq_core.scripts import script
+from rq_core.scripts.header import HeaderError
+from rq_core.scripts.script import build_script
+from scripts.docs import generate, headers
 
 Edit = Callable[[str, str, str], None]
 
@@ -20,8 +22,8 @@ Edit = Callable[[str, str, str], None]
 def lua(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of the scripts that the loader reads in place of the real ones."""
     copy = tmp_path / "lua"
-    shutil.copytree(assemble.directory(), copy)
-    monkeypatch.setattr(assemble, "directory", lambda: copy)
+    shutil.copytree(script.directory(), copy)
+    monkeypatch.setattr(script, "directory", lambda: copy)
     yield copy
     # Whatever test comes next reads the real ones.
     headers.forget()
@@ -42,11 +44,11 @@ def test_headers_as_shipped_are_true() -> None:
     assert headers.problems() == []
 
 
-@pytest.mark.parametrize("name", assemble.names())
+@pytest.mark.parametrize("name", script.names())
 def test_transitions_of_header_are_those_of_the_table(name: str) -> None:
     expected = {str(t) for t in machine.transitions_of(name)}
 
-    assert expected == set(assemble.script(name).header.transitions)
+    assert expected == set(script.script(name).header.transitions)
 
 
 @pytest.mark.parametrize("event", list(Event))
@@ -56,7 +58,7 @@ def test_event_is_emitted_by_some_script(event: Event) -> None:
 
 
 def test_every_script_of_the_table_has_a_file() -> None:
-    assert {t.script for t in machine.TRANSITIONS} <= set(assemble.names())
+    assert {t.script for t in machine.TRANSITIONS} <= set(script.names())
 
 
 # (file, text there, text in its place, what must be said)
@@ -188,49 +190,49 @@ def test_comments_are_not_uses(edit: Edit) -> None:
 def test_includes_in_a_circle_are_refused(edit: Edit) -> None:
     edit("include/meta.lua", "Keys: meta\n", "Keys: meta\nUses: emit\n")
 
-    with pytest.raises(assemble.HeaderError, match=r"includes go round in a circle: .*meta > emit"):
-        assemble.build("trim")
+    with pytest.raises(HeaderError, match=r"includes go round in a circle: .*meta > emit"):
+        build_script("trim")
 
 
 def test_unknown_include_is_refused(edit: Edit) -> None:
     edit("trim.lua", "Uses: meta epoch", "Uses: meta epoch magic")
 
-    with pytest.raises(assemble.HeaderError, match=re.escape("there is no include magic.lua")):
-        assemble.build("trim")
+    with pytest.raises(HeaderError, match=re.escape("there is no include magic.lua")):
+        build_script("trim")
 
 
 def test_script_that_lacks_a_key_of_its_include_is_refused(edit: Edit) -> None:
     """Every script declares every key it touches, its includes' keys too."""
     edit("trim.lua", "Keys: meta outbox", "Keys: meta")
 
-    with pytest.raises(assemble.HeaderError, match=r"trim.lua uses epoch but not its keys.*outbox"):
-        assemble.build("trim")
+    with pytest.raises(HeaderError, match=r"trim.lua uses epoch but not its keys.*outbox"):
+        build_script("trim")
 
 
 def test_unknown_key_is_refused(edit: Edit) -> None:
     edit("trim.lua", "Keys: meta outbox", "Keys: meta outbox cellar")
 
-    with pytest.raises(assemble.HeaderError, match=r"trim.lua: unknown keys.*cellar"):
-        assemble.build("trim")
+    with pytest.raises(HeaderError, match=r"trim.lua: unknown keys.*cellar"):
+        build_script("trim")
 
 
 def test_file_without_header_is_refused(lua: Path) -> None:
     (lua / "trim.lua").write_text("return 1\n")
 
-    with pytest.raises(assemble.HeaderError, match=r"trim.lua: does not begin with"):
-        assemble.build("trim")
+    with pytest.raises(HeaderError, match=r"trim.lua: does not begin with"):
+        build_script("trim")
 
 
 def test_header_of_another_script_is_refused(edit: Edit) -> None:
     edit("trim.lua", "--[[ trim:", "--[[ cut:")
 
-    with pytest.raises(assemble.HeaderError, match=r"trim.lua calls itself cut"):
-        assemble.build("trim")
+    with pytest.raises(HeaderError, match=r"trim.lua calls itself cut"):
+        build_script("trim")
 
 
 def test_names_are_bound_to_positions() -> None:
     """The four lists are one word in a header, and four keys of the call."""
-    made = assemble.script("requeue")
+    made = script.script("requeue")
     keys = queue_keys("q")
 
     command = made.command(keys, [("a",), ("b",)], slot="s", number=1, by="me", why="because")
@@ -258,7 +260,7 @@ def test_stale_file_is_named(lua: Path, capsys: pytest.CaptureFixture[str]) -> N
 
     assert generate.main(["--check"]) == 1
 
-    expected = "generate: lua/README.md is stale: run python -m rq_core.generate\n"
+    expected = "generate: lua/README.md is stale: run python -m scripts.docs.generate\n"
     assert expected == capsys.readouterr().err
     assert (lua / "README.md").read_text() == "old\n"
 

@@ -20,8 +20,7 @@ from rq_core.protocol.enqueue import ENQUEUE_CHUNK as CHUNK
 from rq_core.protocol.enqueue import Accepted
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Lost, Patience, Pause, Plan, ReplyError, Send, T, Unsent
-from rq_core.scripts.assemble import Script
-from rq_core.scripts.functions import function
+from rq_core.scripts.script import Script, function
 from tests.kit.forked import forked
 
 OK = ["ok"]

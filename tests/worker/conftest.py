@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,10 @@ import pytest
 from rq_core.app.app import App
 from rq_core.connections.client import Client
 from rq_core.model.events import Entry, decode
-from rq_core.worker import Worker, WorkerOptions
+from rq_core.worker import Worker
 from tests.kit import crew
 from tests.kit.servers import engines
+from tests.kit.working import working
 
 RunWorker = Callable[..., AbstractAsyncContextManager[Worker]]
 
@@ -50,22 +50,7 @@ def client(app: App) -> Iterator[Client]:
 @pytest.fixture
 def run_worker(app: App) -> RunWorker:
     """``async with run_worker(concurrency=2) as worker``: it works during the block, then stops and must end."""
-
-    @contextlib.asynccontextmanager
-    async def run(**options: Any) -> AsyncIterator[Worker]:
-        options.setdefault("queues", ("crew",))
-        options.setdefault("grace", 5.0)
-        worker = Worker(app, WorkerOptions(**options))
-        task = asyncio.create_task(worker.run())
-        try:
-            yield worker
-        finally:
-            worker.stop()
-            async with asyncio.timeout(20):
-                await task
-            await app.connections.aclose()
-
-    return run
+    return functools.partial(working, app, queues=("crew",), grace=5.0)
 
 
 def events(client: Client, job_id: str, queue: str = "crew") -> list[tuple[Entry, dict[str, Any]]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 
 from rq_core import App, Cap, Rate
 from rq_core.connections.wire import AsyncPoolWire, Meanwhile
-from rq_core.worker import Worker, WorkerOptions
+from rq_core.worker import Worker
 from tests.kit.wait import wait_until_async
+from tests.kit.working import working
 from tests.worker.conftest import event_types, events
 
 RunApp = Callable[..., AbstractAsyncContextManager[Worker]]
@@ -54,19 +56,7 @@ def make_app(valkey_url: str) -> Iterator[Callable[[], App]]:
 def run() -> RunApp:
     """``async with run(app) as worker``: it works for the queue ``mail`` during the block."""
 
-    @contextlib.asynccontextmanager
-    async def running(app: App, **options: Any) -> AsyncIterator[Worker]:
-        worker = Worker(app, WorkerOptions(**{"queues": ("mail",), "grace": 5.0, **options}))
-        task = asyncio.create_task(worker.run())
-        try:
-            yield worker
-        finally:
-            worker.stop()
-            async with asyncio.timeout(20):
-                await task
-            await app.connections.aclose()
-
-    return running
+    return functools.partial(working, queues=("mail",), grace=5.0)
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:

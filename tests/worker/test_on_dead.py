@@ -30,7 +30,7 @@ async def test_a_hook_is_told_of_each_death_once_and_soon(
     witness: crew.Witness,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dead_hooks, "LOOK_EVERY", 3600.0)
+    monkeypatch.setattr(dead_hooks, "LOOK_EVERY_S", 3600.0)
     before = time.time() * 1000
     async with run_worker():
         jobs = [crew.mortal.enqueue("no"), crew.mortal.enqueue("give up")]
@@ -60,7 +60,7 @@ async def test_a_death_in_the_middle_of_a_look_is_told_at_once(
     run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The look had asked already; noticing it was forgotten with the look, and the hook was told seconds later."""
-    monkeypatch.setattr(dead_hooks, "LOOK_EVERY", 3600.0)
+    monkeypatch.setattr(dead_hooks, "LOOK_EVERY_S", 3600.0)
     look = dead_hooks.DeathWatch.look
     looks = 0
 

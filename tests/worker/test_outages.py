@@ -28,13 +28,18 @@ from tests.rigs import outages
 from tests.worker.conftest import event_types, one_engine
 
 
+def begin(url: str, **options: Any) -> tuple[Worker, asyncio.Task[bool]]:
+    """A worker for the crew's queue on this server. A test stops and awaits it itself, to see how it ends."""
+    crew.app.connect_to(url)
+    worker = Worker(crew.app, WorkerOptions(queues=("crew",), **options))
+    return worker, asyncio.create_task(worker.run())
+
+
 async def test_work_goes_on_after_redis_was_killed_and_restarted(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
     server = start_redis(appendonly="yes", appendfsync="always")
-    crew.app.connect_to(server.url)
-    worker = Worker(crew.app, WorkerOptions(queues=("crew",), grace=1.0))
-    running = asyncio.create_task(worker.run())
+    worker, running = begin(server.url, grace=1.0)
     try:
         for n in range(3):
             done = await crew.coroutine.enqueue_async(n=2 * n)
@@ -71,9 +76,7 @@ async def test_a_job_that_finishes_during_an_outage_is_reported_after_it(
 ) -> None:
     """Its claim stays in force: an outage shorter than a lease costs no second run."""
     server = start_redis(appendonly="yes", appendfsync="always")
-    crew.app.connect_to(server.url)
-    worker = Worker(crew.app, WorkerOptions(queues=("crew",), grace=1.0))
-    running = asyncio.create_task(worker.run())
+    worker, running = begin(server.url, grace=1.0)
     try:
         handle = await crew.sleeping.enqueue_async(0.2)
         await wait_until_async(lambda: witness.lines("begin"), "the job runs")
@@ -271,9 +274,7 @@ async def test_a_worker_can_be_stopped_while_redis_is_away(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
     server = start_redis()
-    crew.app.connect_to(server.url)
-    worker = Worker(crew.app, WorkerOptions(queues=("crew",), grace=0.5))
-    running = asyncio.create_task(worker.run())
+    worker, running = begin(server.url, grace=0.5)
     await crew.sleeping.enqueue_async(60)
     await wait_until_async(lambda: witness.lines("begin"), "the job runs")
     server.kill()
@@ -291,9 +292,7 @@ async def test_a_worker_that_stops_in_an_outage_claims_nothing_after_it(
 ) -> None:
     """Its claim was waiting for the server, and was sent once that was there: for jobs to be given back."""
     server = start_redis(appendonly="yes", appendfsync="always")
-    crew.app.connect_to(server.url)
-    worker = Worker(crew.app, WorkerOptions(queues=("crew",), grace=20.0))
-    running = asyncio.create_task(worker.run())
+    worker, running = begin(server.url, grace=20.0)
     client = crew.app.client
     try:
         handle = await crew.sleeping.enqueue_async(2.0)
@@ -324,9 +323,7 @@ async def test_the_grace_is_not_given_twice_where_the_server_is_away(
 ) -> None:
     """A claim without an answer had the grace first, then the jobs: whoever waits for the worker kills it then."""
     server = start_redis()
-    crew.app.connect_to(server.url)
-    worker = Worker(crew.app, WorkerOptions(queues=("crew",), grace=3.0))
-    running = asyncio.create_task(worker.run())
+    worker, running = begin(server.url, grace=3.0)
     await crew.tidying.enqueue_async(0.0)
     await wait_until_async(lambda: witness.lines("begin"), "the job runs")
     server.kill()
@@ -411,9 +408,7 @@ async def test_a_worker_that_may_not_load_forgotten_scripts_lets_its_jobs_finish
     reportable: bool,
 ) -> None:
     """It ended at once, and what it ran was cut off."""
-    crew.app.connect_to(forgetful.url)
-    worker = Worker(crew.app, WorkerOptions(queues=("crew",), concurrency=2, grace=4.0))
-    running = asyncio.create_task(worker.run())
+    _, running = begin(forgetful.url, concurrency=2, grace=4.0)
     job = await crew.sleeping.enqueue_async(1.5)
     await wait_until_async(lambda: witness.lines("begin"), "the job runs")
     forgetful.forget()
@@ -440,9 +435,7 @@ async def test_a_worker_that_retires_and_may_report_nothing_ends_after_the_grace
     forgetful: Forgetful, witness: crew.Witness
 ) -> None:
     """It has all the time that its jobs need, but not for ever to report them."""
-    crew.app.connect_to(forgetful.url)
-    worker = Worker(crew.app, WorkerOptions(queues=("crew",), max_jobs=1, grace=1.0))
-    running = asyncio.create_task(worker.run())
+    worker, running = begin(forgetful.url, max_jobs=1, grace=1.0)
     await crew.sleeping.enqueue_async(1.5)
     await wait_until_async(lambda: worker.retired and witness.lines("begin"), "it retires")
     forgetful.forget()
@@ -493,9 +486,7 @@ async def test_a_lease_made_shorter_is_extended_more_often(
     valkey_url: str, witness: crew.Witness
 ) -> None:
     """Otherwise old workers would lose the leases of healthy jobs, and those would die as poison."""
-    crew.app.connect_to(valkey_url)
-    worker = Worker(crew.app, WorkerOptions(queues=("crew",), grace=0.0))
-    running = asyncio.create_task(worker.run())
+    worker, running = begin(valkey_url, grace=0.0)
     handle = await crew.sleeping.enqueue_async(60)
     await wait_until_async(lambda: witness.lines("begin"), "the job runs")
 

@@ -17,9 +17,10 @@ from rq_core import GiveUp
 from rq_core.app.app import App
 from rq_core.connections.wire import AsyncPoolWire, Meanwhile
 from rq_core.model.job import Claim
-from rq_core.scripts import functions
+from rq_core.scripts.script import function
 from rq_core.worker import Worker, WorkerOptions, wakeups
 from tests.kit.wait import wait_until_async
+from tests.kit.working import at_work
 
 
 @pytest.fixture
@@ -27,18 +28,6 @@ def app(valkey_url: str) -> Iterator[App]:
     app = App(valkey_url)
     yield app
     app.close()
-
-
-@contextlib.asynccontextmanager
-async def working(worker: Worker) -> AsyncIterator[None]:
-    """The worker works during the block, then stops and must end."""
-    task = asyncio.create_task(worker.run())
-    try:
-        yield
-    finally:
-        worker.stop()
-        async with asyncio.timeout(20):
-            await task
 
 
 async def drain(app: App, **options: Any) -> Worker:
@@ -119,7 +108,7 @@ async def test_an_idle_worker_begins_a_job_before_it_does_anything_else(
     diary.events = events
     worker._client._wire = diary
 
-    async with working(worker):
+    async with at_work(worker):
         for n in range(1, 4):
             await wait_until_async(lambda: "wait" in events, "it waits for a token")
             events.clear()
@@ -134,7 +123,7 @@ async def test_what_an_idle_worker_gives_back_is_reported_at_once(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That it could not be begun was forgotten, and told with whatever the worker did next: after seconds of idling."""
-    monkeypatch.setattr(wakeups, "LOOK_MAX", 3600.0)
+    monkeypatch.setattr(wakeups, "LOOK_S_MAX", 3600.0)
     app.queue("q", lease=3600.0)
 
     @app.task(queue="q")
@@ -143,7 +132,7 @@ async def test_what_an_idle_worker_gives_back_is_reported_at_once(
     worker = Worker(app, WorkerOptions(queues=("q",), concurrency=10))
     known.enqueue()
 
-    async with working(worker):
+    async with at_work(worker):
         await wait_until_async(lambda: worker.stats.completed == 1, "the first is done")
         await wait_until_async(lambda: not worker._burst.active(), "the worker is idle")
         handle = app.enqueue("q", "unknown")
@@ -168,7 +157,7 @@ async def test_jobs_that_run_long_hold_up_no_others(app: App) -> None:
     app.enqueue_many(short.job() for _ in range(200))
     worker = Worker(app, WorkerOptions(queues=("q",), concurrency=16))
 
-    async with working(worker):
+    async with at_work(worker):
         await wait_until_async(lambda: worker.stats.completed == 200, "the short ones are done")
         assert ran == 200
         release.set()
@@ -192,7 +181,7 @@ async def test_never_more_handlers_than_places(app: App, concurrency: int) -> No
     app.enqueue_many(busy.job() for _ in range(400))
     leased = 0
     worker = Worker(app, WorkerOptions(queues=("q",), concurrency=concurrency))
-    async with working(worker):
+    async with at_work(worker):
         while worker.stats.completed < 400:
             # A server that does not know `complete` yet carries out the claim behind the first one before it.
             if worker.stats.completed:
@@ -310,7 +299,7 @@ async def test_connections_that_are_cut_under_two_turns_cost_no_claim(
     worker._client._wire = wire
     cuts = 0
     async with (
-        working(worker),
+        at_work(worker),
         redis.asyncio.from_url(valkey_url) as nemesis,
         asyncio.timeout(60),
     ):
@@ -350,7 +339,7 @@ async def full_worker(
     gate = Gate(valkey_url)
     gate.shut = lambda: False
     worker._client._wire = gate
-    async with working(worker):
+    async with at_work(worker):
         await wait_until_async(lambda: len(worker._handlers.executor.running) == 32, "all run")
         gate.shut = lambda: True
         try:
@@ -543,13 +532,13 @@ async def test_a_worker_has_its_scripts_ready_before_its_first_job(app: App) -> 
 
     @app.task(queue="q")
     async def fails() -> None:
-        made.append(functions.function.cache_info().misses)
+        made.append(function.cache_info().misses)
         raise GiveUp("no use")
 
     made: list[int] = []
     fails.enqueue()
-    functions.function.cache_clear()
+    function.cache_clear()
 
     await drain(app, concurrency=1)
 
-    assert made == [functions.function.cache_info().misses]
+    assert made == [function.cache_info().misses]

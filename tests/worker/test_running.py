@@ -167,8 +167,8 @@ async def test_an_async_handler_is_stopped_at_its_timeout(
 async def test_an_async_handler_that_ignores_its_timeout_is_a_failure_and_no_loss(
     client: Client, run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor, "END_GRACE", 0.1)
-    monkeypatch.setattr(handlers, "EXTENSION_GRACE", 0.5)
+    monkeypatch.setattr(executor, "END_GRACE_S", 0.1)
+    monkeypatch.setattr(handlers, "EXTENSION_GRACE_S", 0.5)
     handle = crew.tidying.with_options(timeout=0.1, max_attempts=1).enqueue(2.5 * crew.LEASE)
 
     async with run_worker():

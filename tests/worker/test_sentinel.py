@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +21,7 @@ from rq_core.protocol.plan import Patience, ReplyError
 from sql_audit.errors import AuditEmpty
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
-from tests.kit import auditlog
+from tests.kit import auditlog, processes
 from tests.kit.sentinels import SERVICE, SentinelGroup
 from tests.kit.servers import RedisServer, engines
 from tests.kit.wait import wait_until, wait_until_async
@@ -129,12 +127,7 @@ async def test_an_asyncio_producer_waits_it_out_as_well(group: SentinelGroup) ->
 def test_what_the_replica_did_not_have_is_reported(group: SentinelGroup, tmp_path: Path) -> None:
     """The primary acknowledged jobs that its replica never saw; the mirror had them. The log names each, and holds."""
     audit = f"sqlite:///{tmp_path / 'audit.db'}"
-    mirror = subprocess.Popen(
-        [sys.executable, "-m", "tests.kit.mirror_service", group.url, audit],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
+    with processes.mirror(group.url, audit, log=tmp_path / "mirror.log") as mirror:
         with Client(group.url, patience=PATIENT) as client:
             (kept,) = client.run(client.calls.enqueue.many([deliver.job(1)])).ids
             wait_until(lambda: _is_logged(audit, kept), "it is mirrored", timeout=30)
@@ -148,9 +141,7 @@ def test_what_the_replica_did_not_have_is_reported(group: SentinelGroup, tmp_pat
             (later,) = client.run(client.calls.enqueue.many([deliver.job(9)])).ids
             wait_until(lambda: _is_logged(audit, later), "the log goes on", timeout=30)
             assert set(client.run(client.calls.reads.snapshot(QUEUE))["state"]) == {kept, later}
-    finally:
-        mirror.terminate()
-        mirror.wait()
+        mirror.end()
 
     status, said = _rq_core("audit", "verify", "--audit", audit, "--redis", group.url, "--json")
     assert (status, said["verdict"]) == (0, "holds"), said
@@ -279,13 +270,7 @@ def _is_logged(audit: str, job_id: str) -> bool:
 
 def _rq_core(*words: str) -> tuple[int, Any]:
     """Run a command; its status, and what it printed as JSON."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "rq_core.cli", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=outages.ROOT,
-    )
+    ran = processes.rq_core(*words)
     try:
         return ran.returncode, json.loads(ran.stdout)
     except ValueError:

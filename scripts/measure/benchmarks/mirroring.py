@@ -35,7 +35,8 @@ from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.source import Outbox
 from sql_audit.queries import history
 from sql_audit.store import migrate
-from sql_audit.store.database import Database, copy_text
+from sql_audit.store.copy import copy_text
+from sql_audit.store.database import Database
 from sql_audit.store.statements import POSTGRESQL, SQLITE
 from sql_audit.store.tables import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS
 from tests.kit.servers import DurablePostgres, PostgresServer

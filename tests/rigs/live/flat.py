@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from rq_core.model.job import NewJob
 from rq_core.protocol.enqueue import ENQUEUE_CHUNK
-from rq_core.scripts.assemble import script
+from rq_core.scripts.script import script
 from tests.kit.seed import Seed
 from tests.kit.servers import RedisServer
 from tests.kit.tally import Tally, calls_of

@@ -27,7 +27,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 ROOT = Path(__file__).parents[3]
-LIST = ROOT / "tests" / "mutants" / "mutants.toml"
+LIST = ROOT / "tests" / "rigs" / "mutants" / "mutants.toml"
 TABLE = ROOT / "MUTANTS.md"
 COPIED = ("rq_core", "sql_audit", "lua", "tests", "pyproject.toml")
 CATCHER_TIMEOUT_S = 90

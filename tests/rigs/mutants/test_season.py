@@ -5,19 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import redis
-from click.testing import CliRunner
 
 from rq_core.connections.client import Client
 from rq_core.protocol import claims
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.operations import Operations
-from sql_audit.cli import audit
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.store.database import Database
 from tests.kit import auditlog
 from tests.kit.clock import Clock, timed
+from tests.kit.command import audit
 from tests.kit.fleet import QUEUE, Fleet
 from tests.kit.schemas import lay_schema
 
@@ -85,7 +84,7 @@ def test_a_season_is_proven_by_the_command(valkey_url: str, sqlite_url: str) -> 
         season.run(10)
 
         command = ["verify", "--audit", sqlite_url, "--redis", valkey_url]
-        proven = CliRunner().invoke(audit, command)
+        proven = audit(*command)
         types = types_of(database)
     control.close()
     database.close()

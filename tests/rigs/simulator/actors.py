@@ -23,7 +23,7 @@ from rq_core.model.scopes import lane_name
 from rq_core.protocol import claims
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Patience
-from rq_core.worker.heartbeat import BEAT_AGAIN, LeaseKeeper
+from rq_core.worker.heartbeat import BEAT_AGAIN_S, LeaseKeeper
 from rq_core.worker.settlement import Settlement, calls_of
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import Outcome
@@ -261,7 +261,7 @@ class Worker(Actor):
         pause = self.keeper.interval
         while True:
             self.sleep(strand, round(pause * 1000))
-            pause = min(self.keeper.interval, BEAT_AGAIN)
+            pause = min(self.keeper.interval, BEAT_AGAIN_S)
             try:
                 self.keeper.beat()
                 pause = self.keeper.interval

@@ -9,7 +9,8 @@ from rq_core.doctor import examine
 from rq_core.model.machine import Event
 from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.verify import Verdict, verify
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
 from sql_audit.store.database import Database
 from tests.kit import agreement, auditlog
 from tests.kit.fleet import QUEUE

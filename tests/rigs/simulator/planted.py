@@ -12,8 +12,9 @@ from types import ModuleType
 from typing import Final
 from unittest import mock
 
-from rq_core.scripts import assemble, functions
-from rq_core.scripts.assemble import Variant
+from rq_core.scripts import script
+from rq_core.scripts.header import Variant
+from rq_core.scripts.script import build_function
 from sql_audit.mirror import turn as mirror_module
 from tests.rigs.mutants.planting import ROOT, Mutant, load
 from tests.rigs.simulator.simulation import Plant
@@ -51,12 +52,12 @@ def _scripts(mutant: Mutant) -> Scripts:
     lua = Path("lua")
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory) / lua
-        shutil.copytree(assemble.directory(), copy)
+        shutil.copytree(script.directory(), copy)
         target = copy / Path(mutant.file).relative_to(lua)
         target.write_text(mutant.apply(target.read_text(encoding="utf-8")), encoding="utf-8")
-        with mock.patch.object(assemble, "directory", return_value=copy):
+        with mock.patch.object(script, "directory", return_value=copy):
             variant = Variant(includes=includes())
-            made = {p.stem: functions.build(p.stem, variant) for p in copy.glob("*.lua")}
+            made = {p.stem: build_function(p.stem, variant) for p in copy.glob("*.lua")}
     return made.__getitem__
 
 

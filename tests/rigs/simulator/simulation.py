@@ -32,7 +32,7 @@ from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Lost, Unsent
 from sql_audit.mirror.turn import Mirror
 from sql_audit.store import migrate
-from sql_audit.store.background import Beside
+from sql_audit.store.background import BackgroundCall
 from tests.kit.fleet import QUEUE
 from tests.kit.servers import Engine
 from tests.rigs.simulator import judge
@@ -264,7 +264,7 @@ class Simulation:
         """Raises Failed."""
         self.actors: list[Actor] = []
         # What goes on beside a strand would bring an order of its own: it is done on the strand, at once.
-        with mock.patch.object(Beside, "_begin", Beside._run):
+        with mock.patch.object(BackgroundCall, "_begin", BackgroundCall._run):
             return self._run_and_judge()
 
     def _run_and_judge(self) -> Result:

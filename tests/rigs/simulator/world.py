@@ -17,8 +17,8 @@ import redis
 
 from rq_core.connections.wire import PoolWire
 from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
-from rq_core.scripts import assemble, functions
-from rq_core.scripts.assemble import Script, Variant
+from rq_core.scripts.header import Variant
+from rq_core.scripts.script import Script, build_function, directory
 from tests.kit.clock import CLOCK, CLOCK_KEY
 from tests.kit.fleet import QUEUE
 from tests.kit.servers import Engine, RedisServer, engines
@@ -34,7 +34,7 @@ _REPLID = re.compile(
 
 def includes() -> dict[str, str]:
     """The includes in whose place a simulation has others."""
-    shipped = (assemble.directory() / "include" / "epoch.lua").read_text(encoding="utf-8")
+    shipped = (directory() / "include" / "epoch.lua").read_text(encoding="utf-8")
     epoch, found = _REPLID.subn(f"  return redis.call('GET', '{REPLID_KEY}')\n", shipped)
     assert found == 1, (
         "include/epoch.lua has another shape: say how its server_replid() is replaced"
@@ -48,7 +48,7 @@ Scripts = Callable[[str], Script]
 @cache
 def simulated(name: str) -> Script:
     """The script on the simulation's clock and replication id. Goes where Operations takes ``scripts``."""
-    return functions.build(name, Variant(includes=includes()))
+    return build_function(name, Variant(includes=includes()))
 
 
 OPTIONS: Final = {
@@ -115,7 +115,7 @@ class World:
 
     def load_scripts(self, by_name: Scripts) -> None:
         """Let it know all scripts, whatever the simulation before this one left."""
-        made = [by_name(path.stem) for path in sorted(assemble.directory().glob("*.lua"))]
+        made = [by_name(path.stem) for path in sorted(directory().glob("*.lua"))]
         listed = self.control.execute_command("FUNCTION", "LIST")
         known = {word for library in listed for word in library}
         if not {script.function.encode() for script in made} <= known:

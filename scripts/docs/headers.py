@@ -22,7 +22,9 @@ from typing import Final
 from rq_core.model import machine
 from rq_core.model.machine import Event
 from rq_core.model.settings import SETTINGS
-from rq_core.scripts import assemble
+from rq_core.scripts import script
+from rq_core.scripts.header import Header, parse_header
+from rq_core.scripts.script import build_script
 
 _COMMENT = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
 _STRING = re.compile(r"'[^'\n]*'")
@@ -40,7 +42,7 @@ _OF_ANY_SCRIPT: Final = frozenset({Event.BASELINE, Event.SETTLEMENT_REFUSED})
 class Source:
     """A Lua file: its header, and its text without comments."""
 
-    header: assemble.Header
+    header: Header
     code: str
 
     @cached_property
@@ -58,24 +60,24 @@ class Source:
 
 
 def _source(text: str, where: str) -> Source:
-    return Source(assemble.parse_header(text, where), _COMMENT.sub("", text))
+    return Source(parse_header(text, where), _COMMENT.sub("", text))
 
 
 @cache
-def includes() -> Mapping[str, assemble.Header]:
+def includes() -> Mapping[str, Header]:
     """Return the headers of all includes, by name."""
     return {name: source.header for name, source in _includes().items()}
 
 
 @cache
 def _includes() -> Mapping[str, Source]:
-    paths = sorted((assemble.directory() / "include").glob("*.lua"))
+    paths = sorted((script.directory() / "include").glob("*.lua"))
     return {p.stem: _source(p.read_text(encoding="utf-8"), f"include/{p.name}") for p in paths}
 
 
 @cache
 def _script(name: str) -> Source:
-    path = assemble.directory() / f"{name}.lua"
+    path = script.directory() / f"{name}.lua"
     return _source(path.read_text(encoding="utf-8"), path.name)
 
 
@@ -94,13 +96,13 @@ def _mentions(code: str, name: str) -> bool:
     return name in code and re.search(rf"(?<![.\w]){name}\b(?! = [^=]*[,}}])", code) is not None
 
 
-def _names(header: assemble.Header, section: str) -> tuple[str, ...]:
+def _names(header: Header, section: str) -> tuple[str, ...]:
     return tuple(word.partition(":")[0] for word in header.words(section))
 
 
 def emitters(event: Event) -> tuple[str, ...]:
     """Return the scripts that may append an event: it stands in their code or their includes'."""
-    return tuple(name for name in assemble.names() if f"'{event}'" in _emits(name))
+    return tuple(name for name in script.names() if f"'{event}'" in _emits(name))
 
 
 @cache
@@ -127,11 +129,11 @@ def problems() -> list[str]:
     """Return what is not true, one line each. Raises HeaderError if a script cannot be built."""
     forget()
     found: list[str] = []
-    for name in assemble.names():
-        assemble.build(name)
+    for name in script.names():
+        build_script(name)
     for name, include in _includes().items():
         found += [f"include/{name}.lua: {p}" for p in _of_any(include)]
-    for name in assemble.names():
+    for name in script.names():
         source = _script(name)
         found += [f"{name}.lua: {p}" for p in (*_of_any(source), *_of_script(name, source))]
     for event in Event:

@@ -44,6 +44,9 @@ class Mode(StrEnum):
     """Everything arrives in small pieces."""
     DELAY = "delay"
     """Everything arrives late."""
+    BLACK_HOLE = "black_hole"
+    """Nothing passes on the connections that are open or opened meanwhile, and nothing ends them: they stay dead when
+    the mode ends, so that only a deadline of the client can."""
 
 
 class Proxy:
@@ -54,9 +57,11 @@ class Proxy:
         self._draw = random.Random(seed)
         self._loop = asyncio.new_event_loop()
         self._mode = Mode.PLAIN
+        self._holes = 0
+        """How many black holes there were; what is older than the last one is dead."""
         self._flows = asyncio.Event()
         self._socket = socket.create_server(("127.0.0.1", 0))
-        self._thread = threading.Thread(target=self._serve, name="chaos-proxy")
+        self._thread = threading.Thread(target=self._serve, name="proxy")
         self.taken = 0
         """How often a mode has done something to what passed."""
 
@@ -75,6 +80,7 @@ class Proxy:
 
     def _turn_to(self, mode: Mode) -> None:
         self._mode = mode
+        self._holes += mode is Mode.BLACK_HOLE
         if mode is Mode.STALL:
             self._flows.clear()
         else:
@@ -88,22 +94,31 @@ class Proxy:
 
     async def _accept(self) -> None:
         self._closing = asyncio.Event()
+        # Of the proxy: the loop alone keeps no task that waits for an event of its own.
+        self._never = asyncio.Event()
         self._flows.set()
         server = await asyncio.start_server(self._connected, sock=self._socket)
         self._ready.set()
         async with server:
             await self._closing.wait()
-        # Connections that are still open are cancelled, and end their pumps.
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        # Connections that are still open are cancelled, and end their pumps; one that comes just now as well.
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Cancelled when the proxy ends; asyncio would report that as an error of this method.
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._relay(reader, writer)
+        writer.close()
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._mode is Mode.BLACK_HOLE:
+            await self._stay_dead()
         try:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
         except OSError:
-            writer.close()
             return
         pumps = [
             asyncio.ensure_future(self._pump(reader, far_writer, Mode.DROP_REQUEST)),
@@ -126,13 +141,28 @@ class Proxy:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, drop: Mode
     ) -> None:
         """Pass on what comes one way, until either side ends or a mode ends it."""
+        holes = self._holes
         with contextlib.suppress(OSError):
-            while data := await reader.read(READ):
+            while data := await self._read(reader, holes):
                 await self._flows.wait()
                 if self._mode in (drop, Mode.RESET) and self._draw.random() < SHARE:
                     self.taken += 1
                     return
                 await self._pass_on(data, writer)
+
+    async def _read(self, reader: asyncio.StreamReader, holes: int) -> bytes:
+        """What comes next, or nothing at the end; never returns for a connection that is dead."""
+        data = b""
+        with contextlib.suppress(OSError):
+            data = await reader.read(READ)
+        if self._holes > holes:
+            await self._stay_dead()
+        return data
+
+    async def _stay_dead(self) -> None:
+        """The connection stays open until the proxy itself ends, which cancels this."""
+        self.taken += 1
+        await self._never.wait()
 
     async def _pass_on(self, data: bytes, writer: asyncio.StreamWriter) -> None:
         if self._mode is Mode.DELAY:

@@ -1,7 +1,9 @@
-"""The proxy of the chaos run does to connections what its modes say."""
+"""The proxy does to connections what its modes say."""
 
 from __future__ import annotations
 
+import functools
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -9,10 +11,10 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tests.kit import proxy
+from tests.kit.proxy import Mode, Proxy
 from tests.kit.servers import RedisServer
 from tests.kit.wait import wait_until
-from tests.rigs.chaos import proxy
-from tests.rigs.chaos.proxy import Mode, Proxy
 
 
 @pytest.fixture
@@ -74,3 +76,30 @@ def test_slices_and_delays_change_nothing_but_the_time(between: Proxy, near: red
             assert near.get("k") == b"v" * 3_000
 
     assert between.taken >= 8
+
+
+def test_connections_of_a_black_hole_stay_dead_and_open(
+    between: Proxy, valkey: RedisServer
+) -> None:
+    """Nobody ends them: a client whose network forgot its connections is told nothing, then or later."""
+    port = int(between.url.rpartition(":")[2].removesuffix("/0"))
+    connect = functools.partial(socket.create_connection, ("127.0.0.1", port), timeout=5)
+    with connect() as old:
+        assert ask(old) == b":1\r\n"
+        with between.doing(Mode.BLACK_HOLE):
+            young = connect()
+            for each in (old, young):
+                each.sendall(b"INCR n\r\n")
+            wait_until(lambda: between.taken == 2, "both are swallowed")
+        with young, connect() as new:
+            assert ask(new) == b":2\r\n"
+            for dead in (old, young):
+                dead.settimeout(0.05)
+                with pytest.raises(TimeoutError):
+                    ask(dead)
+            assert ask(new) == b":3\r\n"
+
+
+def ask(connection: socket.socket) -> bytes:
+    connection.sendall(b"INCR n\r\n")
+    return connection.recv(100)

@@ -1,0 +1,73 @@
+"""What a Lua file says of itself: the comment at its top, parsed.
+
+--[[ name: purpose …
+
+Keys: meta state          names from rq_core.model.keys; `ready` means the four lists
+Meta: sequence paused     fields of meta that the script reads when it begins
+Later: tombstones         fields of meta that it may read after that, one by one
+Args: slot number:int     one ARGV each; `:int` ones are converted
+Each: id fence            then records of these fields; `each(i)` returns one, `each_count` says how many
+Uses: call emit           includes, which may have Keys, Meta and Uses of their own
+…
+]]
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_HEADER = re.compile(r"\A--\[\[ (?P<name>[a-z_]+): (?P<text>.*?)\]\]\n", re.DOTALL)
+
+
+_SECTION = re.compile(
+    r"^(Transitions|Flags|Keys|Meta|Later|Args|Each|Uses|Returns|Invariants): ", re.MULTILINE
+)
+
+
+class HeaderError(Exception):
+    """A Lua file's header is wrong: a bug in rq-core."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a Lua file says of itself."""
+
+    name: str
+    purpose: str
+    sections: Mapping[str, str]
+
+    def words(self, section: str) -> tuple[str, ...]:
+        """The words of a section, none if it is not there."""
+        return tuple(self.sections.get(section, "").split())
+
+    @property
+    def transitions(self) -> tuple[str, ...]:
+        """The arrows that the header claims, as ``source -event-> target``."""
+        text = " ".join(self.sections.get("Transitions", "").split())
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def parse_header(text: str, where: str) -> Header:
+    """Parse the comment at the top of a Lua file. Raises HeaderError if it has none."""
+    match = _HEADER.match(text)
+    if match is None:
+        raise HeaderError(f"{where}: does not begin with '--[[ name: purpose'")
+    parts = _SECTION.split(match["text"])
+    sections = dict(zip(parts[1::2], (p.strip() for p in parts[2::2]), strict=True))
+    return Header(match["name"], parts[0].strip(), sections)
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """How the tests change the scripts: other includes, other text before the body. Never shipped as default."""
+
+    includes: Mapping[str, str] = field(default_factory=dict)
+    prelude: str = ""
+    shebang: bool = True
+
+
+def without_header(text: str) -> str:
+    """A Lua file without its header."""
+    return _HEADER.sub("", text)

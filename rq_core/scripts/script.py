@@ -1,0 +1,114 @@
+"""A script as Redis gets to know and to run it: as a function, or by its digest where no functions may be loaded.
+
+The names of a library and its function end with a digest of its text: clients of two versions work side by side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from rq_core.model.keys import QueueKeys
+from rq_core.scripts import assemble
+from rq_core.scripts.header import Header, Variant
+
+
+@dataclass(frozen=True)
+class Script:
+    """One script, ready to be sent."""
+
+    name: str
+    header: Header
+    text: str
+    sha: str
+    keys: tuple[str, ...]
+    args: tuple[str, ...]
+    each: tuple[str, ...]
+    function: str = ""
+    """Its name in the library whose text this is; empty if it is a script of its own."""
+    instead: Script | None = None
+    """Of a function: the script of its own that does the same, where no functions may be loaded."""
+
+    @cached_property
+    def verb(self) -> tuple[str, str]:
+        """How it is called: FCALL and its name, or EVALSHA and its digest."""
+        return ("FCALL", self.function) if self.function else ("EVALSHA", self.sha)
+
+    @property
+    def loading(self) -> tuple[str, ...]:
+        """The command that makes a server know it. Sending it again is harmless."""
+        if self.function:
+            return ("FUNCTION", "LOAD", "REPLACE", self.text)
+        return ("SCRIPT", "LOAD", self.text)
+
+    def command(
+        self, keys: QueueKeys, each: Iterable[tuple[Any, ...]] = (), **args: Any
+    ) -> list[Any]:
+        """The whole command. ``args`` are the header's Args by name; ``each`` the records, in its order."""
+        assert len(args) == len(self.args), f"{self.name} takes {self.args}, not {args}"
+        command: list[Any] = [
+            *_prefix(self.verb, self.keys, keys),
+            *[args[name] for name in self.args],
+        ]
+        for record in each:
+            command += record
+        return command
+
+
+@lru_cache(maxsize=1024)
+def _prefix(verb: tuple[str, str], names: tuple[str, ...], keys: QueueKeys) -> tuple[Any, ...]:
+    """The head of a command: how it is called, and the keys."""
+    return (*verb, len(names), *map(keys, names))
+
+
+def directory() -> Path:
+    """Where the Lua files are: inside the wheel, or beside the package in a checkout."""
+    packaged = Path(__file__).parent.parent / "_lua"
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "lua"
+
+
+def names() -> tuple[str, ...]:
+    """Every script, by the file names."""
+    return tuple(sorted(p.stem for p in directory().glob("*.lua")))
+
+
+@cache
+def function(name: str) -> Script:
+    """The script as shipped, as a function. Raises HeaderError, or OSError if the files are not there."""
+    return build_function(name)
+
+
+@cache
+def script(name: str) -> Script:
+    """The script as shipped, to be sent with EVALSHA. Raises HeaderError, or OSError if the files are not there."""
+    return build_script(name)
+
+
+def build_script(name: str, variant: Variant | None = None) -> Script:
+    """The script to be sent with EVALSHA, with the includes of ``variant`` in place of the shipped ones."""
+    made = assemble.as_script(directory(), name, variant or Variant())
+    return Script(
+        name=name,
+        header=made.header,
+        text=made.text,
+        sha=hashlib.sha1(made.text.encode(), usedforsecurity=False).hexdigest(),
+        keys=made.keys,
+        args=made.args,
+        each=made.each,
+    )
+
+
+@cache
+def build_function(name: str, variant: Variant | None = None) -> Script:
+    """The same as a function."""
+    text = assemble.as_function(directory(), name, variant or Variant())
+    digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:8]
+    called = f"rqc_{name}_{digest}"
+    instead = build_script(name, variant)
+    return replace(
+        instead, text=text.replace(assemble.NAME, called), function=called, instead=instead
+    )

@@ -1,0 +1,271 @@
+"""Instructions per call of the hot scripts: exact, where times on a shared machine are not.
+
+One Redis runs under callgrind; windows of calls are counted after a warm-up, and their median is kept. What remains of
+chance (Redis' hash seeds) is about 1 %.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import redis
+
+from rq_core.model.keys import queue_keys
+from rq_core.model.scopes import lane_name
+from rq_core.scripts.script import function
+
+ROOT: Final = Path(__file__).parents[2]
+TABLE: Final = Path(__file__).with_suffix(".toml")
+SLACK: Final = 0.02
+WINDOWS: Final = 5
+DEPTH: Final = 300
+"""Jobs that wait while it is measured."""
+TENANTS: Final = 1_000
+NEVER: Final = "1000000 version=1 from=live"
+"""A cap that is never reached."""
+CASES: Final = {
+    "plain": (lambda _n: [], {}),
+    "one cap": (lambda _n: ["task=t"], {"task=t": NEVER}),
+    "two caps": (
+        lambda n: ["task=t", f"tenant=k{n % TENANTS}"],
+        {"task=t": NEVER, "tenant": NEVER},
+    ),
+}
+CALLS: Final = {1: 150, 100: 6}
+"""By batch: the calls of a window."""
+SCRIPTS: Final = ("enqueue", "claim", "complete")
+
+_COMMENT: Final = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
+_KEYS: Final = queue_keys("mail")
+_KINDS: Final = '[[2,0,"task=t","\\"t\\",\\"normal\\",3,3,\\"",""]]'
+_SPEC: Final = (
+    '{"task":"t","args":{"number":12345,"text":"0123456789012345678901234567890123456789"}}'
+)
+_COLLECT: Final = """#!lua name=collect
+redis.register_function('collect', function() return collectgarbage('collect') end)"""
+"""Called before each window: when Lua collects garbage by itself differs from run to run."""
+_FIRST_JOB: Final = 5
+"""Words of a claim's reply before its jobs, and of each job."""
+_JOB_WORDS: Final = 6
+
+
+def digest() -> str:
+    """What the table is of: the text of lua/, without comments and blank lines."""
+    found = hashlib.sha1(usedforsecurity=False)
+    for path in sorted((ROOT / "lua").rglob("*.lua")):
+        code = _COMMENT.sub("", path.read_text(encoding="utf-8"))
+        lines = [line.strip() for line in code.splitlines() if line.strip()]
+        found.update("\n".join([path.relative_to(ROOT).as_posix(), *lines]).encode())
+    return found.hexdigest()
+
+
+class Server:
+    """A Redis under callgrind."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        socket = directory / "socket"
+        self._process = subprocess.Popen(
+            [  # noqa: S607 - Debian's programs, from PATH
+                "valgrind", "--tool=callgrind", f"--callgrind-out-file={directory}/counts",
+                f"--log-file={directory}/valgrind", "redis-server", "--port", "0",
+                "--unixsocket", str(socket), "--save", "", "--dir", str(directory),
+                "--logfile", str(directory / "log"), "--hz", "1", "--activerehashing", "no",
+            ],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        self._client = redis.Redis(unix_socket_path=str(socket), socket_timeout=60)
+        deadline = time.monotonic() + 60
+        while not self._answers():
+            if time.monotonic() > deadline or self._process.poll() is not None:
+                raise SystemExit("instructions: redis-server under valgrind did not start")
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self._client.ping())
+        except redis.ConnectionError:
+            return False
+
+    def __call__(self, *command: Any) -> Any:
+        """Send a command, and return the reply."""
+        return self._client.execute_command(*command)  # type: ignore[no-untyped-call]
+
+    def version(self) -> str:
+        return str(self._client.info("server")["redis_version"])
+
+    def counted(self, work: Callable[[], None]) -> int:
+        """The instructions that the server executes in ``work``."""
+        self._control("--zero")
+        work()
+        before = set(self.directory.glob("counts.*"))
+        self._control("--dump")
+        (dump,) = set(self.directory.glob("counts.*")) - before
+        found = re.search(r"^(?:totals|summary): (\d+)", dump.read_text(), re.MULTILINE)
+        assert found is not None
+        return int(found[1])
+
+    def _control(self, what: str) -> None:
+        asked = subprocess.Popen(
+            ["callgrind_control", what, str(self._process.pid)],  # noqa: S607 - likewise
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        while asked.poll() is None:
+            # A server that sleeps takes no note.
+            self("PING")
+        assert asked.returncode == 0
+
+    def stop(self) -> None:
+        self._client.close()
+        self._process.terminate()
+        self._process.wait(30)
+
+
+@contextmanager
+def serving() -> Iterator[Server]:
+    """A server for as long as the context lasts."""
+    directory = Path(tempfile.mkdtemp(prefix="rq-core-instructions-"))
+    server = Server(directory)
+    try:
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(directory)
+
+
+class Life:
+    """Jobs that are enqueued, claimed and completed by calls of shipped functions."""
+
+    def __init__(self, server: Server, case: str) -> None:
+        self._server = server
+        self._scopes, caps = CASES[case]
+        self._jobs = self._number = 0
+        self._held: list[list[tuple[str, str]]] = []
+        server("FLUSHALL", "SYNC")
+        # Lua begins anew, so its garbage is the same each time.
+        server("FUNCTION", "FLUSH", "SYNC")
+        server("FUNCTION", "LOAD", _COLLECT)
+        for name in ("handshake", *SCRIPTS):
+            server(*function(name).loading)
+        server(*function("handshake").command(_KEYS, by="c-1", floor=0))
+        for name, value in caps.items():
+            server("HSET", _KEYS("caps"), name, value)
+        # A lease so long that the slowness under callgrind is no outage, and one gate that is open.
+        facts = {
+            "lease_ms": 10**10,
+            "no_reap_before": 0,
+            "last_activity": round(time.time() * 1000),
+        }
+        if caps:
+            facts["caps_by_task"] = 1
+        for name, fact in facts.items():
+            server("HSET", _KEYS("meta"), name, fact)
+        self.enqueue(100, DEPTH // 100)
+
+    def _call(self, script: str, each: Sequence[tuple[Any, ...]] = (), **args: Any) -> list[bytes]:
+        self._number += 1
+        slot = f"c-4211-9f3a61c2d0be.{script}.1"
+        command = function(script).command(_KEYS, each, slot=slot, number=self._number, **args)
+        reply: list[bytes] = self._server(*command)
+        assert reply[0] == b"ok", reply
+        return reply
+
+    def enqueue(self, batch: int, calls: int) -> None:
+        for _ in range(calls):
+            records = []
+            for _ in range(batch):
+                self._jobs += 1
+                scopes = self._scopes(self._jobs)  # type: ignore[no-untyped-call]
+                lane = lane_name(2, scopes) if scopes else ""
+                records.append((f"{self._jobs:032x}", "1", "0123456789abcdef" * 2, lane, _SPEC))
+            self._call("enqueue", records, by="c-4211-9f3a61c2d0be", spec_max=0, kinds=_KINDS)
+
+    def claim(self, batch: int, calls: int) -> None:
+        for _ in range(calls):
+            reply = self._call(
+                "claim", worker="w-4211-9f3a61c2d0be", limit=batch, bytes_max=1 << 20, sweep_max=250
+            )
+            ids = reply[_FIRST_JOB::_JOB_WORDS]
+            assert len(ids) == batch
+            self._held.append([(job.decode(), reply[4].decode()) for job in ids])
+
+    def complete(self, _batch: int, _calls: int) -> None:
+        while self._held:
+            reply = self._call("complete", self._held.pop(0), worker="w-4211-9f3a61c2d0be")
+            assert reply == [b"ok"]
+
+
+def measured(server: Server) -> Iterator[tuple[str, int]]:
+    """Name and count of each row: instructions of one call."""
+    nothing = server.counted(lambda: None)
+    for case in CASES:
+        for batch, calls in CALLS.items():
+            life = Life(server, case)
+            found: dict[str, list[int]] = {script: [] for script in SCRIPTS}
+            for window in range(-1, WINDOWS):
+                for script in SCRIPTS:
+                    server("FCALL", "collect", 0)
+                    count = server.counted(partial(getattr(life, script), batch, calls))
+                    if window >= 0:
+                        found[script].append(count)
+            for script in SCRIPTS:
+                spent = statistics.median(found[script]) - nothing
+                yield f"{script} of {batch}, {case}", round(spent / calls)
+
+
+def written(counts: dict[str, int], version: str) -> str:
+    """The table's text."""
+    lines = [
+        "# Instructions of one call, counted by scripts/measure/instructions. Do not edit.",
+        f'lua = "{digest()}"',
+        f'redis = "{version}"',
+        "",
+        "[counts]",
+        *(f'"{name}" = {count}' for name, count in counts.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Count, or compare digests. Returns the exit status."""
+    if set(arguments) - {"--accept", "--check"}:
+        sys.stderr.write("instructions: takes --accept or --check\n")
+        return 2
+    table = tomllib.loads(TABLE.read_text(encoding="utf-8")) if TABLE.is_file() else {}
+    if "--check" in arguments:
+        if table.get("lua") == digest():
+            return 0
+        sys.stderr.write("instructions: lua/ has changed: run scripts/measure/instructions\n")
+        return 1
+    before, counts, dearer = table.get("counts", {}), {}, []
+    with serving() as server:
+        version = server.version()
+        for name, count in measured(server):
+            counts[name] = count
+            change = count / before.get(name, count) - 1
+            print(f"{name:28} {count:12,} {change:+8.1%}", flush=True)
+            if change > SLACK:
+                dearer.append(name)
+    if dearer and "--accept" not in arguments:
+        sys.stderr.write(f"instructions: more than {SLACK:.0%} dearer: {', '.join(dearer)}\n")
+        return 1
+    TABLE.write_text(written(counts, version), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
