@@ -14,19 +14,23 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncContextDecorator, AsyncExitStack, ContextDecorator
 from types import AsyncGeneratorType, GeneratorType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
+from rq_core.app.around import Around
+from rq_core.app.context import JobContext
 from rq_core.app.depends import Step, name_of
 from rq_core.errors import UsageError
-
-if TYPE_CHECKING:
-    from rq_core.app.around import Around
-    from rq_core.app.context import JobContext
-    from rq_core.app.resources import Resources
 
 T = TypeVar("T")
 
 _ASYNC: Final = "it is async, and a `def` handler needs it"
+
+
+class ProcessValues(Protocol):
+    """What lives as long as the process (:mod:`rq_core.app.resources`)."""
+
+    async def value(self, step: Step, *, awaits: bool) -> Any:
+        """The value of a provider; without ``awaits`` the caller is a thread, which waits by itself."""
 
 
 class Entered:
@@ -35,7 +39,9 @@ class Entered:
     With ``awaits`` this is a coroutine of an event loop, else one that must not wait.
     """
 
-    def __init__(self, stack: AsyncExitStack, resources: Resources | None, *, awaits: bool) -> None:
+    def __init__(
+        self, stack: AsyncExitStack, resources: ProcessValues | None, *, awaits: bool
+    ) -> None:
         """``resources`` has what lives as long as the process; None: here that lives as long as the stack."""
         self._stack = stack
         self._resources = resources
@@ -75,8 +81,11 @@ class Entered:
             made = provider(*args, **needs)
             if inspect.iscoroutine(made):
                 made = await self._awaited(made)
-            manager = _manager_of(made, owned=owned)
-            return made if manager is None else await self._enter(manager, what)
+            made = _of_generator(made)
+            # Those that contextmanager and asynccontextmanager make are of these classes.
+            if owned or isinstance(made, ContextDecorator | AsyncContextDecorator):
+                return await self._enter(made, what)
+            return made
         except BaseException as error:
             error.add_note(f"(raised while entering the {what})")
             raise
@@ -102,14 +111,13 @@ class Entered:
         return value
 
 
-def _manager_of(made: Any, *, owned: bool) -> Any:
-    """The context manager in what a provider has made; None if it is to be handed over as it is."""
+def _of_generator(made: Any) -> Any:
+    """The context manager that a generator is; anything else as it is."""
     if isinstance(made, GeneratorType):
         return contextlib.contextmanager(lambda: made)()
     if isinstance(made, AsyncGeneratorType):
         return contextlib.asynccontextmanager(lambda: made)()
-    # Those that contextmanager and asynccontextmanager make are of these classes.
-    return made if owned or isinstance(made, ContextDecorator | AsyncContextDecorator) else None
+    return made
 
 
 def _leaving(
@@ -160,7 +168,7 @@ async def run(
     steps: Mapping[str, Step],
     arounds: Sequence[Around] = (),
     job: JobContext | None = None,
-    resources: Resources | None = None,
+    resources: ProcessValues | None = None,
 ) -> Any:
     """Call a task's function inside the arounds, with the values of ``steps`` beside its arguments.
 

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterable, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self
 
-from rq_core.app.around import Surroundings
 from rq_core.app.clients import Connections
 from rq_core.app.declared import Declared
 from rq_core.app.options import JobOptions
+from rq_core.app.surroundings import Surroundings
 from rq_core.errors import InvalidOption, PayloadTooLarge
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, Profile

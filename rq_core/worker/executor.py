@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from rq_core.app import context as job_context
-from rq_core.app.around import Surroundings
 from rq_core.app.context import JobContext
 from rq_core.app.redaction import Redact, describe, describe_words, message_of, redacted
 from rq_core.app.resources import Resources
 from rq_core.app.retry import Verdict
+from rq_core.app.surroundings import Surroundings
 from rq_core.app.task import Task
 from rq_core.errors import (
     HandlerSignal,
