@@ -46,3 +46,9 @@ class Running:
         self.ending: HandlerSignal | None = None
         """Why it was asked to stop, if it was."""
         self.settled = False
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether to wait for it when the worker stops: it is cancelled, or has something to leave. Another ``def``
+        handler has nothing to do before its process ends."""
+        return self.handler is not None or self.function is not self.task.function
