@@ -19,9 +19,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rq_core.app.app import App
@@ -32,6 +32,7 @@ from rq_core.connections.client import Client
 from rq_core.connections.pool import AsyncPool, Pool
 from rq_core.connections.wire import SOCKET_TIMEOUT_S, AsyncPoolWire, Meanwhile, PoolWire
 from rq_core.errors import RqCoreError
+from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, Spec, read_spec
 from rq_core.model.keys import queue_keys
 from rq_core.model.machine import Priority, State
@@ -111,6 +112,8 @@ class Enqueued:
     """critical, high, normal or low."""
     delay: float | None
     """Seconds from when it was enqueued, or failed, until it is due; None: it is ready."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """As ``with_options(headers=…)`` gave them."""
 
 
 class FakeConnections(Connections):
@@ -281,6 +284,7 @@ def _enqueued(job: JobState, spec: Spec) -> Enqueued:
         arguments=json.loads(spec.args_json),
         priority=job.fields.get("priority", str(Priority.NORMAL)),
         delay=(int(due) - int(job.fields["since"])) / 1000 if due else None,
+        headers=read_headers(spec.headers_json) if spec.headers_json else NO_HEADERS,
     )
 
 
@@ -369,6 +373,7 @@ def job_running(
     claim: int = 1,
     failures: int = 0,
     losses: int = 0,
+    headers: Mapping[str, str] = NO_HEADERS,
 ) -> Iterator[JobContext]:
     """Let ``current_job()`` work in the block, for functions that are called without a worker."""
     context = JobContext(
@@ -380,6 +385,7 @@ def job_running(
         losses=losses,
         fence="0-0",
         worker=_WORKER,
+        headers=headers,
     )
     with running(context):
         yield context

@@ -83,9 +83,8 @@ class Entered:
                 made = await self._awaited(made)
             made = _of_generator(made)
             # Those that contextmanager and asynccontextmanager make are of these classes.
-            if owned or isinstance(made, ContextDecorator | AsyncContextDecorator):
-                return await self._enter(made, what)
-            return made
+            entered = owned or isinstance(made, ContextDecorator | AsyncContextDecorator)
+            return await self._enter(made, what) if entered else made
         except BaseException as error:
             error.add_note(f"(raised while entering the {what})")
             raise

@@ -97,7 +97,10 @@ class Producer:
         spec_max = self._spec_max
         if self._spec_max_of:
             spec_max = self._spec_max_of.get(queue, spec_max)
-        return NewJob(job_id, queue, profile, args_json, options.delay_ms, lane, full, spec_max)
+        return NewJob(
+            job_id, queue, profile, args_json, options.delay_ms, lane, full, spec_max,
+            options.headers_json,
+        )  # fmt: skip
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> Accepted:
         """Enqueue jobs of one or more queues, in chunks: each is accepted whole or not at all.

@@ -28,6 +28,7 @@ from rq_core.errors import (
     LeaseLost,
     WorkerStopping,
 )
+from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, read_spec
 from rq_core.worker.isolation import IsolationPool, Raised
 from rq_core.worker.running import Running
@@ -104,7 +105,8 @@ class Executor:
     def prepare(self, claim: Claim) -> Running | None:
         """Get ready to run a claim's handler. None: that cannot be done here, and its settlement has been given."""
         try:
-            name, args_json, timeout_ms = read_spec(claim.spec)
+            name, args_json, timeout_ms, headers_json = read_spec(claim.spec)
+            headers = read_headers(headers_json) if headers_json else NO_HEADERS
         except ValueError as error:
             self._refuse(claim, "final", "unreadable", error)
             return None
@@ -125,7 +127,7 @@ class Executor:
         timeout = task.timeout if task.timeout is not None else self._timeout
         if timeout_ms is not None:
             timeout = timeout_ms / 1000
-        context = JobContext.of_claim(claim, name, self._worker)
+        context = JobContext.of_claim(claim, name, self._worker, headers)
         running = Running(claim, context, task, arguments, args_json, timeout)
         self.running[claim.queue, claim.id, claim.fence] = running
         return running

@@ -24,7 +24,7 @@ from rq_core.app.task import Task
 from rq_core.model import logs
 from rq_core.worker.child_loop import ChildLoop
 
-FACTS: Final = ("id", "queue", "task", "claim", "failures", "losses", "fence", "worker")
+FACTS: Final = ("id", "queue", "task", "claim", "failures", "losses", "fence", "worker", "headers")
 """Of a JobContext, as they travel."""
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 """To all processes of a worker they are for the worker, which ends this one when it wants to. This one is started with

@@ -164,6 +164,7 @@ class IsolationPool:
 
 def _request(context: JobContext, task: Task[Any, Any], args_json: str) -> bytes:
     facts = {name: getattr(context, name) for name in isolated.FACTS}
+    facts["headers"] = dict(context.headers)
     request = {"job": facts, "place": place_of(task), "memory": task.max_memory, "args": args_json}
     return json.dumps(request).encode()
 

@@ -1,4 +1,4 @@
-"""Tasks with dependencies, on the loop, in threads and in processes; what they enter and leave goes into a witness file."""
+"""Tasks with dependencies: on the loop, in threads, in processes. What is entered and left goes into a witness file."""
 
 from __future__ import annotations
 
@@ -162,3 +162,18 @@ async def slow_to_begin(a: None = Depends(async_session), b: None = Depends(hang
 @app.task(queue="crew", retry=QUICK)
 def slow_to_begin_in_thread(a: str = Depends(session), b: None = Depends(hangs)) -> None:
     witness("begin")
+
+
+@app.task(queue="crew", retry=QUICK, name="headers")
+async def headers_on_loop() -> None:
+    witness("headers", found=dict(current_job().headers))
+
+
+@app.task(queue="crew", retry=QUICK, name="headers_in_thread")
+def headers_in_thread() -> None:
+    witness("headers", found=dict(current_job().headers))
+
+
+@app.task(queue="crew", retry=QUICK, isolation="process")
+def headers_apart() -> None:
+    witness("headers", found=dict(current_job().headers))

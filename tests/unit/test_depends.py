@@ -282,13 +282,8 @@ def test_a_provider_is_called_once_per_attempt_and_left_in_reverse_order(app: Ap
         task.enqueue()
         assert [run.outcome for run in fake.drain()] == ["scheduled", "succeeded"]
     # The first attempt failed, and these providers do nothing for a failure.
-    assert seen == ["+first", "+second", "handler"] + [
-        "+first",
-        "+second",
-        "handler",
-        "-second",
-        "-first",
-    ]
+    once = ["+first", "+second", "handler"]
+    assert seen == [*once, *once, "-second", "-first"]
 
 
 async def test_what_lives_as_long_as_the_process_is_made_once(app: App) -> None:
@@ -590,7 +585,9 @@ def test_an_unhashable_provider_is_refused(app: App) -> None:
 
         def __call__(self) -> None: ...
 
-    def task(x: Any = Depends(Provider())) -> None: ...
+    provider = Provider()
+
+    def task(x: Any = Depends(provider)) -> None: ...
 
     assert "is not hashable" in refused(app, task)
 
@@ -643,7 +640,7 @@ def test_an_annotation_that_means_nothing_yet_is_an_argument_until_it_is_looked_
     app: App,
 ) -> None:
     @app.task
-    def task(x: Elsewhere, y: "1 / 0") -> None: ...  # type: ignore[valid-type]  # noqa: F722, UP037
+    def task(x: Elsewhere, y: "1 / 0") -> None: ...  # type: ignore[valid-type]  # noqa: UP037
 
     assert task.arguments.names == ("x", "y")
     with pytest.raises(InvalidTask, match="cannot be resolved"):

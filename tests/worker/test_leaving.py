@@ -256,3 +256,21 @@ async def test_a_handler_does_not_begin_if_its_dependencies_are_not_entered_in_t
     assert witness.lines("begin") == []
     assert [name for name, _, _ in left(witness)] == ["session", "around"]
     assert event_types(client, job.id)[-1] == ("died" if way == "timeout" else "cancelled")
+
+
+@pytest.mark.parametrize(
+    "task",
+    [handling.headers_on_loop, handling.headers_in_thread, handling.headers_apart],
+    ids=["async", "thread", "process"],
+)
+async def test_a_handler_sees_the_headers_of_its_job(
+    app: App, client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any
+) -> None:
+    async with run_worker(concurrency=1):
+        for headers in ({"request-id": "01é", "x": '"}'}, {}):
+            await ended(client, task.with_options(headers=headers).enqueue())
+
+    assert [line["found"] for line in witness.lines("headers")] == [
+        {"request-id": "01é", "x": '"}'},
+        {},
+    ]
