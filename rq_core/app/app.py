@@ -163,7 +163,8 @@ class App(Producer):
     ) -> Any:
         """Make a task of a function: ``@app.task`` or ``@app.task(queue="mail", …)``.
 
-        ``name`` is by default the function's own. ``timeout`` (seconds or timedelta) is that of one
+        ``name`` is by default the function's own. ``retry`` says how long a failed job waits and how often it is tried:
+        RetryPolicy(), 3 attempts, unless given. ``timeout`` (seconds or timedelta) is that of one
         attempt; None leaves it to the worker. ``max_losses`` is after how many lost workers a job
         is taken for poison and dies. ``caps`` are Caps and Rates; a claim takes a place in each of
         them, or none. With ``isolation="process"`` workers run it in a process of its own, which is

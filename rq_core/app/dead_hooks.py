@@ -6,12 +6,9 @@ import inspect
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rq_core.model.job import read_spec
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

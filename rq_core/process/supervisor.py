@@ -26,11 +26,12 @@ from rq_core.connections.wire import WORKER_SOCKET_TIMEOUT_S
 from rq_core.errors import InvalidOption, RqCoreError
 from rq_core.model import logs
 from rq_core.process.health import Pulse, parse_address, probing
+from rq_core.process.lease_guard import LeaseGuard
 from rq_core.process.mirror import MirrorProcess
 from rq_core.protocol import server_check
 from rq_core.protocol.plan import Patience
 from rq_core.worker import CLAIM_MAX, Worker, WorkerOptions
-from rq_core.worker.lease_table import LeaseGuard, LeaseTable
+from rq_core.worker.lease_table import LeaseTable
 
 if TYPE_CHECKING:
     from rq_core.app.app import App

@@ -17,9 +17,11 @@ from rq_core import GiveUp
 from rq_core.app.app import App
 from rq_core.connections.wire import AsyncPoolWire, Meanwhile
 from rq_core.model.job import Claim
+from rq_core.protocol.plan import Lost
 from rq_core.scripts.script import function
 from rq_core.worker import Worker, WorkerOptions, wakeups
 from tests.kit.wait import wait_until_async
+from tests.kit.wires import Counted
 from tests.kit.working import at_work
 
 
@@ -37,38 +39,68 @@ async def drain(app: App, **options: Any) -> Worker:
     return worker
 
 
-Ender = asyncio.Semaphore
-"""Ends one job with each release."""
+class Ender(asyncio.Semaphore):
+    """Ends one job with each release."""
+
+    begun = ended = 0
+
+    async def hold(self) -> None:
+        self.begun += 1
+        await self.acquire()
+        self.ended += 1
+
+
+def limit_of(claim: Sequence[Any]) -> int:
+    """For how many jobs a claim asks."""
+    script = function("claim")
+    return int(claim[3 + len(script.keys) + script.args.index("limit")])
 
 
 class Gate(AsyncPoolWire):
-    """Holds back every claim of a queue for as long as ``shut`` says so."""
+    """Holds back every claim of a queue for as long as ``shut`` says so, and notes for how many jobs each asks."""
 
-    held = 0
     holds = "q"
     shut: Callable[[], bool]
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.limits: list[int] = []
+        self._cuts = 0
+
+    def cut(self) -> None:
+        """Lose what is held now, before it has reached Redis."""
+        self._cuts += 1
+
+    @property
+    def held(self) -> int:
+        return len(self.limits)
 
     async def exchange(
         self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
     ) -> list[Any]:
-        if self.shut() and any(self._is_held(command) for command in commands):
-            self.held += 1
-            await wait_until_async(lambda: not self.shut(), "the gate is open")
+        claims = [command for command in commands if self._is_held(command)]
+        if self.shut() and claims:
+            self.limits.append(sum(map(limit_of, claims)))
+            cuts = self._cuts
+            await wait_until_async(lambda: not self.shut() or self._cuts > cuts, "the gate is open")
+            if self._cuts > cuts:
+                return [Lost("cut by the test")] * len(commands)
         return await super().exchange(commands, meanwhile)
 
     def _is_held(self, command: Sequence[Any]) -> bool:
         return "claim" in str(command[1:2]) and f"{{{self.holds}}}" in str(command[3])
 
 
-async def test_handlers_run_while_the_next_turn_is_under_way(app: App) -> None:
+async def test_handlers_run_while_the_next_turn_is_under_way(app: App, valkey_url: str) -> None:
     beside = []
 
     @app.task(queue="q")
     async def quick() -> None:
-        beside.append(worker._groups.all[0].turns > 0)
+        beside.append(wire.under_way > 0)
 
     app.enqueue_many(quick.job() for _ in range(400))
-    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=20, burst=True))
+    wire = Counted(valkey_url)
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=20, burst=True), wire=wire)
     async with asyncio.timeout(60):
         await worker.run()
 
@@ -103,10 +135,9 @@ async def test_an_idle_worker_begins_a_job_before_it_does_anything_else(
     async def quick() -> None:
         events.append("begin")
 
-    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=10))
     diary = Diary(valkey_url)
     diary.events = events
-    worker._client._wire = diary
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=10), wire=diary)
 
     async with at_work(worker):
         for n in range(1, 4):
@@ -228,7 +259,7 @@ async def test_jobs_that_end_one_by_one_share_turns(app: App) -> None:
 
 
 async def test_where_handlers_block_the_loop_nothing_is_claimed_that_would_wait_for_them(
-    app: App,
+    app: App, valkey_url: str
 ) -> None:
     """Claimed jobs that are not begun have nobody who keeps their leases."""
     under_way = []
@@ -236,32 +267,15 @@ async def test_where_handlers_block_the_loop_nothing_is_claimed_that_would_wait_
     @app.task(queue="q")
     async def blocks() -> None:
         time.sleep(0.01)  # noqa: ASYNC251 - that is the point
-        under_way.append(worker._groups.queues["q"].asked)
+        under_way.append(wire.under_way)
 
     app.enqueue_many(blocks.job() for _ in range(60))
-    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=20, burst=True))
+    wire = Counted(valkey_url)
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=20, burst=True), wire=wire)
     async with asyncio.timeout(60):
         await worker.run()
 
-    assert under_way == [False] * 60
-
-
-class Counted(AsyncPoolWire):
-    """Counts the claims that are under way together."""
-
-    under_way = most = 0
-
-    async def exchange(
-        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
-    ) -> list[Any]:
-        if not any("claim" in str(command[1:2]) for command in commands):
-            return await super().exchange(commands, meanwhile)
-        self.under_way += 1
-        self.most = max(self.most, self.under_way)
-        try:
-            return await super().exchange(commands, meanwhile)
-        finally:
-            self.under_way -= 1
+    assert under_way == [0] * 60
 
 
 async def test_redis_has_the_next_turn_before_it_has_done_with_one(
@@ -273,9 +287,8 @@ async def test_redis_has_the_next_turn_before_it_has_done_with_one(
     async def quick() -> None: ...
 
     app.enqueue_many(quick.job() for _ in range(4_000))
-    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=100, burst=True))
     wire = Counted(valkey_url)
-    worker._client._wire = wire
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=100, burst=True), wire=wire)
 
     async with asyncio.timeout(60):
         await worker.run()
@@ -294,9 +307,8 @@ async def test_connections_that_are_cut_under_two_turns_cost_no_claim(
         ran[n] += 1
 
     app.enqueue_many(counts.job(n=n) for n in range(20_000))
-    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=100))
     wire = Counted(valkey_url)
-    worker._client._wire = wire
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=100), wire=wire)
     cuts = 0
     async with (
         at_work(worker),
@@ -327,20 +339,19 @@ async def full_worker(
 ) -> AsyncIterator[tuple[Worker, Gate, Ender]]:
     """A worker with 32 jobs that run until they are told to end, behind a gate that is shut then, and others wait.
     Each has blocked the loop for some seconds."""
-    ender: Ender = asyncio.Semaphore(0)
+    ender = Ender(0)
 
     @app.task(queue="q")
     async def runs() -> None:
         time.sleep(blocks)  # noqa: ASYNC251 - that is the point
-        await ender.acquire()
+        await ender.hold()
 
     app.enqueue_many(runs.job() for _ in range(100))
-    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=32))
     gate = Gate(valkey_url)
     gate.shut = lambda: False
-    worker._client._wire = gate
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=32), wire=gate)
     async with at_work(worker):
-        await wait_until_async(lambda: len(worker._handlers.executor.running) == 32, "all run")
+        await wait_until_async(lambda: ender.begun == 32, "all run")
         gate.shut = lambda: True
         try:
             yield worker, gate, ender
@@ -364,13 +375,12 @@ async def test_what_is_too_little_for_a_turn_of_its_own_waits_for_the_one_under_
     app: App, valkey_url: str
 ) -> None:
     """Each turn costs Redis as much as tens of jobs in a larger one."""
-    async with full_worker(app, valkey_url) as (worker, gate, ender):
+    async with full_worker(app, valkey_url) as (_, gate, ender):
         ender.release()
         await wait_until_async(lambda: gate.held == 1, "a turn is under way")
         for _ in range(7):
             ender.release()
-        line = worker._groups.all[0]
-        await wait_until_async(lambda: len(line.finished) == 7, "seven have ended")
+        await wait_until_async(lambda: ender.ended == 8, "seven more have ended")
         for _ in range(20):
             await asyncio.sleep(0)
         assert gate.held == 1
@@ -380,7 +390,7 @@ async def test_what_is_too_little_for_a_turn_of_its_own_waits_for_the_one_under_
 
         for _ in range(20):
             ender.release()
-        await wait_until_async(lambda: len(line.finished) == 20, "more have ended")
+        await wait_until_async(lambda: ender.ended == 29, "more have ended")
         for _ in range(20):
             await asyncio.sleep(0)
         assert gate.held == 2
@@ -388,24 +398,22 @@ async def test_what_is_too_little_for_a_turn_of_its_own_waits_for_the_one_under_
 
 async def test_a_second_turn_asks_for_no_more_than_it_reports(app: App, valkey_url: str) -> None:
     """Redis may take it first; four places are free only when it has taken the other one."""
-    async with full_worker(app, valkey_url) as (worker, gate, ender):
+    async with full_worker(app, valkey_url) as (_, gate, ender):
         await take_turns(ender, lambda: gate.held, 20, 8)
 
-        claims = worker._groups.all[0].claiming
-        assert [claim.args["limit"] for claim in claims] == [16, 8]
+        assert gate.limits == [16, 8]
 
 
 async def test_where_handlers_block_the_loop_there_is_one_turn_at_a_time(
     app: App, valkey_url: str
 ) -> None:
     """What the other one brought would wait for the handlers that the first one brought."""
-    async with full_worker(app, valkey_url, blocks=0.005) as (worker, gate, ender):
+    async with full_worker(app, valkey_url, blocks=0.005) as (_, gate, ender):
         ender.release()
         await wait_until_async(lambda: gate.held == 1, "a turn is under way")
         for _ in range(20):
             ender.release()
-        line = worker._groups.all[0]
-        await wait_until_async(lambda: len(line.finished) == 20, "twenty have ended")
+        await wait_until_async(lambda: ender.ended == 21, "twenty more have ended")
         for _ in range(20):
             await asyncio.sleep(0)
 
@@ -418,12 +426,13 @@ async def test_a_worker_that_stops_asks_for_nothing_with_either_of_its_turns(
     """Should they have to be sent again, they bring no jobs that would be given back."""
     async with full_worker(app, valkey_url) as (worker, gate, ender):
         await take_turns(ender, lambda: gate.held, 1, 8)
-        claims = list(worker._groups.all[0].claiming)
-        assert [claim.args["limit"] for claim in claims] == [1, 8]
+        assert gate.limits == [1, 8]
 
         worker.stop()
+        gate.cut()
+        await wait_until_async(lambda: gate.held == 4, "both are sent again")
 
-        assert [claim.args["limit"] for claim in claims] == [0, 0]
+        assert gate.limits[2:] == [0, 0]
 
 
 class Forgetful(AsyncPoolWire):
@@ -491,10 +500,10 @@ async def test_a_shard_that_is_away_keeps_no_worker_from_its_share_on_others(
 
     app.enqueue_many(quick.job() for _ in range(100))
     options = WorkerOptions(queues=("away", "q"), concurrency=16, max_jobs=20, grace=0.0)
-    worker = Worker(app, options)
-    gate = worker._client._wire = Gate(valkey_url)
+    gate = Gate(valkey_url)
     gate.shut = lambda: True
     gate.holds = "away"
+    worker = Worker(app, options, wire=gate)
     running = asyncio.create_task(worker.run())
     try:
         await wait_until_async(lambda: gate.held == 1, "the shard is asked")
