@@ -120,9 +120,9 @@ def current_job() -> JobContext:
     return context
 
 
-def has_job(variables: Context | None = None) -> bool:
-    """Whether a job is running in these context variables, or in the present ones."""
-    return (_current.get() if variables is None else variables.get(_current)) is not None
+def job_here(variables: Context | None = None) -> JobContext | None:
+    """The job that is running in these context variables, or in the present ones; None if none is."""
+    return _current.get() if variables is None else variables.get(_current)
 
 
 def enter(context: JobContext | None) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Generator
 from typing import Any
 from weakref import WeakSet
 
-from rq_core.app.context import has_job
+from rq_core.app.context import job_here
 
 
 class ChildLoop:
@@ -35,7 +35,7 @@ class ChildLoop:
         **options: Any,
     ) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
-        if has_job(options.get("context")):
+        if job_here(options.get("context")) is not None:
             self._of_the_job.add(task)
         return task
 

@@ -18,6 +18,7 @@ from rq_core import errors
 from rq_core.app import context as job_context
 from rq_core.app.context import JobContext
 from rq_core.app.locate import find
+from rq_core.app.log_context import JobLogFilter
 from rq_core.app.redaction import message_of, traceback_of
 from rq_core.app.resources import Resources
 from rq_core.app.task import Task
@@ -67,7 +68,7 @@ def main(pipe: Connection, log_options: tuple[str, str] | None) -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     if log_options is not None:
-        logs.configure(*log_options)
+        logs.configure(*log_options, filters=[JobLogFilter()])
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     current: list[_Running] = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import time
@@ -177,3 +178,28 @@ def headers_in_thread() -> None:
 @app.task(queue="crew", retry=QUICK, isolation="process")
 def headers_apart() -> None:
     witness("headers", found=dict(current_job().headers))
+
+
+theirs = logging.getLogger("theirs.below")
+
+
+@app.task(queue="crew", retry=QUICK)
+async def logging_on_loop() -> None:
+    await asyncio.gather(
+        _say("in a task of its own"), asyncio.to_thread(theirs.warning, "to_thread")
+    )
+    theirs.warning("on loop", extra={"queue": "said by itself", "more": 1})
+
+
+async def _say(words: str) -> None:
+    theirs.warning(words)
+
+
+@app.task(queue="crew", retry=QUICK)
+def logging_in_thread() -> None:
+    theirs.warning("in thread")
+
+
+@app.task(queue="crew", retry=QUICK, isolation="process")
+def logging_apart() -> None:
+    theirs.warning("apart")
