@@ -19,9 +19,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rq_core.app.app import App
@@ -32,6 +32,7 @@ from rq_core.connections.client import Client
 from rq_core.connections.pool import AsyncPool, Pool
 from rq_core.connections.wire import SOCKET_TIMEOUT_S, AsyncPoolWire, Meanwhile, PoolWire
 from rq_core.errors import RqCoreError
+from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, Spec, read_spec
 from rq_core.model.keys import queue_keys
 from rq_core.model.machine import Priority, State
@@ -108,6 +109,8 @@ class Enqueued:
     """critical, high, normal or low."""
     delay: float | None
     """Seconds from when it was enqueued, or failed, until it is due; None: it is ready."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """As ``with_options(headers=…)`` gave them."""
 
 
 class FakeConnections(Connections):
@@ -225,7 +228,7 @@ class Fake:
                 if not claims:
                     self._put_forward(min(due.values()))
         finally:
-            inline.close()
+            await inline.close()
 
     def enqueued(self, *queues: str) -> list[Enqueued]:
         """The jobs that wait, in these queues or all: queue by queue, as they were enqueued. Nothing is run."""
@@ -278,6 +281,7 @@ def _enqueued(job: JobState, spec: Spec) -> Enqueued:
         arguments=json.loads(spec.args_json),
         priority=job.fields.get("priority", str(Priority.NORMAL)),
         delay=(int(due) - int(job.fields["since"])) / 1000 if due else None,
+        headers=read_headers(spec.headers_json) if spec.headers_json else NO_HEADERS,
     )
 
 
@@ -298,6 +302,7 @@ class _Inline:
             timeout=None,
             on_settlement=self._settlements.put_nowait,
             on_free=self._freed,
+            surroundings=app.surroundings,
             redact=app.redactor,
             isolate=False,
         )
@@ -327,7 +332,8 @@ class _Inline:
             error=_words(settlement.error),
         )
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        await self._executor.leave()
         self._executor.close()
 
 
@@ -364,6 +370,7 @@ def job_running(
     claim: int = 1,
     failures: int = 0,
     losses: int = 0,
+    headers: Mapping[str, str] = NO_HEADERS,
 ) -> Iterator[JobContext]:
     """Let ``current_job()`` work in the block, for functions that are called without a worker."""
     context = JobContext(
@@ -375,6 +382,7 @@ def job_running(
         losses=losses,
         fence="0-0",
         worker=_WORKER,
+        headers=headers,
     )
     with running(context):
         yield context
