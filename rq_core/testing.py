@@ -36,6 +36,7 @@ from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, Spec, read_spec
 from rq_core.model.keys import queue_keys
 from rq_core.model.machine import Priority, State
+from rq_core.model.reasons import Reason
 from rq_core.model.state_line import JobState, read_state_line
 from rq_core.protocol import claims
 from rq_core.protocol.delivery import Delivery
@@ -43,7 +44,7 @@ from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Patience, pairs_of
 from rq_core.scripts.header import Variant
 from rq_core.scripts.script import Script, build_script
-from rq_core.worker.executor import LANE_CHANGED, Executor
+from rq_core.worker.executor import Executor
 from rq_core.worker.running import Running
 from rq_core.worker.settlement import Settlement, calls_of
 
@@ -321,7 +322,7 @@ class _Inline:
         outcome = "succeeded"
         for call, _ in calls_of(_WORKER, [settlement]):
             outcome = client.run(call).get(claim.id, outcome)
-        if settlement.reason == LANE_CHANGED:
+        if settlement.reason == Reason.LANE_CHANGED:
             return None
         return Ran(
             id=claim.id,
