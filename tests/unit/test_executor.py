@@ -36,6 +36,7 @@ class Runs:
             timeout=None,
             on_settlement=self._settled,
             on_free=lambda running: self.free.append(running.claim.id),
+            surroundings=self.app.surroundings,
         )
         self.running: list[Running | None] = [
             self.executor.start(

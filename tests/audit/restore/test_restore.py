@@ -45,7 +45,8 @@ def test_after_a_flush_everything_is_there_again(client: Client, database: Datab
     client.run(claims.fail(QUEUE, "w-1", records))
     complete(client, {"done": held["done"]})
     client.run(client.calls.admin.cancel(QUEUE, ["unwanted"]))
-    jobs = [job("plain"), job("first", priority=Priority.HIGH), job("later", delay_ms=HOUR_MS)]
+    headed = job("first", priority=Priority.HIGH, headers_json='{"request-id":"01a2"}')
+    jobs = [job("plain"), headed, job("later", delay_ms=HOUR_MS)]
     jobs += [job("due", delay_ms=1)]
     jobs += [job(f"acme-{n}", lane="2+tenant=acme") for n in range(3)]
     jobs += [job("digest-only", spec_max=0), job("too-long", args_json=f'{{"a":"{"x" * FULL}"}}')]
