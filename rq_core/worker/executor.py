@@ -173,7 +173,12 @@ class Executor:
             return
         running.ending = why
         running.context.tell(why)
+        if isinstance(why, LeaseLost):
+            log.warning("lease lost, the handler is told to stop", extra=_facts(running))
         if running.handler is None:
+            if isinstance(why, LeaseLost):
+                # Nothing is settled at its timeout: what the thread reports in the end is refused, and logged.
+                self._limit_time(running, None)
             return
         running.handler.cancel()
         if _has_begun(running.handler):
@@ -280,7 +285,6 @@ class Executor:
         error = running.ending or error
         if isinstance(error, LeaseLost):
             # That claim is not in force: there is nothing to report it to.
-            log.warning("lease lost, handler stopped", extra=_facts(running))
             return
         if isinstance(error, WorkerStopping):
             self._on_settlement(Settlement(claim, "rollback", 0, Reason.SHUTDOWN))
