@@ -28,6 +28,8 @@ app = App()
 app.queue("sessions", lease=LEASE_S)
 RETRY: Final = RetryPolicy(max_attempts=6, backoff="fixed", base=0.05, jitter=False)
 INSERT: Final = text("INSERT INTO ran (n, claim, kind) VALUES (:n, :claim, :kind)")
+SLEEP: Final = text("SELECT pg_sleep(5)")
+"""Longer than the timeout. PostgreSQL finds out that a client was killed when its statement ends, so no longer."""
 OPTIONS: Final[dict[str, Any]] = {
     "pool_size": POOL_MAX,
     "max_overflow": 0,
@@ -76,7 +78,7 @@ async def insert_async(n: int, session: Annotated[AsyncSession, Depends(async_se
     claim = current_job().claim
     await session.execute(INSERT, {"n": n, "claim": claim, "kind": "async"})
     if claim == 1 and is_late(n):
-        await session.execute(text("SELECT pg_sleep(60)"))
+        await session.execute(SLEEP)
     if claim == 1 and fails(n):
         raise ValueError(n)
     await asyncio.sleep(0)
@@ -99,6 +101,6 @@ async def insert_apart(n: int, session: Annotated[AsyncSession, Depends(async_se
     claim = current_job().claim
     await session.execute(INSERT, {"n": n, "claim": claim, "kind": "process"})
     if claim == 1 and is_late(n):
-        await session.execute(text("SELECT pg_sleep(60)"))
+        await session.execute(SLEEP)
     if claim == 1 and fails(n):
         raise ValueError(n)
