@@ -22,13 +22,14 @@ NAME: Final = "rq-core-sessions"
 """By which PostgreSQL knows the connections of these handlers."""
 POOL_MAX: Final = 4
 LEASE_S: Final = 1.0
-TIMEOUT_S: Final = 1.0
+TIMEOUT_S: Final = 3.0
+"""Of the first job of a process, too, which makes the engine."""
 
 app = App()
 app.queue("sessions", lease=LEASE_S)
 RETRY: Final = RetryPolicy(max_attempts=6, backoff="fixed", base=0.05, jitter=False)
 INSERT: Final = text("INSERT INTO ran (n, claim, kind) VALUES (:n, :claim, :kind)")
-SLEEP: Final = text("SELECT pg_sleep(5)")
+SLEEP: Final = text("SELECT pg_sleep(6)")
 """Longer than the timeout. PostgreSQL finds out that a client was killed when its statement ends, so no longer."""
 OPTIONS: Final[dict[str, Any]] = {
     "pool_size": POOL_MAX,

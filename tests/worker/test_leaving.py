@@ -14,7 +14,7 @@ from tests.kit import crew, handling
 from tests.kit.processes import worker
 from tests.kit.wait import wait_until_async
 from tests.worker.conftest import RunWorker, event_types
-from tests.worker.test_running import lose
+from tests.worker.test_lost_claims import lose
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ async def test_what_was_entered_is_left_before_a_failure(
     [
         ("async", "wait", both("CancelledError", "running")),
         # It is reported at its timeout, and its thread leaves when it returns, later or…
-        ("thread", "deaf", both(None, "dead")),
+        ("thread", "deaf", both("HandlerTimeout", "dead")),
         ("thread", "wait", both("HandlerTimeout", "any")),
         # A process is killed at its timeout.
         ("process", "wait", []),
