@@ -16,152 +16,64 @@ pydantic and asyncio's clients when they are first used.
 
 from typing import TYPE_CHECKING
 
-from rq_core.errors import (
-    ArgumentsInvalid,
-    AuditBacklogFull,
-    AuditElsewhere,
-    AuditNotConfigured,
-    AuditOff,
-    BadArguments,
-    CapConflict,
-    GiveUp,
-    HandlerDied,
-    HandlerSignal,
-    HandlerTimeout,
-    InvalidName,
-    InvalidOption,
-    InvalidTask,
-    JobCancelled,
-    KeyFailed,
-    KeyNeeded,
-    LayoutMismatch,
-    LeaseLost,
-    NoCurrentJob,
-    NothingDeclared,
-    OutcomeUnknown,
-    PayloadTooLarge,
-    QueueDamaged,
-    QueueFull,
-    Refused,
-    RestoredMeanwhile,
-    RetryLater,
-    RqCoreError,
-    ScopeFull,
-    ServerError,
-    ServerUnavailable,
-    ServerUnsuitable,
-    StaleCall,
-    TargetBroken,
-    UnknownQueue,
-    UnknownScope,
-    UnknownTask,
-    UsageError,
-    WorkerStopping,
-)
+from rq_core.errors import *  # noqa: F403 - each error is public; errors.py is the list
 
 if TYPE_CHECKING:
-    from rq_core.app.app import App
-    from rq_core.app.caps import Cap, Rate
-    from rq_core.app.context import JobContext, current_job
-    from rq_core.app.dead_hooks import DeadJob
-    from rq_core.app.handle import JobHandle
-    from rq_core.app.retry import RetryPolicy
-    from rq_core.app.task import AsyncTask, PreparedTask, Task
-    from rq_core.model.job import NewJob
-    from rq_core.model.machine import Priority, State
-    from rq_core.model.scopes import Limit, ScopeStatus
+    from rq_core.app.app import App as App
+    from rq_core.app.caps import Cap as Cap
+    from rq_core.app.caps import Rate as Rate
+    from rq_core.app.context import JobContext as JobContext
+    from rq_core.app.context import current_job as current_job
+    from rq_core.app.dead_hooks import DeadJob as DeadJob
+    from rq_core.app.depends import Depends as Depends
+    from rq_core.app.depends import injected as injected
+    from rq_core.app.handle import JobHandle as JobHandle
+    from rq_core.app.log_context import JobLogFilter as JobLogFilter
+    from rq_core.app.retry import RetryPolicy as RetryPolicy
+    from rq_core.app.task import AsyncTask as AsyncTask
+    from rq_core.app.task import PreparedTask as PreparedTask
+    from rq_core.app.task import Task as Task
+    from rq_core.model.job import NewJob as NewJob
+    from rq_core.model.limits import Limit as Limit
+    from rq_core.model.machine import Priority as Priority
+    from rq_core.model.machine import State as State
+    from rq_core.protocol.inspect import ScopeStatus as ScopeStatus
+else:
+    _MODULES = {
+        "app.app": "App",
+        "app.caps": "Cap Rate",
+        "app.context": "JobContext current_job",
+        "app.dead_hooks": "DeadJob",
+        "app.depends": "Depends injected",
+        "app.handle": "JobHandle",
+        "app.log_context": "JobLogFilter",
+        "app.retry": "RetryPolicy",
+        "app.task": "AsyncTask PreparedTask Task",
+        "model.job": "NewJob",
+        "model.limits": "Limit",
+        "model.machine": "Priority State",
+        "protocol.inspect": "ScopeStatus",
+    }
+    """The public names that are no errors, by module: the same as above, for those who run and not for those who check
+    types. The command line lives in this package, too, and most of its commands need none of them."""
 
-__all__ = [
-    "App",
-    "ArgumentsInvalid",
-    "AsyncTask",
-    "AuditBacklogFull",
-    "AuditElsewhere",
-    "AuditNotConfigured",
-    "AuditOff",
-    "BadArguments",
-    "Cap",
-    "CapConflict",
-    "DeadJob",
-    "GiveUp",
-    "HandlerDied",
-    "HandlerSignal",
-    "HandlerTimeout",
-    "InvalidName",
-    "InvalidOption",
-    "InvalidTask",
-    "JobCancelled",
-    "JobContext",
-    "JobHandle",
-    "KeyFailed",
-    "KeyNeeded",
-    "LayoutMismatch",
-    "LeaseLost",
-    "Limit",
-    "NewJob",
-    "NoCurrentJob",
-    "NothingDeclared",
-    "OutcomeUnknown",
-    "PayloadTooLarge",
-    "PreparedTask",
-    "Priority",
-    "QueueDamaged",
-    "QueueFull",
-    "Rate",
-    "Refused",
-    "RestoredMeanwhile",
-    "RetryLater",
-    "RetryPolicy",
-    "RqCoreError",
-    "ScopeFull",
-    "ScopeStatus",
-    "ServerError",
-    "ServerUnavailable",
-    "ServerUnsuitable",
-    "StaleCall",
-    "State",
-    "TargetBroken",
-    "Task",
-    "UnknownQueue",
-    "UnknownScope",
-    "UnknownTask",
-    "UsageError",
-    "WorkerStopping",
-    "current_job",
-]
+    _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 
-_MODULES = {
-    "App": "app.app",
-    "AsyncTask": "app.task",
-    "Cap": "app.caps",
-    "DeadJob": "app.dead_hooks",
-    "JobContext": "app.context",
-    "JobHandle": "app.handle",
-    "Limit": "model.scopes",
-    "NewJob": "model.job",
-    "PreparedTask": "app.task",
-    "Priority": "model.machine",
-    "Rate": "app.caps",
-    "RetryPolicy": "app.retry",
-    "ScopeStatus": "model.scopes",
-    "State": "model.machine",
-    "Task": "app.task",
-    "current_job": "app.context",
-}
-"""Where the public names are that are no errors. The command line lives in this package, too, and most
-of its commands need none of them."""
-
-if not TYPE_CHECKING:  # A type checker would take it to mean that there is every name.
+    _ERRORS = [
+        name
+        for name, each in globals().items()
+        if isinstance(each, type) and issubclass(each, RqCoreError)  # noqa: F405 - of errors.py
+    ]
+    __all__ = [*_MODULE_OF, *_ERRORS]  # noqa: PLE0604 - both hold text
 
     def __getattr__(name):
-        if name not in _MODULES:
+        if name not in _MODULE_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         import importlib
 
-        found = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+        found = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
         globals()[name] = found
         return found
 
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    def __dir__():
+        return sorted({*globals(), *__all__})

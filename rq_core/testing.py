@@ -19,9 +19,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rq_core.app.app import App
@@ -30,18 +30,22 @@ from rq_core.app.context import JobContext, running
 from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
 from rq_core.connections.pool import AsyncPool, Pool
-from rq_core.connections.wire import SOCKET_TIMEOUT, AsyncPoolWire, Meanwhile, PoolWire
+from rq_core.connections.wire import SOCKET_TIMEOUT_S, AsyncPoolWire, Meanwhile, PoolWire
 from rq_core.errors import RqCoreError
+from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, Spec, read_spec
 from rq_core.model.keys import queue_keys
 from rq_core.model.machine import Priority, State
-from rq_core.protocol.answers import JobState, read_state_line
-from rq_core.protocol.limits import declare
+from rq_core.model.reasons import Reason
+from rq_core.model.state_line import JobState, read_state_line
+from rq_core.protocol import claims
+from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Patience, pairs_of
 from rq_core.scripts.header import Variant
 from rq_core.scripts.script import Script, build_script
-from rq_core.worker.executor import LANE_CHANGED, Executor, Running
+from rq_core.worker.executor import Executor
+from rq_core.worker.running import Running
 from rq_core.worker.settlement import Settlement, calls_of
 
 DRAIN_MAX: Final = 10_000
@@ -106,6 +110,8 @@ class Enqueued:
     """critical, high, normal or low."""
     delay: float | None
     """Seconds from when it was enqueued, or failed, until it is due; None: it is ready."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """As ``with_options(headers=…)`` gave them."""
 
 
 class FakeConnections(Connections):
@@ -127,17 +133,19 @@ class FakeConnections(Connections):
 
     def make_client(self) -> Client:
         """Make a client of the fake server."""
-        return Client(self.url, wire=FakeWire(self._server), operations=self._operations())
+        return Client(self.url, wire=FakeWire(self._server), calls=self._calls())
 
     def make_async_client(self) -> AsyncClient:
         """Make a client of the fake server for the running event loop."""
         wire = FakeAsyncWire(self._server)
-        return AsyncClient(self.url, wire=wire, operations=self._operations())
+        return AsyncClient(self.url, wire=wire, calls=self._calls())
 
-    def _operations(self) -> Operations:
+    def _calls(self) -> Operations:
         # Nobody waits for a server that is a dictionary.
         patience = Patience(unsent=0, unknown=0)
-        return Operations(prefix=self.prefix, url=self.url, patience=patience, scripts=fake_script)
+        return Operations(
+            Delivery(prefix=self.prefix, url=self.url, patience=patience, scripts=fake_script)
+        )
 
 
 class FakeWire(PoolWire):
@@ -147,7 +155,7 @@ class FakeWire(PoolWire):
         import fakeredis
 
         fake = fakeredis.FakeRedis(server=server, decode_responses=True, protocol=2)
-        self._pool = Pool(fake.connection_pool, wait=SOCKET_TIMEOUT)
+        self._pool = Pool(fake.connection_pool, wait=SOCKET_TIMEOUT_S)
 
     def exchange(self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None) -> list[Any]:
         """See Wire.exchange."""
@@ -161,8 +169,8 @@ class FakeAsyncWire(AsyncPoolWire):
         import fakeredis
 
         fake = fakeredis.FakeAsyncRedis(server=server, decode_responses=True, protocol=2)
-        self._pool = AsyncPool(fake.connection_pool, wait=SOCKET_TIMEOUT)
-        self._answer_within = SOCKET_TIMEOUT
+        self._pool = AsyncPool(fake.connection_pool, wait=SOCKET_TIMEOUT_S)
+        self._answer_within = SOCKET_TIMEOUT_S
 
     async def exchange(
         self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
@@ -204,10 +212,11 @@ class Fake:
     async def drain_async(self, *queues: str, runs_max: int = DRAIN_MAX) -> list[Ran]:
         """See drain."""
         inline = _Inline(self.app)
+        client = self.app.client
         ran: list[Ran] = []
         try:
             while True:
-                found = queues or tuple(self.app.client.queues())
+                found = queues or tuple(client.run(client.calls.reads.queues()))
                 claims, due = self._claim(found)
                 for claim in claims:
                     done = await inline.run(claim)
@@ -220,14 +229,16 @@ class Fake:
                 if not claims:
                     self._put_forward(min(due.values()))
         finally:
-            inline.close()
+            await inline.close()
 
     def enqueued(self, *queues: str) -> list[Enqueued]:
         """The jobs that wait, in these queues or all: queue by queue, as they were enqueued. Nothing is run."""
         client, found = self.app.client, []
-        for queue in queues or client.queues():
+        for queue in queues or tuple(client.run(client.calls.reads.queues())):
             keys = queue_keys(queue, self.app.prefix)
-            read = client.operations.ask([["HGETALL", keys("jobs")], ["HGETALL", keys("state")]])
+            read = client.calls.delivery.ask(
+                [["HGETALL", keys("jobs")], ["HGETALL", keys("state")]]
+            )
             specs, lines = map(pairs_of, client.run(read))
             # The fake server keeps what it was given in that order.
             for job_id, spec in specs.items():
@@ -245,7 +256,7 @@ class Fake:
         client = self.app.client
         due: dict[str, int] = {}
         for queue in queues:
-            claimed = client.one(client.operations.claim_call(queue, _WORKER, 1))
+            claimed = client.run(claims.claim(queue, _WORKER, 1))
             if claimed.jobs:
                 return list(claimed.jobs), due
             if claimed.next_due_ms is not None:
@@ -254,9 +265,12 @@ class Fake:
 
     def _put_forward(self, ms: int) -> None:
         client = self.app.client
-        metas = [queue_keys(queue, self.app.prefix)("meta") for queue in client.queues()]
+        metas = [
+            queue_keys(queue, self.app.prefix)("meta")
+            for queue in client.run(client.calls.reads.queues())
+        ]
         commands: list[list[Any]] = [["HINCRBY", meta, "test_clock_ms", ms] for meta in metas]
-        client.run(client.operations.ask(commands))
+        client.run(client.calls.delivery.ask(commands))
 
 
 def _enqueued(job: JobState, spec: Spec) -> Enqueued:
@@ -268,6 +282,7 @@ def _enqueued(job: JobState, spec: Spec) -> Enqueued:
         arguments=json.loads(spec.args_json),
         priority=job.fields.get("priority", str(Priority.NORMAL)),
         delay=(int(due) - int(job.fields["since"])) / 1000 if due else None,
+        headers=read_headers(spec.headers_json) if spec.headers_json else NO_HEADERS,
     )
 
 
@@ -288,6 +303,7 @@ class _Inline:
             timeout=None,
             on_settlement=self._settlements.put_nowait,
             on_free=self._freed,
+            surroundings=app.surroundings,
             redact=app.redactor,
             isolate=False,
         )
@@ -304,9 +320,9 @@ class _Inline:
             await self._free.wait()
         client = self._app.client
         outcome = "succeeded"
-        for call, _ in calls_of(client.operations, _WORKER, [settlement]):
-            outcome = client.one(call).get(claim.id, outcome)
-        if settlement.reason == LANE_CHANGED:
+        for call, _ in calls_of(_WORKER, [settlement]):
+            outcome = client.run(call).get(claim.id, outcome)
+        if settlement.reason == Reason.LANE_CHANGED:
             return None
         return Ran(
             id=claim.id,
@@ -317,7 +333,8 @@ class _Inline:
             error=_words(settlement.error),
         )
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        await self._executor.leave()
         self._executor.close()
 
 
@@ -338,7 +355,7 @@ def fake(app: App) -> Iterator[Fake]:
     try:
         client = app.client
         for queue in app.declared.queues:
-            client.run(declare(client.operations, queue, app.declared.limits(queue), {}))
+            client.run(client.calls.caps.declare(queue, app.declared.limits(queue), {}))
         yield Fake(app, connections)
     finally:
         connections.close()
@@ -354,6 +371,7 @@ def job_running(
     claim: int = 1,
     failures: int = 0,
     losses: int = 0,
+    headers: Mapping[str, str] = NO_HEADERS,
 ) -> Iterator[JobContext]:
     """Let ``current_job()`` work in the block, for functions that are called without a worker."""
     context = JobContext(
@@ -365,6 +383,7 @@ def job_running(
         losses=losses,
         fence="0-0",
         worker=_WORKER,
+        headers=headers,
     )
     with running(context):
         yield context

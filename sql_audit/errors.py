@@ -3,9 +3,12 @@
 RqCoreError
 ├── UsageError
 │   ├── AuditUrlInvalid
-│   └── HistoryUnknown
+│   ├── HistoryUnknown
+│   └── QueueNotMirrored
 └── AuditError              the audit database, or its schema, stands in the way
     ├── AuditUnavailable
+    ├── AuditRefused
+    ├── NothingMirrored
     ├── AuditEmpty
     ├── SchemaBehind
     ├── SchemaAhead
@@ -30,12 +33,24 @@ class HistoryUnknown(UsageError):
     """the audit database knows no job {job_id!r}{where}{pruned}."""
 
 
+class QueueNotMirrored(UsageError):
+    """the audit database knows no queue {queue!r}: known are {known}"""
+
+
 class AuditError(RqCoreError):
     """the audit database stands in the way."""
 
 
 class AuditUnavailable(AuditError):
     """the audit database {url} does not answer: {why}"""
+
+
+class AuditRefused(AuditError):
+    """the audit database refuses: {why}"""
+
+
+class NothingMirrored(AuditError):
+    """nothing is mirrored yet: start `rq-core audit run`"""
 
 
 class AuditEmpty(AuditError):

@@ -12,9 +12,8 @@ Making an app, and defining tasks on it, connects to nothing and reads nothing b
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sequence
-from types import MappingProxyType, TracebackType
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -22,7 +21,6 @@ from typing import (
     Literal,
     ParamSpec,
     Protocol,
-    Self,
     TypeVar,
     Unpack,
     overload,
@@ -31,62 +29,43 @@ from typing import (
 from rq_core.app.by_name import Draft
 from rq_core.app.caps import Cap, Rate
 from rq_core.app.clients import Connections
-from rq_core.app.declared import Declared
 from rq_core.app.handle import JobHandle, handle_of
 from rq_core.app.options import (
-    TIMEOUT_MIN,
+    TIMEOUT_S_MIN,
     EnqueueOptions,
     JobOptions,
     PriorityName,
     spelling_out_options,
 )
+from rq_core.app.producer import MAX_PAYLOAD, AuditPayload, Producer, spec_max
 from rq_core.app.redaction import Redact, redactor_of
 from rq_core.app.registration import check_isolation, make_task
 from rq_core.app.retry import RetryPolicy
 from rq_core.app.task import AsyncTask, Isolation, Task
-from rq_core.errors import InvalidOption, PayloadTooLarge
+from rq_core.errors import InvalidOption
 from rq_core.model.durations import Duration, ms_of, seconds_of
-from rq_core.model.ids import JobIds
-from rq_core.model.job import NewJob, Profile
+from rq_core.model.job import NewJob
 from rq_core.model.keys import DEFAULT_PREFIX, check_name
+from rq_core.model.limits import Limit
 from rq_core.model.machine import DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, Priority
-from rq_core.model.scopes import Limit, ScopeStatus
-from rq_core.model.settings import AUDIT_PAYLOADS, SETTINGS
+from rq_core.model.settings import SETTINGS
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from rq_core.app.context import JobContext
     from rq_core.app.dead_hooks import Hook
-    from rq_core.connections.async_client import AsyncClient
-    from rq_core.connections.client import Client
-    from rq_core.protocol.answers import Accepted, CapChange
+    from rq_core.protocol.caps import CapChange
+    from rq_core.protocol.enqueue import Accepted
+    from rq_core.protocol.inspect import ScopeStatus
     from rq_core.protocol.operations import Operations
     from rq_core.protocol.plan import Patience, Plan
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Around = TypeVar("Around", bound="Callable[[JobContext], Any]")
 
-REDIS_URL_VARIABLE: Final = "RQ_CORE_REDIS_URL"
-AUDIT_URL_VARIABLE: Final = "RQ_CORE_AUDIT_URL"
-DEFAULT_REDIS_URL: Final = "redis://localhost:6379/0"
 DEFAULT_QUEUE: Final = "default"
-MAX_PAYLOAD: Final = 1024 * 1024
-"""Bytes of a job's arguments as JSON."""
-
-_ASYNC_CHUNK: Final = 1_000
-
-
-AuditPayload = Literal["digest", "full"]
-"""What the log keeps of a job's arguments."""
-
-
-def _spec_max(audit_payload: str) -> int:
-    """Up to how many bytes of a job its event keeps. Raises InvalidOption."""
-    if audit_payload not in AUDIT_PAYLOADS:
-        raise InvalidOption(
-            option="audit_payload",
-            value=audit_payload,
-            must=f"must be one of {', '.join(AUDIT_PAYLOADS)}",
-        )
-    return AUDIT_PAYLOADS[audit_payload]
 
 
 class TaskDecorator(Protocol):
@@ -98,7 +77,7 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
-class App:
+class App(Producer):
     """A set of tasks and where their jobs go. Threads may share one.
 
     ``redis`` is redis://, rediss://, unix://, embedded:// or redis+sentinel://HOST:PORT,…/SERVICE,
@@ -125,26 +104,19 @@ class App:
         redact: Redact | str | None = None,
         audit_payload: AuditPayload = "digest",
     ) -> None:
-        self.redis_url = redis or os.environ.get(REDIS_URL_VARIABLE) or DEFAULT_REDIS_URL
-        self.audit_url = audit or os.environ.get(AUDIT_URL_VARIABLE) or None
-        self.prefix = check_name("prefix", prefix)
-        if type(max_payload) is not int or max_payload < 2:
-            raise InvalidOption(
-                option="max_payload", value=max_payload, must="must be a number of bytes, 2 or more"
-            )
-        self.max_payload = max_payload
-        self.connections = connections or Connections(
-            self.redis_url, prefix=prefix, patience=patience
+        super().__init__(
+            redis,
+            audit,
+            prefix=prefix,
+            max_payload=max_payload,
+            patience=patience,
+            ids=ids,
+            connections=connections,
+            audit_payload=audit_payload,
         )
-        self._make_id = ids or JobIds()
         self.redact = redact
         self._tasks: dict[str, Task[..., Any]] = {}
-        self._spec_max = _spec_max(audit_payload)
-        self._spec_max_of: dict[str, int] = {}
-        """Of queues that say otherwise."""
         self._settings: dict[str, dict[str, int]] = {}
-        self.declared = Declared()
-        """What the code says of caps, rates and fairness."""
 
     @property
     def redactor(self) -> Redact | None:
@@ -191,7 +163,8 @@ class App:
     ) -> Any:
         """Make a task of a function: ``@app.task`` or ``@app.task(queue="mail", …)``.
 
-        ``name`` is by default the function's own. ``timeout`` (seconds or timedelta) is that of one
+        ``name`` is by default the function's own. ``retry`` says how long a failed job waits and how often it is tried:
+        RetryPolicy(), 3 attempts, unless given. ``timeout`` (seconds or timedelta) is that of one
         attempt; None leaves it to the worker. ``max_losses`` is after how many lost workers a job
         is taken for poison and dies. ``caps`` are Caps and Rates; a claim takes a place in each of
         them, or none. With ``isolation="process"`` workers run it in a process of its own, which is
@@ -210,12 +183,13 @@ class App:
             max_attempts=policy.max_attempts,
             max_losses=max_losses,
         )
-        seconds = None if timeout is None else seconds_of("timeout", timeout, minimum=TIMEOUT_MIN)
+        seconds = None if timeout is None else seconds_of("timeout", timeout, minimum=TIMEOUT_S_MIN)
         check_isolation(isolation, max_memory)
 
         def decorate(function: Callable[..., Any], /) -> Task[..., Any]:
             task = make_task(
                 self,
+                self._tasks,
                 function,
                 name,
                 options,
@@ -232,11 +206,39 @@ class App:
 
                 hook = hook_name(task.name)
                 self._tasks[hook] = make_task(
-                    self, handler_of(on_dead), hook, JobOptions(queue=queue), retry=RetryPolicy()
+                    self,
+                    self._tasks,
+                    handler_of(task.name, on_dead),
+                    hook,
+                    JobOptions(queue=queue),
+                    retry=RetryPolicy(),
                 )
             return task
 
         return decorate if function is None else decorate(function)
+
+    def around(self, function: Around, /) -> Around:
+        """Put a context manager around every handler of this app: ``@app.around``.
+
+        ``function`` is called with the JobContext, in a worker and for each attempt. It is a generator that yields
+        once, a class of context managers, or what ``contextmanager`` or ``asynccontextmanager`` makes. The first one
+        is outermost, and all are outside of the dependencies. It sees what the handler raises, and may raise something
+        else in its place; it cannot hide it. Around a ``def`` handler it runs in the handler's thread; around an
+        ``async def`` one on the event loop, which it must not block. Raises InvalidOption; InvalidTask for an async one
+        if the app has ``def`` tasks.
+        """
+        self.surroundings.add(function, self._tasks.values())
+        return function
+
+    def override(
+        self, provider: Callable[..., Any], other: Callable[..., Any], /
+    ) -> AbstractContextManager[None]:
+        """Let ``other`` make what ``provider`` does for Depends, in the block: ``with app.override(session, fake):``.
+
+        For tests. Isolated tasks of a real worker do not see it: their processes import the app anew. Raises
+        InvalidOption, or InvalidTask for a task that cannot have ``other``.
+        """
+        return self.surroundings.override(provider, other, self._tasks.values())
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]:
@@ -253,29 +255,11 @@ class App:
         for task in self._tasks.values():
             task.arguments.check()
             if task.isolation is not None:
-                from rq_core.worker.isolation import place_of
+                from rq_core.app.locate import place_of
 
                 place_of(task)
 
     # Producers.
-
-    def new_job(
-        self, profile: Profile, options: JobOptions, args_json: str, lane: str = "", full: str = ""
-    ) -> NewJob:
-        """Put a job together. Raises PayloadTooLarge."""
-        # Most are far below the limit; four bytes is the most that a character takes.
-        if len(args_json) * 4 > self.max_payload:
-            size = len(args_json.encode())
-            if size > self.max_payload:
-                raise PayloadTooLarge(task=profile.task, size=size, limit=self.max_payload)
-        job_id = options.id
-        if job_id is None:
-            job_id = self._make_id()
-        queue = options.queue
-        spec_max = self._spec_max
-        if self._spec_max_of:
-            spec_max = self._spec_max_of.get(queue, spec_max)
-        return NewJob(job_id, queue, profile, args_json, options.delay_ms, lane, full, spec_max)
 
     def handle(self, job: NewJob, accepted: Accepted | None = None) -> JobHandle[Any]:
         """Return the handle of a job of this app. Raises ScopeFull if it was rejected."""
@@ -306,9 +290,9 @@ class App:
         by the caps' names, that the task takes from functions. Raises InvalidName, InvalidOption,
         InvalidTask, ArgumentsInvalid, KeyNeeded, PayloadTooLarge, and what reading the queue does.
         """
-        draft = Draft(self, queue, task, args, options)
+        draft = Draft(self, self._tasks.get(check_name("task", task)), queue, task, args, options)
         if draft.placing is None:
-            draft.read(self.client.policy(queue, task))
+            draft.read(self.client.run(self.client.calls.caps.policy(queue, task)))
         return draft.job(keys)
 
     @spelling_out_options
@@ -322,9 +306,10 @@ class App:
         **options: Unpack[EnqueueOptions],
     ) -> NewJob:
         """See job."""
-        draft = Draft(self, queue, task, args, options)
+        draft = Draft(self, self._tasks.get(check_name("task", task)), queue, task, args, options)
         if draft.placing is None:
-            draft.read(await self.async_client().policy(queue, task))
+            client = self.async_client()
+            draft.read(await client.run(client.calls.caps.policy(queue, task)))
         return draft.job(keys)
 
     @spelling_out_options
@@ -342,7 +327,7 @@ class App:
         Its code need not be here. See job, and Task.enqueue for what is raised.
         """
         job = self.job(queue, task, args, keys=keys, **options)
-        return self.handle(job, self.client.enqueue_one(job))
+        return self.handle(job, self.client.run(self.client.calls.enqueue.one(job)))
 
     @spelling_out_options
     async def enqueue_async(
@@ -357,45 +342,6 @@ class App:
         """See enqueue."""
         job = await self.job_async(queue, task, args, keys=keys, **options)
         return self.handle(job, await self.async_client().enqueue_one(job))
-
-    def enqueue_many(self, jobs: Iterable[NewJob]) -> Accepted:
-        """Enqueue jobs of one or more queues, in chunks: each is accepted whole or not at all.
-
-        ``jobs`` may be a generator; while a chunk is on its way it is asked for those of the next.
-        What stops it half-way carries what was accepted before in ``accepted``. Raises as
-        Task.enqueue does.
-        """
-        return self.client.enqueue(jobs)
-
-    async def enqueue_many_async(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> Accepted:
-        """See enqueue_many. Takes asynchronous generators too."""
-        client = self.async_client()
-        if not isinstance(jobs, AsyncIterable):
-            return await client.enqueue(jobs)
-        from rq_core.protocol.answers import Accepted, tell_accepted
-
-        parts: list[Accepted] = []
-        chunk: list[NewJob] = []
-
-        async def send() -> None:
-            try:
-                parts.append(await client.enqueue(chunk))
-            except Exception as error:
-                parts.append(getattr(error, "accepted", Accepted(())))
-                raise
-            finally:
-                chunk.clear()
-
-        try:
-            async for job in jobs:
-                chunk.append(job)
-                if len(chunk) == _ASYNC_CHUNK:
-                    await send()
-            await send()
-        except Exception as error:
-            tell_accepted(error, parts)
-            raise
-        return Accepted.sum(parts)
 
     # Queues.
 
@@ -421,7 +367,7 @@ class App:
         What is None stays as it is. Raises InvalidName, InvalidOption.
         """
         changes: dict[str, int] = {}
-        spec_max = None if audit_payload is None else _spec_max(audit_payload)
+        kept = None if audit_payload is None else spec_max(audit_payload)
         for field, option, value in (
             ("lease_ms", "lease", lease),
             ("dead_retention_ms", "dead_retention", dead_retention),
@@ -441,29 +387,29 @@ class App:
         check_name("queue", name)
         self.declared.set_queue(name, cap, "" if fair is False else fair, weights)
         self._settings.setdefault(name, {}).update(changes)
-        if spec_max is not None:
-            self._spec_max_of[name] = spec_max
+        if kept is not None:
+            self._spec_max_of[name] = kept
 
     @property
     def settings(self) -> Mapping[str, Mapping[str, int]]:
         """The declared settings by queue, as Client.configure takes them."""
         return MappingProxyType(self._settings)
 
-    def declaration(self, operations: Operations, *queues: str) -> Plan[list[str]]:
+    def declaration(self, calls: Operations, *queues: str) -> Plan[list[str]]:
         """The plan that tells a server what the code declares: settings, limits, and tasks' policies.
 
         Those of ``queues``, and of all queues that have settings. Returns what the server does not
         take, as sentences.
         """
-        from rq_core.protocol.limits import DECLARED_WHY, declare
+        from rq_core.protocol.caps import DECLARED_WHY
 
         refused: list[str] = []
         for queue in dict.fromkeys((*self._settings, *queues)):
             if self._settings.get(queue):
-                yield from operations.configure(queue, self._settings[queue], why=DECLARED_WHY)
+                yield from calls.admin.configure(queue, self._settings[queue], why=DECLARED_WHY)
             limits = self.declared.limits(queue)
             policies = self.declared.policies(queue)
-            refused += map(str, (yield from declare(operations, queue, limits, policies)))
+            refused += map(str, (yield from calls.caps.declare(queue, limits, policies)))
         return refused
 
     def apply_settings(self) -> None:
@@ -472,12 +418,12 @@ class App:
         Raises ServerUnavailable, ServerUnsuitable.
         """
         client = self.client
-        client.run(self.declaration(client.operations, *self.declared.queues))
+        client.run(self.declaration(client.calls, *self.declared.queues))
 
     async def apply_settings_async(self) -> None:
         """See apply_settings."""
         client = self.async_client()
-        await client.run(self.declaration(client.operations, *self.declared.queues))
+        await client.run(self.declaration(client.calls, *self.declared.queues))
 
     # Caps.
 
@@ -501,9 +447,7 @@ class App:
         UnknownScope, NothingDeclared.
         """
         client = self.client
-        return client.run(
-            self._change_of(client.operations, queue, scope, limit, reason, by, version)
-        )
+        return client.run(self._change_of(client.calls, queue, scope, limit, reason, by, version))
 
     async def set_cap_async(
         self,
@@ -518,12 +462,12 @@ class App:
         """See set_cap."""
         client = self.async_client()
         return await client.run(
-            self._change_of(client.operations, queue, scope, limit, reason, by, version)
+            self._change_of(client.calls, queue, scope, limit, reason, by, version)
         )
 
     def _change_of(
         self,
-        operations: Operations,
+        calls: Operations,
         queue: str,
         scope: str,
         limit: int | Limit | Literal["code"] | None,
@@ -531,11 +475,8 @@ class App:
         by: str | None,
         version: int | None,
     ) -> Plan[CapChange]:
-        from rq_core.protocol.limits import change
-
         declared = self.declared.families(queue)
-        return change(
-            operations,
+        return calls.caps.change(
             queue,
             scope,
             limit,
@@ -547,64 +488,10 @@ class App:
 
     def caps(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
         """Return how the scopes of a queue stand: those that have limits, then keys in use, at most ``limit``."""
-        from rq_core.protocol.inspect import caps
-
         client = self.client
-        return client.run(caps(client.operations, queue, limit))
+        return client.run(client.calls.inspect.caps(queue, limit))
 
     async def caps_async(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
         """See caps."""
-        from rq_core.protocol.inspect import caps
-
         client = self.async_client()
-        return await client.run(caps(client.operations, queue, limit))
-
-    # Connections.
-
-    def connect_to(self, redis: str | None = None, *, prefix: str | None = None) -> None:
-        """Use another server or prefix from now on, as the command line does; call it before anything is sent."""
-        self.connections.close()
-        self.redis_url = redis or self.redis_url
-        self.prefix = check_name("prefix", prefix or self.prefix)
-        self.connections = Connections(
-            self.redis_url, prefix=self.prefix, patience=self.connections.patience
-        )
-
-    @property
-    def client(self) -> Client:
-        """The synchronous client, made on first use."""
-        return self.connections.client
-
-    def async_client(self) -> AsyncClient:
-        """Return the running event loop's client, made on first use."""
-        return self.connections.async_client()
-
-    def close(self) -> None:
-        """Close the synchronous client's connections. The app can be used again."""
-        self.connections.close()
-
-    async def aclose(self) -> None:
-        """Close the connections of the running event loop's client and of the synchronous one."""
-        await self.connections.aclose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.aclose()
+        return await client.run(client.calls.inspect.caps(queue, limit))

@@ -8,31 +8,33 @@ from typing import TYPE_CHECKING, Any
 
 from rq_core.app.arguments import dump_untyped
 from rq_core.app.options import EnqueueOptions, JobOptions
-from rq_core.app.placing import Placing, read_policy
-from rq_core.model.keys import check_name
+from rq_core.app.placing import Placing, registered_placing
 
 if TYPE_CHECKING:
-    from rq_core.app.app import App
+    from rq_core.app.producer import Producer
+    from rq_core.app.task import Task
     from rq_core.model.job import NewJob
 
 
 class Draft:
     """A job whose lane may not be known yet."""
 
-    __slots__ = ("_app", "_args_json", "_options", "_profile", "_task", "_values", "placing")
+    __slots__ = ("_args_json", "_options", "_producer", "_profile", "_task", "_values", "placing")
 
     def __init__(
         self,
-        app: App,
+        producer: Producer,
+        known: Task[..., Any] | None,
         queue: str,
         task: str,
         args: Mapping[str, Any] | None,
         options: EnqueueOptions,
     ) -> None:
-        """Raises InvalidName, InvalidOption, InvalidTask or ArgumentsInvalid; TypeError for an unknown option."""
-        known = app.tasks.get(check_name("task", task))
+        """``known`` is the task, if its code is here.
+
+        Raises InvalidName, InvalidOption, InvalidTask or ArgumentsInvalid; TypeError for an unknown option."""
         defaults = known.options if known else JobOptions(queue)
-        self._app = app
+        self._producer = producer
         self._task = task
         self._options = defaults.changed(queue=queue, **options)
         self._profile = self._options.profile(task)
@@ -43,20 +45,20 @@ class Draft:
         given = {} if args is None else args
         if known is None:
             self._args_json = dump_untyped(task, given)
-            self.placing = app.connections.policies.get(queue, task)
+            self.placing = producer.connections.policies.get(queue, task)
         else:
-            app.declared.check_queue(task, queue)
+            producer.declared.check_queue(task, queue)
             self._values = known.arguments.validate_named(given)
-            self.placing = app.declared.placing(task, queue)
+            self.placing = producer.declared.placing(task, queue)
             self._args_json = known.arguments.dump_valid(self._values)
 
     def read(self, policy: str | None) -> None:
         """Take the task's policy as the queue has it; None if workers have registered none."""
         queue = self._options.queue
-        self.placing = self._app.connections.policies.put(
-            self._app.declared.unregistered(self._task, queue)
+        self.placing = self._producer.connections.policies.put(
+            self._producer.declared.unregistered(self._task, queue)
             if policy is None
-            else read_policy(self._task, queue, policy)
+            else registered_placing(self._task, queue, policy)
         )
 
     def job(self, keys: Mapping[str, str] | None) -> NewJob:
@@ -70,4 +72,4 @@ class Draft:
             if values is None:
                 values = json.loads(self._args_json) if placing.sources else {}
             lane = placing.lane(self._profile.rank, values, keys)
-        return self._app.new_job(self._profile, self._options, self._args_json, *lane)
+        return self._producer.new_job(self._profile, self._options, self._args_json, *lane)

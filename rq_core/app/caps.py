@@ -9,53 +9,26 @@ counts them is called a scope (:mod:`rq_core.model.scopes`); how a job gets its 
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 from rq_core.errors import InvalidName, InvalidOption
 from rq_core.model.durations import ms_of
 from rq_core.model.keys import check_name
-from rq_core.model.scopes import RESERVED, Limit, check_limit
+from rq_core.model.limits import Limit, check_limit
+from rq_core.model.scopes import RESERVED
 
 Per = str | Callable[..., Any]
 """The name of an argument, or a function that gets the arguments by name and returns the key."""
 OnFull = Literal["wait", "discard", "reject"]
 
-T = TypeVar("T")
-
 _POLICIES: Final = ("wait", "discard", "reject")
 WINDOW_MAX: Final = timedelta(days=366)
 
 
-def _names_its_options(kind: type[T]) -> type[T]:
-    """Make a misspelt option an InvalidOption that says which there are."""
-    made: Callable[..., None] = kind.__init__
-    known = [each.name for each in fields(kind) if each.init]  # type: ignore[arg-type]
-
-    @functools.wraps(made)
-    def init(self: T, *given: Any, **options: Any) -> None:
-        for name, value in options.items():
-            if name not in known:
-                import difflib
-
-                close = difflib.get_close_matches(name, known, 1)
-                meant = f", perhaps {close[0]}" if close else ""
-                raise InvalidOption(
-                    option=name,
-                    value=value,
-                    must=f"is no option of {kind.__name__}{meant}: it takes {', '.join(known)}",
-                )
-        made(self, *given, **options)
-
-    kind.__init__ = init  # type: ignore[assignment]
-    return kind
-
-
-@_names_its_options
 @dataclass(frozen=True)
 class Cap:
     """At most ``n`` jobs claimed at once: of the task, or, with ``per``, of each value of a key.
@@ -101,7 +74,6 @@ class Cap:
         return _family(task, self.per, self.name)
 
 
-@_names_its_options
 @dataclass(frozen=True)
 class Rate:
     """At most ``n`` jobs begun per ``per_seconds`` (a number, or a timedelta), by all workers together.

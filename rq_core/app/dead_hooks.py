@@ -1,35 +1,15 @@
-"""Tells tasks of their jobs that died: ``@app.task(on_dead=…)``.
-
-Jobs die in several scripts, and of some deaths no worker hears: a poison job's worker is gone. So workers look at the
-queue's index of the dead, from where they last looked, and hand over one job of the hook's own task per death. Where
-they last looked stands in ``meta`` (``on_dead_ms``); it moves on once the hooks' jobs are in the queue. A hook is
-therefore told at least once, whoever dies meanwhile, and its job is retried and audited like any other.
-"""
+"""Hooks of jobs that died: ``@app.task(on_dead=…)``. :mod:`rq_core.worker.dead_hooks` tells them."""
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
-from rq_core.model.job import NewJob, profile, read_spec
-from rq_core.model.keys import queue_keys
-from rq_core.model.settings import BATCH_MAX
-from rq_core.protocol.one_step import in_one_step
-
-if TYPE_CHECKING:
-    from rq_core.app.task import Task
-    from rq_core.protocol.operations import Operations
-    from rq_core.protocol.plan import Plan
-
-LOOK_EVERY: Final = 5.0
-"""Seconds between two looks."""
-DEATHS_MAX: Final = 250
-"""Most deaths in one look."""
+from rq_core.app.depends import dependencies_of
+from rq_core.model.job import read_spec
 
 
 @dataclass(frozen=True)
@@ -42,7 +22,7 @@ class DeadJob:
     arguments: dict[str, Any]
     """As JSON has them; empty if they cannot be read."""
     reason: str
-    """attempts_spent, gave_up, not_retried, poison, unknown_task…"""
+    """A :class:`rq_core.model.reasons.Reason`, or a word of another client."""
     claims: int
     failures: int
     losses: int
@@ -52,7 +32,8 @@ class DeadJob:
     """The same each time that this death is told, and of no other."""
 
 
-Hook = Callable[[DeadJob], Any]
+Hook = Callable[..., Any]
+"""Called with a DeadJob, and with its dependencies."""
 
 
 def hook_name(task: str) -> str:
@@ -60,150 +41,31 @@ def hook_name(task: str) -> str:
     return f"{task}:on_dead"
 
 
-def handler_of(hook: Hook) -> Callable[[DeadJob], Any]:
-    """The function of that task."""
+def handler_of(task: str, hook: Hook) -> Callable[..., Any]:
+    """The function of that task. It has the hook's dependencies. Raises InvalidTask."""
+    told: Callable[..., Any]
     if inspect.iscoroutinefunction(hook):
 
-        async def told_async(job: DeadJob) -> None:
-            await hook(job)
+        async def told_async(job: DeadJob, **given: Any) -> None:
+            await hook(job, **given)
 
-        return told_async
+        told = told_async
+    else:
 
-    def told(job: DeadJob) -> None:
-        hook(job)
+        def told_here(job: DeadJob, **given: Any) -> None:
+            hook(job, **given)
 
+        told = told_here
+    job, _ = inspect.signature(told).parameters.values()
+    given = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=dependency)
+        for name, dependency in dependencies_of(hook_name(task), hook).items()
+    ]
+    vars(told)["__signature__"] = inspect.Signature([job, *given])
     return told
 
 
-FIELD: Final = "on_dead_ms"
-LAG_MS: Final = 60_000
-"""How far behind the mark may be where nothing has died. A worker that finds it in the future looks back so far."""
-STEP_MS: Final = 5
-"""From how much on Redis' clock has gone back, and is not only a little slower than ours."""
-SLACK_MS: Final = 1_000
-"""How much further back to look then: when exactly it was set is not known."""
-
-
-class Teller:
-    """Tells of the deaths in one queue, look by look, for as long as a worker lives.
-
-    Deaths are found by when they were. If Redis' clock goes back, those after it are among those that were told; then
-    some of these are told again, so that none is missed.
-    """
-
-    def __init__(
-        self,
-        operations: Operations,
-        queue: str,
-        tasks: Mapping[str, Task[Any, Any]],
-        *,
-        clock: Callable[[], float] = monotonic,
-    ) -> None:
-        self._operations = operations
-        self._queue = queue
-        self._tasks = tasks
-        self._clock = clock
-        self._keys = queue_keys(queue, operations.prefix)
-        self._last: tuple[int, float] | None = None
-        """Of the last look: Redis' time, and ours just after it."""
-
-    def look(self) -> Plan[bool]:
-        """Hand over a hook's job for each death since the last look of any worker. Returns whether more are left."""
-        before = self._clock()
-        asked = ["HGET", self._keys("meta"), FIELD]
-        # Asked beside something of the queue: in a cluster it is its shard's clock that counts.
-        time, seen = yield from self._operations.ask([["TIME"], asked], self._queue)
-        now = int(time[0]) * 1000 + int(time[1]) // 1000
-        # What dies in this millisecond may not all be there yet.
-        upto = now - 1
-        if seen is None:
-            # What died before belongs to nobody's hook.
-            seen = yield from self._mark_beginning(upto)
-        since = told = int(seen)
-        if self._last is not None:
-            # Between an answer and the next question Redis' clock goes on by no less than ours.
-            back = (before - self._last[1]) * 1000 - (now - self._last[0])
-            if back > STEP_MS:
-                since = min(since, self._last[0]) - round(back) - SLACK_MS
-        if told > now:
-            # It went back while nobody looked; what was told of long ago is not told again.
-            since = min(since, now - LAG_MS)
-        self._last = (now, self._clock())
-        ids, upto, more = yield from self._died(since, upto)
-        if ids:
-            yield from self._hand_over(ids)
-        if ids or since != told or told + LAG_MS < upto:
-            mark = in_one_step([["HSET", self._keys("meta"), FIELD, upto]])
-            yield from self._operations.ask([mark], self._queue)
-        return more
-
-    def _mark_beginning(self, at: int) -> Plan[int]:
-        """Note where telling began, if nobody has."""
-        key = self._keys("meta")
-        note = in_one_step([["HSETNX", key, FIELD, at], ["HGET", key, FIELD]])
-        ((_, seen),) = yield from self._operations.ask([note], self._queue)
-        return int(seen)
-
-    def _died(self, since: int, upto: int) -> Plan[tuple[list[str], int, bool]]:
-        """The jobs that died after ``since``, until when all are among them, and whether there are more."""
-        ask, dead = self._operations.ask, self._keys("dead")
-        span = [f"({since}", upto, "WITHSCORES", "LIMIT", 0, DEATHS_MAX]
-        (flat,) = yield from ask([["ZRANGEBYSCORE", dead, *span]], self._queue)
-        ids = list(flat[::2])
-        if len(ids) < DEATHS_MAX:
-            return ids, upto, False
-        # Those that died with the last one may be cut in two: all but them now, unless all died together.
-        last = flat[-1]
-        kept = [i for i, at in zip(ids, flat[1::2], strict=True) if at != last]
-        if kept:
-            return kept, int(float(flat[2 * len(kept) - 1])), True
-        together = ["ZRANGEBYSCORE", dead, last, last, "LIMIT", 0, BATCH_MAX]
-        (ids,) = yield from ask([together], self._queue)
-        return ids, int(float(last)), True
-
-    def _hand_over(self, ids: list[str]) -> Plan[None]:
-        lines, specs = yield from self._operations.ask(
-            [["HMGET", self._keys("state"), *ids], ["HMGET", self._keys("jobs"), *ids]], self._queue
-        )
-        told = [
-            job
-            for job_id, line, spec in zip(ids, lines, specs, strict=True)
-            if line and spec
-            if (job := _job_of(self._queue, job_id, line, spec, self._tasks)) is not None
-        ]
-        if told:
-            yield from self._operations.enqueue(told)
-
-
-def _job_of(
-    queue: str, job_id: str, line: str, spec: str, tasks: Mapping[str, Task[Any, Any]]
-) -> NewJob | None:
-    # Imported here: whoever only defines tasks needs none of it.
-    from rq_core.protocol.answers import read_state_line
-
-    job = read_state_line(queue, job_id, line, spec)
-    if job.state != "dead" or hook_name(job.fields.get("task", "")) not in tasks:
-        return None
-    facts = job.fields
-    dead = DeadJob(
-        id=job_id,
-        queue=queue,
-        task=facts["task"],
-        arguments=_arguments_of(spec),
-        reason=facts.get("reason", ""),
-        claims=int(facts.get("claim", 0)),
-        failures=int(facts.get("failed", 0)),
-        losses=int(facts.get("lost", 0)),
-        died_at_ms=int(facts["since"]),
-        event=f"{job_id}/{facts['since']}",
-    )
-    name = hashlib.sha256(f"{queue}/{dead.event}".encode()).hexdigest()[:32]
-    return NewJob(
-        f"on-dead-{name}", queue, profile(hook_name(dead.task)), json.dumps({"job": asdict(dead)})
-    )
-
-
-def _arguments_of(spec: str) -> dict[str, Any]:
+def arguments_of(spec: str) -> dict[str, Any]:
     try:
         arguments: object = json.loads(read_spec(spec).args_json)
     except ValueError:

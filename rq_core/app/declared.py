@@ -8,9 +8,11 @@ from typing import Final
 
 from rq_core.app.arguments import Arguments
 from rq_core.app.caps import Cap, Rate, key_name
-from rq_core.app.placing import Placing, Source, Unregistered, key_text
+from rq_core.app.placing import Placing, Unregistered, key_text
 from rq_core.errors import InvalidName, InvalidOption, InvalidTask
-from rq_core.model.scopes import FAIR, QUEUE, WEIGHT, Limit, check_limit, scope
+from rq_core.model.limits import Limit, check_limit
+from rq_core.model.policy import Source
+from rq_core.model.scopes import FAIR, QUEUE, WEIGHT, scope
 
 WEIGHT_MAX: Final = 10_000
 """Most that a key of a fair queue can weigh: what it is served for is counted in ten-thousandths."""

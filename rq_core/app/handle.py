@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from rq_core.errors import AuditNotConfigured, ScopeFull
-from rq_core.model.machine import Event
+from rq_core.model import plugins
+from rq_core.model.effects import JOB_ENDS
 
 if TYPE_CHECKING:
-    from rq_core.app.app import App
+    from rq_core.app.producer import Producer
     from rq_core.model.job import NewJob
-    from rq_core.protocol.answers import Accepted
+    from rq_core.protocol.enqueue import Accepted
 
 R_co = TypeVar("R_co", covariant=True)
 """What the task's function returns."""
 
 GONE: Final = "gone"
 """The state of a job that neither Redis nor, if there is one, the audit database can tell of."""
-
-READERS: Final = "rq_core.history"
-"""Entry points by which another package (sql_audit) reads history for rq_core, which imports none."""
-
-_ENDS: Final = frozenset({Event.SUCCEEDED, Event.CANCELLED, Event.PRUNED, Event.REMOVED})
-"""Events after which a job is no longer in Redis. As states, SQL's, they are called the same."""
 
 
 class JobHandle(Generic[R_co]):
@@ -34,11 +28,11 @@ class JobHandle(Generic[R_co]):
     says discard. ``task`` is its task's name, None for a handle that was made from an id.
     """
 
-    __slots__ = ("_app", "discarded", "duplicate", "id", "queue", "task")
+    __slots__ = ("_producer", "discarded", "duplicate", "id", "queue", "task")
 
     def __init__(
         self,
-        app: App,
+        producer: Producer,
         *,
         id: str,  # noqa: A002 - the name that it has everywhere else
         queue: str,
@@ -46,7 +40,7 @@ class JobHandle(Generic[R_co]):
         duplicate: bool = False,
         discarded: bool = False,
     ) -> None:
-        self._app = app
+        self._producer = producer
         self.id = id
         self.queue = queue
         self.task = task
@@ -66,28 +60,32 @@ class JobHandle(Generic[R_co]):
 
         For a moment after a job's end the mirror may not have it yet; it is ``gone`` then, too.
         """
-        found = self._app.client.job(self.id, [self.queue])
+        client = self._producer.client
+        found = client.run(client.calls.reads.job(self.id, [self.queue]))
         if found is not None:
             return str(found.state)
-        return GONE if self._app.audit_url is None else _end_of(self.history())
+        return GONE if self._producer.audit_url is None else _end_of(self.history())
 
     async def state_async(self) -> str:
         """See state."""
-        found = await self._app.async_client().job(self.id, [self.queue])
+        client = self._producer.async_client()
+        found = await client.run(client.calls.reads.job(self.id, [self.queue]))
         if found is not None:
             return str(found.state)
-        return GONE if self._app.audit_url is None else _end_of(await self.history_async())
+        return GONE if self._producer.audit_url is None else _end_of(await self.history_async())
 
     def cancel(self, *, why: str = "") -> str:
         """Cancel the job.
 
         Returns cancelled, cancelling (it runs, and was asked to stop), dead, or gone.
         """
-        return self._app.client.cancel(self.queue, [self.id], why=why)[self.id]
+        client = self._producer.client
+        return client.run(client.calls.admin.cancel(self.queue, [self.id], why=why))[self.id]
 
     async def cancel_async(self, *, why: str = "") -> str:
         """See cancel."""
-        outcomes = await self._app.async_client().cancel(self.queue, [self.id], why=why)
+        client = self._producer.async_client()
+        outcomes = await client.run(client.calls.admin.cancel(self.queue, [self.id], why=why))
         return outcomes[self.id]
 
     def history(self) -> list[Any]:
@@ -97,9 +95,9 @@ class JobHandle(Generic[R_co]):
         come to the job yet, and for ever once a prune has taken it out of the log: ``rq-core audit history ID``
         says up to when the log was cut. Raises AuditNotConfigured if no audit database is set.
         """
-        if self._app.audit_url is None:
+        if self._producer.audit_url is None:
             raise AuditNotConfigured
-        return _history_reader()(self._app.audit_url, self.id, self.queue)
+        return plugins.history_reader()(self._producer.audit_url, self.id, self.queue)
 
     async def history_async(self) -> list[Any]:
         """See history. The database is read in a thread."""
@@ -108,10 +106,10 @@ class JobHandle(Generic[R_co]):
         return await asyncio.to_thread(self.history)
 
 
-def handle_of(app: App, job: NewJob, accepted: Accepted | None) -> JobHandle[Any]:
+def handle_of(producer: Producer, job: NewJob, accepted: Accepted | None) -> JobHandle[Any]:
     """Return the handle of a job and what became of it. Raises ScopeFull if it was rejected."""
     if accepted is None or accepted.ids:
-        return JobHandle(app, id=job.id, queue=job.queue, task=job.profile.task)
+        return JobHandle(producer, id=job.id, queue=job.queue, task=job.profile.task)
     for _, scope in accepted.rejected:
         message = None
         if "+" in scope:  # A lane; in a scope it would be encoded.
@@ -121,7 +119,7 @@ def handle_of(app: App, job: NewJob, accepted: Accepted | None) -> JobHandle[Any
             )
         raise ScopeFull(message, scope=scope, queue=job.queue, id=job.id)
     return JobHandle(
-        app,
+        producer,
         id=job.id,
         queue=job.queue,
         task=job.profile.task,
@@ -130,18 +128,6 @@ def handle_of(app: App, job: NewJob, accepted: Accepted | None) -> JobHandle[Any
     )
 
 
-def _history_reader() -> Callable[[str, str, str], list[Any]]:
-    # Imported only here: it is slow, and few programs read history.
-    from importlib.metadata import entry_points
-
-    for entry in entry_points(group=READERS):
-        reader: Callable[[str, str, str], list[Any]] = entry.load()
-        return reader
-    raise AuditNotConfigured(
-        f"no installed package reads history (entry point {READERS}): reinstall rq-core"
-    )
-
-
 def _end_of(history: list[Any]) -> str:
     last = str(history[-1].type) if history else GONE
-    return last if last in _ENDS else GONE
+    return last if last in JOB_ENDS else GONE

@@ -9,17 +9,16 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from rq_core.errors import ArgumentsInvalid, InvalidOption, KeyFailed, KeyNeeded, QueueDamaged
+from rq_core.model.policy import Source, read_policy, write_policy
 from rq_core.model.scopes import (
-    FAIR,
     KEY_MAX,
     RESERVED,
     encode_key,
     family_of,
-    full_rules,
     is_scope,
     lane_name,
     scopes_of,
@@ -29,49 +28,8 @@ CACHED_S: Final = 5.0
 """How long a policy that was read is taken for true. What is put into a wrong lane meanwhile, its worker corrects."""
 CACHED_MAX: Final = 1_000
 
-NO_CAPS: Final = '{"scopes":[]}'
-"""The policy of a task that nothing counts."""
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.:~-]*")
-
-
-class Source(NamedTuple):
-    """Where one scope of a task's jobs comes from."""
-
-    family: str
-    scope: str = ""
-    """The scope itself, if it does not depend on the arguments."""
-    argument: str = ""
-    """The argument that is the key."""
-    function: Callable[..., Any] | None = None
-    """Gives the key; it gets the arguments by name."""
-    function_name: str = ""
-    """Its name, where the function itself is not at hand."""
-    default: str | None = None
-    """The key if the argument is not given."""
-    otherwise: str | None = None
-    """The key if there would be none; None: then this counts the job not."""
-    on_full: str = "wait"
-    max_waiting: int | None = None
-    most: int | None = None
-    """Its cap in this code: what decides whether it is full for as long as none is stored."""
-
-    def document(self) -> dict[str, Any]:
-        """As it stands in a policy: what is at its default is left out."""
-        facts = {
-            "family": self.family,
-            "scope": self.scope,
-            "argument": self.argument,
-            "function": self.function_name,
-            "default": self.default,
-            "otherwise": self.otherwise,
-            "on_full": "" if self.on_full == "wait" else self.on_full,
-            "max_waiting": self.max_waiting,
-            "most": None if self.on_full == "wait" else self.most,
-        }
-        return {name: value for name, value in facts.items() if value not in (None, "")} | (
-            {"otherwise": ""} if self.otherwise == "" else {}
-        )
 
 
 class Placing:
@@ -165,9 +123,7 @@ class Placing:
 
     def policy(self) -> str:
         """What producers without the code need to know, as JSON."""
-        return json.dumps(
-            {"scopes": [source.document() for source in self.sources]}, separators=(",", ":")
-        )
+        return write_policy(self.sources)
 
     def _scope(
         self, source: Source, values: Mapping[str, Any], keys: Mapping[str, str] | None
@@ -195,7 +151,7 @@ class Placing:
         try:
             return function(**{**self.defaults, **values})
         except Exception as error:
-            from rq_core.worker.settlement import message_of
+            from rq_core.app.redaction import message_of
 
             raise KeyFailed(
                 task=self.task,
@@ -293,37 +249,14 @@ def key_text(value: Any) -> str | None:
     return plain if plain is None or isinstance(plain, str) else json.dumps(plain)
 
 
-def read_policy(task: str, queue: str, text: str) -> Placing:
-    """The placing that workers have registered. Raises QueueDamaged for what is no policy."""
+def registered_placing(task: str, queue: str, policy: str) -> Placing:
+    """The placing that workers have registered. Raises QueueDamaged if the policy is invalid."""
     try:
-        return Placing(task, queue, [_read_source(each) for each in json.loads(text)["scopes"]])
+        return Placing(task, queue, read_policy(policy))
     except (ValueError, KeyError, TypeError) as error:
         raise QueueDamaged(
             queue=queue, why=f"the policy of task {task} cannot be read ({error!r})"
         ) from None
-
-
-def families_of(text: str) -> list[str]:
-    """The families that a policy's jobs are counted by; none of one that cannot be read."""
-    try:
-        scopes = json.loads(text)["scopes"]
-        return [str(each["family"]) for each in scopes if each["family"] != FAIR]
-    except (ValueError, KeyError, TypeError):
-        return []
-
-
-def _read_source(facts: Mapping[str, Any]) -> Source:
-    return Source(
-        family=facts["family"],
-        scope=facts.get("scope", ""),
-        argument=facts.get("argument", ""),
-        function_name=facts.get("function", ""),
-        default=facts.get("default"),
-        otherwise=facts.get("otherwise"),
-        on_full=facts.get("on_full", "wait"),
-        max_waiting=facts.get("max_waiting"),
-        most=facts.get("most"),
-    )
 
 
 def _texts(keys: Mapping[str, str]) -> Mapping[str, str]:
@@ -353,3 +286,11 @@ class PolicyCache:
             self._found.clear()
         self._found[placing.queue, placing.task] = (self._clock() + CACHED_S, placing)
         return placing
+
+
+def full_rules(rules: Iterable[tuple[str, str | int]]) -> str:
+    """What happens to a job whose scopes are full, as enqueue.lua takes it.
+
+    Each rule is ("discard" or "reject", scope or "scope|cap in code"), or ("most", how many may wait in its lane).
+    """
+    return " ".join(f"{what}|{value}" for what, value in rules)

@@ -14,6 +14,8 @@ before it is sent to Redis or logged.
 from __future__ import annotations
 
 import importlib
+import json
+import traceback
 from collections.abc import Callable
 from typing import Final
 
@@ -53,3 +55,55 @@ def redacted(redact: Redact | None, text: str) -> str:
     if not isinstance(kept, str):
         return f"<left out: the redactor returned {type(kept).__name__}>"
     return kept
+
+
+def describe(
+    error: BaseException, *, with_traceback: bool = True, redact: Redact | None = None
+) -> str:
+    """An exception as the JSON object that events carry. ASCII only: lone surrogates and NUL are escaped.
+
+    Whatever it says has passed through ``redact``, before it is shortened: half a secret is one, too.
+    """
+    lines = traceback_of(error) if with_traceback else None
+    return describe_words(type(error).__name__, message_of(error), lines, redact=redact)
+
+
+def describe_words(
+    kind: str, message: str, lines: str | None, *, redact: Redact | None = None
+) -> str:
+    """The same of an exception that is known by its words only. ``lines`` is its traceback."""
+    facts = {"type": kind, "message": _shorten(redacted(redact, message), MESSAGE_MAX)}
+    if lines is not None:
+        facts["traceback"] = _shorten(redacted(redact, lines), TRACEBACK_MAX)
+    return json.dumps(facts)
+
+
+def message_of(error: BaseException) -> str:
+    """What an exception says of itself; never raises, whatever its class does when asked."""
+    try:
+        return str(error)
+    except BaseException as unsaid:  # noqa: BLE001 - it is the user's code; also SystemExit
+        return f"<no words: str() raised {type(unsaid).__name__}>"
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback of an exception, with its causes; never raises either."""
+    try:
+        return "".join(traceback.format_exception(error))
+    except BaseException as unsaid:  # noqa: BLE001 - a property of the user's exception; also SystemExit
+        return f"<no traceback: asking for it raised {type(unsaid).__name__}>"
+
+
+def _shorten(text: str, most: int) -> str:
+    """Keep the beginning and the end: the end of a traceback says what happened."""
+    if len(text) <= most:
+        return text
+    half = most // 2 - 10
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
+
+
+MESSAGE_MAX: Final = 2_000
+
+
+TRACEBACK_MAX: Final = 8_000
+"""Characters of an error that go into the log; a job's history is not the place for a core dump."""

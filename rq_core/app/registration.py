@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rq_core.app.arguments import Arguments
 from rq_core.app.caps import Cap, Rate
+from rq_core.app.depends import dependencies_of, steps_of
 from rq_core.app.options import JobOptions
 from rq_core.app.retry import RetryPolicy
 from rq_core.app.task import AsyncTask, Isolation, Task
@@ -15,13 +16,14 @@ from rq_core.errors import InvalidOption, InvalidTask
 from rq_core.model.keys import check_name
 
 if TYPE_CHECKING:
-    from rq_core.app.app import App
+    from rq_core.app.producer import Producer
 
 MEMORY_MIN: Final = 64 * 1024 * 1024
 
 
 def make_task(
-    app: App,
+    producer: Producer,
+    known: Mapping[str, Task[..., Any]],
     function: Callable[..., Any],
     name: str | None,
     options: JobOptions,
@@ -32,26 +34,30 @@ def make_task(
     isolation: Isolation | None = None,
     max_memory: int | None = None,
 ) -> Task[..., Any]:
-    """Return the task that a function is, and note its caps. Raises InvalidTask, InvalidName or InvalidOption."""
+    """Return the task that a function is, and note its caps. ``known`` are the app's other tasks, by name.
+
+    Raises InvalidTask, InvalidName or InvalidOption."""
     own_name = getattr(function, "__name__", None)
     if name is None and (own_name is None or own_name == "<lambda>"):
         raise InvalidTask(task=repr(function), why="it has no name: pass name=…")
     name = check_name("task", name or own_name or "")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidTask(task=name, why="it yields: a task returns once")
-    if name in app.tasks:
+    if name in known:
         raise InvalidTask(
             task=name,
-            why=f"this app has a task of that name ({app.tasks[name].function!r}): pass"
-            " another name=…",
+            why=f"this app has a task of that name ({known[name].function!r}): pass another name=…",
         )
-    arguments = Arguments(name, function)
+    is_async = _is_async(function)
+    producer.surroundings.check(name, is_async=is_async)
+    steps = steps_of(name, dependencies_of(name, function), is_async=is_async)
+    arguments = Arguments(name, function, injected=steps.keys())
     # Checked before the caps are noted: a task that is refused leaves no trace.
     options.profile(name)
-    app.declared.add_task(name, options.queue, arguments, caps)
-    kind = AsyncTask if _is_async(function) else Task
+    producer.declared.add_task(name, options.queue, arguments, caps)
+    kind = AsyncTask if is_async else Task
     return kind(
-        app,
+        producer,
         name,
         function,
         arguments,
@@ -60,6 +66,7 @@ def make_task(
         timeout=timeout,
         isolation=isolation,
         max_memory=max_memory,
+        steps=steps,
     )
 
 

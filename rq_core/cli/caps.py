@@ -17,13 +17,13 @@ from rq_core.cli.options import (
     server_options,
 )
 from rq_core.cli.text import ago, print_table, span
-from rq_core.model.scopes import DECLARED, WEIGHT, family_of, is_rate
-from rq_core.protocol import inspect
-from rq_core.protocol.limits import change, check_task, read_limit, shown
+from rq_core.model.limits import DECLARED, read_limit, shown
+from rq_core.model.scopes import WEIGHT, family_of, is_rate
 
 if TYPE_CHECKING:
-    from rq_core.model.scopes import Limit, ScopeStatus
-    from rq_core.protocol.inspect import Standing
+    from rq_core.model.limits import Limit
+    from rq_core.protocol.inspect import ScopeStatus
+    from rq_core.protocol.waiting import Standing
 
 
 @click.command()
@@ -51,10 +51,9 @@ def cap(queue: str, scope: str, limit: str, **given: Any) -> None:
     with connect(given["redis_url"], given["prefix"]) as client:
         known_queues(client, queue)
         if not given["force"]:
-            client.run(check_task(client.operations, queue, scope))
+            client.run(client.calls.caps.check_task(queue, scope))
         made = client.run(
-            change(
-                client.operations,
+            client.calls.caps.change(
                 queue,
                 scope,
                 _wanted(limit),
@@ -97,7 +96,7 @@ def caps(queue: str, limit: int, redis_url: str, prefix: str, *, as_json: bool) 
     """
     with connect(redis_url, prefix) as client:
         known_queues(client, queue)
-        found = client.run(inspect.caps(client.operations, queue, limit + 1))
+        found = client.run(client.calls.inspect.caps(queue, limit + 1))
     if as_json:
         print_json([_document(status) for status in found[:limit]])
         return

@@ -21,8 +21,9 @@ from rq_core.model.settings import SETTINGS
 
 if TYPE_CHECKING:
     from rq_core.connections.client import Client
+    from rq_core.protocol.plan import Plan
 
-Verb = Callable[..., dict[str, str]]
+    Verb = Callable[..., Plan[dict[str, str]]]
 
 
 def _id_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,7 +49,7 @@ def cancel(ids: Sequence[str], **given: Any) -> None:
     if not ids:
         raise click.UsageError("no job given", click.get_current_context())
     with connect(given["redis_url"], given["prefix"]) as client:
-        _apply(client, client.cancel, ids, given, done={"cancelled", "cancelling"})
+        _apply(client, client.calls.admin.cancel, ids, given, done={"cancelled", "cancelling"})
 
 
 @click.command()
@@ -58,7 +59,7 @@ def requeue(ids: Sequence[str], all_of: str | None, **given: Any) -> None:
     """Give dead jobs another life: their failures are forgotten, and they join the line."""
     with connect(given["redis_url"], given["prefix"]) as client:
         chosen, given["queue"] = _chosen(client, ids, all_of, given["queue"])
-        _apply(client, client.requeue, chosen, given, done={"requeued"})
+        _apply(client, client.calls.admin.requeue, chosen, given, done={"requeued"})
 
 
 @click.command()
@@ -68,7 +69,7 @@ def prune(ids: Sequence[str], all_of: str | None, **given: Any) -> None:
     """Remove dead jobs from Redis before their time. Their history in SQL stays."""
     with connect(given["redis_url"], given["prefix"]) as client:
         chosen, given["queue"] = _chosen(client, ids, all_of, given["queue"])
-        _apply(client, client.prune, chosen, given, done={"pruned"})
+        _apply(client, client.calls.admin.prune, chosen, given, done={"pruned"})
 
 
 def _chosen(
@@ -80,7 +81,8 @@ def _chosen(
     if all_of is None:
         return ids, queue
     known_queues(client, all_of)
-    found = client.dead(all_of, max(client.counts(all_of).dead, 1))
+    counts = client.run(client.calls.reads.counts(all_of))
+    found = client.run(client.calls.reads.dead(all_of, max(counts.dead, 1)))
     return [job.id for job in reversed(found)], all_of
 
 
@@ -90,7 +92,7 @@ def _apply(
     """Do it to the jobs, wherever they are, and say what became of each."""
     outcomes: dict[str, str] = {}
     for queue, chosen in _by_queue(client, ids, given["queue"]).items():
-        outcomes |= verb(queue, chosen, by=actor(given["by"]), why=given["reason"])
+        outcomes |= client.run(verb(queue, chosen, by=actor(given["by"]), why=given["reason"]))
     outcomes = {job_id: outcomes.get(job_id, "gone") for job_id in ids}
     if given["as_json"]:
         print_json(outcomes)
@@ -119,7 +121,7 @@ def _by_queue(client: Client, ids: Sequence[str], queue: str | None) -> dict[str
         return {queue: list(dict.fromkeys(ids))} if ids else {}
     found: dict[str, list[str]] = {}
     for job_id in dict.fromkeys(ids):
-        job = client.job(job_id, where)
+        job = client.run(client.calls.reads.job(job_id, where))
         if job is not None:
             found.setdefault(job.queue, []).append(job_id)
     return found
@@ -153,7 +155,9 @@ def _configure(
 ) -> None:
     with connect(given["redis_url"], given["prefix"]) as client:
         known_queues(client, queue)
-        outcomes = client.configure(queue, values, by=actor(given["by"]), why=given["reason"])
+        outcomes = client.run(
+            client.calls.admin.configure(queue, values, by=actor(given["by"]), why=given["reason"])
+        )
     if given["as_json"]:
         print_json({"queue": queue, **outcomes})
         return
@@ -194,7 +198,7 @@ def change_settings(queue: str, assignments: Sequence[str], **given: Any) -> Non
         return
     with connect(given["redis_url"], given["prefix"]) as client:
         known_queues(client, queue)
-        settings = client.counts(queue).settings
+        settings = client.run(client.calls.reads.counts(queue)).settings
     if given["as_json"]:
         print_json(settings)
         return

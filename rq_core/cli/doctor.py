@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import click
 
 from rq_core.cli.options import (
     actor,
+    by_option,
     connect,
     force_option,
     json_option,
@@ -19,6 +19,8 @@ from rq_core.cli.options import (
 )
 from rq_core.cli.text import printable
 from rq_core.errors import QueueDamaged, RqCoreError
+from rq_core.model import plugins
+from rq_core.model.url import AUDIT_URL_VARIABLE
 from rq_core.protocol import server_check
 
 if TYPE_CHECKING:
@@ -29,11 +31,11 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("queues", metavar="[QUEUE]...", nargs=-1)
 @click.option("--repair", "mend", is_flag=True, help="Mend what is found.")
-@click.option("--by", metavar="NAME", help="Who, for the log; by default, your user name.")
+@by_option
 @click.option(
     "--audit",
     "audit_url",
-    envvar="RQ_CORE_AUDIT_URL",
+    envvar=AUDIT_URL_VARIABLE,
     show_envvar=True,
     metavar="URL",
     help="Compare queues that are mirrored with this database, too.",
@@ -59,7 +61,7 @@ def doctor(
     who = actor(by)
     reports = []
     with connect(redis_url, prefix) as client:
-        remarks = client.run(server_check.check(client.operations))
+        remarks = client.run(server_check.check(client.calls.delivery.asking))
         if remarks:
             report = _report_on_server(remarks)
             reports.append(report)
@@ -97,7 +99,7 @@ def _examine(client: Client, queue: str, by: str | None, audit_url: str | None) 
     except QueueDamaged as error:
         report["error"] = str(error)
         return report
-    if audit_url is not None and client.counts(queue).audit:
+    if audit_url is not None and client.run(client.calls.reads.counts(queue)).audit:
         try:
             drift = _drift(audit_url, client, queue)
         except RqCoreError as error:
@@ -111,11 +113,9 @@ def _examine(client: Client, queue: str, by: str | None, audit_url: str | None) 
 
 def _drift(audit_url: str, client: Client, queue: str) -> list[dict[str, Any]]:
     """What SQL tells otherwise; after a repair, whose events SQL need not have yet."""
-    # By name: nothing here imports sql_audit.
-    compare = importlib.import_module("sql_audit.proof.drift").drift_of
     return [
         {"kind": "drift", "job": job, "says": says, "mendable": False}
-        for job, says in compare(audit_url, client, queue)
+        for job, says in plugins.drift()(audit_url, client, queue)
     ]
 
 

@@ -22,10 +22,10 @@ def health(ctx: click.Context, max_age: float | None, *, as_json: bool) -> None:
 
     Exit status 0 if there is one and none is older than --max-age, else 1.
     """
-    from rq_core.process.health import MAX_AGE, verdict, workers
+    from rq_core.process.health import AGE_S_MAX, verdict, workers
 
     found = workers()
-    healthy, report = verdict(found, MAX_AGE if max_age is None else max_age)
+    healthy, report = verdict(found, AGE_S_MAX if max_age is None else max_age)
     if as_json:
         print_json(report)
     else:

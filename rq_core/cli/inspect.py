@@ -21,10 +21,10 @@ from rq_core.cli.options import (
 )
 from rq_core.cli.text import ago, print_table, printable
 from rq_core.model.machine import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, State
-from rq_core.protocol import inspect
 
 if TYPE_CHECKING:
-    from rq_core.protocol.answers import JobState, QueueCounts
+    from rq_core.model.state_line import JobState
+    from rq_core.protocol.reads import QueueCounts
 
 
 @click.command()
@@ -36,7 +36,10 @@ def queues(redis_url: str, prefix: str, *, as_json: bool) -> None:
     The jobs that are ready include those that wait for a cap, and those that were cancelled and not yet passed over.
     """
     with connect(redis_url, prefix) as client:
-        found = [client.counts(queue) for queue in client.queues()]
+        found = [
+            client.run(client.calls.reads.counts(queue))
+            for queue in client.run(client.calls.reads.queues())
+        ]
     if as_json:
         print_json([dataclasses.asdict(counts) for counts in found])
         return
@@ -79,8 +82,8 @@ def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json:
     """
     with connect(redis_url, prefix) as client:
         where = known_queues(client, *([queue] if queue is not None else []))
-        found = client.job(job_id, where)
-        standing = None if found is None else client.run(inspect.standing(client.operations, found))
+        found = client.run(client.calls.reads.job(job_id, where))
+        standing = None if found is None else client.run(client.calls.waiting.standing(found))
     if found is None or standing is None:
         if not where:
             raise click.ClickException(f"no live job {job_id}: this server has no queue")
@@ -172,8 +175,8 @@ def dead(queue: str, limit: int, redis_url: str, prefix: str, *, as_json: bool) 
     """Show the jobs of QUEUE that died last, newest first."""
     with connect(redis_url, prefix) as client:
         known_queues(client, queue)
-        found = client.dead(queue, limit)
-        total = client.counts(queue).dead
+        found = client.run(client.calls.reads.dead(queue, limit))
+        total = client.run(client.calls.reads.counts(queue)).dead
     if as_json:
         print_json([document_of(each) for each in found])
         return

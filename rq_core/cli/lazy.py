@@ -37,11 +37,11 @@ class LazyGroup(click.Group):
         )
         return found
 
-    def says(self, name: str) -> str:
-        """What the list of commands says of one."""
+    def says(self, ctx: click.Context, name: str) -> str:  # noqa: ARG002 - a subclass imports with it
+        """Return what the list of commands says of one."""
         return self._places[name][1]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands from what is known without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, self.says(name)) for name in self.list_commands(ctx)])
+            formatter.write_dl([(name, self.says(ctx, name)) for name in self.list_commands(ctx)])

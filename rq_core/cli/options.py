@@ -14,13 +14,13 @@ import click
 
 from rq_core.errors import TargetBroken, UnknownQueue
 from rq_core.model.keys import DEFAULT_PREFIX, check_name
+from rq_core.model.url import DEFAULT_URL, REDIS_URL_VARIABLE
 
 if TYPE_CHECKING:
     from rq_core.connections.client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-REDIS_URL_VARIABLE: Final = "RQ_CORE_REDIS_URL"
 UNSENT_S: Final = 0.5
 """How long a command waits for a server that is not there; a person is waiting for it."""
 UNKNOWN_S: Final = 30.0
@@ -42,7 +42,7 @@ redis_option = click.option(
     metavar="URL",
     envvar=REDIS_URL_VARIABLE,
     show_envvar=True,
-    default="redis://localhost:6379/0",
+    default=DEFAULT_URL,
     show_default=True,
     help="The server; embedded:// for the one that comes with rq-core, or"
     " redis+sentinel://HOST:PORT,…/SERVICE.",
@@ -86,12 +86,14 @@ def showing_causes(*, verbose: bool) -> Iterator[None]:
         raise
 
 
+by_option = click.option(
+    "--by", metavar="NAME", help="Who, for the log; by default, your user name."
+)
+
+
 def audited_options(function: F) -> F:
     """Add ``--by`` and ``--reason``, which the change's event carries."""
-    for option in (
-        click.option("--reason", default="", help="Why, for the log."),
-        click.option("--by", metavar="NAME", help="Who, for the log; by default, your user name."),
-    ):
+    for option in (click.option("--reason", default="", help="Why, for the log."), by_option):
         function = option(function)
     return function
 
@@ -125,10 +127,10 @@ def known_queues(client: Client, *queues: str) -> list[str]:
     """Return the queues given, or all if none is. Raises UnknownQueue, or InvalidName."""
     for queue in queues:
         check_name("queue", queue)
-    known = client.queues()
+    known = client.run(client.calls.reads.queues())
     for queue in queues:
         # The list lies outside the queue's own slot, so it may lag behind.
-        if queue not in known and not client.counts(queue).epoch:
+        if queue not in known and not client.run(client.calls.reads.counts(queue)).epoch:
             raise UnknownQueue(queue=queue, known=", ".join(known) or "none")
     return list(dict.fromkeys(queues)) or known
 

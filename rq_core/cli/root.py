@@ -6,7 +6,6 @@ the code that it was told to import.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -14,14 +13,17 @@ from typing import Any, Final
 import click
 
 from rq_core.cli.lazy import Commands, LazyGroup
+from rq_core.cli.text import one_line
 from rq_core.errors import RqCoreError, UsageError
+from rq_core.model import plugins
+from rq_core.model.url import DEFAULT_URL, REDIS_URL_VARIABLE
 
 COMMANDS: Final[Commands] = {
     "worker": ("worker:worker", "Run the jobs of an app's tasks."),
     "enqueue": ("enqueue:enqueue", "Hand over a job."),
-    "queues": ("look:queues", "Show the queues and how many jobs they have."),
-    "job": ("look:job", "Show where a job stands, and what it waits for."),
-    "dead": ("look:dead", "Show the jobs that died last."),
+    "queues": ("inspect:queues", "Show the queues and how many jobs they have."),
+    "job": ("inspect:job", "Show where a job stands, and what it waits for."),
+    "dead": ("inspect:dead", "Show the jobs that died last."),
     "cancel": ("change:cancel", "Cancel jobs."),
     "requeue": ("change:requeue", "Give dead jobs another life."),
     "prune": ("change:prune", "Remove dead jobs."),
@@ -36,29 +38,9 @@ COMMANDS: Final[Commands] = {
     "server": ("server:server", "Run, find or stop the server that comes with rq-core."),
 }
 
-PLUGINS: Final = "rq_core.plugins"
-"""The entry points whose objects are click commands of other packages."""
 
-PLUGIN_HELP: Final = {
-    "audit": "Mirror the queues' events into SQL, and ask it.",
-    "demo": "Hash the files of Python's library, kill a worker, prove each was done once.",
-}
-"""What --help says of the commands that come with rq-core, so that it need not import them."""
-
-_PASSWORD = re.compile(r"(\w://[^/@\s:]*:)[^/\s]+@")
-
-
-def _plugins() -> dict[str, Any]:
-    """Return the entry points of other packages' commands, by name. Imports none of them."""
-    from importlib.metadata import entry_points
-
-    return {point.name: point for point in entry_points(group=PLUGINS)}
-
-
-def one_line(text: str) -> str:
-    """Return the text as one line that can be printed, without the passwords of URLs."""
-    line = _PASSWORD.sub(r"\1***@", " ".join(text.split()))
-    return line.encode("utf-8", "backslashreplace").decode()
+SENTENCE_MAX: Final = 200
+"""Characters of a plugin's first sentence in the list of commands."""
 
 
 class Root(LazyGroup):
@@ -66,12 +48,12 @@ class Root(LazyGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names: this package's in the order of use, then plugins."""
-        return [*super().list_commands(ctx), *sorted(_plugins().keys() - COMMANDS.keys())]
+        return [*super().list_commands(ctx), *sorted(plugins.commands().keys() - COMMANDS.keys())]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command. Raises ClickException for a plugin that cannot be used."""
         own = super().get_command(ctx, cmd_name)
-        point = _plugins().get(cmd_name) if own is None else None
+        point = plugins.commands().get(cmd_name) if own is None else None
         if point is None:
             return own
         try:
@@ -84,9 +66,15 @@ class Root(LazyGroup):
             raise click.ClickException(f"{cmd_name} is no command: {found!r}")
         return found
 
-    def says(self, name: str) -> str:
-        """What the list of commands says of one; of plugins, so far as it knows them."""
-        return super().says(name) if name in COMMANDS else PLUGIN_HELP.get(name, "A plugin.")
+    def says(self, ctx: click.Context, name: str) -> str:
+        """Return the first sentence of a command; of a plugin, from its own help."""
+        if name in COMMANDS:
+            return super().says(ctx, name)
+        try:
+            command = self.get_command(ctx, name)
+        except click.ClickException:
+            return "A plugin that cannot be used."
+        return command.get_short_help_str(SENTENCE_MAX) if command is not None else ""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command. Its return value is no exit status."""
@@ -123,14 +111,11 @@ class Root(LazyGroup):
             where = f"{error.filename}: " if error.filename else ""
             return _tell(f"{where}{error.strerror or error}", 1)
         except Exception as error:
-            if type(error).__module__.partition(".")[0] not in _OF_DATABASES:
+            # What a plugin's database says is the plugin's to tell, as an RqCoreError.
+            if type(error).__module__.partition(".")[0] != "redis":
                 raise
-            return _tell(f"the database refuses: {error}", 1)
+            return _tell(f"Redis refuses: {error}", 1)
         return status if isinstance(status, int) else 0
-
-
-_OF_DATABASES: Final = frozenset({"sqlalchemy", "sqlite3", "psycopg", "redis"})
-"""Packages whose errors are about a server, and no bug of ours."""
 
 
 def _check_encoding(arguments: Sequence[str]) -> None:
@@ -164,8 +149,8 @@ def _tell_usage(error: click.ClickException) -> int:
     package="rq_core.cli",
     commands=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Times are in seconds. The server is redis://localhost:6379/0 unless --redis or"
-    " RQ_CORE_REDIS_URL says otherwise; embedded:// is one that comes with rq-core.",
+    epilog=f"Times are in seconds. The server is {DEFAULT_URL} unless --redis or"
+    f" {REDIS_URL_VARIABLE} says otherwise; embedded:// is one that comes with rq-core.",
 )
 @click.version_option(package_name="rq-core", prog_name="rq-core")
 def root() -> None:

@@ -1,13 +1,18 @@
-"""Times and tables for people."""
+"""Lines, times and tables for people."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
+
+from rq_core.model.url import without_passwords
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 PIPED_WIDTH: Final = 1_000
@@ -45,6 +50,13 @@ def printable(text: str) -> str:
     return shown.encode("utf-8", "backslashreplace").decode()
 
 
+def terminal() -> Console:
+    """Return what prints tables: as wide as the terminal, or as wide as a line may get where a program reads."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False)
+
+
 def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
     """Print rows under their heads; numbers to the right. ``empty`` is said when there are none."""
     found = [list(row) for row in rows]
@@ -52,7 +64,6 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, empty:
         click.echo(empty)
         return
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -62,4 +73,10 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, empty:
         table.add_column(title, justify="right" if number else "left", overflow="fold")
     for row in found:
         table.add_row(*(Text(printable(f"{c:,}" if isinstance(c, int) else str(c))) for c in row))
-    Console(width=None if sys.stdout.isatty() else PIPED_WIDTH).print(table)
+    terminal().print(table)
+
+
+def one_line(text: str) -> str:
+    """Return the text as one line that can be printed, without the passwords of URLs."""
+    line = without_passwords(" ".join(text.split()))
+    return line.encode("utf-8", "backslashreplace").decode()

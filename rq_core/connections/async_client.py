@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from rq_core.connections.wire import DEFAULT_URL, AsyncWire, open_async_wire
+from rq_core.connections.open import open_async_wire
+from rq_core.connections.wire import AsyncWire
 from rq_core.model.job import NewJob
 from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
-from rq_core.model.scopes import CapEntry
-from rq_core.protocol.answers import (
-    Accepted,
-    CapChange,
-    Handshake,
-    JobState,
-    QueueCounts,
-    Restoration,
-    Restored,
-)
+from rq_core.model.url import DEFAULT_URL
+from rq_core.protocol.delivery import Delivery
+from rq_core.protocol.enqueue import ENQUEUE_CHUNK, Accepted
 from rq_core.protocol.one_step import in_one_step
-from rq_core.protocol.operations import ENQUEUE_CHUNK, Operations
+from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Call, Patience, Plan, Send
 
 T = TypeVar("T")
@@ -41,11 +35,11 @@ class AsyncClient:
         name: str | None = None,
         patience: Patience | None = None,
         wire: AsyncWire | None = None,
-        operations: Operations | None = None,
+        calls: Operations | None = None,
     ) -> None:
         self.url = url
-        self.operations = operations or Operations(
-            prefix=prefix, url=url, name=name, patience=patience
+        self.calls = calls or Operations(
+            Delivery(prefix=prefix, url=url, name=name, patience=patience)
         )
         self._wire = wire or open_async_wire(url)
         self._in_flight = 0
@@ -59,8 +53,14 @@ class AsyncClient:
         """Whether it can wait for one queue at a time only, as in a cluster."""
         return self._wire.one_slot
 
-    async def run(self, plan: Plan[T]) -> T:
-        """Drive a plan to its end."""
+    @property
+    def prefix(self) -> str:
+        """What its keys begin with."""
+        return self.calls.delivery.prefix
+
+    async def run(self, what: Plan[T] | Call[T]) -> T:
+        """Drive a plan to its end, or carry out one call."""
+        plan = self.calls.delivery.call(what) if isinstance(what, Call) else what
         reply: Any = None
         while True:
             try:
@@ -97,14 +97,6 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    async def handshake(self, queue: str) -> Handshake:
-        """See Operations.handshake."""
-        return await self.run(self.operations.handshake(queue))
-
-    async def enqueue(self, jobs: Iterable[NewJob]) -> Accepted:
-        """See Operations.enqueue."""
-        return await self.run(self.operations.enqueue(jobs))
-
     async def enqueue_one(self, job: NewJob) -> Accepted:
         """Enqueue one job, together with others that are enqueued at the same time. Returns what became of this one.
 
@@ -125,7 +117,7 @@ class AsyncClient:
             while batch := self._next_batch():
                 self._under_way.update(job.id for job, _ in batch)
                 try:
-                    accepted = await self.enqueue([job for job, _ in batch])
+                    accepted = await self.run(self.calls.enqueue.many([job for job, _ in batch]))
                 except Exception as error:  # noqa: BLE001 - whatever it is, the callers must learn of it
                     for _, future in batch:
                         if not future.done():
@@ -163,107 +155,17 @@ class AsyncClient:
         self._waiting = rest
         return list(batch.values())
 
-    async def carry_out(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """See Operations.carry_out."""
-        return await self.run(self.operations.carry_out(calls))
-
-    async def one(self, call: Call[T]) -> T:
-        """See Operations.one."""
-        return await self.run(self.operations.one(call))
-
-    async def cancel(
-        self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
-    ) -> dict[str, str]:
-        """See Operations.cancel."""
-        return await self.run(self.operations.cancel(queue, ids, by=by, why=why))
-
-    async def requeue(
-        self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
-    ) -> dict[str, str]:
-        """See Operations.requeue."""
-        return await self.run(self.operations.requeue(queue, ids, by=by, why=why))
-
-    async def prune(
-        self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
-    ) -> dict[str, str]:
-        """See Operations.prune."""
-        return await self.run(self.operations.prune(queue, ids, by=by, why=why))
-
-    async def configure(
-        self, queue: str, values: Mapping[str, int], *, by: str | None = None, why: str = ""
-    ) -> dict[str, str]:
-        """See Operations.configure."""
-        return await self.run(self.operations.configure(queue, values, by=by, why=why))
-
-    async def set_caps(
-        self,
-        queue: str,
-        limits: Sequence[tuple[str, str, int]],
-        *,
-        source: str = "live",
-        by: str | None = None,
-        why: str = "",
-    ) -> dict[str, CapChange]:
-        """See Operations.set_caps."""
-        plan = self.operations.set_caps(queue, limits, source=source, by=by, why=why)
-        return await self.run(plan)
-
-    async def register(
-        self, queue: str, policies: Mapping[str, str], *, by: str | None = None
-    ) -> dict[str, str]:
-        """See Operations.register."""
-        return await self.run(self.operations.register(queue, policies, by=by))
-
-    async def policy(self, queue: str, task: str) -> str | None:
-        """See Operations.policy."""
-        return await self.run(self.operations.policy(queue, task))
-
-    async def limits(self, queue: str) -> dict[str, CapEntry]:
-        """See Operations.limits."""
-        return await self.run(self.operations.limits(queue))
-
-    async def queues(self) -> list[str]:
-        """See Operations.queues."""
-        return await self.run(self.operations.queues())
-
-    async def counts(self, queue: str) -> QueueCounts:
-        """See Operations.counts."""
-        return await self.run(self.operations.counts(queue))
-
-    async def job(self, job_id: str, queues: Sequence[str] | None = None) -> JobState | None:
-        """See Operations.job. Without ``queues``, all are searched."""
-        return await self.run(
-            self.operations.job(job_id, await self.queues() if queues is None else queues)
-        )
-
-    async def dead(self, queue: str, limit: int = 100) -> list[JobState]:
-        """See Operations.dead."""
-        return await self.run(self.operations.dead(queue, limit))
-
-    async def restore(
-        self,
-        queue: str,
-        records: Sequence[Restoration],
-        *,
-        after: str,
-        by: str | None = None,
-        why: str = "",
-    ) -> Restored:
-        """See Operations.restore."""
-        plan = self.operations.restore(queue, records, after=after, by=by, why=why)
-        return await self.run(plan)
-
     async def wait_wake(self, queues: Sequence[str], seconds: float) -> str | None:
         """Take a wake token: the queue that had one, or None after ``seconds``. With ``one_slot`` it must be one queue.
         Raises Unsent, Lost or ReplyError
         of rq_core.protocol.operations."""
-        names = {queue_keys(queue, self.operations.prefix)("wake"): queue for queue in queues}
+        names = {queue_keys(queue, self.prefix)("wake"): queue for queue in queues}
         found = await self._wire.block(["BLPOP", *names, max(seconds, 0.001)], seconds)
         return names[found[0]] if found else None
 
     async def return_token(self, queue: str) -> None:
         """Put a wake token back that will not be used, unless there is one."""
-        key = queue_keys(queue, self.operations.prefix)("wake")
+        key = queue_keys(queue, self.prefix)("wake")
         # In one step: workers that stop together, and scripts, push as well.
         both = in_one_step([["RPUSH", key, "1"], ["LTRIM", key, 0, 0]])
-        await self.run(self.operations.ask([both]))
+        await self.run(self.calls.delivery.ask([both]))

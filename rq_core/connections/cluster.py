@@ -12,18 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from rq_core.connections.routing import (
-    REDIRECTS_MAX,
-    SCHEMES,
-    Command,
-    Node,
-    Replies,
-    Round,
-    Routing,
-    Steps,
-)
-from rq_core.connections.wire import SOCKET_TIMEOUT, AsyncPoolWire, Meanwhile, PoolWire
+from rq_core.connections.routing import REDIRECTS_MAX, Command, Node, Replies, Round, Routing, Steps
+from rq_core.connections.wire import SOCKET_TIMEOUT_S, AsyncPoolWire, Meanwhile, PoolWire
 from rq_core.errors import InvalidOption
+from rq_core.model.url import SCHEMES
 from rq_core.protocol.plan import Lost, ReplyError, Unsent
 
 T = TypeVar("T")
@@ -63,8 +55,8 @@ def _seed(text: str) -> Node:
 class _Pools(Generic[W]):
     """A wire for each node of a cluster, made when it is first needed."""
 
-    def __init__(self, kind: Callable[..., W], url: str, answer_within: float) -> None:
-        self._kind: Callable[..., W] = kind
+    def __init__(self, make_wire: Callable[..., W], url: str, answer_within: float) -> None:
+        self._make_wire: Callable[..., W] = make_wire
         self._url = url
         self._answer_within = answer_within
         self._wires: dict[Node, W] = {}
@@ -83,7 +75,9 @@ class _Pools(Generic[W]):
             scheme = SCHEMES[parts.scheme]
             url = urlunsplit((scheme, place, "", parts.query, ""))
             # Threads that come at the same time must share one.
-            found = self._wires.setdefault(node, self._kind(url, answer_within=self._answer_within))
+            found = self._wires.setdefault(
+                node, self._make_wire(url, answer_within=self._answer_within)
+            )
         return found
 
     def all(self) -> list[W]:
@@ -95,7 +89,7 @@ class ClusterWire:
 
     one_slot = True
 
-    def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT) -> None:
+    def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT_S) -> None:
         self._pools = _Pools(PoolWire, url, answer_within)
         self._routing = Routing(seeds_of(url))
 
@@ -144,7 +138,7 @@ class AsyncClusterWire:
 
     one_slot = True
 
-    def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT) -> None:
+    def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT_S) -> None:
         self._pools = _Pools(AsyncPoolWire, url, answer_within)
         self._routing = Routing(seeds_of(url))
 

@@ -12,7 +12,6 @@ What a cluster cannot do for now (a slot on its way, a shard without a primary) 
 from __future__ import annotations
 
 import binascii
-import re
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -23,35 +22,21 @@ from rq_core.protocol.plan import Lost, ReplyError, Unsent
 T = TypeVar("T")
 Command = Sequence[Any]
 
-SCHEMES: Final = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
-"""What a URL of a cluster begins with, and what those of its nodes do."""
 SLOTS: Final = 16_384
 REDIRECTS_MAX: Final = 5
 """Nodes that a command is sent on to in one exchange."""
-REFRESH_EVERY: Final = 0.1
+REFRESH_EVERY_S: Final = 0.1
 """Seconds between two looks at the map while it does not come right."""
 ASKED_MAX: Final = 3
 """Nodes that are asked for the map in one exchange: one that is silent costs a timeout."""
 ASKING: Final = ("ASKING",)
 
-_URL: Final = re.compile(r"(?P<scheme>rediss?)://(?P<place>[^/?]*)")
 _KEYLESS: Final = frozenset({
     "ACL", "CLIENT", "CLUSTER", "CONFIG", "FUNCTION", "INFO", "PING", "SCRIPT", "TIME",
 })  # fmt: skip
 _SCRIPTED: Final = frozenset({"FCALL", "EVALSHA", "EVAL"})
 _EVERYWHERE: Final = frozenset({("FUNCTION", "LOAD"), ("SCRIPT", "LOAD")})
 """What each primary must know for itself."""
-
-
-def is_cluster(url: str) -> bool:
-    """Whether a URL names a cluster."""
-    return url.partition("://")[0] in SCHEMES
-
-
-def cluster_url(url: str) -> str:
-    """What to write for the URL of one node of a cluster, so that all are found."""
-    parts = _URL.match(url)
-    return f"{parts['scheme']}+cluster://{parts['place']}" if parts else "redis+cluster://HOST:PORT"
 
 
 class Node(NamedTuple):
@@ -274,7 +259,7 @@ class Routing:
     def _refresh(self) -> Steps[Exception | None]:
         """Ask for the map if it is stale. Returns why there is none."""
         now = self._clock()
-        if not self._stale or (self._primaries and now - self._looked < REFRESH_EVERY):
+        if not self._stale or (self._primaries and now - self._looked < REFRESH_EVERY_S):
             return None
         # Others go on with the map as it is meanwhile.
         self._looked = now

@@ -26,7 +26,7 @@ from redis.retry import Retry
 
 SCHEMES: Final = ("redis+sentinel://", "rediss+sentinel://")
 DEFAULT_PORT: Final = 26379
-ANSWER_WITHIN: Final = 1.0
+ANSWER_WITHIN_S: Final = 1.0
 """Seconds after which the next sentinel is asked: a connection waits for all of those that are dead."""
 
 Address = tuple[str, int]
@@ -216,7 +216,7 @@ def parse(url: str, *, for_asyncio: bool, answer_within: float) -> tuple[str, di
     # redis-py reads the options, also those of TLS that the connections to sentinels share.
     plain = f"{scheme}://{address}/{database}?{urlencode(query)}"
     shared = redis.ConnectionPool.from_url(plain).connection_kwargs if tls else {}
-    within = min(ANSWER_WITHIN, answer_within)
+    within = min(ANSWER_WITHIN_S, answer_within)
     sentinels = Sentinels(
         [_address(each) for each in hosts.split(",")],
         unquote(service),

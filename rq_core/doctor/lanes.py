@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from rq_core.doctor.finding import Finding, Kind, Record
-from rq_core.doctor.view import RANK, Job, Place, View, with_task, write_line
+from rq_core.doctor.view import Place, View
 from rq_core.model import scopes
 from rq_core.model.machine import CLAIMED_STATES
+from rq_core.model.state_line import Job, with_task, write_line
 
 
 def findings(view: View) -> Iterator[Finding]:
@@ -69,7 +70,7 @@ def _problem(view: View, lane: str, place: Place, first: int) -> str | None:
     # In a queue that was fair, lanes keep their virtual times until their turn.
     virtual = max(view.fact("fair_clock"), view.fact("fair_top"))
     by_age = not view.fact("fair") and place.tag > virtual
-    if place.order // RANK != int(lane[0]):
+    if place.order // scopes.RANK != int(lane[0]):
         return f"has an order of another priority: {place.order}"
     if by_age and place.tag != first:
         return f"stands at place {place.tag}, its first job has place {first}"

@@ -18,7 +18,7 @@ PASSES: Final = 3
 LAST: Final = ("blocked", "lane")
 """Kinds of records that come after all others: a lane's place is found from the jobs that wait in it."""
 LOOKS: Final = 3
-LOOK_PAUSE: Final = 0.1
+LOOK_PAUSE_S: Final = 0.1
 """Seconds between two looks at what may be true for a moment only."""
 
 
@@ -40,12 +40,12 @@ def diagnose(
     A worker that has just taken the token and has not claimed yet makes it look as if nobody
     would wake; so that is looked at again.
     """
-    found = examine(client.snapshot(queue))
+    found = examine(client.run(client.calls.reads.snapshot(queue)))
     for _ in range(LOOKS - 1):
         if {f.kind for f in found} != {Kind.NO_WAKE}:
             break
-        sleep(LOOK_PAUSE)
-        found = examine(client.snapshot(queue))
+        sleep(LOOK_PAUSE_S)
+        found = examine(client.run(client.calls.reads.snapshot(queue)))
     return found
 
 
@@ -66,11 +66,11 @@ def repair(client: Client, queue: str, findings: Iterable[Finding], *, by: str) 
 
 def _mend(client: Client, queue: str, findings: list[Finding], by: str) -> None:
     # Begins a new epoch if `meta` or the outbox is gone.
-    client.handshake(queue)
+    client.run(client.calls.delivery.handshake(queue))
     records = _records(findings)
     values = {f.kind: f.value for f in findings if f.value is not None}
     for start in range(0, max(len(records), 1), CHUNK):
-        plan = client.operations.repair(
+        plan = client.calls.audit.repair(
             queue,
             records[start : start + CHUNK],
             by=by,

@@ -4,155 +4,24 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from typing import Any, Final, NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
-from rq_core.errors import QueueDamaged
 from rq_core.model import scopes
 from rq_core.model.events import Entry, JobRecord, Undecodable, decode, fold
+from rq_core.model.limits import CapEntry, Limit
 from rq_core.model.machine import (
     CLAIMED_STATES,
-    DEFAULT_MAX_ATTEMPTS,
-    DEFAULT_MAX_LOSSES,
-    DEFAULT_PRIORITY,
     PRIORITIES,
-    STATE_FIELDS,
     Event,
-    Priority,
     State,
 )
-from rq_core.protocol.answers import read_state_line
-
-RECORD_FIELDS: Final[dict[str, tuple[str, Any]]] = {
-    "task": ("task", None),
-    "priority": ("priority", str(DEFAULT_PRIORITY)),
-    "attempts": ("max_attempts", DEFAULT_MAX_ATTEMPTS),
-    "losses": ("max_losses", DEFAULT_MAX_LOSSES),
-    "lane": ("lane", None),
-    "claim": ("claims", 0),
-    "fence": ("fence", None),
-    "failed": ("failures", 0),
-    "lost": ("losses", 0),
-    "unknown": ("unknown", 0),
-    "seq": ("seq", None),
-    "due": ("due_ms", None),
-    "since": ("since_ms", None),
-    "by": ("worker", None),
-    "reason": ("reason", None),
-}
-"""A state line's field: the same in a folded record, and what it is if the line leaves it out."""
-
-RANK: Final = 10**15
-"""Orders of one priority are below the next one's; see lane_names.lua."""
+from rq_core.model.state_line import Job, read_job
 
 _PLACE = re.compile(r"(?:open|blocked (?P<on>\S+)) (?P<order>\d{16})")
-_NUMBERS: Final = frozenset(STATE_FIELDS) - {"task", "priority", "lane", "fence", "by", "reason"}
-
-
-class Job(NamedTuple):
-    """A state line, read."""
-
-    state: State
-    fields: Mapping[str, str]
-
-    def number(self, name: str) -> int | None:
-        """Return a numeric field, None if the line leaves it out."""
-        value = self.fields.get(name)
-        return None if value is None else int(value)
-
-    @property
-    def lane(self) -> str | None:
-        """The lane that it belongs in, None if it has no scopes."""
-        return self.fields.get("lane")
-
-    @property
-    def rank(self) -> int:
-        """Which of the four lists it belongs in, if it is in no lane."""
-        return PRIORITIES.index(Priority(self.fields.get("priority", DEFAULT_PRIORITY)))
-
-    def value(self, name: str) -> Any:
-        """Return a field as a folded record has it."""
-        if name in _NUMBERS:
-            found = self.number(name)
-            return RECORD_FIELDS[name][1] if found is None else found
-        return self.fields.get(name, RECORD_FIELDS[name][1])
-
-
-def read_job(job_id: str, line: str) -> Job:
-    """Read a state line strictly. Raises ValueError, in words, if no script wrote it."""
-    try:
-        read = read_state_line("", job_id, line)
-    except QueueDamaged:
-        raise ValueError("it is in no state that there is") from None
-    job = Job(read.state, read.fields)
-    for name, value in job.fields.items():
-        if name not in RECORD_FIELDS:
-            raise ValueError(f"it has a field {name}")
-        if name in _NUMBERS and not (value.isascii() and value.isdigit()):
-            raise ValueError(f"{name} is no number")
-    if job.fields.get("priority", DEFAULT_PRIORITY) not in PRIORITIES:
-        raise ValueError("it has no priority that there is")
-    if job.lane is not None and not _is_lane(job.lane):
-        raise ValueError("its lane is none")
-    needed = {"task", "since"}
-    needed |= {"fence", "by", "claim"} if job.state in CLAIMED_STATES else set()
-    needed |= {"due"} if job.state is State.SCHEDULED else {"seq"}
-    if missing := sorted(needed - job.fields.keys()):
-        raise ValueError(f"it lacks {', '.join(missing)}")
-    return job
-
-
-@lru_cache(maxsize=4096)
-def _is_lane(text: str) -> bool:
-    rank, *names = text.split("+")
-    known = rank.isascii() and rank.isdigit() and int(rank) < len(PRIORITIES)
-    return known and bool(names) and all(map(scopes.is_scope, names))
-
-
-def write_line(state: State, fields: Mapping[str, Any]) -> str:
-    """Return a state line as state.lua writes it."""
-    return " ".join(
-        [str(state), *(f"{name}={fields[name]}" for name in STATE_FIELDS if name in fields)]
-    )
-
-
-def line_of(record: JobRecord, capped: Container[str] = ()) -> str | None:
-    """Return the state line of a live job as the log has it, None if the log does not know.
-
-    ``capped`` are the stored limits: a task's first one moves its jobs into lanes without an event.
-    """
-    if not record.complete or record.state is None:
-        return None
-    fields = {}
-    for name in STATE_FIELDS:
-        attribute, default = RECORD_FIELDS[name]
-        value = getattr(record, attribute)
-        if value != default:
-            fields[name] = value
-    if f"{scopes.TASK}={record.task}" in capped:
-        rank = PRIORITIES.index(Priority(record.priority or DEFAULT_PRIORITY))
-        fields["lane"] = with_task(record.lane, rank, f"{scopes.TASK}={record.task}")
-    line = write_line(record.state, fields)
-    try:
-        read_job(record.id, line)
-    except ValueError:
-        return None
-    return line
-
-
-def with_task(lane: str | None, rank: int, scope: str) -> str:
-    """Return the lane that a job is in once its task has a limit."""
-    head = str(rank) if lane is None else lane[0]
-    return scopes.lane_name(int(head), [scope, *scopes.scopes_of(lane or "")])
-
-
-def without_task(lane: str | None) -> str | None:
-    """Return the lane without the task's scope, None if it has no other."""
-    names = [s for s in scopes.scopes_of(lane or "") if scopes.family_of(s) != scopes.TASK]
-    return scopes.lane_name(int(lane[0]), names) if lane and names else None
 
 
 class Place(NamedTuple):
@@ -165,7 +34,7 @@ class Place(NamedTuple):
     @property
     def tag(self) -> int:
         """The order within its priority: its head's place in line, or a virtual time."""
-        return self.order % RANK
+        return self.order % scopes.RANK
 
     @classmethod
     def parse(cls, text: str) -> Place | None:
@@ -215,22 +84,22 @@ class View:
         return int(text) if text.isascii() and text.isdigit() else default
 
     @cached_property
-    def limits(self) -> dict[str, scopes.Limit]:
+    def limits(self) -> dict[str, Limit]:
         """The stored limits that can be read, by scope or family."""
         read = {}
         for name, text in self.snapshot["caps"].items():
             if name.partition("=")[0] != scopes.WEIGHT:
                 with suppress(ValueError, KeyError):
-                    read[name] = scopes.CapEntry.parse(text).limit
+                    read[name] = CapEntry.parse(text).limit
         return read
 
-    def limit(self, scope: str) -> scopes.Limit:
+    def limit(self, scope: str) -> Limit:
         """Return the limit in force for a scope."""
         family = scopes.family_of(scope)
         own = self.limits.get(scope)
         if own is None and family != scopes.TASK:
             own = self.limits.get(family)
-        return own or scopes.Limit(None)
+        return own or Limit(None)
 
     @cached_property
     def in_lanes(self) -> dict[str, dict[str, str]]:

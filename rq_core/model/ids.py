@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Final
 
 _RANDOM_BITS: Final = 62
-_RANDOM_MASK: Final = (1 << _RANDOM_BITS) - 1
 
 
 _COUNTERS: Final = tuple(map("".join, itertools.product("0123456789abcdef", repeat=3)))

@@ -26,10 +26,10 @@ from rq_core.errors import InvalidOption
 
 log = logging.getLogger(__name__)
 
-MAX_AGE: Final = 30.0
+AGE_S_MAX: Final = 30.0
 """Seconds since its last claim from which on a worker is not healthy. Idle ones claim every 5 s at least."""
-TOUCH_EVERY: Final = 1.0
-REQUEST_WAIT: Final = 5.0
+TOUCH_EVERY_S: Final = 1.0
+REQUEST_WAIT_S: Final = 5.0
 """Seconds that somebody who asks by HTTP may take to ask."""
 
 
@@ -65,7 +65,7 @@ class Pulse:
     def beat(self) -> None:
         """Redis has answered a claim."""
         now = time.monotonic()
-        if self._file is None or now - self._touched < TOUCH_EVERY:
+        if self._file is None or now - self._touched < TOUCH_EVERY_S:
             return
         self._touched = now
         try:
@@ -153,14 +153,14 @@ class Probe:
     """Answers HTTP requests about this process' workers: 200 if they are healthy, 503 if not; the body is JSON."""
 
     def __init__(
-        self, address: str, *, max_age: float = MAX_AGE, place: Path | None = None
+        self, address: str, *, max_age: float = AGE_S_MAX, place: Path | None = None
     ) -> None:
         """Raises InvalidOption, also if the address cannot be had."""
         host, port = parse_address(address)
         me = os.getpid()
 
         class Handler(BaseHTTPRequestHandler):
-            timeout = REQUEST_WAIT
+            timeout = REQUEST_WAIT_S
 
             def do_GET(self) -> None:
                 mine = [each for each in workers(place) if me in (each.pid, each.parent)]
@@ -193,7 +193,7 @@ class Probe:
         """Answer no more."""
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(REQUEST_WAIT)
+        self._thread.join(REQUEST_WAIT_S)
 
 
 @contextlib.contextmanager

@@ -1,24 +1,25 @@
-"""The mirror beside the workers: a process of another package, of which only the command line is known here."""
+"""The mirror beside the workers: a process of another package, whose command line is found by an entry point."""
 
 from __future__ import annotations
 
 import logging
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Final
 
+from rq_core.model import plugins
+
 log = logging.getLogger(__name__)
 
-ATTACH_WAIT: Final = 15.0
+ATTACH_WAIT_S: Final = 15.0
 """Seconds that workers wait for the mirror to attach."""
-GRACE: Final = 60.0
+GRACE_S: Final = 60.0
 """Seconds that the mirror gets to catch up when everything ends."""
-PAUSE: Final = 1.0
-PAUSE_MAX: Final = 30.0
+PAUSE_S: Final = 1.0
+PAUSE_S_MAX: Final = 30.0
 """Seconds before a mirror that ended is started again; the pause doubles."""
-HEALTHY_LIFE: Final = 60.0
+HEALTHY_LIFE_S: Final = 60.0
 """Seconds after which a mirror's end is no longer counted with the ones before."""
 
 
@@ -27,8 +28,7 @@ class MirrorProcess:
 
     def __init__(self, redis_url: str, prefix: str, audit_url: str) -> None:
         # It ends with its standard input, which ends with this process, however that goes.
-        self._command = [sys.executable, "-m", "sql_audit.mirror.service", "--until-stdin-ends"]
-        self._command += ["--redis", redis_url, "--prefix", prefix, "--audit", audit_url]
+        self._command = plugins.mirror_command()(redis_url, prefix, audit_url)
         self._process: subprocess.Popen[bytes] | None = None
         self._born = 0.0
         self._failures = 0
@@ -56,7 +56,7 @@ class MirrorProcess:
 
         Returns the exit status of a mirror that ended instead; it has said why.
         """
-        deadline = time.monotonic() + ATTACH_WAIT
+        deadline = time.monotonic() + ATTACH_WAIT_S
         while time.monotonic() < deadline and not stopped():
             if attached():
                 return None
@@ -78,8 +78,8 @@ class MirrorProcess:
         status = self.status
         if status is None:
             return
-        self._failures = 1 if now - self._born > HEALTHY_LIFE else self._failures + 1
-        pause = min(PAUSE * 2 ** (self._failures - 1), PAUSE_MAX)
+        self._failures = 1 if now - self._born > HEALTHY_LIFE_S else self._failures + 1
+        pause = min(PAUSE_S * 2 ** (self._failures - 1), PAUSE_S_MAX)
         log.error("the mirror ended with status %d, restarting it in %g s", status, pause)
         self._due = now + pause
 
@@ -90,9 +90,9 @@ class MirrorProcess:
             return
         process.terminate()
         try:
-            process.wait(timeout=GRACE)
+            process.wait(timeout=GRACE_S)
         except subprocess.TimeoutExpired:
-            log.warning("the mirror did not catch up in %g s; the rest stays in Redis", GRACE)
+            log.warning("the mirror did not catch up in %g s; the rest stays in Redis", GRACE_S)
             process.kill()
             process.wait()
         self._close()

@@ -20,16 +20,19 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
+from rq_core.app.log_context import JobLogFilter
 from rq_core.connections.client import Client
-from rq_core.connections.wire import WORKER_SOCKET_TIMEOUT, open_wire
+from rq_core.connections.open import open_wire
+from rq_core.connections.wire import WORKER_SOCKET_TIMEOUT_S
 from rq_core.errors import InvalidOption, RqCoreError
 from rq_core.model import logs
 from rq_core.process.health import Pulse, parse_address, probing
+from rq_core.process.lease_guard import LeaseGuard
 from rq_core.process.mirror import MirrorProcess
 from rq_core.protocol import server_check
 from rq_core.protocol.plan import Patience
 from rq_core.worker import CLAIM_MAX, Worker, WorkerOptions
-from rq_core.worker.lease_table import LeaseGuard, LeaseTable
+from rq_core.worker.lease_table import LeaseTable
 
 if TYPE_CHECKING:
     from rq_core.app.app import App
@@ -38,10 +41,10 @@ log = logging.getLogger(__name__)
 
 RETIRED: Final = 75
 """Exit status of a worker that has done its share (EX_TEMPFAIL): another takes its place at once."""
-RESTART_PAUSE_MAX: Final = 30.0
-HEALTHY_LIFE: Final = 60.0
+RESTART_PAUSE_S_MAX: Final = 30.0
+HEALTHY_LIFE_S: Final = 60.0
 """Seconds after which a worker's death is no longer counted with the ones before."""
-END_WAIT: Final = 15.0
+END_WAIT_S: Final = 15.0
 """Seconds beyond the grace for a worker to give back the rest, report, and end; then it is killed. One whose handler
 holds the GIL, or the event loop, hears no signal."""
 HURRY: Final = signal.SIGUSR1
@@ -79,7 +82,7 @@ class ServeOptions:
 
 def serve(options: ServeOptions) -> int:
     """Run until asked to stop (SIGTERM, SIGINT; a second one ends the grace). Returns the exit status."""
-    logs.configure(options.log_format, options.log_level)
+    logs.configure(options.log_format, options.log_level, filters=[JobLogFilter()])
     app = load(options)
     with probing(options.health):
         alone = options.processes == 1 and options.audit_url is None
@@ -170,7 +173,7 @@ def _child(options: ServeOptions, table: LeaseTable) -> None:
     """A worker process, as the supervisor spawns it."""
     # Ctrl-C reaches the whole process group; only the supervisor answers it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logs.configure(options.log_format, options.log_level)
+    logs.configure(options.log_format, options.log_level, filters=[JobLogFilter()])
     threading.Thread(target=_end_with_parent, name="rq-core-parent", daemon=True).start()
     try:
         status = work(load(options), options.worker, table)
@@ -206,7 +209,7 @@ class Supervisor:
                 app.redis_url,
                 prefix=app.prefix,
                 patience=Patience(unsent=1.0, unknown=1.0),
-                wire=open_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT),
+                wire=open_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT_S),
             ),
             options.worker.queues,
             self._lease_tables,
@@ -229,9 +232,9 @@ class Supervisor:
         try:
             # Once here, so that a missing server is one clear line and not one per process, again and again.
             client = self._app.client
-            remarks = client.run(server_check.check(client.operations))
+            remarks = client.run(server_check.check(client.calls.delivery.asking))
             for queue in self._options.worker.queues:
-                client.handshake(queue)
+                client.run(client.calls.delivery.handshake(queue))
             status = self._begin_mirror()
             if status is not None:
                 # It has said why; without it, work would be unaudited though somebody asked for an audit.
@@ -258,7 +261,7 @@ class Supervisor:
         self._mirror.start()
         try:
             return self._mirror.wait_until_attached(
-                lambda: all(client.counts(queue).audit for queue in queues),
+                lambda: all(client.run(client.calls.reads.counts(queue)).audit for queue in queues),
                 lambda: self._stops > 0,
             )
         finally:
@@ -268,7 +271,7 @@ class Supervisor:
         self._stops += 1
         if self._stops <= 2:
             grace = self._options.worker.grace if self._stops == 1 else 0.0
-            self._killing_at = time.monotonic() + grace + END_WAIT
+            self._killing_at = time.monotonic() + grace + END_WAIT_S
         for child in self._children.values():
             if child.is_alive() and child.pid is not None:
                 os.kill(child.pid, signal.SIGTERM if self._stops == 1 else HURRY)
@@ -336,9 +339,9 @@ class Supervisor:
     def _bury(self, place: int, exitcode: int) -> None:
         """A worker died: its jobs run again when their leases expire; another takes its place."""
         lived = time.monotonic() - self._born[place]
-        before = 0 if lived > HEALTHY_LIFE else self._failures.get(place, 0)
+        before = 0 if lived > HEALTHY_LIFE_S else self._failures.get(place, 0)
         failures = self._failures[place] = before + 1
-        pause = min(0.5 * 2 ** (failures - 1), RESTART_PAUSE_MAX)
+        pause = min(0.5 * 2 ** (failures - 1), RESTART_PAUSE_S_MAX)
         what = f"signal {-exitcode}" if exitcode < 0 else f"status {exitcode}"
         log.error("worker process %d ended by %s, restarting in %g s", place, what, pause)
         self._due[place] = time.monotonic() + pause

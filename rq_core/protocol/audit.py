@@ -2,21 +2,72 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
-from rq_core.model.events import OutboxId
+from rq_core.model.events import JobRecord, OutboxId
 from rq_core.model.keys import check_name, queue_keys
-from rq_core.protocol.answers import Restoration, Restored, parse_nothing, parse_restored
-from rq_core.protocol.delivery import Carrier
-from rq_core.protocol.plan import Call, Plan, pairs_of
+from rq_core.model.machine import (
+    DEFAULT_MAX_ATTEMPTS,
+    DEFAULT_MAX_LOSSES,
+    DEFAULT_PRIORITY,
+    JOB_EVENT_FIELDS,
+    Event,
+    State,
+)
+from rq_core.model.state_line import fields_of, write_line
+from rq_core.protocol.delivery import Delivery
+from rq_core.protocol.plan import Call, Plan, pairs_of, parse_nothing, parse_pairs
 
 BASELINE_CHUNK: Final = 1_000
 """Most jobs whose baseline is written in one call."""
 
 
-class Mirroring(Carrier):
-    """What keeps the audit trail and mends a queue."""
+_TARGETS: Final = {
+    State.READY: State.READY,
+    State.RUNNING: State.READY,
+    State.SCHEDULED: State.SCHEDULED,
+    State.DEAD: State.DEAD,
+}
+"""Where a job goes back to, by where it stood. One that was asked to stop is wanted by nobody."""
+
+PUT_BACK: Final = frozenset(_TARGETS)
+"""The states from which a job is put back."""
+
+_TOLD: Final = tuple(field.name for field in JOB_EVENT_FIELDS[Event.RESTORED])[4:]
+"""The fields of the event that the script does not know better."""
+
+
+class Restoration(NamedTuple):
+    """What restore.lua is to do about one job."""
+
+    id: str
+    kind: str
+    """restore, missing or remove."""
+    due_ms: int
+    line: str
+    """restore, missing: its state line, without place, due time and since when; remove: as it reads now."""
+    detail: str
+    """The rest of the event's fields, as JSON."""
+    spec: str = ""
+
+
+class Restored(NamedTuple):
+    """What became of a restore."""
+
+    last: str
+    """The ``after`` of the next one."""
+    outcomes: dict[str, str]
+    """By id: restored, removed, gone, or the state that it is in and was left in."""
+
+
+class Audit:
+    """The calls that keep the audit log, put lost jobs back, and mend a queue."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
 
     def attach(self, queue: str, audit_id: str, known: int = 0) -> Plan[None]:
         """Switch the audit trail on, for this audit database. Writes a baseline of the jobs that are alive, unless
@@ -24,14 +75,16 @@ class Mirroring(Carrier):
 
         ``known`` is an epoch that the database has: a queue in an earlier one starts another beyond it, with a
         baseline, and so does every handshake of this client that starts one."""
-        self.set_floor(queue, known)
+        self._delivery.set_floor(queue, known)
         answer = yield from self._attach(queue, audit_id, "on", known)
         if answer != "baseline":
             return
-        keys = queue_keys(queue, self.prefix)
+        keys = queue_keys(queue, self._delivery.prefix)
         cursor = "0"
         while True:
-            (reply,) = yield from self.ask([["HSCAN", keys("state"), cursor, "COUNT", 1000]], queue)
+            (reply,) = yield from self._delivery.ask(
+                [["HSCAN", keys("state"), cursor, "COUNT", 1000]], queue
+            )
             cursor, flat = reply
             ids = list(pairs_of(flat))
             chunks = [ids[at : at + BASELINE_CHUNK] for at in range(0, len(ids), BASELINE_CHUNK)]
@@ -47,23 +100,27 @@ class Mirroring(Carrier):
 
     def _attach(self, queue: str, audit_id: str, mode: str, known: int = 0) -> Plan[str]:
         args = {
-            "by": self.name,
+            "by": self._delivery.name,
             "audit_id": check_name("audit", audit_id),
             "mode": mode,
             "known": known,
         }
-        return (yield from self.one(Call("attach", queue, args, lambda reply: str(reply[0]))))
+        return (
+            yield from self._delivery.call(Call("attach", queue, args, lambda reply: str(reply[0])))
+        )
 
     def _baseline(self, queue: str, ids: Sequence[str], *, last: int) -> Plan[None]:
-        args = {"by": self.name, "last": last}
-        yield from self.one(Call("baseline", queue, args, parse_nothing, [(i,) for i in ids]))
+        args = {"by": self._delivery.name, "last": last}
+        yield from self._delivery.call(
+            Call("baseline", queue, args, parse_nothing, [(i,) for i in ids])
+        )
 
     def read_outbox(
         self, queue: str, start: str, count: int
     ) -> Plan[list[tuple[str, dict[str, str]]]]:
         """Entries from ``start`` on (inclusive; "-" for the first), raw."""
-        keys = queue_keys(queue, self.prefix)
-        (entries,) = yield from self.ask(
+        keys = queue_keys(queue, self._delivery.prefix)
+        (entries,) = yield from self._delivery.ask(
             [["XRANGE", keys("outbox"), start, "+", "COUNT", count]], queue
         )
         return [(entry_id, pairs_of(flat)) for entry_id, flat in entries]
@@ -72,8 +129,8 @@ class Mirroring(Carrier):
         self, queue: str, before: str, count: int
     ) -> Plan[list[tuple[str, dict[str, str]]]]:
         """Entries before ``before`` (exclusive), raw, the newest first."""
-        keys = queue_keys(queue, self.prefix)
-        (entries,) = yield from self.ask(
+        keys = queue_keys(queue, self._delivery.prefix)
+        (entries,) = yield from self._delivery.ask(
             [["XREVRANGE", keys("outbox"), f"({before}", "-", "COUNT", count]], queue
         )
         return [(entry_id, pairs_of(flat)) for entry_id, flat in entries]
@@ -87,7 +144,7 @@ class Mirroring(Carrier):
         """
         OutboxId.parse(upto)
         args = {"audit_id": audit_id, "upto": upto, "jobs": jobs, "size": size}
-        yield from self.one(Call("trim", queue, args, parse_nothing))
+        yield from self._delivery.call(Call("trim", queue, args, parse_nothing))
 
     def restore(
         self,
@@ -102,9 +159,13 @@ class Mirroring(Carrier):
 
         ``after`` is the last restore that was known when SQL was read: ``restored`` of the queue's meta, or of this
         call's last answer. Raises RestoredMeanwhile if there was another, AuditBacklogFull, QueueFull."""
-        args = {"by": check_name("actor", by or self.name), "why": why, "after": after}
+        args = {"by": check_name("actor", by or self._delivery.name), "why": why, "after": after}
         ids = tuple(check_name("job", record.id) for record in records)
-        return (yield from self.one(Call("restore", queue, args, parse_restored, records, ids)))
+        return (
+            yield from self._delivery.call(
+                Call("restore", queue, args, parse_restored, records, ids)
+            )
+        )
 
     def repair(
         self,
@@ -117,4 +178,56 @@ class Mirroring(Carrier):
     ) -> Plan[int]:
         """Mend (kind, name, relog, relist, was, line) records; see repair.lua. Returns how many."""
         args = {"by": by, "sequence_min": sequence_min, "tombstones_now": tombstones}
-        return (yield from self.one(Call("repair", queue, args, lambda r: int(r[0]), records)))
+        return (
+            yield from self._delivery.call(
+                Call("repair", queue, args, lambda r: int(r[0]), records)
+            )
+        )
+
+
+def put_back(
+    record: JobRecord,
+    spec: str,
+    digest: str,
+    *,
+    enqueued_ms: int | None = None,
+    missing: bool = False,
+) -> Restoration:
+    """Enqueue a job again, as the log last knew it: its counters go on, a claim that it had is forgotten and spends
+    nothing. ``spec`` is its immutable JSON. ``missing``: the log still takes it for alive. Raises KeyError for a state
+    that is not in PUT_BACK.
+    """
+    assert record.state is not None
+    target = _TARGETS[record.state]
+    kept = replace(
+        record,
+        state=target,
+        priority=record.priority or DEFAULT_PRIORITY,
+        max_attempts=record.max_attempts or DEFAULT_MAX_ATTEMPTS,
+        max_losses=record.max_losses or DEFAULT_MAX_LOSSES,
+        reason=record.reason if target is State.DEAD else None,
+        seq=None,
+        due_ms=None,
+        since_ms=None,
+        fence=None,
+        worker=None,
+    )
+    of_event: dict[str, Any] = {"digest": digest, "enqueued_ms": enqueued_ms}
+    told = [of_event[name] if name in of_event else getattr(kept, name) for name in _TOLD]
+    return Restoration(
+        record.id,
+        "missing" if missing else "restore",
+        record.due_ms or 0,
+        write_line(target, fields_of(kept)),
+        json.dumps(told, separators=(",", ":"))[1:-1],
+        spec,
+    )
+
+
+def take_out(job_id: str, line: str, ended: str) -> Restoration:
+    """Remove a job that had ended, by the event ``ended``, if its state line still reads ``line``."""
+    return Restoration(job_id, "remove", 0, line, json.dumps(ended))
+
+
+def parse_restored(reply: Sequence[Any]) -> Restored:
+    return Restored(reply[0], parse_pairs(reply[1:]))

@@ -8,35 +8,29 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from rq_core import errors
-from rq_core.connections.routing import cluster_url
 from rq_core.model.ids import boot_id
 from rq_core.model.keys import DEFAULT_PREFIX, check_name, queue_keys, queues_key
 from rq_core.model.machine import LAYOUT
-from rq_core.protocol import access, server_check
-from rq_core.protocol.answers import Handshake, parse_handshake
+from rq_core.protocol import denial, server_check
+from rq_core.protocol.asking import Asking, meaning_of, pause, wrong_type
 from rq_core.protocol.plan import (
     Call,
     Lost,
     Patience,
-    Pause,
     Plan,
     ReplyError,
     Send,
     T,
-    Unsent,
     says_full,
 )
 from rq_core.scripts.script import Script, function
-
-_PASSWORD: Final = re.compile(r"(?<=//)([^/@\s:]*:)[^/\s]+(?=@)|([?&]\w*password=)[^&\s]+")
-
 
 ROUNDS_MAX: Final = 3
 """Times that a call is sent again at once, after a handshake or when its library was loaded; then with pauses."""
@@ -52,46 +46,27 @@ class Slot:
         self.number = 0
 
 
-_OUTAGE: Final = (
-    "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "MISCONF",
-    "NOREPLICAS", "UNBLOCKED",
-)  # fmt: skip
-"""Error replies that say: not now. Nothing was carried out."""
-
-
-def _pause(attempt: int) -> Pause:
-    """0.05 s, doubling up to a second."""
-    return Pause(min(0.05 * 2 ** min(attempt, 5), 1.0))
-
-
 def _too_many(rounds: int) -> Exception | None:
     if rounds <= ROUNDS_MAX:
         return None
     return ReplyError("its history, or what scripts it knows, keeps changing")
 
 
-def _kind_of(reply: Exception, *, lost: bool = False) -> str:
-    """What an error in the place of a reply means. ``lost``: an earlier reply to the same call was lost."""
-    if isinstance(reply, Unsent):
-        return "unsent"
-    if isinstance(reply, Lost):
-        return "lost"
-    text = str(reply)
-    if text.startswith("NOSCRIPT") or "Function not found" in text:
-        return "forgotten"
-    if "'fcall'" in text.lower() and ("unknown command" in text or text.startswith("NOPERM")):
-        return "no functions"
-    if lost and says_full(reply):
-        # A full server refuses a call before looking at its slot: that says nothing of the first time.
-        return "unsent"
-    return "unsent" if text.startswith(_OUTAGE) else "fatal"
+@dataclass(frozen=True, slots=True)
+class Handshake:
+    """What a queue says of itself."""
+
+    epoch: int
+    now_ms: int
+    lease_ms: int
+    paused: bool
+    audit: bool
+    audit_id: str | None
+    started: str | None
+    """Why this handshake started an epoch, if it did."""
 
 
-def _wrong_type(queue: str, text: str) -> errors.QueueDamaged:
-    return errors.QueueDamaged(queue=queue, why=f"a key has the wrong type ({text})")
-
-
-class Carrier:
+class Delivery:
     """Carries calls out. ``name`` is who makes them; it is unique per boot."""
 
     def __init__(
@@ -104,12 +79,10 @@ class Carrier:
         clock: Callable[[], float] = time.monotonic,
         scripts: Callable[[str], Script] = function,
     ) -> None:
-        self.prefix = check_name("prefix", prefix)
-        # For messages only, so without its password.
-        self.url = _PASSWORD.sub(r"\1\2***", url)
+        self.asking = Asking(prefix=prefix, url=url, patience=patience, clock=clock)
+        self.ask = self.asking.ask
+        self.prefix = self.asking.prefix
         name = check_name("client", name or boot_id("c"))
-        self.patience = patience or Patience()
-        self._clock = clock
         self._scripts = scripts
         self._functions = True
         self._floors: dict[str, int] = {}
@@ -179,7 +152,7 @@ class Carrier:
         commands = [self._command(*each) for each in zip(calls, slots, strict=True)]
         results: list[Any] = [None] * len(calls)
         waiting = list(range(len(calls)))
-        first = self._clock()
+        first = self.asking.clock()
         lost: set[int] = set()
         """Calls that may have been carried out."""
         attempt, rounds = 0, 0
@@ -194,13 +167,13 @@ class Carrier:
                 if isinstance(reply, Exception):
                     if isinstance(reply, Lost):
                         lost.add(i)
-                    kind = _kind_of(reply, lost=i in lost)
-                    if kind == "fatal":
+                    meaning = meaning_of(reply, lost=i in lost)
+                    if meaning == "fatal":
                         results[i] = yield from self._explain(calls[i], reply)
                         continue
-                    if kind == "forgotten":
+                    if meaning == "forgotten":
                         forgotten.add(calls[i].script)
-                    elif kind == "no functions":
+                    elif meaning == "no functions":
                         refused = True
                     else:
                         trouble = reply
@@ -227,7 +200,7 @@ class Carrier:
             trouble = trouble or _too_many(rounds)
             if trouble is not None:
                 self._check_patience(first, bool(lost), trouble, [calls[i] for i in waiting])
-                yield _pause(attempt)
+                yield pause(attempt)
                 attempt += 1
             for i in waiting:
                 commands[i] = self._command(calls[i], slots[i])
@@ -250,26 +223,28 @@ class Carrier:
         replies = yield Send([list(command) for command in loading])
         failed = [reply for reply in replies if isinstance(reply, Exception)]
         for reply in failed:
-            if _kind_of(reply) in ("fatal", "no functions"):
+            if meaning_of(reply) in ("fatal", "no functions"):
                 if any(script.function for script in made):
                     # A full server takes no new functions, and some services none at all; but they take scripts.
                     self._functions = False
                     return None
                 # It may call the functions that somebody else loads.
                 self._functions = True
-                raise errors.ServerUnsuitable(url=self.url, why=f"it loads no scripts: {reply}")
+                raise errors.ServerUnsuitable(
+                    url=self.asking.url, why=f"it loads no scripts: {reply}"
+                )
         return failed[0] if failed else None
 
     def _check_patience(
         self, first: float, sent: bool, trouble: Exception, calls: Sequence[Call[Any]]
     ) -> None:
-        waited = self._clock() - first
-        if sent and waited > self.patience.unknown:
+        waited = self.asking.clock() - first
+        if sent and waited > self.asking.patience.unknown:
             error = errors.OutcomeUnknown(seconds=waited)
             error.ids = tuple(job_id for call in calls for job_id in call.ids)
             raise error from trouble
-        if not sent and waited > self.patience.unsent:
-            raise errors.ServerUnavailable(url=self.url, why=str(trouble)) from trouble
+        if not sent and waited > self.asking.patience.unsent:
+            raise errors.ServerUnavailable(url=self.asking.url, why=str(trouble)) from trouble
 
     def _explain(self, call: Call[Any], reply: Exception) -> Plan[errors.RqCoreError]:
         """What an error reply of Redis means to the caller."""
@@ -277,21 +252,13 @@ class Carrier:
         if says_full(reply):
             return errors.QueueFull(queue=call.queue)
         if "WRONGTYPE" in text:
-            return _wrong_type(call.queue, text)
-        if access.is_denial(text):
-            lacks = yield from access.lacking(self, call.script, call.queue)
-            return errors.ServerUnsuitable(url=self.url, why=access.words_of(lacks, text))
+            return wrong_type(call.queue, text)
+        if denial.is_denial(text):
+            lacks = yield from denial.lacking(self.prefix, call.script, call.queue)
+            return errors.ServerUnsuitable(url=self.asking.url, why=denial.words_of(lacks, text))
         if text.startswith(("NOAUTH", "WRONGPASS", "MOVED", "ERR it is no Redis Cluster")):
-            return self.unsuitable(reply)
+            return self.asking.unsuitable(reply)
         return errors.QueueDamaged(queue=call.queue, why=f"{call.script} stopped: {text}")
-
-    def unsuitable(self, reply: Exception) -> errors.ServerUnsuitable:
-        """The error for a server that answered so."""
-        why = str(reply)
-        if why.startswith("MOVED"):
-            # Only whoever was not told that it is a cluster gets to see this.
-            why = f"it is a node of a Redis Cluster: write {cluster_url(self.url)}"
-        return errors.ServerUnsuitable(url=self.url, why=why.removeprefix("ERR "))
 
     def _read(self, call: Call[Any], reply: Sequence[Any]) -> Any:
         if reply[0] == "ok":
@@ -314,7 +281,7 @@ class Carrier:
             case other:
                 return errors.BadArguments(what=" ".join(map(str, other)))
 
-    def one(self, call: Call[T]) -> Plan[T]:
+    def call(self, call: Call[T]) -> Plan[T]:
         """Carry out one call. Raises what it was refused with."""
         if call.queue not in self._met:
             yield from self.handshake(call.queue)
@@ -323,29 +290,6 @@ class Carrier:
             raise result
         return result  # type: ignore[no-any-return]
 
-    def ask(self, commands: list[list[Any]], queue: str | None = None) -> Plan[list[Any]]:
-        """Plain reads, in one round trip. Raises ServerUnavailable or ServerUnsuitable, or QueueDamaged if a key of
-        ``queue`` has the wrong type."""
-        first, attempt = self._clock(), 0
-        while True:
-            replies = yield Send(commands)
-            failed = [r for r in replies if isinstance(r, Exception)]
-            if not failed:
-                return replies  # type: ignore[no-any-return]
-            if any(_kind_of(r) == "fatal" for r in failed):
-                if queue is not None and "WRONGTYPE" in str(failed[0]):
-                    raise _wrong_type(queue, str(failed[0])) from failed[0]
-                why = str(failed[0])
-                if access.is_denial(why):
-                    lacks = (yield from access.lacking_keys(commands)) if "key" in why else []
-                    why = access.words_of(lacks, why)
-                    raise errors.ServerUnsuitable(url=self.url, why=why) from failed[0]
-                raise self.unsuitable(failed[0]) from failed[0]
-            if self._clock() - first > self.patience.unsent:
-                raise errors.ServerUnavailable(url=self.url, why=str(failed[0])) from failed[0]
-            yield _pause(attempt)
-            attempt += 1
-
     def set_floor(self, queue: str, epoch: int) -> None:
         """New epochs of the queue must be greater than this one (a mirror knows the last that SQL has)."""
         self._floors[queue] = epoch + 1
@@ -353,7 +297,7 @@ class Carrier:
     def handshake(self, queue: str) -> Plan[Handshake]:
         """Meet a queue: make it if there is none, start a new epoch if Redis' history has changed."""
         if not self._met:
-            yield from server_check.inspect(self)
+            yield from server_check.inspect(self.asking)
         call = Call(
             "handshake",
             queue,
@@ -380,7 +324,7 @@ class Carrier:
         listed = queues_key(self.prefix)
         if not new:
             (reply,) = yield Send([["SADD", listed, queue]])
-            if not isinstance(reply, Exception) or _kind_of(reply) in ("unsent", "lost"):
+            if not isinstance(reply, Exception) or meaning_of(reply) in ("unsent", "lost"):
                 return
         try:
             yield from self.ask([["SADD", listed, queue]])
@@ -390,3 +334,16 @@ class Carrier:
             (known,) = yield from self.ask([["SISMEMBER", listed, queue]])
             if not known:
                 raise errors.QueueFull(queue=queue) from error
+
+
+def parse_handshake(reply: Sequence[Any]) -> Handshake:
+    epoch, now_ms, lease_ms, paused, audit, audit_id, started = reply
+    return Handshake(
+        epoch=int(epoch),
+        now_ms=int(now_ms),
+        lease_ms=int(lease_ms),
+        paused=int(paused) == 1,
+        audit=audit == "on",
+        audit_id=None if audit_id == "-" else audit_id,
+        started=None if started == "-" else started,
+    )

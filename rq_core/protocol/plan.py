@@ -81,3 +81,12 @@ def pairs_of(value: Any) -> dict[str, Any]:
     if value and isinstance(value[0], list):
         return dict(value)
     return dict(zip(value[::2], value[1::2], strict=True))
+
+
+def parse_nothing(_reply: Sequence[Any]) -> None:
+    """Read an answer that says nothing but that the call was carried out."""
+
+
+def parse_pairs(reply: Sequence[Any]) -> dict[str, str]:
+    """Read an answer of pairs, flat."""
+    return dict(zip(reply[::2], reply[1::2], strict=True))

@@ -3,42 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from rq_core import errors
 from rq_core.model.keys import KEYS, check_name, queue_keys, queues_key
-from rq_core.model.machine import PRIORITIES
-from rq_core.model.scopes import QUEUE, CapEntry
+from rq_core.model.limits import CapEntry
+from rq_core.model.machine import (
+    PRIORITIES,
+)
+from rq_core.model.scopes import QUEUE
 from rq_core.model.settings import SETTINGS
-from rq_core.protocol.answers import JobState, QueueCounts, read_state_line
-from rq_core.protocol.delivery import Carrier
+from rq_core.model.state_line import JobState, read_state_line
+from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.one_step import in_one_step
 from rq_core.protocol.plan import Plan, pairs_of, says_full
 
 
-class Reads(Carrier):
+@dataclass(frozen=True, slots=True)
+class QueueCounts:
+    """How many jobs a queue has, by where they stand, and its main facts."""
+
+    queue: str
+    ready: dict[str, int]
+    """By priority, those without scopes. Includes the entries of cancelled jobs until claim passes over them."""
+    scheduled: int
+    running: int
+    dead: int
+    paused: bool
+    audit: bool
+    backlog: int
+    """Events that wait to be mirrored."""
+    epoch: int
+    waiting: int = 0
+    """Ready jobs with scopes, whether their scopes have room or not."""
+    open_lanes: int = 0
+    """Lanes of such jobs that may be served."""
+    cap: int | None = None
+    """How many of its jobs may run at once; None: any number."""
+    settings: dict[str, int] = field(default_factory=dict)
+
+
+class Reads:
     """The reads of a client."""
 
-    def policy(self, queue: str, task: str) -> Plan[str | None]:
-        """The policy that workers registered for a task (JSON), if any did."""
-        keys = queue_keys(queue, self.prefix)
-        (text,) = yield from self.ask([["HGET", keys("tasks"), task]], queue)
-        return text  # type: ignore[no-any-return]
-
-    def limits(self, queue: str) -> Plan[dict[str, CapEntry]]:
-        """The stored limits of a queue, by scope or family."""
-        keys = queue_keys(queue, self.prefix)
-        (stored,) = yield from self.ask([["HGETALL", keys("caps")]], queue)
-        return {name: CapEntry.parse(text) for name, text in sorted(pairs_of(stored).items())}
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
 
     def queues(self) -> Plan[list[str]]:
         """The queues of this prefix, by name."""
-        (names,) = yield from self.ask([["SMEMBERS", queues_key(self.prefix)]])
+        (names,) = yield from self._delivery.ask([["SMEMBERS", queues_key(self._delivery.prefix)]])
         return sorted(names)
 
     def counts(self, queue: str) -> Plan[QueueCounts]:
         """How many jobs a queue has."""
-        keys = queue_keys(queue, self.prefix)
+        keys = queue_keys(queue, self._delivery.prefix)
         ready = [["LLEN", keys(f"ready:{n}")] for n in range(len(PRIORITIES))]
         sets = ("scheduled", "leases", "dead", "waiting", "open")
         rest = [["ZCARD", keys(name)] for name in sets]
@@ -47,7 +66,9 @@ class Reads(Carrier):
             ["HGET", keys("caps"), QUEUE],
             ["HGETALL", keys("meta")],
         ]
-        *numbers, alive, cap, meta = yield from self.ask([*ready, *rest, *facts_of], queue)
+        *numbers, alive, cap, meta = yield from self._delivery.ask(
+            [*ready, *rest, *facts_of], queue
+        )
         facts = pairs_of(meta)
         # `scheduled` also has what resumes by itself, so the jobs there are those that are nowhere else.
         tombstones = int(facts.get("tombstones", 0))
@@ -69,26 +90,30 @@ class Reads(Carrier):
             settings={name: int(facts.get(name, s.default)) for name, s in SETTINGS.items()},
         )
 
-    def job(self, job_id: str, queues: Sequence[str]) -> Plan[JobState | None]:
-        """Where a job stands, in the first of ``queues`` that has it; None if none does."""
+    def job(self, job_id: str, queues: Sequence[str] | None = None) -> Plan[JobState | None]:
+        """Where a job stands, in the first of ``queues`` (all of the prefix if None) that has it; None if none does."""
         check_name("job", job_id)
+        if queues is None:
+            queues = yield from self.queues()
         commands = []
         for queue in queues:
-            keys = queue_keys(queue, self.prefix)
+            keys = queue_keys(queue, self._delivery.prefix)
             commands += [["HGET", keys("state"), job_id], ["HGET", keys("jobs"), job_id]]
-        replies = (yield from self.ask(commands)) if commands else []
+        replies = (yield from self._delivery.ask(commands)) if commands else []
         for at, queue in enumerate(queues):
             if replies[2 * at] is not None:
                 return read_state_line(queue, job_id, replies[2 * at], replies[2 * at + 1])
         return None
 
-    def dead(self, queue: str, limit: int) -> Plan[list[JobState]]:
+    def dead(self, queue: str, limit: int = 100) -> Plan[list[JobState]]:
         """The jobs that died last, newest first."""
-        keys = queue_keys(queue, self.prefix)
-        (ids,) = yield from self.ask([["ZRANGE", keys("dead"), 0, max(limit, 1) - 1, "REV"]], queue)
+        keys = queue_keys(queue, self._delivery.prefix)
+        (ids,) = yield from self._delivery.ask(
+            [["ZRANGE", keys("dead"), 0, max(limit, 1) - 1, "REV"]], queue
+        )
         if not ids:
             return []
-        (lines,) = yield from self.ask([["HMGET", keys("state"), *ids]], queue)
+        (lines,) = yield from self._delivery.ask([["HMGET", keys("state"), *ids]], queue)
         return [read_state_line(queue, i, line) for i, line in zip(ids, lines, strict=True) if line]
 
     def snapshot(self, queue: str) -> Plan[dict[str, Any]]:
@@ -96,7 +121,7 @@ class Reads(Carrier):
 
         For the doctor and for tests. It is as large as the queue. Raises QueueDamaged if a key has the wrong type.
         """
-        keys = queue_keys(queue, self.prefix)
+        keys = queue_keys(queue, self._delivery.prefix)
         read = {
             "hash": lambda key: ["HGETALL", key],
             "list": lambda key: ["LRANGE", key, 0, -1],
@@ -105,12 +130,12 @@ class Reads(Carrier):
         }
         commands = [read[key.type](keys(key.name)) for key in KEYS]
         try:
-            *_, values = yield from self.ask([["MULTI"], *commands, ["EXEC"]])
+            *_, values = yield from self._delivery.ask([["MULTI"], *commands, ["EXEC"]])
         except errors.ServerUnsuitable as error:
             if not says_full(error):
                 raise
             # A full Redis 7.0 queues no command.
-            (values,) = yield from self.ask([in_one_step(commands)])
+            (values,) = yield from self._delivery.ask([in_one_step(commands)])
         shaped: dict[str, Any] = {}
         for key, value in zip(KEYS, values, strict=True):
             if isinstance(value, Exception):

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from rq_core import errors
-from rq_core.connections.routing import is_cluster
+from rq_core.model.url import is_cluster
 from rq_core.protocol.plan import Pause, Plan, ReplyError, Send, pairs_of
 
 if TYPE_CHECKING:
-    from rq_core.protocol.delivery import Carrier
+    from rq_core.protocol.asking import Asking
 
 log = logging.getLogger(__name__)
 
 FORCE_VARIABLE: Final = "RQ_CORE_FORCE"
 """An environment variable: set, and not 0, it turns refusals that one may overrule into warnings. It reaches the
 processes that a worker starts, too."""
-PROMOTION_WAIT: Final = 3.0
+PROMOTION_WAIT_S: Final = 3.0
 """Seconds that a replica gets to become the primary: a failover may be under way."""
 NEEDED: Final = "install Redis 7.0 or newer, or Valkey 7.2 or newer, or use embedded://"
 _HIDDEN: Final = ("NOPERM", "ERR unknown command", "ERR unknown subcommand", "ERR CONFIG")
@@ -92,32 +92,32 @@ def judge_persistence(info: Mapping[str, str], config: Mapping[str, str]) -> lis
     return [Remark("persistence", f"{says}: {how}")]
 
 
-def inspect(carrier: Carrier) -> Plan[Mapping[str, str] | None]:
+def inspect(asking: Asking) -> Plan[Mapping[str, str] | None]:
     """Look at INFO, and return what it says; None if it is hidden from this user. Raises ServerUnsuitable if the server
     must not be used, ServerUnavailable."""
     waited = 0.0
     while True:
-        info = yield from _ask_info(carrier)
+        info = yield from _ask_info(asking)
         if info is None:
             return None
-        if info.get("cluster_enabled") == "1" and not is_cluster(carrier.url):
-            raise carrier.unsuitable(ReplyError("MOVED"))
+        if info.get("cluster_enabled") == "1" and not is_cluster(asking.url):
+            raise asking.unsuitable(ReplyError("MOVED"))
         refused = [r for r in judge_info(info) if r.refuse and not (forced() and not r.final)]
         if not refused:
             return info
-        patience = min(PROMOTION_WAIT, carrier.patience.unsent)
+        patience = min(PROMOTION_WAIT_S, asking.patience.unsent)
         if refused[0].about != "replica" or waited >= patience:
             overrule = (
                 "" if refused[0].final else f" ({FORCE_VARIABLE}=1 or --force overrules this)"
             )
-            raise errors.ServerUnsuitable(url=carrier.url, why=refused[0].says + overrule)
+            raise errors.ServerUnsuitable(url=asking.url, why=refused[0].says + overrule)
         yield Pause(0.1)
         waited += 0.1
 
 
-def check(carrier: Carrier) -> Plan[list[Remark]]:
+def check(asking: Asking) -> Plan[list[Remark]]:
     """The same, and CONFIG: what is to be warned of. Raises ServerUnsuitable, ServerUnavailable."""
-    info = yield from inspect(carrier)
+    info = yield from inspect(asking)
     (reply,) = yield Send([["CONFIG", "GET", *_CONFIG]])
     if isinstance(reply, Exception):
         why = f" ({reply})" if isinstance(reply, ReplyError) else ""
@@ -147,9 +147,9 @@ def force() -> None:
     os.environ[FORCE_VARIABLE] = "1"
 
 
-def _ask_info(carrier: Carrier) -> Plan[Mapping[str, str] | None]:
+def _ask_info(asking: Asking) -> Plan[Mapping[str, str] | None]:
     try:
-        (text,) = yield from carrier.ask([["INFO"]])
+        (text,) = yield from asking.ask([["INFO"]])
     except errors.ServerUnsuitable as error:
         if str(error.__cause__).startswith(_HIDDEN):
             return None

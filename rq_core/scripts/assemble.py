@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rq_core.model import machine, settings
+from rq_core.model import fields, machine, settings
 from rq_core.model.keys import KEY_TYPES
 from rq_core.scripts.header import Header, HeaderError, Variant, parse_header, without_header
 
@@ -328,7 +328,7 @@ def constants(body: str, *, meta: tuple[str, ...]) -> str:
     values = {
         "META": _table(meta),
         "LAYOUT": f"'{machine.LAYOUT}'",
-        "STATE_FIELDS": _table(machine.STATE_FIELDS),
+        "STATE_FIELDS": _table(fields.STATE_FIELDS),
         "DEFAULTS": f"{{attempts = {machine.DEFAULT_MAX_ATTEMPTS},"
         f" losses = {machine.DEFAULT_MAX_LOSSES}}}",
         "DEFAULT_PRIORITY": f"'{machine.DEFAULT_PRIORITY}'",

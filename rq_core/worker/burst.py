@@ -7,7 +7,7 @@ import time
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.worker.handlers import Handlers
-from rq_core.worker.queue_group import Lines
+from rq_core.worker.queue_group import QueueGroups
 
 log = logging.getLogger(__package__)
 
@@ -15,21 +15,23 @@ log = logging.getLogger(__package__)
 class Burst:
     """The end of a worker that stops when nothing is left."""
 
-    def __init__(self, client: AsyncClient, worker: str, lines: Lines, handlers: Handlers) -> None:
+    def __init__(
+        self, client: AsyncClient, worker: str, groups: QueueGroups, handlers: Handlers
+    ) -> None:
         self._client = client
         self._worker = worker
-        self._lines = lines
+        self._groups = groups
         self._handlers = handlers
         self._asking = False
-        """Whether somebody is finding out. The turns of all lines ask, and one answer is enough for all."""
+        """Whether somebody is finding out. The turns of all groups ask, and one answer is enough for all."""
 
     def active(self) -> bool:
         """Whether something runs, or is to be reported or looked at."""
         if self._handlers.executor.busy or self._handlers.arrived:
             return True
-        if any(line.finished for line in self._lines.all):
+        if any(group.finished for group in self._groups.all):
             return True
-        return any(queue.look or queue.asked for queue in self._lines.queues.values())
+        return any(queue.look or queue.asked for queue in self._groups.queues.values())
 
     async def over(self) -> bool:
         """Whether nothing runs or is due, and nothing that is ready may run now. Says what is left all the same."""
@@ -43,8 +45,8 @@ class Burst:
 
     async def _nothing_left(self) -> bool:
         left: dict[str, int] = {}
-        for name, queue in self._lines.queues.items():
-            counts = await self._client.counts(name)
+        for name, queue in self._groups.queues.items():
+            counts = await self._client.run(self._client.calls.reads.counts(name))
             # A paused or stopped queue gives out nothing, however much is ready; nor does a full scope.
             ready = sum(counts.ready.values()) + counts.open_lanes
             if counts.running or (ready and not counts.paused and counts.cap != 0):

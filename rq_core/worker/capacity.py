@@ -8,26 +8,29 @@ from collections.abc import Callable
 from typing import Final
 
 from rq_core.worker.options import WorkerOptions
-from rq_core.worker.queue_group import Line, Lines
+from rq_core.worker.queue_group import QueueGroup, QueueGroups
 from rq_core.worker.shares import Shares
 from rq_core.worker.wakeups import WatchedQueue
 
 CLAIM_MAX: Final = 250
 """Most jobs in one claim, so that no claim keeps Redis from others for long; the next turn takes more."""
 HALVES_MIN: Final = 16
-"""Places from which on a claim asks for half of them. With fewer, Redis would pay more for twice as many calls than
-the worker gains."""
-LEND_AFTER: Final = 0.5
-"""Seconds without an answer after which a line's claim no longer keeps its places from other lines."""
+"""From so many places on, a claim asks for half of the places. With fewer, Redis would pay more for twice as many calls
+than the worker gains."""
+LEND_AFTER_S: Final = 0.5
+"""Seconds without an answer after which a group's claim no longer keeps its places from other groups."""
 
 
-class Places:
-    """As many as handlers may run at once. One is taken by a job that has arrived, or kept for a claim under way."""
+class Capacity:
+    """How many handlers may run at once, and how many of those places are taken.
+
+    A place is taken by a job that has arrived, or kept for a claim under way.
+    """
 
     def __init__(self, options: WorkerOptions) -> None:
         self.most = options.concurrency
         self.turns = 2 if self.most >= HALVES_MIN else 1
-        """Of a line at once: one brings jobs for one half while Redis works on the other's."""
+        """Of a group at once: one brings jobs for one half while Redis works on the other's."""
         self.taken = 0
         self.kept = 0
         """Those of them that are kept for claims under way."""
@@ -37,13 +40,15 @@ class Places:
         """Whether none is free."""
         return self.taken >= self.most
 
-    def claims(self, line: Line, lines: Lines, most: float) -> list[tuple[WatchedQueue, int]]:
-        """How many jobs to claim from which queues of a line now; at most ``most``."""
+    def claims(
+        self, group: QueueGroup, groups: QueueGroups, most: float
+    ) -> list[tuple[WatchedQueue, int]]:
+        """How many jobs to claim from which queues of a group now; at most ``most``."""
         free = self.most - self.taken
         if self.most >= HALVES_MIN:
             free = min(free, -(-self.most // 2))
         free = int(min(free, most))
-        mine = [queue for queue in line.queues.values() if queue.promising]
+        mine = [queue for queue in group.queues.values() if queue.promising]
         if not mine:
             return []
         if free <= 0:
@@ -51,15 +56,15 @@ class Places:
             now = time.monotonic()
             return [(queue, 0) for queue in mine if queue.overdue(now)]
         # What others could use now is left to them; who is waiting for an answer cannot use any.
-        others = [o for o in lines.all if o is not line and not o.turns]
+        others = [o for o in groups.all if o is not group and not o.turns]
         rivals = [queue for other in others for queue in other.queues.values() if queue.look]
         shares = self.shares.divide(free, [queue.name for queue in (*mine, *rivals)])
         return [(queue, min(n, CLAIM_MAX)) for queue in mine if (n := shares[queue.name]) > 0]
 
-    def reserve(self, places: int, lines: Lines) -> Callable[[], None]:
+    def reserve(self, places: int, groups: QueueGroups) -> Callable[[], None]:
         """Keep places for a claim until the function that is returned is called.
 
-        Where there are several lines, a claim whose answer is overdue lends them to the others: an outage of one shard
+        Where there are several groups, a claim whose answer is overdue lends them to the others: an outage of one shard
         must not occupy this worker. What it brings in the end is given back if there is no room for it by then.
         """
         self.taken += places
@@ -73,14 +78,14 @@ class Places:
             self.taken -= kept
             self.kept -= kept
             kept = 0
-            for line in lines.all:
-                line.watcher.freed()
-            if len(lines.all) > 1:
-                lines.news.set()
+            for group in groups.all:
+                group.watcher.freed()
+            if len(groups.all) > 1:
+                groups.news.set()
 
-        if len(lines.all) == 1 or not places:
+        if len(groups.all) == 1 or not places:
             return release
-        lending = asyncio.get_running_loop().call_later(LEND_AFTER, release)
+        lending = asyncio.get_running_loop().call_later(LEND_AFTER_S, release)
 
         def end() -> None:
             lending.cancel()

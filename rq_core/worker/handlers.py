@@ -14,23 +14,25 @@ from typing import TYPE_CHECKING, Final
 from rq_core.connections.client import Client
 from rq_core.errors import HandlerSignal, JobCancelled, LeaseLost
 from rq_core.model.job import Claim
-from rq_core.worker.capacity import Places
-from rq_core.worker.executor import Executor, Running
+from rq_core.model.reasons import Reason
+from rq_core.worker.capacity import Capacity
+from rq_core.worker.executor import Executor
 from rq_core.worker.heartbeat import LeaseKeeper
 from rq_core.worker.lease_table import LeaseTable
-from rq_core.worker.lifetime import Shift
-from rq_core.worker.queue_group import Lines
+from rq_core.worker.lifetime import Lifetime
+from rq_core.worker.queue_group import QueueGroups
+from rq_core.worker.running import Running
 from rq_core.worker.settlement import Settlement
-from rq_core.worker.suspects import SUSPECT, Suspects
+from rq_core.worker.suspects import Suspects
 from rq_core.worker.wakeups import FOREVER
 
 if TYPE_CHECKING:
     from rq_core.app.app import App
 
-OVERLAP_MAX: Final = 0.05
+OVERLAP_S_MAX: Final = 0.05
 """Seconds that the first steps of a batch of handlers may take for the next turn to overlap with the next batch. Where
 handlers block the loop for longer, jobs claimed meanwhile would wait for it, with nobody to keep their leases."""
-EXTENSION_GRACE: Final = 30.0
+EXTENSION_GRACE_S: Final = 30.0
 """Seconds beyond a job's timeout for which its lease is still extended."""
 
 
@@ -40,29 +42,30 @@ class Handlers:
     def __init__(
         self,
         app: App,
-        shift: Shift,
-        places: Places,
-        lines: Lines,
+        lifetime: Lifetime,
+        capacity: Capacity,
+        groups: QueueGroups,
         *,
         client: Client,
         table: LeaseTable | None,
     ) -> None:
         """``client`` is for the heartbeat, on a thread of its own. ``table`` is shared with a supervisor."""
-        self._shift = shift
-        self._places = places
-        self._lines = lines
+        self._lifetime = lifetime
+        self._capacity = capacity
+        self._groups = groups
         self.executor = Executor(
             app.tasks,
-            worker=shift.worker,
-            threads=shift.options.concurrency,
-            timeout=shift.options.timeout,
-            on_settlement=lines.settle,
+            worker=lifetime.worker,
+            threads=lifetime.options.concurrency,
+            timeout=lifetime.options.timeout,
+            on_settlement=groups.settle,
             on_free=self._freed,
+            surroundings=app.surroundings,
             redact=app.redactor,
         )
         self.leases = LeaseKeeper(
             client,
-            shift.worker,
+            lifetime.worker,
             on_lost=lambda queue, job, fence: self._from_keeper(queue, job, fence, LeaseLost),
             on_cancelling=lambda queue, job, fence: self._from_keeper(
                 queue, job, fence, JobCancelled
@@ -86,7 +89,7 @@ class Handlers:
 
     def arrive(self, claim: Claim) -> None:
         """Have a job begun as soon as the next turn is on its way, or shows that there is nothing to send."""
-        self._places.taken += 1
+        self._capacity.taken += 1
         if not self.arrived:
             self.stepped.clear()
             asyncio.get_running_loop().call_soon(self.begin_arrived)
@@ -104,7 +107,7 @@ class Handlers:
         for running in begin:
             self.executor.launch(running)
         # Not before they were begun: a worker that takes no more gives back what arrives.
-        self._shift.retire_if_due()
+        self._lifetime.retire_if_due()
 
         def stepped() -> None:
             self.steps_took = time.monotonic() - began
@@ -116,24 +119,24 @@ class Handlers:
     def _prepare(self, claim: Claim) -> Running | None:
         """Get ready to run a claim; None: it will not run, and its place is free."""
         running = None
-        if self._shift.over.is_set():
-            self._lines.settle(Settlement(claim, "rollback", 0, "shutdown"))
+        if self._lifetime.over.is_set():
+            self._groups.settle(Settlement(claim, "rollback", 0, Reason.SHUTDOWN))
         elif pause := self._suspects.pause(claim, self.executor.running.values()):
-            self._lines.settle(Settlement(claim, "rollback", round(pause * 1000), SUSPECT))
+            self._groups.settle(Settlement(claim, "rollback", round(pause * 1000), Reason.SUSPECT))
         else:
             running = self.executor.prepare(claim)
         if running is None:
-            self._places.taken -= 1
+            self._capacity.taken -= 1
         return running
 
     def _freed(self, running: Running) -> None:
         """A handler no longer occupies its place. On the loop."""
         if isinstance(running.ending, LeaseLost):
             self.leases.drop(running.claim)
-        self._places.taken -= 1
-        for line in self._lines.all:
-            line.watcher.freed()
-        self._lines.news.set()
+        self._capacity.taken -= 1
+        for group in self._groups.all:
+            group.watcher.freed()
+        self._groups.news.set()
 
     def _from_keeper(
         self, queue: str, job_id: str, fence: str, why: Callable[[], HandlerSignal]
@@ -151,4 +154,4 @@ class Handlers:
 
 def _until(running: Running) -> float | None:
     """Until when to extend its lease, on the monotonic clock; None: as long as it runs."""
-    return running.started + running.timeout + EXTENSION_GRACE if running.timeout else None
+    return running.started + running.timeout + EXTENSION_GRACE_S if running.timeout else None

@@ -2,7 +2,7 @@
 
 A handler that blocks the event loop, or computes for minutes in a thread, keeps its lease: the heartbeat is
 neither on the loop nor on the job's thread. A handler that holds the GIL for longer than a lease stops this thread,
-too; then a supervisor helps out (:mod:`rq_core.worker.lease_table`), and a worker without one loses its leases.
+too; then a supervisor helps out (:mod:`rq_core.process.lease_guard`), and a worker without one loses its leases.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from rq_core.connections.client import Client
 from rq_core.errors import RqCoreError
 from rq_core.model.job import Claim
 from rq_core.model.keys import queue_keys
-from rq_core.protocol.answers import Extended
+from rq_core.protocol import claims
+from rq_core.protocol.claims import Extended
 from rq_core.protocol.plan import Call
 from rq_core.worker.lease_table import LeaseTable
 
 log = logging.getLogger(__name__)
 
 EXTEND_CHUNK: Final = 1_000
-BEAT_AGAIN: Final = 0.5
+BEAT_AGAIN_S: Final = 0.5
 """Seconds after which a heartbeat that failed is tried again."""
 
 
@@ -116,10 +117,10 @@ class LeaseKeeper:
             for queue in queues:
                 for start in range(0, len(held[queue]), EXTEND_CHUNK):
                     jobs = held[queue][start : start + EXTEND_CHUNK]
-                    extend = self._client.operations.extend_call(queue, self._worker, jobs)
+                    extend = claims.extend(queue, self._worker, jobs)
                     calls.append(extend)
             try:
-                self._tell(calls, self._client.carry_out(calls))
+                self._tell(calls, self._client.run(self._client.calls.delivery.carry_out(calls)))
                 self._follow_leases(queues)
             except RqCoreError as error:
                 # A shard that is away must not cost the leases of the others.
@@ -153,9 +154,9 @@ class LeaseKeeper:
 
     def _follow_leases(self, queues: Sequence[str]) -> None:
         """A lease that was made shorter must be extended more often, from now on."""
-        prefix = self._client.operations.prefix
+        prefix = self._client.prefix
         commands = [["HGET", queue_keys(queue, prefix)("meta"), "lease_ms"] for queue in queues]
-        leases = self._client.run(self._client.operations.ask(commands))
+        leases = self._client.run(self._client.calls.delivery.ask(commands))
         self._known |= {q: int(ms) / 1000 for q, ms in zip(queues, leases, strict=True) if ms}
         held = [self._known[queue] for queue in self._held if queue in self._known]
         if held:
@@ -167,7 +168,7 @@ class LeaseKeeper:
         while not self._stop.wait(pause):
             self._note_beat()
             # After an outage the leases that are left are short: there is no third of one to wait for.
-            pause = min(self.interval, BEAT_AGAIN)
+            pause = min(self.interval, BEAT_AGAIN_S)
             try:
                 self.beat()
                 pause = self.interval

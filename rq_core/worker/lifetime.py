@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from rq_core.errors import RqCoreError
-from rq_core.worker.memory import resident_bytes
 from rq_core.worker.options import WorkerOptions
 
 log = logging.getLogger(__package__)
 
-MEASURE_EVERY: Final = 1.0
+MEASURE_EVERY_S: Final = 1.0
 """Seconds between two looks at the memory of this process."""
-CANCEL_AGAIN: Final = 0.1
+CANCEL_AGAIN_S: Final = 0.1
 
 
 @dataclass(slots=True)
@@ -37,7 +39,7 @@ class WorkerStats:
     started: float = field(default_factory=time.monotonic)
 
 
-class Shift:
+class Lifetime:
     """From a worker's first claim to the end of its grace."""
 
     def __init__(self, worker: str, options: WorkerOptions) -> None:
@@ -84,7 +86,7 @@ class Shift:
         jobs, memory = self.options.max_jobs, self.options.max_memory
         if jobs is not None and self.stats.claimed >= jobs:
             self.retire(f"{self.stats.claimed} jobs claimed")
-        elif memory is not None and time.monotonic() - self._measured > MEASURE_EVERY:
+        elif memory is not None and time.monotonic() - self._measured > MEASURE_EVERY_S:
             self._measured = time.monotonic()
             if (resident := resident_bytes()) > memory:
                 self.retire(f"{resident:,} bytes of memory")
@@ -130,4 +132,16 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
     while left:
         for task in left:
             task.cancel()
-        _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN)
+        _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_S)
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is resident; where there is no /proc, the most that ever was."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from rq_core.connections.async_client import AsyncClient
-from rq_core.protocol.answers import Claimed
+from rq_core.protocol.claims import Claimed
 from rq_core.protocol.plan import Call
 from rq_core.worker.options import WorkerOptions
 from rq_core.worker.settlement import Settlement
@@ -15,8 +15,8 @@ from rq_core.worker.wakeups import WatchedQueue, Watcher
 
 
 @dataclass(slots=True)
-class Line:
-    """Queues whose calls travel together. On one server that is all of them; in a cluster each queue has a line of its
+class QueueGroup:
+    """Queues whose calls travel together. On one server that is all of them; in a cluster each queue has a group of its
     own, so that a shard that is down, or a slot on its way, holds up nobody else."""
 
     queues: Mapping[str, WatchedQueue]
@@ -31,8 +31,8 @@ class Line:
     """Set when a job of these queues died here."""
 
 
-class Lines:
-    """All lines of a worker, and the news that their turns wait for."""
+class QueueGroups:
+    """All groups of a worker, and the news that their turns wait for."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Lines:
         """Set when a turn may have something to do."""
         self.queues = {name: WatchedQueue(name) for name in options.queues}
         together = [[n] for n in self.queues] if client.one_slot else [list(self.queues)]
-        self.all: list[Line] = []
+        self.all: list[QueueGroup] = []
         for names in together:
             queues = {name: self.queues[name] for name in names}
             watcher = Watcher(
@@ -58,20 +58,20 @@ class Lines:
                 interval=interval,
                 on_look=self.news.set,
             )
-            self.all.append(Line(queues, watcher))
-        self.of = {name: line for line in self.all for name in line.queues}
+            self.all.append(QueueGroup(queues, watcher))
+        self.of = {name: group for group in self.all for name in group.queues}
         """By queue."""
 
     def settle(self, settlement: Settlement) -> None:
-        """Have a settlement reported with the next turn of its line."""
+        """Have a settlement reported with the next turn of its group."""
         self.of[settlement.claim.queue].finished.append(settlement)
         self.news.set()
 
     def stop(self) -> None:
         """Claim no more: no tokens are taken, and claims under way take nothing if they can help it."""
         self.news.set()
-        for line in self.all:
-            line.watcher.stop()
-            for claim in line.claiming:
+        for group in self.all:
+            group.watcher.stop()
+            for claim in group.claiming:
                 # Should it have to be sent again, it takes nothing; if it has been carried out, the answer is the same.
                 claim.args["limit"] = 0

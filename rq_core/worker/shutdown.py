@@ -3,54 +3,62 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import Final
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.errors import RqCoreError, WorkerStopping
+from rq_core.model.reasons import Reason
 from rq_core.worker.handlers import Handlers
-from rq_core.worker.lifetime import Shift, end_tasks
-from rq_core.worker.queue_group import Line, Lines
+from rq_core.worker.lifetime import Lifetime, end_tasks
+from rq_core.worker.queue_group import QueueGroup, QueueGroups
 from rq_core.worker.settlement import Settlement
 from rq_core.worker.turns import Turns
-from rq_core.worker.wakeups import TROUBLE_PAUSE
+from rq_core.worker.wakeups import TROUBLE_PAUSE_S
 
 log = logging.getLogger(__package__)
 
-STOP_WAIT: Final = 1.0
-"""Seconds that an async handler gets to let itself be cancelled when the worker stops."""
-REPORT_WAIT: Final = 5.0
+STOP_WAIT_S: Final = 1.0
+"""Seconds that an async handler gets to let itself be cancelled when the worker stops, and a thread to leave what its
+handler depends on."""
+REPORT_WAIT_S: Final = 5.0
 """Seconds for the last report of a stopping worker; what is not told by then shows when its lease expires."""
 
 
-class Ending:
+class Shutdown:
     """The end of a worker that claims no more."""
 
     def __init__(
-        self, client: AsyncClient, shift: Shift, lines: Lines, handlers: Handlers, turns: Turns
+        self,
+        client: AsyncClient,
+        lifetime: Lifetime,
+        groups: QueueGroups,
+        handlers: Handlers,
+        turns: Turns,
     ) -> None:
         self._client = client
-        self._shift = shift
-        self._lines = lines
+        self._lifetime = lifetime
+        self._groups = groups
         self._handlers = handlers
         self._turns = turns
 
     async def let_finish(self) -> None:
         """Let jobs finish, and report them, for what is left of the grace; of a worker that retires, for ever."""
-        shift = self._shift
+        lifetime = self._lifetime
         flushing = asyncio.create_task(self._flush_all())
-        if shift.retired:
-            began = asyncio.create_task(shift.grace_began.wait())
+        if lifetime.retired:
+            began = asyncio.create_task(lifetime.grace_began.wait())
             await asyncio.wait({flushing, began}, return_when=asyncio.FIRST_COMPLETED)
             await end_tasks(began)
-        if (unsettled := self._handlers.executor.unsettled) and shift.stops < 2:
+        if (unsettled := self._handlers.executor.unsettled) and lifetime.stops < 2:
             log.info(
                 "stopping: %d jobs have %.3g s to finish",
                 len(unsettled),
-                shift.grace_left(),
-                extra={"worker": shift.worker},
+                lifetime.grace_left(),
+                extra={"worker": lifetime.worker},
             )
-        await shift.let_end(flushing)
+        await lifetime.let_end(flushing)
         await end_tasks(flushing)
 
     async def give_back(self) -> None:
@@ -58,53 +66,57 @@ class Ending:
         executor = self._handlers.executor
         for running in tuple(executor.running.values()):
             executor.end(running, WorkerStopping())
-        handlers = [r.handler for r in executor.running.values() if r.handler]
-        if handlers:
-            await asyncio.wait(handlers, timeout=STOP_WAIT)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_WAIT_S):
+                while any(running.can_stop for running in executor.running.values()):
+                    self._groups.news.clear()
+                    await self._groups.news.wait()
         for running in executor.unsettled:
             # Threads, and async handlers that do not let themselves be cancelled.
             running.settled = True
-            self._lines.settle(Settlement(running.claim, "rollback", 0, "shutdown"))
-        await asyncio.gather(*map(self._report_last, self._lines.all))
+            self._groups.settle(Settlement(running.claim, "rollback", 0, Reason.SHUTDOWN))
+        await asyncio.gather(*map(self._report_last, self._groups.all))
 
     async def _flush_all(self) -> None:
-        await asyncio.gather(*map(self._flush, self._lines.all))
+        await asyncio.gather(*map(self._flush, self._groups.all))
 
-    async def _flush(self, line: Line) -> None:
+    async def _flush(self, group: QueueGroup) -> None:
         """Report what finishes, until all that runs is reported."""
-        news, handlers = self._lines.news, self._handlers
-        while handlers.executor.busy or handlers.arrived or line.finished:
+        news, handlers = self._groups.news, self._handlers
+        while handlers.executor.busy or handlers.arrived or group.finished:
             news.clear()
-            if not line.finished:
-                # What comes may be of another line, or nothing to report: a job that falls due, a thread that is free.
+            if not group.finished:
+                # What comes may be of another group, or nothing to report: a job that falls due, a thread that is free.
                 await news.wait()
                 continue
             try:
-                await self._turns.send(line, claims=[])
+                await self._turns.send(group, claims=[])
             except RqCoreError as error:
                 # Until the grace is over somebody else may mend it, such as a worker that may load scripts.
-                self._shift.give_up(error)
-                await asyncio.sleep(TROUBLE_PAUSE)
+                self._lifetime.give_up(error)
+                await asyncio.sleep(TROUBLE_PAUSE_S)
             except Exception:
                 # It would end the grace of all that still run.
-                log.exception("a report failed, trying again", extra={"worker": self._shift.worker})
-                await asyncio.sleep(TROUBLE_PAUSE)
+                log.exception(
+                    "a report failed, trying again", extra={"worker": self._lifetime.worker}
+                )
+                await asyncio.sleep(TROUBLE_PAUSE_S)
 
-    async def _report_last(self, line: Line) -> None:
+    async def _report_last(self, group: QueueGroup) -> None:
         try:
-            async with asyncio.timeout(REPORT_WAIT):
-                while line.finished:
-                    await self._turns.send(line, claims=[])
+            async with asyncio.timeout(REPORT_WAIT_S):
+                while group.finished:
+                    await self._turns.send(group, claims=[])
                 # A token that the watcher took, and that will not be used, belongs to another worker.
-                for queue in line.queues:
+                for queue in group.queues:
                     await self._client.return_token(queue)
         except (TimeoutError, RqCoreError) as error:
             why = str(error) or "no answer"
-            if why == str(self._shift.failure):
+            if why == str(self._lifetime.failure):
                 why = "that has not changed"
             log.error(  # noqa: TRY400 - the traceback would say nothing more
                 "could not report %d finished jobs: %s; their leases will expire",
-                len(line.finished),
+                len(group.finished),
                 why,
-                extra={"worker": self._shift.worker},
+                extra={"worker": self._lifetime.worker},
             )

@@ -13,10 +13,10 @@ from rq_core.connections.async_client import AsyncClient
 from rq_core.errors import RqCoreError
 from rq_core.model.keys import queue_keys
 from rq_core.protocol import server_check
-from rq_core.protocol.answers import Claimed
+from rq_core.protocol.claims import Claimed
 from rq_core.protocol.plan import Patience
-from rq_core.worker.queue_group import Lines
-from rq_core.worker.wakeups import FOREVER, TROUBLE_PAUSE, WatchedQueue
+from rq_core.worker.queue_group import QueueGroups
+from rq_core.worker.wakeups import FOREVER, TROUBLE_PAUSE_S, WatchedQueue
 
 if TYPE_CHECKING:
     from rq_core.app.app import App
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__package__)
 
 
-class Meeting:
-    """Of one worker with the server."""
+class Startup:
+    """What a worker does before its first claim."""
 
-    def __init__(self, app: App, client: AsyncClient, worker: str, lines: Lines) -> None:
+    def __init__(self, app: App, client: AsyncClient, worker: str, groups: QueueGroups) -> None:
         self._app = app
         self._client = client
         self._worker = worker
-        self._lines = lines
+        self._groups = groups
 
     async def begin(self, *, checked: bool) -> float:
         """Meet the queues, and declare what the code says of them. Returns the shortest lease, in seconds.
@@ -39,25 +39,25 @@ class Meeting:
         ``checked``: somebody else has looked whether the server is suitable. Raises RqCoreError if the app or the
         server cannot be used.
         """
-        queues, client = self._lines.queues.values(), self._client
+        queues, client = self._groups.queues.values(), self._client
         self._app.check()
-        client.operations.get_ready("claim", "complete", "fail", "rollback", "extend")
+        client.calls.delivery.get_ready("claim", "complete", "fail", "rollback", "extend")
         # Without a server at the start somebody has to hear of it; later, outages are waited out.
-        client.operations.patience = Patience()
+        client.calls.delivery.asking.patience = Patience()
         if not checked:
-            server_check.warn(await client.run(server_check.check(client.operations)))
+            server_check.warn(await client.run(server_check.check(client.calls.delivery.asking)))
         for queue in queues:
-            queue.epoch = (await client.handshake(queue.name)).epoch
-        await self._declare(*self._lines.queues)
+            queue.epoch = (await client.run(client.calls.delivery.handshake(queue.name))).epoch
+        await self._declare(*self._groups.queues)
         for queue in queues:
-            met = await client.handshake(queue.name)
+            met = await client.run(client.calls.delivery.handshake(queue.name))
             queue.lease = met.lease_ms / 1000
-        client.operations.patience = Patience(unsent=FOREVER, unknown=FOREVER)
+        client.calls.delivery.asking.patience = Patience(unsent=FOREVER, unknown=FOREVER)
         return min(queue.lease for queue in queues)
 
     async def _declare(self, *queues: str) -> None:
         """Tell the server what the code says of these queues."""
-        declared = self._app.declaration(self._client.operations, *queues)
+        declared = self._app.declaration(self._client.calls, *queues)
         for sentence in await self._client.run(declared):
             log.warning("%s", sentence, extra={"worker": self._worker})
 
@@ -74,13 +74,13 @@ class Meeting:
             return False
         meta = queue_keys(queue.name, self._app.prefix)("meta")
         try:
-            ask = self._client.operations.ask([["HGET", meta, "whole_epoch"]], queue.name)
+            ask = self._client.calls.delivery.ask([["HGET", meta, "whole_epoch"]], queue.name)
             (began,) = await self._client.run(ask)
             await self._declare(queue.name)
         except RqCoreError as error:
             # Its epoch stays the old one, so this is tried at the next claim.
             log.error("declaring the caps of queue %s failed: %s", queue.name, error)  # noqa: TRY400
-            await asyncio.sleep(TROUBLE_PAUSE)
+            await asyncio.sleep(TROUBLE_PAUSE_S)
             return True
         began_anew = int(began or 0) > since
         queue.epoch = result.epoch or 0

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Final
 from rq_core.model.job import Claim
 
 if TYPE_CHECKING:
-    from rq_core.worker.executor import Running
+    from rq_core.worker.running import Running
 
-SUSPECT: Final = "suspect"
-"""The reason of a rollback for later."""
-PAUSE: Final = 0.5
-PAUSE_MAX: Final = 8.0
+PAUSE_S: Final = 0.5
+PAUSE_S_MAX: Final = 8.0
 """Seconds until a suspect comes back; they double each time that this process puts it off."""
 REMEMBERED_MAX: Final = 10_000
 
@@ -39,6 +37,6 @@ class Suspects:
         self._put_off[claim.id] = times + 1
         if len(self._put_off) > REMEMBERED_MAX:
             del self._put_off[next(iter(self._put_off))]
-        pause: float = min(PAUSE * 2**times, PAUSE_MAX)
+        pause: float = min(PAUSE_S * 2**times, PAUSE_S_MAX)
         # Spread, so that those that lost one worker together do not come back together.
         return pause * self._rng.uniform(0.75, 1.25)

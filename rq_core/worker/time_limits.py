@@ -1,26 +1,27 @@
 """When what runs must have ended: one timer for all that have the same limit, however many they are.
 
-Things with the same limit end in the order in which they began, so they wait in line, and only the first of the line
-needs a timer. To begin and to end costs no more than an entry in a dict.
+Things with the same limit end in the order in which they began, so they share a timer, and only the first of them
+needs it. To begin and to end costs no more than an entry in a dict.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Generic, TypeVar
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 EMPTY_MAX: Final = 64
-"""Lines up to which an empty one stays until its timer is due. Where every job brings a limit of its own, it goes
+"""Timers up to which an empty one stays until its timer is due. Where every job brings a limit of its own, it goes
 at once."""
 
 
-class _Line(Generic[T]):
+class _Timer(Generic[T]):
     """What has one limit: by thing, when it is over on the loop's clock."""
 
     __slots__ = ("ends", "timer")
@@ -35,57 +36,65 @@ class TimeLimits(Generic[T]):
 
     def __init__(self, on_over: Callable[[T], None]) -> None:
         self._on_over = on_over
-        self._lines: dict[float, _Line[T]] = {}
+        self._timers: dict[float, _Timer[T]] = {}
 
     def begin(self, thing: T, seconds: float) -> None:
         """Limit a thing to so many seconds from now."""
         loop = asyncio.get_running_loop()
-        line = self._lines.get(seconds)
-        if line is None:
-            line = self._lines[seconds] = _Line()
+        timer = self._timers.get(seconds)
+        if timer is None:
+            timer = self._timers[seconds] = _Timer()
         over = loop.time() + seconds
-        line.ends[thing] = over
-        if line.timer is None:
-            line.timer = loop.call_at(over, self._look, seconds)
+        timer.ends[thing] = over
+        if timer.timer is None:
+            timer.timer = loop.call_at(over, self._look, seconds)
 
     def end(self, thing: T, seconds: float) -> None:
         """A thing that was limited to so many seconds has ended, or is limited otherwise from now on."""
-        line = self._lines.get(seconds)
-        if line is None:
+        timer = self._timers.get(seconds)
+        if timer is None:
             return
-        line.ends.pop(thing, None)
-        if not line.ends and len(self._lines) > EMPTY_MAX:
-            self._remove(seconds, line)
+        timer.ends.pop(thing, None)
+        if not timer.ends and len(self._timers) > EMPTY_MAX:
+            self._remove(seconds, timer)
 
     def close(self) -> None:
         """Forget everything."""
-        for seconds, line in tuple(self._lines.items()):
-            self._remove(seconds, line)
+        for seconds, timer in tuple(self._timers.items()):
+            self._remove(seconds, timer)
 
-    def _remove(self, seconds: float, line: _Line[T]) -> None:
-        del self._lines[seconds]
-        if line.timer is not None:
-            line.timer.cancel()
+    def _remove(self, seconds: float, timer: _Timer[T]) -> None:
+        del self._timers[seconds]
+        if timer.timer is not None:
+            timer.timer.cancel()
 
     def _look(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        line = self._lines[seconds]
-        line.timer = None
+        timer = self._timers[seconds]
+        timer.timer = None
         # The clock may be behind the timer by its own resolution.
         now = loop.time() + 0.001
         over = []
-        for thing, at in line.ends.items():
+        for thing, at in timer.ends.items():
             if at > now:
-                line.timer = loop.call_at(at, self._look, seconds)
+                timer.timer = loop.call_at(at, self._look, seconds)
                 break
             over.append(thing)
         for thing in over:
-            del line.ends[thing]
-        if not line.ends:
-            del self._lines[seconds]
+            del timer.ends[thing]
+        if not timer.ends:
+            del self._timers[seconds]
         for thing in over:
             try:
                 self._on_over(thing)
             except Exception:
                 # The others are over, too.
                 log.exception("what should follow the end of a time limit failed")
+
+
+def start_task(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Run a coroutine in a task of its own, with a copy of the context variables."""
+    loop = asyncio.get_running_loop()
+    if sys.version_info >= (3, 12) and loop.get_task_factory() is None:
+        return asyncio.Task(coroutine, loop=loop, eager_start=True)
+    return loop.create_task(coroutine)

@@ -11,15 +11,17 @@ from typing import Any, Final
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.errors import RqCoreError
-from rq_core.protocol.answers import Claimed
+from rq_core.model.reasons import Reason
+from rq_core.protocol import claims
+from rq_core.protocol.claims import Claimed
 from rq_core.protocol.plan import Call
-from rq_core.worker.capacity import Places
-from rq_core.worker.handlers import OVERLAP_MAX, Handlers
-from rq_core.worker.lifetime import Shift
-from rq_core.worker.queue_group import Line, Lines
+from rq_core.worker.capacity import Capacity
+from rq_core.worker.handlers import OVERLAP_S_MAX, Handlers
+from rq_core.worker.lifetime import Lifetime
+from rq_core.worker.queue_group import QueueGroup, QueueGroups
 from rq_core.worker.settlement import Settlement, calls_of
-from rq_core.worker.startup import Meeting
-from rq_core.worker.wakeups import TROUBLE_PAUSE, WatchedQueue
+from rq_core.worker.startup import Startup
+from rq_core.worker.wakeups import TROUBLE_PAUSE_S, WatchedQueue
 
 log = logging.getLogger(__package__)
 
@@ -42,127 +44,127 @@ class _Asked:
 
 
 class Turns:
-    """Reports and claims, line by line."""
+    """Reports and claims, group by group."""
 
     def __init__(
         self,
         client: AsyncClient,
-        shift: Shift,
-        places: Places,
-        lines: Lines,
+        lifetime: Lifetime,
+        capacity: Capacity,
+        groups: QueueGroups,
         handlers: Handlers,
-        meeting: Meeting,
+        startup: Startup,
         *,
         on_claim: Callable[[], None],
     ) -> None:
         """``on_claim`` is called whenever Redis has answered a claim."""
         self._client = client
-        self._shift = shift
-        self._stats = shift.stats
-        self._places = places
-        self._lines = lines
+        self._lifetime = lifetime
+        self._stats = lifetime.stats
+        self._capacity = capacity
+        self._groups = groups
         self._handlers = handlers
-        self._meeting = meeting
+        self._startup = startup
         self._on_claim = on_claim
 
-    async def turn(self, line: Line) -> None:
+    async def turn(self, group: QueueGroup) -> None:
         """Wait until there is something to do, then do it in one round trip. Raises RqCoreError if the server cannot be
         used; what was to be reported still is, then."""
         handlers = self._handlers
-        while not self._shift.over.is_set():
-            if handlers.steps_took > OVERLAP_MAX:
+        while not self._lifetime.over.is_set():
+            if handlers.steps_took > OVERLAP_S_MAX:
                 handlers.begin_arrived()
                 await handlers.stepped.wait()
-            claims = self._due(line)
+            claims = self._due(group)
             if claims is not None and handlers.stepped.is_set() and handlers.executor.running:
-                # Handlers that are about to finish get their chance to be part of this turn. The line's other turn may
+                # Handlers that are about to finish get their chance to be part of this turn. The group's other turn may
                 # take the places and the news meanwhile.
                 await asyncio.sleep(0)
-                claims = self._due(line)
+                claims = self._due(group)
             if claims is not None:
-                await self.send(line, claims)
+                await self.send(group, claims)
                 return
-            self._lines.news.clear()
+            self._groups.news.clear()
             # There is nothing to send first. What cannot be begun, or ends at once, is news.
             handlers.begin_arrived()
-            await self._lines.news.wait()
+            await self._groups.news.wait()
 
-    def _due(self, line: Line) -> list[tuple[WatchedQueue, int]] | None:
+    def _due(self, group: QueueGroup) -> list[tuple[WatchedQueue, int]] | None:
         """What to claim with a turn that is due; None: none is."""
-        if line.turns and not self._fills_another(line):
+        if group.turns and not self._fills_another(group):
             return None
-        claims = self._places.claims(line, self._lines, self._most(line))
-        return claims if claims or line.finished else None
+        claims = self._capacity.claims(group, self._groups, self._most(group))
+        return claims if claims or group.finished else None
 
-    def _fills_another(self, line: Line) -> bool:
+    def _fills_another(self, group: QueueGroup) -> bool:
         """Whether there is so much to report that a turn beside the one that is under way pays."""
-        enough = max(SECOND_MIN, self._places.most // 4)
-        return len(line.finished) >= enough and self._handlers.steps_took <= OVERLAP_MAX
+        enough = max(SECOND_MIN, self._capacity.most // 4)
+        return len(group.finished) >= enough and self._handlers.steps_took <= OVERLAP_S_MAX
 
-    def _most(self, line: Line) -> float:
+    def _most(self, group: QueueGroup) -> float:
         """How many jobs a turn may ask for, whatever is free."""
         # Redis may be faster with this turn than with the one that is under way, which reports the rest.
-        most = len(line.finished) if line.turns else math.inf
-        share = self._shift.options.max_jobs
+        most = len(group.finished) if group.turns else math.inf
+        share = self._lifetime.options.max_jobs
         if share is None:
             return most
         # What lends its places lends its part of the share as well: an outage may take longer than all the rest.
-        return min(most, share - self._stats.claimed - self._places.kept)
+        return min(most, share - self._stats.claimed - self._capacity.kept)
 
-    async def send(self, line: Line, claims: Sequence[tuple[WatchedQueue, int]]) -> None:
+    async def send(self, group: QueueGroup, claims: Sequence[tuple[WatchedQueue, int]]) -> None:
         """One round trip: report what finished, claim for ``claims``. Raises RqCoreError as ``turn`` does."""
-        finished, line.finished = line.finished, []
-        settling = calls_of(self._client.operations, self._shift.worker, finished)
+        finished, group.finished = group.finished, []
+        settling = calls_of(self._lifetime.worker, finished)
         asking = [self._ask(queue, limit) for queue, limit in claims]
         calls: list[Call[Any]] = [*(call for call, _ in settling), *(each.call for each in asking)]
         trouble = False
         try:
             try:
-                results = await self._exchange(line, calls, asking)
+                results = await self._exchange(group, calls, asking)
             except BaseException:
-                line.finished = finished + line.finished
+                group.finished = finished + group.finished
                 for each in asking:
-                    self._places.shares.refund(each.queue.name, each.limit)
-                    line.watcher.look_again(each.queue)
+                    self._capacity.shares.refund(each.queue.name, each.limit)
+                    group.watcher.look_again(each.queue)
                 raise
-            for (_, group), result in zip(settling, results, strict=False):
-                trouble = self._settled(group, result) or trouble
+            for (_, reported), result in zip(settling, results, strict=False):
+                trouble = self._settled(reported, result) or trouble
             for each, result in zip(asking, results[len(settling) :], strict=True):
                 trouble = await self._answered(each, result) or trouble
         finally:
             for each in asking:
                 each.release()
         if trouble:
-            await asyncio.sleep(TROUBLE_PAUSE)
+            await asyncio.sleep(TROUBLE_PAUSE_S)
 
     def _ask(self, queue: WatchedQueue, limit: int) -> _Asked:
         """Get ready to claim, and keep the places."""
         queue.ask()
-        self._places.shares.take(queue.name, limit)
-        call = self._client.operations.claim_call(queue.name, self._shift.worker, limit)
-        return _Asked(queue, limit, queue.epoch, call, self._places.reserve(limit, self._lines))
+        self._capacity.shares.take(queue.name, limit)
+        call = claims.claim(queue.name, self._lifetime.worker, limit)
+        return _Asked(queue, limit, queue.epoch, call, self._capacity.reserve(limit, self._groups))
 
     async def _exchange(
-        self, line: Line, calls: Sequence[Call[Any]], asked: Sequence[_Asked]
+        self, group: QueueGroup, calls: Sequence[Call[Any]], asked: Sequence[_Asked]
     ) -> list[Any]:
         """The answers to the calls of a turn, which is under way meanwhile."""
         self._stats.turns += 1
-        line.turns += 1
-        line.claiming += [each.call for each in asked]
+        group.turns += 1
+        group.claiming += [each.call for each in asked]
         try:
-            return await self._client.carry_out(calls)
+            return await self._client.run(self._client.calls.delivery.carry_out(calls))
         finally:
-            line.turns -= 1
+            group.turns -= 1
             for each in asked:
-                line.claiming.remove(each.call)
+                group.claiming.remove(each.call)
 
     async def _answered(self, asked: _Asked, result: Claimed | RqCoreError) -> bool:
         """Take what a claim brought, if its limits are those of the code. True: the claim failed."""
         uncounted = True
         try:
-            uncounted = await self._meeting.declare_anew(asked.queue, result, since=asked.epoch)
+            uncounted = await self._startup.declare_anew(asked.queue, result, since=asked.epoch)
         finally:
-            # Not before: the line's other turn would take the places of what has been claimed.
+            # Not before: the group's other turn would take the places of what has been claimed.
             asked.release()
             failed = self._claimed(asked.queue, asked.limit, result, uncounted=uncounted)
         return failed
@@ -172,7 +174,7 @@ class Turns:
         if isinstance(result, RqCoreError):
             log.error("%d jobs could not be reported, trying again: %s", len(group), result)
             for settlement in group:
-                self._lines.of[settlement.claim.queue].finished.append(settlement)
+                self._groups.of[settlement.claim.queue].finished.append(settlement)
             return True
         # Until here their leases were kept: a settlement may take as long as an outage does.
         self._handlers.leases.drop(*[settlement.claim for settlement in group])
@@ -182,7 +184,7 @@ class Turns:
         for settlement in group:
             outcome = result.get(settlement.claim.id)
             if outcome == "dead":
-                self._lines.of[settlement.claim.queue].death.set()
+                self._groups.of[settlement.claim.queue].death.set()
                 log.error(
                     "job is dead: it stays for people to look at, and to requeue",
                     extra={"job": settlement.claim.id, "queue": settlement.claim.queue},
@@ -210,24 +212,24 @@ class Turns:
         uncounted: bool = False,
     ) -> bool:
         """Start what was claimed, or give it back if nothing counted it. True: the claim failed."""
-        watcher = self._lines.of[queue.name].watcher
+        watcher = self._groups.of[queue.name].watcher
         if isinstance(result, RqCoreError):
             log.error("claiming from queue %s failed, trying again: %s", queue.name, result)
-            self._places.shares.refund(queue.name, limit)
+            self._capacity.shares.refund(queue.name, limit)
             watcher.look_again(queue)
             return True
         self._on_claim()
         watcher.note(queue, result)
-        self._places.shares.refund(queue.name, limit - len(result.jobs))
+        self._capacity.shares.refund(queue.name, limit - len(result.jobs))
         self._stats.claimed += len(result.jobs)
         for claim in result.jobs:
             if uncounted:
-                self._lines.settle(Settlement(claim, "rollback", 0, "new_epoch"))
-            elif self._places.taken >= self._places.most:
+                self._groups.settle(Settlement(claim, "rollback", 0, Reason.NEW_EPOCH))
+            elif self._capacity.taken >= self._capacity.most:
                 # Its place was lent while the answer was overdue.
-                self._lines.settle(Settlement(claim, "rollback", 0, "no_room"))
+                self._groups.settle(Settlement(claim, "rollback", 0, Reason.NO_ROOM))
             else:
                 self._handlers.arrive(claim)
         if not self._handlers.arrived:
-            self._shift.retire_if_due()
+            self._lifetime.retire_if_due()
         return False

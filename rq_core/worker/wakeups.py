@@ -15,19 +15,19 @@ from typing import Final
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.errors import RqCoreError
-from rq_core.protocol.answers import Claimed
+from rq_core.protocol.claims import Claimed
 from rq_core.protocol.plan import Lost, ReplyError, Unsent
 
 log = logging.getLogger(__name__)
 
 FOREVER: Final = float("inf")
-LOOK_MAX: Final = 5.0
+LOOK_S_MAX: Final = 5.0
 """Seconds after which an idle worker looks at its queues though nothing woke it."""
-BURST_LOOK: Final = 0.1
+BURST_LOOK_S: Final = 0.1
 """The same for a worker that ends when nothing is left."""
-PAUSE: Final = 0.2
+PAUSE_S: Final = 0.2
 """Seconds after a wait that failed."""
-TROUBLE_PAUSE: Final = 1.0
+TROUBLE_PAUSE_S: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class WatchedQueue:
 
     def overdue(self, now: float) -> bool:
         """Whether even a full worker should do what is due for everybody."""
-        return now - self.looked >= min(self.lease / 3, LOOK_MAX)
+        return now - self.looked >= min(self.lease / 3, LOOK_S_MAX)
 
 
 class Watcher:
@@ -108,12 +108,12 @@ class Watcher:
                     await asyncio.sleep(0)
             except (Lost, Unsent, ReplyError, RqCoreError) as error:
                 log.warning("waiting for jobs failed, trying again: %s", error)
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(PAUSE_S)
                 self.look_at(self._queues.values())
             except Exception:
                 # A worker whose watcher has died is alive and deaf.
                 log.exception("waiting for jobs failed, trying again")
-                await asyncio.sleep(TROUBLE_PAUSE)
+                await asyncio.sleep(TROUBLE_PAUSE_S)
                 self.look_at(self._queues.values())
 
     def stop(self) -> None:
@@ -181,15 +181,15 @@ class Watcher:
         """Wait, but not so long that nobody does what is due for everybody."""
         event.clear()
         try:
-            async with asyncio.timeout(min(LOOK_MAX, self._interval())):
+            async with asyncio.timeout(min(LOOK_S_MAX, self._interval())):
                 await event.wait()
         except TimeoutError:
             self.look_at(self._queues.values())
 
     async def _wait_for_token(self) -> None:
-        seconds = min(LOOK_MAX, self._interval())
+        seconds = min(LOOK_S_MAX, self._interval())
         if self._burst:
-            seconds = min(seconds, BURST_LOOK)
+            seconds = min(seconds, BURST_LOOK_S)
         name = await self._client.wait_wake(list(self._queues), seconds)
         if name is None:
             self.look_at(self._queues.values())

@@ -1,4 +1,4 @@
-"""The worker itself: puts its parts together, runs a turn after another for each line, and ends in order."""
+"""The worker itself: puts its parts together, runs a turn after another for each group, and ends in order."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from typing import TYPE_CHECKING
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
-from rq_core.connections.wire import WORKER_SOCKET_TIMEOUT, open_async_wire, open_wire
+from rq_core.connections.open import open_async_wire, open_wire
+from rq_core.connections.wire import WORKER_SOCKET_TIMEOUT_S, AsyncWire
 from rq_core.errors import RqCoreError
 from rq_core.model.ids import boot_id
 from rq_core.model.keys import check_name
 from rq_core.protocol.plan import Patience
 from rq_core.worker.burst import Burst
-from rq_core.worker.capacity import Places
+from rq_core.worker.capacity import Capacity
 from rq_core.worker.dead_hooks import tell_of_deaths
 from rq_core.worker.handlers import Handlers
 from rq_core.worker.lease_table import LeaseTable
-from rq_core.worker.lifetime import Shift, end_tasks
+from rq_core.worker.lifetime import Lifetime, end_tasks
 from rq_core.worker.options import WorkerOptions
-from rq_core.worker.queue_group import Line, Lines
-from rq_core.worker.shutdown import Ending
-from rq_core.worker.startup import Meeting
+from rq_core.worker.queue_group import QueueGroup, QueueGroups
+from rq_core.worker.shutdown import Shutdown
+from rq_core.worker.startup import Startup
 from rq_core.worker.turns import Turns
-from rq_core.worker.wakeups import TROUBLE_PAUSE
+from rq_core.worker.wakeups import TROUBLE_PAUSE_S
 
 if TYPE_CHECKING:
     from rq_core.app.app import App
@@ -47,8 +48,10 @@ class Worker:
         name: str | None = None,
         on_claim: Callable[[], None] = lambda: None,
         lease_table: LeaseTable | None = None,
+        wire: AsyncWire | None = None,
     ) -> None:
-        """``on_claim`` is called whenever Redis has answered a claim. ``lease_table`` is shared with a supervisor."""
+        """``on_claim`` is called whenever Redis has answered a claim. ``lease_table`` is shared with a supervisor.
+        ``wire`` takes the place of the worker's own connections, so that a test can watch or hold its calls."""
         self.app = app
         self.options = options or WorkerOptions()
         self.name = check_name("worker", name or boot_id("w"))
@@ -59,63 +62,65 @@ class Worker:
             app.redis_url,
             prefix=app.prefix,
             name=self.name,
-            wire=open_async_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT),
+            wire=wire or open_async_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT_S),
         )
         self._lease_client = Client(
             app.redis_url,
             prefix=app.prefix,
             name=f"{self.name}.leases",
             patience=Patience(unsent=1.0, unknown=1.0),
-            wire=open_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT),
+            wire=open_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT_S),
         )
-        self._shift = Shift(self.name, self.options)
-        self.stats = self._shift.stats
-        self._places = Places(self.options)
-        self._lines = Lines(
+        self._lifetime = Lifetime(self.name, self.options)
+        self.stats = self._lifetime.stats
+        self._capacity = Capacity(self.options)
+        self._groups = QueueGroups(
             self._client,
             self.options,
-            full=self._places.full,
+            full=self._capacity.full,
             interval=lambda: self._handlers.leases.interval,
         )
-        self._shift.on_over = self._lines.stop
+        self._lifetime.on_over = self._groups.stop
         self._handlers = Handlers(
             app,
-            self._shift,
-            self._places,
-            self._lines,
+            self._lifetime,
+            self._capacity,
+            self._groups,
             client=self._lease_client,
             table=lease_table,
         )
-        self._meeting = Meeting(app, self._client, self.name, self._lines)
+        self._startup = Startup(app, self._client, self.name, self._groups)
         self._turns = Turns(
             self._client,
-            self._shift,
-            self._places,
-            self._lines,
+            self._lifetime,
+            self._capacity,
+            self._groups,
             self._handlers,
-            self._meeting,
+            self._startup,
             on_claim=on_claim,
         )
-        self._burst = Burst(self._client, self.name, self._lines, self._handlers)
-        self._ending = Ending(self._client, self._shift, self._lines, self._handlers, self._turns)
+        self._burst = Burst(self._client, self.name, self._groups, self._handlers)
+        self._shutdown = Shutdown(
+            self._client, self._lifetime, self._groups, self._handlers, self._turns
+        )
 
     def stop(self) -> None:
         """Claim no more; let jobs finish for the grace time. A second call ends the grace now."""
-        self._shift.stop()
+        self._lifetime.stop()
 
     def retire(self, why: str) -> None:
         """Claim no more and end when what runs has finished, however long that takes."""
-        self._shift.retire(why)
+        self._lifetime.retire(why)
 
     @property
     def asked(self) -> bool:
         """Whether somebody has asked it to stop."""
-        return self._shift.stops > 0
+        return self._lifetime.stops > 0
 
     @property
     def retired(self) -> bool:
         """Whether it ends by itself, and another should take its place."""
-        return self._shift.retired
+        return self._lifetime.retired
 
     async def run(self) -> bool:
         """Work until asked to stop, or with ``burst`` until nothing is left.
@@ -126,29 +131,29 @@ class Worker:
         if not await self._met():
             return True
         self._handlers.start()
-        shift, lines = self._shift, self._lines.all
-        watching = [asyncio.create_task(line.watcher.run()) for line in lines]
-        at_once = range(self._places.turns)
-        work = [asyncio.create_task(self._work_on(line)) for line in lines for _ in at_once]
+        lifetime, groups = self._lifetime, self._groups.all
+        watching = [asyncio.create_task(group.watcher.run()) for group in groups]
+        at_once = range(self._capacity.turns)
+        work = [asyncio.create_task(self._work_on(group)) for group in groups for _ in at_once]
         telling = [
-            asyncio.create_task(tell_of_deaths(self._client, self.app.tasks, line, shift.over))
-            for line in lines
+            asyncio.create_task(tell_of_deaths(self._client, self.app.tasks, group, lifetime.over))
+            for group in groups
         ]
-        over = asyncio.create_task(shift.over.wait())
+        over = asyncio.create_task(lifetime.over.wait())
         try:
             await asyncio.wait({*work, over}, return_when=asyncio.FIRST_COMPLETED)
-            shift.end()
+            lifetime.end()
             # A turn under way may bring claims; but one that waits for a server that is away must not hold us up.
-            await shift.let_end(*work)
+            await lifetime.let_end(*work)
         finally:
-            shift.end()
+            lifetime.end()
             await end_tasks(*watching, *work, *telling, over)
             self.clean = await self._wind_up()
         for done in work:
             if not done.cancelled():
                 done.result()
-        if shift.failure is not None:
-            raise shift.failure
+        if lifetime.failure is not None:
+            raise lifetime.failure
         return self.clean
 
     async def _met(self) -> bool:
@@ -156,47 +161,47 @@ class Worker:
 
         Somebody who ends a worker whose server is away wants it to end, not to hear that the server is away.
         """
-        meeting = asyncio.create_task(self._meeting.begin(checked=self._supervised))
-        over = asyncio.create_task(self._shift.over.wait())
-        await asyncio.wait({meeting, over}, return_when=asyncio.FIRST_COMPLETED)
-        asked = self._shift.over.is_set()
-        await end_tasks(over, *([meeting] if asked else []))
-        if not asked and meeting.exception() is None:
-            self._handlers.leases.interval = meeting.result() / 3
+        startup = asyncio.create_task(self._startup.begin(checked=self._supervised))
+        over = asyncio.create_task(self._lifetime.over.wait())
+        await asyncio.wait({startup, over}, return_when=asyncio.FIRST_COMPLETED)
+        asked = self._lifetime.over.is_set()
+        await end_tasks(over, *([startup] if asked else []))
+        if not asked and startup.exception() is None:
+            self._handlers.leases.interval = startup.result() / 3
             log.info(
                 "worker started",
                 extra={
                     "worker": self.name,
-                    "queues": ",".join(self._lines.queues),
+                    "queues": ",".join(self._groups.queues),
                     "concurrency": self.options.concurrency,
                 },
             )
             return True
         await self._close()
         if not asked:
-            meeting.result()
+            startup.result()
         return False
 
-    async def _work_on(self, line: Line) -> None:
-        while not self._shift.over.is_set():
+    async def _work_on(self, group: QueueGroup) -> None:
+        while not self._lifetime.over.is_set():
             try:
-                await self._turns.turn(line)
-                over = self._shift.over.is_set()
+                await self._turns.turn(group)
+                over = self._lifetime.over.is_set()
                 if self.options.burst and not over and await self._burst.over():
-                    self._shift.end()
+                    self._lifetime.end()
             except RqCoreError as error:
-                self._shift.give_up(error)
+                self._lifetime.give_up(error)
             except Exception:
                 # What nobody foresaw must not end the worker; the leases of what it held expire at worst.
                 log.exception("a turn failed, trying again", extra={"worker": self.name})
-                await asyncio.sleep(TROUBLE_PAUSE)
+                await asyncio.sleep(TROUBLE_PAUSE_S)
 
     async def _wind_up(self) -> bool:
         """Let jobs finish, give back the rest, report everything. Returns whether no handler goes on."""
-        await self._ending.let_finish()
-        await self._ending.give_back()
-        for line in self._lines.all:
-            line.watcher.close()
+        await self._shutdown.let_finish()
+        await self._shutdown.give_back()
+        for group in self._groups.all:
+            group.watcher.close()
         self._handlers.leases.stop()
         clean = await self._close()
         log.info(
@@ -213,6 +218,7 @@ class Worker:
 
     async def _close(self) -> bool:
         """Close connections, threads and processes. Returns whether no handler goes on."""
+        await self._handlers.executor.leave()
         self._lease_client.close()
         await self._client.close()
         return self._handlers.executor.close()

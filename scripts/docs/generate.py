@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from rq_core.model import machine
+from rq_core.model import fields, machine
 from rq_core.model.keys import KEYS
 from rq_core.model.machine import Event, EventField, State, Transition
 from rq_core.protocol import access
@@ -121,7 +121,7 @@ def states_md() -> str:
         _fields(machine.QUEUE_EVENT_FIELDS),
         "## A state line",
         "`HGET rqc:{queue}:state ID` is the state, then those of these fields that are not at\n"
-        f"their default: {_code(machine.STATE_FIELDS)}.",
+        f"their default: {_code(fields.STATE_FIELDS)}.",
     )
 
 

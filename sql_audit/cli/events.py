@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from rq_core.cli.options import LIST_MAX
-from sql_audit.cli.options import asking, audit_option, json_option, queue_option, unknown_queue
-from sql_audit.cli.text import print_json, print_marks, terminal
+from rq_core.cli.options import LIST_MAX, json_option, print_json, queue_option
+from rq_core.cli.text import terminal
+from sql_audit.cli.options import asking, audit_option, known_watermarks
+from sql_audit.cli.text import print_answer, print_marks
+from sql_audit.times import readable
 
 if TYPE_CHECKING:
     from sql_audit.queries.history import LoggedEvent
@@ -37,7 +38,7 @@ def history(job: str, url: str | None, queue: str | None, as_json: bool) -> None
         cuts = queries.cut_short(engine, events)
     if as_json:
         pruned = [dataclasses.asdict(cut) for cut in cuts]
-        print_json({"events": [_event_json(e) for e in events], "pruned": pruned}, marks)
+        print_answer({"events": [dataclasses.asdict(e) for e in events], "pruned": pruned}, marks)
         return
     console = terminal()
     console.print(_event_table(events, f"job {job}"))
@@ -72,9 +73,7 @@ def tail(
     with asking(url) as engine:
         from sql_audit.queries import history as queries
 
-        marks = queries.watermarks(engine, queue)
-        if not marks:
-            unknown_queue(engine, queue)
+        marks = known_watermarks(engine, queue)
         events = [e for mark in marks for e in queries.tail(engine, mark.queue, max(lines, 1))]
         events.sort(key=lambda e: (e.at_ms, e.queue, e.place))
         _print_events(events[-lines:] if lines else [], as_json=as_json)
@@ -96,16 +95,10 @@ def tail(
                     time.sleep(FOLLOW_S)
 
 
-def _event_json(event: LoggedEvent) -> dict[str, Any]:
-    return dataclasses.asdict(event)
-
-
 def _print_events(events: Sequence[LoggedEvent], *, as_json: bool) -> None:
-    from sql_audit.queries.history import readable
-
     for event in events:
         if as_json:
-            click.echo(json.dumps(_event_json(event)))
+            print_json(dataclasses.asdict(event))
             continue
         words = [readable(event.at_ms), event.queue, event.number, event.type, event.job_id or "-"]
         words += [f"{name}={_short(value)}" for name, value in _facts(event).items()]
@@ -139,8 +132,6 @@ def _short(value: Any) -> str:
 def _event_table(events: Sequence[LoggedEvent], title: str) -> Any:
     from rich.table import Table
     from rich.text import Text
-
-    from sql_audit.queries.history import readable
 
     table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
     for name in ("at", "queue", "number", "event", "claim", "by", "task", "detail"):

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 
 import click
 
-from rq_core.cli.options import force_option
-from sql_audit.cli.options import (
-    audit_option,
+from rq_core.cli.options import (
+    connect,
+    force_option,
     json_option,
-    prefix_option,
-    redis_option,
-    required,
-    telling_errors,
+    known_queues,
+    print_json,
+    server_options,
 )
+from sql_audit.cli.options import audit_option, required
 
 
 @click.command()
 @audit_option
-@redis_option
-@prefix_option
+@server_options
 @click.option("--queue", "-q", "queues", multiple=True, help="Only this queue; may be repeated.")
 @click.option("--once", is_flag=True, help="Mirror what is there, then exit.")
 @click.option(
@@ -49,30 +48,35 @@ def run(
 ) -> None:
     """Mirror the queues' events into SQL until stopped. Creates the tables in a new database."""
     address = required(url)
-    with telling_errors():
-        from rq_core.model import logs
-        from sql_audit.mirror.service import rare_collections
-        from sql_audit.mirror.service import run as mirror
-        from sql_audit.mirror.source import open_source
+    from rq_core.model import logs
+    from sql_audit.mirror.service import rare_collections
+    from sql_audit.mirror.service import run as mirror
+    from sql_audit.mirror.source import open_source
 
-        if not as_json:
-            logs.configure()
-            # It says on every start which database it saw.
-            logging.getLogger("alembic").setLevel(logging.WARNING)
-        with (
-            contextlib.closing(open_source(redis_url, prefix)) as source,
-            _stop_on_signals() as stop,
-            rare_collections(),
-        ):
-            if until_stdin_ends:
-                _stop_with_stdin(stop)
-            else:
-                _check_server(redis_url, prefix)
-            done = mirror(source, address, stop=stop, queues=queues or None, once=once)
+    if not as_json:
+        logs.configure()
+        # It says on every start which database it saw.
+        logging.getLogger("alembic").setLevel(logging.WARNING)
+    with (
+        contextlib.closing(open_source(redis_url, prefix)) as source,
+        _stop_on_signals() as stop,
+        rare_collections(),
+    ):
+        if until_stdin_ends:
+            _stop_with_stdin(stop)
+        else:
+            _check_server(redis_url, prefix)
+        done = mirror(source, address, stop=stop, queues=queues or None, once=once)
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(done)))
+        print_json(dataclasses.asdict(done))
     else:
         click.echo(f"mirrored {done.events} events in {done.entries} entries")
+
+
+def command_line(redis_url: str, prefix: str, audit_url: str) -> list[str]:
+    """The mirror that a supervisor of workers starts. See rq_core.model.plugins.MirrorCommand."""
+    program = [sys.executable, "-m", "rq_core.cli", "audit", "run", "--until-stdin-ends"]
+    return [*program, "--redis", redis_url, "--prefix", prefix, "--audit", audit_url]
 
 
 @contextlib.contextmanager
@@ -109,37 +113,28 @@ def _check_server(redis_url: str, prefix: str) -> None:
         Client(redis_url, prefix=prefix, name="audit", patience=Patience(unsent=0)) as client,
         contextlib.suppress(ServerUnavailable),
     ):
-        server_check.warn(client.run(server_check.check(client.operations)))
+        server_check.warn(client.run(server_check.check(client.calls.delivery.asking)))
 
 
 @click.command()
 @audit_option
-@redis_option
-@prefix_option
+@server_options
 @click.option("--force", is_flag=True, help="Whichever database has it, for one that is lost.")
 @click.argument("queue")
 def off(url: str | None, redis_url: str, prefix: str, queue: str, *, force: bool) -> None:
     """Give QUEUE's audit trail up: its events are no longer kept for SQL."""
     address = None if force else required(url)
-    with telling_errors():
-        from rq_core.connections.client import Client
-        from rq_core.errors import UnknownQueue
-        from sql_audit.queries.history import audit_id
-        from sql_audit.store.database import Database
+    with connect(redis_url, prefix) as client:
+        known_queues(client, queue)
+        if address is None:
+            holder = client.run(client.calls.delivery.handshake(queue)).audit_id or "none"
+        else:
+            from sql_audit.queries.history import audit_id
+            from sql_audit.store.database import Database
 
-        with Client(redis_url, prefix=prefix, name="audit") as client:
-            known = client.queues()
-            if queue not in known:
-                raise UnknownQueue(queue=queue, known=", ".join(known) or "none")
-            if address is None:
-                holder = client.handshake(queue).audit_id or "none"
-            else:
-                database = Database(address)
-                try:
-                    holder = audit_id(database)
-                finally:
-                    database.close()
-            client.detach(queue, holder)
+            with contextlib.closing(Database(address)) as database:
+                holder = audit_id(database)
+        client.run(client.calls.audit.detach(queue, holder))
     click.echo(f"queue {queue}: audit off")
 
 
@@ -149,16 +144,12 @@ def off(url: str | None, redis_url: str, prefix: str, queue: str, *, force: bool
 def migrate(url: str | None, as_json: bool) -> None:
     """Create the tables, or bring them to this release's schema."""
     address = required(url)
-    with telling_errors():
-        from sql_audit.store.database import Database
-        from sql_audit.store.migrate import upgrade
+    from sql_audit.store.database import Database
+    from sql_audit.store.migrate import upgrade
 
-        database = Database(address)
-        try:
-            version = upgrade(database)
-            shown = database.url
-        finally:
-            database.close()
-    click.echo(
-        json.dumps({"url": shown, "schema": version}) if as_json else f"{shown}: schema {version}"
-    )
+    with contextlib.closing(Database(address)) as database:
+        version = upgrade(database)
+    if as_json:
+        print_json({"url": database.url, "schema": version})
+    else:
+        click.echo(f"{database.url}: schema {version}")

@@ -6,16 +6,11 @@ import dataclasses
 
 import click
 
-from sql_audit.cli.options import (
-    Moment,
-    asking,
-    audit_option,
-    fail,
-    json_option,
-    queue_option,
-    unknown_queue,
-)
-from sql_audit.cli.text import in_ms, print_json, print_marks, terminal
+from rq_core.cli.options import json_option, queue_option
+from rq_core.cli.text import terminal
+from sql_audit.cli.options import Moment, asking, audit_option, known_watermarks
+from sql_audit.cli.text import in_ms, print_answer, print_marks
+from sql_audit.times import readable
 
 
 @click.command()
@@ -31,9 +26,8 @@ def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
         answers = timeline.why(engine, job, queue)
         marks = history.watermarks_of(engine, {answer.queue for answer in answers})
     if as_json:
-        print_json({"jobs": [dataclasses.asdict(answer) for answer in answers]}, marks)
+        print_answer({"jobs": [dataclasses.asdict(answer) for answer in answers]}, marks)
         return
-    readable = history.readable
     for answer in answers:
         lane = f", lane {answer.lane}" if answer.lane else ""
         click.echo(f"job {job} in {answer.queue}: {answer.state}{lane}")
@@ -73,13 +67,13 @@ def at_command(moment: int, url: str | None, queue: str | None, as_json: bool) -
     with asking(url) as engine:
         from sql_audit.queries import history, timeline
 
-        marks = history.watermarks(engine, queue)
-        if not marks:
-            unknown_queue(engine, queue)
+        marks = known_watermarks(engine, queue)
         if queue is None:
             if len(marks) > 1:
                 known = ", ".join(mark.queue for mark in marks)
-                fail(f"the log has several queues: name one with --queue; known are {known}")
+                raise click.UsageError(
+                    f"the log has several queues: name one with --queue ({known})"
+                )
             queue = marks[0].queue
         answer = timeline.at(engine, queue, moment)
     if as_json:
@@ -88,9 +82,8 @@ def at_command(moment: int, url: str | None, queue: str | None, as_json: bool) -
             scope: {"cap": cap, "holders": holders}
             for scope, (cap, holders) in answer.scopes.items()
         }
-        print_json(document, marks)
+        print_answer(document, marks)
         return
-    readable = history.readable
     click.echo(f"{queue} at {readable(moment)}: {len(answer.running)} running")
     for claim in answer.running:
         under = history.under(claim.scopes)

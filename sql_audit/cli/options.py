@@ -1,49 +1,31 @@
-"""What several commands have in common: options, what they take, the database, how errors are told."""
+"""What audit commands take besides rq_core's own options: the database, and moments."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from rq_core.cli.root import one_line
-from rq_core.errors import RqCoreError
-from rq_core.model.keys import DEFAULT_PREFIX
+from rq_core.errors import AuditNotConfigured
+from rq_core.model.url import AUDIT_URL_VARIABLE
+from sql_audit.errors import NothingMirrored, QueueNotMirrored
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
+    from sql_audit.queries.history import Watermark
     from sql_audit.store.database import Database
 
 audit_option = click.option(
     "--audit",
     "url",
-    envvar="RQ_CORE_AUDIT_URL",
+    envvar=AUDIT_URL_VARIABLE,
     show_envvar=True,
     metavar="URL",
     help="The audit database: a path, sqlite:///path or postgresql://user@host/database.",
 )
-redis_option = click.option(
-    "--redis",
-    "redis_url",
-    envvar="RQ_CORE_REDIS_URL",
-    default="redis://localhost:6379/0",
-    show_envvar=True,
-    show_default=True,
-    metavar="URL",
-    help="The Redis or Valkey server; embedded:// for the one that comes with rq-core.",
-)
-prefix_option = click.option(
-    "--prefix", default=DEFAULT_PREFIX, show_default=True, help="What the queue's keys begin with."
-)
-queue_option = click.option("--queue", "-q", default=None, help="Only this queue.")
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="One JSON document, for programs."
-)
-
 
 _MS_DIGITS: Final = 15
 """Of the last year that has a name, 9999."""
@@ -69,52 +51,22 @@ class Moment(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         return int(moment.timestamp() * 1000)
 
 
-@contextlib.contextmanager
-def telling_errors(status: int = 1) -> Iterator[None]:
-    """Errors become one line on standard error and a non-zero exit."""
-    try:
-        yield
-    except RqCoreError as error:
-        fail(str(error), status)
-    except BrokenPipeError:
-        # Whoever read our output has gone; there is nobody left to tell.
-        sys.stderr.close()
-        raise SystemExit(1) from None
-    except Exception as error:
-        from sqlalchemy.exc import SQLAlchemyError
-
-        if not isinstance(error, SQLAlchemyError):
-            raise
-        from sql_audit.store.database import describe
-
-        fail(f"the audit database refuses: {describe(error)}", status)
-
-
-def fail(message: str, status: int = 1) -> NoReturn:
-    click.echo(f"rq-core: {one_line(message)}", err=True)
-    raise SystemExit(status)
-
-
-def required(url: str | None, status: int = 1) -> str:
+def required(url: str | None) -> str:
+    """Return the database's URL. Raises AuditNotConfigured if none is given."""
     if not url:
-        fail("no audit database: pass --audit URL or set RQ_CORE_AUDIT_URL", status)
+        raise AuditNotConfigured(f"no audit database: pass --audit URL or set {AUDIT_URL_VARIABLE}")
     return url
 
 
 @contextlib.contextmanager
-def current(url: str | None, status: int = 1) -> Iterator[Database]:
-    """A database whose schema is current."""
-    address = required(url, status)
-    with telling_errors(status):
-        from sql_audit.store import migrate
-        from sql_audit.store.database import Database
+def current(url: str | None) -> Iterator[Database]:
+    """A database whose schema is current. Raises AuditNotConfigured or AuditError."""
+    from sql_audit.store import migrate
+    from sql_audit.store.database import Database
 
-        database = Database(address)
-        try:
-            migrate.check_current(database)
-            yield database
-        finally:
-            database.close()
+    with contextlib.closing(Database(required(url))) as database:
+        migrate.check_current(database)
+        yield database
 
 
 @contextlib.contextmanager
@@ -124,10 +76,21 @@ def asking(url: str | None) -> Iterator[Engine]:
         yield database.readers
 
 
-def unknown_queue(engine: Engine, queue: str | None, status: int = 1) -> NoReturn:
+def known_watermarks(engine: Engine, queue: str | None) -> list[Watermark]:
+    """Up to where SQL has ``queue``, or every queue. Raises QueueNotMirrored or NothingMirrored if it has none."""
+    from sql_audit.queries import history
+
+    marks = history.watermarks(engine, queue)
+    if not marks:
+        raise not_mirrored(engine, queue)
+    return marks
+
+
+def not_mirrored(engine: Engine, queue: str | None) -> QueueNotMirrored | NothingMirrored:
+    """The error if the audit database has nothing of ``queue``, or of any queue."""
     from sql_audit.queries import history
 
     if queue is None:
-        fail("nothing is mirrored yet: start `rq-core audit run`", status)
+        return NothingMirrored()
     known = ", ".join(mark.queue for mark in history.watermarks(engine)) or "none"
-    fail(f"the audit database knows no queue {queue!r}: known are {known}", status)
+    return QueueNotMirrored(queue=queue, known=known)

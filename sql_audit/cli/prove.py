@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from rq_core.cli.options import json_option, prefix_option, print_json, queue_option
 from rq_core.errors import RqCoreError
-from sql_audit.cli.options import (
-    Moment,
-    audit_option,
-    current,
-    json_option,
-    prefix_option,
-    queue_option,
-    unknown_queue,
-)
+from rq_core.model.url import REDIS_URL_VARIABLE
+from sql_audit.cli.options import Moment, audit_option, current, not_mirrored
 from sql_audit.cli.text import progress
+from sql_audit.times import readable
 
 if TYPE_CHECKING:
-    from sql_audit.proof.verify import Result, Verdict
+    from sql_audit.proof.result import Result, Verdict
     from sql_audit.store.database import Database
 
 
@@ -41,7 +36,12 @@ class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 @audit_option
 @queue_option
 @click.option(
-    "--since", type=Moment(), default=0, metavar="TIME", help="Judge only events from then on."
+    "--since",
+    "since_ms",
+    type=Moment(),
+    default=0,
+    metavar="TIME",
+    help="Judge only events from then on.",
 )
 @click.option(
     "--head",
@@ -54,7 +54,7 @@ class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 @click.option(
     "--redis",
     "redis_url",
-    envvar="RQ_CORE_REDIS_URL",
+    envvar=REDIS_URL_VARIABLE,
     show_envvar=True,
     metavar="URL",
     help="Compare with this server, too.",
@@ -64,7 +64,7 @@ class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 def verify(
     url: str | None,
     queue: str | None,
-    since: int,
+    since_ms: int,
     heads: Sequence[str],
     redis_url: str | None,
     prefix: str,
@@ -74,31 +74,50 @@ def verify(
     every step legal, nothing changed afterwards. Exits with 0 if that holds, 1 if it is violated,
     2 if the log cannot tell.
     """
-    with current(url, status=2) as database:
+    with _cannot_tell_on_error(), current(url) as database:
         from sql_audit.proof.verify import verify as check
 
         with progress(shown=not as_json) as on_progress:
-            result = check(database, queue, since_ms=since, heads=heads, on_progress=on_progress)
+            result = check(database, queue, since_ms=since_ms, heads=heads, on_progress=on_progress)
         verdicts = {name: found.verdict for name, found in result.queues.items()}
         if not result.queues and not (as_json and queue is None):
-            unknown_queue(database.readers, queue, status=2)
+            raise not_mirrored(database.readers, queue)
         if redis_url is not None:
             _compare(result, database, redis_url, prefix)
-        if since == 0:
+        if since_ms == 0:
             _record(database, result, verdicts)
     if as_json:
-        click.echo(json.dumps(result.document()))
+        print_json(_document(result))
     else:
-        print_result(result)
+        _print_result(result)
     raise SystemExit(result.verdict.status)
+
+
+class _CannotTell(click.ClickException):
+    exit_code = 2
+
+
+@contextlib.contextmanager
+def _cannot_tell_on_error() -> Iterator[None]:
+    """Exit with 2 for every error: a database that does not answer proves no violation, which is 1."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from sql_audit.errors import AuditRefused
+    from sql_audit.store.driver_errors import describe
+
+    try:
+        yield
+    except (RqCoreError, SQLAlchemyError) as error:
+        told = error if isinstance(error, RqCoreError) else AuditRefused(why=describe(error))
+        raise _CannotTell(str(told)) from error
 
 
 def _record(database: Database, result: Result, verdicts: dict[str, Verdict]) -> None:
     """Keep what was proven, for prune. Whoever may only read may verify all the same."""
     from sqlalchemy.exc import SQLAlchemyError
 
-    from sql_audit.store.database import describe
-    from sql_audit.upkeep.prune import record_proofs
+    from sql_audit.proof.record import record_proofs
+    from sql_audit.store.driver_errors import describe
 
     try:
         record_proofs(database, result, verdicts)
@@ -129,9 +148,40 @@ def _compare(result: Result, database: Database, redis_url: str, prefix: str) ->
             found.notes += notes
 
 
-def print_result(result: Result) -> None:
-    from sql_audit.queries.history import readable
+def _document(result: Result) -> dict[str, Any]:
+    return {
+        "verdict": str(result.verdict),
+        "events": result.events,
+        "queues": {
+            name: {
+                "verdict": str(q.verdict), "events": q.events, "entries": q.entries,
+                "batches": q.batches, "epoch": q.epoch, "number": q.number, "at_ms": q.at_ms,
+                "head": q.head, "live": q.live, "orphans": q.orphans, "restated": q.restated,
+                "counts": q.counts,
+                "losses": [
+                    {
+                        "number": str(loss.at), "at_ms": loss.at_ms, "orphaned": loss.orphaned,
+                        "jobs": loss.jobs, "says": loss.says,
+                        "interval": {
+                            "epoch": loss.after.epoch, "from": loss.after.seq + 1, "to": None,
+                        },
+                    }
+                    for loss in q.losses
+                ],
+                "pruned": None if q.pruned is None else q.pruned._asdict(),
+                "unknown": [
+                    {"number": str(note.at), "at_ms": note.at_ms, "says": note.says}
+                    for note in q.notes
+                ],
+            }
+            for name, q in result.queues.items()
+        },
+        "violations": [violation._asdict() for violation in result.violations]
+        + [{"invariant": "I7", "says": says} for says in result.problems],
+    }  # fmt: skip
 
+
+def _print_result(result: Result) -> None:
     for found in result.queues.values():
         click.echo(found.says)
         click.echo(
@@ -172,9 +222,9 @@ def head(url: str | None, queue: str | None, as_json: bool) -> None:
 
         found = heads(database, queue)
         if not found:
-            unknown_queue(database.readers, queue)
+            raise not_mirrored(database.readers, queue)
     if as_json:
-        click.echo(json.dumps([each._asdict() for each in found]))
+        print_json([each._asdict() for each in found])
         return
     for each in found:
         number = "-" if each.epoch is None else f"{each.epoch}-{each.number}"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Sequence
 from typing import Any, Final
 
 import click
 
-from sql_audit.cli.options import audit_option, current, json_option, queue_option, unknown_queue
+from rq_core.cli.options import actor, by_option, json_option, print_json, queue_option
+from sql_audit.cli.options import audit_option, current, known_watermarks
+from sql_audit.times import readable
 
 _UNITS_MS: Final = {
     "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000, "y": 31_536_000_000,
@@ -36,7 +37,7 @@ class _Keep(_Span):
     name = "keep"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from sql_audit.upkeep.prune import OUTCOMES
+        from sql_audit.upkeep.plan import OUTCOMES
 
         outcome, _, span = str(value).partition("=")
         if outcome not in OUTCOMES:
@@ -49,7 +50,7 @@ class _Keep(_Span):
 @audit_option
 @queue_option
 @click.option(
-    "--older-than", type=_Span(), required=True, metavar="SPAN",
+    "--older-than", "older_than_ms", type=_Span(), required=True, metavar="SPAN",
     help="Jobs that ended longer ago leave: 90d (s, m, h, d, w or y).",
 )  # fmt: skip
 @click.option(
@@ -61,12 +62,12 @@ class _Keep(_Span):
     help="Also where verify found nothing wrong, but could not tell all (exit status 2).",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only say what would leave.")
-@click.option("--by", metavar="NAME", help="Who, for the record; by default, your user name.")
+@by_option
 @json_option
 def prune(
     url: str | None,
     queue: str | None,
-    older_than: int,
+    older_than_ms: int,
     keep: Sequence[tuple[str, int]],
     by: str | None,
     *,
@@ -78,38 +79,37 @@ def prune(
     removal is recorded, and verify goes on proving the rest.
     """
     with current(url) as database:
-        from rq_core.cli.options import actor
-        from sql_audit.queries import history
-        from sql_audit.upkeep.prune import Rules, count, plan
+        from sql_audit.upkeep.plan import Rules, count, plan
         from sql_audit.upkeep.prune import prune as remove
 
-        if queue is not None and not history.watermarks(database.readers, queue):
-            unknown_queue(database.readers, queue)
+        if queue is not None:
+            known_watermarks(database.readers, queue)
         who, now_ms = actor(by), int(time.time() * 1000)
-        rules = Rules(older_than, dict(keep), accept_unknown=accept_gaps)
+        rules = Rules(older_than_ms, dict(keep), accept_unknown=accept_gaps)
         cuts = plan(database, rules, now_ms=now_ms, queue=queue)
         document: list[dict[str, Any]]
         if dry_run:
-            document = [
-                {
-                    "queue": c.queue,
-                    "cut": str(c.at),
-                    "cut_at_ms": c.at_ms,
-                    "jobs": count(database, c),
-                }
-                for c in cuts
-            ]
+            with database.readers.connect() as connection:
+                document = [
+                    {
+                        "queue": cut.queue,
+                        "cut": str(cut.at),
+                        "cut_at_ms": cut.at_ms,
+                        "jobs": count(connection, cut),
+                    }
+                    for cut in cuts
+                ]
         else:
             document = [
                 dataclasses.asdict(each) for each in remove(database, cuts, by=who, now_ms=now_ms)
             ]
     if as_json:
-        click.echo(json.dumps({"queues": document, "dry_run": dry_run}))
+        print_json({"queues": document, "dry_run": dry_run})
         return
     if not document:
         click.echo("nothing is old enough")
     for each in document:
-        where = f"up to {each['cut']} ({history.readable(each['cut_at_ms'])})"
+        where = f"up to {each['cut']} ({readable(each['cut_at_ms'])})"
         if dry_run:
             click.echo(f"{each['queue']}: {each['jobs']} jobs would leave, {where}")
         else:

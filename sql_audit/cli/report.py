@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rq_core.cli.options import LIST_MAX
-from sql_audit.cli.options import asking, audit_option, json_option, queue_option, unknown_queue
-from sql_audit.cli.text import in_ms, print_json, print_marks, terminal
+from rq_core.cli.options import LIST_MAX, json_option, queue_option
+from rq_core.cli.text import terminal
+from sql_audit.cli.options import asking, audit_option, not_mirrored
+from sql_audit.cli.text import in_ms, print_answer, print_marks
 
 if TYPE_CHECKING:
     from sql_audit.queries.history import Report
@@ -33,11 +34,11 @@ def report(url: str | None, queue: str | None, slowest: int, as_json: bool) -> N
 
         answer = history.report(engine, queue, slowest)
         if not answer.watermarks:
-            unknown_queue(engine, queue)
+            raise not_mirrored(engine, queue)
     if as_json:
         document = dataclasses.asdict(answer)
         del document["watermarks"]
-        print_json(document, answer.watermarks)
+        print_answer(document, answer.watermarks)
         return
     print_report(answer)
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from typing import TYPE_CHECKING
 
 import click
 
-from sql_audit.cli.options import (
-    audit_option,
-    current,
+from rq_core.cli.options import (
+    actor,
+    by_option,
     json_option,
-    prefix_option,
+    print_json,
     queue_option,
-    redis_option,
-    unknown_queue,
+    server_options,
 )
-from sql_audit.cli.text import print_json, print_marks, progress, terminal
+from rq_core.cli.text import terminal
+from sql_audit.cli.options import audit_option, current, known_watermarks
+from sql_audit.cli.text import print_answer, print_marks, progress
 
 if TYPE_CHECKING:
     from sql_audit.upkeep.restore import Applied, LostJob
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 @click.command()
 @audit_option
-@redis_option
-@prefix_option
+@server_options
 @queue_option
 @click.option("--apply", "wanted", is_flag=True, help="Put back and take out; else it only lists.")
 @click.option(
     "--wait",
+    "wait_s",
     type=click.FloatRange(0),
     default=30.0,
     show_default=True,
     metavar="SECONDS",
     help="How long the mirror may take to catch up, with --apply.",
 )
-@click.option("--by", metavar="NAME", help="Who, for the log; by default, your user name.")
+@by_option
 @json_option
 def restore(
     url: str | None,
@@ -48,7 +48,7 @@ def restore(
     by: str | None,
     *,
     wanted: bool,
-    wait: float,
+    wait_s: float,
     as_json: bool,
 ) -> None:
     """List what a loss left to be done: jobs that SQL knows as live or lost and Redis does not have,
@@ -60,14 +60,10 @@ def restore(
     could not be put back or taken out, 1 if it could not do its work.
     """
     with current(url) as database:
-        from rq_core.cli.options import actor
         from rq_core.connections.client import Client
-        from sql_audit.queries import history
         from sql_audit.upkeep.restore import apply, survey
 
-        marks = history.watermarks(database.readers, queue)
-        if not marks:
-            unknown_queue(database.readers, queue)
+        marks = known_watermarks(database.readers, queue)
         who = actor(by)
         with Client(redis_url, prefix=prefix, name="audit") as client:
             if not wanted:
@@ -80,7 +76,7 @@ def restore(
                             database,
                             mark.queue,
                             by=who,
-                            wait_s=wait,
+                            wait_s=wait_s,
                             on_progress=functools.partial(on_progress, mark.queue),
                         )
                         for mark in marks
@@ -89,7 +85,7 @@ def restore(
                 raise SystemExit(0 if all(each.complete for each in done.values()) else 2)
     if as_json:
         queues = {name: dataclasses.asdict(each) for name, each in found.items()}
-        print_json({"queues": queues}, marks)
+        print_answer({"queues": queues}, marks)
         return
     for name, each in found.items():
         click.echo(f"{name}: {len(each.lost)} jobs lost, {len(each.revived)} revived")
@@ -120,7 +116,7 @@ def _print_applied(done: dict[str, Applied], *, as_json: bool) -> None:
             name: dataclasses.asdict(each) | {"complete": each.complete}
             for name, each in done.items()
         }
-        click.echo(json.dumps({"queues": queues}))
+        print_json({"queues": queues})
         return
     for name, each in done.items():
         click.echo(f"{name}: {each.restored} jobs restored, {each.removed} removed")

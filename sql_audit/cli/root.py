@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -48,6 +48,26 @@ COMMANDS: Final[Commands] = {
 }
 
 
-@click.group(cls=LazyGroup, package="sql_audit.cli", commands=COMMANDS)
+_DRIVERS: Final = frozenset({"sqlalchemy", "sqlite3", "psycopg"})
+"""Packages whose errors are about the database, and no bug of ours."""
+
+
+class AuditGroup(LazyGroup):
+    """Commands whose database may refuse what they ask."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. Raises AuditRefused for what a driver raises."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] not in _DRIVERS:
+                raise
+            from sql_audit.errors import AuditRefused
+            from sql_audit.store.driver_errors import describe
+
+            raise AuditRefused(why=describe(error)) from error
+
+
+@click.group(cls=AuditGroup, package="sql_audit.cli", commands=COMMANDS)
 def audit() -> None:
-    """The audit log in SQL: mirror it, and ask it."""
+    """Mirror the queues' events into SQL, and ask it."""

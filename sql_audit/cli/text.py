@@ -1,15 +1,14 @@
-"""What is printed by several commands: JSON, up to where SQL has the log, times, progress."""
+"""What several audit commands print: up to where SQL has the log, times, progress."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
+from rq_core.cli.options import print_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,16 +16,9 @@ if TYPE_CHECKING:
     from sql_audit.queries.history import Watermark
 
 
-def terminal() -> Console:
-    from rich.console import Console
-
-    # A pipe has no width: what a program reads is never folded.
-    return Console(width=None if sys.stdout.isatty() else 200, highlight=False)
-
-
-def print_json(document: dict[str, Any], marks: Sequence[Watermark]) -> None:
-    document["watermarks"] = [dataclasses.asdict(mark) for mark in marks]
-    click.echo(json.dumps(document))
+def print_answer(document: dict[str, Any], marks: Sequence[Watermark]) -> None:
+    """Print a JSON document, with the watermarks up to which it holds."""
+    print_json(document | {"watermarks": [dataclasses.asdict(mark) for mark in marks]})
 
 
 def print_marks(console: Console, marks: Sequence[Watermark]) -> None:

@@ -2,5 +2,6 @@
 
 It hashes every file of a directory, one job per file, and compresses the larger ones, at most two at once, with
 worker processes of which one is killed half-way, and then asks SQL whether each was done exactly once and the cap
-held. :mod:`sql_audit.demo.tasks` is what a user would write; :mod:`sql_audit.demo.stage` is the rest.
+held. :mod:`sql_audit.demo.tasks` is what a user would write; ``stage`` is
+its processes and the judgement, ``run`` one run from the files to the report.
 """

@@ -21,7 +21,7 @@ from rq_core.app.task import Task
 from rq_core.connections.client import Client
 from rq_core.model.keys import queue_keys, queues_key
 from rq_core.model.machine import CLAIMED_STATES
-from rq_core.protocol.answers import read_state_line
+from rq_core.model.state_line import read_state_line
 from sql_audit.demo import tasks
 from sql_audit.store.tables import OUTCOMES, job_event
 
@@ -121,11 +121,11 @@ class Stage:
         tasks.app.queue(self.queue, lease=LEASE_S)
         tasks.app.apply_settings()
         process = self._start(
-            "sql_audit.mirror.service", "--audit", self.audit_url, "--queue", self.queue
+            "rq_core.cli", "audit", "run", "--audit", self.audit_url, "--queue", self.queue
         )
         try:
             deadline = time.monotonic() + PATIENCE_S
-            while not self.client.counts(self.queue).audit:
+            while not self.client.run(self.client.calls.reads.counts(self.queue)).audit:
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise DemoFailed(f"the mirror does not start; see {self.log}")
                 time.sleep(0.02)
@@ -178,12 +178,12 @@ class Stage:
 
     def now_ms(self) -> int:
         """The server's time (Unix ms), the only clock that counts."""
-        ((seconds, micros),) = self.client.run(self.client.operations.ask([["TIME"]]))
+        ((seconds, micros),) = self.client.run(self.client.calls.delivery.ask([["TIME"]]))
         return int(seconds) * 1000 + int(micros) // 1000
 
     def left(self) -> int:
         """Jobs that are not finished."""
-        counts = self.client.counts(self.queue)
+        counts = self.client.run(self.client.calls.reads.counts(self.queue))
         return sum(counts.ready.values()) + counts.waiting + counts.scheduled + counts.running
 
     def finished(self, total: int) -> int:
@@ -211,7 +211,7 @@ class Stage:
         )
 
     def _held_by(self, pid: int) -> int:
-        lines = self.client.snapshot(self.queue)["state"]
+        lines = self.client.run(self.client.calls.reads.snapshot(self.queue))["state"]
         states = (read_state_line(self.queue, i, line) for i, line in lines.items())
         return sum(
             state.state in CLAIMED_STATES and state.fields["by"].startswith(f"w-{pid}-")
@@ -234,7 +234,7 @@ class Stage:
         """Remove the demo's queue from Redis; its history stays in SQL."""
         keys = queue_keys(self.queue).all()
         self.client.run(
-            self.client.operations.ask([["DEL", *keys], ["SREM", queues_key(), self.queue]])
+            self.client.calls.delivery.ask([["DEL", *keys], ["SREM", queues_key(), self.queue]])
         )
 
 

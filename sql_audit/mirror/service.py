@@ -1,7 +1,6 @@
 """The mirror as a service: all queues of a server, for as long as it is wanted.
 
-    python -m sql_audit.mirror.service --redis redis://localhost:6379/0 --audit audit.db [--queue mail]
-    [--once]
+    run(source, "audit.db", stop=threading.Event(), once=True)
 
 It never ends because Redis or SQL does not answer: it says so, waits a little longer each time, and
 goes on. When it is told to stop it first mirrors what is there.
@@ -24,7 +23,8 @@ from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.source import OutboxSource
 from sql_audit.mirror.turn import Mirror, Outcome
 from sql_audit.store import migrate, partitions
-from sql_audit.store.database import STALLED_MS, Database, describe
+from sql_audit.store.database import STALLED_MS, Database
+from sql_audit.store.driver_errors import describe
 
 logger = logging.getLogger("rq_core.audit")
 
@@ -68,9 +68,9 @@ class _Queue:
     behind: int = 0
     """Events that waited to be mirrored when it was last looked."""
 
-    def put_off(self, seconds: float) -> None:
+    def put_off(self, pause_s: float) -> None:
         # Spread, so that several mirrors do not come back at the same moment.
-        self.not_before = time.monotonic() + seconds * random.uniform(0.75, 1.25)  # noqa: S311 - no secret
+        self.not_before = time.monotonic() + pause_s * random.uniform(0.75, 1.25)  # noqa: S311 - no secret
 
 
 @dataclass(slots=True)
@@ -229,17 +229,17 @@ class Service:
         """Until there is news, a queue may be tried again, or a second is over."""
         now = time.monotonic()
         later = [q.not_before - now for q in self._queues.values() if q.not_before > now]
-        seconds = max(0.01, min([WAIT_S, *later]))
+        wait_s = max(0.01, min([WAIT_S, *later]))
         waiting = {
             name: str(queue.mirror.position or "0-0")
             for name, queue in self._queues.items()
             if queue.idle
         }
         if not waiting:
-            stop.wait(seconds)
+            stop.wait(wait_s)
             return
         try:
-            self.source.wait_outbox(waiting, seconds)
+            self.source.wait_outbox(waiting, wait_s)
         except Exception as error:  # noqa: BLE001 - waiting may fail in any way and be tried again
             self._note_redis(describe(error))
             stop.wait(self._redis_backoff_s)
@@ -289,9 +289,3 @@ def rare_collections() -> Iterator[None]:
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
-
-
-if __name__ == "__main__":
-    from sql_audit.cli.mirror import run as command
-
-    command()

@@ -1,11 +1,12 @@
-"""What the mirror needs of Redis. :class:`rq_core.connections.client.Client` offers it; tests bring a small
-one.
-"""
+"""What the mirror needs of Redis, and how it gets that from a client. Tests bring a small source of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from rq_core.connections.client import Client
 
 SHARD_PATIENCE_S: Final = 0.2
 """Seconds that the mirror waits for a shard of a cluster before it goes on with the others."""
@@ -56,8 +57,8 @@ class OutboxSource(Protocol):
     def counts(self, queue: str) -> Counts:
         """What Redis counts of a queue."""
 
-    def wait_outbox(self, last: Mapping[str, str], seconds: float) -> set[str]:
-        """Wait up to ``seconds`` for entries after ``last`` (queue → entry id, or "0-0"), which is
+    def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
+        """Wait up to ``wait_s`` for entries after ``last`` (queue → entry id, or "0-0"), which is
         not empty.
         """
 
@@ -65,13 +66,57 @@ class OutboxSource(Protocol):
         """Close all connections."""
 
 
+class Outbox:
+    """The outboxes of a server's queues: an :class:`OutboxSource` of a client."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._run = client.run
+        self._reads = client.calls.reads
+        self._audit = client.calls.audit
+
+    def queues(self) -> list[str]:
+        """See OutboxSource."""
+        return self._run(self._reads.queues())
+
+    def attach(self, queue: str, audit_id: str, known: int = 0) -> None:
+        """See OutboxSource."""
+        self._run(self._audit.attach(queue, audit_id, known))
+
+    def read_outbox(self, queue: str, start: str, count: int) -> Sequence[tuple[str, RawFields]]:
+        """See OutboxSource."""
+        return self._run(self._audit.read_outbox(queue, start, count))
+
+    def read_outbox_back(
+        self, queue: str, before: str, count: int
+    ) -> Sequence[tuple[str, RawFields]]:
+        """See OutboxSource."""
+        return self._run(self._audit.read_outbox_back(queue, before, count))
+
+    def trim(self, queue: str, audit_id: str, upto: str, jobs: int, size: int) -> None:
+        """See OutboxSource."""
+        self._run(self._audit.trim(queue, audit_id, upto, jobs, size))
+
+    def counts(self, queue: str) -> Counts:
+        """See OutboxSource."""
+        return self._run(self._reads.counts(queue))
+
+    def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
+        """See OutboxSource."""
+        return self._client.wait_outbox(last, wait_s)
+
+    def close(self) -> None:
+        """See OutboxSource."""
+        self._client.close()
+
+
 def open_source(url: str, prefix: str) -> OutboxSource:
     """The source at a Redis URL. It connects when it is first used."""
     # Not needed to ask SQL a question, and slow to import.
     from rq_core.connections.client import Client
-    from rq_core.connections.routing import is_cluster
+    from rq_core.model.url import is_cluster
     from rq_core.protocol.plan import Patience
 
     # The queues of a shard that is down are tried again later: those of the others must not wait for them.
     patience = Patience(unsent=SHARD_PATIENCE_S) if is_cluster(url) else None
-    return Client(url, prefix=prefix, name="audit", patience=patience)
+    return Outbox(Client(url, prefix=prefix, name="audit", patience=patience))

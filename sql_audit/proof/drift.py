@@ -20,15 +20,18 @@ from sqlalchemy.exc import NoResultFound, SQLAlchemyError
 
 from rq_core.connections.client import Client
 from rq_core.doctor import Kind, diagnose
-from rq_core.doctor.view import RECORD_FIELDS, Job, View
+from rq_core.doctor.view import View
 from rq_core.model.events import JobRecord, OutboxId, Undecodable, decode, fold
+from rq_core.model.fields import BY_LINE
 from rq_core.model.machine import State
 from rq_core.model.scopes import scopes_of
+from rq_core.model.state_line import Job
 from sql_audit.errors import AuditUnavailable
 from sql_audit.mirror.intake import fingerprint
 from sql_audit.proof.replay import Note, Violation
 from sql_audit.store import migrate
-from sql_audit.store.database import Database, describe
+from sql_audit.store.database import Database
+from sql_audit.store.driver_errors import describe
 from sql_audit.store.statements import CURSOR
 from sql_audit.store.tables import QUARANTINED
 
@@ -88,7 +91,7 @@ def compare(
             cursor = connection.execute(CURSOR, {"queue": queue}).one()
             live = connection.execute(_LIVE, {"queue": queue}).mappings().all()
         position = None if cursor.epoch is None else OutboxId(cursor.epoch, cursor.seq)
-        snapshot = client.snapshot(queue)
+        snapshot = client.run(client.calls.reads.snapshot(queue))
         log: RawLog = snapshot["outbox"]
         if position is None:
             return [], [Note(OutboxId(0, 0), 0, "nothing is mirrored yet")]
@@ -183,8 +186,8 @@ def _told_otherwise(
 
 def _both(job: Job, record: JobRecord) -> Iterator[tuple[str, Any, Any]]:
     """The fields of a job: as Redis has them, and as the log does."""
-    for name in RECORD_FIELDS if record.complete else ("due", "since"):
-        yield name, job.value(name), getattr(record, RECORD_FIELDS[name][0])
+    for name in BY_LINE if record.complete else ("due", "since"):
+        yield name, job.value(name), getattr(record, BY_LINE[name].name)
 
 
 def _same_lane(record: JobRecord, actual: str | None, logged: str | None) -> bool:

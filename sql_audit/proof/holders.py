@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from rq_core.model.scopes import QUEUE, Limit, family_of, is_counted, is_rate, scopes_of
+from rq_core.model.limits import Limit
+from rq_core.model.scopes import QUEUE, family_of, is_counted, is_rate, scopes_of
 
 TOLERANCE_US: Final = 1_000
 """Events tell the time in whole ms."""

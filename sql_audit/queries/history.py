@@ -11,18 +11,20 @@ from __future__ import annotations
 import json
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Row, text
 
+from rq_core.model.effects import BEGINNINGS
 from rq_core.model.machine import Event
 from sql_audit.errors import HistoryUnknown
-from sql_audit.mirror import losses
+from sql_audit.store import orphans
 from sql_audit.store.database import Database
 from sql_audit.store.statements import AUDIT_ID
+from sql_audit.times import readable
 
-_BEGINNINGS: Final = frozenset({Event.ENQUEUED, Event.DISCARDED, Event.BASELINE})
+_FIRST: Final = BEGINNINGS - {Event.RESTORED}
+"""Events before which there are no others of a job; one that was restored has an earlier life."""
 
 SLOWEST: Final = 5
 """How many of the slowest jobs a report names."""
@@ -174,15 +176,6 @@ class Report:
         return sum(task.retries for task in self.tasks)
 
 
-def readable(at_ms: int) -> str:
-    """Unix ms as people read it, in UTC: ``2026-11-21 10:00:00.123Z``."""
-    try:
-        moment = datetime.fromtimestamp(at_ms // 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return f"{at_ms} ms"
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{at_ms % 1000:03d}Z"
-
-
 def under(scopes: Any) -> str:
     """The scopes of a claim and the limits in force, as people read them: ``task=send ≤ 10``."""
     words = []
@@ -302,7 +295,7 @@ def cut_short(engine: Engine, events: Sequence[LoggedEvent]) -> list[PrunedTo]:
     first: dict[str, str] = {}
     for event in events:
         first.setdefault(event.queue, event.type)
-    headless = {queue for queue, kind in first.items() if kind not in _BEGINNINGS}
+    headless = {queue for queue, event_type in first.items() if event_type not in _FIRST}
     with engine.connect() as connection:
         return [cut for queue in sorted(headless) for cut in pruned_to(connection, queue)]
 
@@ -324,11 +317,11 @@ def history(engine: Engine, job_id: str, queue: str | None = None) -> list[Logge
     """Every event of a job, oldest first. Raises HistoryUnknown if there is none."""
     with engine.connect() as connection:
         rows = connection.execute(_HISTORY, {"job_id": job_id, "queue": queue}).all()
-        orphaned = {name: losses.ranges(connection, name) for name in {row.queue for row in rows}}
+        orphaned = {name: orphans.ranges(connection, name) for name in {row.queue for row in rows}}
         if not rows:
             raise unknown(connection, job_id, queue)
     return [
-        replace(event, orphaned=losses.in_any((event.epoch, event.seq), orphaned[event.queue]))
+        replace(event, orphaned=orphans.in_any((event.epoch, event.seq), orphaned[event.queue]))
         for event in map(_event, rows)
     ]
 

@@ -18,9 +18,10 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, Row, text
 
 from rq_core.model.scopes import is_rate, scopes_of
-from sql_audit.mirror import losses
-from sql_audit.queries.history import PrunedTo, pruned_to, readable, unknown
+from sql_audit.mirror import refold
+from sql_audit.queries.history import PrunedTo, pruned_to, unknown
 from sql_audit.store.tables import GONE, LOST, SPAN, SPANS_MS
+from sql_audit.times import readable
 
 NAMED_MAX: Final = 5
 """How many of the jobs in front are named."""
@@ -271,9 +272,9 @@ def why(engine: Engine, job_id: str, queue: str | None = None) -> list[Why]:
                 for w in connection.execute(_WAITS, of).all()
                 if w.ready_at_ms is not None
             ]  # fmt: skip
-            for since, until, ended, lane in _without_claim(connection, job_id, row):
+            for since_ms, until_ms, ended, lane in _without_claim(connection, job_id, row):
                 scopes = [[scope] for scope in (*scopes_of(lane or ""), "queue")]
-                wait = _wait(connection, of, since, until, None, None, scopes)
+                wait = _wait(connection, of, since_ms, until_ms, None, None, scopes)
                 waits.append(replace(wait, ended=ended))
             waits.sort(key=lambda wait: wait.since_ms)
             pruned = _pruned_after(connection, row.queue, waits[0].since_ms) if waits else None
@@ -287,13 +288,13 @@ def _without_claim(
     connection: Connection, job_id: str, job: Row[Any]
 ) -> Iterator[tuple[int, int, str | None, str | None]]:
     """The waits of a job that no claim ended: since and until when, what ended it (None: it goes on), and the lane."""
-    events = losses.events_of(connection, job.queue, [job_id])
+    events = refold.events_of(connection, job.queue, [job_id])
     for place, event in enumerate(events):
-        _, epoch, _, _, kind, *_ = event
-        if kind != "restored":
+        _, epoch, _, _, event_type, *_ = event
+        if event_type != "restored":
             continue
         # Its row begins anew. What it was before, Redis had forgotten.
-        before = next(iter(losses.folded(job.queue, [job_id], events[:place], ())[0]), None)
+        before = next(iter(refold.folded(job.queue, [job_id], events[:place], ())[0]), None)
         if before is None:
             continue  # It was pruned.
         of = {"queue": job.queue, "epoch": before.last_epoch, "restored": epoch}
@@ -315,16 +316,16 @@ def _without_claim(
 def _wait(
     connection: Connection,
     of: dict[str, Any],
-    since: int,
-    until: int,
+    since_ms: int,
+    until_ms: int,
     claim: int | None,
     worker: str | None,
     scopes: Sequence[Sequence[Any]],
 ) -> Wait:
-    until = max(since, until)
+    until_ms = max(since_ms, until_ms)
     others = [
         (row.job_id, row.task, row.claimed_at_ms, row.ended_at_ms, json.loads(row.scopes or "[]"))
-        for row in connection.execute(_MEANWHILE, {**of, "since": since, "until": until})
+        for row in connection.execute(_MEANWHILE, {**of, "since": since_ms, "until": until_ms})
     ]
     in_front = []
     for scope, *limit in scopes:
@@ -339,29 +340,29 @@ def _wait(
         if not in_force or in_force == [None]:
             continue
         if len(in_force) == 3:
-            held = [h for h in held if h[1] >= since]
+            held = [h for h in held if h[1] >= since_ms]
             words = f"{in_force[0]} per {in_force[1] / 1000:g} s"
-            before = _claims_before(connection, of, since, in_force)
+            before = _claims_before(connection, of, since_ms, in_force)
             spenders = [at_ms for at_ms, theirs in before if _limit_in(theirs, scope) is not None]
-            full = _spent([*spenders, *(h[1] for h in held)], in_force, since, until)
+            full = _spent([*spenders, *(h[1] for h in held)], in_force, since_ms, until_ms)
         else:
             words = str(in_force[0])
-            full = _full([(b, e) for _, b, e, _ in held], int(in_force[0]), since, until)
+            full = _full([(b, e) for _, b, e, _ in held], int(in_force[0]), since_ms, until_ms)
         named = [job for job, *_ in held[-NAMED_MAX:]]
         in_front.append(InFront(scope, words, full, len(held), named))
-    others_claimed = sum(begin >= since for _, _, begin, _, _ in others)
+    others_claimed = sum(begin >= since_ms for _, _, begin, _, _ in others)
     longest = max(in_front, key=lambda each: each.full_ms, default=None)
     held_back_by = longest.scope if longest is not None and longest.full_ms else None
-    return Wait(since, until, claim, worker, others_claimed, in_front, held_back_by)
+    return Wait(since_ms, until_ms, claim, worker, others_claimed, in_front, held_back_by)
 
 
 def _claims_before(
-    connection: Connection, of: dict[str, Any], since: int, rate: Sequence[int]
+    connection: Connection, of: dict[str, Any], since_ms: int, rate: Sequence[int]
 ) -> list[tuple[int, list[list[Any]]]]:
     """When the last claims before a wait began that a rate may still count, and under which scopes, oldest first."""
     most, window_ms, burst = rate
     reaches_ms = window_ms + (burst * window_ms // most if most else 0)
-    bound = {**of, "since": since, "earliest": since - reaches_ms, "most": BEFORE_MAX}
+    bound = {**of, "since": since_ms, "earliest": since_ms - reaches_ms, "most": BEFORE_MAX}
     found = connection.execute(_BEFORE, bound).all()
     return [(row.claimed_at_ms, json.loads(row.scopes or "[]")) for row in reversed(found)]
 
@@ -376,35 +377,35 @@ def _holds(scope: str, task: str | None, theirs: Iterable[Sequence[Any]]) -> boo
     return any(other == scope for other, *_ in theirs)
 
 
-def _spent(claims: Sequence[int], rate: Sequence[int], since: int, until: int) -> int:
+def _spent(claims: Sequence[int], rate: Sequence[int], since_ms: int, until_ms: int) -> int:
     """For how many ms of a time a rate was spent, by the claims that spent it (in order, with some from before).
 
     As scopes.lua reckons it: the generic cell rate algorithm."""
     most, window_ms, burst = rate
     if not most:
-        return until - since
+        return until_ms - since_ms
     interval_us = math.ceil(window_ms * 1000 / most)
     spent, arrival_us = 0, 0
-    for at_ms, following in pairwise((*claims, until)):
+    for at_ms, following in pairwise((*claims, until_ms)):
         arrival_us = max(arrival_us, at_ms * 1000) + interval_us
         resumes_ms = math.ceil((arrival_us - (burst - 1) * interval_us) / 1000)
-        spent += max(0, min(following, resumes_ms, until) - max(at_ms, since))
+        spent += max(0, min(following, resumes_ms, until_ms) - max(at_ms, since_ms))
     return spent
 
 
-def _full(held: Sequence[tuple[int, int | None]], cap: int, since: int, until: int) -> int:
+def _full(held: Sequence[tuple[int, int | None]], cap: int, since_ms: int, until_ms: int) -> int:
     """For how many ms of a time at least ``cap`` held."""
     changes = []
     for begin, end in held:
-        changes.append((max(begin, since), 1))
-        changes.append((min(until if end is None else end, until), -1))
+        changes.append((max(begin, since_ms), 1))
+        changes.append((min(until_ms if end is None else end, until_ms), -1))
     changes.sort()
-    full, holders, before = 0, 0, since
+    full, holders, before = 0, 0, since_ms
     for at_ms, change in changes:
         if holders >= cap:
             full += at_ms - before
         before = at_ms
         holders += change
     if holders >= cap:
-        full += until - before
+        full += until_ms - before
     return full

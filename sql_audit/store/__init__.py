@@ -3,5 +3,5 @@
 It owns the schema, its migration, PostgreSQL's partitions, and how rows are written. It does not know what an event
 means: that is :mod:`sql_audit.mirror`.
 
-Read ``tables`` first, then ``database`` and ``statements``.
+Read ``tables`` first, then ``database`` and ``statements``; ``schema`` joins tables, triggers and views.
 """

@@ -1,8 +1,8 @@
-"""A call on a thread of its own, while its maker goes on: Python in one while the database works for the other.
+"""A call on a thread of its own: its caller works in Python while the database works for the call, or the reverse.
 
-lines = Beside(lambda: copy_text(rows))
+text = BackgroundCall(lambda: copy_text(rows))
 insert(rows)
-digest(lines.result())
+digest(text.result())
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Beside(Generic[T]):
-    """One call, begun at once. Its maker waits for it in any case: nothing goes on by itself."""
+class BackgroundCall(Generic[T]):
+    """One call, started at once. Its caller always waits for it, so that no thread is left behind."""
 
     def __init__(self, call: Callable[[], T]) -> None:
         self._call = call
@@ -25,7 +25,9 @@ class Beside(Generic[T]):
         self._begin()
 
     def _begin(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="rq-core-audit-beside", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name="rq-core-audit-background", daemon=True
+        )
         self._thread.start()
 
     def _run(self) -> None:
@@ -35,7 +37,7 @@ class Beside(Generic[T]):
             self._error = error
 
     def wait(self) -> None:
-        """Until the call has ended, however it did."""
+        """Wait until the call has returned or raised."""
         if self._thread is not None:
             self._thread.join()
 

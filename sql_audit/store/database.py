@@ -1,5 +1,4 @@
-"""The audit database: its address, its connections, its transactions, and writing many rows at
-once.
+"""The audit database: its address, its connections, its transactions, and writing many rows at once.
 
 One writer at a time. On PostgreSQL that is the lock on a queue's cursor. On SQLite it is BEGIN
 IMMEDIATE, and a lock file besides: SQLite before 3.51.3 can damage its write-ahead log when one
@@ -17,18 +16,18 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError
 
 from sql_audit.errors import AuditUnavailable, AuditUrlInvalid, PlaceTaken
-from sql_audit.store.background import Beside
+from sql_audit.store.background import BackgroundCall
+from sql_audit.store.copy import EventRows, Row, Rows
 from sql_audit.store.statements import POSTGRESQL, SQLITE, of_rows
 
 BUSY_TIMEOUT_MS: Final = 5_000
@@ -48,38 +47,10 @@ CHECKPOINT_PAGES: Final = 4_000
 SQLITE_ROWS: Final = 256
 """Rows in one INSERT into SQLite: a quarter less time than one by one."""
 
-ROWS_BESIDE: Final = 500
-"""Rows from which on a thread pays that works beside SQLite."""
+BACKGROUND_ROWS: Final = 500
+"""From this many rows on, a thread that works while SQLite inserts them is worth its start."""
 
-Row = Sequence[Any]
 T = TypeVar("T")
-
-
-class Rows(list[Row]):
-    """Rows of one table, complete and to be written."""
-
-    _text: str | None = None
-
-    def text(self) -> str:
-        """The rows as COPY has them, made once."""
-        if self._text is None:
-            self._text = self._make_text()
-        return self._text
-
-    def _make_text(self) -> str:
-        return copy_text(self)
-
-
-class EventRows(Rows):
-    """Rows of job_event, whose lines are there already."""
-
-    def __init__(self, rows: Iterable[Row], lines: Sequence[str] | None = None) -> None:
-        """``lines``: the rows as :func:`plain_line` says them."""
-        super().__init__(rows)
-        self._lines = lines
-
-    def _make_text(self) -> str:
-        return copy_text(self, self._lines)
 
 
 def normalise(text: str) -> URL:
@@ -97,11 +68,11 @@ def normalise(text: str) -> URL:
         url = make_url(text)
     except (ArgumentError, ValueError):
         raise AuditUrlInvalid(url=text.split("@")[-1], why="it cannot be read as a URL") from None
-    kind = url.drivername.partition("+")[0]
-    if kind in ("postgres", "postgresql"):
+    dialect = url.drivername.partition("+")[0]
+    if dialect in ("postgres", "postgresql"):
         return url.set(drivername="postgresql+psycopg")
-    if kind != "sqlite":
-        why = f"{kind} is not supported, only sqlite and postgresql"
+    if dialect != "sqlite":
+        why = f"{dialect} is not supported, only sqlite and postgresql"
         raise AuditUrlInvalid(url=url.render_as_string(), why=why)
     if not url.database or url.database == ":memory:":
         raise AuditUrlInvalid(url=text, why="an audit log in memory would be lost")
@@ -248,6 +219,15 @@ class Database:
             return connection.exec_driver_sql(SQLITE.JOBS, bound).fetchall()
         return connection.exec_driver_sql(POSTGRESQL.JOBS, (queue, ids)).fetchall()
 
+    def attempts(
+        self, connection: Connection, queue: str, ids: list[str]
+    ) -> Sequence[Sequence[Any]]:
+        """The rows of ``job_attempt`` of the jobs with ``ids``, in one statement."""
+        if self.dialect == "sqlite":
+            bound = queue, json.dumps(ids)
+            return connection.exec_driver_sql(SQLITE.ATTEMPTS, bound).fetchall()
+        return connection.exec_driver_sql(POSTGRESQL.ATTEMPTS, (queue, ids)).fetchall()
+
     def insert_events(
         self, connection: Connection, rows: EventRows, meanwhile: Callable[[], T]
     ) -> T:
@@ -257,15 +237,15 @@ class Database:
         if not rows:
             return meanwhile()
         if self.dialect == "sqlite":
-            if len(rows) < ROWS_BESIDE:
+            if len(rows) < BACKGROUND_ROWS:
                 _insert_many(connection, SQLITE.INSERT_EVENTS, rows)
                 return meanwhile()
-            beside = Beside(meanwhile)
+            call = BackgroundCall(meanwhile)
             try:
                 _insert_many(connection, SQLITE.INSERT_EVENTS, rows)
             finally:
-                beside.wait()
-            return beside.result()
+                call.wait()
+            return call.result()
         bounds = (rows[0][0], *rows[0][1:3], *rows[-1][1:3])
         taken = connection.exec_driver_sql(POSTGRESQL.TAKEN, bounds).first()
         if taken is not None:
@@ -318,7 +298,7 @@ class Database:
         self,
         connection: Connection,
         statement: str,
-        lines: str,
+        text: str,
         meanwhile: Callable[[], object] | None = None,
     ) -> None:
         if self.on_statement is not None:
@@ -326,7 +306,7 @@ class Database:
         driver: Any = connection.connection.driver_connection
         try:
             with driver.cursor() as cursor, cursor.copy(statement) as copy:
-                copy.write(lines)
+                copy.write(text)
                 if meanwhile is not None:
                     meanwhile()
         except Exception:
@@ -367,83 +347,3 @@ def _set_up_sqlite(connection: sqlite3.Connection, *, writer: bool) -> None:
         connection.execute("PRAGMA cache_size = -65536")
     else:
         connection.execute("PRAGMA query_only = ON")
-
-
-_ESCAPES: Final = str.maketrans(
-    {"\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\v": "\\v", "\f": "\\f", "\r": "\\r"}
-)
-_ESCAPED_SELDOM: Final = ("\\", "\b", "\v", "\f", "\r")
-_odd: Final = re.compile(r"[\\\x08\n\v\f\r]").search
-_CHUNK: Final = 64
-"""Rows that are escaped together, if one of them needs it."""
-
-
-def copy_text(rows: Sequence[Row], lines: Sequence[str] | None = None) -> str:
-    """Rows as PostgreSQL's COPY writes them in its text format, the last line ended too.
-
-    ``lines``: the same rows, if :func:`plain_line` or the like has already been asked about them.
-    """
-    if lines is None:
-        lines = list(map(plain_line, rows))
-    return "".join(
-        [
-            _escaped(rows[begin : begin + _CHUNK], lines[begin : begin + _CHUNK])
-            for begin in range(0, len(rows), _CHUNK)
-        ]
-    )
-
-
-def plain_line(row: Row) -> str:
-    """A row as COPY writes it if nothing in it needs an escape, with NUL for null."""
-    return "\t".join(["\0" if value is None else str(value) for value in row])
-
-
-def _escaped(rows: Sequence[Row], lines: Sequence[str]) -> str:
-    text = "\n".join([*lines, ""])
-    # Values with separators or NUL in them show in the counts.
-    if (
-        text.count("\n") == len(rows)
-        and text.count("\t") == sum(map(len, rows)) - len(rows)
-        and text.count("\0") == sum([row.count(None) for row in rows])
-        and not any([char in text for char in _ESCAPED_SELDOM])  # noqa: C419 - quicker as a list
-    ):
-        return text.replace("\0", "\\N")
-    # One row in fifty may carry an error with line breaks in it; the others are as they are.
-    escaped = [
-        line.replace("\0", "\\N")
-        if not _odd(line) and line.count("\t") < len(row) and line.count("\0") == row.count(None)
-        else "\t".join(["\\N" if v is None else str(v).translate(_ESCAPES) for v in row])
-        for row, line in zip(rows, lines, strict=True)
-    ]
-    return "\n".join([*escaped, ""])
-
-
-def data_refused(error: BaseException) -> bool:
-    """Whether an error is about the rows, so that trying again cannot help."""
-    if isinstance(error, PlaceTaken):
-        return True
-    if isinstance(error, SQLAlchemyError):
-        if not isinstance(error, DBAPIError) or error.orig is None:
-            return False
-        error = error.orig
-    if isinstance(error, sqlite3.Error):
-        return isinstance(
-            error, sqlite3.DataError | sqlite3.IntegrityError | sqlite3.InterfaceError
-        ) or (isinstance(error, sqlite3.ProgrammingError) and "type" in str(error))
-    state = getattr(error, "sqlstate", None)
-    if state is not None:
-        # Data exceptions, constraint violations, limits of the program (a key too long for its
-        # index).
-        return str(state)[:2] in {"22", "23", "54"}
-    if type(error).__module__.startswith("psycopg"):
-        return type(error).__name__ in {"DataError", "IntegrityError"}
-    # What drivers say as Python does, of values that they cannot even send. Any other error of Python is a bug of ours,
-    # and the rows are good.
-    return isinstance(error, UnicodeError | OverflowError)
-
-
-def describe(error: BaseException) -> str:
-    """The first line of what a driver says, without the statement and its rows."""
-    original = getattr(error, "orig", None) or error
-    lines = str(original).strip().splitlines() or [type(original).__name__]
-    return " ".join(lines[0].split())[:300]

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from sql_audit.store.database import Database
-from sql_audit.store.tables import refuse_truncate
+from sql_audit.store.triggers import refuse_truncate
 
 AHEAD: Final = 2
 """Months after the present one that have a partition."""

@@ -1,15 +1,12 @@
-"""The tables of the audit log, their CHECK constraints, triggers and views.
+"""The tables of the audit log, their CHECK constraints and indexes.
 
-What is current here is reached by the migrations; a test compares the two. The words in the CHECKs
-come from :mod:`rq_core.model.machine`. Every time is an integer of Unix milliseconds, named ``*_ms``, and
-is the event's own.
+The words in the CHECKs come from :mod:`rq_core.model.machine`. Every time is an integer of Unix milliseconds,
+named ``*_ms``, and is the event's own.
 
 ``job_event`` is kept in the order of its primary key. On PostgreSQL it is partitioned by the month of
 ``at_ms`` (:mod:`sql_audit.store.partitions`), which its primary key must then contain; that no number is
 taken twice is looked at before each batch, under the cursor's lock.
 """
-
-# ruff: noqa: S608 - views and triggers are joined from names of this module
 
 from __future__ import annotations
 
@@ -17,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from sqlalchemy import (
-    DDL,
     BigInteger,
     CheckConstraint,
     Column,
@@ -29,7 +25,6 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
-    event,
 )
 
 from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, Priority, State
@@ -67,7 +62,8 @@ EPOCH_KINDS: Final = ("started", "joined", "gap", "changed", "lost")
 LOSS_KINDS: Final = ("orphaned", "forgotten", "restated")
 
 
-def _one_of(column: str, words: Iterable[str]) -> str:
+def one_of(column: str, words: Iterable[str]) -> str:
+    """The condition that ``column`` holds one of ``words``."""
     return f"{column} IN ({', '.join(repr(str(word)) for word in words)})"
 
 
@@ -79,7 +75,7 @@ def _words_check(name: str, column: str, words: Sequence[str]) -> tuple[CheckCon
     chain = " OR ".join(f"{column} = {str(word)!r}" for word in words)
     return (
         CheckConstraint(chain, name=name).ddl_if(dialect="sqlite"),
-        CheckConstraint(_one_of(column, words), name=name).ddl_if(dialect="postgresql"),
+        CheckConstraint(one_of(column, words), name=name).ddl_if(dialect="postgresql"),
     )
 
 
@@ -115,7 +111,7 @@ job_event = Table(
     _text("worker"),
     _text("task"),
     _text("detail"),
-    # PostgreSQL's has at_ms besides, see POSTGRES_EVENTS.
+    # PostgreSQL's has at_ms besides, see schema.POSTGRES_EVENTS.
     PrimaryKeyConstraint("queue", "epoch", "seq", "ordinal", name="job_event_pkey").ddl_if(
         dialect="sqlite"
     ),
@@ -265,7 +261,7 @@ mirror_epoch = Table(
     _number("old_seq", null=True),
     _number("missing", null=True),
     _text("detail"),
-    CheckConstraint(_one_of("kind", EPOCH_KINDS), name="mirror_epoch_kind"),
+    CheckConstraint(one_of("kind", EPOCH_KINDS), name="mirror_epoch_kind"),
     Index("mirror_epoch_entry", "queue", "epoch", "seq"),
 )
 """Where the numbering begins or breaks.
@@ -291,7 +287,7 @@ mirror_loss = Table(
     _number("events"),
     _number("jobs"),
     _number("passed"),
-    CheckConstraint(_one_of("kind", LOSS_KINDS), name="mirror_loss_kind"),
+    CheckConstraint(one_of("kind", LOSS_KINDS), name="mirror_loss_kind"),
     Index("mirror_loss_epoch", "queue", "epoch"),
 )
 """What Redis forgot, found when ``epoch`` began. The view ``orphaned_range`` says what of it still
@@ -334,7 +330,7 @@ quarantine = Table(
     _text("kind", null=False),
     _text("reason", null=False),
     Column("raw", LargeBinary, nullable=False),
-    CheckConstraint(_one_of("kind", QUARANTINE_KINDS), name="quarantine_kind"),
+    CheckConstraint(one_of("kind", QUARANTINE_KINDS), name="quarantine_kind"),
     Index("quarantine_entry", "queue", "epoch", "seq"),
 )
 """Entries kept byte for byte: a JSON object of base64 fields, see
@@ -352,7 +348,7 @@ mirror_proof = Table(
     _number("batch"),
     _text("head", null=False),
     _number("events"),
-    CheckConstraint(_one_of("verdict", PROOF_VERDICTS), name="mirror_proof_verdict"),
+    CheckConstraint(one_of("verdict", PROOF_VERDICTS), name="mirror_proof_verdict"),
     Index("mirror_proof_queue", "queue", "id"),
 )
 """What ``audit verify`` has proven: that the log up to (epoch, seq), the end of ``batch``, holds
@@ -379,7 +375,7 @@ mirror_prune = Table(
     _number("events", null=True),
     _number("kept_events", null=True),
     _text("kept_digest"),
-    CheckConstraint(_one_of("kind", PRUNE_KINDS), name="mirror_prune_kind"),
+    CheckConstraint(one_of("kind", PRUNE_KINDS), name="mirror_prune_kind"),
     Index("mirror_prune_queue", "queue", "id"),
 )
 """The one door through which rows of the log leave, and the record of each time that it was used.
@@ -396,12 +392,6 @@ APPEND_ONLY: Final = (
 )  # fmt: skip
 """Tables in which the database itself refuses UPDATE and DELETE, but for DOORS."""
 
-DOORS: Final = {
-    "job_event": ("epoch", "seq"),
-    "mirror_batch": ("last_epoch", "last_seq"),
-    "quarantine": ("epoch", "seq"),
-}
-"""Tables from which a prune may delete, and the columns that must not be beyond its cut."""
 
 _LASTED: Final = "ended_at_ms - COALESCE(ready_at_ms, claimed_at_ms, ended_at_ms)"
 SPANS_MS: Final = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
@@ -434,200 +424,6 @@ their tables, since SQLAlchemy reads no expressions back from SQLite."""
 
 EVENT_COLUMNS: Final = tuple(column.name for column in job_event.columns)
 JOB_COLUMNS: Final = tuple(column.name for column in job.columns)
+ENDING_COLUMNS: Final = ("ended_at_ms", "ran_ms", "outcome", "error_type", "error_message")
+"""What the end of a claim says of it; the others are told when it begins."""
 ATTEMPT_COLUMNS: Final = tuple(column.name for column in job_attempt.columns)
-
-
-def triggers(dialect: str, table: str) -> tuple[str, ...]:
-    """The statements that make ``table`` append-only in a dialect (sqlite or postgresql)."""
-    door = DOORS.get(table)
-    if dialect == "sqlite":
-        shut = "" if door is None else f"WHEN NOT {_open_door(*(f'OLD.{name}' for name in door))} "
-        refuse = f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
-        return (
-            f"CREATE TRIGGER {table}_no_update BEFORE UPDATE ON {table} {refuse}",
-            f"CREATE TRIGGER {table}_no_delete BEFORE DELETE ON {table} {shut}{refuse}",
-        )
-    function = "audit_refuse()" if door is None else f"audit_refuse_unless_pruned('{door[0]}')"
-    return (
-        (
-            f"CREATE TRIGGER {table}_append_only BEFORE UPDATE OR DELETE ON {table} "
-            f"FOR EACH ROW EXECUTE FUNCTION {function}"
-        ),
-        refuse_truncate(table),
-    )
-
-
-def refuse_truncate(table: str) -> str:
-    """PostgreSQL's trigger against TRUNCATE. Unlike those for rows it is not inherited by partitions."""
-    return (
-        f"CREATE TRIGGER {table}_no_truncate BEFORE TRUNCATE ON {table} "
-        "FOR EACH STATEMENT EXECUTE FUNCTION audit_refuse()"
-    )
-
-
-def _open_door(epoch: str, seq: str) -> str:
-    return (
-        "EXISTS (SELECT 1 FROM mirror_prune p WHERE p.kind = 'begun' AND p.id = "
-        "(SELECT MAX(id) FROM mirror_prune WHERE queue = OLD.queue) "
-        f"AND ({epoch}, {seq}) <= (p.epoch, p.seq))"
-    )
-
-
-REFUSE_FUNCTION: Final = (
-    "CREATE OR REPLACE FUNCTION audit_refuse() RETURNS trigger LANGUAGE plpgsql AS "
-    "$$ BEGIN RAISE EXCEPTION '% is append-only', TG_TABLE_NAME "
-    "USING ERRCODE = 'restrict_violation'; END $$"
-)
-DOOR_FUNCTION: Final = (
-    "CREATE OR REPLACE FUNCTION audit_refuse_unless_pruned() RETURNS trigger LANGUAGE plpgsql AS "
-    "$$ DECLARE e bigint; s bigint; BEGIN IF TG_OP = 'DELETE' THEN "
-    "IF TG_ARGV[0] = 'last_epoch' THEN e := OLD.last_epoch; s := OLD.last_seq; "
-    "ELSE e := OLD.epoch; s := OLD.seq; END IF; "
-    f"IF {_open_door('e', 's')} THEN RETURN OLD; END IF; END IF; "
-    "RAISE EXCEPTION '% is append-only', TG_TABLE_NAME "
-    "USING ERRCODE = 'restrict_violation'; END $$"
-)
-POSTGRES_EVENTS: Final = (
-    (
-        "ALTER TABLE job_event ADD CONSTRAINT job_event_pkey "
-        "PRIMARY KEY (queue, epoch, seq, ordinal, at_ms)"
-    ),
-    "CREATE TABLE job_event_default PARTITION OF job_event DEFAULT",
-    refuse_truncate("job_event_default"),
-)
-"""What PostgreSQL's job_event has besides: its key, and the partition for what has none of its own."""
-
-
-def _readable(dialect: str, column: str) -> str:
-    if dialect == "sqlite":
-        return f"strftime('%Y-%m-%d %H:%M:%f', {column} / 1000.0, 'unixepoch')"
-    return (
-        f"to_char(to_timestamp({column} / 1000.0) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.MS')"
-    )
-
-
-def views(dialect: str) -> dict[str, str]:
-    """The views of a dialect, by name: the statement that creates each."""
-    at = {
-        name: _readable(dialect, f"{name}_ms")
-        for name in ("at", "enqueued_at", "ready_at", "claimed_at", "ended_at", "finished_at")
-    }
-    return {
-        "job_event_readable": (
-            "CREATE VIEW job_event_readable AS SELECT queue, epoch, seq, ordinal, "
-            f"{at['at']} AS at, type, job_id, claim, worker, task, detail FROM job_event"
-        ),
-        "job_readable": (
-            "CREATE VIEW job_readable AS SELECT queue, job_id, task, priority, state, claims, "
-            f"failures, losses, {at['enqueued_at']} AS enqueued_at, "
-            f"{at['finished_at']} AS finished_at, worker, reason, error_type, "
-            "error_message, lane FROM job"
-        ),
-        "job_attempt_readable": (
-            "CREATE VIEW job_attempt_readable AS SELECT queue, job_id, claim, fence, task, worker, "
-            f"{at['ready_at']} AS ready_at, {at['claimed_at']} AS claimed_at, "
-            f"{at['ended_at']} AS ended_at, waited_ms, ran_ms, outcome, error_type, scopes "
-            "FROM job_attempt"
-        ),
-    }
-
-
-def loss_views() -> dict[str, str]:
-    """The views of what Redis forgot, by name."""
-    columns = "queue, kind, epoch, after_epoch, after_seq, events"
-    of_f = ", ".join(f"f.{name}" for name in columns.split(", "))
-    return {
-        # The way back from the last epoch: through each to the last entry that it still knew.
-        "orphaned_range": (
-            f"CREATE VIEW orphaned_range AS WITH RECURSIVE past ({columns}) AS ("
-            f"SELECT {of_f} FROM mirror_loss f WHERE f.kind <> 'restated' AND f.epoch = ("
-            "SELECT MAX(g.epoch) FROM mirror_loss g WHERE g.queue = f.queue AND "
-            "g.kind <> 'restated') UNION ALL "
-            f"SELECT {of_f} FROM past p JOIN mirror_loss f ON f.queue = p.queue AND "
-            "f.kind <> 'restated' AND f.epoch = (SELECT MAX(g.epoch) FROM mirror_loss g WHERE "
-            "g.queue = p.queue AND g.kind <> 'restated' AND "
-            "g.epoch <= COALESCE(p.after_epoch, p.epoch - 1))) "
-            "SELECT queue, after_epoch, after_seq, epoch AS before_epoch, events FROM past "
-            "WHERE kind = 'orphaned'"
-        ),
-        "job_event_orphaned": (
-            "CREATE VIEW job_event_orphaned AS SELECT e.* FROM orphaned_range r JOIN job_event e "
-            "ON e.queue = r.queue AND (e.epoch, e.seq) > (r.after_epoch, r.after_seq) AND "
-            "(e.epoch, e.seq) < (r.before_epoch, 0)"
-        ),
-    }
-
-
-def everyday_views(dialect: str) -> dict[str, str]:
-    """The views that answer everyday questions, by name; see README.md."""
-    minute = _readable(dialect, "minute_ms")
-    if dialect == "sqlite":
-        each = "json_each(a.scopes) AS each"
-        scope, cap = "json_extract(each.value, '$[0]')", "json_extract(each.value, '$[1]')"
-        length = "json_array_length(each.value)"
-    else:
-        each = "jsonb_array_elements(a.scopes::jsonb) AS each(value)"
-        scope, cap = "each.value ->> 0", "(each.value ->> 1)::bigint"
-        length = "jsonb_array_length(each.value)"
-    outcomes = _one_of("outcome", OUTCOMES)
-    return {
-        "throughput_per_minute": (
-            "CREATE VIEW throughput_per_minute AS SELECT queue, task, minute_ms, "
-            f"{minute} AS minute, CAST(SUM(claims) AS BIGINT) AS succeeded FROM claim_minute "
-            "WHERE outcome = 'succeeded' GROUP BY queue, task, minute_ms"
-        ),
-        "failures_by_error": (
-            "CREATE VIEW failures_by_error AS SELECT queue, task, error_type, minute_ms, "
-            f"{minute} AS minute, CAST(SUM(claims) AS BIGINT) AS claims, "
-            "CAST(SUM(CASE WHEN outcome = 'died' THEN claims ELSE 0 END) AS BIGINT) AS died "
-            "FROM claim_minute WHERE outcome IN ('retried', 'died') "
-            "GROUP BY queue, task, error_type, minute_ms"
-        ),
-        "waiting_by_lane": (
-            "CREATE VIEW waiting_by_lane AS SELECT queue, lane, COUNT(*) AS waiting, "
-            f"{_readable(dialect, 'MIN(ready_at_ms)')} AS oldest_ready_at FROM job "
-            "WHERE state = 'ready' AND finished_at_ms IS NULL GROUP BY queue, lane"
-        ),
-        "worker_utilisation": (
-            "CREATE VIEW worker_utilisation AS SELECT queue, worker, minute_ms, "
-            f"{minute} AS minute, CAST(SUM(claims) AS BIGINT) AS claims, CAST(SUM(ran_ms) AS BIGINT) AS busy_ms, "
-            "SUM(ran_ms) / 60000.0 AS at_once, MAX(ran_max_ms) AS longest_ms FROM claim_minute "
-            f"WHERE {outcomes} GROUP BY queue, worker, minute_ms"
-        ),
-        "unsuccessful_claims": (
-            "CREATE VIEW unsuccessful_claims AS SELECT queue, job_id, claim, fence, task, worker, "
-            f"{_readable(dialect, 'claimed_at_ms')} AS claimed_at, "
-            f"{_readable(dialect, 'ended_at_ms')} AS ended_at, outcome, error_type, error_message, "
-            "ended_at_ms FROM job_attempt WHERE outcome <> 'succeeded'"
-        ),
-        "scope_occupancy": (
-            f"CREATE VIEW scope_occupancy AS SELECT a.queue, {scope} AS scope, COUNT(*) AS holders, "
-            f"MAX({cap}) AS cap FROM job_attempt a, {each} "
-            f"WHERE a.ended_at_ms IS NULL AND a.scopes IS NOT NULL AND {length} = 2 "
-            f"GROUP BY a.queue, {scope}"
-        ),
-    }
-
-
-def _ddl(statement: str) -> DDL:
-    # DDL() fills % itself, so every one is doubled.
-    return DDL(statement.replace("%", "%%"))  # type: ignore[no-untyped-call]
-
-
-def _attach_ddl() -> None:
-    def add(statement: str, dialect: str) -> None:
-        event.listen(metadata, "after_create", _ddl(statement).execute_if(dialect=dialect))
-
-    for statement in (REFUSE_FUNCTION, DOOR_FUNCTION, *POSTGRES_EVENTS):
-        add(statement, "postgresql")
-    for dialect in ("sqlite", "postgresql"):
-        for statement in EVERYDAY_INDEXES:
-            add(statement, dialect)
-        for table in APPEND_ONLY:
-            for statement in triggers(dialect, table.name):
-                add(statement, dialect)
-        for statement in (views(dialect) | everyday_views(dialect) | loss_views()).values():
-            add(statement, dialect)
-
-
-_attach_ddl()

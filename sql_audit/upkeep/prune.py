@@ -10,8 +10,7 @@ Nothing is removed that ``audit verify`` has not proven. The database itself ref
 a row of mirror_prune says that a prune has begun, and up to where. Each transaction removes some
 thousand jobs; a prune that dies is taken up by the next one.
 
-    cuts = plan(database, Rules(older_than_ms=90 * 86_400_000), now_ms=now)
-    for cut in cuts: ...
+    cuts = plan(database, Rules(older_than_ms=90 * 86_400_000), now_ms=now)     # upkeep.plan
     prune(database, cuts, by="ada", now_ms=now)
 """
 
@@ -22,110 +21,26 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from sqlalchemy import Connection, CursorResult, text
 
-from rq_core.model.events import OutboxId
-from rq_core.model.machine import State
-from sql_audit.errors import NotProven
-from sql_audit.proof.verify import LAST_PRUNE, Result, Verdict, kept_rows
-from sql_audit.queries.history import readable
-from sql_audit.store.database import Database, copy_text
+from sql_audit.proof.log import kept_rows
+from sql_audit.store.copy import copy_text
+from sql_audit.store.database import Database
 from sql_audit.store.partitions import Month, partitions
-from sql_audit.store.tables import JOB_STATES, mirror_proof, mirror_prune, refuse_truncate
+from sql_audit.store.tables import mirror_prune
+from sql_audit.store.triggers import refuse_truncate
+from sql_audit.upkeep.plan import Cut
 
 JOBS_AT_ONCE: Final = 1_000
 """Jobs that one transaction removes."""
 BATCHES_AT_ONCE: Final = 5_000
 PAUSE_S: Final = 0.3
 """The longest pause between two transactions, in which the mirror gets its turn."""
-
-OUTCOMES: Final = {
-    "dead" if state == "pruned" else state: state
-    for state in JOB_STATES
-    if state not in {str(live) for live in State}
-}
-"""What may be kept for a time of its own, and the state of such jobs. A dead job that Redis still
-has is alive: it may be put back."""
-
-_CURSORS: Final = text(
-    "SELECT queue, epoch, seq, batch FROM mirror_cursor "
-    "WHERE batch > 0 AND (CAST(:queue AS TEXT) IS NULL OR queue = :queue) ORDER BY queue"
-)
-_BATCH: Final = text(
-    "SELECT batch, last_epoch, last_seq, head FROM mirror_batch "
-    "WHERE queue = :queue AND batch = :batch"
-)
-_TIME_AT: Final = text(
-    "SELECT at_ms FROM job_event WHERE queue = :queue AND (epoch, seq) <= (:epoch, :seq) "
-    "ORDER BY epoch DESC, seq DESC, ordinal DESC LIMIT 1"
-)
-_COUNTED: Final = text(
-    "SELECT COALESCE(SUM(entries), 0) AS entries, COALESCE(SUM(events), 0) AS events "
-    "FROM mirror_batch WHERE queue = :queue AND batch > :low AND batch <= :high"
-)
-_PROOFS: Final = text(
-    "SELECT p.batch, p.epoch, p.seq, p.verdict FROM mirror_proof p "
-    "JOIN mirror_batch b ON b.queue = p.queue AND b.batch = p.batch AND b.head = p.head "
-    "WHERE p.queue = :queue ORDER BY p.batch DESC"
-)
-_ENDED: Final = "COALESCE(j.finished_at_ms, j.since_ms, 0)"
 _LOCK: Final = text("SELECT queue FROM mirror_cursor WHERE queue = :queue FOR UPDATE")
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """How long finished jobs are kept, in ms; ``keep`` by outcome (see OUTCOMES)."""
-
-    older_than_ms: int
-    keep: Mapping[str, int] = field(default_factory=dict)
-    accept_unknown: bool = False
-    """Also prune what verify could not prove, as long as it found nothing wrong (gaps, quarantine)."""
-
-    def of(self, outcome: str) -> int:
-        return self.keep.get(outcome, self.older_than_ms)
-
-    @property
-    def shortest_ms(self) -> int:
-        return min(self.of(outcome) for outcome in OUTCOMES)
-
-    def __str__(self) -> str:
-        """For the record."""
-        return json.dumps({"older_than_ms": self.older_than_ms, **self.keep}, sort_keys=True)
-
-
-class Cut(NamedTuple):
-    """Up to where a queue's log is to be pruned, and what may leave."""
-
-    queue: str
-    at: OutboxId
-    at_ms: int
-    batch: int
-    head: str
-    through_entries: int
-    through_events: int
-    ended_before: dict[str, int]
-    """By the state of a job: it leaves if it ended before that, in Unix ms."""
-    rules: str
-
-    @property
-    def removable(self) -> tuple[str, dict[str, Any]]:
-        """A condition on ``job j``, and its values."""
-        cases = " ".join(
-            f"WHEN '{state}' THEN CAST(:before_{n} AS BIGINT)"
-            for n, state in enumerate(self.ended_before)
-        )
-        condition = (
-            "j.queue = :queue AND (j.last_epoch, j.last_seq) <= (:epoch, :seq) "
-            f"AND {_ENDED} < CASE j.state {cases} END"
-        )
-        before = {f"before_{n}": ms for n, ms in enumerate(self.ended_before.values())}
-        return condition, {
-            "queue": self.queue, "epoch": self.at.epoch, "seq": self.at.seq, **before,
-        }  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -144,122 +59,7 @@ class Pruned:
 # What verify has proven.
 
 
-def record_proofs(
-    database: Database, result: Result, verdicts: Mapping[str, Verdict] | None = None
-) -> None:
-    """Write down what a check of whole logs has proven, which is what prune goes by.
-
-    ``verdicts``: what SQL alone came to, where ``result`` has learned more since. What is violated
-    is not recorded. Raises what SQL raises, if it does not let itself be written to.
-    """
-    rows = []
-    for name, found in result.queues.items():
-        verdict = (verdicts or {}).get(name, found.verdict)
-        if found.violations or verdict is Verdict.VIOLATED or found.epoch is None:
-            continue
-        rows.append(
-            {
-                "queue": name, "at_ms": int(time.time() * 1000), "verdict": str(verdict),
-                "epoch": found.epoch, "seq": found.number, "batch": found.batches,
-                "head": found.head, "events": found.events,
-            }
-        )  # fmt: skip
-    if not rows or result.problems:
-        return
-    with database.writing(wait=True) as connection:
-        assert connection is not None
-        connection.execute(mirror_proof.insert(), rows)
-        connection.commit()
-
-
 # What would leave.
-
-
-def plan(database: Database, rules: Rules, *, now_ms: int, queue: str | None = None) -> list[Cut]:
-    """Where each queue's log is to be cut. Queues in which nothing is old enough are left out.
-
-    Raises NotProven if verify has not proven all that is to go; then nothing is to be pruned.
-    """
-    with database.readers.connect() as connection:
-        cursors = connection.execute(_CURSORS, {"queue": queue}).all()
-        cuts = [_cut(connection, cursor, rules, now_ms) for cursor in cursors]
-    return [cut for cut in cuts if cut is not None]
-
-
-def _cut(connection: Connection, cursor: Any, rules: Rules, now_ms: int) -> Cut | None:
-    name = cursor.queue
-    last = connection.execute(LAST_PRUNE, {"queue": name}).one_or_none()
-    low = 0 if last is None else last.batch
-    ended_before = {state: now_ms - rules.of(outcome) for outcome, state in OUTCOMES.items()}
-    found = _last_batch_before(
-        # The last batch has the entry at which the next one begins: it stays.
-        connection, name, low, cursor.batch - 1, now_ms - rules.shortest_ms
-    )  # fmt: skip
-    if found is None:
-        if last is None:
-            return None
-        # What was kept up to the old cut may be old enough now, or a prune was interrupted.
-        same = Cut(
-            name, OutboxId(last.epoch, last.seq), last.cut_at_ms, last.batch, last.head,
-            last.through_entries, last.through_events, ended_before, str(rules),
-        )  # fmt: skip
-        return same if last.kind != "done" or _count(connection, same) else None
-    batch, at_ms = found
-    _refuse_unproven(connection, batch, at_ms, rules, name)
-    counted = connection.execute(_COUNTED, {"queue": name, "low": low, "high": batch.batch}).one()
-    before = (0, 0) if last is None else (last.through_entries, last.through_events)
-    return Cut(
-        name, OutboxId(batch.last_epoch, batch.last_seq), at_ms, batch.batch, batch.head,
-        before[0] + int(counted.entries), before[1] + int(counted.events), ended_before, str(rules),
-    )  # fmt: skip
-
-
-def _last_batch_before(
-    connection: Connection, queue: str, low: int, high: int, before_ms: int
-) -> tuple[Any, int] | None:
-    """The last batch after ``low`` whose events are all older, and the time of its last."""
-    best = None
-    while low < high:
-        middle = (low + high + 1) // 2
-        batch = connection.execute(_BATCH, {"queue": queue, "batch": middle}).one_or_none()
-        if batch is None:
-            return best
-        at = {"queue": queue, "epoch": batch.last_epoch, "seq": batch.last_seq}
-        at_ms = connection.execute(_TIME_AT, at).scalar_one_or_none()
-        if at_ms is not None and at_ms < before_ms:
-            low, best = middle, (batch, at_ms)
-        else:
-            high = middle - 1
-    return best
-
-
-def _refuse_unproven(
-    connection: Connection, batch: Any, at_ms: int, rules: Rules, queue: str
-) -> None:
-    proofs = connection.execute(_PROOFS, {"queue": queue}).all()
-    held = [p for p in proofs if rules.accept_unknown or p.verdict == Verdict.HOLDS]
-    if held and held[0].batch >= batch.batch:
-        return
-    proven = f"through {held[0].epoch}-{held[0].seq}" if held else "nowhere"
-    hint = ""
-    if proofs and proofs[0].batch >= batch.batch:
-        hint = " (it found nothing wrong, but gaps; --accept-gaps prunes them, too)"
-    raise NotProven(
-        queue=queue, cut=f"{batch.last_epoch}-{batch.last_seq}", cut_at=readable(at_ms),
-        proven=proven, hint=hint,
-    )  # fmt: skip
-
-
-def count(database: Database, cut: Cut) -> int:
-    """How many jobs would leave."""
-    with database.readers.connect() as connection:
-        return _count(connection, cut)
-
-
-def _count(connection: Connection, cut: Cut) -> int:
-    condition, values = cut.removable
-    statement = text(f"SELECT COUNT(*) FROM job j WHERE {condition}")
-    return int(connection.execute(statement, values).scalar_one())
 
 
 # Removing.

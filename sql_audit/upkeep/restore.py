@@ -26,19 +26,21 @@ from sqlalchemy import Connection, bindparam, text
 
 from rq_core.connections.client import Client
 from rq_core.errors import AuditBacklogFull, RestoredMeanwhile
+from rq_core.model.effects import JOB_ENDS, REVIVALS
 from rq_core.model.events import JobRecord, OutboxId
 from rq_core.model.job import read_spec
 from rq_core.model.keys import queue_keys
 from rq_core.model.machine import Event, State
-from rq_core.protocol.answers import Restoration
-from rq_core.protocol.operations import ENQUEUE_CHUNK_BYTES, IDS_CHUNK
-from rq_core.protocol.restoration import PUT_BACK, put_back, take_out
+from rq_core.protocol.admin import IDS_CHUNK
+from rq_core.protocol.audit import PUT_BACK, Restoration, put_back, take_out
+from rq_core.protocol.enqueue import ENQUEUE_CHUNK_BYTES
 from sql_audit.errors import MirrorBehind
-from sql_audit.mirror import losses
-from sql_audit.mirror.fold import EventRow, Folder
+from sql_audit.mirror import refold
+from sql_audit.mirror.fold import Folder
 from sql_audit.queries.history import audit_id
+from sql_audit.store import orphans
 from sql_audit.store.database import Database
-from sql_audit.store.rows import Job
+from sql_audit.store.rows import EventRow, Job
 from sql_audit.store.statements import CURSOR
 from sql_audit.store.tables import LOST
 
@@ -51,9 +53,6 @@ ROUNDS_MAX: Final = 10
 WHY: Final = "audit restore"
 
 _LIVE: Final = ", ".join(repr(str(state)) for state in State)
-_ENDS: Final = frozenset(map(str, (Event.SUCCEEDED, Event.CANCELLED, Event.PRUNED, Event.REMOVED)))
-_BEGINS: Final = frozenset(map(str, (Event.ENQUEUED, Event.RESTORED, Event.REQUEUED)))
-"""Events with which a job has a life before it, whatever had ended it."""
 
 _KNOWN: Final = text(
     f"SELECT job_id FROM job WHERE queue = :queue AND state IN ('{LOST}', {_LIVE}) "
@@ -65,7 +64,7 @@ _STANDS: Final = text(
 ).bindparams(bindparam("ids", expanding=True))
 _FINISHED: Final = text(
     "SELECT DISTINCT job_id FROM job_event_orphaned WHERE queue = :queue "
-    f"AND type IN ({', '.join(repr(end) for end in sorted(_ENDS))}) ORDER BY job_id"
+    f"AND type IN ({', '.join(repr(str(end)) for end in sorted(JOB_ENDS))}) ORDER BY job_id"
 )
 
 
@@ -175,9 +174,9 @@ def apply(
     with database.readers.connect() as connection:
         cursor = connection.execute(CURSOR, {"queue": queue}).one_or_none()
     if cursor is not None and cursor.epoch is not None:
-        client.operations.set_floor(queue, cursor.epoch)
+        client.calls.delivery.set_floor(queue, cursor.epoch)
     # If Redis has nothing of the queue, that begins an epoch, and the mirror learns what is lost.
-    client.handshake(queue)
+    client.run(client.calls.delivery.handshake(queue))
     done = Applied()
     for turn in range(ROUNDS_MAX):
         wait_level(client, database, queue, wait_s)
@@ -196,7 +195,7 @@ def apply(
 
 def wait_level(client: Client, database: Database, queue: str, wait_s: float) -> None:
     """Wait until SQL has all that Redis has logged of a queue by now. Raises MirrorBehind after ``wait_s`` seconds."""
-    keys = queue_keys(queue, client.operations.prefix)
+    keys = queue_keys(queue, client.prefix)
     ours = audit_id(database)
     give_up = time.monotonic() + wait_s
     upto: OutboxId | None = None
@@ -205,7 +204,7 @@ def wait_level(client: Client, database: Database, queue: str, wait_s: float) ->
             ["HMGET", keys("meta"), "audit", "audit_id"],
             ["XREVRANGE", keys("outbox"), "+", "-", "COUNT", 1],
         ]
-        (mode, attached), entries = client.run(client.operations.ask(asked, queue))
+        (mode, attached), entries = client.run(client.calls.delivery.ask(asked, queue))
         if upto is None and entries:
             upto = OutboxId.parse(entries[0][0])
         with database.readers.connect() as connection:
@@ -237,7 +236,9 @@ def _carry_out(
             give_up = time.monotonic() + wait_s
             while True:
                 try:
-                    answer = client.restore(queue, chunk, after=last, by=by, why=WHY)
+                    answer = client.run(
+                        client.calls.audit.restore(queue, chunk, after=last, by=by, why=WHY)
+                    )
                 except AuditBacklogFull:
                     if time.monotonic() > give_up:
                         raise
@@ -293,9 +294,9 @@ def _gap(client: Client, database: Database, queue: str) -> _Gap:
     with database.readers.connect() as connection:
         known = connection.execute(_KNOWN, of_queue).scalars().all()
         finished = connection.execute(_FINISHED, of_queue).scalars().all()
-    operations = client.operations
-    meta = queue_keys(queue, operations.prefix)("meta")
-    (last,) = client.run(operations.ask([["HGET", meta, "restored"]], queue))
+    calls = client.calls
+    meta = queue_keys(queue, calls.delivery.prefix)("meta")
+    (last,) = client.run(calls.delivery.ask([["HGET", meta, "restored"]], queue))
     missing = [job_id for job_id, line in _lines(client, queue, known) if line is None]
     revived = {job_id: line for job_id, line in _lines(client, queue, finished) if line is not None}
     return _Gap(missing, revived, last or "-")
@@ -303,11 +304,11 @@ def _gap(client: Client, database: Database, queue: str) -> _Gap:
 
 def _lines(client: Client, queue: str, ids: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     """Jobs and their state lines in Redis, None for those that it does not have."""
-    operations = client.operations
-    key = queue_keys(queue, operations.prefix)("state")
+    calls = client.calls
+    key = queue_keys(queue, calls.delivery.prefix)("state")
     for begin in range(0, len(ids), CHUNK):
         chunk = ids[begin : begin + CHUNK]
-        replies: list[Any] = client.run(operations.ask([["HMGET", key, *chunk]], queue))
+        replies: list[Any] = client.run(calls.delivery.ask([["HMGET", key, *chunk]], queue))
         yield from zip(chunk, replies[0], strict=True)
 
 
@@ -328,27 +329,27 @@ class _Told:
     """What ended it in what Redis forgot."""
 
 
-def _tell(rows: Iterable[EventRow], orphaned: Sequence[losses.Range]) -> dict[str, _Told]:
+def _tell(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dict[str, _Told]:
     """Read the events of some jobs, in order."""
     told: dict[str, _Told] = {}
     for row in rows:
-        intake = losses.intake_of(row)
+        intake = refold.intake_of(row)
         if intake is None:
             continue
-        kind, job_id = str(intake.event), str(row[6])
+        event_type, job_id = str(intake.event), str(row[6])
         job = told.setdefault(job_id, _Told())
         facts = {name: column[0] for name, column in intake.columns.items()}
-        if kind in _BEGINS:
+        if event_type in REVIVALS:
             job.fence = job.refused = job.end = None
             if facts.get("spec") is not None:
                 job.specs[facts["digest"]] = facts["spec"]
-        elif kind == Event.CLAIMED:
+        elif event_type == Event.CLAIMED:
             job.fence, job.refused = str(intake.id), None
-        elif kind == Event.SETTLEMENT_REFUSED:
+        elif event_type == Event.SETTLEMENT_REFUSED:
             if facts["reason"] == "gone" and facts["fence"] == job.fence:
                 job.refused = facts["outcome"]
-        elif kind in _ENDS and losses.in_any(intake.id, orphaned):
-            job.end = kind, intake.id
+        elif event_type in JOB_ENDS and orphans.in_any(intake.id, orphaned):
+            job.end = event_type, intake.id
     return told
 
 
@@ -357,24 +358,24 @@ def _lost(
 ) -> Iterator[tuple[LostJob, Restoration | None]]:
     """The jobs that SQL still takes for live or lost, in order, and what puts each back, if anything does."""
     with database.readers.connect() as connection:
-        orphaned = losses.ranges(connection, queue)
+        orphaned = orphans.ranges(connection, queue)
         for begin in range(0, len(ids), CHUNK):
             yield from _lost_chunk(connection, queue, ids[begin : begin + CHUNK], orphaned)
 
 
 def _lost_chunk(
-    connection: Connection, queue: str, ids: Sequence[str], orphaned: Sequence[losses.Range]
+    connection: Connection, queue: str, ids: Sequence[str], orphaned: Sequence[orphans.Range]
 ) -> Iterator[tuple[LostJob, Restoration | None]]:
     of_jobs = {"queue": queue, "ids": list(ids)}
     stands = {row.job_id: row for row in connection.execute(_STANDS, of_jobs)}
-    rows = losses.events_of(connection, queue, list(stands))
+    rows = refold.events_of(connection, queue, list(stands))
     told = _tell(rows, orphaned)
     folds = Folder(queue, ()), Folder(queue, ())
     for row in rows:
-        intake = losses.intake_of(row)
+        intake = refold.intake_of(row)
         if intake is not None:
             folds[1].add(intake)
-            if not losses.in_any(intake.id, orphaned):
+            if not orphans.in_any(intake.id, orphaned):
                 folds[0].add(intake)
     for job_id in ids:
         if job_id not in stands:
@@ -429,10 +430,10 @@ def _revived(database: Database, queue: str, lines: dict[str, str]) -> Iterator[
     """Those of some jobs that had ended, and have had no other life since."""
     ids = list(lines)
     with database.readers.connect() as connection:
-        orphaned = losses.ranges(connection, queue)
+        orphaned = orphans.ranges(connection, queue)
         for begin in range(0, len(ids), CHUNK):
             chunk = ids[begin : begin + CHUNK]
-            told = _tell(losses.events_of(connection, queue, chunk), orphaned)
+            told = _tell(refold.events_of(connection, queue, chunk), orphaned)
             for job_id in chunk:
                 end = told[job_id].end if job_id in told else None
                 if end is not None:

@@ -21,6 +21,7 @@ from rq_core import (
 )
 from rq_core.app.task import Task
 from rq_core.model.job import NewJob, read_spec
+from rq_core.protocol import claims
 from rq_core.protocol.plan import Patience
 from tests.kit.servers import RedisServer, free_port
 
@@ -44,12 +45,15 @@ def task(app: App) -> Any:
 
 
 def events(app: App, queue: str = "notes") -> list[str]:
-    return [fields["type"] for _, fields in app.client.read_outbox(queue, "-", 100)]
+    return [
+        fields["type"]
+        for _, fields in app.client.run(app.client.calls.audit.read_outbox(queue, "-", 100))
+    ]
 
 
 def claim(app: App, limit: int = 10, queue: str = "notes") -> list[Any]:
     client = app.client
-    claimed = client.one(client.operations.claim_call(queue, "w-1", limit))
+    claimed = client.run(claims.claim(queue, "w-1", limit))
     return [(job.id, read_spec(job.spec)) for job in claimed.jobs]
 
 
@@ -80,7 +84,7 @@ async def test_async_enqueues_share_calls(app: App, task: Noted) -> None:
     await app.aclose()
 
     assert len({handle.id for handle in handles}) == 200
-    assert app.client.counts("notes").ready["normal"] == 200
+    assert app.client.run(app.client.calls.reads.counts("notes")).ready["normal"] == 200
     # 8 calls are in flight at most, the rest join the next ones.
     assert events(app).count("enqueued") < 20
 
@@ -113,8 +117,8 @@ def test_many_jobs_of_several_queues(app: App, task: Noted) -> None:
     accepted = app.enqueue_many((other if n % 3 else task).job(n) for n in range(2_500))
 
     assert len(accepted.ids) == 2_500
-    assert app.client.counts("notes").ready["normal"] == 834
-    assert app.client.counts("other").ready["normal"] == 1_666
+    assert app.client.run(app.client.calls.reads.counts("notes")).ready["normal"] == 834
+    assert app.client.run(app.client.calls.reads.counts("other")).ready["normal"] == 1_666
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -128,7 +132,7 @@ async def test_many_jobs_async(app: App, task: Noted, asynchronous: bool) -> Non
     await app.aclose()
 
     assert len(accepted.ids) == 1_500
-    assert app.client.counts("notes").ready["normal"] == 1_500
+    assert app.client.run(app.client.calls.reads.counts("notes")).ready["normal"] == 1_500
 
 
 async def test_an_async_generator_that_fails_half_way_says_what_was_accepted(
@@ -144,7 +148,7 @@ async def test_an_async_generator_that_fails_half_way_says_what_was_accepted(
     await app.aclose()
 
     assert len(caught.value.accepted.ids) == 1_000  # type: ignore[attr-defined]
-    assert app.client.counts("notes").ready["normal"] == 1_000
+    assert app.client.run(app.client.calls.reads.counts("notes")).ready["normal"] == 1_000
 
 
 def test_whatever_stops_a_generator_says_what_was_accepted(app: App, task: Noted) -> None:
@@ -159,7 +163,7 @@ def test_whatever_stops_a_generator_says_what_was_accepted(app: App, task: Noted
         app.enqueue_many(generate())
 
     assert len(caught.value.accepted.ids) == 500  # type: ignore[attr-defined]
-    assert app.client.counts("notes").ready["normal"] == 500
+    assert app.client.run(app.client.calls.reads.counts("notes")).ready["normal"] == 500
 
 
 async def test_whatever_stops_an_async_generator_says_what_was_accepted(
@@ -183,7 +187,7 @@ def test_what_is_no_job_is_refused_and_said(app: App, task: Noted) -> None:
         with pytest.raises(InvalidOption, match=r"jobs=.* must be jobs, each as task\.job"):
             app.enqueue_many(jobs)  # type: ignore[arg-type]
 
-    assert app.client.counts("notes").ready["normal"] == 1
+    assert app.client.run(app.client.calls.reads.counts("notes")).ready["normal"] == 1
 
 
 def test_a_producer_needs_only_names(app: App, redis_url: str) -> None:
@@ -233,10 +237,10 @@ def test_settings_are_applied_and_logged(app: App) -> None:
     app.apply_settings()
     app.apply_settings()
 
-    settings = app.client.counts("notes").settings
+    settings = app.client.run(app.client.calls.reads.counts("notes")).settings
     assert (settings["lease_ms"], settings["dead_retention_ms"]) == (5_000, 60_000)
     assert events(app) == ["epoch_started", "policy_changed", "policy_changed"]
-    assert app.client.queues() == ["notes"]
+    assert app.client.run(app.client.calls.reads.queues()) == ["notes"]
 
 
 async def test_settings_are_applied_async(app: App) -> None:
@@ -245,7 +249,7 @@ async def test_settings_are_applied_async(app: App) -> None:
     await app.apply_settings_async()
     await app.aclose()
 
-    assert app.client.handshake("notes").lease_ms == 5_000
+    assert app.client.run(app.client.calls.delivery.handshake("notes")).lease_ms == 5_000
 
 
 BAD: list[tuple[Callable[[App], Any], type[Exception]]] = [
@@ -260,13 +264,13 @@ BAD: list[tuple[Callable[[App], Any], type[Exception]]] = [
 def test_bad_input_reaches_no_queue(
     app: App, call: Callable[[App], Any], kind: type[Exception]
 ) -> None:
-    app.client.handshake("notes")
-    before = app.client.snapshot("notes")
+    app.client.run(app.client.calls.delivery.handshake("notes"))
+    before = app.client.run(app.client.calls.reads.snapshot("notes"))
 
     with pytest.raises(kind):
         call(app)
 
-    assert app.client.snapshot("notes") == before
+    assert app.client.run(app.client.calls.reads.snapshot("notes")) == before
 
 
 def test_the_largest_payload_travels(app: App, task: Noted) -> None:
@@ -314,7 +318,9 @@ def test_a_full_server_takes_no_jobs_and_keeps_those_it_has(
 
         accepted = caught.value.accepted.ids  # type: ignore[attr-defined]
         assert len(accepted) > 0
-        assert app.client.counts("notes").ready["normal"] == len(accepted)
+        assert app.client.run(app.client.calls.reads.counts("notes")).ready["normal"] == len(
+            accepted
+        )
 
 
 def test_an_app_can_be_closed_and_used_again(app: App, task: Noted) -> None:

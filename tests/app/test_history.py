@@ -11,7 +11,9 @@ import pytest
 
 from rq_core import App
 from rq_core.app.task import Task
+from rq_core.protocol import claims
 from sql_audit.mirror.service import Service
+from sql_audit.mirror.source import Outbox
 from sql_audit.store.database import Database
 from sql_audit.store.migrate import ensure
 
@@ -34,15 +36,14 @@ def task(app: App) -> Task[[], None]:
 def mirror(app: App, sqlite_url: str) -> Iterator[Callable[[], Any]]:
     database = Database(sqlite_url)
     ensure(database)
-    yield lambda: Service(app.client, database).run(threading.Event(), once=True)
+    yield lambda: Service(Outbox(app.client), database).run(threading.Event(), once=True)
     database.close()
 
 
 def finish(app: App) -> None:
     client = app.client
-    operations = client.operations
-    claimed = client.one(operations.claim_call("notes", "w-1", 10))
-    client.one(operations.complete_call("notes", "w-1", [(j.id, j.fence) for j in claimed.jobs]))
+    claimed = client.run(claims.claim("notes", "w-1", 10))
+    client.run(claims.complete("notes", "w-1", [(j.id, j.fence) for j in claimed.jobs]))
 
 
 def test_the_state_comes_from_sql_once_redis_has_forgotten(

@@ -15,7 +15,7 @@ from rq_core.cli.root import root
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import queue_keys
-from rq_core.protocol import access
+from rq_core.protocol import access, claims, denial
 from rq_core.scripts.script import names
 from rq_core.worker import Worker, WorkerOptions
 from sql_audit.mirror.service import run as mirror
@@ -130,9 +130,9 @@ def test_an_operator_does_its_whole_work_with_its_rights(
     with App(url) as app:
         handles = enqueue_all(app_at(url, []))
         client = app.client
-        held = client.one(client.operations.claim_call("mail", "w-1", 2)).jobs
+        held = client.run(claims.claim("mail", "w-1", 2)).jobs
         records = [(held[0].id, held[0].fence, "final", 0, "gave_up", "null")]
-        client.one(client.operations.fail_call("mail", "w-1", records))
+        client.run(claims.fail("mail", "w-1", records))
         source = open_source(url, "rqc")
         mirror(source, audit_url, stop=threading.Event(), once=True)
         source.close()
@@ -172,8 +172,8 @@ def test_each_role_may_call_its_scripts_and_can_call_no_others_than_said(
 ) -> None:
     """Redis itself is asked, for the keys of each call and for each command of each script."""
     with Client(as_(role, "--queue", "mail*")) as client:
-        client.handshake("mail")
-        may = {n for n in names() if not client.run(access.lacking(client.operations, n, "mail"))}
+        client.run(client.calls.delivery.handshake("mail"))
+        may = {n for n in names() if not client.run(denial.lacking(client.prefix, n, "mail"))}
 
     assert may == {*access.ROLES[role].scripts, *access.beyond(role)}
 
@@ -209,16 +209,16 @@ def test_a_producer_cannot_settle_a_claim(control: Any, as_: As, redis_url: str)
     """It knows the fence, and the functions are there: its keys are what keeps it out."""
     url = as_("producer")
     with Client(redis_url) as owner, Client(url) as producer:
-        owner.enqueue([NewJob("a", "mail", profile("send"), "{}")])
-        (held,) = owner.one(owner.operations.claim_call("mail", "w-1", 1)).jobs
-        before = owner.snapshot("mail")
-        settle = producer.operations.complete_call("mail", "w-1", [(held.id, held.fence)])
+        owner.run(owner.calls.enqueue.many([NewJob("a", "mail", profile("send"), "{}")]))
+        (held,) = owner.run(claims.claim("mail", "w-1", 1)).jobs
+        before = owner.run(owner.calls.reads.snapshot("mail"))
+        settle = claims.complete("mail", "w-1", [(held.id, held.fence)])
 
         with pytest.raises(ServerUnsuitable) as caught:
-            producer.one(settle)
+            producer.run(settle)
 
-        assert owner.snapshot("mail") == before
-        assert owner.one(owner.operations.complete_call("mail", "w-1", settle.each)) == {}
+        assert owner.run(owner.calls.reads.snapshot("mail")) == before
+        assert owner.run(claims.complete("mail", "w-1", settle.each)) == {}
     assert "~rqc:{mail}:leases" in str(caught.value)
 
 

@@ -4,13 +4,27 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from rq_core.connections.client import Client
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import Mirror
 from sql_audit.store.database import Database
 from tests.kit.outbox import StreamSource, StreamWriter
 from tests.kit.schemas import lay_schema
+from tests.kit.servers import Engine, engines
 
 QUEUE = "mail"
+
+
+@pytest.fixture
+def engine(audit_url: str) -> Engine:
+    """Each engine with one of the databases: what Redis forgets does not depend on the pair."""
+    return engines()[0 if audit_url.startswith("sqlite") else -1]
+
+
+@pytest.fixture
+def client(valkey_url: str) -> Iterator[Client]:
+    with Client(valkey_url) as client:
+        yield client
 
 
 @pytest.fixture

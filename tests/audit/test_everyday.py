@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sql_audit.mirror import losses
-from sql_audit.proof.verify import Verdict, verify
+from sql_audit.mirror import refold
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
 from sql_audit.queries import history, timeline
 from sql_audit.store.database import Database
 from tests.kit import auditlog
@@ -40,7 +41,7 @@ def test_the_events_of_jobs_are_found_by_their_ids(long_log: Database) -> None:
 
     def ask(database: Database) -> None:
         with database.readers.connect() as connection:
-            losses.events_of(connection, "mail", ["a", "b"])
+            refold.events_of(connection, "mail", ["a", "b"])
 
     (plan,) = ten_million.plans_of(long_log, ten_million.Question("events", ask), no_scans=True)
 

@@ -6,19 +6,20 @@ import threading
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from sqlalchemy import select
 
 from rq_core.connections.client import Client
 from rq_core.errors import AuditElsewhere, AuditOff
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
-from sql_audit.cli import audit
+from rq_core.protocol import claims
 from sql_audit.mirror import service
+from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.queries import history
 from sql_audit.store.database import Database
 from sql_audit.store.tables import job
+from tests.kit.command import audit
 
 TASK = profile("task")
 ids = JobIds()
@@ -29,7 +30,7 @@ def new_jobs(count: int) -> list[NewJob]:
 
 
 def mirror(client: Client, database: Database) -> None:
-    service.run(client, database, stop=threading.Event(), queues=["q"], once=True)
+    service.run(Outbox(client), database, stop=threading.Event(), queues=["q"], once=True)
 
 
 def states(database: Database) -> dict[str, str]:
@@ -41,14 +42,14 @@ def states(database: Database) -> dict[str, str]:
 def test_a_flushed_queue_is_mirrored_on(valkey_url: str, audit_url: str) -> None:
     database = Database(audit_url)
     with Client(valkey_url) as client:
-        client.enqueue(new_jobs(3))
+        client.run(client.calls.enqueue.many(new_jobs(3)))
         mirror(client, database)
-        client.run(client.operations.ask([["FLUSHALL"]]))
-        after = client.enqueue(new_jobs(2)).ids
+        client.run(client.calls.delivery.ask([["FLUSHALL"]]))
+        after = client.run(client.calls.enqueue.many(new_jobs(2))).ids
         mirror(client, database)
 
-        assert client.counts("q").audit
-        assert client.counts("q").backlog == 0
+        assert client.run(client.calls.reads.counts("q")).audit
+        assert client.run(client.calls.reads.counts("q")).backlog == 0
     found = states(database)
     database.close()
     assert {found[i] for i in after} == {"ready"}
@@ -59,15 +60,15 @@ def test_a_lost_outbox_is_followed_by_a_baseline_of_what_lives(
 ) -> None:
     database = Database(audit_url)
     with Client(valkey_url) as client:
-        first = client.enqueue(new_jobs(3)).ids
+        first = client.run(client.calls.enqueue.many(new_jobs(3))).ids
         mirror(client, database)
-        operations = client.operations
-        claimed = client.one(operations.claim_call("q", operations.name, 1))
-        client.run(operations.ask([["DEL", "rqc:{q}:outbox"]]))
-        second = client.enqueue(new_jobs(1)).ids
+        calls = client.calls
+        claimed = client.run(claims.claim("q", calls.delivery.name, 1))
+        client.run(calls.delivery.ask([["DEL", "rqc:{q}:outbox"]]))
+        second = client.run(client.calls.enqueue.many(new_jobs(1))).ids
         mirror(client, database)
 
-        assert client.counts("q").backlog == 0
+        assert client.run(client.calls.reads.counts("q")).backlog == 0
     found = states(database)
     events = history.history(database.readers, claimed.jobs[0].id)
     database.close()
@@ -83,9 +84,9 @@ def test_a_queue_whose_log_was_lost_before_a_mirror_came_gets_a_baseline(
     """The ring begins with its epoch's first entry, but jobs were alive before it."""
     database = Database(sqlite_url)
     with Client(valkey_url) as client:
-        old = client.enqueue(new_jobs(2)).ids
-        client.run(client.operations.ask([["DEL", "rqc:{q}:outbox"]]))
-        client.enqueue(new_jobs(1))
+        old = client.run(client.calls.enqueue.many(new_jobs(2))).ids
+        client.run(client.calls.delivery.ask([["DEL", "rqc:{q}:outbox"]]))
+        client.run(client.calls.enqueue.many(new_jobs(1)))
         mirror(client, database)
     found = states(database)
     database.close()
@@ -99,12 +100,12 @@ def test_a_lost_audit_database_can_be_let_go(valkey_url: str, tmp_path: Path) ->
         Database(f"sqlite:///{tmp_path / 'b.db'}"),
     )
     with Client(valkey_url) as client:
-        old = client.enqueue(new_jobs(2)).ids
+        old = client.run(client.calls.enqueue.many(new_jobs(2))).ids
         mirror(client, lost)
         with pytest.raises(AuditElsewhere, match="audit off q --force"):
             mirror(client, fresh)
 
-        done = CliRunner().invoke(audit, ["off", "q", "--force", "--redis", valkey_url])
+        done = audit("off", "q", "--force", "--redis", valkey_url)
         assert (done.exit_code, done.output) == (0, "queue q: audit off\n")
 
         mirror(client, fresh)
@@ -123,19 +124,19 @@ def test_a_queue_that_is_flushed_between_commit_and_trim_is_mirrored_on(
 
         def flush(step: str) -> None:
             if step == "committed" and not after:
-                client.run(client.operations.ask([["FLUSHALL"]]))
-                after.extend(client.enqueue(new_jobs(2)).ids)
+                client.run(client.calls.delivery.ask([["FLUSHALL"]]))
+                after.extend(client.run(client.calls.enqueue.many(new_jobs(2))).ids)
 
-        client.enqueue(new_jobs(3))
+        client.run(client.calls.enqueue.many(new_jobs(3)))
         mirror(client, database)
-        client.enqueue(new_jobs(1))
-        mirror_of_q = Mirror(client, database, "q", on_step=flush)
+        client.run(client.calls.enqueue.many(new_jobs(1)))
+        mirror_of_q = Mirror(Outbox(client), database, "q", on_step=flush)
         with pytest.raises(AuditOff):
             mirror_of_q.turn()
         for _ in range(3):
             mirror_of_q.turn()
 
-        assert client.counts("q").audit
+        assert client.run(client.calls.reads.counts("q")).audit
     found = states(database)
     database.close()
     assert {found[i] for i in after} == {"ready"}

@@ -11,11 +11,11 @@ from rq_core.errors import AuditElsewhere, ServerUnavailable
 from sql_audit.mirror.intake import unpack
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import STEPS, Mirror, Outcome
+from sql_audit.proof import record
 from sql_audit.proof.verify import verify
 from sql_audit.queries.history import audit_id
 from sql_audit.store.database import Database
 from sql_audit.store.tables import APPEND_ONLY, mirror_prune
-from sql_audit.upkeep import prune
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
 from tests.kit.outbox import StreamSource, StreamWriter, enqueue
@@ -129,7 +129,7 @@ def test_the_database_refuses_to_change_the_past(
     writer.source.redis.delete(writer.keys("outbox"))
     writer.begin(writer.epoch + 10, "created")
     auditlog.drain(mirror)
-    prune.record_proofs(database, verify(database))
+    record.record_proofs(database, verify(database))
     with database.writing() as connection:
         assert connection is not None
         finished: dict[str, Any] = {column.name: None for column in mirror_prune.columns}
@@ -179,9 +179,10 @@ def test_an_event_cannot_be_replaced(
     auditlog.assert_chain_holds(database, QUEUE)
 
 
-def test_a_second_mirror_gets_nothing_while_the_first_writes(
-    writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database
-) -> None:
+def turns_of_two(
+    writer: StreamWriter, make_mirror: Callable[..., Mirror], at: str
+) -> tuple[Mirror, list[Outcome]]:
+    """The second mirror's turn, within the first's at this step, and the first's; and the first mirror."""
     first, second = make_mirror(), make_mirror()
     first.turn()
     second.turn()
@@ -189,32 +190,28 @@ def test_a_second_mirror_gets_nothing_while_the_first_writes(
     outcomes = []
 
     def meanwhile(step: str) -> None:
-        if step == "locked":
+        if step == at:
             outcomes.append(second.turn().outcome)
 
     first._done = meanwhile
-    first.turn()
+    outcomes.append(first.turn().outcome)
+    first._done = lambda _step: None
+    return first, outcomes
 
-    assert outcomes == [Outcome.HELD]
+
+def test_a_second_mirror_gets_nothing_while_the_first_writes(
+    writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database
+) -> None:
+    _, outcomes = turns_of_two(writer, make_mirror, "locked")
+
+    assert outcomes == [Outcome.HELD, Outcome.MIRRORED]
     assert auditlog.told_by_sql(database, QUEUE) == auditlog.told_by_stream(writer.log)
 
 
 def test_a_mirror_that_read_too_early_reads_again(
     writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database
 ) -> None:
-    first, second = make_mirror(), make_mirror()
-    first.turn()
-    second.turn()
-    writer.life("a", "b")
-    outcomes = []
-
-    def meanwhile(step: str) -> None:
-        if step == "read":
-            outcomes.append(second.turn().outcome)
-
-    first._done = meanwhile
-    outcomes.append(first.turn().outcome)
-    first._done = lambda _step: None
+    first, outcomes = turns_of_two(writer, make_mirror, "read")
     auditlog.drain(first)
 
     assert outcomes == [Outcome.MIRRORED, Outcome.STALE]
@@ -337,6 +334,31 @@ def test_an_emptied_outbox_makes_redis_begin_anew_once(
     assert [e["type"] for e in auditlog.events(database, QUEUE)][-6:] == [
         "epoch_started", "policy_changed", "epoch_started", "enqueued", "claimed", "succeeded",
     ]  # fmt: skip
+
+
+def test_a_loss_under_passed_numbers_is_told_of_the_epoch_that_lost_it_alone(
+    writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
+) -> None:
+    """The baseline that the mirror then asks for begins an epoch, too, in the same batch, and goes on from the last."""
+    writer.life("a")
+    auditlog.drain(mirror)
+    anchor = writer.log[-1]
+    enqueue(writer, "forgotten")
+    auditlog.drain(mirror)
+    source.redis.delete(writer.keys("outbox"))
+    source.redis.xadd(writer.keys("outbox"), anchor[1], id=anchor[0])
+    writer.seq -= 1
+    enqueue(writer, "passed")
+    writer.begin(writer.epoch + 10, "replid_changed", writer.log[-1][0])
+
+    assert mirror.turn().outcome is Outcome.BEHIND
+    auditlog.drain(mirror)
+
+    found = auditlog.rows(database, "SELECT kind, epoch FROM mirror_epoch ORDER BY id")
+    kinds = [row["kind"] for row in found]
+    assert kinds == ["started", "changed", "started", "lost", "started"]
+    assert found[3]["epoch"] == found[2]["epoch"]
+    assert auditlog.one(database, "SELECT gaps FROM mirror_cursor")["gaps"] == 2
 
 
 def test_an_epoch_tells_what_was_lost_before_it(

@@ -6,16 +6,16 @@ import json
 from collections.abc import Callable
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from sql_audit.cli import audit
 from sql_audit.errors import HistoryUnknown
 from sql_audit.mirror.turn import Mirror
 from sql_audit.queries import timeline
-from sql_audit.queries.history import readable
 from sql_audit.store.database import Database
+from sql_audit.times import readable
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
+from tests.kit.command import audit
 from tests.kit.outbox import StreamWriter
 
 T0 = 1_795_300_000_000
@@ -52,7 +52,7 @@ def one_at_a_time(writer: StreamWriter, mirror: Mirror) -> None:
 
 def call(database: Database, *arguments: str) -> Result:
     url = database.address.render_as_string(hide_password=False)
-    return CliRunner().invoke(audit, [*arguments, "--audit", url])
+    return audit(*arguments, "--audit", url)
 
 
 def said(database: Database, *arguments: str) -> str:
@@ -264,7 +264,7 @@ def test_at_takes_the_only_queue_of_the_log_and_asks_which_of_several(
     auditlog.drain(make_mirror("other"))
     result = call(database, "at", moment)
 
-    assert (result.exit_code, result.stdout) == (1, "")
+    assert (result.exit_code, result.stdout) == (2, "")
     assert "name one with --queue" in result.stderr
     assert f"{QUEUE}, other" in result.stderr
 

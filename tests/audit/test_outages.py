@@ -4,12 +4,11 @@ operator cut. The workers are not disturbed, nothing is mirrored twice, and what
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,26 +23,23 @@ from rq_core.errors import AuditBacklogFull
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import queue_keys
+from rq_core.protocol import claims
 from sql_audit.mirror import service
+from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror, Outcome
-from sql_audit.proof.verify import Verdict, verify
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
 from sql_audit.store.database import IDLE_TIMEOUT_MS, STALLED_MS, Database
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog, stopped_mirror
 from tests.kit.outbox import StreamSource, StreamWriter
+from tests.kit.processes import Child, python
 from tests.kit.schemas import lay_schema
 from tests.kit.servers import PostgresServer
 from tests.kit.wait import wait_until
 
-ROOT = Path(__file__).parents[2]
 TASK = profile("task")
 ids = JobIds()
-
-
-@pytest.fixture
-def client(valkey_url: str) -> Iterator[Client]:
-    with Client(valkey_url) as client:
-        yield client
 
 
 def new_jobs(count: int) -> list[NewJob]:
@@ -52,9 +48,8 @@ def new_jobs(count: int) -> list[NewJob]:
 
 def finish(client: Client, count: int) -> int:
     """Claim and complete jobs, as a worker does."""
-    operations = client.operations
-    claimed = client.one(operations.claim_call("q", "w-1", count)).jobs
-    client.one(operations.complete_call("q", "w-1", [(c.id, c.fence) for c in claimed]))
+    claimed = client.run(claims.claim("q", "w-1", count)).jobs
+    client.run(claims.complete("q", "w-1", [(c.id, c.fence) for c in claimed]))
     return len(claimed)
 
 
@@ -85,30 +80,36 @@ def test_at_the_bound_producers_are_refused_and_work_goes_on(
         return real(*args)
 
     monkeypatch.setattr(database, "insert_events", insert)
-    client.handshake("q")
-    client.configure("q", {"backlog_max_jobs": 40})
+    client.run(client.calls.delivery.handshake("q"))
+    client.run(client.calls.admin.configure("q", {"backlog_max_jobs": 40}))
     stop = threading.Event()
-    theirs = Client(valkey_url)
+    theirs = Outbox(Client(valkey_url))
     mirroring = threading.Thread(
         target=service.run, args=(theirs, database), kwargs={"stop": stop}, name="mirror"
     )
     mirroring.start()
     try:
-        wait_until(lambda: client.counts("q").audit, "the mirror has attached")
-        wait_until(lambda: client.counts("q").backlog == 0, "it is level")
+        wait_until(
+            lambda: client.run(client.calls.reads.counts("q")).audit, "the mirror has attached"
+        )
+        wait_until(lambda: client.run(client.calls.reads.counts("q")).backlog == 0, "it is level")
         away.set()
         accepted = 0
         with pytest.raises(AuditBacklogFull):
             for _ in range(100):
-                client.enqueue(new_jobs(10))
+                client.run(client.calls.enqueue.many(new_jobs(10)))
                 accepted += 10
         assert finish(client, accepted) == accepted
         wait_until(lambda: "events behind" in caplog.text, "the lag is told")
-        assert client.counts("q").backlog >= 40
+        assert client.run(client.calls.reads.counts("q")).backlog >= 40
         away.clear()
-        wait_until(lambda: client.counts("q").backlog == 0, "it catches up", timeout=30)
+        wait_until(
+            lambda: client.run(client.calls.reads.counts("q")).backlog == 0,
+            "it catches up",
+            timeout=30,
+        )
         wait_until(lambda: "level again" in caplog.text, "that is told")
-        client.enqueue(new_jobs(1))
+        client.run(client.calls.enqueue.many(new_jobs(1)))
     finally:
         stop.set()
         mirroring.join(30)
@@ -125,36 +126,34 @@ def test_at_the_bound_producers_are_refused_and_work_goes_on(
 # A mirror that stops in the middle.
 
 
-def stopped(process: subprocess.Popen[bytes]) -> bool:
-    assert process.poll() is None
-    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+@pytest.fixture
+def stopped(valkey_url: str, tmp_path: Path) -> Iterator[Callable[[str, str], Child]]:
+    """``stopped(url, step)``: a mirror that has stopped itself at this step; killed after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def start(url: str, step: str) -> Child:
+            words = ("tests.kit.stopped_mirror", valkey_url, url, QUEUE, step)
+            process = stack.enter_context(python(*words, log=tmp_path / "mirror.log"))
+            wait_until(lambda: process.is_stopped, "it has stopped", timeout=30)
+            return process
+
+        yield start
 
 
 @pytest.mark.parametrize("step", ["locked", "copying", "events", "advanced"])
 def test_postgres_ends_the_transaction_of_a_stopped_mirror(
     step: str,
     postgres_url: str,
-    valkey_url: str,
+    stopped: Callable[[str, str], Child],
     writer: StreamWriter,
     source: StreamSource,
-    request: pytest.FixtureRequest,
 ) -> None:
     """Another takes over within the timeouts, which are stated; when the first wakes up it does no harm."""
     assert max(IDLE_TIMEOUT_MS, STALLED_MS) <= 60_000
     database = Database(postgres_url)
     lay_schema(database)
     writer.life("a", "b", "c")
-    command = [
-        sys.executable,
-        "-m",
-        "tests.kit.stopped_mirror",
-        valkey_url,
-        postgres_url,
-        QUEUE,
-    ]
-    process = subprocess.Popen([*command, step], cwd=ROOT)
-    request.addfinalizer(lambda: (process.kill(), process.wait()))
-    wait_until(lambda: stopped(process), "it has stopped", timeout=30)
+    process = stopped(postgres_url, step)
     mirror = Mirror(source, database, QUEUE)
 
     assert mirror.turn().outcome is Outcome.HELD
@@ -184,20 +183,16 @@ def test_postgres_ends_the_transaction_of_a_stopped_mirror(
 def test_a_stopped_mirror_on_sqlite_holds_the_file_until_it_goes_on_or_dies(
     end: signal.Signals,
     sqlite_url: str,
-    valkey_url: str,
+    stopped: Callable[[str, str], Child],
     writer: StreamWriter,
     source: StreamSource,
-    request: pytest.FixtureRequest,
 ) -> None:
     """Nobody can take a file's lock from a process that is only stopped: the others wait, and say nothing
     false; readers read."""
     database = Database(sqlite_url)
     lay_schema(database)
     writer.life("a", "b", "c")
-    command = [sys.executable, "-m", "tests.kit.stopped_mirror", valkey_url, sqlite_url, QUEUE]
-    process = subprocess.Popen([*command, "events"], cwd=ROOT)
-    request.addfinalizer(lambda: (process.kill(), process.wait()))
-    wait_until(lambda: stopped(process), "it has stopped", timeout=30)
+    process = stopped(sqlite_url, "events")
     mirror = Mirror(source, database, QUEUE)
 
     assert [mirror.turn().outcome for _ in range(3)] == [Outcome.HELD] * 3
@@ -308,24 +303,24 @@ def test_what_an_older_sql_cannot_get_again_is_recorded(
 def test_what_an_operator_took_is_recorded_and_work_goes_on(
     cut: str, client: Client, database: Database
 ) -> None:
-    mirror = Mirror(client, database, "q")
-    client.enqueue(new_jobs(3))
+    mirror = Mirror(Outbox(client), database, "q")
+    client.run(client.calls.enqueue.many(new_jobs(3)))
     auditlog.drain(mirror)
     finish(client, 3)
     for _ in range(3):
-        client.enqueue(new_jobs(2))
+        client.run(client.calls.enqueue.many(new_jobs(2)))
     outbox = queue_keys("q")("outbox")
-    entries = client.read_outbox("q", "-", 100)
+    entries = client.run(client.calls.audit.read_outbox("q", "-", 100))
     commands = {
         "XTRIM": ["XTRIM", outbox, "MAXLEN", "1"],
         "XDEL": ["XDEL", outbox, entries[2][0], entries[3][0]],
         "XTRIM all": ["XTRIM", outbox, "MAXLEN", "0"],
         "DEL": ["DEL", outbox],
     }
-    client.run(client.operations.ask([commands[cut]]))
+    client.run(client.calls.delivery.ask([commands[cut]]))
 
     auditlog.drain(mirror)
-    client.enqueue(new_jobs(1))
+    client.run(client.calls.enqueue.many(new_jobs(1)))
     assert finish(client, 100) == 7
     auditlog.drain(mirror)
 
@@ -340,4 +335,4 @@ def test_what_an_operator_took_is_recorded_and_work_goes_on(
         assert result.verdict is Verdict.UNKNOWN
     assert result.violations == []
     # What was taken unmirrored was counted when it was added: it must not count for ever.
-    assert client.counts("q").backlog == 0
+    assert client.run(client.calls.reads.counts("q")).backlog == 0

@@ -17,6 +17,7 @@ from sqlalchemy import select
 from rq_core.app.app import App
 from rq_core.connections.client import Client
 from rq_core.model.keys import queue_keys
+from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.store.database import Database
 from sql_audit.store.tables import metadata
@@ -94,7 +95,7 @@ def test_a_secret_is_nowhere_but_where_the_job_waits(
     for name in ("sqlalchemy", "rq_core", "sql_audit", "alembic"):
         caplog.set_level(logging.DEBUG, logger=name)
     client: Client = app.client
-    mirror = Mirror(client, database, "crew")
+    mirror = Mirror(Outbox(client), database, "crew")
     done = crew.coroutine.enqueue(n=1)
     # Its arguments are the secret, and its error says them, in the message and in the traceback.
     fails = crew.failing.enqueue(SECRET)

@@ -7,29 +7,28 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import redis
-from click.testing import CliRunner
 
 from rq_core.connections.client import Client
-from sql_audit.cli import audit
+from rq_core.protocol import claims
+from sql_audit import times
 from sql_audit.errors import HistoryUnknown
 from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.verify import Verdict, verify
+from sql_audit.proof.record import record_proofs
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
 from sql_audit.queries import history, timeline
 from sql_audit.store.database import Database
-from sql_audit.upkeep.prune import Pruned, Rules, plan, prune, record_proofs
-from tests.audit.test_epochs import START_MS, enqueue, orphaned, timed_client
+from sql_audit.upkeep.plan import Rules, plan
+from sql_audit.upkeep.prune import Pruned, prune
+from tests.audit.epochs.forgetting import START_MS, enqueue, orphaned, timed_client
 from tests.kit import auditlog
 from tests.kit.agreement import assert_agree, states
 from tests.kit.clock import Clock
+from tests.kit.command import audit
 from tests.kit.fleet import QUEUE, Fleet
-from tests.kit.servers import Engine, RedisServer, engines
-
-
-@pytest.fixture
-def engine(audit_url: str) -> Engine:
-    """Each engine with one of the databases: what Redis forgets does not depend on the pair."""
-    return engines()[0 if audit_url.startswith("sqlite") else -1]
+from tests.kit.servers import RedisServer
 
 
 class Seasons:
@@ -49,7 +48,7 @@ class Seasons:
 
     def mirror(self) -> None:
         limits = BatchLimits(events=15)
-        auditlog.drain(Mirror(self.client, self.database, QUEUE, limits=limits))
+        auditlog.drain(Mirror(Outbox(self.client), self.database, QUEUE, limits=limits))
 
     def run(self, steps: int) -> None:
         for step in range(steps):
@@ -73,7 +72,7 @@ class Seasons:
     def prune(self) -> Pruned:
         """Prune all that is finished and proven."""
         result = verify(self.database)
-        assert result.verdict is Verdict.HOLDS, result.document()
+        assert result.verdict is Verdict.HOLDS, result.queues
         record_proofs(self.database, result)
         cuts = plan(self.database, Rules(0), now_ms=self.clock.now_ms)
         (done,) = prune(self.database, cuts, by="ada", now_ms=self.clock.now_ms)
@@ -115,7 +114,7 @@ def test_a_log_with_orphans_and_losses_is_pruned_and_proven(
     assert {row["job_id"] for row in left if row["job_id"]} <= states(database).keys()
 
     seasons.run(20)
-    alive = len(seasons.client.snapshot(QUEUE)["state"])
+    alive = len(seasons.client.run(seasons.client.calls.reads.snapshot(QUEUE))["state"])
     seasons.flush()
     seasons.run(60)
     assert list(states(database).values()).count("lost") == alive > 0
@@ -155,40 +154,40 @@ def test_a_snapshot_from_before_the_cut_is_no_lie(seasons: Seasons, database: Da
 def test_what_was_pruned_is_not_denied(seasons: Seasons, database: Database) -> None:
     """That nothing is told of a job or of a moment does not mean that there was nothing."""
     enqueue(seasons.client, "done", "waits")
-    (claim, _) = seasons.client.one(
-        seasons.client.operations.claim_call(QUEUE, "w-1", 2)
-    ).jobs  # both run
+    (claim, _) = seasons.client.run(claims.claim(QUEUE, "w-1", 2)).jobs  # both run
     held = [(claim.id, claim.fence)]
     seasons.clock.advance(100)
     then = seasons.clock.now_ms
     enqueue(seasons.client, "behind")
     seasons.clock.advance(100)
-    seasons.client.one(seasons.client.operations.complete_call(QUEUE, "w-1", held))
+    seasons.client.run(claims.complete(QUEUE, "w-1", held))
     seasons.mirror()
     seasons.clock.advance(1_000)
-    seasons.client.one(seasons.client.operations.claim_call(QUEUE, "w-2", 1))
+    seasons.client.run(claims.claim(QUEUE, "w-2", 1))
     enqueue(seasons.client, "later")
     seasons.mirror()
     url = database.address.render_as_string(hide_password=False)
 
     def said(*arguments: str, status: int = 0) -> str:
-        result = CliRunner().invoke(audit, [*arguments, "--audit", url])
+        result = audit(*arguments, "--audit", url)
         assert result.exit_code == status, result.output
         return result.output
 
     assert "pruned" not in said("at", str(then), "--queue", QUEUE) + said("history", "done")
-    assert "pruned" not in said("history", "never-was", status=1)
+    assert "pruned" not in said("history", "never-was", status=2)
 
     seasons.prune()
 
-    told = f"jobs of queue {QUEUE} that had ended by {history.readable(then + 100)} may have been pruned"
+    told = (
+        f"jobs of queue {QUEUE} that had ended by {times.readable(then + 100)} may have been pruned"
+    )
     with pytest.raises(HistoryUnknown, match="may have been pruned"):
         history.history(database.readers, "done")
     with pytest.raises(HistoryUnknown, match="may have been pruned"):
         timeline.why(database.readers, "done")
     for question in (["history", "done"], ["why", "done"]):
-        assert told in said(*question, status=1)
-        assert told in said(*question, "--queue", QUEUE, status=1)
+        assert told in said(*question, status=2)
+        assert told in said(*question, "--queue", QUEUE, status=2)
     moment = timeline.at(database.readers, QUEUE, then)
     assert [each.job_id for each in moment.running] == ["waits"]
     assert moment.pruned is not None
@@ -206,17 +205,17 @@ def test_a_refusal_that_outlives_its_job_says_that_more_was_pruned(
     seasons: Seasons, database: Database
 ) -> None:
     enqueue(seasons.client, "done", "other")
-    claims = seasons.client.one(seasons.client.operations.claim_call(QUEUE, "w-1", 1)).jobs
-    held = [(claim.id, claim.fence) for claim in claims]
-    seasons.client.one(seasons.client.operations.complete_call(QUEUE, "w-1", held))
+    made = seasons.client.run(claims.claim(QUEUE, "w-1", 1)).jobs
+    held = [(claim.id, claim.fence) for claim in made]
+    seasons.client.run(claims.complete(QUEUE, "w-1", held))
     seasons.mirror()
     seasons.clock.advance(1_000)
-    seasons.client.one(seasons.client.operations.complete_call(QUEUE, "w-1", held))
+    seasons.client.run(claims.complete(QUEUE, "w-1", held))
     seasons.mirror()
     seasons.prune()
     url = database.address.render_as_string(hide_password=False)
 
-    shown = CliRunner().invoke(audit, ["history", "done", "--audit", url])
+    shown = audit("history", "done", "--audit", url)
 
     assert "settlement_refused" in shown.output
     assert "not all may be told" in shown.output

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from sqlalchemy import text
 
-from sql_audit.cli import audit
 from sql_audit.errors import HistoryUnknown
 from sql_audit.mirror.turn import Mirror
 from sql_audit.queries import history
@@ -16,6 +16,7 @@ from sql_audit.store import migrate
 from sql_audit.store.database import Database
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
+from tests.kit.command import audit
 from tests.kit.outbox import StreamSource, StreamWriter, enqueue
 from tests.kit.schemas import lay_schema
 
@@ -129,7 +130,7 @@ def test_views_read_well(writer: StreamWriter, mirror: Mirror, database: Databas
 
 
 def call(*words: str, **env: str) -> Result:
-    return CliRunner().invoke(audit, words, env={"RQ_CORE_AUDIT_URL": None, **env})
+    return audit(*words, **{"RQ_CORE_AUDIT_URL": None, **env})
 
 
 @pytest.fixture
@@ -245,7 +246,7 @@ def test_run_once_and_off_with_the_real_client(valkey_url: str, audit_url: str) 
     from rq_core.connections.client import Client
 
     with Client(valkey_url) as client:
-        client.handshake(QUEUE)
+        client.run(client.calls.delivery.handshake(QUEUE))
 
     done = call("run", "--once", "--json", "--redis", valkey_url, "--audit", audit_url)
     off = call("off", QUEUE, "--redis", valkey_url, "--audit", audit_url)
@@ -255,37 +256,48 @@ def test_run_once_and_off_with_the_real_client(valkey_url: str, audit_url: str) 
     assert off.exit_code == 0, off.output
 
 
-WRONG: list[tuple[str, list[str], str]] = [
-    ("no address", ["report"], "no audit database"),
-    ("no file", ["report", "--audit", "{tmp}/nonesuch.db"], "no audit log at"),
-    ("not a database", ["report", "--audit", "{tmp}/text.db"], "does not answer"),
-    ("a directory", ["migrate", "--audit", "{tmp}"], "does not answer"),
+WRONG: list[tuple[str, int, list[str], str]] = [
+    ("no address", 2, ["report"], "no audit database"),
+    ("no file", 1, ["report", "--audit", "{tmp}/nonesuch.db"], "no audit log at"),
+    ("not a database", 1, ["report", "--audit", "{tmp}/text.db"], "does not answer"),
+    ("a directory", 1, ["migrate", "--audit", "{tmp}"], "does not answer"),
     (
         "no such directory",
+        1,
         ["migrate", "--audit", "/nonesuch/x.db"],
         "there is no directory /nonesuch: make it",
     ),
-    ("another kind", ["report", "--audit", "mysql://h/d"], "mysql is not supported"),
-    ("nobody there", ["report", "--audit", "postgresql://u:pw@127.0.0.1:1/d"], "does not answer"),
-    ("in memory", ["run", "--json", "--audit", "sqlite://"], "would be lost"),
-    ("unknown job", ["history", "nonesuch", "--audit", "{log}"], "knows no job 'nonesuch'"),
-    ("unknown queue", ["report", "--queue", "x", "--audit", "{log}"], "knows no queue 'x'"),
-    ("unknown queue to tail", ["tail", "--queue", "x", "--audit", "{log}"], "no queue 'x'"),
+    ("another kind", 2, ["report", "--audit", "mysql://h/d"], "mysql is not supported"),
+    (
+        "nobody there",
+        1,
+        ["report", "--audit", "postgresql://u:pw@127.0.0.1:1/d"],
+        "does not answer",
+    ),
+    ("in memory", 2, ["run", "--json", "--audit", "sqlite://"], "would be lost"),
+    ("unknown job", 2, ["history", "nonesuch", "--audit", "{log}"], "knows no job 'nonesuch'"),
+    ("unknown queue", 2, ["report", "--queue", "x", "--audit", "{log}"], "knows no queue 'x'"),
+    ("unknown queue to tail", 2, ["tail", "--queue", "x", "--audit", "{log}"], "no queue 'x'"),
     (
         "no Redis",
+        1,
         ["run", "--json", "--once", "--audit", "{tmp}/new.db", "--redis", "redis://127.0.0.1:1"],
         "127.0.0.1:1",
     ),
     (
         "no Redis URL",
+        2,
         ["run", "--json", "--audit", "{tmp}/new.db", "--redis", "nonsense"],
         "nonsense",
     ),
 ]
 
 
-@pytest.mark.parametrize(("words", "said"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG])
+@pytest.mark.parametrize(
+    ("status", "words", "said"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG]
+)
 def test_errors_are_one_clear_line(
+    status: int,
     words: list[str],
     said: str,
     tmp_path: Path,
@@ -296,7 +308,7 @@ def test_errors_are_one_clear_line(
 
     result = call(*(word.format(tmp=tmp_path, log=log) for word in words))
 
-    assert result.exit_code == 1
+    assert result.exit_code == status
     assert result.stdout == ""
     assert result.stderr.startswith("rq-core: ")
     assert said in result.stderr
@@ -330,3 +342,17 @@ def test_a_schema_that_is_behind_is_one_line(
 
     assert result.exit_code == 1
     assert "rq-core audit migrate --audit" in result.stderr
+
+
+def test_what_a_database_refuses_is_one_line(log: str, database: Database) -> None:
+    """A table that is gone is no bug of ours, and its error no traceback."""
+    with database.writing() as connection:
+        assert connection is not None
+        connection.execute(text("ALTER TABLE mirror_cursor RENAME TO gone"))
+        connection.commit()
+
+    result = call("report", "--audit", log)
+
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+    assert result.stderr.startswith("rq-core: the audit database refuses: ")
+    assert "SELECT" not in result.stderr

@@ -8,8 +8,9 @@ import pytest
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.source import RawFields
 from sql_audit.mirror.turn import Mirror, Outcome
-from sql_audit.proof.verify import Verdict, verify
-from sql_audit.store.background import Beside
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
+from sql_audit.store.background import BackgroundCall
 from sql_audit.store.database import Database
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
@@ -130,12 +131,12 @@ def test_a_read_ahead_that_fails_is_made_again(
     assert auditlog.told_by_sql(database, QUEUE) == auditlog.told_by_stream(writer.log)
 
 
-def test_what_a_call_beside_raises_is_raised_where_its_result_is_asked_for() -> None:
+def test_an_error_of_a_background_call_is_raised_by_result() -> None:
     def fail() -> None:
         raise ValueError("no")
 
-    beside = Beside(fail)
-    beside.wait()
+    call = BackgroundCall(fail)
+    call.wait()
 
     with pytest.raises(ValueError, match="no"):
-        beside.result()
+        call.result()

@@ -1,10 +1,6 @@
 """The mirror as a service: new queues, outages of Redis and SQL, stopping."""
 
 import logging
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +17,7 @@ from sql_audit.mirror import service as run
 from sql_audit.store.database import Database
 from tests.kit import auditlog
 from tests.kit.outbox import StreamSource, StreamWriter, enqueue
+from tests.kit.processes import python
 from tests.kit.wait import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -241,21 +238,18 @@ def test_a_database_that_is_not_there_is_an_error_at_once(source: StreamSource) 
 
 
 def test_a_stop_signal_ends_the_process_after_draining(
-    valkey_url: str, writer: StreamWriter, audit_url: str
+    valkey_url: str, writer: StreamWriter, audit_url: str, tmp_path: Path
 ) -> None:
     """The real client, in a process of its own."""
     database = Database(audit_url)
-    command = [
-        sys.executable, "-m", "sql_audit.mirror.service", "--redis", valkey_url, "--audit",
-        database.address.render_as_string(hide_password=False), "--json",
-    ]  # fmt: skip
+    url = database.address.render_as_string(hide_password=False)
+    command = ("rq_core.cli", "audit", "run", "--redis", valkey_url, "--audit", url, "--json")
     # The stand-in's queue has no meta of the real layout, so the real client makes one of its own.
     from rq_core.connections.client import Client
 
     with Client(valkey_url) as client:
-        client.handshake("real")
+        client.run(client.calls.delivery.handshake("real"))
     writer.source.redis.srem("rqc:queues", writer.queue)
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, env={**os.environ})
 
     def there() -> bool:
         try:
@@ -264,10 +258,9 @@ def test_a_stop_signal_ends_the_process_after_draining(
             time.sleep(0.05)
             return False
 
-    wait_until(there, "the process mirrors", timeout=30)
-    process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=20)
+    with python(*command, log=tmp_path / "mirror.log") as process:
+        wait_until(there, "the process mirrors", timeout=30)
+        said = process.end()
 
-    assert process.returncode == 0
-    assert b'"failures": 0' in out
+    assert '"failures":0' in said
     database.close()

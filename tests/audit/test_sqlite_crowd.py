@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sql_audit.proof.verify import Verdict, verify
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
 from sql_audit.store.database import CHECKPOINT_PAGES, Database
 from tests.kit import auditlog
 from tests.rigs import sqlite_crowd

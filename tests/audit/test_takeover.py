@@ -2,71 +2,61 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rq_core.connections.client import Client
 from sql_audit.proof.drift import compare
-from sql_audit.proof.verify import Verdict, verify
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
 from sql_audit.store.database import Database
 from tests.kit import auditlog
 from tests.kit.fleet import QUEUE, Fleet
+from tests.kit.processes import Child, mirror
 from tests.kit.schemas import lay_schema
 from tests.kit.wait import wait_until
 
-ROOT = Path(__file__).parents[2]
 TAKEOVER_MS = 1_500
 """Instead of half a minute (a transaction that idles) and a minute (one within a COPY)."""
 
-Start = Callable[..., subprocess.Popen[str]]
+Start = Callable[..., Child]
 
 
 @pytest.fixture
-def client(valkey_url: str) -> Iterator[Client]:
-    with Client(valkey_url) as client:
-        yield client
+def start(valkey_url: str, tmp_path: Path) -> Iterator[Start]:
+    """Start the mirror's service on a database. What still runs in the end is killed."""
+    with contextlib.ExitStack() as stack:
+
+        def start(database: Database, *rest: str) -> Child:
+            url = database.address.render_as_string(hide_password=False)
+            log = tmp_path / f"mirror-{len(list(tmp_path.glob('mirror-*')))}"
+            return stack.enter_context(mirror(valkey_url, url, *rest, log=log))
+
+        yield start
 
 
-@pytest.fixture
-def start(valkey_url: str) -> Iterator[Start]:
-    """Start the mirror's service on a database. Whatever still runs in the end is killed."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(database: Database, *rest: str) -> subprocess.Popen[str]:
-        url = database.address.render_as_string(hide_password=False)
-        command = [sys.executable, "-m", "tests.kit.mirror_service", valkey_url, url, *rest]
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def is_stopped(process: subprocess.Popen[Any]) -> bool:
-    assert process.poll() is None
-    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+def stopped_mirror(
+    client: Client, database: Database, fleet: Fleet, start: Start, step: str
+) -> Child:
+    """A mirror of the fleet's queue that has stopped itself at this step; work has gone on since."""
+    lay_schema(database)
+    fleet.run(20)
+    stopped = start(database, step, str(TAKEOVER_MS))
+    wait_until(
+        lambda: client.run(client.calls.reads.counts(QUEUE)).audit, "it has attached", timeout=30
+    )
+    wait_until(lambda: fleet.run(1) or stopped.is_stopped, "it has stopped", timeout=30)
+    fleet.run(40)
+    return stopped
 
 
 def level(client: Client) -> bool:
-    return client.counts(QUEUE).backlog == 0
-
-
-def said_by(process: subprocess.Popen[str]) -> str:
-    """End a service, and return its log."""
-    process.terminate()
-    said, _ = process.communicate(timeout=30)
-    assert process.returncode == 0
-    return said
+    return client.run(client.calls.reads.counts(QUEUE)).backlog == 0
 
 
 def assert_whole(client: Client, database: Database) -> None:
@@ -85,17 +75,11 @@ def test_another_mirror_takes_over_from_one_that_stopped(
 ) -> None:
     """Within the timeout, by itself; and the one that comes back finds that it lost and does no harm."""
     database = Database(postgres_url)
-    lay_schema(database)
     fleet = Fleet(client, 1)
-    fleet.run(20)
-    stopped = start(database, step, str(TAKEOVER_MS))
-    wait_until(lambda: client.counts(QUEUE).audit, "it has attached", timeout=30)
-    wait_until(lambda: fleet.run(1) or is_stopped(stopped), "it has stopped", timeout=30)
-    fleet.run(40)
+    stopped = stopped_mirror(client, database, fleet, start, step)
     assert not level(client)
     other = start(database, "-", str(TAKEOVER_MS))
-    assert other.stdout is not None
-    assert "is mirrored into" in other.stdout.readline()  # it has started
+    other.wait_said("is mirrored into")  # it has started
     began = time.monotonic()
 
     wait_until(lambda: level(client), "the other takes over", timeout=40)
@@ -105,10 +89,10 @@ def test_another_mirror_takes_over_from_one_that_stopped(
     fleet.run(40)
     # Both are mirrors now; whoever is left does all the work.
     wait_until(lambda: level(client), "they are level", timeout=30)
-    told = said_by(other)
+    told = other.end()
     fleet.run(40)
     wait_until(lambda: level(client), "the first goes on alone", timeout=30)
-    regretted = said_by(stopped)
+    regretted = stopped.end()
 
     assert took < TAKEOVER_MS / 1000 + 10
     assert ("stalled ones ended" in told) is (step == "copying")
@@ -123,23 +107,16 @@ def test_on_sqlite_the_other_waits_until_the_stopped_one_goes_on_or_dies(
 ) -> None:
     """Nobody can take a file's lock from a process that is only stopped. The other says that it waits."""
     database = Database(sqlite_url)
-    lay_schema(database)
     fleet = Fleet(client, 2)
-    fleet.run(20)
-    stopped = start(database, "projected", str(TAKEOVER_MS))
-    wait_until(lambda: client.counts(QUEUE).audit, "it has attached", timeout=30)
-    wait_until(lambda: fleet.run(1) or is_stopped(stopped), "it has stopped", timeout=30)
-    fleet.run(40)
+    stopped = stopped_mirror(client, database, fleet, start, "projected")
     other = start(database, "-", str(TAKEOVER_MS))
-    assert other.stdout is not None
-    found, waits = other.stdout.readline(), other.stdout.readline()
 
-    assert "is mirrored into" in found
-    assert "held by another mirror; 0 stalled ones ended" in waits
+    other.wait_said("is mirrored into")
+    other.wait_said("held by another mirror; 0 stalled ones ended")
     assert not level(client)
     stopped.send_signal(end)
     wait_until(lambda: level(client), "the queue is mirrored again", timeout=30)
-    said_by(other)
+    other.end()
 
     assert_whole(client, database)
     database.close()

@@ -8,20 +8,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from sqlalchemy import text
 
 from rq_core.model.events import OutboxId
-from sql_audit.cli import audit
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.verify import Verdict, heads, verify
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import heads, verify
 from sql_audit.queries.history import audit_id
 from sql_audit.store.chain import chain, genesis, rows_digest
-from sql_audit.store.database import Database, copy_text
+from sql_audit.store.copy import copy_text
+from sql_audit.store.database import Database
 from sql_audit.store.tables import APPEND_ONLY, EVENT_COLUMNS
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
+from tests.kit.command import audit
 from tests.kit.outbox import StreamWriter
 from tests.kit.story import Story
 
@@ -83,11 +85,7 @@ class Log:
         for batch in batches:
             first = OutboxId(batch["first_epoch"], batch["first_seq"])
             last = OutboxId(batch["last_epoch"], batch["last_seq"])
-            mine = [
-                tuple(row[name] for name in EVENT_COLUMNS)
-                for row in log
-                if first <= (row["epoch"], row["seq"]) <= last
-            ]
+            mine = auditlog.rows_of(batch, log)
             digest = rows_digest(copy_text(mine))
             prev = head
             head = chain(prev, QUEUE, batch["batch"], first, last, len(mine), digest)
@@ -114,7 +112,7 @@ def detail(row: Row) -> dict[str, Any]:
 
 def command(database: Database, *arguments: str) -> Result:
     url = database.address.render_as_string(hide_password=False)
-    return CliRunner().invoke(audit, [*arguments, "--audit", url])
+    return audit(*arguments, "--audit", url)
 
 
 # The truth.
@@ -147,7 +145,7 @@ def test_json_for_programs(log: Log, database: Database) -> None:
 def test_reading_in_pieces_changes_nothing(
     log: Log, database: Database, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sql_audit.proof.verify.READ_EVENTS", size)
+    monkeypatch.setattr("sql_audit.proof.log.READ_EVENTS", size)
 
     assert verify(database).verdict is Verdict.HOLDS
 
@@ -313,6 +311,8 @@ def test_a_lie_is_found_though_the_chain_was_forged(
     document = json.loads(command(database, "verify", "--json").stdout)
 
     named = [(v.invariant, v.epoch, v.seq, v.ordinal) for v in result.violations]
+    # Rows that were made of the truth do not fit the lie any more.
+    named = [each for each in named if each[0] != "I8"]
     assert named[0] == (invariant, row["epoch"], row["seq"], row["ordinal"]), result.violations
     assert result.verdict is Verdict.VIOLATED
     assert said.exit_code == 1, said.output
@@ -448,8 +448,8 @@ def test_without_events_nothing_can_be_told(mirror: Mirror, database: Database) 
 
 
 def test_without_a_database_nothing_can_be_told(tmp_path: Any) -> None:
-    missing = CliRunner().invoke(audit, ["verify", "--audit", str(tmp_path / "none.db")])
-    nothing = CliRunner().invoke(audit, ["verify"])
+    missing = audit("verify", "--audit", str(tmp_path / "none.db"))
+    nothing = audit("verify")
 
     assert (missing.exit_code, nothing.exit_code) == (2, 2)
 

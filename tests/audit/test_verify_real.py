@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,16 @@ from click.testing import CliRunner
 from rq_core.cli.root import root
 from rq_core.connections.client import Client
 from rq_core.model.keys import queue_keys
-from sql_audit.cli import audit
 from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.drift import compare
-from sql_audit.proof.verify import Verdict, verify
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
 from sql_audit.store.database import Database
 from tests.kit import auditlog
+from tests.kit.command import audit
 from tests.kit.fleet import QUEUE, Fleet
-
-
-@pytest.fixture
-def client(valkey_url: str) -> Iterator[Client]:
-    with Client(valkey_url) as client:
-        yield client
 
 
 @pytest.fixture
@@ -34,7 +30,7 @@ def mirror_all(client: Client, database: Database) -> Callable[[], int]:
     limits = BatchLimits(events=100)
 
     def run() -> int:
-        return auditlog.drain(Mirror(client, database, QUEUE, limits=limits))
+        return auditlog.drain(Mirror(Outbox(client), database, QUEUE, limits=limits))
 
     return run
 
@@ -74,7 +70,7 @@ def test_a_log_that_began_with_a_baseline_holds(
     fleet.set_cap("task=send", "3")
     fleet.run(100)
     outbox = queue_keys(QUEUE, "rqc")("outbox")
-    client.run(client.operations.ask([["XTRIM", outbox, "MAXLEN", "1"]]))
+    client.run(client.calls.delivery.ask([["XTRIM", outbox, "MAXLEN", "1"]]))
     mirror_all()
     fleet.run(100)
     mirror_all()
@@ -103,7 +99,7 @@ def test_what_redis_forgot_is_named_and_is_no_violation(
     fleet.set_cap("tenant", "2")
     fleet.run(100)
     mirror_all()
-    client.run(client.operations.ask([list(command)]))
+    client.run(client.calls.delivery.ask([list(command)]))
     fleet.held.clear()
     fleet.run(100)
     mirror_all()
@@ -132,7 +128,7 @@ def level(client: Client, mirror_all: Callable[[], int]) -> Fleet:
 
 def spoil(client: Client, name: str, verb: str, *rest: Any) -> None:
     key = queue_keys(QUEUE, "rqc")(name)
-    client.run(client.operations.ask([[verb, key, *rest]]))
+    client.run(client.calls.delivery.ask([[verb, key, *rest]]))
 
 
 def differences(client: Client, database: Database) -> list[tuple[str, str]]:
@@ -141,7 +137,7 @@ def differences(client: Client, database: Database) -> list[tuple[str, str]]:
 
 
 def test_a_job_that_redis_forgot_is_drift(client: Client, database: Database, level: Fleet) -> None:
-    (lines,) = client.run(client.operations.ask([["HKEYS", "rqc:{q}:state"]]))
+    (lines,) = client.run(client.calls.delivery.ask([["HKEYS", "rqc:{q}:state"]]))
     job_id = lines[0]
     assert differences(client, database) == []
     spoil(client, "state", "HDEL", job_id)
@@ -153,7 +149,7 @@ def test_a_job_that_redis_forgot_is_drift(client: Client, database: Database, le
 
 
 def test_an_edited_state_line_is_drift(client: Client, database: Database, level: Fleet) -> None:
-    (lines,) = client.run(client.operations.ask([["HGETALL", "rqc:{q}:state"]]))
+    (lines,) = client.run(client.calls.delivery.ask([["HGETALL", "rqc:{q}:state"]]))
     flat = dict(zip(lines[::2], lines[1::2], strict=True)) if isinstance(lines, list) else lines
     job_id, line = next(iter(flat.items()))
     spoil(client, "state", "HSET", job_id, line.replace(" since=", " unknown=7 since=", 1))
@@ -167,7 +163,7 @@ def test_an_entry_that_was_taken_out_of_the_outbox_is_missed(
     client: Client, database: Database, level: Fleet
 ) -> None:
     level.run(5)
-    (entries,) = client.run(client.operations.ask([["XRANGE", "rqc:{q}:outbox", "-", "+"]]))
+    (entries,) = client.run(client.calls.delivery.ask([["XRANGE", "rqc:{q}:outbox", "-", "+"]]))
     spoil(client, "outbox", "XDEL", entries[2][0])
 
     found = [says for invariant, says in differences(client, database) if invariant == "I7"]
@@ -178,7 +174,7 @@ def test_an_entry_that_was_taken_out_of_the_outbox_is_missed(
 def test_an_outbox_that_lost_the_anchor_is_told(
     client: Client, database: Database, level: Fleet
 ) -> None:
-    (entries,) = client.run(client.operations.ask([["XRANGE", "rqc:{q}:outbox", "-", "+"]]))
+    (entries,) = client.run(client.calls.delivery.ask([["XRANGE", "rqc:{q}:outbox", "-", "+"]]))
     spoil(client, "outbox", "XDEL", entries[0][0])
 
     assert differences(client, database) == [
@@ -191,7 +187,7 @@ def test_the_command_compares_with_redis_if_it_is_told_which(
 ) -> None:
     def command(*arguments: str) -> Any:
         url = database.address.render_as_string(hide_password=False)
-        return CliRunner().invoke(audit, ["verify", "--json", "--audit", url, *arguments])
+        return audit("verify", "--json", "--audit", url, *arguments)
 
     assert command("--redis", valkey_url).exit_code == 0
     unreachable = command("--redis", "redis://127.0.0.1:1/0")
@@ -240,7 +236,7 @@ def test_doctor_says_that_sql_does_not_know_a_queue(
     client: Client, level: Fleet, valkey_url: str, tmp_path: Path
 ) -> None:
     other = tmp_path / "other.db"
-    CliRunner().invoke(audit, ["migrate", "--audit", str(other)])
+    audit("migrate", "--audit", str(other))
 
     result = CliRunner().invoke(
         root, ["doctor", QUEUE, "--redis", valkey_url, "--audit", str(other)]

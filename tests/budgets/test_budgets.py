@@ -15,6 +15,7 @@ import redis
 from rq_core import App
 from rq_core.connections.wire import PoolWire
 from rq_core.model.job import Claim, NewJob
+from rq_core.protocol import claims
 from rq_core.worker import Worker, WorkerOptions
 from tests.kit.seed import WORKER, Seed
 from tests.kit.tally import Tally, calls_of
@@ -146,9 +147,13 @@ def test_round_trips_are_within_their_budgets(valkey_url: str) -> None:
             seed.enqueue(*jobs(seed, f"j{size}-", size))
             budgets.check("round_trips", f"enqueue.{size}", wire.trips)
         wire.trips = 0
-        ops = seed.operations
-        seed.client.carry_out(
-            [ops.complete_call(seed.queue, WORKER, [(held.id, held.fence)]), seed.claim_call(10)]
+        seed.client.run(
+            seed.client.calls.delivery.carry_out(
+                [
+                    claims.complete(seed.queue, WORKER, [(held.id, held.fence)]),
+                    seed.claim_call(10),
+                ]
+            )
         )
         budgets.check("round_trips", "turn", wire.trips)
 

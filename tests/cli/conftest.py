@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from rq_core.cli.root import root
 from rq_core.connections.client import Client
+from rq_core.protocol import claims
 
 
 @dataclass
@@ -63,11 +64,10 @@ def kill(client: Client) -> Callable[..., None]:
     def make_dead(queue: str, *ids: str) -> None:
         from rq_core.model.job import NewJob, profile
 
-        operations = client.operations
         for job_id in ids:
-            client.enqueue([NewJob(job_id, queue, profile("send"), "{}")])
-            (held,) = client.one(operations.claim_call(queue, "w-1", 1)).jobs
+            client.run(client.calls.enqueue.many([NewJob(job_id, queue, profile("send"), "{}")]))
+            (held,) = client.run(claims.claim(queue, "w-1", 1)).jobs
             record = (held.id, held.fence, "final", 0, "gave_up", "null")
-            client.one(operations.fail_call(queue, "w-1", [record]))
+            client.run(claims.fail(queue, "w-1", [record]))
 
     return make_dead

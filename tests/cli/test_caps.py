@@ -12,6 +12,7 @@ import pytest
 from rq_core import App, Cap, Rate
 from rq_core.app.task import Task
 from rq_core.model.job import Claim
+from rq_core.protocol import claims
 from tests.cli.conftest import CommandLine
 
 
@@ -33,7 +34,7 @@ def task(app: App) -> Task[[str, str], None]:
 
 def claim(app: App, limit: int = 10) -> list[Claim]:
     client = app.client
-    return list(client.one(client.operations.claim_call("mail", "w-1", limit)).jobs)
+    return list(client.run(claims.claim("mail", "w-1", limit)).jobs)
 
 
 def enqueue(task: Task[[str, str], None], *ids: str, tenant: str = "acme") -> None:
@@ -51,7 +52,7 @@ def test_a_cap_is_changed_with_who_and_why(
     printed = cli.ok("cap", "mail", "task=send", "20", "--by", "ada", "--reason", "new servers")
 
     assert printed == "task=send is now 20 (version 2)\n"
-    _, last = app.client.read_outbox("mail", "-", 100)[-1]
+    _, last = app.client.run(app.client.calls.audit.read_outbox("mail", "-", 100))[-1]
     assert (last["type"], last["by"], last["why"]) == ("cap_changed", "ada", "new servers")
     assert cli.ok("cap", "mail", "task=send", "20") == "task=send was already 20 (version 2)\n"
     assert cli.json("cap", "mail", "tenant=acme", "none") == {
@@ -72,7 +73,7 @@ def test_a_limit_is_given_back_to_code_and_a_key_to_its_family(
     assert cli.ok("cap", "mail", "task=send", "code", "--by", "ada", "--reason", "calm again") == (
         "task=send is now 10 (version 3, from code)\n"
     )
-    _, last = app.client.read_outbox("mail", "-", 100)[-1]
+    _, last = app.client.run(app.client.calls.audit.read_outbox("mail", "-", 100))[-1]
     assert (last["type"], last["by"], last["why"]) == ("cap_changed", "ada", "calm again")
     assert cli.ok("cap", "mail", "tenant=acme", "code") == "tenant=acme is now 1 (as tenant)\n"
     assert cli.ok("cap", "mail", "tenant=acme", "code") == "tenant=acme was already 1 (as tenant)\n"
@@ -295,7 +296,7 @@ def test_ahead_is_of_its_lane_in_a_fair_queue(cli: CommandLine, app: App) -> Non
 def test_ahead_of_very_many_is_a_lower_bound(
     cli: CommandLine, app: App, task: Task[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rq_core.protocol.inspect.AHEAD_MAX", 3)
+    monkeypatch.setattr("rq_core.protocol.waiting.AHEAD_MAX", 3)
     for n in range(5):
         enqueue(task, f"{n}", tenant=f"t{n}")
 

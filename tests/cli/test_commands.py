@@ -14,13 +14,14 @@ from rq_core.cli.root import root
 from rq_core.cli.text import ago, printable, span, utc
 from rq_core.connections.client import Client
 from rq_core.model.keys import NAME_PATTERN, queue_keys
+from rq_core.protocol import claims
 from tests.cli.conftest import CommandLine
 
 Kill = Callable[..., None]
 
 
 def last_event(client: Client, queue: str) -> dict[str, str]:
-    fields: dict[str, str] = client.snapshot(queue)["outbox"][-1][1]
+    fields: dict[str, str] = client.run(client.calls.reads.snapshot(queue))["outbox"][-1][1]
     return fields
 
 
@@ -30,7 +31,7 @@ def last_event(client: Client, queue: str) -> dict[str, str]:
 def test_enqueue_prints_the_id_of_a_job_that_is_there(cli: CommandLine, client: Client) -> None:
     job_id = cli.ok("enqueue", "mail", "send", "--json-args", '{"to": "ä@b.c", "n": 1}').strip()
 
-    found = client.job(job_id)
+    found = client.run(client.calls.reads.job(job_id))
     assert found is not None
     assert found.state == "ready"
     assert json.loads(found.spec or "") == {"task": "send", "args": {"to": "ä@b.c", "n": 1}}
@@ -61,14 +62,14 @@ def test_enqueue_reads_arguments_from_standard_input(cli: CommandLine) -> None:
 
 def test_enqueue_of_a_live_id_changes_nothing(cli: CommandLine, client: Client) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "x")
-    before = client.snapshot("mail")["state"]
+    before = client.run(client.calls.reads.snapshot("mail"))["state"]
 
     result = cli("enqueue", "mail", "other", "--id", "x")
 
     assert result.exit_code == 0
     assert result.stdout == "x\n"
     assert result.stderr == "job x is live already; it was not touched\n"
-    assert before == client.snapshot("mail")["state"]
+    assert before == client.run(client.calls.reads.snapshot("mail"))["state"]
 
 
 @pytest.fixture
@@ -181,7 +182,7 @@ def test_prefixes_are_kept_apart(cli: CommandLine) -> None:
 
 def test_running_job_shows_its_worker_and_since_when(cli: CommandLine, client: Client) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "x", "--json-args", '{"to": "a"}')
-    client.one(client.operations.claim_call("mail", "w-1", 1))
+    client.run(claims.claim("mail", "w-1", 1))
 
     said = cli.ok("job", "x", "--queue", "mail")
     found = cli.json("job", "x")
@@ -212,7 +213,7 @@ def test_dead_jobs_are_listed_newest_first(cli: CommandLine, kill: Kill) -> None
 
 def test_cancel_finds_jobs_in_any_queue_and_says_who(cli: CommandLine, client: Client) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "a")
-    client.one(client.operations.claim_call("mail", "w-1", 1))
+    client.run(claims.claim("mail", "w-1", 1))
     cli.ok("enqueue", "sms", "send", "--id", "b")
 
     said = cli.ok("cancel", "b", "a", "--by", "ada", "--reason", "not wanted")
@@ -243,7 +244,7 @@ def test_requeue_and_prune_take_ids_or_all(cli: CommandLine, client: Client, kil
     assert cli.line(1, "requeue", "d2", "--json") == ("1 of 1 jobs not requeued: d2 (it is ready)")
     assert cli.json("requeue", "--all-dead", "mail") == {"d3": "requeued", "d4": "requeued"}
     assert cli.ok("requeue", "--all-dead", "mail") == "no jobs\n"
-    assert client.snapshot("mail")["ready:2"] == ["d2", "d3", "d4"]
+    assert client.run(client.calls.reads.snapshot("mail"))["ready:2"] == ["d2", "d3", "d4"]
 
 
 def test_pause_and_resume_are_in_the_log(cli: CommandLine, client: Client) -> None:
@@ -253,10 +254,10 @@ def test_pause_and_resume_are_in_the_log(cli: CommandLine, client: Client) -> No
     event = last_event(client, "mail")
     assert (event["type"], event["by"], event["why"]) == ("paused", "ada", "upgrade")
     assert cli.ok("pause", "mail") == "mail was paused already\n"
-    assert client.counts("mail").paused
+    assert client.run(client.calls.reads.counts("mail")).paused
     assert cli.json("resume", "mail") == {"queue": "mail", "paused": "changed"}
     assert cli.ok("resume", "mail") == "mail was not paused\n"
-    assert not client.counts("mail").paused
+    assert not client.run(client.calls.reads.counts("mail")).paused
 
 
 def test_settings_are_shown_and_changed_in_seconds(cli: CommandLine, client: Client) -> None:
@@ -294,7 +295,7 @@ def test_doctor_finds_mends_and_is_content(cli: CommandLine, client: Client) -> 
     server, *said = cli.ok("doctor").splitlines()
     assert server.startswith("server: persistence: it keeps nothing on disk")
     assert said == ["mail: all agrees", "sms: all agrees"]
-    client.run(client.operations.ask([["DEL", queue_keys("mail")("ready:2")]]))
+    client.run(client.calls.delivery.ask([["DEL", queue_keys("mail")("ready:2")]]))
 
     result = cli("doctor", "mail")
     assert result.exit_code == 1
@@ -314,7 +315,7 @@ def test_doctor_finds_mends_and_is_content(cli: CommandLine, client: Client) -> 
 
 def test_doctor_says_what_it_cannot_mend(cli: CommandLine, client: Client) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "a")
-    client.run(client.operations.ask([["HDEL", queue_keys("mail")("jobs"), "a"]]))
+    client.run(client.calls.delivery.ask([["HDEL", queue_keys("mail")("jobs"), "a"]]))
 
     result = cli("doctor", "mail", "--repair")
 
@@ -327,7 +328,7 @@ def test_doctor_goes_on_after_a_queue_it_cannot_read(cli: CommandLine, client: C
     cli.ok("enqueue", "a", "send")
     cli.ok("enqueue", "b", "send")
     key = queue_keys("a")("leases")
-    client.run(client.operations.ask([["SET", key, "?"]]))
+    client.run(client.calls.delivery.ask([["SET", key, "?"]]))
 
     result = cli("doctor")
 

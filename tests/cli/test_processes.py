@@ -8,6 +8,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
 
 import click
 import pytest
@@ -15,24 +17,16 @@ import pytest
 from rq_core.connections.client import Client
 from rq_core.embedded import server
 from sql_audit.cli import audit
+from tests.kit.processes import ROOT, python, rq_core
 from tests.kit.wait import wait_until
 
-ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "rq_core.cli"]
 
 
 @pytest.fixture
-def shell(valkey_url: str) -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    def run(*words: str, **options: object) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(  # type: ignore[call-overload,no-any-return]
-            [*COMMAND, *words],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            env=environment(valkey_url),
-            **options,
-        )
+def shell(valkey_url: str) -> Callable[..., CompletedProcess[str]]:
+    def run(*words: str, **options: Any) -> CompletedProcess[str]:
+        return rq_core(*words, env=environment(valkey_url), **options)
 
     return run
 
@@ -58,12 +52,22 @@ def test_help_imports_nothing_slow() -> None:
     """`--help` must be there at once: what is slow to import is imported when it is needed."""
     text, modules = help_and_modules("--help")
 
-    slow = {"redis", "hiredis", "pydantic", "rich", "sqlalchemy", "alembic", "asyncio", "sql_audit"}
+    slow = {"redis", "hiredis", "pydantic", "rich", "sqlalchemy", "alembic", "asyncio"}
     slow |= {"hashlib", "http", "logging", "ssl", "subprocess"}
-    ours = {"rq_core", "rq_core.cli", "rq_core.cli.lazy", "rq_core.cli.root", "rq_core.errors"}
+    ours = {
+        "rq_core",
+        "rq_core.errors",
+        "rq_core.model",
+        "rq_core.model.plugins",
+        "rq_core.model.url",
+    }
+    ours |= {"rq_core.cli", *(f"rq_core.cli.{name}" for name in ("lazy", "root", "text"))}
+    plugins = {"sql_audit", "sql_audit.cli", "sql_audit.cli.root"}
+    plugins |= {"sql_audit.demo", "sql_audit.demo.command"}
     assert "Commands:" in text
     assert set() == slow & modules
     assert ours == {name for name in modules if name.split(".")[0] == "rq_core"}
+    assert plugins == {name for name in modules if name.split(".")[0] == "sql_audit"}
 
 
 def test_help_of_audit_imports_none_of_its_commands() -> None:
@@ -89,7 +93,7 @@ def test_help_of_audit_says_what_its_commands_say() -> None:
         )
 
 
-def test_errors_are_one_line(shell: Callable[..., "subprocess.CompletedProcess[str]"]) -> None:
+def test_errors_are_one_line(shell: Callable[..., CompletedProcess[str]]) -> None:
     done = shell("pause", "nowhere")
 
     assert done.returncode == 2
@@ -97,7 +101,7 @@ def test_errors_are_one_line(shell: Callable[..., "subprocess.CompletedProcess[s
 
 
 def test_argument_that_is_no_text(
-    shell: Callable[..., "subprocess.CompletedProcess[str]"],
+    shell: Callable[..., CompletedProcess[str]],
 ) -> None:
     done = shell("enqueue", "mail", "send", "--json-args", os.fsdecode(b'{"a": "\xff"}'))
 
@@ -109,7 +113,7 @@ def test_argument_that_is_no_text(
 def test_broken_pipe_is_quiet(valkey_url: str) -> None:
     with Client(valkey_url) as client:
         for n in range(200):
-            client.handshake(f"queue-{n}")
+            client.run(client.calls.delivery.handshake(f"queue-{n}"))
     for words in (["queues"], ["queues", "--json"]):
         process = subprocess.Popen(
             [*COMMAND, *words],
@@ -167,7 +171,7 @@ def project(tmp_path: Path) -> Path:
 def test_worker_runs_what_the_command_line_enqueued(
     processes: str,
     project: Path,
-    shell: Callable[..., "subprocess.CompletedProcess[str]"],
+    shell: Callable[..., CompletedProcess[str]],
 ) -> None:
     out = project / "out"
     args = json.dumps({"path": str(out), "text": "done"})
@@ -185,7 +189,7 @@ def test_worker_runs_what_the_command_line_enqueued(
 
 
 def test_a_module_that_is_not_there_is_told_with_where_it_was_looked_for(
-    project: Path, shell: Callable[..., "subprocess.CompletedProcess[str]"]
+    project: Path, shell: Callable[..., CompletedProcess[str]]
 ) -> None:
     done = shell("worker", "task:app", cwd=project)
 
@@ -204,7 +208,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_embedded_server_from_the_command_line(
-    directory: Path, shell: Callable[..., "subprocess.CompletedProcess[str]"]
+    directory: Path, shell: Callable[..., CompletedProcess[str]]
 ) -> None:
     where = ("--dir", str(directory))
     assert shell("server", "status", *where).returncode == 1
@@ -226,22 +230,13 @@ def test_embedded_server_from_the_command_line(
     assert shell("job", job_id, "--redis", url).returncode == 0, "jobs outlive the server"
 
 
-def test_server_runs_until_ctrl_c(directory: Path, valkey_url: str) -> None:
-    with subprocess.Popen(
-        [*COMMAND, "server", "run", "--dir", str(directory)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(valkey_url),
-    ) as process:
+def test_server_runs_until_ctrl_c(directory: Path, tmp_path: Path) -> None:
+    words = ("rq_core.cli", "server", "run", "--dir", str(directory))
+    with python(*words, log=tmp_path / "server.log") as process:
         wait_until(lambda: server.status(directory).running, "the server runs")
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
-        assert process.stderr is not None
-        said = process.stderr.read()
+        said = process.end()
 
     assert said == f"embedded://{directory}; Ctrl-C ends it\n"
-    assert process.returncode == 0
     assert not server.status(directory).running
 
 
@@ -260,7 +255,7 @@ def test_module_that_cannot_be_imported_is_one_line(
     text: str,
     expected: str,
     tmp_path: Path,
-    shell: Callable[..., "subprocess.CompletedProcess[str]"],
+    shell: Callable[..., CompletedProcess[str]],
 ) -> None:
     (tmp_path / "helper.py").write_text("# Broken.\n1 / 0\n")
     (tmp_path / "tasks.py").write_text(text)

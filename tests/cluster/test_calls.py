@@ -12,6 +12,7 @@ from rq_core.errors import InvalidOption, ServerUnavailable, ServerUnsuitable
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, Profile
 from rq_core.model.keys import queue_keys, queues_key
+from rq_core.protocol import claims
 from rq_core.protocol.plan import Patience, Unsent
 from tests.kit.clusters import RedisCluster
 
@@ -31,13 +32,13 @@ def test_queues_on_all_shards_take_jobs(cluster: RedisCluster) -> None:
     queues = names(cluster)
     with Client(cluster.url) as client:
         for queue in queues:
-            accepted = client.enqueue(jobs(queue))
+            accepted = client.run(client.calls.enqueue.many(jobs(queue)))
             assert len(accepted.ids) == 3
 
-        assert client.queues() == sorted(queues)
+        assert client.run(client.calls.reads.queues()) == sorted(queues)
         for queue in queues:
-            assert sum(client.counts(queue).ready.values()) == 3
-            assert len(client.snapshot(queue)["state"]) == 3
+            assert sum(client.run(client.calls.reads.counts(queue)).ready.values()) == 3
+            assert len(client.run(client.calls.reads.snapshot(queue))["state"]) == 3
 
 
 async def test_one_round_trip_serves_several_shards(cluster: RedisCluster) -> None:
@@ -46,19 +47,22 @@ async def test_one_round_trip_serves_several_shards(cluster: RedisCluster) -> No
     async with AsyncClient(cluster.url) as client:
         wanted = {}
         for queue in queues:
-            accepted = await client.enqueue(jobs(queue))
+            accepted = await client.run(client.calls.enqueue.many(jobs(queue)))
             wanted[queue] = set(accepted.ids)
-        operations = client.operations
 
-        claimed = await client.carry_out([operations.claim_call(q, "w-1", 10) for q in queues])
+        claimed = await client.run(
+            client.calls.delivery.carry_out([claims.claim(q, "w-1", 10) for q in queues])
+        )
         found = {q: {job.id for job in each.jobs} for q, each in zip(queues, claimed, strict=True)}
 
         assert wanted == found
-        settled = await client.carry_out(
-            [
-                operations.complete_call(q, "w-1", [(job.id, job.fence) for job in each.jobs])
-                for q, each in zip(queues, claimed, strict=True)
-            ]
+        settled = await client.run(
+            client.calls.delivery.carry_out(
+                [
+                    claims.complete(q, "w-1", [(job.id, job.fence) for job in each.jobs])
+                    for q, each in zip(queues, claimed, strict=True)
+                ]
+            )
         )
         assert [{}] * len(queues) == settled
 
@@ -68,12 +72,12 @@ def test_forgotten_functions_are_loaded_on_every_primary(cluster: RedisCluster) 
     queues = names(cluster, 1)
     with Client(cluster.url) as client:
         for queue in queues:
-            client.enqueue(jobs(queue))
+            client.run(client.calls.enqueue.many(jobs(queue)))
         for server in cluster.primaries():
             cluster.ask(server, "FUNCTION", "FLUSH")
 
         for queue in queues:
-            assert len(client.enqueue(jobs(queue)).ids) == 3
+            assert len(client.run(client.calls.enqueue.many(jobs(queue))).ids) == 3
 
 
 def test_a_queue_that_is_made_is_listed_before_it_is_used(
@@ -98,34 +102,34 @@ def test_a_queue_that_is_made_is_listed_before_it_is_used(
         monkeypatch.setattr(PoolWire, "exchange", without_list)
         for _ in range(2):
             with pytest.raises(ServerUnavailable):
-                client.enqueue(jobs(apart))
+                client.run(client.calls.enqueue.many(jobs(apart)))
         away = False
-        client.enqueue(jobs(apart))
+        client.run(client.calls.enqueue.many(jobs(apart)))
 
-        assert [apart] == client.queues()
+        assert [apart] == client.run(client.calls.reads.queues())
 
 
 def test_slot_that_moved_is_found(cluster: RedisCluster) -> None:
     """MOVED is followed, at once and later, by a transaction too."""
     (queue, *_), *_ = cluster.queues(1).values()
     with Client(cluster.url) as client:
-        client.enqueue(jobs(queue))
+        client.run(client.calls.enqueue.many(jobs(queue)))
         key = queue_keys(queue)("meta")
         target = next(s for s in cluster.primaries() if s is not cluster.primary_of(key))
 
         cluster.migrate(key, target)
-        assert len(client.snapshot(queue)["state"]) == 3
-        client.enqueue(jobs(queue))
+        assert len(client.run(client.calls.reads.snapshot(queue))["state"]) == 3
+        client.run(client.calls.enqueue.many(jobs(queue)))
 
         assert cluster.primary_of(key) is target
-        assert len(client.snapshot(queue)["state"]) == 6
+        assert len(client.run(client.calls.reads.snapshot(queue))["state"]) == 6
 
 
 def test_reads_of_a_slot_on_its_way_are_asked_for_where_they_are(cluster: RedisCluster) -> None:
     """ASK is followed: a single key that is not on the old node is on the new one."""
     (queue, *_), *_ = cluster.queues(1).values()
     with Client(cluster.url) as client:
-        client.enqueue(jobs(queue))
+        client.run(client.calls.enqueue.many(jobs(queue)))
         keys = queue_keys(queue)
         source = cluster.primary_of(keys("meta"))
         target = next(s for s in cluster.primaries() if s is not source)
@@ -136,7 +140,7 @@ def test_reads_of_a_slot_on_its_way_are_asked_for_where_they_are(cluster: RedisC
         ):
             next(moving)
 
-        plan = client.operations.ask([["HLEN", keys("state")], ["HLEN", keys("meta")]], queue)
+        plan = client.calls.delivery.ask([["HLEN", keys("state")], ["HLEN", keys("meta")]], queue)
         alive, facts = client.run(plan)
         list(moving)
 
@@ -147,7 +151,7 @@ def test_reads_of_a_slot_on_its_way_are_asked_for_where_they_are(cluster: RedisC
 def test_plain_url_says_which_url_to_write(cluster: RedisCluster) -> None:
     """Not an error about a slot, at some later call."""
     with Client(cluster.servers[0].url) as client, pytest.raises(ServerUnsuitable) as caught:
-        client.enqueue(jobs("mail"))
+        client.run(client.calls.enqueue.many(jobs("mail")))
 
     assert f"redis+cluster://127.0.0.1:{cluster.servers[0].port}" in str(caught.value)
 
@@ -157,7 +161,7 @@ def test_cluster_url_of_a_single_server_says_which_url_to_write(redis_url: str) 
         Client(redis_url.replace("redis://", "redis+cluster://")) as client,
         pytest.raises(ServerUnsuitable, match="write redis://"),
     ):
-        client.enqueue(jobs("mail"))
+        client.run(client.calls.enqueue.many(jobs("mail")))
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,12 @@ from rq_core.model.keys import queue_keys
 from rq_core.worker import Worker, WorkerOptions
 from sql_audit.mirror import service
 from sql_audit.mirror.source import open_source
-from sql_audit.proof.verify import QueueResult, verify
+from sql_audit.proof.result import QueueResult
+from sql_audit.proof.verify import verify
 from sql_audit.store.database import Database
 from tests.kit.clusters import FAILOVER_S, RedisCluster
 from tests.kit.wait import wait_until_async
+from tests.kit.working import working
 
 GAP_S = 1.5
 """Longest time that a queue of a shard that lives may go without a job done, on a busy machine. A shard whose primary
@@ -84,19 +86,6 @@ def load(cluster: RedisCluster) -> Iterator[Load]:
     app.close()
 
 
-@contextlib.asynccontextmanager
-async def working(load: Load, *queues: str, **options: object) -> AsyncIterator[Worker]:
-    worker = Worker(load.app, WorkerOptions(queues=queues, **options))  # type: ignore[arg-type]
-    task = asyncio.create_task(worker.run())
-    try:
-        yield worker
-    finally:
-        worker.stop()
-        async with asyncio.timeout(30):
-            await task
-        await load.app.connections.aclose()
-
-
 @contextlib.contextmanager
 def mirroring(cluster: RedisCluster, url: str) -> Iterator[None]:
     stop = threading.Event()
@@ -144,7 +133,7 @@ async def test_one_worker_serves_queues_of_all_shards(cluster: RedisCluster, loa
 async def test_an_idle_worker_is_woken_on_every_shard(cluster: RedisCluster, load: Load) -> None:
     """No call can wait for several slots, so each queue is waited for by itself."""
     queues = [names[0] for names in cluster.queues(1).values()]
-    async with working(load, *queues):
+    async with working(load.app, queues=queues):
         await wait_until_async(lambda: _waiting(cluster, 3), "the worker waits on all shards")
         began = time.monotonic()
         for queue in queues:
@@ -168,7 +157,7 @@ async def test_a_job_that_ends_in_the_grace_leaves_it_to_those_of_other_queues(
         await asyncio.sleep(seconds)
         ended.append(seconds)
 
-    async with working(load, one, other, grace=10.0):
+    async with working(load.app, queues=(one, other), grace=10.0):
         await lasts.enqueue_async(0.3)
         await lasts.with_options(queue=other).enqueue_async(1.0)
         await wait_until_async(lambda: len(begun) == 2, "both run")
@@ -193,7 +182,7 @@ async def test_slots_that_move_under_load_lose_nothing(
     moved = queues[0]
     key = queue_keys(moved)("meta")
     with mirroring(cluster, sqlite_url):
-        async with working(load, *queues, concurrency=6), load.producing(*queues):
+        async with working(load.app, queues=queues, concurrency=6), load.producing(*queues):
             await wait_until_async(lambda: len(load.ran) > 100, "the load has begun")
             for _ in range(2):
                 others = [s for s in cluster.primaries() if s is not cluster.primary_of(key)]
@@ -209,7 +198,7 @@ async def test_slots_that_move_under_load_lose_nothing(
                     lambda done=done: len(load.times[moved]) > done + 10,  # type: ignore[misc]
                     "jobs of the queue that has moved run",
                 )
-        async with working(load, *queues, concurrency=6):
+        async with working(load.app, queues=queues, concurrency=6):
             await wait_until_async(lambda: not load.left(), lambda: f"all ran; left: {load.left()}")
 
     assert load.refused == 0
@@ -234,7 +223,7 @@ async def test_a_shard_without_a_primary_disturbs_no_other(
         return {key for key in keys if not key.startswith(f"{struck}-")}
 
     with mirroring(cluster, sqlite_url):
-        async with working(load, *queues, concurrency=1), load.producing(*queues):
+        async with working(load.app, queues=queues, concurrency=1), load.producing(*queues):
             await wait_until_async(lambda: len(load.ran) > 100, "the load has begun")
             began = time.monotonic()
 
@@ -251,7 +240,7 @@ async def test_a_shard_without_a_primary_disturbs_no_other(
             await wait_until_async(
                 lambda: len(load.times[struck]) > done + 10, "the shard's jobs run again"
             )
-        async with working(load, *queues, concurrency=6):
+        async with working(load.app, queues=queues, concurrency=6):
             await wait_until_async(
                 lambda: not others(load.left()), lambda: f"all ran; left: {load.left()}"
             )

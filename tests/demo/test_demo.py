@@ -61,7 +61,7 @@ def test_the_demo_on_given_servers(
     check(run_demo(tmp_path, "--redis", redis_server.url, "--audit", postgres_url))
 
     with Client(redis_server.url) as client:
-        assert client.run(client.operations.ask([["KEYS", "*"]])) == [[]]
+        assert client.run(client.calls.delivery.ask([["KEYS", "*"]])) == [[]]
 
 
 @pytest.fixture

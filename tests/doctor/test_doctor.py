@@ -14,7 +14,8 @@ from rq_core.errors import QueueDamaged
 from rq_core.model.job import Claim, NewJob, profile
 from rq_core.model.keys import KEYS, queue_keys
 from rq_core.model.machine import Priority, State
-from rq_core.protocol.answers import Claimed
+from rq_core.protocol import claims
+from rq_core.protocol.claims import Claimed
 from rq_core.protocol.plan import Call
 
 QUEUE = "mail"
@@ -36,16 +37,16 @@ class Scene:
         return NewJob(job_id, QUEUE, profile("send", priority), '{"to":"a@b.c"}', delay_ms)
 
     def claim(self, limit: int) -> Claimed:
-        claimed = self.client.one(self.client.operations.claim_call(QUEUE, "w-1", limit))
+        claimed = self.client.run(claims.claim(QUEUE, "w-1", limit))
         self.held |= {job.id: job for job in claimed.jobs}
         return claimed
 
     def settle(self, call: Callable[..., Call[Any]], job_id: str, *more: Any) -> Any:
         held = self.held.pop(job_id)
-        return self.client.one(call(QUEUE, "w-1", [(held.id, held.fence, *more)]))
+        return self.client.run(call(QUEUE, "w-1", [(held.id, held.fence, *more)]))
 
     def snapshot(self) -> dict[str, Any]:
-        return self.client.snapshot(QUEUE)
+        return self.client.run(self.client.calls.reads.snapshot(QUEUE))
 
     def diagnose(self) -> list[Finding]:
         return diagnose(self.client, QUEUE)
@@ -68,21 +69,26 @@ def scene(redis_url: str) -> Iterator[Scene]:
         redis.Redis.from_url(redis_url, decode_responses=True) as hand,
     ):
         made = Scene(client, hand)
-        operations = client.operations
-        client.enqueue([made.job(i) for i in ("run", "stop", "die", "die2", "again")])
-        made.claim(5)
-        made.settle(operations.fail_call, "die", "final", 0, "no", "null")
-        made.settle(operations.fail_call, "die2", "final", 0, "no", "null")
-        made.settle(operations.fail_call, "again", "retry", HOUR_MS, "no", "null")
-        client.cancel(QUEUE, ["stop"])
-        client.enqueue(
-            [
-                *(made.job(i) for i in ("a", "b", "c", "gone", "d")),
-                made.job("now", Priority.CRITICAL),
-                made.job("late", Priority.LOW, delay_ms=HOUR_MS),
-            ]
+        client.run(
+            client.calls.enqueue.many(
+                [made.job(i) for i in ("run", "stop", "die", "die2", "again")]
+            )
         )
-        client.cancel(QUEUE, ["gone"])
+        made.claim(5)
+        made.settle(claims.fail, "die", "final", 0, "no", "null")
+        made.settle(claims.fail, "die2", "final", 0, "no", "null")
+        made.settle(claims.fail, "again", "retry", HOUR_MS, "no", "null")
+        client.run(client.calls.admin.cancel(QUEUE, ["stop"]))
+        client.run(
+            client.calls.enqueue.many(
+                [
+                    *(made.job(i) for i in ("a", "b", "c", "gone", "d")),
+                    made.job("now", Priority.CRITICAL),
+                    made.job("late", Priority.LOW, delay_ms=HOUR_MS),
+                ]
+            )
+        )
+        client.run(client.calls.admin.cancel(QUEUE, ["gone"]))
         yield made
 
 
@@ -248,7 +254,7 @@ def test_lost_lease_starts_anew_and_the_holder_may_settle(scene: Scene) -> None:
 
     scene.repair()
 
-    complete = scene.client.operations.complete_call
+    complete = claims.complete
     assert scene.settle(complete, "run") == {}
 
 
@@ -260,7 +266,7 @@ def test_job_put_back_keeps_its_claim(scene: Scene) -> None:
     assert scene.repair() == []
 
     assert before == scene.state("run")
-    assert scene.settle(scene.client.operations.complete_call, "run") == {}
+    assert scene.settle(claims.complete, "run") == {}
 
 
 def test_job_lost_with_its_arguments_is_said_in_the_log(scene: Scene) -> None:
@@ -344,7 +350,7 @@ def test_trimmed_log_is_no_finding(scene: Scene) -> None:
 
 def test_a_refusal_says_nothing_of_its_job(scene: Scene) -> None:
     """All that a trimmed log has of a running job is that another worker's settlement was refused."""
-    scene.client.one(scene.client.operations.complete_call(QUEUE, "w-9", [("run", "1-1")]))
+    scene.client.run(claims.complete(QUEUE, "w-9", [("run", "1-1")]))
     entry_id, entry = scene.snapshot()["outbox"][-1]
     scene.hand.xtrim(scene.key("outbox"), minid=entry_id, approximate=False)
 
@@ -389,7 +395,7 @@ def test_expired_lease_and_due_job_are_no_findings(scene: Scene) -> None:
 
 
 def test_paused_queue_needs_no_token(scene: Scene) -> None:
-    scene.client.configure(QUEUE, {"paused": 1})
+    scene.client.run(scene.client.calls.admin.configure(QUEUE, {"paused": 1}))
     scene.hand.delete(scene.key("wake"))
 
     assert scene.diagnose() == []
@@ -406,7 +412,7 @@ def test_token_that_a_worker_has_just_taken_is_looked_at_again(scene: Scene) -> 
 
 
 def test_repair_of_many_jobs_goes_in_chunks(scene: Scene) -> None:
-    scene.client.enqueue([scene.job(f"m{n}") for n in range(1_200)])
+    scene.client.run(scene.client.calls.enqueue.many([scene.job(f"m{n}") for n in range(1_200)]))
     before = scene.snapshot()["ready:2"]
     scene.hand.delete(scene.key("ready:2"), scene.key("scheduled"))
 

@@ -6,12 +6,15 @@ from sqlalchemy import text
 
 from rq_core.connections.client import Client
 from rq_core.doctor import examine
-from sql_audit.mirror import losses
+from sql_audit.mirror import refold
 from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.drift import compare
-from sql_audit.proof.verify import QueueResult, Verdict, verify
+from sql_audit.proof.result import QueueResult, Verdict
+from sql_audit.proof.verify import verify
 from sql_audit.queries import history as queries
+from sql_audit.store import orphans
 from sql_audit.store.database import Database
 from sql_audit.store.tables import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS
 from tests.kit import auditlog
@@ -19,7 +22,7 @@ from tests.kit.fleet import QUEUE
 
 
 def drain(client: Client, database: Database) -> None:
-    auditlog.drain(Mirror(client, database, QUEUE, limits=BatchLimits(events=60)))
+    auditlog.drain(Mirror(Outbox(client), database, QUEUE, limits=BatchLimits(events=60)))
 
 
 def rows(database: Database, table: str, columns: tuple[str, ...]) -> set[tuple[object, ...]]:
@@ -34,9 +37,9 @@ def fold_anew(database: Database) -> tuple[set[tuple[object, ...]], set[tuple[ob
     told = [tuple(event[name] for name in EVENT_COLUMNS) for event in events]
     ids = list(dict.fromkeys(event["job_id"] for event in events if event["job_id"]))
     with database.readers.connect() as connection:
-        orphaned = losses.ranges(connection, QUEUE)
-        marks = losses.marks(connection, QUEUE, orphaned)
-    jobs, attempts = losses.folded(QUEUE, ids, told, orphaned, marks)
+        orphaned = orphans.ranges(connection, QUEUE)
+        ends = orphans.ends(connection, QUEUE, orphaned)
+    jobs, attempts = refold.folded(QUEUE, ids, told, orphaned, ends)
     return set(map(tuple, jobs)), set(map(tuple, attempts))
 
 
@@ -49,9 +52,11 @@ def assert_agree(
     """
     drain(client, database)
 
-    assert client.counts(QUEUE).backlog == 0
+    assert client.run(client.calls.reads.counts(QUEUE)).backlog == 0
     assert compare(client, database, QUEUE) == ([], [])
-    assert [finding.says for finding in examine(client.snapshot(QUEUE))] == []
+    assert [
+        finding.says for finding in examine(client.run(client.calls.reads.snapshot(QUEUE)))
+    ] == []
     jobs, attempts = fold_anew(database)
     assert rows(database, "job", JOB_COLUMNS) == jobs
     assert rows(database, "job_attempt", ATTEMPT_COLUMNS) == attempts

@@ -13,7 +13,8 @@ from rq_core.model.machine import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS, Event
 from sql_audit.mirror.turn import Mirror, Outcome
 from sql_audit.queries.history import audit_id
 from sql_audit.store.chain import chain, genesis, rows_digest
-from sql_audit.store.database import Database, copy_text
+from sql_audit.store.copy import copy_text
+from sql_audit.store.database import Database
 from sql_audit.store.tables import EVENT_COLUMNS
 
 
@@ -109,6 +110,17 @@ def assert_minutes_hold(database: Database) -> None:
     assert counted == there
 
 
+def rows_of(batch: dict[str, Any], log: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """The rows of the log that a batch brought, as its digest covers them."""
+    first = OutboxId(batch["first_epoch"], batch["first_seq"])
+    last = OutboxId(batch["last_epoch"], batch["last_seq"])
+    return [
+        tuple(row[name] for name in EVENT_COLUMNS)
+        for row in log
+        if first <= (row["epoch"], row["seq"]) <= last
+    ]
+
+
 def assert_chain_holds(database: Database, queue: str) -> None:
     """Every batch's digest is that of its rows, and every head follows from the one before."""
     log = events(database, queue)
@@ -117,11 +129,7 @@ def assert_chain_holds(database: Database, queue: str) -> None:
     for number, batch in enumerate(batches, start=1):
         first = OutboxId(batch["first_epoch"], batch["first_seq"])
         last = OutboxId(batch["last_epoch"], batch["last_seq"])
-        mine = [
-            tuple(row[name] for name in EVENT_COLUMNS)
-            for row in log
-            if first <= (row["epoch"], row["seq"]) <= last
-        ]
+        mine = rows_of(batch, log)
         digest = rows_digest(copy_text(mine))
 
         assert (digest, head, number) == (batch["digest"], batch["prev"], batch["batch"])

@@ -11,10 +11,8 @@ import ctypes
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -22,6 +20,7 @@ from typing import Any, Self
 from pydantic import BaseModel, model_validator
 
 from rq_core import App, DeadJob, GiveUp, RetryLater, RetryPolicy, current_job
+from tests.kit.processes import Child, worker
 
 WITNESS = "RQ_CORE_TEST_WITNESS"
 LEASE = 1.0
@@ -324,28 +323,13 @@ class Witness:
         return self.path.with_suffix(".log").read_text()
 
 
-@contextlib.contextmanager
-def worker_process(url: str, seen: Witness, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A ``rq-core worker`` process of these tasks, ended by SIGKILL if it still runs after the block."""
-    command = [sys.executable, "-m", "rq_core.cli", "worker", "tests.kit.crew:app"]
-    command += ["--queues", "crew", "--redis", url, *options]
-    log = seen.path.with_suffix(".log")
-    with log.open("ab") as sink:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=sink,
-            stderr=sink,
-            env={**os.environ, WITNESS: str(seen.path)},
-            cwd=Path(__file__).parents[2],
-            start_new_session=True,
-        )
-    try:
-        yield process
-    except BaseException as error:
-        error.add_note(f"The worker's exit status is {process.poll()}. It said:\n{seen.log()}")
-        raise
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+def worker_process(url: str, seen: Witness, *options: str) -> Child:
+    """A ``rq-core worker`` process of these tasks."""
+    return worker(
+        "tests.kit.crew:app",
+        ["crew"],
+        url,
+        *options,
+        log=seen.path.with_suffix(".log"),
+        variables={WITNESS: str(seen.path)},
+    )

@@ -6,6 +6,7 @@ from rq_core.connections.client import Client
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, Profile
 from rq_core.model.scopes import lane_name
+from rq_core.protocol import claims
 
 QUEUE = "q"
 TENANTS = ("acme", "umbrella", "wayne")
@@ -23,7 +24,7 @@ class Fleet:
         self.known: list[str] = []
 
     def set_cap(self, scope: str, limit: str) -> None:
-        self.client.set_caps(QUEUE, [(scope, limit, -1)], why="a test")
+        self.client.run(self.client.calls.caps.set(QUEUE, [(scope, limit, -1)], why="a test"))
 
     def enqueue(self) -> None:
         jobs = []
@@ -35,10 +36,10 @@ class Fleet:
             full = self.random.choice(("", "", rule))
             delay = 0 if full else self.random.choice((0, 0, 1))
             jobs.append(NewJob(ids(), QUEUE, Profile(task), "{}", delay, lane, full))
-        self.known += self.client.enqueue(jobs).ids
+        self.known += self.client.run(self.client.calls.enqueue.many(jobs)).ids
 
     def claim(self) -> None:
-        claimed = self.client.one(self.client.operations.claim_call(QUEUE, "w-1", 4))
+        claimed = self.client.run(claims.claim(QUEUE, "w-1", 4))
         self.held += [(claim.id, claim.fence) for claim in claimed.jobs]
 
     def _take(self) -> tuple[str, str] | None:
@@ -46,24 +47,24 @@ class Fleet:
 
     def complete(self) -> None:
         if held := self._take():
-            self.client.one(self.client.operations.complete_call(QUEUE, "w-1", [held]))
+            self.client.run(claims.complete(QUEUE, "w-1", [held]))
 
     def fail(self) -> None:
         if held := self._take():
             delay = self.random.choice((0, 1))
             record = (*held, "retry", delay, "-", '{"type":"ValueError","message":"no"}')
-            self.client.one(self.client.operations.fail_call(QUEUE, "w-1", [record]))
+            self.client.run(claims.fail(QUEUE, "w-1", [record]))
 
     def roll_back(self) -> None:
         if held := self._take():
             lane = self.random.choice(("", lane_name(2, ["tenant=acme"]) if self.lanes else ""))
             reason = "lane_changed" if lane else "stopping"
             record = (*held, reason, "null", lane, 0)
-            self.client.one(self.client.operations.rollback_call(QUEUE, "w-1", [record]))
+            self.client.run(claims.rollback(QUEUE, "w-1", [record]))
 
     def cancel(self) -> None:
         if self.known:
-            self.client.cancel(QUEUE, [self.random.choice(self.known)])
+            self.client.run(self.client.calls.admin.cancel(QUEUE, [self.random.choice(self.known)]))
 
     def change_cap(self) -> None:
         scopes = ("queue", "task=send", "tenant", "tenant=acme", "tenant@1s")

@@ -241,7 +241,7 @@ class LongLog:
     def counts(self, queue: str) -> SimpleNamespace:
         return SimpleNamespace(backlog=0)
 
-    def wait_outbox(self, last: Mapping[str, str], seconds: float) -> set[str]:
+    def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
         return set()
 
     def close(self) -> None:

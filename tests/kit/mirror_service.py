@@ -19,6 +19,7 @@ from typing import Any
 
 from rq_core.connections.client import Client
 from sql_audit.mirror import service
+from sql_audit.mirror.source import Outbox
 from sql_audit.store import database
 
 
@@ -48,19 +49,19 @@ def main() -> None:
         self: database.Database,
         connection: Any,
         statement: str,
-        lines: str,
+        text: str,
         meanwhile: Any = None,
     ) -> None:
         if "job_event" in statement:
             driver = connection.connection.driver_connection
             with driver.cursor() as cursor, cursor.copy(statement) as copying:
-                copying.write(lines)
+                copying.write(text)
                 driver.pgconn.flush()
                 on_step("copying")
                 if meanwhile is not None:
                     meanwhile()
         else:
-            real_copy(self, connection, statement, lines, meanwhile)
+            real_copy(self, connection, statement, text, meanwhile)
 
     if fatal == "copying":
         database.Database._copy = copy  # type: ignore[method-assign]
@@ -69,7 +70,7 @@ def main() -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     with Client(redis_url, name="audit") as source:
-        service.run(source, audit_url, stop=stop, on_step=on_step)
+        service.run(Outbox(source), audit_url, stop=stop, on_step=on_step)
 
 
 if __name__ == "__main__":

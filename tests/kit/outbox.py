@@ -94,10 +94,10 @@ class StreamSource:
         meta = queue_keys(queue, self.prefix)("meta")
         return SimpleNamespace(backlog=int(self.redis.hget(meta, "backlog_jobs") or 0))
 
-    def wait_outbox(self, last: Mapping[str, str], seconds: float) -> set[str]:
+    def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
         streams = {queue_keys(q, self.prefix)("outbox"): entry for q, entry in last.items()}
         names = dict(zip(streams, last, strict=True))
-        found = self.redis.xread(streams, count=1, block=max(1, int(seconds * 1000)))
+        found = self.redis.xread(streams, count=1, block=max(1, int(wait_s * 1000)))
         pairs = found.items() if isinstance(found, dict) else found
         return {names[key] for key, _ in pairs}
 

@@ -27,8 +27,10 @@ class Reaper:
         )
         self.pid = self._process.pid
 
-    def watch(self, pid: int, number: int = signal.SIGKILL) -> None:
-        self.watched.add(pid)
+    def watch(self, pid: int, number: int = signal.SIGKILL, *, shared: bool = True) -> None:
+        """Have a process ended with the run. ``shared``: it may outlive the test that starts it, and is no leak."""
+        if shared:
+            self.watched.add(pid)
         self._say(f"watch {pid} {int(number)}")
 
     def release(self, pid: int) -> None:

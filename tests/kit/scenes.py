@@ -9,7 +9,7 @@ from typing import Any
 
 from rq_core.model.job import Claim, NewJob
 from rq_core.model.machine import State
-from rq_core.protocol.packing import pack
+from rq_core.protocol.enqueue import pack
 from rq_core.scripts.script import Script
 from tests.kit.seed import ERROR, LEASE_MS, NO_FENCE, WORKER, Seed
 
@@ -208,7 +208,7 @@ def rollback(seed: Seed) -> Scene:
     seed.rollback(seed.running("h-0"), reason="unknown_task", backoff_ms=1)
     seed.advance(1)
     seed.claim_one("h-0")
-    fence = seed.client.job("h-0", [seed.queue]).fields["fence"]  # type: ignore[union-attr]
+    fence = seed.client.run(seed.client.calls.reads.job("h-0", [seed.queue])).fields["fence"]  # type: ignore[union-attr]
     running = [("h-0", fence), *((c.id, c.fence) for c in map(seed.running, ("h-1", "h-2")))]
     unwanted = seed.cancelling("unwanted")
     capped = [(c.id, c.fence) for c in _capped(seed)]
@@ -325,7 +325,7 @@ def cap(seed: Seed) -> Scene:
 
 @scene
 def register(seed: Seed) -> Scene:
-    seed.client.register(seed.queue, {"t": "{}", "c": "{}"})
+    seed.client.run(seed.client.calls.caps.register(seed.queue, {"t": "{}", "c": "{}"}))
     return Scene(
         "register", _slotted(by="somebody"), [("t", '{"scopes":[]}'), ("c", "{}"), ("d", "{}")]
     )

@@ -15,10 +15,14 @@ from rq_core.model.job import Claim, NewJob, profile
 from rq_core.model.keys import queue_keys
 from rq_core.model.machine import Priority, State
 from rq_core.model.scopes import lane_name
-from rq_core.protocol.answers import Accepted, CapChange, Claimed, Extended, Restoration
+from rq_core.protocol import claims
+from rq_core.protocol.audit import Restoration, put_back, take_out
+from rq_core.protocol.caps import CapChange
+from rq_core.protocol.claims import Claimed, Extended
+from rq_core.protocol.delivery import Delivery
+from rq_core.protocol.enqueue import Accepted
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Call, Patience
-from rq_core.protocol.restoration import put_back, take_out
 from rq_core.scripts.script import Script
 from tests.kit.clock import Clock, timed
 from tests.kit.consistency import assert_consistent
@@ -49,8 +53,8 @@ class Seed:
         self._meet(queue)
         self.control = redis.Redis.from_url(url, decode_responses=True)
         self.clock = Clock(self.control, START_MS, running=not real_clock)
-        self.operations = Operations(url=url, name=name, scripts=scripts, patience=patience)
-        self.client = Client(url, operations=self.operations, wire=wire, sleep=lambda _: None)
+        self.calls = Operations(Delivery(url=url, name=name, scripts=scripts, patience=patience))
+        self.client = Client(url, calls=self.calls, wire=wire, sleep=lambda _: None)
 
     def _meet(self, queue: str) -> None:
         self.queue = queue
@@ -115,15 +119,17 @@ class Seed:
 
     def enqueue(self, *jobs: str | NewJob, **options: Any) -> Accepted:
         """Hand over jobs; one given by its id alone gets the options."""
-        return self.client.enqueue(
-            [self.job(j, **options) if isinstance(j, str) else j for j in jobs]
+        return self.client.run(
+            self.client.calls.enqueue.many(
+                [self.job(j, **options) if isinstance(j, str) else j for j in jobs]
+            )
         )
 
     def claim(self, limit: int = 100, *, worker: str = WORKER, **bounds: int) -> Claimed:
-        return self.client.one(self.claim_call(limit, worker=worker, **bounds))
+        return self.client.run(self.claim_call(limit, worker=worker, **bounds))
 
     def claim_call(self, limit: int = 100, *, worker: str = WORKER, **bounds: int) -> Call[Claimed]:
-        return self.operations.claim_call(self.queue, worker, limit, **bounds)
+        return claims.claim(self.queue, worker, limit, **bounds)
 
     def claim_one(self, job_id: str, *, worker: str = WORKER) -> Claim:
         """Claim the first job in line, which must be this one."""
@@ -133,7 +139,7 @@ class Seed:
 
     def complete(self, *held: Claim | tuple[str, str], worker: str = WORKER) -> dict[str, str]:
         pairs = [(h.id, h.fence) if isinstance(h, Claim) else h for h in held]
-        return self.client.one(self.operations.complete_call(self.queue, worker, pairs))
+        return self.client.run(claims.complete(self.queue, worker, pairs))
 
     def fail(
         self,
@@ -144,8 +150,8 @@ class Seed:
         worker: str = WORKER,
     ) -> dict[str, str]:
         records = [(h[1], h[2]) if isinstance(h, Claim) else h for h in held]
-        return self.client.one(
-            self.operations.fail_call(
+        return self.client.run(
+            claims.fail(
                 self.queue,
                 worker,
                 [(i, fence, verdict, delay_ms, reason, ERROR) for i, fence in records],
@@ -162,8 +168,8 @@ class Seed:
         **limits: int,
     ) -> dict[str, str]:
         records = [(h[1], h[2]) if isinstance(h, Claim) else h for h in held]
-        return self.client.one(
-            self.operations.rollback_call(
+        return self.client.run(
+            claims.rollback(
                 self.queue,
                 worker,
                 [(i, fence, reason, "null", lane, delay_ms) for i, fence in records],
@@ -173,16 +179,16 @@ class Seed:
 
     def extend(self, held: Iterable[Claim | tuple[str, str]], *, worker: str = WORKER) -> Extended:
         records = [(h[1], h[2]) if isinstance(h, Claim) else h for h in held]
-        return self.client.one(self.operations.extend_call(self.queue, worker, records))
+        return self.client.run(claims.extend(self.queue, worker, records))
 
     def cancel(self, *ids: str) -> dict[str, str]:
-        return self.client.cancel(self.queue, ids)
+        return self.client.run(self.client.calls.admin.cancel(self.queue, ids))
 
     def requeue(self, *ids: str) -> dict[str, str]:
-        return self.client.requeue(self.queue, ids)
+        return self.client.run(self.client.calls.admin.requeue(self.queue, ids))
 
     def prune(self, *ids: str) -> dict[str, str]:
-        return self.client.prune(self.queue, ids)
+        return self.client.run(self.client.calls.admin.prune(self.queue, ids))
 
     def lost(self, job_id: str, state: State = State.READY, **facts: Any) -> Restoration:
         """What puts a job back that Redis lost."""
@@ -199,22 +205,26 @@ class Seed:
     def restore(self, *records: Restoration) -> dict[str, str]:
         """Put back and take out; returns what became of each."""
         after = self.meta("restored") or "-"
-        return self.client.restore(self.queue, records, after=after).outcomes
+        return self.client.run(
+            self.client.calls.audit.restore(self.queue, records, after=after)
+        ).outcomes
 
     def cap(self, scope: str, limit: int | str, version: int = -1, **how: str) -> CapChange:
         """Change a limit; returns what became of it."""
-        return self.client.set_caps(self.queue, [(scope, str(limit), version)], **how)[scope]
+        return self.client.run(
+            self.client.calls.caps.set(self.queue, [(scope, str(limit), version)], **how)
+        )[scope]
 
     def configure(self, **values: int) -> dict[str, str]:
-        return self.client.configure(self.queue, values)
+        return self.client.run(self.client.calls.admin.configure(self.queue, values))
 
     def attach(self, audit_id: str = "db-1") -> None:
-        self.client.attach(self.queue, audit_id)
+        self.client.run(self.client.calls.audit.attach(self.queue, audit_id))
 
     # What there is.
 
     def snapshot(self) -> Snapshot:
-        return self.client.snapshot(self.queue)
+        return self.client.run(self.client.calls.reads.snapshot(self.queue))
 
     def assert_consistent(self) -> None:
         assert_consistent(self.snapshot())

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 import redis
 
-from tests.kit.reaper import reaper
+from tests.kit.processes import Child
 from tests.kit.servers import Engine, RedisServer, free_port
 from tests.kit.wait import wait_until
 
@@ -50,18 +49,10 @@ class SentinelProcess:
             **words,
         }
         self._file.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | None = None
 
     def start(self) -> None:
-        with self._log.open("ab") as sink:
-            self._process = subprocess.Popen(
-                [self._binary, str(self._file), "--sentinel"],
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                start_new_session=True,
-            )
-        reaper().watch(self._process.pid)
+        self._process = Child([self._binary, str(self._file), "--sentinel"], self._log, shared=True)
 
     def client(self) -> redis.Redis:
         return redis.Redis(port=self.port, password=self.password, decode_responses=True)
@@ -104,9 +95,7 @@ class SentinelProcess:
     def kill(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
-            process.wait()
-            reaper().release(process.pid)
+            process.close()
 
     def _signal(self, number: int) -> None:
         assert self._process is not None

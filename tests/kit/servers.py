@@ -26,6 +26,7 @@ from psycopg import sql
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tests.kit.processes import Child
 from tests.kit.reaper import reaper
 from tests.kit.wait import wait_until
 
@@ -139,7 +140,7 @@ class RedisServer:
             **(options or {}),
         }
         self.log = directory / "server.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | None = None
 
     @property
     def url(self) -> str:
@@ -180,27 +181,18 @@ class RedisServer:
                 raise
             if process.poll() is None:
                 return self
-            reaper().release(process.pid)
+            process.close()
             # Another process may have taken the port since it was found free.
             if attempt == 3 or "in use" not in self._log_end():
                 raise ServerDidNotStart(f"{self.engine.name} ended at once: {self._log_end()}")
             self.port = free_port()
         raise AssertionError("unreachable")
 
-    def _launch(self, binary: str) -> subprocess.Popen[bytes]:
+    def _launch(self, binary: str) -> Child:
         options = {**self.options, "port": str(self.port)}
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
-        with self.log.open("ab") as sink:
-            process = subprocess.Popen(
-                [binary, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                start_new_session=True,
-            )
-        reaper().watch(process.pid)
-        self._process = process
-        return process
+        self._process = Child([binary, *words], self.log, shared=True)
+        return self._process
 
     def _answers(self) -> bool:
         try:
@@ -244,9 +236,7 @@ class RedisServer:
         try:
             process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        reaper().release(process.pid)
+            process.close()
 
     def reset(self) -> None:
         """Bring a shared server back to how it was started: empty and unpaused."""

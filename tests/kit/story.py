@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 from rq_core.model.events import OutboxId
 from rq_core.model.scopes import lane_name
-from sql_audit.mirror.fold import EventRow, Folder
+from sql_audit.mirror.fold import Folder
 from sql_audit.mirror.intake import take
+from sql_audit.store.rows import EventRow
 
 TENANTS = ("acme", "umbrella", "wayne", "stark")
 

@@ -185,12 +185,12 @@ def test_a_lane_of_higher_priority_does_not_wait_behind_those_enqueued_before_it
 
 
 def test_a_registered_policy_is_stored_and_logged_once(seed: Seed) -> None:
-    first = seed.client.register(seed.queue, {"t": '{"caps":[]}'})
-    again = seed.client.register(seed.queue, {"t": '{"caps":[]}'})
-    seed.client.register(seed.queue, {"t": '{"caps":[1]}'})
+    first = seed.client.run(seed.client.calls.caps.register(seed.queue, {"t": '{"caps":[]}'}))
+    again = seed.client.run(seed.client.calls.caps.register(seed.queue, {"t": '{"caps":[]}'}))
+    seed.client.run(seed.client.calls.caps.register(seed.queue, {"t": '{"caps":[1]}'}))
 
     assert (first, again) == ({"t": "changed"}, {"t": "same"})
-    assert seed.client.policy(seed.queue, "t") == '{"caps":[1]}'
+    assert seed.client.run(seed.client.calls.caps.policy(seed.queue, "t")) == '{"caps":[1]}'
     told = [e.data for e in seed.entries() if e.event == "policy_changed"]
     assert [(d["field"], d["old"], d["new"]) for d in told] == [
         ("task=t", None, "registered"),
@@ -221,5 +221,5 @@ def test_a_rate_that_resumes_is_no_scheduled_job(seed: Seed) -> None:
     seed.claim()
 
     assert "rate|tenant@10s=a" in seed.snapshot()["scheduled"]
-    counts = seed.client.counts(seed.queue)
+    counts = seed.client.run(seed.client.calls.reads.counts(seed.queue))
     assert (counts.scheduled, counts.running, counts.waiting) == (1, 1, 1)

@@ -20,7 +20,7 @@ JOINING = 4_000
 
 
 def fill(seed: Seed, jobs: Iterable[NewJob]) -> None:
-    seed.client.enqueue(jobs)
+    seed.client.run(seed.client.calls.enqueue.many(jobs))
 
 
 def one_lane(seed: Seed, count: int) -> Iterable[NewJob]:
@@ -148,7 +148,7 @@ def test_many_lanes_join_those_that_wait_for_a_rate(
 ) -> None:
     """Each new lane looked at all that the call had put behind the spent rate before it: four times as many jobs kept
     the server busy sixteen times as long. Compared with a rate that nobody spent, in Redis' own time."""
-    monkeypatch.setattr("rq_core.protocol.operations.ENQUEUE_CHUNK", JOINING)
+    monkeypatch.setattr("rq_core.protocol.enqueue.ENQUEUE_CHUNK", JOINING)
     seed.cap("spent@60s", "1/60000ms/1")
     seed.cap("free@60s", "none")
     seed.enqueue("taken", "first", scopes=["spent@60s="])
@@ -159,7 +159,7 @@ def test_many_lanes_join_those_that_wait_for_a_rate(
         jobs = [seed.job(n, scopes=[f"{family}@60s=", f"tenant={n}"]) for n in names]
         tally = Tally(seed.control)
         with tally.counting():
-            seed.client.enqueue(jobs)
+            seed.client.run(seed.client.calls.enqueue.many(jobs))
         return tally.script_us
 
     busy_us("free", 0)

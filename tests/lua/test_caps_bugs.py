@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from rq_core.app.placing import full_rules
 from rq_core.model.events import Entry
 from rq_core.model.machine import Event
-from rq_core.model.scopes import full_rules
 from tests.kit.lanes import holders_of
 from tests.kit.proof import most_running, unproved
 from tests.kit.seed import LEASE_MS, Seed
@@ -45,9 +45,9 @@ def test_a_cap_is_not_read_before_the_claim(redis_url: str, cap: int) -> None:
 
     def work(who: Seed) -> None:
         while True:
-            jobs = who.claim(3, worker=who.operations.name).jobs
+            jobs = who.claim(3, worker=who.calls.delivery.name).jobs
             if jobs:
-                who.complete(*jobs, worker=who.operations.name)
+                who.complete(*jobs, worker=who.calls.delivery.name)
             elif not who.snapshot()["state"]:
                 return
 

@@ -150,7 +150,7 @@ def test_a_wrong_type_reaches_the_caller_as_damage(seed: Seed) -> None:
     with pytest.raises(errors.QueueDamaged, match="scheduled"):
         seed.snapshot()
     with pytest.raises(errors.QueueDamaged, match="wrong type"):
-        seed.client.counts(seed.queue)
+        seed.client.run(seed.client.calls.reads.counts(seed.queue))
 
 
 # Arguments.

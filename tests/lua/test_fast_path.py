@@ -1,4 +1,4 @@
-"""The fast path of claims takes jobs as far as nothing else comes before them; without it claims do the same."""
+"""The fast path of claims takes ordinary jobs while nothing else comes before them; without it claims do the same."""
 
 import random
 from collections.abc import Callable, Iterator

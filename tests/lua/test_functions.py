@@ -10,6 +10,7 @@ import redis
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.scopes import lane_name
+from rq_core.protocol import claims
 from rq_core.scripts.script import Script, names
 from tests.kit.clock import timed
 from tests.kit.seed import LEASE_MS, Seed
@@ -137,7 +138,7 @@ def test_what_a_call_said_for_zero_is_not_remembered(seed: Seed) -> None:
     seed.control.execute_command("FUNCTION", "FLUSH")  # type: ignore[no-untyped-call]
     strange = seed.claim_call(1)
     strange.args["sweep_max"] = "-0"
-    seed.client.carry_out([strange])
+    seed.client.run(seed.client.calls.delivery.carry_out([strange]))
     seed.enqueue("a")
     assert [job.id for job in seed.claim().jobs] == ["a"]
 
@@ -164,26 +165,28 @@ def test_what_the_functions_remember_does_not_grow_with_the_lanes(
         """With so many lanes in use: what is left right after a collection is the least of some rounds."""
         found = []
         for number in range(6):
-            client.enqueue(
-                NewJob(
-                    f"j-{tenants}-{number}-{n}",
-                    "q",
-                    profile("t"),
-                    "{}",
-                    lane=lane_name(2, [f"tenant=k{n}"]),
+            client.run(
+                client.calls.enqueue.many(
+                    NewJob(
+                        f"j-{tenants}-{number}-{n}",
+                        "q",
+                        profile("t"),
+                        "{}",
+                        lane=lane_name(2, [f"tenant=k{n}"]),
+                    )
+                    for n in range(tenants)
                 )
-                for n in range(tenants)
             )
-            while jobs := client.one(client.operations.claim_call("q", "w-1", 100)).jobs:
+            while jobs := client.run(claims.claim("q", "w-1", 100)).jobs:
                 pairs = [(job.id, job.fence) for job in jobs]
-                client.one(client.operations.complete_call("q", "w-1", pairs))
+                client.run(claims.complete("q", "w-1", pairs))
             info: Any = control.info("memory")
             found.append(info["used_memory_vm_functions"])
         return min(found)
 
     server = start_redis()
     with server.client() as control, Client(server.url) as client:
-        client.set_caps("q", [("tenant", "1", -1)])
+        client.run(client.calls.caps.set("q", [("tenant", "1", -1)]))
         few, many = (least_memory(client, control, tenants) for tenants in (1_000, 4_000))
 
     assert many - few < 500_000

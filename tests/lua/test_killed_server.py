@@ -11,6 +11,7 @@ from rq_core.connections.client import Client
 from rq_core.doctor import examine
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
+from rq_core.protocol import claims
 from rq_core.protocol.plan import Patience
 from tests.kit.consistency import assert_consistent
 from tests.kit.servers import RedisServer
@@ -48,26 +49,22 @@ class Load:
     def _produce(self, client: Client) -> None:
         delays = [0, 0, 0, 5]
         batch = [NewJob(ids(), "q", MINE, "{}", self.random.choice(delays)) for _ in range(7)]
-        self.acknowledged.update(client.enqueue(batch).ids)
+        self.acknowledged.update(client.run(client.calls.enqueue.many(batch)).ids)
 
     def _work(self, client: Client) -> None:
-        operations = client.operations
-        claimed = client.one(operations.claim_call("q", operations.name, 5))
+        name = client.calls.delivery.name
+        claimed = client.run(claims.claim("q", name, 5))
         calls = []
         for kind, job in zip(("done", "bad", "back", "done", "done"), claimed.jobs, strict=False):
             held = (job.id, job.fence)
             if kind == "bad":
                 failed = [(*held, "retry", 1, "error", "null")]
-                calls.append(operations.fail_call("q", operations.name, failed))
+                calls.append(claims.fail("q", name, failed))
             elif kind == "back":
-                calls.append(
-                    operations.rollback_call(
-                        "q", operations.name, [(*held, "shutdown", "null", "", 0)]
-                    )
-                )
+                calls.append(claims.rollback("q", name, [(*held, "shutdown", "null", "", 0)]))
             else:
-                calls.append(operations.complete_call("q", operations.name, [held]))
-        client.carry_out(calls)
+                calls.append(claims.complete("q", name, [held]))
+        client.run(client.calls.delivery.carry_out(calls))
 
 
 def test_a_killed_server_comes_back_consistent_and_with_all_it_acknowledged(
@@ -77,7 +74,7 @@ def test_a_killed_server_comes_back_consistent_and_with_all_it_acknowledged(
     server = start_redis(appendonly="yes", appendfsync="always")
     with Client(server.url) as client:
         # An attached log is kept whole; without a mirror it would be a ring.
-        client.attach("q", "test")
+        client.run(client.calls.audit.attach("q", "test"))
     acknowledged: set[str] = set()
     for round_ in range(3):
         load = Load(server.url, seed=round_)
@@ -89,8 +86,8 @@ def test_a_killed_server_comes_back_consistent_and_with_all_it_acknowledged(
         server.start()
 
         with Client(server.url) as client:
-            client.handshake("q")
-            snapshot = client.snapshot("q")
+            client.run(client.calls.delivery.handshake("q"))
+            snapshot = client.run(client.calls.reads.snapshot("q"))
         assert_consistent(snapshot)
         assert examine(snapshot) == []
         told = _enqueued(snapshot)

@@ -12,7 +12,9 @@ from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.machine import State
-from rq_core.protocol.answers import Accepted
+from rq_core.protocol import claims
+from rq_core.protocol.delivery import Delivery
+from rq_core.protocol.enqueue import Accepted
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Call, Patience
 from rq_core.scripts.script import names
@@ -136,7 +138,7 @@ def restore(seed: Seed) -> Operation:
         seed.lost("buried", State.DEAD, reason="final"),
         *map(seed.revived, ("a", "dead", "ready", "later", "waits-a", "nobody")),
     ]
-    return lambda s: s.client.restore("q", records, after="-")
+    return lambda s: s.client.run(s.client.calls.audit.restore("q", records, after="-"))
 
 
 def configure(seed: Seed) -> Operation:
@@ -149,14 +151,18 @@ def cap(seed: Seed) -> Operation:
     _capped(seed)
     seed.enqueue("plain", "plain-2")
     seed.claim(1)
-    return lambda s: s.client.set_caps(
-        "q", [("task=t", "1", 0), ("tenant", "2", 1), ("queue", "9", 5), ("task=c", "3", 1)]
+    return lambda s: s.client.run(
+        s.client.calls.caps.set(
+            "q", [("task=t", "1", 0), ("tenant", "2", 1), ("queue", "9", 5), ("task=c", "3", 1)]
+        )
     )
 
 
 def register(seed: Seed) -> Operation:
-    seed.client.register("q", {"old": "{}", "same": "{}"})
-    return lambda s: s.client.register("q", {"old": '{"scopes":[]}', "same": "{}", "new": "{}"})
+    seed.client.run(seed.client.calls.caps.register("q", {"old": "{}", "same": "{}"}))
+    return lambda s: s.client.run(
+        s.client.calls.caps.register("q", {"old": '{"scopes":[]}', "same": "{}", "new": "{}"})
+    )
 
 
 # With lanes: two jobs hold scopes, other lanes wait for these, and a rate is spent.
@@ -233,16 +239,15 @@ def turn(seed: Seed) -> Operation:
     x, y, z = seed.claim(3).jobs
 
     def carry_out(s: Seed) -> Any:
-        made = s.operations
         calls: list[Call[Any]] = [
-            made.complete_call("q", WORKER, [(x.id, x.fence)]),
-            made.fail_call("q", WORKER, [(y.id, y.fence, "retry", 500, "-", ERROR)]),
-            made.rollback_call("q", WORKER, [(z.id, z.fence, "shutdown", "null", "", 0)]),
-            made.claim_call("q", WORKER, 2),
-            made.claim_call("q", WORKER, 2),
-            made.extend_call("q", WORKER, [(x.id, x.fence)]),
+            claims.complete("q", WORKER, [(x.id, x.fence)]),
+            claims.fail("q", WORKER, [(y.id, y.fence, "retry", 500, "-", ERROR)]),
+            claims.rollback("q", WORKER, [(z.id, z.fence, "shutdown", "null", "", 0)]),
+            claims.claim("q", WORKER, 2),
+            claims.claim("q", WORKER, 2),
+            claims.extend("q", WORKER, [(x.id, x.fence)]),
         ]
-        return s.client.carry_out(calls)
+        return s.client.run(s.client.calls.delivery.carry_out(calls))
 
     return carry_out
 
@@ -281,8 +286,8 @@ def told(seed: LossySeed, make: Callable[[Seed], Operation], **trouble: Any) -> 
     """Carry the operation out on an empty server, with this trouble. Returns the answer and the whole queue."""
     seed.control.flushall()
     seed.clock.set(START_MS)
-    seed.operations = Operations(name="c-1", scripts=timed)
-    seed.client.operations = seed.operations
+    seed.calls = Operations(Delivery(name="c-1", scripts=timed))
+    seed.client.calls = seed.calls
     load(seed)
     operation = make(seed)
     for name, value in trouble.items():
@@ -341,7 +346,7 @@ def test_trouble_between_chunks_loses_and_doubles_nothing_and_keeps_the_order(
                     setattr(lossy.wire, field, value)
             yield lossy.job(name)
 
-    accepted = lossy.client.enqueue(jobs())
+    accepted = lossy.client.run(lossy.client.calls.enqueue.many(jobs()))
 
     assert list(accepted.ids) == ids
     assert lossy.control.lrange(lossy.keys("ready:2"), 0, -1) == ids
@@ -377,7 +382,7 @@ def test_a_turn_whose_scripts_are_forgotten_half_way_is_carried_out_once(
 
 def test_a_job_that_has_run_and_gone_does_not_run_again(lossy: LossySeed, other: Seed) -> None:
     """The reply to enqueue is lost, the job runs and leaves Redis, then the client sends again."""
-    lossy.client.handshake("q")
+    lossy.client.run(lossy.client.calls.delivery.handshake("q"))
 
     def run() -> None:
         for claimed in other.claim().jobs:
@@ -428,7 +433,10 @@ def test_a_claim_sent_again_leaves_out_what_is_no_longer_held(
     lossy.enqueue(*jobs, args_json='{"n":1}')
 
     def meanwhile() -> None:
-        fences = {i: other.client.job(i, ["q"]).fields["fence"] for i in jobs}  # type: ignore[union-attr]
+        fences = {
+            i: other.client.run(other.client.calls.reads.job(i, ["q"])).fields["fence"]
+            for i in jobs
+        }  # type: ignore[union-attr]
         other.complete(("a", fences["a"]))
         other.cancel("b")
         other.fail(("c", fences["c"]))
@@ -474,7 +482,7 @@ def test_a_lower_number_is_a_stale_call_in_every_script(
 ) -> None:
     operation = make(lossy)
     operation(lossy)
-    for (_, script), slots in lossy.operations._free.items():
+    for (_, script), slots in lossy.calls.delivery._free.items():
         for slot in slots:
             if script == make.__name__.split("_")[0]:
                 slot.number -= 1 if slot.number > 1 else 2
@@ -495,7 +503,9 @@ def test_a_refusal_is_not_kept_as_an_answer(lossy: LossySeed) -> None:
     upto = lossy.snapshot()["outbox"][-1][0]
     with Seed(lossy.client.url, name="c-2") as mirror:
         lossy.wire.lose = 1
-        lossy.wire.between = lambda: mirror.client.trim("q", "db-1", upto, 100, 10_000)
+        lossy.wire.between = lambda: mirror.client.run(
+            mirror.client.calls.audit.trim("q", "db-1", upto, 100, 10_000)
+        )
 
         assert ("a",) == lossy.enqueue("a").ids
 
@@ -518,15 +528,15 @@ class Ticking:
 
 def impatient(url: str, **patience: float) -> LossySeed:
     seed = LossySeed(url)
-    seed.client.operations = seed.operations = Operations(
-        name="c-1", scripts=timed, patience=Patience(**patience), clock=Ticking(), url=url
+    seed.client.calls = seed.calls = Operations(
+        Delivery(name="c-1", scripts=timed, patience=Patience(**patience), clock=Ticking(), url=url)
     )
     return seed
 
 
 def test_an_outcome_that_stays_unknown_names_the_jobs(redis_url: str) -> None:
     with impatient(redis_url, unsent=2.0, unknown=5.0) as seed:
-        seed.client.handshake("q")
+        seed.client.run(seed.client.calls.delivery.handshake("q"))
         seed.wire.lose = 1_000
 
         with pytest.raises(errors.OutcomeUnknown) as caught:
@@ -540,7 +550,7 @@ def test_an_outcome_that_stays_unknown_names_the_jobs(redis_url: str) -> None:
 
 def test_a_call_never_sent_is_given_up_sooner(redis_url: str) -> None:
     with impatient(redis_url, unsent=2.0, unknown=50.0) as seed:
-        seed.client.handshake("q")
+        seed.client.run(seed.client.calls.delivery.handshake("q"))
         before = seed.snapshot()
         seed.wire.unsent = 10
 
@@ -553,7 +563,7 @@ def test_a_call_never_sent_is_given_up_sooner(redis_url: str) -> None:
 def test_memory_that_fills_up_after_a_lost_reply_is_no_refusal(redis_url: str) -> None:
     """The jobs may be in: 'the queue takes no new jobs' would make the caller enqueue them again, elsewhere."""
     with impatient(redis_url, unsent=2.0, unknown=20.0) as seed:
-        seed.client.handshake("q")
+        seed.client.run(seed.client.calls.delivery.handshake("q"))
         seed.enqueue("warm")
         seed.wire.lose = 1
         seed.wire.between = lambda: seed.control.config_set("maxmemory", "1")
@@ -589,7 +599,7 @@ def test_memory_that_frees_up_again_shows_the_outcome(redis_url: str) -> None:
 def test_a_forked_child_does_not_go_on_with_its_parents_slots(lossy: LossySeed) -> None:
     """Both would use the same numbers, and one would be answered with the other's answer."""
     lossy.enqueue("a")
-    lossy.operations._pid -= 1
+    lossy.calls.delivery._pid -= 1
 
     assert ("b",) == lossy.enqueue("b").ids
 
@@ -610,10 +620,10 @@ async def test_the_asyncio_client_sends_again_in_the_same_way(
         expected = told(seed, make)
         seed.control.flushall()
         seed.clock.set(START_MS)
-        seed.operations = seed.client.operations = Operations(name="c-1", scripts=timed)
+        seed.calls = seed.client.calls = Operations(Delivery(name="c-1", scripts=timed))
         operation = make(seed)
         wire = LossyAsyncWire(redis_url)
-        async with AsyncClient(redis_url, wire=wire, operations=seed.operations) as client:
+        async with AsyncClient(redis_url, wire=wire, calls=seed.calls) as client:
             wire.lose = 2
             answer = await operation(Redirected(seed, client))
         snapshot = seed.snapshot()
@@ -629,27 +639,29 @@ class Redirected:
     """The few calls of a Seed that the operations above make, on an AsyncClient."""
 
     def __init__(self, seed: Seed, client: AsyncClient) -> None:
-        self.seed, self.client, self.operations, self.job = (
+        self.seed, self.client, self.calls, self.job = (
             seed,
             client,
-            client.operations,
+            client.calls,
             seed.job,
         )
 
     def enqueue(self, *jobs: Any) -> Any:
-        return self.client.enqueue([self.job(j) if isinstance(j, str) else j for j in jobs])
+        return self.client.run(
+            self.client.calls.enqueue.many([self.job(j) if isinstance(j, str) else j for j in jobs])
+        )
 
     def cancel(self, *ids: str) -> Any:
-        return self.client.cancel("q", ids)
+        return self.client.run(self.client.calls.admin.cancel("q", ids))
 
     def requeue(self, *ids: str) -> Any:
-        return self.client.requeue("q", ids)
+        return self.client.run(self.client.calls.admin.requeue("q", ids))
 
     def prune(self, *ids: str) -> Any:
-        return self.client.prune("q", ids)
+        return self.client.run(self.client.calls.admin.prune("q", ids))
 
     def configure(self, **values: int) -> Any:
-        return self.client.configure("q", values)
+        return self.client.run(self.client.calls.admin.configure("q", values))
 
 
 async def test_jobs_enqueued_at_once_share_calls_and_each_has_its_answer(redis_url: str) -> None:
@@ -657,9 +669,9 @@ async def test_jobs_enqueued_at_once_share_calls_and_each_has_its_answer(redis_u
     with Seed(redis_url) as seed:
         seed.enqueue("live")
         async with AsyncClient(
-            redis_url, wire=wire, operations=Operations(name="c-9", scripts=timed)
+            redis_url, wire=wire, calls=Operations(Delivery(name="c-9", scripts=timed))
         ) as client:
-            await client.handshake("q")
+            await client.run(client.calls.delivery.handshake("q"))
             wire.lose = 3
             ids = [*(f"a-{n}" for n in range(100)), "live", "a-7"]
             found = await asyncio.gather(*(client.enqueue_one(seed.job(i)) for i in ids))
@@ -693,7 +705,7 @@ def test_a_wrong_password_is_said_at_once(start_redis: Callable[..., Any]) -> No
     for url in (server.url, server.url.replace("redis://", "redis://:wrong@")):
         wrong = pytest.raises(errors.ServerUnsuitable, match="NOAUTH")
         with Client(url, sleep=seen.append) as client, wrong:
-            client.handshake("q")
+            client.run(client.calls.delivery.handshake("q"))
     assert seen == []
 
 
@@ -701,12 +713,12 @@ def test_a_password_that_is_set_later_is_asked_for_too(start_redis: Callable[...
     """To a long command, without a greeting before it, Redis answers otherwise: that read as a damaged queue."""
     server = start_redis()
     with Client(server.url) as client, server.client() as control:
-        client.enqueue([NewJob("a", "q", profile("t"), "{}")])
+        client.run(client.calls.enqueue.many([NewJob("a", "q", profile("t"), "{}")]))
         control.config_set("requirepass", "right")
         control.client_kill_filter(_type="normal", skipme=True)
 
         with pytest.raises(errors.ServerUnsuitable, match="NOAUTH"):
-            client.enqueue([NewJob("b", "q", profile("t"), "{}")])
+            client.run(client.calls.enqueue.many([NewJob("b", "q", profile("t"), "{}")]))
 
 
 def test_losing_a_connection_is_not_an_answer(lossy: LossySeed) -> None:

@@ -74,7 +74,7 @@ def test_a_dead_job_comes_back_dead_and_may_be_requeued(seed: Seed) -> None:
     seed.restore(seed.lost("dead", State.DEAD, reason="attempts", failures=3, claims=3))
 
     assert seed.claim().jobs == ()
-    assert [job.id for job in seed.client.dead(seed.queue)] == ["dead"]
+    assert [job.id for job in seed.client.run(seed.client.calls.reads.dead(seed.queue))] == ["dead"]
     assert seed.requeue("dead") == {"dead": "requeued"}
     (claim,) = seed.claim().jobs
     assert (claim.number, claim.failures) == (4, 0)
@@ -133,11 +133,13 @@ def test_a_restore_that_does_not_know_of_the_last_one_is_refused(seed: Seed) -> 
     seed.complete(*seed.claim().jobs)
 
     with pytest.raises(errors.RestoredMeanwhile, match=str(last)):
-        seed.client.restore(seed.queue, [seed.lost("a")], after="-")
+        seed.client.run(seed.client.calls.audit.restore(seed.queue, [seed.lost("a")], after="-"))
 
     assert seed.state("a") is None
     assert last is not None
-    answer = seed.client.restore(seed.queue, [seed.lost("b")], after=last)
+    answer = seed.client.run(
+        seed.client.calls.audit.restore(seed.queue, [seed.lost("b")], after=last)
+    )
     assert answer.last == seed.meta("restored") != last
 
 

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
+from rq_core.app.placing import full_rules
 from rq_core.errors import NothingDeclared
 from rq_core.model.events import Entry, decode
 from rq_core.model.machine import PRIORITIES, Event
-from rq_core.model.scopes import full_rules, lane_name
-from rq_core.protocol.operations import CLAIM_BYTES, SWEEP_MAX
+from rq_core.model.scopes import lane_name
+from rq_core.protocol import claims
+from rq_core.protocol.claims import CLAIM_BYTES, SWEEP_MAX
 from rq_core.scripts.header import Variant
 from rq_core.scripts.script import Script, build_function, include
 from tests.kit.clock import CLOCK, timed
@@ -312,8 +314,8 @@ class CapsQueue(Queue):
         lanes = {
             i: self.other_lane(self.model.jobs[i], scopes) for i, _ in held if i in self.model.jobs
         }
-        outcomes = self.seed.client.one(
-            self.seed.operations.rollback_call(
+        outcomes = self.seed.client.run(
+            claims.rollback(
                 self.seed.queue,
                 worker,
                 [(i, f, "lane_changed", "null", lanes.get(i, ""), 0) for i, f in held],

@@ -15,7 +15,6 @@ import itertools
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -31,7 +30,8 @@ import click
 from rq_core import App, current_job
 from rq_core.connections.client import Client
 from rq_core.model.events import decode
-from tests.kit.blackhole import BlackHole
+from tests.kit.processes import ROOT, worker
+from tests.kit.proxy import Mode, Proxy
 from tests.kit.reaper import close_reaper
 from tests.kit.sentinels import QUORUM, SentinelGroup
 from tests.kit.servers import Engine, RedisServer, engines
@@ -43,7 +43,6 @@ WITNESS: Final = "RQ_CORE_OUTAGES_WITNESS"
 AGAIN_MAX: Final = 10.0
 """Seconds from Redis' return within which the worker must claim again."""
 PATIENCE: Final = 60.0
-ROOT: Final = Path(__file__).parents[2]
 
 app = App()
 app.queue(QUEUE, lease=15)
@@ -83,7 +82,7 @@ class Outage:
 
 
 class Stage:
-    """A server, a worker process that reaches it through a relay, and a producer that reaches it directly."""
+    """A server, a worker process that reaches it through a proxy, and a producer that reaches it directly."""
 
     def __init__(self, place: Path, engine: Engine) -> None:
         self._place = place
@@ -106,34 +105,21 @@ class Stage:
         """Start the servers. The URLs for the worker and for the producer."""
         self.server.start()
         try:
-            with BlackHole(self.server.port) as self.relay:
-                yield self.relay.url, self.server.url
+            with Proxy(self.server.port) as self.proxy:
+                yield self.proxy.url, self.server.url
         finally:
             self.server.kill()
 
     @contextlib.contextmanager
     def _worker(self, url: str, processes: int) -> Iterator[None]:
-        command = [sys.executable, "-m", "rq_core.cli", "worker", "tests.rigs.outages:app"]
-        command += ["--queues", QUEUE, "--redis", url, "--processes", str(processes)]
-        with self.log.open("ab") as sink:
-            worker = subprocess.Popen(
-                [*command, "--grace", "1"],
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                env={**os.environ, WITNESS: str(self.witness)},
-                cwd=ROOT,
-                start_new_session=True,
-            )
-        try:
+        options = ("--processes", str(processes), "--grace", "1")
+        seen = {WITNESS: str(self.witness)}
+        app = "tests.rigs.outages:app"
+        with worker(app, [QUEUE], url, *options, log=self.log, variables=seen) as process:
             yield
-        finally:
-            worker.send_signal(signal.SIGTERM)
-            try:
-                worker.wait(30)
-            except subprocess.TimeoutExpired:
-                os.killpg(worker.pid, signal.SIGKILL)
-                worker.wait()
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(30)
 
     def seen(self, what: str, job_id: str) -> float | None:
         """When a job wrote this, on the monotonic clock."""
@@ -168,9 +154,8 @@ class Stage:
 
     def blackhole(self, seconds: float) -> None:
         """Packets vanish; the connections of before never come back, and nobody says so."""
-        self.relay.swallow()
-        time.sleep(seconds)
-        self.relay.heal()
+        with self.proxy.doing(Mode.BLACK_HOLE):
+            time.sleep(seconds)
 
     def reset(self, seconds: float) -> None:
         """Every connection is ended by the server, again and again."""
@@ -243,12 +228,12 @@ SHORT_S: Final = 2.0
 def outage(stage: Stage, client: Client, kind: str, seconds: float) -> Outage:
     """Let Redis be away for so long while a job runs, and see what comes of it."""
     job = long.job(seconds * 0.9)
-    client.enqueue([job])
+    client.run(client.calls.enqueue.many([job]))
     wait_until(lambda: stage.seen("begin", job.id), "the job runs", timeout=PATIENCE)
     stage.perform(kind, seconds)
     back = time.monotonic()
     asked = probe.job()
-    client.enqueue([asked])
+    client.run(client.calls.enqueue.many([asked]))
     at = wait_until(
         lambda: stage.seen("probe", asked.id),
         lambda: f"the worker claims after {kind}; its log: {stage.log.read_text()[-2_000:]}",
@@ -256,7 +241,7 @@ def outage(stage: Stage, client: Client, kind: str, seconds: float) -> Outage:
     )
     ids = {job.id, asked.id}
     wait_until(
-        lambda: not any(client.job(each, [QUEUE]) for each in ids),
+        lambda: not any(client.run(client.calls.reads.job(each, [QUEUE])) for each in ids),
         lambda: f"both are reported after {kind}; the log: {stage.log.read_text()[-2_000:]}",
         timeout=PATIENCE,
     )
@@ -269,7 +254,7 @@ def outage(stage: Stage, client: Client, kind: str, seconds: float) -> Outage:
 def _tally(client: Client, ids: set[str]) -> tuple[int, int]:
     """How often these jobs were claimed, and how often they ended in success."""
     counts = {"claimed": 0, "succeeded": 0}
-    for entry_id, raw in client.read_outbox(QUEUE, "-", 10_000):
+    for entry_id, raw in client.run(client.calls.audit.read_outbox(QUEUE, "-", 10_000)):
         entry = decode(entry_id, raw)
         if str(entry.event) in counts:
             counts[str(entry.event)] += sum(each.job_id in ids for each in entry.jobs)

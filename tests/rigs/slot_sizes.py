@@ -27,7 +27,11 @@ def measure(cluster: RedisCluster, count: int) -> None:
     with Client(cluster.url) as client:
         for at in range(0, count, CHUNK):
             more = range(min(CHUNK, count - at))
-            client.enqueue(NewJob(ids(), queue, Profile("send"), ARGUMENTS) for _ in more)
+            client.run(
+                client.calls.enqueue.many(
+                    NewJob(ids(), queue, Profile("send"), ARGUMENTS) for _ in more
+                )
+            )
         source = cluster.primary_of(keys("meta"))
         target = next(s for s in cluster.primaries() if s is not source)
         sizes = {
@@ -40,9 +44,9 @@ def measure(cluster: RedisCluster, count: int) -> None:
             took[step] = now - last
             last = now
         moved = time.monotonic() - began
-        client.enqueue([NewJob(ids(), queue, Profile("send"), ARGUMENTS)])
+        client.run(client.calls.enqueue.many([NewJob(ids(), queue, Profile("send"), ARGUMENTS)]))
         away = time.monotonic() - began
-        assert sum(client.counts(queue).ready.values()) == count + 1
+        assert sum(client.run(client.calls.reads.counts(queue)).ready.values()) == count + 1
     largest = max(sizes, key=lambda key: sizes[key])
     sys.stdout.write(
         f"{cluster.engine.name} {cluster.engine.version()}: {count:,} jobs, {len(took) - 2} keys,"

@@ -10,10 +10,10 @@ connections that are not set up as they must be.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import signal
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import threading
@@ -32,10 +32,10 @@ from sql_audit.queries import history
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
 from tests.kit.outbox import StreamSource, StreamWriter
+from tests.kit.processes import python
 from tests.kit.servers import RedisServer, engines
 
 QUEUE = "mail"
-ROOT = Path(__file__).parents[2]
 
 
 @dataclass
@@ -147,30 +147,28 @@ def run(redis_url: str, path: Path, seconds: float, *, mirrors: int = 2, readers
     source = StreamSource(redis_url)
     writer = StreamWriter(source, QUEUE)
     Mirror(source, database, QUEUE).turn()
-    command = [sys.executable, "-m", "tests.rigs.sqlite_crowd"]
-    processes = [
-        (role, subprocess.Popen(
-            [*command, "--role", role, "--redis", redis_url, "--audit", str(path)],
-            cwd=ROOT, stdout=subprocess.PIPE,
-        ))
-        for role in ["mirror"] * mirrors + ["reader"] * readers
-    ]  # fmt: skip
-    for _, process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == READY.encode()
-    deadline = time.monotonic() + seconds
-    number = 0
-    while time.monotonic() < deadline:
-        writer.life(*(f"{number}-{each}" for each in range(5)))
-        number += 1
-        time.sleep(0.001)
-    for _, process in processes:
-        process.send_signal(signal.SIGTERM)
+    roles = ["mirror"] * mirrors + ["reader"] * readers
+    words = ("tests.rigs.sqlite_crowd", "--redis", redis_url, "--audit", str(path), "--role")
+    with contextlib.ExitStack() as stack:
+        processes = [
+            stack.enter_context(python(*words, role, log=path.with_name(f"{n}-{role}.log")))
+            for n, role in enumerate(roles)
+        ]
+        for process in processes:
+            process.wait_said(READY, timeout=60)
+        deadline = time.monotonic() + seconds
+        number = 0
+        while time.monotonic() < deadline:
+            writer.life(*(f"{number}-{each}" for each in range(5)))
+            number += 1
+            time.sleep(0.001)
+        for process in processes:
+            process.terminate()
+        told = [json.loads(process.finish(60).splitlines()[-1]) for process in processes]
     found = Found(events=1 + 15 * number)
     spans: list[tuple[int, int, int]] = []
-    for each, (role, process) in enumerate(processes):
-        out, _ = process.communicate(timeout=60)
-        _add(found, role, json.loads(out), spans, each)
+    for each, role in enumerate(roles):
+        _add(found, role, told[each], spans, each)
     spans.sort()
     found.overlaps = sum(a[1] > b[0] and a[2] != b[2] for a, b in pairwise(spans))
     if number * 3 + 1 != len(writer.log):

@@ -11,10 +11,8 @@ import argparse
 import contextlib
 import gc
 import json
-import os
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -31,9 +29,9 @@ from sql_audit.queries import history, timeline
 from sql_audit.store import migrate, partitions
 from sql_audit.store.database import Database
 from tests.kit.long_log import EPOCH, LongLog
+from tests.kit.processes import ROOT, python
 from tests.kit.servers import DurablePostgres
 
-ROOT: Final = Path(__file__).parents[2]
 README: Final = (ROOT / "sql_audit" / "README.md").read_text()
 EVERYDAY: Final = [
     (title.strip(), query.strip().rstrip(";"))
@@ -43,6 +41,7 @@ EVERYDAY: Final = [
 ]
 """The documented queries, by their titles."""
 REPEATS: Final = 5
+VERIFY: Final = ("rq_core.cli", "audit", "verify", "--json")
 LIMIT_MS: Final = 200
 BIG: Final = ("job", "job_attempt", "job_event")
 
@@ -197,14 +196,14 @@ def _empty(database: Database, partition: str) -> bool:
 
 def verified(database: Database) -> tuple[str, float, float]:
     """The verdict of ``audit verify`` in a process of its own, its seconds, and the most MB that it had."""
-    command = [str(Path(sys.executable).with_name("rq-core")), "audit", "verify", "--json"]
     url = database.address.render_as_string(hide_password=False)
     started = time.perf_counter()
-    with tempfile.TemporaryFile() as out:
-        process = subprocess.Popen([*command, "--audit", url], stdout=out, cwd=ROOT)
-        _, _, usage = os.wait4(process.pid, 0)
-        out.seek(0)
-        verdict = json.loads(out.read())["verdict"]
+    with (
+        tempfile.TemporaryDirectory(prefix="rq-core-") as place,
+        python(*VERIFY, "--audit", url, log=Path(place) / "verify.log") as process,
+    ):
+        usage = process.resources()
+        verdict = json.loads(process.said())["verdict"]
     return verdict, time.perf_counter() - started, usage.ru_maxrss / 1024
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import threading
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from rq_core import App, NoCurrentJob, current_job
 from rq_core.errors import JobCancelled, LeaseLost
 from rq_core.model.job import Claim
 from rq_core.worker import executor
-from rq_core.worker.executor import Executor, Running
+from rq_core.worker.executor import Executor
+from rq_core.worker.running import Running
 from rq_core.worker.settlement import Settlement
 from tests.kit.wait import wait_until_async
 
@@ -35,6 +37,7 @@ class Runs:
             timeout=None,
             on_settlement=self._settled,
             on_free=lambda running: self.free.append(running.claim.id),
+            surroundings=self.app.surroundings,
         )
         self.running: list[Running | None] = [
             self.executor.start(
@@ -189,7 +192,7 @@ async def test_a_handler_that_swallows_its_end_holds_its_place_but_not_its_claim
     monkeypatch: pytest.MonkeyPatch, why: JobCancelled | None, expected: tuple[str, str]
 ) -> None:
     """Its lease was kept for as long as it ran, or ran out as if its worker had died: a loss, and poison in the end."""
-    monkeypatch.setattr(executor, "END_GRACE", 0.05)
+    monkeypatch.setattr(executor, "END_GRACE_S", 0.05)
     release, begun = asyncio.Event(), asyncio.Event()
 
     async def handler() -> None:
@@ -229,7 +232,7 @@ async def test_what_a_handler_reports_that_swallows_the_loss_of_its_claim_is_its
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is refused, so that the log knows that it ran."""
-    monkeypatch.setattr(executor, "END_GRACE", 0.01)
+    monkeypatch.setattr(executor, "END_GRACE_S", 0.01)
     release, begun = asyncio.Event(), asyncio.Event()
 
     async def handler() -> None:
@@ -276,3 +279,29 @@ async def test_where_no_thread_can_be_started_the_job_goes_back(
 
     monkeypatch.setattr("threading.Thread.start", no_thread)
     assert await Runs(handler).verdicts() == [("rollback", "not_started")]
+
+
+async def test_a_thread_that_outlives_its_lost_lease_and_its_timeout_presents_its_outcome(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The claim is refused, and the log then knows that the handler ran to its end; until then nothing has stopped."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def handler() -> None:
+        begun.set()
+        assert may_end.wait(10)
+
+    runs = Runs(handler, timeout=0.05)
+    (running,) = runs.running
+    assert running is not None
+    await wait_until_async(begun.is_set, "the handler runs")
+    runs.executor.end(running, LeaseLost())
+    said = [record.getMessage() for record in caplog.records]
+    loop = asyncio.get_running_loop()
+    after = loop.time() + 0.1
+    await wait_until_async(lambda: loop.time() > after, "its timeout is over")
+    assert runs.settlements == {}
+    may_end.set()
+
+    assert await runs.verdicts() == [COMPLETE]
+    assert said == ["lease lost, the handler is told to stop"]

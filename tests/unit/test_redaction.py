@@ -5,9 +5,8 @@ import json
 import pytest
 
 from rq_core import App
-from rq_core.app.redaction import redacted, redactor_of
+from rq_core.app.redaction import MESSAGE_MAX, describe, redacted, redactor_of
 from rq_core.errors import InvalidOption
-from rq_core.worker.settlement import MESSAGE_MAX, describe
 from tests.kit.secrets import SECRET, broken, redact
 
 

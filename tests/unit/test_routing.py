@@ -16,10 +16,10 @@ from rq_core.connections.routing import (
     Replies,
     Routing,
     Steps,
-    cluster_url,
     key_of,
     slot_of,
 )
+from rq_core.model.url import cluster_url
 from rq_core.protocol.plan import Lost, ReplyError, Unsent
 
 T = TypeVar("T")

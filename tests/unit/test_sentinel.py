@@ -11,7 +11,7 @@ import redis.asyncio
 from rq_core.connections.sentinel import PrimaryConnection, Sentinels, parse
 from rq_core.connections.wire import AsyncPoolWire, PoolWire
 from rq_core.errors import InvalidOption
-from rq_core.protocol.delivery import Carrier
+from rq_core.protocol.asking import Asking
 
 
 def sentinels_of(url: str) -> tuple[str, Sentinels]:
@@ -83,10 +83,10 @@ def test_a_url_that_cannot_be_meant_is_refused_before_anything_is_sent(
 
 
 def test_messages_show_no_password() -> None:
-    carrier = Carrier(url="redis+sentinel://u:secret@a:1,b:2/main?db=1&sentinel_password=other&x=1")
+    asking = Asking(url="redis+sentinel://u:secret@a:1,b:2/main?db=1&sentinel_password=other&x=1")
 
-    assert carrier.url == "redis+sentinel://u:***@a:1,b:2/main?db=1&sentinel_password=***&x=1"
-    assert Carrier(url="redis://:secret@a:1/0").url == "redis://:***@a:1/0"
+    assert asking.url == "redis+sentinel://u:***@a:1,b:2/main?db=1&sentinel_password=***&x=1"
+    assert Asking(url="redis://:secret@a:1/0").url == "redis://:***@a:1/0"
 
 
 def test_a_sentinel_that_answered_is_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from rq_core.model.job import Claim
-from rq_core.worker.suspects import PAUSE, PAUSE_MAX, REMEMBERED_MAX, Suspects
+from rq_core.worker.suspects import PAUSE_S, PAUSE_S_MAX, REMEMBERED_MAX, Suspects
 
 
 def claim(name: str, losses: int = 1) -> Claim:
@@ -31,7 +31,7 @@ def test_a_second_suspect_waits_longer_each_time_and_not_for_ever() -> None:
     pauses = [suspects.pause(claim("b"), beside(claim("a"))) or 0 for _ in range(12)]
 
     for times, pause in enumerate(pauses):
-        wanted = min(PAUSE * 2**times, PAUSE_MAX)
+        wanted = min(PAUSE_S * 2**times, PAUSE_S_MAX)
         assert 0.75 * wanted <= pause <= 1.25 * wanted
 
 
@@ -41,7 +41,7 @@ def test_a_suspect_that_ran_begins_anew() -> None:
         suspects.pause(claim("b"), beside(claim("a")))
     suspects.pause(claim("b"), beside())
 
-    assert (suspects.pause(claim("b"), beside(claim("a"))) or 0) <= 1.25 * PAUSE
+    assert (suspects.pause(claim("b"), beside(claim("a"))) or 0) <= 1.25 * PAUSE_S
 
 
 def test_what_is_remembered_is_bounded() -> None:

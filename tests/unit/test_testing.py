@@ -22,6 +22,7 @@ from rq_core import (
     current_job,
     testing,
 )
+from rq_core.protocol import claims
 
 app = App("redis://nowhere.invalid")
 outbox: list[str] = []
@@ -138,7 +139,7 @@ def test_a_delay_can_be_waited_for_step_by_step(fake: testing.Fake) -> None:
     client = app.client
 
     def claimed() -> int:
-        return len(client.one(client.operations.claim_call("mail", "w-1", 1)).jobs)
+        return len(client.run(claims.claim("mail", "w-1", 1)).jobs)
 
     fake.advance(59)
     assert claimed() == 0

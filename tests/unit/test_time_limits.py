@@ -76,9 +76,9 @@ async def test_limits_that_nobody_shares_leave_nothing_behind() -> None:
         limits.begin(thing, 60.0 + n)
         limits.end(thing, 60.0 + n)
 
-    assert len(limits._lines) <= time_limits.EMPTY_MAX
+    assert len(limits._timers) <= time_limits.EMPTY_MAX
     limits.close()
-    assert limits._lines == {}
+    assert limits._timers == {}
 
 
 async def test_a_thing_may_be_limited_again() -> None:
@@ -94,7 +94,7 @@ async def test_a_thing_may_be_limited_again() -> None:
     await wait_until_async(lambda: len(told) == 2, "they were told")
 
     assert told == ["thing", "thing"]
-    assert limits._lines == {}
+    assert limits._timers == {}
 
 
 async def test_one_that_breaks_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:

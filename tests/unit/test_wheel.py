@@ -72,7 +72,7 @@ def test_the_wheel_holds_every_file(wheel: Path) -> None:
     """A forgotten Lua file or migration would only show at a user's first call."""
     names = set(zipfile.ZipFile(wheel).namelist())
     lua = shipped("lua", "*.lua")
-    migrations = shipped("sql_audit/migrations", "*.py", "*.mako")
+    migrations = shipped("sql_audit/store/migrations", "*.py", "*.md")
 
     assert lua
     assert {f"rq_core/_lua/{name}" for name in lua} <= names

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,13 @@ import pytest
 
 from rq_core.app.app import App
 from rq_core.connections.client import Client
+from rq_core.connections.wire import AsyncWire
 from rq_core.model.events import Entry, decode
+from rq_core.protocol import claims
 from rq_core.worker import Worker, WorkerOptions
 from tests.kit import crew
 from tests.kit.servers import engines
+from tests.kit.working import working
 
 RunWorker = Callable[..., AbstractAsyncContextManager[Worker]]
 
@@ -50,28 +53,13 @@ def client(app: App) -> Iterator[Client]:
 @pytest.fixture
 def run_worker(app: App) -> RunWorker:
     """``async with run_worker(concurrency=2) as worker``: it works during the block, then stops and must end."""
-
-    @contextlib.asynccontextmanager
-    async def run(**options: Any) -> AsyncIterator[Worker]:
-        options.setdefault("queues", ("crew",))
-        options.setdefault("grace", 5.0)
-        worker = Worker(app, WorkerOptions(**options))
-        task = asyncio.create_task(worker.run())
-        try:
-            yield worker
-        finally:
-            worker.stop()
-            async with asyncio.timeout(20):
-                await task
-            await app.connections.aclose()
-
-    return run
+    return functools.partial(working, app, queues=("crew",), grace=5.0)
 
 
 def events(client: Client, job_id: str, queue: str = "crew") -> list[tuple[Entry, dict[str, Any]]]:
     """A job's events in the outbox, in order."""
     found = []
-    for entry_id, raw in client.read_outbox(queue, "-", 10_000):
+    for entry_id, raw in client.run(client.calls.audit.read_outbox(queue, "-", 10_000)):
         entry = decode(entry_id, raw)
         found += [(entry, event.fields) for event in entry.jobs if event.job_id == job_id]
     return found
@@ -79,3 +67,24 @@ def events(client: Client, job_id: str, queue: str = "crew") -> list[tuple[Entry
 
 def event_types(client: Client, job_id: str, queue: str = "crew") -> list[str]:
     return [str(entry.event) for entry, _ in events(client, job_id, queue)]
+
+
+def gone(client: Client, *ids: str) -> Callable[[], bool]:
+    """For `wait_until`: whether these jobs have ended and left Redis."""
+    return lambda: all(client.run(client.calls.reads.job(i, ["crew"])) is None for i in ids)
+
+
+def begin(
+    url: str, *, wire: AsyncWire | None = None, **options: Any
+) -> tuple[Worker, asyncio.Task[bool]]:
+    """A worker for the crew's queue on this server. A test stops and awaits it itself, to see how it ends."""
+    crew.app.connect_to(url)
+    worker = Worker(crew.app, WorkerOptions(queues=("crew",), **options), wire=wire)
+    return worker, asyncio.create_task(worker.run())
+
+
+def lose(client: Client, job_id: str, fence: str) -> None:
+    """End a claim as nobody but its holder should, and keep the job from being claimed again."""
+    client.run(client.calls.admin.configure("crew", {"paused": 1}))
+    call = claims.rollback("crew", "w-x", [(job_id, fence, "lost", "null", "", 0)])
+    assert client.run(call) == {job_id: "ready"}

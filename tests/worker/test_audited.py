@@ -18,7 +18,7 @@ from tests.kit.wait import wait_until
 
 
 def _left(client: Client) -> int:
-    counts = client.counts("crew")
+    counts = client.run(client.calls.reads.counts("crew"))
     return sum(counts.ready.values()) + counts.running + counts.scheduled
 
 
@@ -41,8 +41,8 @@ def test_a_worker_with_audit_leaves_every_event_in_sql(
     assert types["claimed"] == 200 + 3
     assert (report.jobs, report.succeeded, report.dead, report.retries) == (201, 200, 1, 2)
     # What is committed in SQL is trimmed from Redis; its last entry stays as the mirror's anchor.
-    assert len(client.read_outbox("crew", "-", 10)) == 1
-    assert client.counts("crew").backlog == 0
+    assert len(client.run(client.calls.audit.read_outbox("crew", "-", 10))) == 1
+    assert client.run(client.calls.reads.counts("crew")).backlog == 0
     app.audit_url = audit_url
     try:
         assert [e.type for e in bad.history()][-2:] == ["claimed", "died"]
@@ -58,11 +58,17 @@ def test_the_mirror_catches_up_with_what_happened_while_it_was_away(
     app.enqueue_many(crew.function.job(n=n) for n in range(50))
     with worker_process(app.redis_url, witness, "--burst") as process:
         assert process.wait(60) == 0
-    waiting = [decode(i, raw) for i, raw in client.read_outbox("crew", "-", 10_000)]
+    waiting = [
+        decode(i, raw) for i, raw in client.run(client.calls.audit.read_outbox("crew", "-", 10_000))
+    ]
     assert sum(len(e.jobs) for e in waiting if e.event == "succeeded") == 50
 
     with worker_process(app.redis_url, witness, "--audit", sqlite_url) as process:
-        wait_until(lambda: client.counts("crew").backlog == 0, "all is mirrored", timeout=30)
+        wait_until(
+            lambda: client.run(client.calls.reads.counts("crew")).backlog == 0,
+            "all is mirrored",
+            timeout=30,
+        )
         process.terminate()
         assert process.wait(60) == 0
 
@@ -81,9 +87,9 @@ def test_many_jobs_leave_few_keys(app: App, client: Client, witness: crew.Witnes
     with worker_process(app.redis_url, witness, *options, *queues) as process:
         assert process.wait(60) == 0
 
-    (keys,) = client.run(client.operations.ask([["KEYS", "*"]]))
+    (keys,) = client.run(client.calls.delivery.ask([["KEYS", "*"]]))
     assert len(witness.lines()) == 10_200
     assert len(keys) < 36
     for queue in ("one", "two", "three"):
-        snapshot = client.snapshot(queue)
+        snapshot = client.run(client.calls.reads.snapshot(queue))
         assert snapshot["state"] == snapshot["jobs"] == snapshot["leases"] == {}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 
 from rq_core import App, Cap, Rate
 from rq_core.connections.wire import AsyncPoolWire, Meanwhile
-from rq_core.worker import Worker, WorkerOptions
+from rq_core.worker import Worker
 from tests.kit.wait import wait_until_async
+from tests.kit.working import working
 from tests.worker.conftest import event_types, events
 
 RunApp = Callable[..., AbstractAsyncContextManager[Worker]]
@@ -54,19 +56,7 @@ def make_app(valkey_url: str) -> Iterator[Callable[[], App]]:
 def run() -> RunApp:
     """``async with run(app) as worker``: it works for the queue ``mail`` during the block."""
 
-    @contextlib.asynccontextmanager
-    async def running(app: App, **options: Any) -> AsyncIterator[Worker]:
-        worker = Worker(app, WorkerOptions(**{"queues": ("mail",), "grace": 5.0, **options}))
-        task = asyncio.create_task(worker.run())
-        try:
-            yield worker
-        finally:
-            worker.stop()
-            async with asyncio.timeout(20):
-                await task
-            await app.connections.aclose()
-
-    return running
+    return functools.partial(working, queues=("mail",), grace=5.0)
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
@@ -81,13 +71,16 @@ async def test_a_worker_registers_its_caps_and_holds_them(
     app.task(queue="elsewhere", name="not-here", caps=[Cap(1)])(crowd.__call__)
     async with run(app):
         await until(
-            lambda: other.client.policy("mail", "crowd") is not None, "the policy is registered"
+            lambda: other.client.run(other.client.calls.caps.policy("mail", "crowd")) is not None,
+            "the policy is registered",
         )
-        assert {n: str(e.limit) for n, e in app.client.limits("mail").items()} == {
+        assert {
+            n: str(e.limit) for n, e in app.client.run(app.client.calls.caps.stored("mail")).items()
+        } == {
             "task=crowd": "3",
             "crowd.tenant": "1",
         }
-        assert app.client.snapshot("elsewhere")["caps"] == {}
+        assert app.client.run(app.client.calls.reads.snapshot("elsewhere"))["caps"] == {}
         for tenant in "aabbccdd":
             other.enqueue("mail", "crowd", {"tenant": tenant})
         await until(lambda: len(crowd.running) == 3, "three run")
@@ -128,7 +121,7 @@ async def test_jobs_that_were_enqueued_without_their_scopes_are_put_right(
 
 
 def lines(app: App) -> list[str]:
-    return list(app.client.snapshot("mail")["state"].values())
+    return list(app.client.run(app.client.calls.reads.snapshot("mail"))["state"].values())
 
 
 async def test_a_deploy_that_adds_a_cap_takes_in_what_waits(
@@ -189,7 +182,10 @@ async def test_a_rate_resumes_by_itself(
     crowd.gate.set()
     async with run(app):
         loop = asyncio.get_running_loop()
-        await until(lambda: app.client.policy("mail", "crowd") is not None, "it is registered")
+        await until(
+            lambda: app.client.run(app.client.calls.caps.policy("mail", "crowd")) is not None,
+            "it is registered",
+        )
         begun = loop.time()
         for _ in range(6):
             task.enqueue("a")
@@ -218,7 +214,7 @@ async def test_what_a_person_set_is_kept_and_told(
     assert _said(caplog, "rq_core.worker") == [
         "queue mail keeps task=crowd at 9; this code declares 3, which `rq-core cap mail task=crowd 3` would set"
     ]
-    assert str(app.client.limits("mail")["task=crowd"].limit) == "9"
+    assert str(app.client.run(app.client.calls.caps.stored("mail"))["task=crowd"].limit) == "9"
 
 
 async def test_a_worker_without_caps_registers_nothing(
@@ -231,7 +227,7 @@ async def test_a_worker_without_caps_registers_nothing(
         handle = task.enqueue("a")
         await until(lambda: crowd.begun == 1, "it runs")
         await until(lambda: handle.state() == "gone", "it is settled")
-    snapshot = app.client.snapshot("mail")
+    snapshot = app.client.run(app.client.calls.reads.snapshot("mail"))
     assert (snapshot["tasks"], snapshot["caps"]) == ({}, {})
 
 
@@ -279,11 +275,14 @@ async def test_caps_in_code_hold_when_redis_has_forgotten_everything(
     task = app.task(queue="mail", name="send", caps=[Cap(1)])(crowd.__call__)
     async with run(app, concurrency=2) as one, run(app, concurrency=2) as other:
         await wait_until_async(lambda: one.stats.turns and other.stats.turns, "both have begun")
-        app.client.run(app.client.operations.ask([["FLUSHALL"]]))
+        app.client.run(app.client.calls.delivery.ask([["FLUSHALL"]]))
         app.enqueue_many(task.job() for _ in range(6))
         await wait_until_async(lambda: crowd.running, "a job runs")
         await wait_until_async(
-            lambda: app.client.snapshot("mail")["caps"].get("task=send"), "the cap is declared"
+            lambda: app.client.run(app.client.calls.reads.snapshot("mail"))["caps"].get(
+                "task=send"
+            ),
+            "the cap is declared",
         )
         crowd.gate.set()
         await wait_until_async(lambda: crowd.begun == 6, "all have run")
@@ -326,7 +325,7 @@ async def test_neither_of_two_turns_runs_jobs_that_no_cap_has_counted(
     async with run(app, concurrency=16, grace=0.1) as worker:
         wire = worker._client._wire = Late(app.redis_url)
         await wait_until_async(lambda: ran == 16, "all places are taken")
-        app.client.run(app.client.operations.ask([["FLUSHALL"]]))
+        app.client.run(app.client.calls.delivery.ask([["FLUSHALL"]]))
         app.enqueue_many(send.job() for _ in range(50))
         wire.holds = True
         for turns, jobs in ((1, 1), (2, 8)):
@@ -335,12 +334,12 @@ async def test_neither_of_two_turns_runs_jobs_that_no_cap_has_counted(
             await wait_until_async(
                 lambda turns=turns: len(wire.held) == turns, "a turn is carried out"
             )  # type: ignore[misc]
-        old = worker._lines.queues["mail"].epoch
+        old = worker._groups.queues["mail"].epoch
         wire.holds = False
 
         wire.held[0].set()
         await wait_until_async(
-            lambda: worker._lines.queues["mail"].epoch > old, "the caps are declared again"
+            lambda: worker._groups.queues["mail"].epoch > old, "the caps are declared again"
         )
         wire.held[1].set()
         await wait_until_async(lambda: worker.stats.rolled_back == 9, "what both brought goes back")

@@ -42,7 +42,7 @@ def test_a_killed_workers_job_runs_again_within_a_lease(
 
 def _workers(client: Client):
     """How many connections wait for a token."""
-    (text,) = yield from client.operations.ask([["CLIENT", "LIST"]])
+    (text,) = yield from client.calls.delivery.ask([["CLIENT", "LIST"]])
     return sum("cmd=blpop" in line for line in text.splitlines())
 
 
@@ -91,7 +91,11 @@ def test_a_pause_of_the_whole_fleet_costs_no_claim(
         wait_until(lambda: time.monotonic() > over, "their leases are over")
         for worker in (first, second):
             os.kill(worker.pid, signal.SIGCONT)
-        wait_until(lambda: not client.snapshot("crew")["state"], "all are done", timeout=20)
+        wait_until(
+            lambda: not client.run(client.calls.reads.snapshot("crew"))["state"],
+            "all are done",
+            timeout=20,
+        )
 
     for handle in handles:
         assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
@@ -120,15 +124,17 @@ def test_no_job_is_claimed_later_than_100_ms_after_sigterm(
     with worker_process(app.redis_url, witness, "--concurrency", "20", *options) as process:
         wait_until(lambda: len(witness.lines("end")) > 50, "it works", timeout=20)
         process.send_signal(signal.SIGTERM)
-        sent = client.handshake("crew").now_ms
+        sent = client.run(client.calls.delivery.handshake("crew")).now_ms
         assert process.wait(20) == 0
 
-    log = [decode(i, raw) for i, raw in client.read_outbox("crew", "-", 10_000)]
+    log = [
+        decode(i, raw) for i, raw in client.run(client.calls.audit.read_outbox("crew", "-", 10_000))
+    ]
     claimed = [entry.at_ms for entry in log if entry.event == "claimed"]
     assert len(claimed) > 2
     assert max(claimed) <= sent + 100
     # What a claim under way brought was run, or given back unspent.
-    assert client.counts("crew").running == 0
+    assert client.run(client.calls.reads.counts("crew")).running == 0
 
 
 def test_what_is_not_finished_after_the_grace_is_given_back_unspent(
@@ -141,7 +147,7 @@ def test_what_is_not_finished_after_the_grace_is_given_back_unspent(
         assert process.wait(20) == 0
 
     for handle in handles:
-        job = client.job(handle.id, ["crew"])
+        job = client.run(client.calls.reads.job(handle.id, ["crew"]))
         assert job is not None
         assert job.state == "ready"
         assert "failed" not in job.fields
@@ -174,7 +180,7 @@ def test_a_job_that_takes_its_worker_down_again_and_again_is_dead(
             os.kill(witness.lines("begin")[-1]["pid"], signal.SIGKILL)
         wait_until(lambda: handle.state() == "dead", "the job is dead", timeout=30)
 
-    job = client.job(handle.id, ["crew"])
+    job = client.run(client.calls.reads.job(handle.id, ["crew"]))
     assert job is not None
     assert job.fields["reason"] == "poison"
 
@@ -192,7 +198,9 @@ def test_those_that_ran_beside_a_poison_job_do_not_die_with_it(
     app.enqueue_many([*jobs[:4], *bad, *jobs[4:]])
     with worker_process(app.redis_url, witness, "--processes", "2"):
         wait_until(
-            lambda: all(client.job(job.id, ["crew"]) is None for job in jobs),
+            lambda: all(
+                client.run(client.calls.reads.job(job.id, ["crew"])) is None for job in jobs
+            ),
             lambda: f"the innocent jobs are done: {witness.log()}",
             timeout=140,
         )
@@ -203,7 +211,7 @@ def test_those_that_ran_beside_a_poison_job_do_not_die_with_it(
         )
 
     for job in bad:
-        dead = client.job(job.id, ["crew"])
+        dead = client.run(client.calls.reads.job(job.id, ["crew"]))
         assert dead is not None
         assert (dead.fields["reason"], dead.fields["lost"]) == ("poison", "3")
     assert not [job for job in jobs if "died" in event_types(client, job.id)]

@@ -12,6 +12,7 @@ from sqlalchemy import text
 from rq_core import App, DeadJob, GiveUp, QueueFull
 from rq_core.cli.root import root
 from rq_core.doctor import examine
+from rq_core.protocol import claims
 from rq_core.worker import Worker, WorkerOptions
 from sql_audit.mirror.service import run as mirror
 from sql_audit.mirror.source import open_source
@@ -62,7 +63,7 @@ async def test_a_full_server_refuses_jobs_whole_and_drains_itself(
 ) -> None:
     send = app.tasks["take"]
     mirrored = _mirroring(server.url, audit_url)
-    app.client.configure("full", {"lease_ms": 1_000})
+    app.client.run(app.client.calls.admin.configure("full", {"lease_ms": 1_000}))
     mirrored()
     mortal = app.tasks["refuse"].enqueue("x" * SIZE)
     with pytest.raises(QueueFull) as caught:
@@ -75,7 +76,7 @@ async def test_a_full_server_refuses_jobs_whole_and_drains_itself(
             break
 
     # It is full: nothing is half there, and everybody can look.
-    before = app.client.snapshot("full")
+    before = app.client.run(app.client.calls.reads.snapshot("full"))
     for enqueue in (
         lambda: app.enqueue_many([send.job(1, "x"), send.job(2, "y")]),
         lambda: app.enqueue("full", "take", {"n": 1, "data": ""}),
@@ -84,22 +85,25 @@ async def test_a_full_server_refuses_jobs_whole_and_drains_itself(
             enqueue()
     with pytest.raises(QueueFull):
         await send.enqueue_async(1, "x")
-    assert before == app.client.snapshot("full")
+    assert before == app.client.run(app.client.calls.reads.snapshot("full"))
     assert set(before["state"]) == {*accepted, mortal.id}
     result = CliRunner().invoke(root, ["doctor", "--redis", server.url])
     assert result.exit_code == 0, result.output
 
     # What drains it goes on: claims, extensions, expiry, settlements, and the mirror with its trim.
-    client, operations = app.client, app.client.operations
-    first, second = client.one(operations.claim_call("full", "w-dying", 2)).jobs
-    extended = client.one(operations.extend_call("full", "w-dying", [(first.id, first.fence)]))
+    client = app.client
+    first, second = client.run(claims.claim("full", "w-dying", 2)).jobs
+    extended = client.run(claims.extend("full", "w-dying", [(first.id, first.fence)]))
     assert extended.lost == ()
     mirrored()
-    before_trim = len(client.snapshot("full")["outbox"])
+    before_trim = len(client.run(client.calls.reads.snapshot("full"))["outbox"])
     assert before_trim == 1
     with pytest.raises(QueueFull):
         send.enqueue(1, "x" * SIZE)
-    wait_until(lambda: client.handshake("full").now_ms > _lease_end(app), "the leases are over")
+    wait_until(
+        lambda: client.run(client.calls.delivery.handshake("full")).now_ms > _lease_end(app),
+        "the leases are over",
+    )
     while not _empty(app):  # What was lost is tried again a little later than a burst may last.
         await Worker(app, WorkerOptions(queues=("full",), burst=True)).run()
         mirrored()
@@ -108,7 +112,7 @@ async def test_a_full_server_refuses_jobs_whole_and_drains_itself(
     late = send.enqueue(-1, "x" * SIZE)
     await Worker(app, WorkerOptions(queues=("full",), burst=True)).run()
     mirrored()
-    assert examine(client.snapshot("full")) == []
+    assert examine(client.run(client.calls.reads.snapshot("full"))) == []
     # At least once: a worker that stops between telling and noting it leaves it to the next.
     assert set(told) == {mortal.id}
     assert {-1, *range(len(accepted))} >= set(done)
@@ -128,11 +132,11 @@ def _mirroring(url: str, audit_url: str) -> Callable[[], int]:
 
 
 def _lease_end(app: App) -> float:
-    return max(app.client.snapshot("full")["leases"].values())
+    return max(app.client.run(app.client.calls.reads.snapshot("full"))["leases"].values())
 
 
 def _empty(app: App) -> bool:
-    counts = app.client.counts("full")
+    counts = app.client.run(app.client.calls.reads.counts("full"))
     return not counts.running and not counts.scheduled and not sum(counts.ready.values())
 
 

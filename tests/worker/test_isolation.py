@@ -58,7 +58,9 @@ async def test_a_handler_that_hangs_is_killed_at_its_timeout(
         assert not _lives(line["pid"])
         after = crew.apart.enqueue(n=1)
         await wait_until_async(
-            lambda: client.job(after.id) is None, "its place is free", timeout=20
+            lambda: client.run(client.calls.reads.job(after.id)) is None,
+            "its place is free",
+            timeout=20,
         )
 
     assert reason == "attempts_spent"
@@ -81,7 +83,9 @@ async def test_a_crash_is_a_failure_and_no_loss(
     async with run_worker(concurrency=1) as worker:
         reason, error = await died(client, handle)
         after = crew.apart.enqueue(n=1)
-        await wait_until_async(lambda: client.job(after.id) is None, "work goes on", timeout=20)
+        await wait_until_async(
+            lambda: client.run(client.calls.reads.job(after.id)) is None, "work goes on", timeout=20
+        )
 
     assert (reason, error["type"], error["message"]) == ("attempts_spent", kind, words)
     assert worker.stats.failed == 2
@@ -122,9 +126,13 @@ async def test_an_async_handler_is_cancelled_and_its_process_lives_on(
     async with run_worker(concurrency=1):
         await wait_until_async(lambda: witness.lines("begin"), "it runs", timeout=20)
         handle.cancel()
-        await wait_until_async(lambda: client.job(handle.id) is None, "it is cancelled")
+        await wait_until_async(
+            lambda: client.run(client.calls.reads.job(handle.id)) is None, "it is cancelled"
+        )
         after = crew.apart.enqueue(n=1)
-        await wait_until_async(lambda: client.job(after.id) is None, "work goes on")
+        await wait_until_async(
+            lambda: client.run(client.calls.reads.job(after.id)) is None, "work goes on"
+        )
 
     assert event_types(client, handle.id)[-1] == "cancelled"
     pids = {line["pid"] for line in witness.lines()}
@@ -138,7 +146,9 @@ async def test_a_handler_that_does_not_listen_is_killed_when_it_is_cancelled_or_
     async with run_worker(concurrency=2, grace=0.0):
         await wait_until_async(lambda: len(witness.lines("begin")) == 2, "both run", timeout=20)
         cancelled.cancel()
-        await wait_until_async(lambda: client.job(cancelled.id) is None, "it is cancelled")
+        await wait_until_async(
+            lambda: client.run(client.calls.reads.job(cancelled.id)) is None, "it is cancelled"
+        )
 
     assert given_back.state() == "ready"
     assert events(client, given_back.id)[-1][1]["reason"] == "shutdown"

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from rq_core.app import dead_hooks
 from rq_core.app.app import App
 from rq_core.connections.client import Client
 from rq_core.doctor import examine
+from rq_core.protocol import claims
 from rq_core.protocol.plan import Pause, Plan, Send
+from rq_core.worker import dead_hooks
 from tests.kit import crew
 from tests.kit.crew import worker_process
 from tests.kit.wait import wait_until, wait_until_async
@@ -29,7 +30,7 @@ async def test_a_hook_is_told_of_each_death_once_and_soon(
     witness: crew.Witness,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dead_hooks, "LOOK_EVERY", 3600.0)
+    monkeypatch.setattr(dead_hooks, "LOOK_EVERY_S", 3600.0)
     before = time.time() * 1000
     async with run_worker():
         jobs = [crew.mortal.enqueue("no"), crew.mortal.enqueue("give up")]
@@ -52,21 +53,21 @@ async def test_a_hook_is_told_of_each_death_once_and_soon(
     assert gave_up["reason"] == "gave_up"
     assert [len(told(witness, job.id)) for job in jobs] == [1, 1, 1, 1]
     assert told(witness, silent.id) == []
-    assert examine(client.snapshot("crew")) == []
+    assert examine(client.run(client.calls.reads.snapshot("crew"))) == []
 
 
 async def test_a_death_in_the_middle_of_a_look_is_told_at_once(
     run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The look had asked already; noticing it was forgotten with the look, and the hook was told seconds later."""
-    monkeypatch.setattr(dead_hooks, "LOOK_EVERY", 3600.0)
-    look = dead_hooks.Teller.look
+    monkeypatch.setattr(dead_hooks, "LOOK_EVERY_S", 3600.0)
+    look = dead_hooks.DeathWatch.look
     looks = 0
 
-    def slow_look(teller: dead_hooks.Teller) -> Plan[bool]:
+    def slow_look(watch: dead_hooks.DeathWatch) -> Plan[bool]:
         nonlocal looks
         looks += 1
-        more = yield from look(teller)
+        more = yield from look(watch)
         if looks == 1:
             handle = crew.mortal.enqueue("give up")
             while not worker.stats.failed:
@@ -75,7 +76,7 @@ async def test_a_death_in_the_middle_of_a_look_is_told_at_once(
         return more
 
     handles: list[Any] = []
-    monkeypatch.setattr(dead_hooks.Teller, "look", slow_look)
+    monkeypatch.setattr(dead_hooks.DeathWatch, "look", slow_look)
     async with run_worker() as worker:
         await wait_until_async(lambda: handles and told(witness, handles[0].id), "told")
 
@@ -92,20 +93,21 @@ def test_a_hook_is_told_of_a_poison_job(client: Client, app: App, witness: crew.
 
 def die_untold(client: Client, how: str = "no", spec: bytes | None = None) -> str:
     """A job dies and no worker is there to tell of it; ``spec`` is what somebody makes of its JSON before."""
-    client.handshake("crew")
-    client.run(dead_hooks.Teller(client.operations, "crew", crew.app.tasks).look())
+    client.run(client.calls.delivery.handshake("crew"))
+    client.run(dead_hooks.DeathWatch(client.calls, "crew", crew.app.tasks).look())
     handle = crew.mortal.enqueue(how)
     wait_until(
         lambda: (
-            client.handshake("crew").now_ms > int(client.snapshot("crew")["meta"]["on_dead_ms"]) + 2
+            client.run(client.calls.delivery.handshake("crew")).now_ms
+            > int(client.run(client.calls.reads.snapshot("crew"))["meta"]["on_dead_ms"]) + 2
         ),
         "the clock goes on",
     )
     if spec is not None:
-        client.run(client.operations.ask([["HSET", "rqc:{crew}:jobs", handle.id, spec]]))
-    (claim,) = client.one(client.operations.claim_call("crew", "w-1", 1)).jobs
+        client.run(client.calls.delivery.ask([["HSET", "rqc:{crew}:jobs", handle.id, spec]]))
+    (claim,) = client.run(claims.claim("crew", "w-1", 1)).jobs
     failed = (claim.id, claim.fence, "final", 0, "gave_up", "null")
-    client.one(client.operations.fail_call("crew", "w-1", [failed]))
+    client.run(claims.fail("crew", "w-1", [failed]))
     return handle.id
 
 
@@ -143,31 +145,31 @@ async def test_a_hook_is_told_of_a_job_that_nobody_can_read(
 
 def test_many_that_died_together_are_all_told_of(client: Client, app: App) -> None:
     count = 2 * dead_hooks.DEATHS_MAX + 7
-    client.handshake("crew")
-    client.run(dead_hooks.Teller(client.operations, "crew", crew.app.tasks).look())
-    client.enqueue([crew.mortal.job(str(n)) for n in range(count)])
-    while jobs := client.one(client.operations.claim_call("crew", "w-1", 190)).jobs:
+    client.run(client.calls.delivery.handshake("crew"))
+    client.run(dead_hooks.DeathWatch(client.calls, "crew", crew.app.tasks).look())
+    client.run(client.calls.enqueue.many([crew.mortal.job(str(n)) for n in range(count)]))
+    while jobs := client.run(claims.claim("crew", "w-1", 190)).jobs:
         failed = [(c.id, c.fence, "final", 0, "gave_up", "null") for c in jobs]
-        client.one(client.operations.fail_call("crew", "w-1", failed))
+        client.run(claims.fail("crew", "w-1", failed))
 
     wait_until(
         lambda: (
-            client.run(dead_hooks.Teller(client.operations, "crew", crew.app.tasks).look()),
-            sum(client.counts("crew").ready.values()) == count,
+            client.run(dead_hooks.DeathWatch(client.calls, "crew", crew.app.tasks).look()),
+            sum(client.run(client.calls.reads.counts("crew")).ready.values()) == count,
         )[1],
         "each has a job of its hook",
     )
 
 
-def looked(client: Client, teller: dead_hooks.Teller, ahead_ms: int) -> None:
+def looked(client: Client, watch: dead_hooks.DeathWatch, ahead_ms: int) -> None:
     """A look while Redis' clock is so far ahead of the one with which it dates deaths."""
-    plan = teller.look()
+    plan = watch.look()
     replies: Any = None
     with contextlib.suppress(StopIteration):
         while True:
             step = plan.send(replies)
             assert isinstance(step, Send)
-            replies = client.run(client.operations.ask(step.commands))
+            replies = client.run(client.calls.delivery.ask(step.commands))
             if ["TIME"] in step.commands:
                 seconds, micros = (int(part) for part in replies[step.commands.index(["TIME"])])
                 now = seconds * 1_000_000 + micros + ahead_ms * 1_000
@@ -185,22 +187,27 @@ def test_a_death_after_the_clock_went_back_is_told_of(
     """It is older than the mark, so it looks as if it had been told of."""
     clock = iter([0.0, 0.0, elapsed, elapsed])
 
-    def teller() -> dead_hooks.Teller:
+    def watch() -> dead_hooks.DeathWatch:
         tasks = crew.app.tasks
-        return dead_hooks.Teller(client.operations, "crew", tasks, clock=lambda: next(clock))
+        return dead_hooks.DeathWatch(client.calls, "crew", tasks, clock=lambda: next(clock))
 
-    client.handshake("crew")
-    before = teller()
+    client.run(client.calls.delivery.handshake("crew"))
+    before = watch()
     looked(client, before, ahead_ms)
     crew.mortal.enqueue("no")
-    (claim,) = client.one(client.operations.claim_call("crew", "w-1", 1)).jobs
+    (claim,) = client.run(claims.claim("crew", "w-1", 1)).jobs
     failed = (claim.id, claim.fence, "final", 0, "gave_up", "null")
-    client.one(client.operations.fail_call("crew", "w-1", [failed]))
-    ((died, _),) = [(at, i) for i, at in client.snapshot("crew")["dead"].items()]
-    assert died < int(client.snapshot("crew")["meta"]["on_dead_ms"])
+    client.run(claims.fail("crew", "w-1", [failed]))
+    ((died, _),) = [
+        (at, i) for i, at in client.run(client.calls.reads.snapshot("crew"))["dead"].items()
+    ]
+    assert died < int(client.run(client.calls.reads.snapshot("crew"))["meta"]["on_dead_ms"])
 
     # One that sees the death's millisecond as past.
-    wait_until(lambda: client.handshake("crew").now_ms > died + 1, "the clock goes on")
-    looked(client, before if same_worker else teller(), later_ms and later_ms - 2_000)
+    wait_until(
+        lambda: client.run(client.calls.delivery.handshake("crew")).now_ms > died + 1,
+        "the clock goes on",
+    )
+    looked(client, before if same_worker else watch(), later_ms and later_ms - 2_000)
 
-    assert sum(client.counts("crew").ready.values()) == 1
+    assert sum(client.run(client.calls.reads.counts("crew")).ready.values()) == 1

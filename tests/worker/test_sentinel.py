@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +21,7 @@ from rq_core.protocol.plan import Patience, ReplyError
 from sql_audit.errors import AuditEmpty
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
-from tests.kit import auditlog
+from tests.kit import auditlog, processes
 from tests.kit.sentinels import SERVICE, SentinelGroup
 from tests.kit.servers import RedisServer, engines
 from tests.kit.wait import wait_until, wait_until_async
@@ -73,7 +71,7 @@ def test_a_producer_in_mid_call_waits_the_failover_out(group: SentinelGroup) -> 
         with Client(group.url, patience=PATIENT) as client:
             while not stop.is_set():
                 try:
-                    told.extend(client.enqueue([deliver.job(len(told))]).ids)
+                    told.extend(client.run(client.calls.enqueue.many([deliver.job(len(told))])).ids)
                 except Exception as error:
                     troubles.append(error)
                     return
@@ -95,10 +93,10 @@ def test_a_producer_in_mid_call_waits_the_failover_out(group: SentinelGroup) -> 
     group.wait_whole()
 
     with Client(group.url) as client:
-        alive = set(client.snapshot(QUEUE)["state"])
+        alive = set(client.run(client.calls.reads.snapshot(QUEUE))["state"])
         reasons = [
             decode(entry_id, raw)
-            for entry_id, raw in client.read_outbox(QUEUE, "-", 10_000)
+            for entry_id, raw in client.run(client.calls.audit.read_outbox(QUEUE, "-", 10_000))
             if raw["type"] == "epoch_started"
         ]
     # What was acknowledged in the moments before the kill may be lost with the primary; nothing else.
@@ -112,16 +110,16 @@ def test_a_producer_in_mid_call_waits_the_failover_out(group: SentinelGroup) -> 
 async def test_an_asyncio_producer_waits_it_out_as_well(group: SentinelGroup) -> None:
     client = AsyncClient(group.url, patience=PATIENT)
     try:
-        (first,) = (await client.enqueue([deliver.job(1)])).ids
+        (first,) = (await client.run(client.calls.enqueue.many([deliver.job(1)]))).ids
         group.wait_replicated()
         lost = group.lose_primary()
-        calling = asyncio.ensure_future(client.enqueue([deliver.job(2)]))
+        calling = asyncio.ensure_future(client.run(client.calls.enqueue.many([deliver.job(2)])))
         await wait_until_async(
             lambda: group.role(group.other(lost)) == "master", "it is", timeout=40
         )
         (second,) = (await asyncio.wait_for(calling, 20)).ids
-        assert await client.job(first, [QUEUE])
-        assert await client.job(second, [QUEUE])
+        assert await client.run(client.calls.reads.job(first, [QUEUE]))
+        assert await client.run(client.calls.reads.job(second, [QUEUE]))
     finally:
         await client.close()
 
@@ -129,28 +127,21 @@ async def test_an_asyncio_producer_waits_it_out_as_well(group: SentinelGroup) ->
 def test_what_the_replica_did_not_have_is_reported(group: SentinelGroup, tmp_path: Path) -> None:
     """The primary acknowledged jobs that its replica never saw; the mirror had them. The log names each, and holds."""
     audit = f"sqlite:///{tmp_path / 'audit.db'}"
-    mirror = subprocess.Popen(
-        [sys.executable, "-m", "tests.kit.mirror_service", group.url, audit],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
+    with processes.mirror(group.url, audit, log=tmp_path / "mirror.log") as mirror:
         with Client(group.url, patience=PATIENT) as client:
-            (kept,) = client.enqueue([deliver.job(1)]).ids
+            (kept,) = client.run(client.calls.enqueue.many([deliver.job(1)])).ids
             wait_until(lambda: _is_logged(audit, kept), "it is mirrored", timeout=30)
             group.wait_replicated()
             replica = group.cut_replica_off()
-            gone = client.enqueue([deliver.job(n) for n in range(5)]).ids
+            gone = client.run(client.calls.enqueue.many([deliver.job(n) for n in range(5)])).ids
             wait_until(lambda: all(_is_logged(audit, each) for each in gone), "they are mirrored")
             lost = group.lose_primary()
             replica.thaw()
             group.wait_promoted(lost)
-            (later,) = client.enqueue([deliver.job(9)]).ids
+            (later,) = client.run(client.calls.enqueue.many([deliver.job(9)])).ids
             wait_until(lambda: _is_logged(audit, later), "the log goes on", timeout=30)
-            assert set(client.snapshot(QUEUE)["state"]) == {kept, later}
-    finally:
-        mirror.terminate()
-        mirror.wait()
+            assert set(client.run(client.calls.reads.snapshot(QUEUE))["state"]) == {kept, later}
+        mirror.end()
 
     status, said = _rq_core("audit", "verify", "--audit", audit, "--redis", group.url, "--json")
     assert (status, said["verdict"]) == (0, "holds"), said
@@ -167,17 +158,17 @@ def test_a_primary_that_was_cut_off_accepts_nothing_that_would_be_lost(
         control.config_set("min-replicas-max-lag", 1)
         control.config_set("min-replicas-to-write", 1)
     with Client(primary.url, patience=Patience(unsent=1.0)) as client:
-        (kept,) = client.enqueue([deliver.job(1)]).ids
+        (kept,) = client.run(client.calls.enqueue.many([deliver.job(1)])).ids
         replica = group.cut_replica_off()
         with pytest.raises(ServerUnavailable, match="NOREPLICAS"):
-            client.enqueue([deliver.job(2)])
-        assert set(client.snapshot(QUEUE)["state"]) == {kept}
+            client.run(client.calls.enqueue.many([deliver.job(2)]))
+        assert set(client.run(client.calls.reads.snapshot(QUEUE))["state"]) == {kept}
     lost = group.lose_primary()
     replica.thaw()
     group.wait_promoted(lost)
     with Client(group.url, patience=PATIENT) as client:
-        (later,) = client.enqueue([deliver.job(3)]).ids
-        assert set(client.snapshot(QUEUE)["state"]) == {kept, later}
+        (later,) = client.run(client.calls.enqueue.many([deliver.job(3)])).ids
+        assert set(client.run(client.calls.reads.snapshot(QUEUE))["state"]) == {kept, later}
 
 
 async def test_a_demoted_server_is_asked_on_new_connections_only(
@@ -212,20 +203,20 @@ async def test_a_demoted_server_is_asked_on_new_connections_only(
 def test_a_failover_that_an_operator_asks_for(group: SentinelGroup) -> None:
     """The old primary lives on as a replica."""
     with Client(group.url, patience=PATIENT) as client:
-        (first,) = client.enqueue([deliver.job(1)]).ids
+        (first,) = client.run(client.calls.enqueue.many([deliver.job(1)])).ids
         old = group.primary
         with group.sentinels[0].client() as sentinel:
             sentinel.execute_command("SENTINEL", "FAILOVER", SERVICE)
         group.wait_promoted(old)
         wait_until(lambda: group.role(old) == "slave", "the old primary follows", timeout=30)
-        (second,) = client.enqueue([deliver.job(2)]).ids
-        assert set(client.snapshot(QUEUE)["state"]) == {first, second}
+        (second,) = client.run(client.calls.enqueue.many([deliver.job(2)])).ids
+        assert set(client.run(client.calls.reads.snapshot(QUEUE))["state"]) == {first, second}
 
 
 def test_every_command_takes_such_a_url(group: SentinelGroup, tmp_path: Path) -> None:
     url = group.url
     with Client(url) as client:
-        (job_id,) = client.enqueue([deliver.job(1)]).ids
+        (job_id,) = client.run(client.calls.enqueue.many([deliver.job(1)])).ids
 
     assert _rq_core("queues", "--redis", url, "--json")[1][0]["queue"] == QUEUE
     assert _rq_core("job", job_id, "--redis", url, "--json")[0] == 0
@@ -240,19 +231,19 @@ def test_servers_and_sentinels_have_passwords(tmp_path: Path, place: int) -> Non
     )
     with group.up():
         with Client(group.url) as client:
-            client.enqueue([deliver.job(1)])
+            client.run(client.calls.enqueue.many([deliver.job(1)]))
         with (
             Client(group.url.replace("secret", "wrong")) as client,
             pytest.raises(ServerUnsuitable, match="invalid username-password"),
         ):
-            client.queues()
+            client.run(client.calls.reads.queues())
         with (
             Client(
                 group.url.replace("watchword", "wrong"), patience=Patience(unsent=0.1)
             ) as client,
             pytest.raises(ServerUnavailable, match=rf"no sentinel names a primary of {SERVICE}"),
         ):
-            client.queues()
+            client.run(client.calls.reads.queues())
 
 
 async def test_a_service_that_no_sentinel_knows_is_named(group: SentinelGroup) -> None:
@@ -279,13 +270,7 @@ def _is_logged(audit: str, job_id: str) -> bool:
 
 def _rq_core(*words: str) -> tuple[int, Any]:
     """Run a command; its status, and what it printed as JSON."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "rq_core.cli", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=outages.ROOT,
-    )
+    ran = processes.rq_core(*words)
     try:
         return ran.returncode, json.loads(ran.stdout)
     except ValueError:

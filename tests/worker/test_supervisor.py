@@ -15,9 +15,12 @@ import pytest
 
 from rq_core.app.app import App
 from rq_core.connections.client import Client
+from rq_core.process import lease_guard
+from rq_core.protocol import claims
 from rq_core.worker import lease_table
 from tests.kit import crew
 from tests.kit.crew import worker_process
+from tests.kit.processes import Child
 from tests.kit.wait import wait_until
 from tests.worker.conftest import event_types
 
@@ -28,9 +31,13 @@ def test_the_mirror_ends_with_a_supervisor_that_was_killed(
     """It would hold the database against the mirror of the next deploy."""
     with worker_process(app.redis_url, witness, "--audit", sqlite_url, "--grace", "1") as process:
         app.enqueue_many(crew.function.job(n=n) for n in range(5))
-        wait_until(lambda: client.counts("crew").audit, "the mirror has attached", timeout=30)
+        wait_until(
+            lambda: client.run(client.calls.reads.counts("crew")).audit,
+            "the mirror has attached",
+            timeout=30,
+        )
         family = psutil.Process(process.pid).children(recursive=True)
-        assert any("sql_audit.mirror.service" in " ".join(each.cmdline()) for each in family)
+        assert any("audit run" in " ".join(each.cmdline()) for each in family)
         process.kill()
         wait_until(lambda: not any(map(_lives, family)), "all have ended", timeout=20)
 
@@ -43,19 +50,19 @@ def _lives(process: psutil.Process) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("audit", "expected"),
+    ("audit", "status", "expected"),
     [
-        ("nonsense://x", "nonsense is not supported, only sqlite and postgresql"),
-        ("postgresql://127.0.0.1:1/x", "does not answer: connection failed"),
+        ("nonsense://x", 2, "nonsense is not supported, only sqlite and postgresql"),
+        ("postgresql://127.0.0.1:1/x", 1, "does not answer: connection failed"),
     ],
 )
 def test_an_audit_database_that_cannot_be_used_is_refused_at_the_start(
-    app: App, client: Client, witness: crew.Witness, audit: str, expected: str
+    app: App, client: Client, witness: crew.Witness, audit: str, status: int, expected: str
 ) -> None:
     """It was tried again every second for ever, and the jobs ran unaudited."""
     handle = crew.function.enqueue(1)
     with worker_process(app.redis_url, witness, "--audit", audit) as process:
-        assert process.wait(30) == 1
+        assert process.wait(30) == status
 
     said = witness.log()
     assert expected in said
@@ -67,14 +74,22 @@ def test_a_mirror_that_dies_is_replaced(
     app: App, client: Client, witness: crew.Witness, sqlite_url: str
 ) -> None:
     with worker_process(app.redis_url, witness, "--audit", sqlite_url, "--grace", "1") as process:
-        wait_until(lambda: client.counts("crew").audit, "the mirror has attached", timeout=30)
+        wait_until(
+            lambda: client.run(client.calls.reads.counts("crew")).audit,
+            "the mirror has attached",
+            timeout=30,
+        )
         os.kill(_mirror(process).pid, signal.SIGKILL)
         wait_until(
-            lambda: "the mirror ended with status -9, restarting" in _log(witness), "it is noticed"
+            lambda: "the mirror ended with status -9, restarting" in witness.log(), "it is noticed"
         )
         app.enqueue_many(crew.function.job(n=n) for n in range(5))
         wait_until(lambda: len(witness.lines()) == 5, "the jobs are done", timeout=20)
-        wait_until(lambda: client.counts("crew").backlog == 0, "all is mirrored", timeout=20)
+        wait_until(
+            lambda: client.run(client.calls.reads.counts("crew")).backlog == 0,
+            "all is mirrored",
+            timeout=20,
+        )
         process.terminate()
         assert process.wait(30) == 0
 
@@ -88,7 +103,10 @@ def test_a_handler_that_holds_the_gil_for_two_leases_keeps_its_own(
         wait_until(lambda: witness.lines("begin"), "the worker works", timeout=20)
         handle = crew.gripping.enqueue(4)
         wait_until(
-            lambda: client.job(handle.id) is None and client.job(beside.id) is None,
+            lambda: (
+                client.run(client.calls.reads.job(handle.id)) is None
+                and client.run(client.calls.reads.job(beside.id)) is None
+            ),
             "both are done",
             timeout=30,
         )
@@ -124,7 +142,7 @@ def test_a_worker_that_hears_no_signal_is_killed_after_the_grace(
         assert process.wait(40) == 0
 
     assert not psutil.pid_exists(line["pid"])
-    assert "does not end, killing it" in _log(witness)
+    assert "does not end, killing it" in witness.log()
     assert event_types(client, handle.id) == ["enqueued", "claimed"]
 
 
@@ -132,15 +150,15 @@ def test_a_worker_that_hears_no_signal_is_killed_after_the_grace(
 def test_a_stuck_worker_is_killed_only_if_a_claim_is_beyond_its_time(
     client: Client, app: App, monkeypatch: pytest.MonkeyPatch, *, beyond: bool
 ) -> None:
-    monkeypatch.setattr(lease_table, "STUCK_MIN", 0.05)
+    monkeypatch.setattr(lease_guard, "STUCK_S_MIN", 0.05)
     context = multiprocessing.get_context("spawn")
     table = lease_table.LeaseTable(context, 2)
-    client.handshake("crew")
-    client.enqueue([crew.sleeping.job(1.0)])
-    (claim,) = client.one(client.operations.claim_call("crew", "w-stuck", 1)).jobs
+    client.run(client.calls.delivery.handshake("crew"))
+    client.run(client.calls.enqueue.many([crew.sleeping.job(1.0)]))
+    (claim,) = client.run(claims.claim("crew", "w-stuck", 1)).jobs
     before = _deadline(client, claim.id)
     stuck = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    guard = lease_table.LeaseGuard(Client(app.redis_url), ["crew"], lambda: {stuck.pid: table})
+    guard = lease_guard.LeaseGuard(Client(app.redis_url), ["crew"], lambda: {stuck.pid: table})
     try:
         table.hold(claim, time.monotonic() - 1 if beyond else None)
         table.beat("w-stuck", 0.02)
@@ -160,7 +178,7 @@ def test_a_stuck_worker_is_killed_only_if_a_claim_is_beyond_its_time(
 
 
 def _deadline(client: Client, job_id: str) -> float:
-    deadline: float = client.snapshot("crew")["leases"][job_id]
+    deadline: float = client.run(client.calls.reads.snapshot("crew"))["leases"][job_id]
     return deadline
 
 
@@ -173,7 +191,11 @@ def test_a_worker_that_was_stopped_is_not_helped(
         (line,) = wait_until(lambda: witness.lines("begin"), "it runs", timeout=20)
         os.kill(line["pid"], signal.SIGSTOP)
         try:
-            wait_until(lambda: client.job(handle.id) is None, "it ran elsewhere", timeout=20)
+            wait_until(
+                lambda: client.run(client.calls.reads.job(handle.id)) is None,
+                "it ran elsewhere",
+                timeout=20,
+            )
         finally:
             os.kill(line["pid"], signal.SIGCONT)
 
@@ -194,7 +216,7 @@ def test_workers_are_replaced_after_so_many_jobs_and_nothing_is_given_back(
     by_process = Counter(line["pid"] for line in witness.lines("end"))
     assert max(by_process.values()) == 5
     assert len(by_process) >= 6
-    assert "restarting" not in _log(witness)
+    assert "restarting" not in witness.log()
     for job in jobs:
         assert event_types(client, job.id) == ["enqueued", "claimed", "succeeded"]
 
@@ -205,18 +227,18 @@ def test_a_worker_that_has_grown_is_replaced(
     with worker_process(app.redis_url, witness, "--max-memory", "1", "--concurrency", "1") as it:
         for n in range(3):
             handle = crew.function.enqueue(n=n)
-            wait_until(lambda h=handle: client.job(h.id) is None, "it is done", timeout=30)  # type: ignore[misc]
+            wait_until(
+                lambda h=handle: client.run(client.calls.reads.job(h.id)) is None,
+                "it is done",
+                timeout=30,
+            )  # type: ignore[misc]
         it.terminate()
         assert it.wait(20) == 0
 
-    assert "bytes of memory" in _log(witness)
+    assert "bytes of memory" in witness.log()
     assert len({line["pid"] for line in witness.lines("function")}) >= 2
 
 
-def _mirror(process: subprocess.Popen[bytes]) -> psutil.Process:
+def _mirror(process: Child) -> psutil.Process:
     family = psutil.Process(process.pid).children(recursive=True)
-    return next(each for each in family if "sql_audit.mirror.service" in " ".join(each.cmdline()))
-
-
-def _log(witness: crew.Witness) -> str:
-    return witness.log()
+    return next(each for each in family if "audit run" in " ".join(each.cmdline()))

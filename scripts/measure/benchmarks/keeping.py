@@ -20,7 +20,9 @@ from stage import OURS, Stage
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.machine import Priority
+from rq_core.protocol import claims
 from sql_audit.mirror import service
+from sql_audit.mirror.source import Outbox
 from sql_audit.queries import history
 from sql_audit.store.database import Database
 
@@ -51,31 +53,31 @@ def memory(stage: Stage, jobs: int) -> dict[str, float]:
     database = Database(str(stage.place / f"memory-{next(serial)}.db"))
     with Client(stage.url) as client:
         # A first life, so that what a queue has once is not counted.
-        client.enqueue(jobs_of(1))
+        client.run(client.calls.enqueue.many(jobs_of(1)))
         _live(client)
         _mirror(client, database)
         before = stage.used_memory()
-        client.enqueue(jobs_of(jobs))
+        client.run(client.calls.enqueue.many(jobs_of(jobs)))
         held = stage.used_memory() - before
         while _live(client):
             pass
         _mirror(client, database)
         left = stage.used_memory() - before
-        client.detach(QUEUE, history.audit_id(database))
+        client.run(client.calls.audit.detach(QUEUE, history.audit_id(database)))
     database.close()
     return {"redis_bytes_per_job": held / jobs, "redis_bytes_left_per_job": max(0, left) / jobs}
 
 
 def _live(client: Client, queue: str = QUEUE) -> int:
-    claimed = client.one(client.operations.claim_call(queue, WORKER, BATCH)).jobs
+    claimed = client.run(claims.claim(queue, WORKER, BATCH)).jobs
     if claimed:
         pairs = [(c.id, c.fence) for c in claimed]
-        client.one(client.operations.complete_call(queue, WORKER, pairs))
+        client.run(claims.complete(queue, WORKER, pairs))
     return len(claimed)
 
 
 def _mirror(client: Client, database: Database) -> None:
-    service.run(client, database, stop=threading.Event(), queues=[QUEUE], once=True)
+    service.run(Outbox(client), database, stop=threading.Event(), queues=[QUEUE], once=True)
 
 
 def depth(stage: Stage, sizes: Sizes) -> dict[str, float]:
@@ -88,12 +90,12 @@ def depth(stage: Stage, sizes: Sizes) -> dict[str, float]:
     figures: dict[str, float] = {}
     with Client(stage.url) as client:
         for wanted, queue in queues.items():
-            client.enqueue(jobs_of(wanted, queue, priorities=True))
+            client.run(client.calls.enqueue.many(jobs_of(wanted, queue, priorities=True)))
         costs = _lives_us(client, list(queues.values()), sizes.probe)
         for wanted, queue in queues.items():
             figures[f"redis_us_at_{wanted}"] = costs[queue]
         worst = max(costs.values()) / costs[queues[none]]
-        client.enqueue(jobs_of(most, queues[most], delay_ms=HOUR_MS))
+        client.run(client.calls.enqueue.many(jobs_of(most, queues[most], delay_ms=HOUR_MS)))
         costs = _lives_us(client, [queues[none], queues[most]], sizes.probe)
         figures[f"redis_us_at_{most}_scheduled"] = costs[queues[most]]
         worst = max(worst, costs[queues[most]] / costs[queues[none]])
@@ -120,7 +122,7 @@ def _life_us(client: Client, queue: str, jobs: int) -> float:
 
     def life() -> None:
         for at in range(0, jobs, BATCH):
-            client.enqueue(new[at : at + BATCH])
+            client.run(client.calls.enqueue.many(new[at : at + BATCH]))
             _live(client, queue)
 
     return timed(client, life) / jobs
@@ -128,20 +130,19 @@ def _life_us(client: Client, queue: str, jobs: int) -> float:
 
 def _call_at_length(client: Client, queue: str) -> None:
     """Every call that takes many jobs, with as many as clients give it."""
-    ops = client.operations
 
     def claim() -> list[tuple[str, str]]:
-        found = client.one(ops.claim_call(queue, WORKER, LONG_BATCH)).jobs
+        found = client.run(claims.claim(queue, WORKER, LONG_BATCH)).jobs
         return [(c.id, c.fence) for c in found]
 
-    client.one(ops.extend_call(queue, WORKER, held := claim()))
-    client.one(ops.complete_call(queue, WORKER, held))
-    client.one(ops.fail_call(queue, WORKER, [(*h, "retry", 1_000, "error", "{}") for h in claim()]))
-    client.one(ops.rollback_call(queue, WORKER, [(*h, "shutdown", "", "", 0) for h in claim()]))
+    client.run(claims.extend(queue, WORKER, held := claim()))
+    client.run(claims.complete(queue, WORKER, held))
+    client.run(claims.fail(queue, WORKER, [(*h, "retry", 1_000, "error", "{}") for h in claim()]))
+    client.run(claims.rollback(queue, WORKER, [(*h, "shutdown", "", "", 0) for h in claim()]))
     doomed = list(jobs_of(1_000, queue))
-    client.enqueue(doomed)
-    client.cancel(queue, [job.id for job in doomed])
-    client.set_caps(queue, [("task=send", "1000000", -1)])
+    client.run(client.calls.enqueue.many(doomed))
+    client.run(client.calls.admin.cancel(queue, [job.id for job in doomed]))
+    client.run(client.calls.caps.set(queue, [("task=send", "1000000", -1)]))
 
 
 def _watch_long_calls(control: redis.Redis) -> None:

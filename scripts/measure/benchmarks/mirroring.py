@@ -29,11 +29,14 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 from rq_core.connections.client import Client
 from rq_core.embedded import server
 from rq_core.model.job import NewJob, profile
+from rq_core.protocol import claims
 from sql_audit.mirror import service
 from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.source import Outbox
 from sql_audit.queries import history
 from sql_audit.store import migrate
-from sql_audit.store.database import Database, copy_text
+from sql_audit.store.copy import copy_text
+from sql_audit.store.database import Database
 from sql_audit.store.statements import POSTGRESQL, SQLITE
 from sql_audit.store.tables import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS
 from tests.kit.servers import DurablePostgres, PostgresServer
@@ -78,17 +81,17 @@ class Databases:
 
 def fill(client: Client, queue: str, jobs: int, sizes: Sequence[int]) -> None:
     """The lives of ``jobs`` jobs, in calls of so many jobs each in turn."""
-    ops, made = client.operations, 0
+    made = 0
     while made < jobs:
         for size in sizes:
             new = [
                 NewJob(f"01a1fc7cba24{made + n:019d}", queue, profile("send"), ARGS)
                 for n in range(size)
             ]
-            client.enqueue(new)
-            claimed = client.one(ops.claim_call(queue, "w-29020-e5b73040c5d1", size)).jobs
+            client.run(client.calls.enqueue.many(new))
+            claimed = client.run(claims.claim(queue, "w-29020-e5b73040c5d1", size)).jobs
             pairs = [(c.id, c.fence) for c in claimed]
-            client.one(ops.complete_call(queue, "w-29020-e5b73040c5d1", pairs))
+            client.run(claims.complete(queue, "w-29020-e5b73040c5d1", pairs))
             made += size
 
 
@@ -98,7 +101,12 @@ def mirror(
     """Mirror until nothing is left. Returns how many events that were."""
     with service.rare_collections():
         done = service.run(
-            client, database, stop=threading.Event(), queues=[queue], once=True, limits=limits
+            Outbox(client),
+            database,
+            stop=threading.Event(),
+            queues=[queue],
+            once=True,
+            limits=limits,
         )
     return done.events
 
@@ -196,7 +204,7 @@ def mirrored(
     started = time.perf_counter()
     events = mirror(client, database, queue, limits)
     rate = events / (time.perf_counter() - started)
-    client.detach(queue, history.audit_id(database))
+    client.run(client.calls.audit.detach(queue, history.audit_id(database)))
     return rate
 
 

@@ -14,6 +14,7 @@ from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import QueueKeys
 from rq_core.model.scopes import lane_name
+from rq_core.protocol import claims
 
 ARGS = '{"number":12345,"text":"0123456789012345678901234567890123456789"}'
 TENANTS = 1_000
@@ -60,7 +61,7 @@ def names(medians: Mapping[str, float]) -> dict[str, float]:
 
 def _bare(client: Client, calls: int) -> float:
     """µs of a call whose script does nothing."""
-    ask = client.operations.ask
+    ask = client.calls.delivery.ask
     (sha,) = client.run(ask([["SCRIPT", "LOAD", BARE]]))
     call = ["EVALSHA", sha, 8, *(f"rqc:{{raw}}:{n}" for n in range(8)), "slot", 1, "c-1", ARGS]
 
@@ -93,10 +94,12 @@ def table(figures: dict[str, list[float]]) -> list[str]:
 def _life(client: Client, kind: str, jobs: int, batch: int) -> dict[str, float]:
     queue = f"raw-{kind}"
     scopes, caps = KINDS[kind]
-    run, ops = client.run, client.operations
-    run(ops.ask([["DEL", *QueueKeys(queue).all()]]))
+    run, ops = client.run, client.calls
+    run(ops.delivery.ask([["DEL", *QueueKeys(queue).all()]]))
     if caps:
-        client.set_caps(queue, [(scope, limit, -1) for scope, limit in caps.items()])
+        client.run(
+            client.calls.caps.set(queue, [(scope, limit, -1) for scope, limit in caps.items()])
+        )
     made = [
         NewJob(f"j-{n:032}", queue, profile("t"), ARGS, 0, _lane(scopes, n)) for n in range(jobs)
     ]
@@ -104,7 +107,7 @@ def _life(client: Client, kind: str, jobs: int, batch: int) -> dict[str, float]:
 
     def enqueue() -> None:
         for at in range(0, jobs, batch):
-            client.enqueue(made[at : at + batch])
+            client.run(client.calls.enqueue.many(made[at : at + batch]))
 
     spent = {"enqueue": timed(client, enqueue)}
     spent |= {"claim": 0.0, "complete": 0.0}
@@ -114,13 +117,13 @@ def _life(client: Client, kind: str, jobs: int, batch: int) -> dict[str, float]:
 
         def claim() -> None:
             for _ in range(rounds):
-                if not (found := client.one(ops.claim_call(queue, "w-1", batch)).jobs):
+                if not (found := client.run(claims.claim(queue, "w-1", batch)).jobs):
                     return
                 held.append([(c.id, c.fence) for c in found])
 
         def complete() -> None:
             for pairs in held:
-                client.one(ops.complete_call(queue, "w-1", pairs))
+                client.run(claims.complete(queue, "w-1", pairs))
 
         # Asking for the time takes some itself, so that is done once for many jobs, also in batches of one.
         spent["claim"] += timed(client, claim)
@@ -145,6 +148,6 @@ def timed(client: Client, work: Callable[[], None]) -> float:
 def _spent_us(client: Client) -> float:
     """Processor time that the server's main thread has used. Other programs on the machine do not count, as they would
     in the duration of the calls; what a call costs beside its script (some 10 µs) does."""
-    (text,) = client.run(client.operations.ask([["INFO", "cpu"]]))
+    (text,) = client.run(client.calls.delivery.ask([["INFO", "cpu"]]))
     facts = dict(line.split(":") for line in str(text).splitlines() if ":" in line)
     return 1e6 * sum(float(facts[f"used_cpu_{kind}_main_thread"]) for kind in ("user", "sys"))

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import click
 
+from tests.kit.processes import ROOT
 from tests.rigs.chaos.nemesis import KINDS
-from tests.rigs.chaos.stage import ROOT
 
 FILE: Final = ROOT / "RELIABILITY.md"
 BEGIN: Final = "<!-- written by scripts/prove/reliability -->"

@@ -21,9 +21,9 @@ import psycopg
 from rq_core.connections.client import Client
 from rq_core.errors import RqCoreError
 from rq_core.model.keys import queue_keys
+from tests.kit.proxy import Mode
 from tests.rigs.chaos import tasks
 from tests.rigs.chaos.judge import LOSSES
-from tests.rigs.chaos.proxy import Mode
 from tests.rigs.chaos.records import Fault
 from tests.rigs.chaos.stage import ALONE, MIRROR, PRODUCER, SUPERVISOR, Stage
 
@@ -249,7 +249,7 @@ KINDS: Final[Mapping[str, Action]] = {
     "flushall": Nemesis.flush,
     "outbox_trim": Nemesis.trim_outboxes,
     "two_at_once": Nemesis.two_at_once,
-    **{f"net_{mode}": _mode(mode) for mode in Mode if mode is not Mode.PLAIN},
+    **{f"net_{mode}": _mode(mode) for mode in Mode if mode not in (Mode.PLAIN, Mode.BLACK_HOLE)},
 }
 OF_PROCESSES: Final = (
     "worker_kill",

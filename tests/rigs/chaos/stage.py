@@ -8,11 +8,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import random
-import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -29,15 +26,14 @@ from rq_core.model.keys import queue_keys
 from rq_core.model.machine import CLAIMED_STATES, State
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
-from tests.kit.reaper import reaper
+from tests.kit.processes import Child, python, rq_core
+from tests.kit.proxy import Proxy
 from tests.kit.servers import Engine, PostgresServer, RedisServer
 from tests.kit.snapshots import fields_of
 from tests.kit.wait import wait_until
 from tests.rigs.chaos import tasks
-from tests.rigs.chaos.proxy import Proxy
 from tests.rigs.chaos.records import Progress, read_cursors, states_of
 
-ROOT: Final = Path(__file__).parents[3]
 LOOK_S: Final = 0.1
 """How often outboxes and cursors are compared."""
 STOP_S: Final = 30.0
@@ -53,7 +49,7 @@ class Unit:
 
     kind: str
     command: Sequence[str]
-    process: subprocess.Popen[bytes]
+    process: Child
     restarts: int = 0
 
     @property
@@ -113,7 +109,7 @@ class Stage:
         finally:
             self._closing.set()
             for unit in self.units:
-                self._kill_all_of(unit)
+                unit.process.close()
             if looker.ident is not None:
                 looker.join()
             self.database.close()
@@ -132,19 +128,8 @@ class Stage:
         command += ["--queues", ",".join(tasks.QUEUES), "--concurrency", "5", "--grace", "3"]
         return [*command, "--processes", "2"] if kind == SUPERVISOR else command
 
-    def _launch(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        with self.log.open("ab") as sink:
-            process = subprocess.Popen(
-                [sys.executable, "-m", *command],
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                env={**os.environ, tasks.WITNESS: str(self.witness)},
-                cwd=ROOT,
-                start_new_session=True,
-            )
-        reaper().watch(process.pid)
-        return process
+    def _launch(self, command: Sequence[str]) -> Child:
+        return python(*command, log=self.log, variables={tasks.WITNESS: str(self.witness)})
 
     def _start(self, kind: str) -> None:
         command = self._command(kind)
@@ -155,7 +140,7 @@ class Stage:
         with self._mending:
             for unit in self.units:
                 if unit.process.poll() is not None:
-                    reaper().release(unit.pid)
+                    unit.process.wait()
                     unit.restarts += 1
                     unit.command = self._command(unit.kind)
                     unit.process = self._launch(unit.command)
@@ -176,17 +161,9 @@ class Stage:
         for unit in ending:
             try:
                 unit.process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                self._kill_all_of(unit)
-                raise AssertionError(f"a {unit.kind} did not end: {self.end_of_log()}") from None
-            reaper().release(unit.pid)
-
-    def _kill_all_of(self, unit: Unit) -> None:
-        # Its session has what it started; one that was stopped is ended as well.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(unit.pid, signal.SIGKILL)
-        unit.process.wait()
-        reaper().release(unit.pid)
+            except subprocess.TimeoutExpired as error:
+                unit.process.close()
+                raise AssertionError(f"a {unit.kind} did not end: {self.end_of_log()}") from error
 
     def end_of_log(self) -> str:
         return self.log.read_text(errors="replace")[-3_000:] if self.log.exists() else ""
@@ -205,7 +182,7 @@ class Stage:
                     mine |= {child.pid for child in psutil.Process(unit.pid).children()}
         found: dict[int, list[str]] = defaultdict(list)
         for queue in tasks.QUEUES:
-            for job_id, line in client.snapshot(queue)["state"].items():
+            for job_id, line in client.run(client.calls.reads.snapshot(queue))["state"].items():
                 job = fields_of(line)
                 if State(job["state"]) in CLAIMED_STATES:
                     found[int(job["by"].split("-")[1])].append(job_id)
@@ -218,7 +195,7 @@ class Stage:
         """Every job that Redis has, with its state."""
         found: dict[str, str] = {}
         for queue in tasks.QUEUES:
-            found |= states_of(client.snapshot(queue)["state"])
+            found |= states_of(client.run(client.calls.reads.snapshot(queue))["state"])
         return found
 
     def drained(self, client: Client) -> bool:
@@ -251,21 +228,14 @@ class Stage:
 def last_of(client: Client, queue: str) -> tuple[int, int]:
     """The last entry of a queue's outbox."""
     look = ["XREVRANGE", queue_keys(queue)("outbox"), "+", "-", "COUNT", 1]
-    (((entry_id, _),),) = client.run(client.operations.ask([look]))
+    (((entry_id, _),),) = client.run(client.calls.delivery.ask([look]))
     return OutboxId.parse(entry_id)
 
 
 def audit_verify(redis_url: str, audit_url: str) -> dict[str, Any]:
     """What ``rq-core audit verify`` says, with Redis beside SQL. Raises AssertionError if it says nothing."""
-    command = [sys.executable, "-m", "rq_core.cli", "audit", "verify", "--json"]
-    ran = subprocess.run(
-        [*command, "--audit", audit_url, "--redis", redis_url],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-        timeout=300,
-    )
+    at = ("--audit", audit_url, "--redis", redis_url)
+    ran = rq_core("audit", "verify", "--json", *at, timeout=300)
     assert ran.stdout, f"audit verify said nothing: {ran.stderr}"
     said: dict[str, Any] = json.loads(ran.stdout)
     return said

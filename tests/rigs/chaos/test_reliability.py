@@ -6,9 +6,9 @@ import re
 
 import pytest
 
+from tests.kit.processes import ROOT
 from tests.rigs.chaos import measured
 from tests.rigs.chaos.nemesis import KINDS
-from tests.rigs.chaos.stage import ROOT
 
 TEXT = measured.FILE.read_text()
 SAID = {

@@ -13,7 +13,8 @@ from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import queue_keys
 from rq_core.model.machine import Priority
 from rq_core.model.scopes import lane_name
-from rq_core.protocol.answers import Claimed
+from rq_core.protocol import claims
+from rq_core.protocol.claims import Claimed
 from tests.kit.servers import RedisServer
 
 QUEUE = "many"
@@ -73,17 +74,17 @@ class Waiter(threading.Thread):
 
     def run(self) -> None:
         with self._server.client() as waiting, Client(self._server.url) as client:
-            client.handshake(QUEUE)
-            claim_call = client.operations.claim_call
+            client.run(client.calls.delivery.handshake(QUEUE))
+            claim_call = claims.claim
             self.ready.set()
             deadline = time.monotonic() + 60
             while time.monotonic() < deadline:
                 found: Any = waiting.blpop([queue_keys(QUEUE)("wake")], timeout=60)
                 if found is None:
                     return
-                claimed = client.one(claim_call(QUEUE, "w-idle", self._limit))
+                claimed = client.run(claim_call(QUEUE, "w-idle", self._limit))
                 while not claimed.jobs and claimed.more:
-                    claimed = client.one(claim_call(QUEUE, "w-idle", self._limit))
+                    claimed = client.run(claim_call(QUEUE, "w-idle", self._limit))
                 if claimed.jobs:
                     self.claimed, self.at = claimed, time.perf_counter()
                     return
@@ -104,11 +105,13 @@ def change(
     """
     with Client(server.url) as client, server.client(decode_responses=True) as control:
         control.flushall()
-        client.set_caps(QUEUE, [(scope, limit, -1) for scope, limit in before.items()])
-        client.enqueue(jobs)
+        client.run(
+            client.calls.caps.set(QUEUE, [(scope, limit, -1) for scope, limit in before.items()])
+        )
+        client.run(client.calls.enqueue.many(jobs))
 
         def claim() -> Claimed:
-            return client.one(client.operations.claim_call(QUEUE, "w-1", 10))
+            return client.run(claims.claim(QUEUE, "w-1", 10))
 
         while claim().more:
             pass
@@ -120,20 +123,20 @@ def change(
         control.config_set("slowlog-max-len", 100_000)
         control.slowlog_reset()
         began = time.perf_counter()
-        client.set_caps(QUEUE, [(*after, -1)])
+        client.run(client.calls.caps.set(QUEUE, [(*after, -1)]))
         changed = time.perf_counter()
         waiter.join(60)
         assert waiter.claimed is not None, f"{what}: nobody got a job after the change"
         told = ""
         if drain:
-            claims, count = 0, len(waiter.claimed.jobs)
+            made, count = 0, len(waiter.claimed.jobs)
             while count < drain:
                 found = claim()
-                claims += 1
+                made += 1
                 count += len(found.jobs)
                 assert found.jobs or found.more or found.next_due_ms, f"{what}: {count} claimed"
             seconds = time.perf_counter() - changed
-            told = f"; {count:,} claimed in {seconds:.1f} s by {claims:,} claims of 10"
+            told = f"; {count:,} claimed in {seconds:.1f} s by {made:,} claims of 10"
         slow: Any = control.slowlog_get(100_000)
         longest = max((e["duration"] for e in slow if "FCALL" in str(e["command"])), default=0)
         return Change(
@@ -183,18 +186,22 @@ def first_cap(server: RedisServer, jobs: int) -> Change:
     """
     with Client(server.url) as client, server.client(decode_responses=True) as control:
         control.flushall()
-        client.enqueue(_job(n, "") for n in range(jobs))
-        client.enqueue([_job(jobs, "")._replace(id="beside", profile=profile("other"))])
+        client.run(client.calls.enqueue.many(_job(n, "") for n in range(jobs)))
+        client.run(
+            client.calls.enqueue.many(
+                [_job(jobs, "")._replace(id="beside", profile=profile("other"))]
+            )
+        )
         control.config_set("slowlog-log-slower-than", SLOW_US)
         control.config_set("slowlog-max-len", 100_000)
         control.slowlog_reset()
         began = time.perf_counter()
-        client.set_caps(QUEUE, [("task=t", "1", -1)])
+        client.run(client.calls.caps.set(QUEUE, [("task=t", "1", -1)]))
         changed = time.perf_counter()
-        claims, first_at, admitted, ran = 0, 0.0, 0, ""
+        made, first_at, admitted, ran = 0, 0.0, 0, ""
         while ran != "beside":
-            found = client.one(client.operations.claim_call(QUEUE, "w-1", 10))
-            claims += 1
+            found = client.run(claims.claim(QUEUE, "w-1", 10))
+            made += 1
             if found.jobs:
                 ran = found.jobs[-1].id
                 first_at = first_at or time.perf_counter()
@@ -208,6 +215,6 @@ def first_cap(server: RedisServer, jobs: int) -> Change:
             (first_at - began) * 1e3,
             admitted - 1,
             longest / 1e3,
-            f"; the job of another task behind them ran in claim {claims:,},"
+            f"; the job of another task behind them ran in claim {made:,},"
             f" after {time.perf_counter() - began:.1f} s",
         )

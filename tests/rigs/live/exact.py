@@ -46,7 +46,7 @@ def drain(client: Client, crew: Crew, kind: str, n: int, jobs: int, *, timeout: 
     most = most_of(kind, n)
     seconds = BASE_S * most
     follower = Follower(client, queue)
-    client.configure(queue, {"paused": 1})
+    client.run(client.calls.admin.configure(queue, {"paused": 1}))
     made = tasks.exact[kind, n]
     tasks.app.enqueue_many(
         # Of two tasks the first, which may run twice as many, gets twice as many.
@@ -55,13 +55,13 @@ def drain(client: Client, crew: Crew, kind: str, n: int, jobs: int, *, timeout: 
         )
         for number in range(jobs)
     )
-    client.configure(queue, {"paused": 0})
+    client.run(client.calls.admin.configure(queue, {"paused": 0}))
     wait_until(
         lambda: (
-            client.counts(queue).running == 0
-            and client.run(client.operations.ask([["HLEN", f"rqc:{{{queue}}}:state"]]))[0] == 0
+            client.run(client.calls.reads.counts(queue)).running == 0
+            and client.run(client.calls.delivery.ask([["HLEN", f"rqc:{{{queue}}}:state"]]))[0] == 0
         ),
-        lambda: f"{queue} is drained: {client.counts(queue)}",
+        lambda: f"{queue} is drained: {client.run(client.calls.reads.counts(queue))}",
         timeout=timeout,
     )
     replay = follower.catch_up()

@@ -43,7 +43,7 @@ class Kills:
 
 def sample(client: Client, queue: str) -> tuple[list[str], dict[str, str]]:
     """One look at the whole queue at one moment: what does not agree, and who claims which job."""
-    snapshot = client.snapshot(queue)
+    snapshot = client.run(client.calls.reads.snapshot(queue))
     jobs = {job_id: fields_of(line) for job_id, line in snapshot["state"].items()}
     problems = lane_problems(snapshot, jobs)
     held = holders_of(snapshot)
@@ -58,7 +58,7 @@ def kill_workers(client: Client, place: Path, kills: int, *, processes: int = 3)
     """Kill worker processes, one after the other, each while it holds slots; look at all in between."""
     queue, draw, found = "kills", random.Random(3), Kills()
     tasks.app.apply_settings()
-    client.configure(queue, {"lease_ms": int(LEASE_S * 1000)})
+    client.run(client.calls.admin.configure(queue, {"lease_ms": int(LEASE_S * 1000)}))
     follower = Follower(client, queue)
     with crew(client.url, place, [queue], processes, lease=LEASE_S, concurrency=3) as running:
         for _ in range(kills):
@@ -83,7 +83,11 @@ def kill_workers(client: Client, place: Path, kills: int, *, processes: int = 3)
             if len(ends) != len(mine):
                 found.problems.append(f"{len(ends)} leases of {len(mine)} expired")
             found.freed_ms.append(max(ends) - killed_ms)
-        wait_until(lambda: not client.snapshot(queue)["state"], "all jobs are done", timeout=60)
+        wait_until(
+            lambda: not client.run(client.calls.reads.snapshot(queue))["state"],
+            "all jobs are done",
+            timeout=60,
+        )
         found.problems += sample(client, queue)[0]
     replay = follower.catch_up()
     found.problems += replay.breaches
@@ -98,7 +102,7 @@ def _stop_while_holding(
     started = False
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        if client.counts(queue).waiting < 30:
+        if client.run(client.calls.reads.counts(queue)).waiting < 30:
             tasks.app.enqueue_many(
                 tasks.killed.job(tenant=draw.choice(tasks.KEYS), seconds=0.05) for _ in range(30)
             )
@@ -122,7 +126,7 @@ def _stop_while_holding(
 
 
 def _now_ms(client: Client) -> int:
-    ((seconds, micros),) = client.run(client.operations.ask([["TIME"]]))
+    ((seconds, micros),) = client.run(client.calls.delivery.ask([["TIME"]]))
     return int(seconds) * 1000 + int(micros) // 1000
 
 
@@ -146,7 +150,7 @@ def stop_and_continue(client: Client, place: Path, zombies: int) -> Zombies:
     """Each worker in turn is stopped while it holds a cap of 1, until the next has the job; then all go on at once."""
     queue = "zombies"
     tasks.app.apply_settings()
-    client.configure(queue, {"lease_ms": int(LEASE_S * 1000)})
+    client.run(client.calls.admin.configure(queue, {"lease_ms": int(LEASE_S * 1000)}))
     follower = Follower(client, queue)
     problems: list[str] = []
     # Long enough that it ends after its worker has come back, and that the last holder still runs then.
@@ -168,7 +172,7 @@ def stop_and_continue(client: Client, place: Path, zombies: int) -> Zombies:
         while follower.catch_up().refused < zombies and time.monotonic() < deadline:
             problems += sample(client, queue)[0]
         wait_until(
-            lambda: not client.snapshot(queue)["state"],
+            lambda: not client.run(client.calls.reads.snapshot(queue))["state"],
             f"{job.id} and the other are done",
             timeout=30,
         )

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from rq_core.model.job import NewJob
-from rq_core.protocol.operations import ENQUEUE_CHUNK
+from rq_core.protocol.enqueue import ENQUEUE_CHUNK
 from rq_core.scripts.script import script
 from tests.kit.seed import Seed
 from tests.kit.servers import RedisServer
@@ -32,10 +32,10 @@ def many_lanes(seed: Seed, count: int) -> Iterator[NewJob]:
 
 def enqueue_singly(seed: Seed, jobs: Iterable[NewJob]) -> None:
     """One call per job, many calls per round trip: no call sees more than its own job."""
-    calls = [seed.operations.enqueue_call(seed.queue, [job]) for job in jobs]
-    seed.client.handshake(seed.queue)
+    calls = [seed.calls.enqueue.chunk(seed.queue, [job]) for job in jobs]
+    seed.client.run(seed.client.calls.delivery.handshake(seed.queue))
     for at in range(0, len(calls), ENQUEUE_CHUNK):
-        seed.client.carry_out(calls[at : at + ENQUEUE_CHUNK])
+        seed.client.run(seed.client.calls.delivery.carry_out(calls[at : at + ENQUEUE_CHUNK]))
 
 
 def beside(server: RedisServer, blocked: int) -> Iterator[str]:
@@ -50,7 +50,7 @@ def beside(server: RedisServer, blocked: int) -> Iterator[str]:
                     if singly:
                         enqueue_singly(seed, jobs)
                     else:
-                        seed.client.enqueue(jobs)
+                        seed.client.run(seed.client.calls.enqueue.many(jobs))
                     seed.enqueue(seed.job("beside", scopes=scopes))
                     opened = seed.control.zcard(seed.keys("open"))
                     claims, ids, slowest = 0, set[str](), 0.0
@@ -76,7 +76,7 @@ def claim_costs(server: RedisServer, counts: Iterable[int]) -> Iterator[str]:
                 seed.cap("tenant", 1)
                 seed.cap("host", 1)
                 seed.running("holder", scopes=["host=full", "tenant=full"])
-                seed.client.enqueue(waiting(seed, blocked))
+                seed.client.run(seed.client.calls.enqueue.many(waiting(seed, blocked)))
                 while seed.claim(10).more:
                     pass
                 empty = calls_of(seed.control, lambda s=seed: s.claim(10))  # type: ignore[misc]
@@ -97,9 +97,11 @@ def completions(
     with seeded(server) as seed:
         seed.cap("task=t", 10)
         seed.cap("tenant", 1)
-        seed.client.enqueue(
-            seed.job(f"j-{n}", scopes=["task=t", f"tenant=t{draw.randrange(tenants)}"])
-            for n in range(jobs)
+        seed.client.run(
+            seed.client.calls.enqueue.many(
+                seed.job(f"j-{n}", scopes=["task=t", f"tenant=t{draw.randrange(tenants)}"])
+                for n in range(jobs)
+            )
         )
         running = deque(seed.claim(10).jobs)
         done = 0

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.kit.reaper import reaper
+from tests.kit.processes import Child, worker
 from tests.kit.wait import wait_until
 from tests.rigs.live import tasks
 
@@ -31,27 +27,17 @@ class Crew:
     def __post_init__(self) -> None:
         self.witness = self.place / "witness.jsonl"
         self.log = self.place / "workers.log"
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[Child] = []
 
-    def start(self, queues: Sequence[str]) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "rq_core.cli", "worker", "tests.rigs.live.tasks:app"]
-        command += ["--queues", ",".join(queues), "--redis", self.url]
-        command += ["--concurrency", str(self.concurrency), "--grace", "2"]
-        with self.log.open("ab") as sink:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                env={
-                    **os.environ,
-                    tasks.WITNESS: str(self.witness),
-                    tasks.QUEUE_LEASE: str(self.lease),
-                },
-                cwd=Path(__file__).parents[3],
-                start_new_session=True,
-            )
-        reaper().watch(process.pid)
+    def start(self, queues: Sequence[str]) -> Child:
+        process = worker(
+            "tests.rigs.live.tasks:app",
+            queues,
+            self.url,
+            *("--concurrency", str(self.concurrency), "--grace", "2"),
+            log=self.log,
+            variables={tasks.WITNESS: str(self.witness), tasks.QUEUE_LEASE: str(self.lease)},
+        )
         self.processes.append(process)
         return process
 
@@ -66,12 +52,9 @@ class Crew:
             timeout=60,
         )
 
-    def kill(self, process: subprocess.Popen[bytes]) -> None:
+    def kill(self, process: Child) -> None:
         """SIGKILL, stopped or not."""
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-        process.wait()
-        reaper().release(process.pid)
+        process.close()
         if process in self.processes:
             self.processes.remove(process)
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from rq_core.connections.client import Client
 from rq_core.model.events import Entry, JobRecord, decode, fold
+from rq_core.model.limits import Limit
 from rq_core.model.machine import CLAIMED_STATES, Event, State
-from rq_core.model.scopes import Limit, family_of, scopes_of
+from rq_core.model.scopes import family_of, scopes_of
 
 READ = 5_000
 
@@ -152,11 +153,13 @@ class Follower:
         self._queue = queue
         self._last: str | None = None
         self.replay = Replay()
-        client.attach(queue, "live")
+        client.run(client.calls.audit.attach(queue, "live"))
 
     def catch_up(self) -> Replay:
         while True:
-            found = self._client.read_outbox(self._queue, self._last or "-", READ)
+            found = self._client.run(
+                self._client.calls.audit.read_outbox(self._queue, self._last or "-", READ)
+            )
             fresh = [(i, raw) for i, raw in found if i != self._last]
             if not fresh:
                 return self.replay

@@ -1,6 +1,6 @@
 """Capped tasks of worker processes, one queue per question; what they do is in a witness file.
 
-The workers look at nothing by the clock: LOOK_MAX and the lease are so long that whatever starts was woken.
+The workers look at nothing by the clock: LOOK_S_MAX and the lease are so long that whatever starts was woken.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NUMBERS: Final = (1, 2, 3, 10)
 KEYS: Final = ("x", "y", "z")
 KINDS: Final = ("task", "key", "queue", "all")
 
-wakeups.LOOK_MAX = LONG_LEASE_S  # type: ignore[misc]
+wakeups.LOOK_S_MAX = LONG_LEASE_S  # type: ignore[misc]
 lease = float(os.environ.get(QUEUE_LEASE, LONG_LEASE_S))
 
 app = App()

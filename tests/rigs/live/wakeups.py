@@ -79,17 +79,17 @@ def _rounds(
     stuck: list[str] = []
 
     def live() -> int:
-        (count,) = client.run(client.operations.ask([["HLEN", state]]))
+        (count,) = client.run(client.calls.delivery.ask([["HLEN", state]]))
         return int(count)
 
     def wait_below(most: int) -> None:
         deadline = time.monotonic() + LIMIT_S
         while live() > most:
             if time.monotonic() > deadline:
-                snapshot = client.snapshot(queue)
+                snapshot = client.run(client.calls.reads.snapshot(queue))
                 stuck.append(f"{snapshot['state']} {snapshot['lanes']} wake={snapshot['wake']}")
                 # A token by hand, so that the next rounds are not the same failure.
-                client.run(client.operations.ask([["RPUSH", queue_keys(queue)("wake"), "1"]]))
+                client.run(client.calls.delivery.ask([["RPUSH", queue_keys(queue)("wake"), "1"]]))
                 deadline = time.monotonic() + LIMIT_S
 
     def lifetimes() -> Iterator[float]:
@@ -113,7 +113,7 @@ def _rounds(
         while time.monotonic() < until:
             pass
         if doomed:
-            answers = client.cancel(queue, doomed)
+            answers = client.run(client.calls.admin.cancel(queue, doomed))
             cancelled += sum(answer == "cancelled" for answer in answers.values())
         if number % FOLLOW == 0:
             lifetime = min(lifetimes())

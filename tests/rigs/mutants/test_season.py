@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import redis
-from click.testing import CliRunner
 
 from rq_core.connections.client import Client
+from rq_core.protocol import claims
+from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.operations import Operations
-from sql_audit.cli import audit
 from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.store.database import Database
 from tests.kit import auditlog
 from tests.kit.clock import Clock, timed
+from tests.kit.command import audit
 from tests.kit.fleet import QUEUE, Fleet
 from tests.kit.schemas import lay_schema
 
@@ -32,13 +34,13 @@ class Season(Fleet):
     def complete(self) -> None:
         if held := self._take():
             self.settled.append(held)
-            self.client.one(self.client.operations.complete_call(QUEUE, "w-1", [held]))
+            self.client.run(claims.complete(QUEUE, "w-1", [held]))
 
     def settle_again(self) -> None:
         """A worker that was declared dead, and comes back: each claim of a job is presented again."""
         if self.settled:
             held = self.random.choice(self.settled)
-            self.client.one(self.client.operations.complete_call(QUEUE, "w-1", [held]))
+            self.client.run(claims.complete(QUEUE, "w-1", [held]))
 
     def pass_time(self) -> None:
         self.clock.advance(self.random.choice((10, 200, 3_000)))
@@ -49,10 +51,10 @@ class Season(Fleet):
         self.held.clear()
         for _ in range(4):
             self.clock.advance(4_000)
-            self.client.one(self.client.operations.claim_call(QUEUE, "w-2", 0))
+            self.client.run(claims.claim(QUEUE, "w-2", 0))
         self.claim()
         for held in lost:
-            self.client.one(self.client.operations.complete_call(QUEUE, "w-1", [held]))
+            self.client.run(claims.complete(QUEUE, "w-1", [held]))
 
     def season(self, steps: int) -> None:
         for step in range(steps):
@@ -68,21 +70,21 @@ def test_a_season_is_proven_by_the_command(valkey_url: str, sqlite_url: str) -> 
     database = Database(sqlite_url)
     lay_schema(database)
     control = redis.Redis.from_url(valkey_url)
-    operations = Operations(url=valkey_url, scripts=timed)
-    with Client(valkey_url, operations=operations) as client:
+    operations = Operations(Delivery(url=valkey_url, scripts=timed))
+    with Client(valkey_url, calls=operations) as client:
         season = Season(client, Clock(control, START_MS), seed=11)
-        client.handshake(QUEUE)
-        client.configure(QUEUE, {"lease_ms": 12_000})
+        client.run(client.calls.delivery.handshake(QUEUE))
+        client.run(client.calls.admin.configure(QUEUE, {"lease_ms": 12_000}))
         season.set_cap("task=send", "3")
         season.set_cap("tenant", "2")
-        mirror = Mirror(client, database, QUEUE, limits=BatchLimits(events=40))
+        mirror = Mirror(Outbox(client), database, QUEUE, limits=BatchLimits(events=40))
         for _ in range(3):
             season.season(20)
             auditlog.drain(mirror)
         season.run(10)
 
         command = ["verify", "--audit", sqlite_url, "--redis", valkey_url]
-        proven = CliRunner().invoke(audit, command)
+        proven = audit(*command)
         types = types_of(database)
     control.close()
     database.close()

@@ -14,15 +14,19 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy.exc import OperationalError
 
 from rq_core import errors
+from rq_core.app.placing import full_rules
 from rq_core.connections.client import Client
 from rq_core.connections.wire import Meanwhile
 from rq_core.model.job import Claim, NewJob, profile, read_spec
 from rq_core.model.machine import Priority
-from rq_core.model.scopes import full_rules, lane_name
+from rq_core.model.scopes import lane_name
+from rq_core.protocol import claims
+from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Patience
-from rq_core.worker.heartbeat import BEAT_AGAIN, LeaseKeeper
+from rq_core.worker.heartbeat import BEAT_AGAIN_S, LeaseKeeper
 from rq_core.worker.settlement import Settlement, calls_of
 from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Outcome
 from sql_audit.store.database import Database
 from tests.kit.fleet import QUEUE
@@ -105,7 +109,7 @@ class Actor:
     def client(self, strand: Strand, patience: Patience, name: str | None = None) -> Client:
         """A client whose round trips and pauses are points of the strand."""
         world = self.simulation.world
-        operations = self.simulation.plant.operations(
+        delivery = self.simulation.plant.delivery(
             url=world.url,
             name=name or self.name,
             patience=patience,
@@ -114,7 +118,7 @@ class Actor:
         )
         return Client(
             world.url,
-            operations=operations,
+            calls=Operations(delivery),
             wire=StepWire(strand),
             sleep=lambda seconds: self.sleep(strand, round(seconds * 1000)),
         )
@@ -150,7 +154,7 @@ class Producer(Actor):
         while not self.healing:
             try:
                 if mine and self.random.random() < 0.15:
-                    client.cancel(QUEUE, self.random.sample(mine, 1))
+                    client.run(client.calls.admin.cancel(QUEUE, self.random.sample(mine, 1)))
                 else:
                     self.enqueue(client, mine)
             except (errors.ServerUnavailable, errors.OutcomeUnknown):
@@ -170,7 +174,7 @@ class Producer(Actor):
         mine += fresh
         mine.sort()
         try:
-            accepted = client.enqueue(jobs)
+            accepted = client.run(client.calls.enqueue.many(jobs))
         except errors.ServerUnavailable:
             told.refused |= fresh
             raise
@@ -258,7 +262,7 @@ class Worker(Actor):
         pause = self.keeper.interval
         while True:
             self.sleep(strand, round(pause * 1000))
-            pause = min(self.keeper.interval, BEAT_AGAIN)
+            pause = min(self.keeper.interval, BEAT_AGAIN_S)
             try:
                 self.keeper.beat()
                 pause = self.keeper.interval
@@ -274,7 +278,7 @@ class Worker(Actor):
 
     def work(self, strand: Strand) -> None:
         client = self.client(strand, FOREVER)
-        client.handshake(QUEUE)
+        client.run(client.calls.delivery.handshake(QUEUE))
         while True:
             self.turn(client)
             looks = self.now_ms + (400 if self.healing else self.random.choice((10, 60, 250)))
@@ -283,11 +287,11 @@ class Worker(Actor):
 
     def turn(self, client: Client) -> None:
         finished = self.finished()
-        calls = calls_of(client.operations, self.name, finished)
+        calls = calls_of(self.name, finished)
         room = self.CONCURRENCY - len(self.held)
         everything: list[Any] = [call for call, _ in calls]
-        everything.append(client.operations.claim_call(QUEUE, self.name, room))
-        results = client.carry_out(everything)
+        everything.append(claims.claim(QUEUE, self.name, room))
+        results = client.run(client.calls.delivery.carry_out(everything))
         for (_, group), outcomes in zip(calls, results, strict=False):
             if isinstance(outcomes, errors.RqCoreError):
                 raise Violated(f"{self.name} was told {outcomes!r}") from outcomes
@@ -368,10 +372,10 @@ class Operator(Actor):
         while not self.healing:
             self.do_something(client)
             self.sleep(strand, self.random.choice((20, 200, 800)))
-        client.configure(QUEUE, {"paused": 0})
-        for scope, entry in client.limits(QUEUE).items():
+        client.run(client.calls.admin.configure(QUEUE, {"paused": 0}))
+        for scope, entry in client.run(client.calls.caps.stored(QUEUE)).items():
             if entry.limit.most == 0 or entry.limit.window_ms is not None:
-                client.set_caps(QUEUE, [(scope, "none", -1)])
+                client.run(client.calls.caps.set(QUEUE, [(scope, "none", -1)]))
 
     def do_something(self, client: Client) -> None:
         some = sorted(self.simulation.told.attempted)
@@ -381,16 +385,18 @@ class Operator(Actor):
                 scope = self.random.choice(
                     ("task=a", "task=b", "tenant", "tenant=x", "host", "queue")
                 )
-                client.set_caps(QUEUE, [(scope, self.random.choice(CAPS), -1)])
+                client.run(client.calls.caps.set(QUEUE, [(scope, self.random.choice(CAPS), -1)]))
             case "rate":
                 scope = self.random.choice((RATE, f"{RATE}=x"))
-                client.set_caps(QUEUE, [(scope, self.random.choice(RATES), -1)])
+                client.run(client.calls.caps.set(QUEUE, [(scope, self.random.choice(RATES), -1)]))
             case "pause":
-                client.configure(QUEUE, {"paused": self.random.choice((0, 0, 1))})
+                client.run(
+                    client.calls.admin.configure(QUEUE, {"paused": self.random.choice((0, 0, 1))})
+                )
             case "requeue" if some:
-                client.requeue(QUEUE, some)
+                client.run(client.calls.admin.requeue(QUEUE, some))
             case "prune" if some:
-                client.prune(QUEUE, some[:1])
+                client.run(client.calls.admin.prune(QUEUE, some[:1]))
 
 
 # --- Mirrors ------------------------------------------------------------------------------------
@@ -410,7 +416,7 @@ class MirrorProcess(Actor):
             strand.wait(Step(step))
 
         mirror = self.simulation.plant.mirror(
-            client, database, QUEUE, limits=BatchLimits(events=6), on_step=on_step
+            Outbox(client), database, QUEUE, limits=BatchLimits(events=6), on_step=on_step
         )
         try:
             while True:

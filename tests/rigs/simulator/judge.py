@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from rq_core.doctor import examine
 from rq_core.model.machine import Event
+from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
-from sql_audit.proof.verify import Verdict, verify
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
 from sql_audit.store.database import Database
 from tests.kit import agreement, auditlog
 from tests.kit.fleet import QUEUE
@@ -26,7 +28,7 @@ def judge(simulation: Simulation) -> dict[str, int]:
     client = simulation.direct()
     simulation.watch.add(simulation.world.exchange([], simulation.watch.last)[1])
     simulation.watch.compare(client)
-    found = [finding.says for finding in examine(client.snapshot(QUEUE))]
+    found = [finding.says for finding in examine(client.run(client.calls.reads.snapshot(QUEUE)))]
     if found:
         raise Violated(f"the doctor finds: {found}")
     _check_told(simulation)
@@ -91,7 +93,7 @@ def _check_audit(simulation: Simulation) -> None:
     client, database = simulation.direct(), Database(simulation.audit_url)
     try:
         verdict = Verdict.UNKNOWN if simulation.lost else Verdict.HOLDS
-        auditlog.drain(Mirror(client, database, QUEUE))
+        auditlog.drain(Mirror(Outbox(client), database, QUEUE))
         if simulation.lost:
             verdict = verify(database).queues[QUEUE].verdict
         agreement.assert_agree(client, database, verdict)
@@ -118,7 +120,9 @@ def _compare_log(simulation: Simulation, database: Database) -> None:
 
 def everything(simulation: Simulation) -> str:
     """All that Redis and SQL have at the end, as text."""
-    snapshot: dict[str, Any] = simulation.direct().snapshot(QUEUE)
+    snapshot: dict[str, Any] = simulation.direct().run(
+        simulation.direct().calls.reads.snapshot(QUEUE)
+    )
     database = Database(simulation.audit_url)
     try:
         cursor = auditlog.rows(database, "SELECT * FROM mirror_cursor")

@@ -12,7 +12,6 @@ from types import ModuleType
 from typing import Final
 from unittest import mock
 
-from rq_core.protocol.operations import Operations
 from rq_core.scripts import script
 from rq_core.scripts.header import Variant
 from rq_core.scripts.script import build_function
@@ -31,9 +30,7 @@ def planted(name: str) -> Iterator[Plant]:
     if mutant.file.startswith("lua/"):
         yield Plant(scripts=_scripts(mutant))
     elif mutant.file == "rq_core/protocol/delivery.py":
-        carrier = _module(mutant).Carrier
-        methods = {k: v for k, v in vars(carrier).items() if callable(v)}
-        yield Plant(operations=type("Operations", (Operations,), methods))
+        yield Plant(delivery=_module(mutant).Delivery)
     elif mutant.file == "sql_audit/mirror/turn.py":
         yield Plant(mirror=_module(mutant).Mirror)
     else:

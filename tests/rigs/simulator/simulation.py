@@ -27,11 +27,12 @@ from sqlalchemy.exc import OperationalError
 
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob
+from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Lost, Unsent
 from sql_audit.mirror.turn import Mirror
 from sql_audit.store import migrate
-from sql_audit.store.background import Beside
+from sql_audit.store.background import BackgroundCall
 from tests.kit.fleet import QUEUE
 from tests.kit.servers import Engine
 from tests.rigs.simulator import judge
@@ -72,7 +73,7 @@ class Plant:
     """The code that is driven. Tests plant bugs here."""
 
     scripts: Scripts = simulated
-    operations: type[Operations] = Operations
+    delivery: type[Delivery] = Delivery
     mirror: Callable[..., Mirror] = Mirror
 
 
@@ -252,10 +253,10 @@ class Simulation:
 
     def direct(self) -> Client:
         """A client without points, for whoever looks from outside. Close it."""
-        operations = self.plant.operations(
+        delivery = self.plant.delivery(
             url=self.world.url, name="outside", clock=self.world.seconds, scripts=self.plant.scripts
         )
-        return Client(self.world.url, operations=operations, wire=self.world.wire)
+        return Client(self.world.url, calls=Operations(delivery), wire=self.world.wire)
 
     # The run.
 
@@ -263,7 +264,7 @@ class Simulation:
         """Raises Failed."""
         self.actors: list[Actor] = []
         # What goes on beside a strand would bring an order of its own: it is done on the strand, at once.
-        with mock.patch.object(Beside, "_begin", Beside._run):
+        with mock.patch.object(BackgroundCall, "_begin", BackgroundCall._run):
             return self._run_and_judge()
 
     def _run_and_judge(self) -> Result:
@@ -287,8 +288,10 @@ class Simulation:
         shutil.copyfile(self.stage.template, self.audit)
         self.world.load_scripts(self.plant.scripts)
         client = self.direct()
-        client.configure(QUEUE, {"lease_ms": self.lease_ms})
-        client.set_caps(QUEUE, [(scope, limit, -1) for scope, limit in self._caps])
+        client.run(client.calls.admin.configure(QUEUE, {"lease_ms": self.lease_ms}))
+        client.run(
+            client.calls.caps.set(QUEUE, [(scope, limit, -1) for scope, limit in self._caps])
+        )
         self.watch.add(self.world.exchange([])[1])
         self.actors = [kind(self, role) for kind, role in self._roles]
 

@@ -81,7 +81,7 @@ class Watch:
 
     def compare(self, client: Client) -> None:
         """The state lines, all indexes and the whole log agree (I4, I5, I8, I10). Raises Violated."""
-        snapshot = client.snapshot(QUEUE)
+        snapshot = client.run(client.calls.reads.snapshot(QUEUE))
         if not snapshot["meta"]:
             return  # It has forgotten everything, and nobody has met it yet.
         found = problems({**snapshot, "outbox": self.log})

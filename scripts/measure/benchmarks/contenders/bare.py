@@ -57,9 +57,9 @@ class Recorder:
 
         jobs = [noop.job(number=n, text=TEXT) for n in range(count)]
         with Client(url(), wire=Spy(url())) as client:
-            client.enqueue(jobs[:1])
+            client.run(client.calls.enqueue.many(jobs[:1]))
             self.seen.clear()
-            client.enqueue(jobs)
+            client.run(client.calls.enqueue.many(jobs))
         app.close()
         return [["EVALSHA", self.sha, *command[2:]] for command in self.seen]
 

@@ -102,7 +102,7 @@ def work() -> None:
 
 
 def ready() -> None:
-    app.client.handshake(task.options.queue)
+    app.client.run(app.client.calls.delivery.handshake(task.options.queue))
     task.job(number=0, text=TEXT)
 
 

@@ -1,0 +1,190 @@
+"""What enqueues an app's jobs: its server and clients, and how a job is put together.
+
+Tasks, handles and jobs by name need this of an app, and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterable, Callable, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Literal, Self
+
+from rq_core.app.clients import Connections
+from rq_core.app.declared import Declared
+from rq_core.app.options import JobOptions
+from rq_core.app.surroundings import Surroundings
+from rq_core.errors import InvalidOption, PayloadTooLarge
+from rq_core.model.ids import JobIds
+from rq_core.model.job import NewJob, Profile
+from rq_core.model.keys import DEFAULT_PREFIX, check_name
+from rq_core.model.settings import AUDIT_PAYLOADS
+from rq_core.model.url import AUDIT_URL_VARIABLE, DEFAULT_URL, REDIS_URL_VARIABLE
+
+if TYPE_CHECKING:
+    from rq_core.connections.async_client import AsyncClient
+    from rq_core.connections.client import Client
+    from rq_core.protocol.enqueue import Accepted
+    from rq_core.protocol.plan import Patience
+
+MAX_PAYLOAD: Final = 1024 * 1024
+"""Bytes of a job's arguments as JSON."""
+_ASYNC_CHUNK: Final = 1_000
+
+AuditPayload = Literal["digest", "full"]
+"""What the log keeps of a job's arguments."""
+
+
+def spec_max(audit_payload: str) -> int:
+    """Up to how many bytes of a job its event keeps. Raises InvalidOption."""
+    if audit_payload not in AUDIT_PAYLOADS:
+        raise InvalidOption(
+            option="audit_payload",
+            value=audit_payload,
+            must=f"must be one of {', '.join(AUDIT_PAYLOADS)}",
+        )
+    return AUDIT_PAYLOADS[audit_payload]
+
+
+class Producer:
+    """What enqueues jobs. Threads may share one. For the arguments see :class:`rq_core.App`."""
+
+    def __init__(
+        self,
+        redis: str | None = None,
+        audit: str | None = None,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        max_payload: int = MAX_PAYLOAD,
+        patience: Patience | None = None,
+        ids: Callable[[], str] | None = None,
+        connections: Connections | None = None,
+        audit_payload: AuditPayload = "digest",
+    ) -> None:
+        self.redis_url = redis or os.environ.get(REDIS_URL_VARIABLE) or DEFAULT_URL
+        self.audit_url = audit or os.environ.get(AUDIT_URL_VARIABLE) or None
+        self.prefix = check_name("prefix", prefix)
+        if type(max_payload) is not int or max_payload < 2:
+            raise InvalidOption(
+                option="max_payload", value=max_payload, must="must be a number of bytes, 2 or more"
+            )
+        self.max_payload = max_payload
+        self.connections = connections or Connections(
+            self.redis_url, prefix=prefix, patience=patience
+        )
+        self._make_id = ids or JobIds()
+        self._spec_max = spec_max(audit_payload)
+        self._spec_max_of: dict[str, int] = {}
+        """Of queues that say otherwise."""
+        self.declared = Declared()
+        """What the code says of caps, rates and fairness."""
+        self.surroundings = Surroundings()
+        """What workers put around its handlers."""
+
+    def new_job(
+        self, profile: Profile, options: JobOptions, args_json: str, lane: str = "", full: str = ""
+    ) -> NewJob:
+        """Put a job together. Raises PayloadTooLarge."""
+        # Most are far below the limit; four bytes is the most that a character takes.
+        if len(args_json) * 4 > self.max_payload:
+            size = len(args_json.encode())
+            if size > self.max_payload:
+                raise PayloadTooLarge(task=profile.task, size=size, limit=self.max_payload)
+        job_id = options.id
+        if job_id is None:
+            job_id = self._make_id()
+        queue = options.queue
+        spec_max = self._spec_max
+        if self._spec_max_of:
+            spec_max = self._spec_max_of.get(queue, spec_max)
+        return NewJob(
+            job_id, queue, profile, args_json, options.delay_ms, lane, full, spec_max,
+            options.headers_json,
+        )  # fmt: skip
+
+    def enqueue_many(self, jobs: Iterable[NewJob]) -> Accepted:
+        """Enqueue jobs of one or more queues, in chunks: each is accepted whole or not at all.
+
+        ``jobs`` may be a generator; while a chunk is on its way it is asked for those of the next.
+        What stops it half-way carries what was accepted before in ``accepted``. Raises as
+        Task.enqueue does.
+        """
+        return self.client.run(self.client.calls.enqueue.many(jobs))
+
+    async def enqueue_many_async(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> Accepted:
+        """See enqueue_many. Takes asynchronous generators too."""
+        client = self.async_client()
+        if not isinstance(jobs, AsyncIterable):
+            return await client.run(client.calls.enqueue.many(jobs))
+        from rq_core.protocol.enqueue import Accepted, tell_accepted
+
+        parts: list[Accepted] = []
+        chunk: list[NewJob] = []
+
+        async def send() -> None:
+            try:
+                parts.append(await client.run(client.calls.enqueue.many(chunk)))
+            except Exception as error:
+                parts.append(getattr(error, "accepted", Accepted(())))
+                raise
+            finally:
+                chunk.clear()
+
+        try:
+            async for job in jobs:
+                chunk.append(job)
+                if len(chunk) == _ASYNC_CHUNK:
+                    await send()
+            await send()
+        except Exception as error:
+            tell_accepted(error, parts)
+            raise
+        return Accepted.sum(parts)
+
+    def connect_to(self, redis: str | None = None, *, prefix: str | None = None) -> None:
+        """Use another server or prefix from now on, as the command line does; call it before anything is sent."""
+        self.connections.close()
+        self.redis_url = redis or self.redis_url
+        self.prefix = check_name("prefix", prefix or self.prefix)
+        self.connections = Connections(
+            self.redis_url, prefix=self.prefix, patience=self.connections.patience
+        )
+
+    @property
+    def client(self) -> Client:
+        """The synchronous client, made on first use."""
+        return self.connections.client
+
+    def async_client(self) -> AsyncClient:
+        """Return the running event loop's client, made on first use."""
+        return self.connections.async_client()
+
+    def close(self) -> None:
+        """Close the synchronous client's connections. The app can be used again."""
+        self.connections.close()
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop's client and of the synchronous one."""
+        await self.connections.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()

@@ -1,0 +1,83 @@
+"""What redis-py, OpenSSL and the system say when something fails, in our words, and what it means for a call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import redis.asyncio
+
+from rq_core.protocol.plan import ReplyError, Unsent
+
+_DEMOTED = ("READONLY", "MASTERDOWN", "UNBLOCKED")
+"""What a server answers that is the primary no more: the next call needs another connection, perhaps elsewhere."""
+
+
+def unsent(error: Exception) -> Unsent | ReplyError:
+    """What stands in the place of a reply to a command for which no connection could be made."""
+    broken = isinstance(error, BROKEN_ASYNC) and not isinstance(error, ANSWERED)
+    return Unsent(words_of(error)) if broken else ReplyError(words_of(error))
+
+
+def is_demoted(replies: Sequence[Any]) -> bool:
+    return any(
+        isinstance(reply, ReplyError) and str(reply).startswith(_DEMOTED) for reply in replies
+    )
+
+
+def words_of(error: BaseException) -> str:
+    """The error's own words, with the prefix (NOSCRIPT, OOM…) that redis-py turns into a class."""
+    text = str(error).rstrip(".") or type(error).__name__
+    for sign, advice in _TLS_ADVICE.items():
+        if sign in text:
+            return f"{advice} ({text})"
+    if "Protocol error: unauthenticated" in text:
+        # What a server that asks for a password says to a command of more than ten words.
+        return f"NOAUTH Authentication required ({text})"
+    prefix = _PREFIXES.get(type(error))
+    return text if prefix is None or text.startswith(prefix) else f"{prefix} {text}"
+
+
+_NAME_YOURS: Final = (
+    "it asks for a certificate: name yours in the URL,"
+    " ?ssl_certfile=/path/client.crt&ssl_keyfile=/path/client.key"
+)
+
+
+_TLS_ADVICE: Final = {
+    "unable to get local issuer certificate": "nobody known vouches for its certificate: name the authority's"
+    " file in the URL, ?ssl_ca_certs=/path/ca.crt",
+    "self-signed certificate": "its certificate is signed by itself or by an authority that is not known here: name the"
+    " authority's file in the URL, ?ssl_ca_certs=/path/ca.crt",
+    "CERTIFICATE_REQUIRED": _NAME_YOURS,
+    # What is written before that alert is read meets a connection that has ended.
+    "EOF occurred in violation of protocol": f"it ended the TLS connection; perhaps {_NAME_YOURS}",
+}
+"""What OpenSSL says, and what to do about it."""
+
+
+_PREFIXES: Final[dict[type, str]] = {
+    redis.exceptions.NoScriptError: "NOSCRIPT",
+    redis.exceptions.OutOfMemoryError: "OOM",
+    redis.exceptions.ReadOnlyError: "READONLY",
+    redis.exceptions.BusyLoadingError: "LOADING",
+    redis.exceptions.NoPermissionError: "NOPERM",
+    redis.exceptions.AuthenticationError: "NOAUTH",
+    redis.exceptions.TryAgainError: "TRYAGAIN",
+    redis.exceptions.MovedError: "MOVED",
+    redis.exceptions.AskError: "ASK",
+    redis.exceptions.ClusterCrossSlotError: "CROSSSLOT",
+    redis.exceptions.ClusterDownError: "CLUSTERDOWN",
+    redis.exceptions.MasterDownError: "MASTERDOWN",
+}
+
+
+BROKEN = (redis.ConnectionError, redis.TimeoutError, OSError, EOFError)
+
+
+BROKEN_ASYNC = (TimeoutError, RuntimeError, *BROKEN)
+"""RuntimeError is what uvloop raises to whoever writes to a connection that was just reset."""
+
+
+ANSWERED = (redis.AuthenticationError, redis.BusyLoadingError)
+"""What redis-py counts as a broken connection, though the server answered: it carried nothing out, and says why."""

@@ -1,0 +1,87 @@
+"""From a URL to what makes connections: a pool of redis-py. Nothing is connected here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import redis.asyncio
+
+from rq_core.connections import sentinel
+from rq_core.errors import InvalidOption
+
+CONNECT_TIMEOUT_S: Final = 5.0
+
+
+def resolve(url: str) -> str:
+    """The URL that redis-py understands; ``embedded://`` starts or finds the server that comes with rq-core.
+
+    Raises InvalidOption for a URL that is neither.
+    """
+    if url.startswith("embedded:"):
+        # Imported only here: most processes talk to a server of their own.
+        from rq_core.embedded import server
+
+        return server.resolve(url)
+    if not url.startswith(("redis://", "rediss://", "unix://", *sentinel.SCHEMES)):
+        raise InvalidOption(
+            option="redis",
+            value=url,
+            must="must begin with redis://, rediss://, unix:// or embedded://, or redis+cluster:// or redis+sentinel://"
+            " (rediss+… with TLS)",
+        )
+    return url
+
+
+def _options(retry: Any, answer_within: float) -> dict[str, Any]:
+    return {
+        "decode_responses": True,
+        # A reply with bytes that are not UTF-8 must reach whoever can say which job it is.
+        "encoding_errors": "surrogateescape",
+        "retry": retry,
+        "socket_connect_timeout": min(CONNECT_TIMEOUT_S, answer_within),
+        "socket_timeout": answer_within,
+        "socket_keepalive": True,
+        "protocol": 2,
+    }
+
+
+def _for_unix(url: str, options: dict[str, Any]) -> dict[str, Any]:
+    if url.startswith("unix:"):
+        del options["socket_keepalive"]
+    return options
+
+
+def source_of(pool_class: Any, url: str, retry: Any, answer_within: float) -> Any:
+    """What makes connections: a pool of redis-py. Nothing is connected yet. Raises InvalidOption.
+
+    redis-py would pass over a path that is no number of a database, and notice an unknown option only when it
+    connects.
+    """
+    try:
+        real, options = resolve(url), _options(retry, answer_within)
+        if sentinel.named_by(real):
+            real, more = sentinel.parse(
+                real,
+                for_asyncio=pool_class is redis.asyncio.ConnectionPool,
+                answer_within=answer_within,
+            )
+            options |= more
+        if not real.startswith("unix:"):
+            int(urlsplit(real).path.strip("/") or 0)
+        pool = pool_class.from_url(real, **_for_unix(real, options))
+        pool.connection_class(**pool.connection_kwargs)
+        _check_files(pool.connection_kwargs)
+    except (ValueError, TypeError, redis.RedisError) as error:
+        raise InvalidOption(option="redis", value=url, must=f"must be a URL ({error})") from None
+    return pool
+
+
+def _check_files(options: Mapping[str, Any]) -> None:
+    """Raise ValueError for a file that is not there: OpenSSL would not say which, and only when it connects."""
+    for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
+        path = options.get(name)
+        if path is not None and not Path(path).is_file():
+            raise ValueError(f"there is no file {path}, which {name} names")

@@ -1,0 +1,81 @@
+"""What other packages add to rq-core, found by entry points, since rq_core imports none of them.
+
+``rq_core.commands``: commands of ``rq-core``, each under its name.
+``rq_core.audit``: the parts of an audit log, ``history``, ``drift`` and ``mirror``. The protocols say what each does.
+
+A command is a click command whose module is quick to import: ``rq-core --help`` imports it for its first sentence.
+``pyproject.toml`` declares those of sql_audit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from rq_core.errors import AuditNotConfigured
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+COMMANDS: Final = "rq_core.commands"
+AUDIT: Final = "rq_core.audit"
+
+
+class HistoryReader(Protocol):
+    """Returns a job's events, oldest first. Each has at least its ``type``, a word of machine.Event."""
+
+    def __call__(self, audit_url: str, job_id: str, queue: str, /) -> list[Any]: ...
+
+
+class Drift(Protocol):
+    """Returns what Redis and SQL tell differently of a queue: the job, or None, and a sentence.
+
+    ``client`` is a Client. Raises RqCoreError if Redis or the database does not answer.
+    """
+
+    def __call__(
+        self, audit_url: str, client: Any, queue: str, /
+    ) -> Sequence[tuple[str | None, str]]: ...
+
+
+class MirrorCommand(Protocol):
+    """Returns the command line of a mirror, which ends when its standard input ends, or on SIGTERM, and catches up
+    before it ends."""
+
+    def __call__(self, redis_url: str, prefix: str, audit_url: str, /) -> list[str]: ...
+
+
+def commands() -> dict[str, EntryPoint]:
+    """Return the commands of other packages, by name. Imports none of them."""
+    return _points(COMMANDS)
+
+
+def history_reader() -> HistoryReader:
+    """Return what reads history. Raises AuditNotConfigured if no installed package does."""
+    return cast(HistoryReader, _audit("history"))
+
+
+def drift() -> Drift:
+    """Return what compares a queue with SQL. Raises AuditNotConfigured if no installed package does."""
+    return cast(Drift, _audit("drift"))
+
+
+def mirror_command() -> MirrorCommand:
+    """Return what tells how a mirror is started. Raises AuditNotConfigured if no installed package does."""
+    return cast(MirrorCommand, _audit("mirror"))
+
+
+def _audit(name: str) -> object:
+    point = _points(AUDIT).get(name)
+    if point is None:
+        raise AuditNotConfigured(
+            f"no installed package provides {name} (entry points {AUDIT}): reinstall rq-core"
+        )
+    return point.load()
+
+
+def _points(group: str) -> dict[str, EntryPoint]:
+    # Imported only here: it is slow, and most programs look for no plugin.
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in entry_points(group=group)}

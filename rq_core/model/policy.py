@@ -1,0 +1,88 @@
+"""Where the scopes of a task's jobs come from, and how that is registered in a queue: a task's *policy*, as JSON.
+
+A worker registers the policy of each task, so that producers that do not have the task's code put jobs into the same
+lanes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from rq_core.model.scopes import FAIR
+
+NO_CAPS: Final = '{"scopes":[]}'
+"""The policy of a task that nothing counts."""
+
+
+class Source(NamedTuple):
+    """Where one scope of a task's jobs comes from."""
+
+    family: str
+    scope: str = ""
+    """The scope itself, if it does not depend on the arguments."""
+    argument: str = ""
+    """The argument that is the key."""
+    function: Callable[..., Any] | None = None
+    """Gives the key; it gets the arguments by name."""
+    function_name: str = ""
+    """Its name, where the function itself is not at hand."""
+    default: str | None = None
+    """The key if the argument is not given."""
+    otherwise: str | None = None
+    """The key if there would be none; None: then this counts the job not."""
+    on_full: str = "wait"
+    max_waiting: int | None = None
+    most: int | None = None
+    """Its cap in this code: what decides whether it is full for as long as none is stored."""
+
+    def document(self) -> dict[str, Any]:
+        """As it stands in a policy: what is at its default is left out."""
+        facts = {
+            "family": self.family,
+            "scope": self.scope,
+            "argument": self.argument,
+            "function": self.function_name,
+            "default": self.default,
+            "otherwise": self.otherwise,
+            "on_full": "" if self.on_full == "wait" else self.on_full,
+            "max_waiting": self.max_waiting,
+            "most": None if self.on_full == "wait" else self.most,
+        }
+        return {name: value for name, value in facts.items() if value not in (None, "")} | (
+            {"otherwise": ""} if self.otherwise == "" else {}
+        )
+
+
+def families_of(text: str) -> list[str]:
+    """The families that a policy's jobs are counted by; none of one that cannot be read."""
+    try:
+        scopes = json.loads(text)["scopes"]
+        return [str(each["family"]) for each in scopes if each["family"] != FAIR]
+    except (ValueError, KeyError, TypeError):
+        return []
+
+
+def write_policy(sources: Iterable[Source]) -> str:
+    """What producers without the task's code need to know, as JSON."""
+    return json.dumps({"scopes": [source.document() for source in sources]}, separators=(",", ":"))
+
+
+def read_policy(text: str) -> list[Source]:
+    """The sources that workers have registered. Raises ValueError, KeyError or TypeError if the policy is invalid."""
+    return [_read_source(each) for each in json.loads(text)["scopes"]]
+
+
+def _read_source(facts: Mapping[str, Any]) -> Source:
+    return Source(
+        family=facts["family"],
+        scope=facts.get("scope", ""),
+        argument=facts.get("argument", ""),
+        function_name=facts.get("function", ""),
+        default=facts.get("default"),
+        otherwise=facts.get("otherwise"),
+        on_full=facts.get("on_full", "wait"),
+        max_waiting=facts.get("max_waiting"),
+        most=facts.get("most"),
+    )

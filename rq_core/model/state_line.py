@@ -1,0 +1,154 @@
+"""State lines: where a live job stands, as the scripts write it into ``state``.
+
+    running task=send claim=1 fence=1795225746504-88 seq=7 since=1795225746504 by=w-3f2a
+
+:func:`read_state_line` reads what a script wrote; :func:`read_job` also checks it, for the doctor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from rq_core import errors
+from rq_core.errors import QueueDamaged
+from rq_core.model import scopes
+from rq_core.model.events import JobRecord
+from rq_core.model.fields import BY_LINE, STATE_FIELDS, Kind
+from rq_core.model.machine import (
+    CLAIMED_STATES,
+    DEFAULT_PRIORITY,
+    PRIORITIES,
+    Priority,
+    State,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """Where a live job stands, read off its state line."""
+
+    id: str
+    queue: str
+    state: State
+    fields: Mapping[str, str]
+    """The other fields of the line, as text: task, claim, fence, seq, due, since, by…"""
+    spec: str | None = None
+
+
+def read_state_line(queue: str, job_id: str, line: str, spec: str | None = None) -> JobState:
+    """Read a state line as state.lua writes it. Raises QueueDamaged if it is not one."""
+    word, _, rest = line.partition(" ")
+    try:
+        state = State(word)
+    except ValueError:
+        raise errors.QueueDamaged(
+            queue=queue, why=f"the state of job {job_id} reads {line!r}"
+        ) from None
+    fields = dict(part.split("=", 1) for part in rest.split(" ") if "=" in part)
+    return JobState(job_id, queue, state, fields, spec)
+
+
+class Job(NamedTuple):
+    """A state line, read."""
+
+    state: State
+    fields: Mapping[str, str]
+
+    def number(self, name: str) -> int | None:
+        """Return a numeric field, None if the line leaves it out."""
+        value = self.fields.get(name)
+        return None if value is None else int(value)
+
+    @property
+    def lane(self) -> str | None:
+        """The lane that it belongs in, None if it has no scopes."""
+        return self.fields.get("lane")
+
+    @property
+    def rank(self) -> int:
+        """Which of the four lists it belongs in, if it is in no lane."""
+        return PRIORITIES.index(Priority(self.fields.get("priority", DEFAULT_PRIORITY)))
+
+    def value(self, name: str) -> Any:
+        """Return a field as a folded record has it."""
+        field = BY_LINE[name]
+        found = self.number(name) if field.kind is Kind.NUMBER else self.fields.get(name)
+        return field.default if found is None else found
+
+
+def read_job(job_id: str, line: str) -> Job:
+    """Read a state line strictly. Raises ValueError, in words, if no script wrote it."""
+    try:
+        read = read_state_line("", job_id, line)
+    except QueueDamaged:
+        raise ValueError("it is in no state that there is") from None
+    job = Job(read.state, read.fields)
+    for name, value in job.fields.items():
+        if name not in BY_LINE:
+            raise ValueError(f"it has a field {name}")
+        if BY_LINE[name].kind is Kind.NUMBER and not (value.isascii() and value.isdigit()):
+            raise ValueError(f"{name} is no number")
+    if job.fields.get("priority", DEFAULT_PRIORITY) not in PRIORITIES:
+        raise ValueError("it has no priority that there is")
+    if job.lane is not None and not _is_lane(job.lane):
+        raise ValueError("its lane is none")
+    needed = {"task", "since"}
+    needed |= {"fence", "by", "claim"} if job.state in CLAIMED_STATES else set()
+    needed |= {"due"} if job.state is State.SCHEDULED else {"seq"}
+    if missing := sorted(needed - job.fields.keys()):
+        raise ValueError(f"it lacks {', '.join(missing)}")
+    return job
+
+
+@lru_cache(maxsize=4096)
+def _is_lane(text: str) -> bool:
+    rank, *names = text.split("+")
+    known = rank.isascii() and rank.isdigit() and int(rank) < len(PRIORITIES)
+    return known and bool(names) and all(map(scopes.is_scope, names))
+
+
+def write_line(state: State, fields: Mapping[str, Any]) -> str:
+    """Return a state line as state.lua writes it."""
+    return " ".join(
+        [str(state), *(f"{name}={fields[name]}" for name in STATE_FIELDS if name in fields)]
+    )
+
+
+def fields_of(record: JobRecord) -> dict[str, Any]:
+    """Return the fields of a record that are not at their default, as a state line names them."""
+    values = ((line, getattr(record, field.name), field.default) for line, field in BY_LINE.items())
+    return {line: value for line, value, default in values if value != default}
+
+
+def line_of(record: JobRecord, capped: Container[str] = ()) -> str | None:
+    """Return the state line of a live job as the log has it, None if the log does not know.
+
+    ``capped`` are the stored limits: a task's first one moves its jobs into lanes without an event.
+    """
+    if not record.complete or record.state is None:
+        return None
+    fields = fields_of(record)
+    if f"{scopes.TASK}={record.task}" in capped:
+        rank = PRIORITIES.index(Priority(record.priority or DEFAULT_PRIORITY))
+        fields["lane"] = with_task(record.lane, rank, f"{scopes.TASK}={record.task}")
+    line = write_line(record.state, fields)
+    try:
+        read_job(record.id, line)
+    except ValueError:
+        return None
+    return line
+
+
+def with_task(lane: str | None, rank: int, scope: str) -> str:
+    """Return the lane that a job is in once its task has a limit."""
+    head = str(rank) if lane is None else lane[0]
+    return scopes.lane_name(int(head), [scope, *scopes.scopes_of(lane or "")])
+
+
+def without_task(lane: str | None) -> str | None:
+    """Return the lane without the task's scope, None if it has no other."""
+    names = [s for s in scopes.scopes_of(lane or "") if scopes.family_of(s) != scopes.TASK]
+    return scopes.lane_name(int(lane[0]), names) if lane and names else None

@@ -1,0 +1,34 @@
+"""URLs of servers: the default, the variables that name others, passwords, and URLs of a Redis Cluster."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+DEFAULT_URL: Final = "redis://localhost:6379/0"
+"""The server of an app or a command that names none."""
+REDIS_URL_VARIABLE: Final = "RQ_CORE_REDIS_URL"
+"""The environment variable with the server's URL, for apps and commands that are given none."""
+AUDIT_URL_VARIABLE: Final = "RQ_CORE_AUDIT_URL"
+"""The same for the audit database."""
+
+SCHEMES: Final = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
+"""What a URL of a cluster begins with, and what those of its nodes do."""
+_URL: Final = re.compile(r"(?P<scheme>rediss?)://(?P<place>[^/?]*)")
+_PASSWORD: Final = re.compile(r"(//[^/@\s:]*:)[^/\s]+(?=@)|([?&]\w*password=)[^&\s]+")
+
+
+def without_passwords(text: str) -> str:
+    """A text with ``***`` for the passwords of all URLs in it."""
+    return _PASSWORD.sub(r"\1\2***", text)
+
+
+def is_cluster(url: str) -> bool:
+    """Whether a URL names a cluster."""
+    return url.partition("://")[0] in SCHEMES
+
+
+def cluster_url(url: str) -> str:
+    """What to write for the URL of one node of a cluster, so that all are found."""
+    parts = _URL.match(url)
+    return f"{parts['scheme']}+cluster://{parts['place']}" if parts else "redis+cluster://HOST:PORT"

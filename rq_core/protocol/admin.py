@@ -1,0 +1,98 @@
+"""What people change in a queue: cancel, requeue, prune, and its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from rq_core import errors
+from rq_core.model.keys import check_name
+from rq_core.model.settings import FLAGS, SETTINGS, VALUE_MAX
+from rq_core.protocol.delivery import Delivery
+from rq_core.protocol.plan import Call, Plan, parse_pairs
+
+IDS_CHUNK: Final = 250
+"""Most jobs that a person cancels, requeues or prunes in one call."""
+WHY_MAX: Final = 4_000
+"""Most characters of what a person says of a change."""
+
+
+class Admin:
+    """The calls that people make."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+
+    def cancel(
+        self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
+    ) -> Plan[dict[str, str]]:
+        """Cancel jobs. The outcome by id: cancelled, cancelling (it runs), dead, or gone."""
+        return (yield from self._for_ids("cancel", queue, ids, by, why))
+
+    def requeue(
+        self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
+    ) -> Plan[dict[str, str]]:
+        """Give dead jobs another life. The outcome by id: requeued, gone, or the state that it is in."""
+        return (yield from self._for_ids("requeue", queue, ids, by, why))
+
+    def prune(
+        self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
+    ) -> Plan[dict[str, str]]:
+        """Remove dead jobs. The outcome by id: pruned, gone, or the state that it is in."""
+        return (yield from self._for_ids("prune", queue, ids, by, why))
+
+    def _for_ids(
+        self, name: str, queue: str, ids: Sequence[str], by: str | None, why: str
+    ) -> Plan[dict[str, str]]:
+        outcomes: dict[str, str] = {}
+        args = {"by": check_name("actor", by or self._delivery.name), "why": check_why(why)}
+        # Once each: asked a second time in a call, the script would answer how the job stands by then.
+        once = tuple(dict.fromkeys(check_name("job", i) for i in ids))
+        for start in range(0, len(once), IDS_CHUNK):
+            chunk = once[start : start + IDS_CHUNK]
+            outcomes |= yield from self._delivery.call(
+                Call(name, queue, args, parse_pairs, [(i,) for i in chunk], chunk)
+            )
+        return outcomes
+
+    def configure(
+        self, queue: str, values: Mapping[str, int], *, by: str | None = None, why: str = ""
+    ) -> Plan[dict[str, str]]:
+        """Change settings of a queue, or a flag (``paused``, ``fair``: 0 or 1). The outcome by field: changed
+        or same."""
+        for name, value in values.items():
+            minimum = SETTINGS[name].minimum if name in SETTINGS else 0
+            if name not in SETTINGS and name not in FLAGS:
+                known = ", ".join((*SETTINGS, *FLAGS))
+                raise errors.InvalidOption(option=name, value=value, must=f"must be one of {known}")
+            if name in FLAGS and value not in (0, 1):
+                raise errors.InvalidOption(option=name, value=value, must="must be 0 or 1")
+            if not _is_whole(value) or not minimum <= value <= VALUE_MAX:
+                must = f"must be a whole number from {minimum} to {VALUE_MAX:,}"
+                raise errors.InvalidOption(option=name, value=value, must=must)
+        args = {"by": check_name("actor", by or self._delivery.name), "why": check_why(why)}
+        # A bool is a whole number to Python, and nothing to the connection.
+        records = tuple((name, int(value)) for name, value in values.items())
+        call = Call("configure", queue, args, parse_pairs, records)
+        return (yield from self._delivery.call(call))
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int)
+
+
+def check_why(why: str) -> str:
+    """Return what somebody says of a change, if the log can keep it. Raises InvalidOption."""
+    given: object = why
+    if isinstance(given, str) and len(given) <= WHY_MAX and "\0" not in given:
+        try:
+            given.encode()
+        except UnicodeEncodeError:
+            pass
+        else:
+            return why
+    raise errors.InvalidOption(
+        option="reason",
+        value=given[:50] if isinstance(given, str) else given,
+        must=f"must be text of at most {WHY_MAX:,} characters, without NUL and lone surrogates",
+    )

@@ -1,0 +1,94 @@
+"""Plain commands, until there is an answer; and what an error in the place of a reply means."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from rq_core import errors
+from rq_core.model.keys import DEFAULT_PREFIX, check_name
+from rq_core.model.url import cluster_url, without_passwords
+from rq_core.protocol import denial
+from rq_core.protocol.plan import Lost, Patience, Pause, Plan, Send, Unsent, says_full
+
+_OUTAGE: Final = (
+    "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "MISCONF",
+    "NOREPLICAS", "UNBLOCKED",
+)  # fmt: skip
+"""Error replies that say: not now. Nothing was carried out."""
+
+
+def pause(attempt: int) -> Pause:
+    """0.05 s, doubling up to a second."""
+    return Pause(min(0.05 * 2 ** min(attempt, 5), 1.0))
+
+
+def meaning_of(reply: Exception, *, lost: bool = False) -> str:
+    """What an error in the place of a reply means. ``lost``: an earlier reply to the same call was lost."""
+    if isinstance(reply, Unsent):
+        return "unsent"
+    if isinstance(reply, Lost):
+        return "lost"
+    text = str(reply)
+    if text.startswith("NOSCRIPT") or "Function not found" in text:
+        return "forgotten"
+    if "'fcall'" in text.lower() and ("unknown command" in text or text.startswith("NOPERM")):
+        return "no functions"
+    if lost and says_full(reply):
+        # A full server refuses a call before looking at its slot: that says nothing of the first time.
+        return "unsent"
+    return "unsent" if text.startswith(_OUTAGE) else "fatal"
+
+
+def wrong_type(queue: str, text: str) -> errors.QueueDamaged:
+    return errors.QueueDamaged(queue=queue, why=f"a key has the wrong type ({text})")
+
+
+class Asking:
+    """Asks one server, as patiently as a client is."""
+
+    def __init__(
+        self,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        url: str = "",
+        patience: Patience | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.prefix = check_name("prefix", prefix)
+        # For messages only, so without its password.
+        self.url = without_passwords(url)
+        self.patience = patience or Patience()
+        self.clock = clock
+
+    def ask(self, commands: list[list[Any]], queue: str | None = None) -> Plan[list[Any]]:
+        """Plain reads, in one round trip. Raises ServerUnavailable or ServerUnsuitable, or QueueDamaged if a key of
+        ``queue`` has the wrong type."""
+        first, attempt = self.clock(), 0
+        while True:
+            replies = yield Send(commands)
+            failed = [r for r in replies if isinstance(r, Exception)]
+            if not failed:
+                return replies  # type: ignore[no-any-return]
+            if any(meaning_of(r) == "fatal" for r in failed):
+                if queue is not None and "WRONGTYPE" in str(failed[0]):
+                    raise wrong_type(queue, str(failed[0])) from failed[0]
+                why = str(failed[0])
+                if denial.is_denial(why):
+                    lacks = (yield from denial.lacking_keys(commands)) if "key" in why else []
+                    why = denial.words_of(lacks, why)
+                    raise errors.ServerUnsuitable(url=self.url, why=why) from failed[0]
+                raise self.unsuitable(failed[0]) from failed[0]
+            if self.clock() - first > self.patience.unsent:
+                raise errors.ServerUnavailable(url=self.url, why=str(failed[0])) from failed[0]
+            yield pause(attempt)
+            attempt += 1
+
+    def unsuitable(self, reply: Exception) -> errors.ServerUnsuitable:
+        """The error for a server that answered so."""
+        why = str(reply)
+        if why.startswith("MOVED"):
+            # Only whoever was not told that it is a cluster gets to see this.
+            why = f"it is a node of a Redis Cluster: write {cluster_url(self.url)}"
+        return errors.ServerUnsuitable(url=self.url, why=why.removeprefix("ERR "))

@@ -1,0 +1,117 @@
+"""Claims, and how they end: complete, fail, rollback; and extend, which keeps them.
+
+A worker puts several of these calls into one round trip:
+:meth:`rq_core.protocol.delivery.Delivery.carry_out`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, Final
+
+from rq_core.model.job import Claim
+from rq_core.protocol.plan import Call, parse_pairs
+
+CLAIM_BYTES: Final = 1024 * 1024
+SWEEP_MAX: Final = 250
+"""Most expired, due or forgotten things that one claim takes care of, of each kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What a claim brought."""
+
+    jobs: tuple[Claim, ...]
+    now_ms: int
+    next_due_ms: int | None
+    """When the next scheduled job is due, if one is."""
+    more: bool
+    """Whether claimable jobs are left."""
+
+    @property
+    def epoch(self) -> int | None:
+        """The history of Redis in which the jobs were claimed, None if there are none."""
+        return int(self.jobs[0].fence.partition("-")[0]) if self.jobs else None
+
+
+@dataclass(frozen=True, slots=True)
+class Extended:
+    """What a worker learns when it extends its leases."""
+
+    lost: tuple[str, ...]
+    cancelling: tuple[str, ...]
+
+
+def claim(
+    queue: str,
+    worker: str,
+    limit: int,
+    *,
+    bytes_max: int = CLAIM_BYTES,
+    sweep_max: int = SWEEP_MAX,
+) -> Call[Claimed]:
+    """Take up to ``limit`` jobs, and do what is due for everybody."""
+    return Call(
+        "claim",
+        queue,
+        {"worker": worker, "limit": limit, "bytes_max": bytes_max, "sweep_max": sweep_max},
+        lambda reply: parse_claimed(queue, reply),
+    )
+
+
+def complete(queue: str, worker: str, held: Sequence[tuple[str, str]]) -> Call[dict[str, str]]:
+    """Report success of (id, fence) pairs; the answer is why some were refused, by id."""
+    return Call("complete", queue, {"worker": worker}, parse_pairs, held, tuple(h[0] for h in held))
+
+
+def fail(
+    queue: str, worker: str, held: Sequence[tuple[str, str, str, int, str, str]]
+) -> Call[dict[str, str]]:
+    """Report failure of (id, fence, retry|final, delay_ms, reason, error JSON); the answer is the outcomes."""
+    return Call("fail", queue, {"worker": worker}, parse_pairs, held, tuple(h[0] for h in held))
+
+
+def rollback(
+    queue: str,
+    worker: str,
+    held: Sequence[tuple[str, str, str, str, str, int]],
+    *,
+    backoff_ms: int = 1_000,
+    backoff_max_ms: int = 60_000,
+    unknown_max: int = 100,
+) -> Call[dict[str, str]]:
+    """Give back (id, fence, reason, error JSON, lane, delay_ms); the answer is the outcomes by id. A lane that is
+    not empty is where the job goes if its task's policy has changed."""
+    args = {
+        "worker": worker,
+        "backoff_ms": backoff_ms,
+        "backoff_max_ms": backoff_max_ms,
+        "unknown_max": unknown_max,
+    }
+    return Call("rollback", queue, args, parse_pairs, held, tuple(h[0] for h in held))
+
+
+def extend(queue: str, worker: str, held: Sequence[tuple[str, str]]) -> Call[Extended]:
+    """Keep the leases of (id, fence) pairs."""
+    return Call("extend", queue, {"worker": worker}, parse_extended, held)
+
+
+def parse_claimed(queue: str, reply: Sequence[Any]) -> Claimed:
+    now_ms, next_due, more, fence = reply[:4]
+    flat = reply[4:]
+    ids, claims, failed, lost, specs, lanes = [flat[at::6] for at in range(6)]
+    # Column by column: this is done for every job that a worker runs.
+    numbers = map(int, claims), map(int, failed), map(int, lost)
+    jobs = tuple(map(Claim, repeat(queue), ids, repeat(fence), *numbers, specs, lanes))
+    due = None if next_due == "-" else int(float(next_due))
+    return Claimed(jobs, int(now_ms), due, int(more) == 1)
+
+
+def parse_extended(reply: Sequence[Any]) -> Extended:
+    outcomes = parse_pairs(reply[1:])
+    return Extended(
+        lost=tuple(i for i, o in outcomes.items() if o == "lost"),
+        cancelling=tuple(i for i, o in outcomes.items() if o == "cancelling"),
+    )

@@ -1,0 +1,230 @@
+"""Enqueue: jobs on their way into queues, in chunks, and what became of each."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import starmap
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
+
+from rq_core import errors
+from rq_core.model.job import NewJob, Profile, spec_with_headers
+from rq_core.protocol.delivery import Delivery
+from rq_core.protocol.plan import Call, Plan
+
+ENQUEUE_CHUNK: Final = 250
+"""Most jobs in one enqueue call, so that none keeps Redis from others for long: about 3 ms of its time."""
+LANE_COST: Final = 2
+"""A job that goes into a lane counts for so many in a chunk: it takes Redis so much longer, up to three times if the
+lane is its own."""
+ENQUEUE_CHUNK_BYTES: Final = 4 * 1024 * 1024
+
+T = TypeVar("T")
+Record = tuple[str, str, str, str, str]
+
+
+class Accepted(NamedTuple):
+    """What became of an enqueue."""
+
+    ids: tuple[str, ...]
+    """The jobs that are now in their queues, in the order given."""
+    duplicates: tuple[str, ...] = ()
+    """Ids that were live already; their jobs were not touched."""
+    discarded: tuple[tuple[str, str], ...] = ()
+    """(id, scope) of jobs that were dropped because that scope was full and its cap says discard."""
+    rejected: tuple[tuple[str, str], ...] = ()
+    """(id, scope) of jobs that were not taken: that scope is full and its cap says reject, or, where the scope is a
+    lane, as many wait there as its max_waiting allows."""
+
+    @classmethod
+    def sum(cls, parts: Sequence[Accepted]) -> Accepted:
+        """Several, one after the other, as one."""
+        if len(parts) == 1:
+            return parts[0]
+        wholes: tuple[list[Any], ...] = ([], [], [], [])
+        for part in parts:
+            for whole, some in zip(wholes, part, strict=True):
+                whole.extend(some)
+        return cls(*map(tuple, wholes))
+
+    def others(self) -> dict[str, Accepted]:
+        """The outcome of each job that was not accepted, by id."""
+        return (
+            {i: Accepted((), (i,)) for i in self.duplicates}
+            | {i: Accepted((), (), ((i, on),)) for i, on in self.discarded}
+            | {i: Accepted((), (), (), ((i, on),)) for i, on in self.rejected}
+        )
+
+
+class Enqueue:
+    """The calls that hand jobs over."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+
+    def chunk(self, queue: str, jobs: Sequence[NewJob]) -> Call[Accepted]:
+        """One chunk of jobs of one queue, with one ``spec_max``."""
+        kinds, records = pack(jobs)
+        return Call(
+            "enqueue",
+            queue,
+            {
+                "by": self._delivery.name,
+                "spec_max": jobs[0].spec_max if jobs else 0,
+                "kinds": kinds,
+            },
+            lambda others: parse_accepted(jobs, others),
+            records,
+            tuple([job.id for job in jobs]),
+        )
+
+    def one(self, job: NewJob) -> Plan[Accepted]:
+        """Hand over one job."""
+        return self._delivery.call(self.chunk(job.queue, (job,)))
+
+    def many(self, jobs: Iterable[NewJob]) -> Plan[Accepted]:
+        """Hand over jobs, of one queue or several, in chunks that are each accepted whole or not at all.
+
+        One chunk is on its way at a time; the next is made ready meanwhile. An error that stops it half-way carries
+        what was accepted before in ``accepted``.
+        Raises InvalidOption for what is no job.
+        """
+        parts: list[Accepted] = []
+        calls = _Ahead(starmap(self.chunk, _chunks(jobs)))
+        try:
+            for call in calls:
+                call.meanwhile = calls.prepare
+                parts.append((yield from self._delivery.call(call)))
+        except Exception as error:  # Also whatever the generator of the jobs raises.
+            tell_accepted(error, parts)
+            raise
+        return Accepted.sum(parts)
+
+
+def tell_accepted(error: Exception, parts: Sequence[Accepted]) -> None:
+    """Let what stopped an enqueue carry, as ``accepted``, what was accepted before."""
+    # A producer's own error may be one that cannot be changed; it must come through all the same.
+    with contextlib.suppress(Exception):
+        error.accepted = Accepted.sum(parts)  # type: ignore[attr-defined]
+
+
+def parse_accepted(jobs: Sequence[NewJob], others: Sequence[Any]) -> Accepted:
+    """``others`` are (position from 1, outcome, scope) of the jobs that were not accepted, flat."""
+    if not others:
+        return Accepted(tuple([job.id for job in jobs]))
+    outcomes: dict[str, list[Any]] = {"duplicate": [], "discarded": [], "rejected": []}
+    left: dict[int, bool] = {}
+    for at in range(0, len(others), 3):
+        place, outcome, scope = int(others[at]) - 1, others[at + 1], others[at + 2]
+        left[place] = True
+        job_id = jobs[place].id
+        outcomes[outcome].append(job_id if outcome == "duplicate" else (job_id, scope))
+    ids = tuple(job.id for place, job in enumerate(jobs) if place not in left)
+    return Accepted(ids, *map(tuple, outcomes.values()))
+
+
+class _Chunk:
+    """Jobs of one queue on their way into a call."""
+
+    __slots__ = ("cost", "jobs", "size")
+
+    def __init__(self) -> None:
+        self.jobs: list[NewJob] = []
+        self.size = 0
+        self.cost = 0
+
+
+def _chunks(jobs: Iterable[NewJob]) -> Iterable[tuple[str, list[NewJob]]]:
+    """Jobs by queue, in chunks bounded in number and bytes; order within a queue is kept."""
+    waiting: dict[str, _Chunk] = {}
+    for job in jobs:
+        given: object = job
+        if not isinstance(given, NewJob):
+            raise errors.InvalidOption(
+                option="jobs",
+                value=type(given),
+                must="must be jobs, each as task.job(…) or app.job(…) makes it",
+            )
+        queue = job.queue
+        chunk = waiting.get(queue)
+        if chunk is not None and chunk.jobs[0].spec_max != job.spec_max:
+            yield queue, waiting.pop(queue).jobs
+            chunk = None
+        if chunk is None:
+            chunk = waiting[queue] = _Chunk()
+        chunk.jobs.append(job)
+        chunk.size += len(job.args_json)
+        if job.headers_json:
+            chunk.size += len(job.headers_json)
+        chunk.cost += LANE_COST if job.lane else 1
+        if chunk.cost >= ENQUEUE_CHUNK or chunk.size >= ENQUEUE_CHUNK_BYTES:
+            yield queue, waiting.pop(queue).jobs
+    for queue, chunk in waiting.items():
+        yield queue, chunk.jobs
+
+
+def pack(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
+    """Return the ``kinds`` and the records of a call that enqueues these jobs.
+
+    A kind is [priority, delay in ms, head, detail, full]; a record is id, kind (its place in ``kinds``, from 1), digest
+    of the arguments, lane, spec.
+    """
+    kinds: list[str] = []
+    places: dict[tuple[int, int, str], str] = {}
+    records: list[Record] = []
+    sha256 = hashlib.sha256
+    last = None
+    kind = before = after = ""
+    for job_id, _, profile, args_json, delay_ms, lane, full, _, headers_json in jobs:
+        # Profiles are cached, and equal ones that are not the same only make one kind more.
+        which = (id(profile), delay_ms, full)
+        if which != last:
+            last = which
+            known = places.get(which)
+            if known is None:
+                kinds.append(_kind(profile, delay_ms, full))
+                known = places[which] = str(len(kinds))
+            kind = known
+            before, after = profile.spec_parts
+        digest = sha256(args_json.encode()).hexdigest()[:32]
+        spec = f"{before}{args_json}{after}"
+        if headers_json:
+            spec = spec_with_headers(spec, headers_json)
+        records.append((job_id, kind, digest, lane, spec))
+    return f"[{','.join(kinds)}]", records
+
+
+@lru_cache(maxsize=1024)
+def _kind(profile: Profile, delay_ms: int, full: str) -> str:
+    kind = (profile.rank, delay_ms, profile.head, profile.detail, full)
+    return json.dumps(kind, separators=(",", ":"))
+
+
+class _Ahead(Generic[T]):
+    """Iterates over ``items``, at most one of them ahead. What making an item raises comes when it is its turn."""
+
+    def __init__(self, items: Iterable[T]) -> None:
+        self._items = iter(items)
+        self._made: list[T] = []
+        self._error: BaseException | None = None
+
+    def prepare(self) -> None:
+        """Make the next item, unless that has been done. Does not raise."""
+        if self._made or self._error is not None:
+            return
+        try:
+            self._made.append(next(self._items))
+        except BaseException as error:  # noqa: BLE001 - also StopIteration; __next__ raises it
+            self._error = error
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        self.prepare()
+        if self._error is not None:
+            raise self._error
+        return self._made.pop()

@@ -1,0 +1,54 @@
+"""One claim whose handler is about to be started, or was started."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from rq_core.app.context import JobContext
+from rq_core.app.task import Task
+from rq_core.errors import HandlerSignal
+from rq_core.model.job import Claim
+
+
+class Running:
+    """A claim whose handler is about to be started, or was."""
+
+    __slots__ = (
+        "args_json", "arguments", "claim", "context", "ending", "function", "handler", "limit", "settled", "started",
+        "task", "timeout",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        claim: Claim,
+        context: JobContext,
+        task: Task[Any, Any],
+        arguments: dict[str, Any],
+        args_json: str,
+        timeout: float | None,
+    ) -> None:
+        self.claim = claim
+        self.context = context
+        self.task = task
+        self.function = task.function
+        """What is called with the arguments: the task's function, or what runs it inside what goes around it."""
+        self.arguments = arguments
+        self.args_json = args_json
+        self.timeout = timeout
+        """Seconds, from the start."""
+        self.started = time.monotonic()
+        self.limit: float | None = None
+        """Seconds to which it is limited now; an isolated handler has a grace before it begins."""
+        self.handler: asyncio.Task[None] | None = None
+        """Of an async handler."""
+        self.ending: HandlerSignal | None = None
+        """Why it was asked to stop, if it was."""
+        self.settled = False
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether to wait for it when the worker stops: it is cancelled, or has something to leave. Another ``def``
+        handler has nothing to do before its process ends."""
+        return self.handler is not None or self.function is not self.task.function

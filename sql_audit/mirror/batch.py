@@ -1,0 +1,52 @@
+"""What one turn of the mirror writes: what follows the cursor, and what follows from that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sql_audit.mirror.cursor import Cursor
+from sql_audit.mirror.fold import Folder
+from sql_audit.mirror.forks import Fork
+from sql_audit.mirror.gaps import Break
+from sql_audit.mirror.reading import Taken
+from sql_audit.store import minutes
+from sql_audit.store.chain import rows_digest
+from sql_audit.store.copy import Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What follows the cursor, and how."""
+
+    cursor: Cursor
+    """As locked; it is moved with the batch."""
+    taken: Taken
+    fork: Fork | None
+    """Where Redis' history left SQL's, if its first entry says so."""
+    breaks: list[Break]
+
+
+class Projection(NamedTuple):
+    """What follows from a batch's events: what is written behind them."""
+
+    events: int
+    at_ms: int
+    """When the last of them happened."""
+    digest: str
+    """SHA-256 of the events' rows."""
+    jobs: tuple[Rows, Rows]
+    attempts: tuple[Rows, Rows]
+    minutes: list[minutes.Row]
+
+    @classmethod
+    def of(cls, folder: Folder, text: str) -> Projection:
+        """``text``: the events' rows as COPY has them."""
+        return cls(
+            len(folder.events),
+            folder.at_ms,
+            rows_digest(text),
+            folder.job_rows(),
+            folder.attempt_rows(),
+            minutes.counted(folder.attempts),
+        )

@@ -1,0 +1,120 @@
+"""What ``audit verify`` found: a verdict for all, and for each queue its violations, notes and counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from sql_audit.proof.replay import Loss, Note, Violation
+from sql_audit.times import readable
+
+
+class Verdict(StrEnum):
+    """What a check came to. The exit status is its place here: 0, 1, 2."""
+
+    HOLDS = "holds"
+    VIOLATED = "violated"
+    UNKNOWN = "unknown"
+    """Nothing wrong was found, but the log itself says that it does not know all."""
+
+    @property
+    def status(self) -> int:
+        return list(Verdict).index(self)
+
+
+class Pruned(NamedTuple):
+    """Where a queue's log was cut: what is older was removed but for what was to be kept."""
+
+    epoch: int
+    number: int
+    cut_at_ms: int
+    """The time of the last event there."""
+    at_ms: int
+    by: str
+    head: str
+    """The chain's head at the cut."""
+    done: bool
+
+    @property
+    def says(self) -> str:
+        return (
+            f"from after {self.epoch}-{self.number} ({readable(self.cut_at_ms)}), "
+            f"after a prune at {readable(self.at_ms)} by {self.by}"
+        )
+
+
+@dataclass(slots=True)
+class QueueResult:
+    """What was found about one queue."""
+
+    queue: str
+    epoch: int | None
+    number: int | None
+    """With ``epoch``: the last entry that was checked."""
+    at_ms: int | None
+    head: str
+    """The chain's head at that entry."""
+    events: int = 0
+    entries: int = 0
+    batches: int = 0
+    live: int = 0
+    """Jobs alive at the end."""
+    orphans: int = 0
+    """Events that Redis forgot and SQL has; they are not part of the history that went on."""
+    losses: list[Loss] = field(default_factory=list)
+    """What Redis forgot, by the beginnings of the epochs with which it went on."""
+    restated: int = 0
+    """Baseline events that told another story than the log: repairs."""
+    pruned: Pruned | None = None
+    """Where the log was cut."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """Violations by invariant, those not listed included."""
+    violations: list[Violation] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    """Why something cannot be told."""
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.violations:
+            return Verdict.VIOLATED
+        return Verdict.UNKNOWN if self.notes else Verdict.HOLDS
+
+    def add(self, violation: Violation) -> None:
+        self.violations.append(violation)
+        self.counts[violation.invariant] = self.counts.get(violation.invariant, 0) + 1
+
+    @property
+    def says(self) -> str:
+        """How far it was checked, in one line."""
+        if self.epoch is None or self.at_ms is None:
+            return f"{self.queue}: nothing mirrored yet"
+        through = (
+            f"{self.queue}: complete through epoch {self.epoch}, number {self.number} "
+            f"({readable(self.at_ms)})"
+        )
+        return through if self.pruned is None else f"{through}, {self.pruned.says}"
+
+
+@dataclass(slots=True)
+class Result:
+    """What was found about all of them."""
+
+    queues: dict[str, QueueResult] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    """Violations of no queue: a head kept elsewhere that is in no chain."""
+
+    @property
+    def events(self) -> int:
+        return sum(queue.events for queue in self.queues.values())
+
+    @property
+    def violations(self) -> list[Violation]:
+        return [v for queue in self.queues.values() for v in queue.violations]
+
+    @property
+    def verdict(self) -> Verdict:
+        found = {queue.verdict for queue in self.queues.values()}
+        if self.problems or Verdict.VIOLATED in found:
+            return Verdict.VIOLATED
+        return Verdict.UNKNOWN if Verdict.UNKNOWN in found or not found else Verdict.HOLDS

@@ -1,0 +1,14 @@
+"""A time of the log, as people read it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def readable(at_ms: int) -> str:
+    """Unix ms as people read it, in UTC: ``2026-11-21 10:00:00.123Z``."""
+    try:
+        moment = datetime.fromtimestamp(at_ms // 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{at_ms} ms"
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{at_ms % 1000:03d}Z"

@@ -1,0 +1,150 @@
+"""Child processes of tests and rigs: workers, mirrors, producers, commands.
+
+Their output is kept in a file, and shown when a wait for one fails. They are ended with all that they started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from tests.kit.reaper import reaper
+from tests.kit.wait import wait_until
+
+ROOT: Final = Path(__file__).parents[2]
+SHOWN_MAX: Final = 3_000
+"""Characters of the output that are shown."""
+
+
+class Child(subprocess.Popen[bytes]):
+    """A process in a session of its own, whose output is kept in ``log``. Use it in a ``with``, or close it."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        variables: Mapping[str, str] | None = None,
+        *,
+        shared: bool = False,
+    ) -> None:
+        """``variables`` are added to the environment. ``shared``: it may outlive the test that starts it."""
+        self._closed = False
+        self._log = log
+        with log.open("ab") as sink:
+            self._start = sink.tell()
+            super().__init__(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                env={**os.environ, **(variables or {})},
+                cwd=ROOT,
+                start_new_session=True,
+            )
+        reaper().watch(self.pid, shared=shared)
+
+    def said(self) -> str:
+        """The output since the start, with that of other processes that write into the same file."""
+        return self._log.read_bytes()[self._start :].decode(errors="replace")
+
+    def end_of_log(self) -> str:
+        return self.said()[-SHOWN_MAX:]
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the process got SIGSTOP. Raises AssertionError if it has ended."""
+        assert self.poll() is None, self._description()
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+    def wait(self, timeout: float | None = None) -> int:
+        try:
+            status = super().wait(timeout)
+        except subprocess.TimeoutExpired as error:
+            error.add_note(self._description())
+            raise
+        reaper().release(self.pid)
+        return status
+
+    def wait_said(self, text: str, timeout: float = 30.0) -> None:
+        """Wait until the output has this text."""
+        wait_until(
+            lambda: text in self.said(),
+            lambda: f"the process prints {text!r}. {self._description()}",
+            timeout=timeout,
+        )
+
+    def finish(self, timeout: float) -> str:
+        """Wait for the end and return the output. Raises AssertionError for any status but 0."""
+        assert self.wait(timeout) == 0, self._description()
+        return self.said()
+
+    def end(self, timeout: float = 30.0) -> str:
+        """Send SIGTERM, then do as `finish`."""
+        self.terminate()
+        return self.finish(timeout)
+
+    def resources(self) -> resource.struct_rusage:
+        """Wait for the end and return what the process used."""
+        _, status, used = os.wait4(self.pid, 0)
+        self.returncode = os.waitstatus_to_exitcode(status)
+        return used
+
+    def close(self) -> None:
+        """Kill what still runs of the session, stopped or not, and reap the process."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.wait()
+
+    def _description(self) -> str:
+        return f"The process' status is {self.poll()}. Its output:\n{self.end_of_log()}"
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            error.add_note(self._description())
+        self.close()
+
+
+def python(*words: str, log: Path, variables: Mapping[str, str] | None = None) -> Child:
+    """``python -m WORDS``."""
+    return Child([sys.executable, "-m", *words], log, variables)
+
+
+def worker(
+    app: str,
+    queues: Sequence[str],
+    url: str,
+    *options: str,
+    log: Path,
+    variables: Mapping[str, str] | None = None,
+) -> Child:
+    """``rq-core worker``; with ``--processes`` or ``--audit`` it is a supervisor."""
+    words = ("rq_core.cli", "worker", app, "--queues", ",".join(queues), "--redis", url)
+    return python(*words, *options, log=log, variables=variables)
+
+
+def mirror(redis_url: str, audit_url: str, *rest: str, log: Path) -> Child:
+    """The mirror's service, which may stop itself: see tests/kit/mirror_service.py."""
+    return python("tests.kit.mirror_service", redis_url, audit_url, *rest, log=log)
+
+
+def rq_core(*words: str, timeout: float = 60.0, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end. ``options`` are those of `subprocess.run`."""
+    options = {"cwd": ROOT, "capture_output": True, "text": True, **options}
+    command = [sys.executable, "-m", "rq_core.cli", *words]
+    return subprocess.run(command, check=False, timeout=timeout, **options)

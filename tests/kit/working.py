@@ -1,0 +1,36 @@
+"""Workers that work in the test's own process during a block."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from rq_core import App
+from rq_core.worker import Worker, WorkerOptions
+
+END_S = 30.0
+
+
+@contextlib.asynccontextmanager
+async def at_work(worker: Worker) -> AsyncIterator[None]:
+    """The worker works during the block, then stops and must end."""
+    task = asyncio.create_task(worker.run())
+    try:
+        yield
+    finally:
+        worker.stop()
+        async with asyncio.timeout(END_S):
+            await task
+
+
+@contextlib.asynccontextmanager
+async def working(app: App, **options: Any) -> AsyncIterator[Worker]:
+    """``async with working(app, queues=("mail",)) as worker``: as `at_work`, then close the app's connections."""
+    worker = Worker(app, WorkerOptions(**options))
+    try:
+        async with at_work(worker):
+            yield worker
+    finally:
+        await app.connections.aclose()

@@ -1,0 +1,279 @@
+"""What enqueue and claim leave in each key, read as literally as redis-cli shows it."""
+
+import json
+
+from tests.kit.consistency import assert_consistent
+from tests.kit.seed import LEASE_MS, Seed, spec
+from tests.lua.contents.entries import T, entry
+
+DIGEST = "44136fa355b3678a1146ad16f7e8649e"  # of {}
+
+
+def test_enqueue_writes_the_job_its_place_and_its_event(seed: Seed) -> None:
+    seed.client.run(seed.client.calls.delivery.handshake("q"))
+
+    changes = seed.changes(
+        lambda: seed.enqueue(
+            seed.job("a"),
+            seed.job("b", priority="low", attempts=5, losses=2, task="mail.send"),
+            seed.job("c", delay_ms=60_000),
+        )
+    )
+
+    assert changes == {
+        "meta": {"sequence": ("0", "2")},
+        "jobs": {"a": (None, spec()), "b": (None, spec("mail.send")), "c": (None, spec())},
+        "state": {
+            "a": (None, f"ready task=t seq=1 since={T}"),
+            "b": (None, f"ready task=mail.send priority=low attempts=5 losses=2 seq=2 since={T}"),
+            "c": (None, f"scheduled task=t due={T + 60_000} since={T}"),
+        },
+        "ready:2": ([], ["a"]),
+        "ready:3": ([], ["b"]),
+        "scheduled": {"job|c": (None, T + 60_000.0)},
+        "wake": ([], ["1"]),
+        "outbox": [
+            entry(
+                1,
+                "enqueued",
+                f'[["a",1,null,"t","normal",3,3,"{DIGEST}"],'
+                f'["b",2,null,"mail.send","low",5,2,"{DIGEST}"],'
+                f'["c",null,{T + 60_000},"t","normal",3,3,"{DIGEST}"]]',
+                by="c-1",
+            )
+        ],
+    }
+
+
+def test_a_duplicate_changes_nothing_and_is_named(seed: Seed) -> None:
+    """Live is live: ready, scheduled, running or dead."""
+    seed.dead("dead")
+    seed.running("running")
+    seed.enqueue("ready")
+    seed.enqueue("scheduled", delay_ms=1_000)
+    ids = ("ready", "scheduled", "running", "dead")
+
+    changes = seed.changes(lambda: seed.enqueue(*ids, priority="high", delay_ms=5))
+
+    assert changes == {}
+    accepted = seed.enqueue("new", *ids, "new")
+    assert (("new",), (*ids, "new")) == (accepted.ids, accepted.duplicates)
+
+
+def test_the_first_of_two_with_one_id_in_a_batch_wins(seed: Seed) -> None:
+    seed.enqueue(seed.job("a", priority="high"), seed.job("a", delay_ms=9), seed.job("b"))
+
+    snapshot = seed.snapshot()
+    assert_consistent(snapshot)
+    assert (["a"], ["b"], {}) == (snapshot["ready:1"], snapshot["ready:2"], snapshot["scheduled"])
+
+
+def test_claim_writes_the_claim_its_lease_and_its_event(seed: Seed) -> None:
+    seed.enqueue("a", "b")
+
+    changes = seed.changes(lambda: seed.claim(1))
+
+    assert changes == {
+        "meta": {"last_activity": (None, str(T))},
+        "state": {
+            "a": (
+                f"ready task=t seq=1 since={T}",
+                f"running task=t claim=1 fence={T}-2 seq=1 since={T} by=w-1",
+            )
+        },
+        "ready:2": (["a", "b"], ["b"]),
+        "leases": {"a": (None, T + float(LEASE_MS))},
+        "outbox": [entry(2, "claimed", '[["a",1]]')],
+    }
+
+
+def test_a_claim_carries_all_that_a_worker_needs(seed: Seed) -> None:
+    seed.enqueue("a", args_json='{"x":"ü\\n"}')
+    seed.enqueue("later", delay_ms=5_000)
+    seed.fail(seed.claim_one("a"))
+
+    claimed = seed.claim()
+
+    ((job),) = claimed.jobs
+    assert ("q", "a", 2, 1, 0) == (job.queue, job.id, job.number, job.failures, job.losses)
+    assert {"task": "t", "args": {"x": "ü\n"}} == json.loads(job.spec)
+    assert job.fence == seed.snapshot()["outbox"][-1][0]
+    assert (T, T + 5_000, False) == (claimed.now_ms, claimed.next_due_ms, claimed.more)
+
+
+def test_claims_go_by_priority_and_then_by_place(seed: Seed) -> None:
+    for at, priority in enumerate(["low", "normal", "critical", "high", "critical", "low"]):
+        seed.enqueue(f"{priority}-{at}", priority=priority)
+
+    order = [seed.claim(1).jobs[0].id for _ in range(6)]
+
+    assert order == ["critical-2", "critical-4", "high-3", "normal-1", "low-0", "low-5"]
+
+
+def test_a_rolled_back_job_returns_to_its_old_place(seed: Seed) -> None:
+    seed.enqueue("a", "b", "c", "d")
+    a, b, _c = seed.claim(3).jobs
+    seed.rollback(b, a)
+
+    assert ["a", "b", "d"] == [c.id for c in seed.claim().jobs]
+
+
+def test_a_job_rolled_back_for_later_waits_and_keeps_its_place(seed: Seed) -> None:
+    """A suspect waits until another has run; it has spent nothing."""
+    seed.enqueue("a", "b", "c")
+    a, _b = seed.claim(2).jobs
+    seed.rollback(a, reason="suspect", delay_ms=2_000)
+
+    assert {"job|a": seed.now + 2_000} == seed.snapshot()["scheduled"]
+    assert ["c"] == [c.id for c in seed.claim().jobs]
+    seed.advance(2_000)
+    (again,) = seed.claim().jobs
+    assert (again.id, again.failures, again.losses) == ("a", 0, 0)
+    assert "seq=1" in seed.state("a")
+    assert_consistent(seed.snapshot())
+
+
+def test_a_retried_job_keeps_its_place(seed: Seed) -> None:
+    """With or without a delay: its place was given when it first became ready."""
+    seed.enqueue("a", "b", "c")
+    a, b = seed.claim(2).jobs
+    seed.fail(b)
+    seed.fail(a, delay_ms=1_000)
+    seed.advance(1_000)
+
+    assert ["a", "b", "c"] == [c.id for c in seed.claim().jobs]
+
+
+def test_a_job_whose_lease_expired_keeps_its_place(seed: Seed) -> None:
+    seed.enqueue("a", "b", "c")
+    seed.claim(2)
+    seed.live(LEASE_MS)
+
+    assert ["a", "b", "c"] == [c.id for c in seed.claim().jobs]
+
+
+def test_a_requeued_job_joins_the_tail(seed: Seed) -> None:
+    seed.enqueue("a", "b")
+    seed.fail(seed.claim_one("a"), verdict="final")
+    seed.requeue("a")
+    seed.enqueue("c")
+
+    assert ["b", "a", "c"] == [c.id for c in seed.claim().jobs]
+
+
+def test_delayed_jobs_come_in_the_order_of_their_due_times_behind_those_that_wait(
+    seed: Seed,
+) -> None:
+    seed.enqueue("second", delay_ms=2_000)
+    seed.enqueue("first", delay_ms=1_000)
+    seed.enqueue("waits")
+    seed.enqueue("urgent", delay_ms=2_000, priority="critical")
+    seed.advance(2_000)
+
+    assert ["urgent", "waits", "first", "second"] == [c.id for c in seed.claim().jobs]
+    assert_consistent(seed.snapshot())
+
+
+def test_a_due_job_that_is_not_taken_is_listed(seed: Seed) -> None:
+    """Step 0 runs whatever the worker asked for."""
+    seed.enqueue("a", delay_ms=1_000)
+    seed.enqueue("b", delay_ms=1_001)
+    seed.advance(1_000)
+    seed.take_token()
+
+    changes = seed.changes(lambda: seed.claim(0))
+
+    assert changes == {
+        "meta": {"last_activity": (None, str(T + 1_000)), "sequence": ("0", "1"),
+                 "no_reap_before": (str(T + LEASE_MS), str(T + 1_000 + LEASE_MS))},
+        "state": {
+            "a": (
+                f"scheduled task=t due={T + 1_000} since={T}",
+                f"ready task=t seq=1 since={T + 1_000}",
+            )
+        },
+        "ready:2": ([], ["a"]),
+        "scheduled": {"job|a": (T + 1_000.0, None)},
+        "wake": ([], ["1"]),
+        "outbox": [entry(3, "promoted", '[["a",1]]', at=T + 1_000)],
+    }  # fmt: skip
+
+
+def test_claim_takes_at_most_limit_and_says_whether_more_is_left(seed: Seed) -> None:
+    seed.enqueue("a", "b", "c")
+
+    first, second = seed.claim(2), seed.claim(2)
+
+    assert ([2, 1], [True, False]) == (
+        [len(c.jobs) for c in (first, second)],
+        [c.more for c in (first, second)],
+    )
+
+
+def test_claim_ends_at_the_byte_bound_but_takes_one(seed: Seed) -> None:
+    big = '{"x":"' + "y" * 1_000 + '"}'
+    seed.enqueue("a", "b", "c", "d", args_json=big)
+
+    taken = [[c.id for c in seed.claim(bytes_max=size).jobs] for size in (1, 2_000, 0, 10_000)]
+
+    assert [["a"], ["b", "c"], [], ["d"]] == taken
+
+
+def test_claim_sweeps_no_more_than_it_is_told(seed: Seed) -> None:
+    """Each kind has its own bound; the rest is done by the claims that follow."""
+    for n in range(5):
+        seed.running(f"lost-{n}")
+    seed.live(LEASE_MS)
+    seed.enqueue(*(f"due-{n}" for n in range(5)), delay_ms=1)
+    seed.advance(1)
+    seed.take_token()
+
+    seed.claim(0, sweep_max=2)
+
+    kinds = [(str(e.event), len(e.jobs)) for e in seed.entries()[-2:]]
+    assert kinds == [("lease_expired", 2), ("promoted", 2)]
+    assert seed.tokens() == 1
+    seed.claim(0, sweep_max=100)
+    kinds = [(str(e.event), len(e.jobs)) for e in seed.entries()[-2:]]
+    assert kinds == [("lease_expired", 3), ("promoted", 3)]
+    assert_consistent(seed.snapshot())
+
+
+def test_claim_passes_over_a_bounded_number_of_tombstones(seed: Seed) -> None:
+    ids = [f"t-{n}" for n in range(30)]
+    seed.enqueue(*ids, "alive")
+    seed.cancel(*ids)
+    assert seed.meta("tombstones") == "30"
+
+    first = seed.claim(1, sweep_max=10)
+    left = int(seed.meta("tombstones") or 0)
+    second = seed.claim(1, sweep_max=100)
+
+    assert ((), True) == (first.jobs, first.more)
+    assert 10 <= 30 - left <= 12
+    assert ["alive"] == [c.id for c in second.jobs]
+    assert seed.meta("tombstones") == "0"
+
+
+def test_the_entry_of_a_cancelled_job_does_not_give_it_out_twice(seed: Seed) -> None:
+    """Enqueued again over its tombstone, it has two entries."""
+    seed.enqueue("a", "b")
+    seed.cancel("a")
+    seed.enqueue("a")
+
+    claimed = [c.id for c in seed.claim().jobs]
+
+    assert sorted(claimed) == ["a", "b"]
+    snapshot = seed.snapshot()
+    assert_consistent(snapshot)
+    assert snapshot["ready:2"] == []
+
+
+def test_an_entry_of_another_priority_gives_nothing_out(seed: Seed) -> None:
+    seed.enqueue("a", priority="critical")
+    seed.cancel("a")
+    seed.enqueue("a", priority="low")
+    seed.enqueue("b")
+
+    assert ["b", "a"] == [c.id for c in seed.claim().jobs]
+    assert_consistent(seed.snapshot())

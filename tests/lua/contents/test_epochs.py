@@ -1,0 +1,112 @@
+"""When a script starts an epoch, and what the epoch's first entry says."""
+
+import pytest
+
+from rq_core import errors
+from tests.kit.consistency import assert_consistent
+from tests.kit.seed import LEASE_MS, Seed
+from tests.lua.contents.entries import T
+
+
+def test_the_first_epoch_begins_with_its_creation(seed: Seed) -> None:
+    met = seed.client.run(seed.client.calls.delivery.handshake("q"))
+    again = seed.client.run(seed.client.calls.delivery.handshake("q"))
+
+    assert (T, T, LEASE_MS, False, False, None) == (
+        met.epoch, met.now_ms, met.lease_ms, met.paused, met.audit, met.audit_id,
+    )  # fmt: skip
+    assert ("created", None) == (met.started, again.started)
+    replid = seed.control.info("replication")["master_replid"]
+    assert seed.snapshot()["outbox"] == [
+        (
+            f"{T}-0",
+            {"type": "epoch_started", "at": str(T), "by": "c-1",
+             "data": f'["created",null,null,"{replid}",null]'},
+        )
+    ]  # fmt: skip
+    assert_consistent(seed.snapshot())
+
+
+def test_a_failover_starts_an_epoch_and_ends_no_claim(seed: Seed) -> None:
+    claim = seed.running("a")
+    before = seed.meta("replid")
+    seed.control.execute_command("DEBUG", "CHANGE-REPL-ID")
+    seed.advance(LEASE_MS * 3)
+
+    assert seed.claim().jobs == ()
+
+    started = seed.entries()[-1]
+    assert started.data == {
+        "reason": "replid_changed",
+        "old_epoch": T,
+        "old_replid": before,
+        "replid": seed.meta("replid"),
+        "last": f"{T}-2",
+    }
+    assert seed.meta("no_reap_before") == str(seed.now + LEASE_MS)
+    assert seed.complete(claim) == {}
+    assert_consistent(seed.snapshot())
+
+
+def test_an_epoch_is_greater_than_any_before_whatever_the_clock_says(seed: Seed) -> None:
+    seed.enqueue("a")
+    seed.clock.set(T - 10**9)
+    seed.control.execute_command("DEBUG", "CHANGE-REPL-ID")
+    seed.enqueue("b")
+    assert seed.meta("epoch") == str(T + 1)
+    seed.calls.delivery.set_floor("q", T + 77)
+    seed.control.execute_command("DEBUG", "CHANGE-REPL-ID")
+    seed.enqueue("c")
+    assert seed.meta("epoch") == str(T + 78)
+    seed.control.delete(seed.keys("meta"))
+    seed.calls.delivery.set_floor("q", 0)
+    seed.enqueue("d")
+    assert seed.meta("epoch") == str(T + 79)
+
+
+def test_a_lost_outbox_starts_an_epoch(seed: Seed) -> None:
+    seed.enqueue("a")
+    seed.control.delete(seed.keys("outbox"))
+    seed.enqueue("b")
+
+    entries = seed.entries()
+    assert ["epoch_started", "enqueued"] == [str(e.event) for e in entries]
+    assert ("outbox_lost", None) == (entries[0].data["reason"], entries[0].data["last"])
+    assert entries[1].id == (T + 1, 1)
+
+
+def test_a_lost_meta_keeps_jobs_and_order(seed: Seed) -> None:
+    """The count of places is gone: new ones must still come behind the old."""
+    claim = seed.running("held", priority="normal")
+    seed.enqueue("a")
+    seed.control.delete(seed.keys("meta"))
+    seed.enqueue("b")
+    seed.rollback(claim)
+
+    assert ["held", "a", "b"] == [c.id for c in seed.claim().jobs]
+    assert_consistent(seed.snapshot())
+
+
+def test_after_flushall_the_queue_begins_anew(seed: Seed) -> None:
+    seed.enqueue("a")
+    claim = seed.claim_one("a")
+    seed.control.flushall()
+    seed.clock.set(T + 5)
+
+    assert seed.complete(claim) == {"a": "gone"}
+    assert ["epoch_started", "settlement_refused"] == [str(e.event) for e in seed.entries()]
+    assert seed.meta("epoch") == str(T + 5)
+    assert ["q"] == seed.client.run(seed.client.calls.reads.queues())
+    assert_consistent(seed.snapshot())
+
+
+def test_another_layout_is_refused(seed: Seed) -> None:
+    seed.enqueue("a")
+    seed.control.hset(seed.keys("meta"), "layout", "2")
+    before = seed.snapshot()
+
+    with pytest.raises(errors.LayoutMismatch):
+        seed.enqueue("b")
+    with pytest.raises(errors.LayoutMismatch):
+        seed.client.run(seed.client.calls.delivery.handshake("q"))
+    assert before == seed.snapshot()

@@ -1,0 +1,144 @@
+"""What stops claims and enqueues: a pause, and the bounds of the audit backlog."""
+
+import json
+
+import pytest
+
+from rq_core import errors
+from tests.kit.seed import Seed
+from tests.lua.contents.entries import T
+
+
+def test_pause_stops_claims_and_nothing_else(seed: Seed) -> None:
+    held = seed.running("held")
+    seed.enqueue("a")
+    seed.configure(paused=1)
+    seed.enqueue("b")
+    seed.take_token()
+
+    claimed = seed.claim()
+
+    assert ((), False, 0) == (claimed.jobs, claimed.more, seed.tokens())
+    assert seed.complete(held) == {}
+    assert {"paused": "same"} == seed.configure(paused=1)
+    seed.configure(paused=0)
+    assert ["a", "b"] == [c.id for c in seed.claim().jobs]
+    assert ["paused", "resumed"] == [
+        str(e.event) for e in seed.entries() if e.event in {"paused", "resumed"}
+    ]
+
+
+def test_a_setting_is_changed_once_and_logged_with_both_values(seed: Seed) -> None:
+    outcomes = seed.configure(lease_ms=5_000, dead_retention_ms=30 * 86_400_000)
+
+    assert outcomes == {"lease_ms": "changed", "dead_retention_ms": "same"}
+    (changed,) = [e for e in seed.entries() if e.event == "policy_changed"]
+    assert changed.data == {"field": "lease_ms", "old": "30000", "new": "5000"}
+    seed.running("a")
+    assert {"a": float(T + 5_000)} == seed.snapshot()["leases"]
+
+
+def test_a_bool_is_a_value_like_any_other(seed: Seed) -> None:
+    assert seed.configure(paused=True) == {"paused": "changed"}
+    assert seed.meta("paused") == "1"
+
+
+def test_at_the_backlog_bound_enqueue_is_refused_whole(seed: Seed) -> None:
+    seed.attach()
+    seed.configure(backlog_max_jobs=4)
+    seed.enqueue("a", "b", "c")
+    before = seed.snapshot()
+
+    with pytest.raises(errors.AuditBacklogFull, match="audit off"):
+        seed.enqueue("d")
+
+    assert before == seed.snapshot()
+
+
+def test_at_the_byte_bound_enqueue_is_refused_too(seed: Seed) -> None:
+    seed.attach()
+    seed.configure(backlog_max_bytes=200)
+    seed.enqueue("a", "b", "c")
+
+    with pytest.raises(errors.AuditBacklogFull):
+        seed.enqueue("d")
+
+
+def shut_gate(seed: Seed) -> list:
+    """Bring the backlog to twice its bound, with three jobs held and one waiting."""
+    seed.enqueue("a", "b", "c", "waiting")
+    held = list(seed.claim(3).jobs)
+    seed.attach()
+    seed.configure(backlog_max_jobs=1)
+    seed.rollback(held.pop())
+    assert seed.claim().jobs == ()
+    seed.take_token()
+    return held
+
+
+def test_at_twice_the_bound_claims_stop_and_settling_goes_on(seed: Seed) -> None:
+    a, b = shut_gate(seed)
+
+    claimed = seed.claim()
+
+    assert ((), False, 0) == (claimed.jobs, claimed.more, seed.tokens())
+    assert seed.complete(a) == {}
+    assert seed.fail(b) == {"b": "ready"}
+    assert seed.cancel("c") == {"c": "cancelled"}
+
+
+def test_a_trim_of_a_queue_that_is_not_mirrored_is_refused_and_says_so(seed: Seed) -> None:
+    """It was told as a bug in rq-core."""
+    seed.attach()
+    seed.enqueue("a")
+    seed.client.run(seed.client.calls.audit.detach("q", "db-1"))
+    before = seed.snapshot()
+
+    with pytest.raises(errors.AuditOff, match="its audit trail was switched off"):
+        seed.client.run(seed.client.calls.audit.trim("q", "db-1", before["outbox"][-1][0], 1, 10))
+
+    assert seed.snapshot() == before
+
+
+@pytest.mark.parametrize("opener", ["trim", "detach", "a wider bound"])
+def test_opening_the_gate_wakes_a_worker(seed: Seed, opener: str) -> None:
+    """Nobody else would: the jobs behind it were enqueued long ago."""
+    shut_gate(seed)
+
+    match opener:
+        case "trim":
+            seed.client.run(
+                seed.client.calls.audit.trim("q", "db-1", seed.snapshot()["outbox"][-1][0], 2, 100)
+            )
+        case "detach":
+            seed.client.run(seed.client.calls.audit.detach("q", "db-1"))
+        case _:
+            seed.configure(backlog_max_jobs=1_000)
+
+    assert seed.tokens() == 1
+    assert seed.claim().jobs != ()
+
+
+def test_resuming_a_queue_whose_backlog_is_full_wakes_no_worker(seed: Seed) -> None:
+    shut_gate(seed)
+    seed.configure(paused=1)
+    seed.configure(paused=0)
+
+    assert seed.tokens() == 0
+
+
+def test_the_backlog_is_what_the_mirror_has_not_read(seed: Seed) -> None:
+    """Counted as trim counts it: jobs of an entry, or one for an event about the queue."""
+    seed.enqueue("first")
+    seed.attach()
+    start = len(seed.snapshot()["outbox"])
+    seed.enqueue("a", "b")
+    seed.complete(*seed.claim().jobs)
+    seed.configure(paused=1)
+    added = seed.snapshot()["outbox"][start:]
+
+    jobs = sum(len(json.loads(raw["jobs"])) if "jobs" in raw else 1 for _, raw in added)
+    size = sum(len(raw[f]) for _, raw in added for f in ("type", "jobs", "data", "why") if f in raw)
+    assert (str(jobs), str(size)) == (seed.meta("backlog_jobs"), seed.meta("backlog_bytes"))
+    seed.client.run(seed.client.calls.audit.trim("q", "db-1", added[-1][0], jobs, size))
+    assert ("0", "0") == (seed.meta("backlog_jobs"), seed.meta("backlog_bytes"))

@@ -1,0 +1,118 @@
+"""What settling leaves in each key: complete, fail and the operator's commands."""
+
+import pytest
+
+from tests.kit.consistency import assert_consistent
+from tests.kit.seed import ERROR, LEASE_MS, NO_FENCE, Seed, spec
+from tests.lua.contents.entries import T, entry
+
+
+def test_complete_removes_the_job_and_keeps_its_event(seed: Seed) -> None:
+    claim = seed.running("a")
+
+    changes = seed.changes(lambda: seed.complete(claim))
+
+    assert changes == {
+        "jobs": {"a": (spec(), None)},
+        "state": {
+            "a": (
+                f"running task=t priority=critical claim=1 fence={T}-2 seq=1 since={T} by=w-1",
+                None,
+            )
+        },
+        "leases": {"a": (T + float(LEASE_MS), None)},
+        "outbox": [entry(3, "succeeded", f'[["a","{T}-2"]]')],
+    }
+
+
+def test_outcomes_come_per_job_and_refusals_are_audited(seed: Seed) -> None:
+    seed.enqueue("a", "b", "c")
+    a, b, c = seed.claim().jobs
+    seed.cancel("b")
+    seed.complete(c)
+
+    outcomes = seed.fail(a, b, c, ("nobody", NO_FENCE), a, delay_ms=500)
+
+    # By id the last word counts; a worker names each job once.
+    assert outcomes == {"a": "gone", "b": "cancelled", "c": "gone", "nobody": "gone"}
+    kinds = [(str(e.event), [j.job_id for j in e.jobs]) for e in seed.entries()[-3:]]
+    assert kinds == [
+        ("retried", ["a"]),
+        ("cancelled", ["b"]),
+        ("settlement_refused", ["c", "nobody", "a"]),
+    ]
+    assert_consistent(seed.snapshot())
+
+
+def test_fail_schedules_with_the_error_in_the_event(seed: Seed) -> None:
+    claim = seed.running("a")
+
+    changes = seed.changes(lambda: seed.fail(claim, delay_ms=2_000))
+
+    assert changes == {
+        "state": {
+            "a": (
+                f"running task=t priority=critical claim=1 fence={T}-2 seq=1 since={T} by=w-1",
+                f"scheduled task=t priority=critical claim=1 failed=1 seq=1 due={T + 2_000} since={T}",
+            )
+        },
+        "leases": {"a": (T + float(LEASE_MS), None)},
+        "scheduled": {"job|a": (None, T + 2_000.0)},
+        "outbox": [entry(3, "retried", f'[["a","{T}-2",{T + 2_000},1,{ERROR}]]')],
+    }
+
+
+def test_a_job_gets_the_attempts_that_it_has_and_no_more(seed: Seed) -> None:
+    seed.enqueue("a", attempts=3)
+    outcomes = [seed.fail(seed.claim_one("a"))["a"] for _ in range(3)]
+
+    assert outcomes == ["ready", "ready", "dead"]
+    line = f"dead task=t claim=3 failed=3 seq=1 since={T} reason=attempts_spent"
+    assert line == seed.state("a")
+
+
+def test_a_final_failure_dies_with_its_reason(seed: Seed) -> None:
+    claim = seed.running("a")
+    changes = seed.changes(lambda: seed.fail(claim, verdict="final", reason="gave_up"))
+
+    assert changes["dead"] == {"a": (None, float(T))}
+    assert changes["expiring"] == {"dead|a": (None, T + 30 * 86_400_000.0)}
+    assert changes["outbox"] == [entry(3, "died", f'[["a","{T}-2","gave_up",1,{ERROR}]]')]
+
+
+def test_requeue_forgets_failures_and_counts_claims_on(seed: Seed) -> None:
+    seed.dead("a")
+    seed.take_token()
+
+    changes = seed.changes(lambda: seed.requeue("a"))
+
+    assert changes["state"]["a"][1] == f"ready task=t priority=critical claim=1 seq=2 since={T}"
+    assert changes["meta"] == {"sequence": ("1", "2")}
+    assert changes["ready:0"] == ([], ["a"])
+    assert changes["wake"] == ([], ["1"])
+    assert seed.claim_one("a").number == 2
+
+
+@pytest.mark.parametrize("verb", ["cancel", "requeue", "prune"])
+def test_an_id_given_twice_has_the_outcome_that_it_had(seed: Seed, verb: str) -> None:
+    """Not the outcome of asking again a moment later."""
+    if verb == "cancel":
+        seed.enqueue("a")
+    else:
+        seed.dead("a")
+
+    outcome = getattr(seed, verb)("a", "a")
+
+    assert {"a": {"cancel": "cancelled", "requeue": "requeued", "prune": "pruned"}[verb]} == outcome
+
+
+def test_an_event_names_the_operator_and_the_reason(seed: Seed) -> None:
+    seed.enqueue("a")
+    seed.client.run(
+        seed.client.calls.admin.cancel("q", ["a"], by="ann", why='"no" longer: needed ü')
+    )
+    seed.client.run(seed.client.calls.admin.configure("q", {"paused": 1}, by="bob", why="upgrade"))
+
+    last, paused = seed.entries()[-2:]
+    assert ("cancelled", "ann", '"no" longer: needed ü') == (last.event, last.by, last.why)
+    assert ("paused", "bob", "upgrade") == (paused.event, paused.by, paused.why)

@@ -1,0 +1,109 @@
+"""Batches, reads and names at their limits."""
+
+import pytest
+
+from rq_core import errors
+from rq_core.scripts.script import build_script
+from tests.kit.consistency import assert_consistent
+from tests.kit.seed import Seed
+
+
+def test_batches_of_ten_thousand_work_in_every_script(seed: Seed) -> None:
+    """The bound of a call is 10,000 records; Lua's stack has room for 8,000 values."""
+    count = 10_000
+    ids = [f"j-{n}" for n in range(count)]
+    jobs = [seed.job(i) for i in ids]
+
+    def carry_out(call: object) -> object:
+        (value,) = seed.client.run(seed.client.calls.delivery.carry_out([call]))  # type: ignore[list-item]
+        assert not isinstance(value, Exception), value
+        return value
+
+    def enqueue(batch: list) -> object:
+        return carry_out(seed.calls.enqueue.chunk("q", batch))
+
+    assert len(enqueue(jobs).ids) == count  # type: ignore[attr-defined]
+    assert len(enqueue(jobs).duplicates) == count  # type: ignore[attr-defined]
+    claimed = seed.claim(count, bytes_max=10**9).jobs
+    assert ids == [c.id for c in claimed]
+    held = [(c.id, c.fence) for c in claimed]
+    assert seed.extend(held).lost == ()
+    assert len(seed.rollback(*held)) == count
+    claimed = seed.claim(count, bytes_max=10**9).jobs
+    assert ids == [c.id for c in claimed]
+    held = [(c.id, c.fence) for c in claimed]
+    assert set(seed.fail(*held, verdict="final").values()) == {"dead"}
+    assert len(seed.complete(*held)) == count
+    assert set(seed.requeue(*ids).values()) == {"requeued"}
+    assert_consistent(seed.snapshot(), whole_log=False)
+    assert set(seed.cancel(*ids).values()) == {"cancelled"}
+    assert seed.snapshot()["state"] == {}
+
+
+def test_claim_reads_little_more_than_it_gives_out(seed: Seed) -> None:
+    """A hundred payloads of a mebibyte are not read to give out one."""
+    big = '{"x":"' + "y" * 100_000 + '"}'
+    seed.enqueue(*(f"j-{n}" for n in range(100)), args_json=big)
+    made = build_script("claim")
+    watched = made.text.replace(
+        "function read_many(key, names)",
+        "function read_many(key, names)\n"
+        "  if key == jobs then redis.call('INCRBY', 'test:specs', #names) end",
+    )
+    assert watched != made.text
+    args = {
+        "slot": "s",
+        "number": 1,
+        "worker": "w",
+        "limit": 100,
+        "bytes_max": 150_000,
+        "sweep_max": 9,
+    }
+    command = made.command(seed.keys, **args)
+
+    reply = seed.control.execute_command("EVAL", watched, *command[2:])
+
+    assert len(reply[5:]) == 2 * 6
+    assert int(seed.control.get("test:specs")) <= 12
+
+
+HOSTILE = [
+    "-",
+    ".",
+    ":",
+    "_",
+    "a",
+    "0",
+    "nil",
+    "null",
+    "job",
+    "slot:x",
+    "A" * 128,
+    "--x",
+    "1.5",
+    "d",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_odd_but_valid_names_go_all_the_way(seed: Seed, name: str) -> None:
+    other = seed.of(name)
+    other.enqueue(name, task=name, delay_ms=1)
+    other.advance(1)
+    (claim,) = other.claim(worker=name).jobs
+    other.fail(claim, worker=name, verdict="final", reason=name)
+    other.client.run(other.client.calls.admin.requeue(name, [name], by=name))
+    (claim,) = other.claim(worker=name).jobs
+    assert_consistent(other.snapshot())
+    assert other.complete(claim, worker=name) == {}
+    assert_consistent(other.snapshot())
+    assert other.client.run(other.client.calls.reads.counts(name)).running == 0
+
+
+@pytest.mark.parametrize("queue", ["", "a b", "{a}", "a|b", "ü", "a" * 129, "a\n"])
+def test_a_bad_queue_name_is_refused_before_anything_is_sent(seed: Seed, queue: str) -> None:
+    with pytest.raises(errors.InvalidName):
+        seed.of("q").client.run(
+            seed.of("q").client.calls.enqueue.many([seed.job("a")._replace(queue=queue)])
+        )
+    assert seed.control.keys("rqc:*") == []

@@ -1,0 +1,204 @@
+"""What time leaves in each key: leases, losses, retention, slots."""
+
+from tests.kit.consistency import assert_consistent
+from tests.kit.seed import LEASE_MS, NO_FENCE, Seed, events_of, spec
+from tests.kit.snapshots import diff, without_slot
+from tests.lua.contents.entries import T, entry
+
+
+def test_an_expired_lease_is_a_loss_and_the_job_runs_again(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.live(LEASE_MS)
+    now = T + LEASE_MS
+
+    changes = seed.changes(lambda: seed.claim(worker="w-2"))
+
+    assert changes == {
+        "state": {
+            "a": (
+                f"running task=t priority=critical claim=1 fence={claim.fence} seq=1 since={T} by=w-1",
+                f"running task=t priority=critical claim=2 fence={T}-4 lost=1 seq=1 since={now} by=w-2",
+            )
+        },
+        "leases": {"a": (float(now), float(now + LEASE_MS))},
+        "outbox": [
+            entry(3, "lease_expired", f'[["a","{claim.fence}","w-1",1,"ready"]]', by="w-2", at=now),
+            entry(4, "claimed", '[["a",2]]', by="w-2", at=now),
+        ],
+    }
+
+
+def test_a_poison_job_dies_of_its_last_loss(seed: Seed) -> None:
+    seed.enqueue("a", losses=2)
+    for _ in range(2):
+        assert len(seed.claim().jobs) == 1
+        seed.live(LEASE_MS)
+
+    assert seed.claim().jobs == ()
+    line = f"dead task=t losses=2 claim=2 lost=2 seq=1 since={seed.now} reason=poison"
+    assert line == seed.state("a")
+    assert_consistent(seed.snapshot())
+
+
+def test_an_extended_lease_does_not_expire(seed: Seed) -> None:
+    claim = seed.running("a")
+    for _ in range(10):
+        seed.advance(LEASE_MS // 3)
+        seed.extend([claim])
+        assert seed.claim().jobs == ()
+
+    assert events_of(seed.entries(), "a") == ["enqueued", "claimed"]
+
+
+def test_a_settlement_after_the_deadline_counts_while_the_claim_is_in_force(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.live(2 * LEASE_MS)
+
+    assert seed.complete(claim) == {}
+    assert seed.claim().jobs == ()
+
+
+def test_extend_moves_deadlines_and_reports_what_is_lost_or_unwanted(seed: Seed) -> None:
+    held = seed.running("held")
+    unwanted = seed.cancelling("unwanted")
+    seed.rollback(seed.running("back"))
+    seed.advance(5_000)
+    seen = []
+
+    changes = seed.changes(
+        lambda: seen.append(seed.extend([held, unwanted, ("back", NO_FENCE), ("nobody", NO_FENCE)]))
+    )
+
+    deadlines = (float(T + LEASE_MS), float(T + 5_000 + LEASE_MS))
+    assert changes == {
+        "meta": {"last_activity": (str(T), str(T + 5_000))},
+        "leases": {"held": deadlines, "unwanted": deadlines},
+    }
+    assert (("back", "nobody"), ("unwanted",)) == (seen[0].lost, seen[0].cancelling)
+
+
+def test_only_the_claim_in_force_and_its_worker_extend_a_lease(seed: Seed) -> None:
+    """A worker that has lost a job and holds it again must not keep the old claim alive."""
+    old = seed.running("a")
+    seed.rollback(old)
+    new = seed.claim_one("a")
+    seed.advance(1_000)
+    before = seed.snapshot()["leases"]
+
+    lost = [seed.extend([old]).lost, seed.extend([new], worker="w-2").lost]
+
+    assert [("a",), ("a",)] == lost
+    assert before == seed.snapshot()["leases"]
+    assert seed.extend([new]).lost == ()
+
+
+def test_nobody_is_reaped_after_a_gap_until_another_lease_has_passed(seed: Seed) -> None:
+    """While nothing moved, nobody could extend."""
+    seed.running("a")
+    seed.advance(LEASE_MS * 2)
+    assert seed.claim(1).jobs == ()
+    assert seed.meta("no_reap_before") == str(seed.now + LEASE_MS)
+
+    seed.live(LEASE_MS - 1)
+    assert seed.claim(1).jobs == ()
+    seed.advance(1)
+    assert ["a"] == [c.id for c in seed.claim(1).jobs]
+
+
+def test_a_gap_of_two_thirds_of_a_lease_does_not_count(seed: Seed) -> None:
+    seed.running("a")
+    before = seed.meta("no_reap_before")
+    seed.advance(LEASE_MS * 2 // 3)
+    seed.claim(0)
+    assert before == seed.meta("no_reap_before")
+
+    seed.advance(LEASE_MS * 2 // 3 + 1)
+    seed.claim(0)
+    assert str(seed.now + LEASE_MS) == seed.meta("no_reap_before")
+
+
+def test_a_gap_counts_once(seed: Seed) -> None:
+    seed.running("a")
+    seed.advance(LEASE_MS)
+    seed.extend([])
+    first = seed.meta("no_reap_before")
+    seed.advance(1)
+    seed.claim(0)
+
+    assert first == seed.meta("no_reap_before")
+
+
+def test_unknown_task_backs_off_longer_each_time_and_dies_at_the_limit(seed: Seed) -> None:
+    seed.enqueue("a")
+    limits = {"backoff_ms": 1_000, "backoff_max_ms": 3_000, "unknown_max": 5}
+    waits, outcomes = [], []
+    for _ in range(5):
+        (claim,) = seed.claim().jobs
+        outcomes.append(seed.rollback(claim, reason="unknown_task", **limits)["a"])
+        due = seed.snapshot()["scheduled"].get("job|a")
+        if due is not None:
+            waits.append(int(due) - seed.now)
+            seed.clock.set(int(due))
+
+    assert [1_000, 2_000, 3_000, 3_000] == waits
+    assert outcomes == ["scheduled"] * 4 + ["dead"]
+    state = f"dead task=t claim=5 unknown=4 seq=1 since={seed.now} reason=unknown_task"
+    assert state == seed.state("a")
+    assert_consistent(seed.snapshot())
+
+
+def test_dead_jobs_are_pruned_when_their_retention_is_over(seed: Seed) -> None:
+    seed.configure(dead_retention_ms=60_000)
+    seed.dead("a")
+    seed.advance(60_000 - 1)
+    seed.claim(0)
+    assert seed.state("a") is not None
+    seed.advance(1)
+
+    before = seed.snapshot()
+    seed.claim(0)
+    after = seed.snapshot()
+
+    assert_consistent(after)
+    changes, _ = without_slot(diff(before, after), seed.now)
+    changes.pop("meta", None)
+    assert changes == {
+        "jobs": {"a": (spec(), None)},
+        "state": {"a": (before["state"]["a"], None)},
+        "dead": {"a": (float(T), None)},
+        "expiring": {"dead|a": (T + 60_000.0, None)},
+        "outbox": [entry(5, "pruned", '[["a"]]', at=seed.now)],
+    }
+
+
+def test_a_requeued_job_is_not_pruned(seed: Seed) -> None:
+    seed.configure(dead_retention_ms=60_000)
+    seed.dead("a")
+    seed.requeue("a")
+    seed.advance(60_000)
+    seed.claim(0)
+
+    assert (seed.state("a") or "").startswith("ready")
+
+
+def test_slots_are_forgotten_an_hour_after_their_last_call(seed: Seed) -> None:
+    seed.enqueue("a")
+    seed.cancel("a")
+    assert sorted(seed.snapshot()["slots"]) == ["c-1.cancel.2", "c-1.enqueue.1"]
+    seed.advance(45 * 60_000)
+    seed.enqueue("b")
+    seed.advance(30 * 60_000)
+    seed.claim(0)
+
+    assert sorted(seed.snapshot()["slots"]) == ["c-1.claim.3", "c-1.enqueue.1"]
+    assert_consistent(seed.snapshot())
+
+
+def test_a_slot_in_use_is_not_forgotten_by_its_own_claim(seed: Seed) -> None:
+    seed.claim(0)
+    seed.advance(2 * 3_600_000)
+    seed.claim(0)
+
+    (kept,) = seed.snapshot()["slots"].values()
+    assert kept.startswith(f"2 {seed.now + 3_600_000} ")
+    assert_consistent(seed.snapshot())

@@ -1,0 +1,37 @@
+"""The asyncio client's shared calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+from rq_core.connections.async_client import AsyncClient
+from rq_core.model.job import NewJob, profile
+from rq_core.protocol.enqueue import ENQUEUE_CHUNK, Accepted
+
+
+class Looked(list[Any]):
+    """Counts how many of its items were looked at."""
+
+    count = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for each in super().__iter__():
+            self.count += 1
+            yield each
+
+
+async def test_a_call_looks_at_no_more_jobs_than_it_takes() -> None:
+    """When each looked at all that wait, those that were enqueued at once took the square of their number."""
+    client = AsyncClient()
+    future: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
+    jobs = [NewJob(str(n), "q", profile("t"), "{}") for n in range(4 * ENQUEUE_CHUNK)]
+    waiting = client._waiting = Looked((job, future) for job in jobs)
+
+    batch = client._next_batch()
+
+    assert [job for job, _ in batch] == jobs[:ENQUEUE_CHUNK]
+    assert [job for job, _ in client._waiting] == jobs[ENQUEUE_CHUNK:]
+    assert waiting.count <= ENQUEUE_CHUNK + 1
+    await client.close()

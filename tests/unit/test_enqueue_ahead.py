@@ -1,0 +1,48 @@
+"""Items that are made before they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from rq_core.protocol.enqueue import _Ahead
+
+
+def test_at_most_one_item_is_made_ahead() -> None:
+    made = []
+
+    def items() -> Iterator[int]:
+        for n in range(3):
+            made.append(n)
+            yield n
+
+    ahead = _Ahead(items())
+    ahead.prepare()
+    ahead.prepare()
+
+    assert made == [0]
+    assert next(ahead) == 0
+    assert list(ahead) == [1, 2]
+
+
+def test_an_error_comes_when_it_is_its_turn_and_stays() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise KeyError("two")
+
+    ahead = _Ahead(items())
+    assert next(ahead) == 1
+    ahead.prepare()
+
+    for _ in range(2):
+        with pytest.raises(KeyError, match="two"):
+            next(ahead)
+
+
+def test_the_end_may_be_met_ahead() -> None:
+    ahead = _Ahead([1])
+    assert next(ahead) == 1
+    ahead.prepare()
+
+    assert list(ahead) == []

@@ -1,0 +1,60 @@
+"""What other packages add to rq-core: found by entry points, and said when it is missing."""
+
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import click
+import pytest
+
+from rq_core.errors import AuditNotConfigured
+from rq_core.model import plugins
+
+ROOT = Path(__file__).parents[2]
+DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+
+
+def test_every_entry_point_belongs_to_a_group_that_is_looked_for() -> None:
+    assert set(DECLARED) == {plugins.COMMANDS, plugins.AUDIT}
+
+
+def test_every_command_that_is_declared_is_a_command() -> None:
+    commands = {name: point.load() for name, point in plugins.commands().items()}
+
+    assert set(DECLARED[plugins.COMMANDS]) <= set(commands)
+    assert all(isinstance(command, click.Command) for command in commands.values())
+
+
+def test_every_part_of_an_audit_log_is_declared_and_loads() -> None:
+    found = {
+        "history": plugins.history_reader(),
+        "drift": plugins.drift(),
+        "mirror": plugins.mirror_command(),
+    }
+
+    assert set(found) == set(DECLARED[plugins.AUDIT])
+    for name, part in found.items():
+        point = EntryPoint(name, DECLARED[plugins.AUDIT][name], plugins.AUDIT)
+        assert part is point.load()
+
+
+def test_a_missing_part_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "_points", lambda _group: {})
+
+    for find in (plugins.history_reader, plugins.drift, plugins.mirror_command):
+        with pytest.raises(AuditNotConfigured, match="no installed package provides"):
+            find()
+
+
+def test_the_mirror_of_a_supervisor_gets_its_servers_and_ends_with_its_parent() -> None:
+    command = plugins.mirror_command()("redis://h:1/2", "mine", "sqlite:///a b.db")
+
+    assert command[-6:] == [
+        "--redis",
+        "redis://h:1/2",
+        "--prefix",
+        "mine",
+        "--audit",
+        "sqlite:///a b.db",
+    ]
+    assert "--until-stdin-ends" in command

@@ -1,0 +1,105 @@
+"""The proxy does to connections what its modes say."""
+
+from __future__ import annotations
+
+import functools
+import socket
+from collections.abc import Iterator
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from tests.kit import proxy
+from tests.kit.proxy import Mode, Proxy
+from tests.kit.servers import RedisServer
+from tests.kit.wait import wait_until
+
+
+@pytest.fixture
+def between(valkey: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    monkeypatch.setattr(proxy, "SHARE", 1.0)
+    with Proxy(valkey.port) as made:
+        yield made
+
+
+@pytest.fixture
+def near(between: Proxy) -> Iterator[redis.Redis]:
+    """A client behind the proxy, connected."""
+    with redis.Redis.from_url(
+        between.url, retry=Retry(NoBackoff(), 0), socket_timeout=2, protocol=2
+    ) as client:
+        client.ping()
+        yield client
+
+
+def test_what_is_not_touched_passes(near: redis.Redis) -> None:
+    near.set("k", "v" * 1_000_000)
+
+    assert near.get("k") == b"v" * 1_000_000
+
+
+def test_a_command_whose_reply_is_dropped_was_carried_out(
+    between: Proxy, near: redis.Redis, valkey: RedisServer
+) -> None:
+    with between.doing(Mode.DROP_REPLY), pytest.raises(redis.ConnectionError):
+        near.incr("n")
+
+    assert between.taken == 1
+    assert near.get("n") == b"1"
+
+
+@pytest.mark.parametrize("mode", [Mode.DROP_REQUEST, Mode.RESET])
+def test_a_command_that_is_dropped_was_not_carried_out(
+    mode: Mode, between: Proxy, near: redis.Redis
+) -> None:
+    with between.doing(mode), pytest.raises(redis.ConnectionError):
+        near.incr("n")
+
+    assert near.get("n") is None
+
+
+def test_a_stalled_command_is_carried_out_when_the_stall_ends(
+    between: Proxy, near: redis.Redis, valkey: RedisServer
+) -> None:
+    with between.doing(Mode.STALL), pytest.raises(redis.TimeoutError):
+        near.incr("n")
+    with valkey.client() as direct:
+        wait_until(lambda: direct.get("n") == b"1", "it was carried out")
+
+
+def test_slices_and_delays_change_nothing_but_the_time(between: Proxy, near: redis.Redis) -> None:
+    for mode in (Mode.SLICE, Mode.DELAY):
+        with between.doing(mode):
+            near.set("k", "v" * 3_000)
+            assert near.get("k") == b"v" * 3_000
+
+    assert between.taken >= 8
+
+
+def test_connections_of_a_black_hole_stay_dead_and_open(
+    between: Proxy, valkey: RedisServer
+) -> None:
+    """Neither side ends them: a client whose network forgot its connections gets no answer and no error."""
+    port = int(between.url.rpartition(":")[2].removesuffix("/0"))
+    connect = functools.partial(socket.create_connection, ("127.0.0.1", port), timeout=5)
+    with connect() as old:
+        assert ask(old) == b":1\r\n"
+        with between.doing(Mode.BLACK_HOLE):
+            young = connect()
+            for each in (old, young):
+                each.sendall(b"INCR n\r\n")
+            wait_until(lambda: between.taken == 2, "both are swallowed")
+        with young, connect() as new:
+            assert ask(new) == b":2\r\n"
+            for dead in (old, young):
+                dead.settimeout(0.05)
+                with pytest.raises(TimeoutError):
+                    ask(dead)
+            assert ask(new) == b":3\r\n"
+
+
+def ask(connection: socket.socket) -> bytes:
+    connection.sendall(b"INCR n\r\n")
+    return connection.recv(100)

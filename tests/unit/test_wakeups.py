@@ -1,0 +1,121 @@
+"""What a worker's watcher makes of tokens and of answers to claims."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from rq_core.connections.async_client import AsyncClient
+from rq_core.protocol.claims import Claimed
+from rq_core.worker.wakeups import WatchedQueue, Watcher
+
+
+class Server(AsyncClient):
+    """Has no tokens, and knows whether somebody waited for one."""
+
+    waited = False
+
+    async def wait_wake(self, queues: Sequence[str], seconds: float) -> str | None:
+        self.waited = bool(queues)
+        await asyncio.sleep(seconds)
+        return None
+
+
+def watcher(
+    *queues: WatchedQueue, client: AsyncClient | None = None
+) -> tuple[Watcher, asyncio.Event]:
+    looked = asyncio.Event()
+    named = {queue.name: queue for queue in queues}
+    made = Watcher(
+        client or Server(),
+        named,
+        burst=False,
+        full=lambda: False,
+        interval=lambda: 0.05,
+        on_look=looked.set,
+    )
+    return made, looked
+
+
+async def test_a_token_that_comes_while_a_claim_is_under_way_is_not_forgotten() -> None:
+    """The job came after the claim had looked. The token is taken; without another look the job would wait."""
+    queue = WatchedQueue("mail")
+    watching, _ = watcher(queue)
+    queue.ask()
+
+    watching.look_at([queue])
+    watching.note(queue, Claimed((), 1_000, None, more=False))
+
+    assert queue.look
+
+
+async def test_an_empty_queue_is_not_looked_at_again() -> None:
+    queue = WatchedQueue("mail")
+    watching, _ = watcher(queue)
+    queue.ask()
+
+    watching.note(queue, Claimed((), 1_000, None, more=False))
+
+    assert (queue.look, queue.empty) == (False, True)
+
+
+async def test_a_due_job_is_looked_at_when_it_is_due() -> None:
+    queue = WatchedQueue("mail")
+    watching, looked = watcher(queue)
+    queue.ask()
+
+    watching.note(queue, Claimed((), 1_000, 1_020, more=False))
+    assert not queue.look
+    async with asyncio.timeout(5):
+        await looked.wait()
+
+    assert queue.look
+    watching.close()
+
+
+async def test_an_older_answer_that_comes_late_does_not_call_off_the_look_at_a_due_job() -> None:
+    """Two claims were under way; the one that Redis took first, when nothing was scheduled, was answered last."""
+    queue = WatchedQueue("mail")
+    watching, looked = watcher(queue)
+    queue.ask()
+    queue.ask()
+
+    watching.note(queue, Claimed((), 2_000, 2_020, more=False))
+    watching.note(queue, Claimed((), 1_000, None, more=False))
+    assert not queue.look
+    async with asyncio.timeout(5):
+        await looked.wait()
+
+    assert queue.look
+    watching.close()
+
+
+async def test_what_was_due_once_is_looked_at_once() -> None:
+    queue = WatchedQueue("mail")
+    watching, looked = watcher(queue)
+    queue.ask()
+    watching.note(queue, Claimed((), 1_000, 1_001, more=False))
+    async with asyncio.timeout(5):
+        await looked.wait()
+    queue.ask()
+
+    watching.note(queue, Claimed((), 1_002, None, more=False))
+
+    assert (queue.look, queue.empty, queue.timer) == (False, True, None)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+async def test_no_token_is_taken_while_claims_are_under_way_anyway(asked: bool) -> None:
+    queue, server = WatchedQueue("mail", look=False, asked=asked), Server()
+    watching, looked = watcher(queue, client=server)
+
+    watch = asyncio.create_task(watching.run())
+    async with asyncio.timeout(5):
+        await looked.wait()
+    watching.stop()
+    await watch
+
+    assert server.waited == (not asked)
+    assert queue.look, "it looks now and then all the same"
