@@ -15,10 +15,13 @@ until `line`. `meta`: a fact that says that limits are stored. `slot`: a call sl
 Flags: allow-oom
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled leases dead expiring slots
     outbox wake
-Meta: epoch replid sequence lease_ms tombstones dead_retention_ms
+Meta: epoch sequence lease_ms tombstones dead_retention_ms
 Args: by sequence_min:int tombstones_now:int
 Each: kind name relog:int relist:int was line
-Uses: clock meta epoch emit state ready lanes dead wake batch baseline
+Unread: jobs ready waiting open blocked lanes holders caps rates fair scheduled leases dead expiring
+Uses: clock(clock_ms) meta(fact set_fact read_facts write_facts facts) epoch(same_history) emit(emit) ready(return_ready)
+    state(read_line count rank is_claimed) scopes(is_counted) place(padded) lane_names(RANK) lane_fair(order_of finish_of)
+    dead(unindex_dead) wake(wake_needed push_token) batch(call_many read_many) baseline_of(baseline_of)
 Returns: ok REPAIRED | epoch. TOMBSTONES_NOW below 0 leaves their number as it is
 Invariants: I8, I10
 ]]
@@ -35,16 +38,8 @@ for i = 1, each_count do
   names[i] = (kind == 'waiting' or kind == 'holder') and name:match('[^|]*$') or name
 end
 local lines, held = read_many(state, names), read_many(slots, names)
--- Only so that a key of another type is an error here, before the first write, and not after it.
-redis.call('HLEN', jobs)
-for _, key in ipairs({dead, expiring, scheduled, leases, waiting, open, blocked, holders, fair}) do
-  redis.call('ZCARD', key)
-end
-for _, key in ipairs({lanes, caps, rates}) do
-  redis.call('HLEN', key)
-end
-lengths()
-local sleeping = wake_is_empty()
+check_keys()
+wake_needed()
 
 local events, written, stands = {}, {}, {}
 for i, name in ipairs(names) do
@@ -194,7 +189,7 @@ local function settle_job(id, job, relist)
     redis.call('ZADD', dead, died, id)
     redis.call('ZADD', expiring, 'NX', died + fact('dead_retention_ms'), 'dead|' .. id)
   else
-    exhume({id})
+    unindex_dead({id})
   end
   if job and job.state == 'ready' and relist == 1 and not job.lane then
     return_ready(rank(job), {{id, count(job, 'seq')}})
@@ -236,8 +231,6 @@ if tombstones_now >= 0 then
   set_fact('tombstones', tombstones_now)
 end
 redis.call('LTRIM', wake, 0, 0)
-if sleeping then
-  push_token()
-end
 write_facts()
+push_token()
 return {'ok', #names}

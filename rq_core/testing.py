@@ -36,23 +36,26 @@ from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, Spec, read_spec
 from rq_core.model.keys import queue_keys
 from rq_core.model.machine import Priority, State
+from rq_core.model.reasons import Reason
 from rq_core.model.state_line import JobState, read_state_line
 from rq_core.protocol import claims
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Patience, pairs_of
 from rq_core.scripts.header import Variant
-from rq_core.scripts.script import Script, build_script, directory
-from rq_core.worker.executor import LANE_CHANGED, Executor
+from rq_core.scripts.script import Script, build_script
+from rq_core.worker.executor import Executor
 from rq_core.worker.running import Running
 from rq_core.worker.settlement import Settlement, calls_of
 
 DRAIN_MAX: Final = 10_000
 """Most runs in one drain: a task that always enqueues another would never end."""
 
-_REPLID: Final = """  local info = redis.call('INFO', 'replication')
-  local _, at = info:find('master_replid:', 1, true)
-  return info:sub(at + 1, at + 40)
+_REPLID: Final = """--[[ replid: the one history of a fake server, which has no INFO in scripts. ]]
+
+local function server_replid()
+  return string.rep('0', 40)
+end
 """
 
 _CLOCK: Final = """--[[ clock: the server's time, and what the test has added to it.
@@ -70,12 +73,7 @@ end
 @functools.cache
 def fake_variant() -> Variant:
     """Return how the scripts must be changed for fakeredis."""
-    epoch = (directory() / "include" / "epoch.lua").read_text(encoding="utf-8")
-    if _REPLID not in epoch:
-        raise AssertionError("include/epoch.lua asks for the server's history in another way now")
-    # It has no INFO in scripts, and only one history.
-    includes = {"epoch": epoch.replace(_REPLID, "return string.rep('0', 40)\n"), "clock": _CLOCK}
-    return Variant(includes=includes, shebang=False)
+    return Variant(includes={"replid": _REPLID, "clock": _CLOCK}, shebang=False)
 
 
 @functools.cache
@@ -324,7 +322,7 @@ class _Inline:
         outcome = "succeeded"
         for call, _ in calls_of(_WORKER, [settlement]):
             outcome = client.run(call).get(claim.id, outcome)
-        if settlement.reason == LANE_CHANGED:
+        if settlement.reason == Reason.LANE_CHANGED:
             return None
         return Ran(
             id=claim.id,

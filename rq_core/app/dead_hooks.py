@@ -22,7 +22,7 @@ class DeadJob:
     arguments: dict[str, Any]
     """As JSON has them; empty if they cannot be read."""
     reason: str
-    """attempts_spent, gave_up, not_retried, poison, unknown_task…"""
+    """A :class:`rq_core.model.reasons.Reason`, or a word of another client."""
     claims: int
     failures: int
     losses: int

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from rq_core.doctor.finding import Finding, Kind, Record
 from rq_core.doctor.view import View
 from rq_core.model.events import JobRecord
+from rq_core.model.fields import BY_LINE
 from rq_core.model.machine import State
-from rq_core.model.state_line import RECORD_FIELDS, Job, line_of, without_task
+from rq_core.model.state_line import Job, line_of, without_task
 
 
 def findings(view: View) -> Iterator[Finding]:
@@ -39,9 +40,9 @@ def _differences(job: Job, record: JobRecord) -> Iterator[str]:
     if job.state is not record.state:
         yield f"{job.state} by its state, {record.state or 'gone'} by the log"
     # A record that began in the middle knows only what its last events said.
-    names = RECORD_FIELDS if record.complete else ("due", "since")
+    names = BY_LINE if record.complete else ("due", "since")
     for name in names:
-        logged, actual = getattr(record, RECORD_FIELDS[name][0]), job.value(name)
+        logged, actual = getattr(record, BY_LINE[name].name), job.value(name)
         if name == "lane":
             # A task's first limit moves its jobs into lanes without an event.
             logged, actual = without_task(logged), without_task(actual)

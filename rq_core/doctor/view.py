@@ -38,7 +38,7 @@ class Place(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Place | None:
-        """Read a field as lanes.lua writes it, None if it is none."""
+        """Read a field as lane_write.lua writes it, None if it is none."""
         match = _PLACE.fullmatch(text)
         return cls(match["on"], int(match["order"])) if match else None
 

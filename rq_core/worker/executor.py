@@ -30,6 +30,7 @@ from rq_core.errors import (
 )
 from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, read_spec
+from rq_core.model.reasons import Reason
 from rq_core.worker.isolation import IsolationPool, Raised
 from rq_core.worker.running import Running
 from rq_core.worker.settlement import Settlement
@@ -43,8 +44,6 @@ START_GRACE_S: Final = 20.0
 END_GRACE_S: Final = 20.0
 """Seconds that an async handler which was told to stop may take to clean up, before its claim is settled without it:
 less than the worker goes on to extend the lease of a job that has timed out."""
-LANE_CHANGED: Final = "lane_changed"
-"""The reason of a rollback into another lane."""
 
 
 class Executor:
@@ -108,21 +107,21 @@ class Executor:
             name, args_json, timeout_ms, headers_json = read_spec(claim.spec)
             headers = read_headers(headers_json) if headers_json else NO_HEADERS
         except ValueError as error:
-            self._refuse(claim, "final", "unreadable", error)
+            self._refuse(claim, "final", Reason.UNREADABLE, error)
             return None
         task = self._tasks.get(name)
         if task is None:
-            self._refuse(claim, "rollback", "unknown_task", LookupError(f"no task {name!r}"))
+            self._refuse(claim, "rollback", Reason.UNKNOWN_TASK, LookupError(f"no task {name!r}"))
             return None
         try:
             arguments = task.arguments.load(args_json)
             lane = task.lane_of_claim(claim.queue, claim.lane, arguments)
         except BaseException as error:  # noqa: BLE001 - a model's own checks, or a key's function: also SystemExit
-            self._refuse(claim, "rollback", "unknown_arguments", error)
+            self._refuse(claim, "rollback", Reason.UNKNOWN_ARGUMENTS, error)
             return None
         if lane is not None:
             # Enqueued by somebody who did not know its caps: it must not run uncounted.
-            self._on_settlement(Settlement(claim, "rollback", 0, LANE_CHANGED, lane=lane))
+            self._on_settlement(Settlement(claim, "rollback", 0, Reason.LANE_CHANGED, lane=lane))
             return None
         timeout = task.timeout if task.timeout is not None else self._timeout
         if timeout_ms is not None:
@@ -155,7 +154,7 @@ class Executor:
         except RuntimeError as error:
             # The machine has no more threads: that is not the job's fault.
             running.settled = True
-            self._refuse(running.claim, "rollback", "not_started", error)
+            self._refuse(running.claim, "rollback", Reason.NOT_STARTED, error)
             self._free(running)
 
     def _limit_time(self, running: Running, seconds: float | None) -> None:
@@ -174,7 +173,12 @@ class Executor:
             return
         running.ending = why
         running.context.tell(why)
+        if isinstance(why, LeaseLost):
+            log.warning("lease lost, the handler is told to stop", extra=_facts(running))
         if running.handler is None:
+            if isinstance(why, LeaseLost):
+                # Nothing is settled at its timeout: what the thread reports in the end is refused, and logged.
+                self._limit_time(running, None)
             return
         running.handler.cancel()
         if _has_begun(running.handler):
@@ -281,14 +285,13 @@ class Executor:
         error = running.ending or error
         if isinstance(error, LeaseLost):
             # That claim is not in force: there is nothing to report it to.
-            log.warning("lease lost, handler stopped", extra=_facts(running))
             return
         if isinstance(error, WorkerStopping):
-            self._on_settlement(Settlement(claim, "rollback", 0, "shutdown"))
+            self._on_settlement(Settlement(claim, "rollback", 0, Reason.SHUTDOWN))
             return
         if isinstance(error, JobCancelled):
             said = describe(error, redact=self._redact)
-            self._on_settlement(Settlement(claim, "final", 0, "cancelled", said))
+            self._on_settlement(Settlement(claim, "final", 0, Reason.CANCELLED, said))
             return
         verdict = running.task.retry.verdict(error, claim.failures + 1, self._rng.random)
         said = describe(error, redact=self._redact)

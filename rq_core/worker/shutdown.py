@@ -9,6 +9,7 @@ from typing import Final
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.errors import RqCoreError, WorkerStopping
+from rq_core.model.reasons import Reason
 from rq_core.worker.handlers import Handlers
 from rq_core.worker.lifetime import Lifetime, end_tasks
 from rq_core.worker.queue_group import QueueGroup, QueueGroups
@@ -73,7 +74,7 @@ class Shutdown:
         for running in executor.unsettled:
             # Threads, and async handlers that do not let themselves be cancelled.
             running.settled = True
-            self._groups.settle(Settlement(running.claim, "rollback", 0, "shutdown"))
+            self._groups.settle(Settlement(running.claim, "rollback", 0, Reason.SHUTDOWN))
         await asyncio.gather(*map(self._report_last, self._groups.all))
 
     async def _flush_all(self) -> None:

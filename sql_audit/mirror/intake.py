@@ -19,6 +19,7 @@ from itertools import chain, zip_longest
 from typing import Any, Final, NamedTuple, NoReturn
 
 from rq_core.model.events import OutboxId
+from rq_core.model.fields import FIELDS, Kind
 from rq_core.model.machine import (
     JOB_EVENT_FIELDS,
     QUEUE_EVENT_FIELDS,
@@ -26,6 +27,7 @@ from rq_core.model.machine import (
     Priority,
     State,
 )
+from sql_audit.mirror.epochs import Beginning
 from sql_audit.mirror.source import RawFields
 
 INTEGER_MAX: Final = 2**63 - 1
@@ -74,6 +76,8 @@ class Intake:
     """The place in the entry of each job in ``columns``."""
     data: dict[str, Any] = field(default_factory=dict)
     """For events about the queue."""
+    beginning: Beginning | None = None
+    """For the event that begins an epoch: what it says of what was before."""
     quarantined: list[Quarantined] = field(default_factory=list)
     in_place: bool = True
     """False: even its place in the sequence is taken, by another entry of that number."""
@@ -226,36 +230,27 @@ def _scopes(column: Sequence[Any]) -> bool:
     return (not caps or _integers(caps)) and (not rates or _numbered(rates))
 
 
-KINDS: Final[dict[str, Check]] = (
-    {
-        "id": _names,
-        "claim": _numbered,
-        "state": _among((*State, None)),
-        "target": _among((State.READY, State.SCHEDULED, State.DEAD)),
-        "priority": _among((*Priority, None)),
-        "error": _anything,
-        "scopes": _scopes,
-        "cap": _anything,
-        "lane": _lanes,
-        "spec": _texts,
-    }
-    | dict.fromkeys(
-        (
-            "seq",
-            "due_ms",
-            "since_ms",
-            "enqueued_ms",
-            "claims",
-            "failures",
-            "losses",
-            "unknown",
-            "max_attempts",
-            "max_losses",
-        ),
-        _integers,
-    )
-    | dict.fromkeys(("fence", "task", "digest", "worker", "reason", "outcome", "scope"), _words)
-)
+_OF_KIND: Final[dict[Kind, Check]] = {
+    Kind.WORD: _words,
+    Kind.NUMBER: _integers,
+    Kind.PRIORITY: _among((*Priority, None)),
+    Kind.LANE: _lanes,
+    Kind.MESSAGE: _texts,
+}
+
+KINDS: Final[dict[str, Check]] = {field.name: _OF_KIND[field.kind] for field in FIELDS} | {
+    "id": _names,
+    "claim": _numbered,
+    "state": _among((*State, None)),
+    "target": _among((State.READY, State.SCHEDULED, State.DEAD)),
+    "enqueued_ms": _integers,
+    "outcome": _words,
+    "scope": _words,
+    "error": _anything,
+    "scopes": _scopes,
+    "cap": _anything,
+    "spec": _texts,
+}
 """What each field may hold. A field without a kind may hold anything that is not nested too deep."""
 
 
@@ -417,6 +412,8 @@ def _take(entry_id: OutboxId, raw: RawFields) -> Intake:
             raise _NotDecodedError(f"{kind} is nested too deep")
         data = dict(zip_longest(names, values))
         intake = Intake(entry_id, event, at_ms, by, why, _size(raw), jobs=1, data=data)
+        if event is Event.EPOCH_STARTED:
+            intake.beginning = Beginning.of(entry_id, at_ms, data)
     elif kind in _JOB_FIELDS:
         event, spec = _JOB_FIELDS[kind]
         arrays = _decode_json(body)

@@ -145,7 +145,7 @@ def test_a_scope_that_is_half_encoded_is_refused(value: str, app: App) -> None:
     assert app.set_cap("q", "send.tenant=a%25b", 3).outcome == "changed"
 
 
-def test_arguments_that_are_no_json_are_refused(app: App) -> None:
+def test_arguments_that_are_not_json_are_refused(app: App) -> None:
     for value in (
         float("nan"),
         float("-inf"),

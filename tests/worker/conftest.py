@@ -15,6 +15,7 @@ from rq_core.app.app import App
 from rq_core.connections.client import Client
 from rq_core.connections.wire import AsyncWire
 from rq_core.model.events import Entry, decode
+from rq_core.protocol import claims
 from rq_core.worker import Worker, WorkerOptions
 from tests.kit import crew
 from tests.kit.servers import engines
@@ -80,3 +81,10 @@ def begin(
     crew.app.connect_to(url)
     worker = Worker(crew.app, WorkerOptions(queues=("crew",), **options), wire=wire)
     return worker, asyncio.create_task(worker.run())
+
+
+def lose(client: Client, job_id: str, fence: str) -> None:
+    """End a claim as nobody but its holder should, and keep the job from being claimed again."""
+    client.run(client.calls.admin.configure("crew", {"paused": 1}))
+    call = claims.rollback("crew", "w-x", [(job_id, fence, "lost", "null", "", 0)])
+    assert client.run(call) == {job_id: "ready"}

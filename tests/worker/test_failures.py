@@ -130,7 +130,7 @@ async def test_what_is_asked_about_a_failure_cannot_end_the_worker(
 
 
 @pytest.mark.parametrize("task", [crew.raising, crew.raising_in_thread], ids=lambda t: t.name)
-async def test_a_cancellation_that_nobody_asked_for_is_a_failure(
+async def test_a_cancellation_that_was_not_requested_is_a_failure(
     client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any
 ) -> None:
     """A library's cancelled future ends in the handler; given back unspent, the job would run for ever."""

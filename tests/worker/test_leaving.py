@@ -13,8 +13,7 @@ from rq_core.model.url import REDIS_URL_VARIABLE
 from tests.kit import crew, handling
 from tests.kit.processes import worker
 from tests.kit.wait import wait_until_async
-from tests.worker.conftest import RunWorker, event_types
-from tests.worker.test_lost_claims import lose
+from tests.worker.conftest import RunWorker, event_types, lose
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from rq_core.protocol import claims
 from rq_core.worker.heartbeat import LeaseKeeper
 from tests.kit import crew
 from tests.kit.wait import wait_until, wait_until_async
-from tests.worker.conftest import RunWorker, event_types, gone
+from tests.worker.conftest import RunWorker, event_types, gone, lose
 
 
 async def test_cancelling_a_running_async_job_stops_it_within_two_heartbeats(
@@ -95,13 +95,6 @@ async def test_a_sync_handler_whose_claim_is_lost_is_told(
 
     assert isinstance(running.ending, LeaseLost)
     assert witness.lines("end") == []
-
-
-def lose(client: Client, job_id: str, fence: str) -> None:
-    """End a claim as nobody but its holder should, and keep the job from being claimed again."""
-    client.run(client.calls.admin.configure("crew", {"paused": 1}))
-    call = claims.rollback("crew", "w-x", [(job_id, fence, "lost", "null", "", 0)])
-    assert client.run(call) == {job_id: "ready"}
 
 
 def test_no_claim_is_extended_beyond_its_time(client: Client, app: App) -> None:

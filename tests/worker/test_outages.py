@@ -153,7 +153,7 @@ async def test_a_wait_for_tokens_that_is_given_up_is_no_answer(
     assert replies == [["0"], ["1"], ["2"]]
 
 
-async def test_an_error_that_nobody_foresaw_does_not_end_the_worker(
+async def test_an_unexpected_error_does_not_end_the_worker(
     valkey_url: str, witness: crew.Witness
 ) -> None:
     """uvloop raises RuntimeError to whoever writes to a connection that was just reset: the worker was gone."""
@@ -225,7 +225,7 @@ def test_a_reset_in_the_middle_of_a_greeting_is_an_outage(redis_server: RedisSer
     assert found == {"three"}
 
 
-async def test_an_outage_of_two_leases_costs_nobody_a_claim(
+async def test_an_outage_of_two_leases_costs_no_claim(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
     """Nobody could extend meanwhile; whoever of two workers comes first must not take the other for dead."""

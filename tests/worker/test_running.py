@@ -194,7 +194,7 @@ async def test_a_paused_queue_gives_out_nothing_until_it_is_resumed(
         await wait_until_async(gone(client, handle.id), "the job is done", timeout=1.0)
 
 
-async def test_forgotten_scripts_are_loaded_again_without_anybody_noticing(
+async def test_forgotten_scripts_are_loaded_again_without_an_error(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     async with run_worker():
@@ -273,7 +273,7 @@ async def test_delayed_jobs_and_retries_are_on_time_in_every_queue_of_an_idle_wo
 
 @pytest.mark.parametrize("option", ["grace", "timeout"])
 @pytest.mark.parametrize("seconds", [float("nan"), -1.0, "5"])
-def test_seconds_that_are_none_are_refused(option: str, seconds: Any) -> None:
+def test_an_invalid_number_of_seconds_is_refused(option: str, seconds: Any) -> None:
     """A timeout that is not a number would leave the loop's timers in no order."""
     with pytest.raises(InvalidOption, match=f"{option}=.* must be seconds"):
         WorkerOptions(**{option: seconds})

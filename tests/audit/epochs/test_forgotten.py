@@ -61,7 +61,7 @@ def test_when_redis_remembers_nothing_what_lived_is_lost(
     assert auditlog.rows(database, f"{open_claims} AND a.outcome IS NULL") == []
 
 
-def test_a_mirror_finds_out_that_redis_is_empty_before_anybody_comes_back(
+def test_a_mirror_finds_an_empty_redis_before_any_client_returns(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     server = start_redis()

@@ -221,7 +221,7 @@ def test_a_script_that_cannot_be_loaded_ends_in_an_error(reply: Exception) -> No
         server.run(plans(server).enqueue.many([job(1)]))
 
 
-def test_who_may_load_nothing_goes_on_with_the_functions_that_others_loaded() -> None:
+def test_a_client_without_the_right_to_load_calls_functions_that_others_loaded() -> None:
     """It stayed with scripts, of which it may load none either, when the functions were there again."""
     forgotten = [FORGOTTEN, ReplyError("NOSCRIPT No matching script")]
     refusal = [ReplyError("NOPERM no")]

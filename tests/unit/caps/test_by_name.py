@@ -63,7 +63,7 @@ def test_a_key_of_a_function_must_be_given_by_name(app: App) -> None:
 
 
 @pytest.mark.parametrize("keys", [{"other": "x"}, {"send.to": "x"}, {"tenant": 5}, ["tenant"]])
-def test_keys_that_are_not_wanted_are_refused(app: App, keys: Any) -> None:
+def test_unexpected_keys_are_refused(app: App, keys: Any) -> None:
     app.task(caps=[Cap(1, per=tenant_of, name="tenant"), Cap(1, per="to")])(send)
 
     with pytest.raises(InvalidOption, match="keys"):
@@ -86,7 +86,7 @@ def test_a_policy_of_a_later_release_is_read_as_far_as_it_is_known() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"scopes":[5]}', '{"scopes":[{}]}'])
-def test_what_is_no_policy_is_damage(text: str) -> None:
+def test_an_invalid_policy_is_damage(text: str) -> None:
     with pytest.raises(QueueDamaged, match="the policy of task send cannot be read"):
         registered_placing("send", "q", text)
 

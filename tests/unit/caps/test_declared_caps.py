@@ -45,7 +45,7 @@ from tests.unit.caps.tasks import later, send
         (lambda: Rate(1, per_seconds=1, per=lambda **_: "x"), "pass name="),
     ],
 )
-def test_caps_that_make_no_sense_are_refused(make: Callable[[], object], says: str) -> None:
+def test_invalid_caps_are_refused(make: Callable[[], object], says: str) -> None:
     with pytest.raises(InvalidOption, match="is not valid") as caught:
         make()
     assert says in str(caught.value)

@@ -124,7 +124,7 @@ def test_a_key_may_be_as_long_as_the_limit_and_no_longer(app: App) -> None:
             task.job(long)
 
 
-def test_none_is_counted_by_no_one(app: App) -> None:
+def test_a_key_of_none_is_not_counted(app: App) -> None:
     task = app.task(
         caps=[Cap(1, per="n", on_full="reject"), Cap(2, per=lambda **_: None, name="x")]
     )(send)

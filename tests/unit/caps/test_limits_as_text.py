@@ -33,7 +33,7 @@ def test_limits_are_read_as_they_are_written(text: str, limit: Limit, as_shown: 
     "text",
     ["", "-1", "ten", "1.5", "0/60s", "5/0s", "5/60s/0", "5/60", "9999999999", "5/60000ms/0"],
 )
-def test_what_is_no_limit_is_refused(text: str) -> None:
+def test_an_invalid_limit_is_refused(text: str) -> None:
     with pytest.raises(InvalidOption, match="must be a number from 0"):
         read_limit(text)
 
