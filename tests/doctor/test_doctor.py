@@ -11,6 +11,7 @@ import redis
 from rq_core.connections.client import Client
 from rq_core.doctor import Finding, Kind, diagnose, examine, repair
 from rq_core.doctor.expected import LISTS
+from rq_core.doctor.repair import carry_out
 from rq_core.errors import QueueDamaged
 from rq_core.model.job import Claim, NewJob, profile
 from rq_core.model.keys import KEYS, queue_keys
@@ -133,15 +134,10 @@ HANDS: dict[str, tuple[Callable[[Scene], object], set[str]]] = {
         lambda s: s.hand.rpush(s.key("ready:1"), "a", "nobody", "run", "not a name"),
         {"meta"},
     ),
-    "strays in the schedule": (
-        lambda s: s.hand.zadd(s.key("scheduled"), {"job|a": 9e15, "job|nobody": 9e15, "x": 9e15}),
-        {"scheduled"},
-    ),
     "strays in the leases": (
         lambda s: s.hand.zadd(s.key("leases"), {"a": 9e15, "nobody": 0.5, 'q"x': float("inf")}),
         {"leases"},
     ),
-    "another time of death": (lambda s: s.hand.zadd(s.key("dead"), {"die": 0.25}), {"dead"}),
     "marks that lead nowhere": (
         lambda s: s.hand.zadd(
             s.key("expiring"), {"dead|a": 9e15, "dead|nobody": 9e15, "slot|x": 9e15, "?": 9e15}
@@ -225,6 +221,17 @@ def test_job_put_back_keeps_its_claim(scene: Scene) -> None:
 
     assert before == scene.state("run")
     assert scene.settle(claims.complete, "run") == {}
+
+
+def test_a_lost_job_comes_back_with_its_indexes_in_one_call(scene: Scene) -> None:
+    scene.hand.hdel(scene.key("state"), "run")
+    scene.hand.zrem(scene.key("leases"), "run")
+    found = scene.diagnose()
+    assert ["lost"] == [f.kind for f in found]
+
+    carry_out(scene.client, QUEUE, found, by="ada")
+
+    assert scene.diagnose() == []
 
 
 def test_job_lost_with_its_arguments_is_said_in_the_log(scene: Scene) -> None:
