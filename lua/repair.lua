@@ -2,11 +2,11 @@
 are made, or none if one of their members is no longer as it WAS in the snapshot: then the queue has moved on, and the
 doctor looks again. So a queue is mended while it works. Sending it twice is harmless.
 
-An edit is a member of KEY that WAS, and gets, a VALUE; empty stands for none. The same value twice only says what must
-not have moved. `<` is any lower number. A score that begins with `+` counts from now on. Some keys are edited their own way:
-`head`: the first member of `waiting` in a lane; not written. `ready:N`: the id goes into the list at its place in line, VALUE.
-An entry too many is harmless, since claim passes over it. `outbox`: a baseline event of the job. `wake`: whatever the
-edits are, one token is left.
+An edit names a member of KEY, the value that it WAS, and the VALUE that it gets; empty stands for none. The same value twice
+only says what must not have moved. WAS `<` is any lower number. A score that begins with `+` counts from now on.
+Some keys are edited in their own way. `head` is the first member of `waiting` in a lane, and is not written. `ready:N`: the
+id goes to the head of the list, by its place in line, VALUE; an entry too many is harmless, since claim passes over it.
+`outbox`: a baseline event of the job. `wake`: one token is left, whatever the edits are.
 
 Flags: allow-oom
 Keys: meta state jobs ready waiting lanes open blocked holders rates fair scheduled leases dead expiring slots outbox wake
@@ -61,11 +61,22 @@ for i = 1, each_count do
 end
 
 local given, removed = {}, {}
-for _, keys in ipairs({hashes, sets}) do
-  for name in pairs(keys) do
-    given[name], removed[name] = {}, {}
+
+--- Note what becomes of a member, for the writes at the end.
+local function note(key, member, value)
+  local noted = value == '' and removed or given
+  local list = noted[key] or {}
+  noted[key] = list
+  if value == '' then
+    list[#list + 1] = member
+  elseif hashes[key] then
+    list[#list + 1], list[#list + 2] = member, value
+  elseif sets[key] then
+    local score = value:sub(1, 1) == '+' and string.format('%.0f', now + value) or value
+    list[#list + 1], list[#list + 2] = score, member
   end
 end
+
 local events, listed, lines = {}, {[0] = {}, {}, {}, {}}, {}
 local mended, known = 0, {}
 for i = 1, each_count do
@@ -75,22 +86,15 @@ for i = 1, each_count do
       known[finding], mended = true, mended + 1
     end
     local list = listed[tonumber(key:match('^ready:(%d)$'))]
-    if key == 'state' then
-      lines[member] = value ~= '' and value
-    end
     if list then
       list[#list + 1] = {member, tonumber(value)}
     elseif key == 'outbox' then
       events[#events + 1] = baseline_of(member, read_line(lines[member]))
-    elseif given[key] and value ~= was then
-      local members = value == '' and removed[key] or given[key]
-      if value ~= '' and sets[key] then
-        members[#members + 1] = value:sub(1, 1) == '+' and string.format('%.0f', now + value) or value
-      end
-      members[#members + 1] = member
-      if value ~= '' and hashes[key] then
-        members[#members + 1] = value
-      end
+    elseif value ~= was then
+      note(key, member, value)
+    end
+    if key == 'state' then
+      lines[member] = value ~= '' and value
     end
   end
 end

@@ -49,7 +49,8 @@ def differences(expected: Expected) -> dict[Owner, list[Edit]]:
             edit = _compare(key, member, actual.get(member), want)
             if edit is not None:
                 found[owner_of(key, member)].append(edit)
-        for member in () if key in _MAY_HAVE_MORE else actual.keys() - wanted.keys():
+        more = () if key in _MAY_HAVE_MORE else [each for each in actual if each not in wanted]
+        for member in more:
             owner = owner_of(key, member)
             if owner not in unknown and not _returns(key, member):
                 found[owner].append(Edit(key, member, as_text(actual[member]), ""))
