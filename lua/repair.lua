@@ -10,10 +10,12 @@ id goes to the head of the list, by its place in line, VALUE; an entry too many 
 
 Flags: allow-oom
 Keys: meta state jobs ready waiting lanes open blocked holders rates fair scheduled leases dead expiring slots outbox wake
-Meta: epoch replid
+Meta: epoch
 Args: by
 Each: finding:int key member was value
-Uses: clock meta epoch emit state ready wake batch baseline
+Unread: ready
+Uses: clock(clock_ms) meta(read_facts write_facts facts) epoch(same_history) emit(emit) state(read_line)
+    ready(return_ready) wake(wake_needed push_token) batch(call_many) baseline_of(baseline_of)
 Returns: ok MENDED | epoch. MENDED is how many findings
 Invariants: I8, I10
 ]]
@@ -23,8 +25,8 @@ if not same_history(facts) then
   return {'epoch'}
 end
 local now = clock_ms()
-lengths()
-local sleeping = wake_is_empty()
+check_keys()
+wake_needed()
 
 local hashes = {meta = meta, state = state, jobs = jobs, lanes = lanes, rates = rates, slots = slots}
 local sets = {
@@ -112,8 +114,6 @@ for list = 0, 3 do
   return_ready(list, listed[list])
 end
 redis.call('LTRIM', wake, 0, 0)
-if sleeping then
-  push_token()
-end
 write_facts()
+push_token()
 return {'ok', mended}

@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import json
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, cached_property
 from types import NoneType, SimpleNamespace
 from typing import Any, Final
@@ -49,9 +49,13 @@ class Arguments:
     ArgumentsInvalid for bad values.
     """
 
-    def __init__(self, task: str, function: Callable[..., Any]) -> None:
+    def __init__(
+        self, task: str, function: Callable[..., Any], injected: Collection[str] = ()
+    ) -> None:
+        """``injected`` are the parameters that dependencies fill: they are no arguments."""
         self.task = task
         self._function = function
+        self._injected = injected
         try:
             self._signature = inspect.signature(function)
         except (TypeError, ValueError) as error:
@@ -60,6 +64,8 @@ class Arguments:
             why = _REFUSED_KINDS.get(parameter.kind)
             if why is not None:
                 raise InvalidTask(task=task, why=f"it {why.format(name=parameter.name)}")
+        if injected:
+            self._signature = _without(task, self._signature, injected)
         self._positional = tuple(
             name
             for name, parameter in self._signature.parameters.items()
@@ -98,7 +104,7 @@ class Arguments:
         try:
             arguments: dict[str, Any] = self._read_json(args_json)
         except ValueError as error:
-            raise _invalid(self.task, _problems_of(error)) from None
+            raise self._refused(error) from None
         return arguments
 
     def _by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,7 +121,13 @@ class Arguments:
         try:
             return self._check(values)
         except ValueError as error:
-            raise _invalid(self.task, _problems_of(error)) from None
+            raise self._refused(error) from None
+
+    def _refused(self, error: ValueError) -> ArgumentsInvalid:
+        problems = _problems_of(error)
+        for name in problems.keys() & set(self._injected):
+            problems[name] = "is filled by its Depends, and cannot be given"
+        return _invalid(self.task, problems)
 
     def dump_valid(self, valid: dict[str, Any]) -> str:
         """Return arguments that were validated as a JSON object."""
@@ -243,6 +255,25 @@ class Arguments:
             val_json_bytes="base64",
         )
         return TypeAdapter(shape, config=config)
+
+
+def _without(
+    task: str, signature: inspect.Signature, injected: Collection[str]
+) -> inspect.Signature:
+    """A signature without the parameters that dependencies fill. Raises InvalidTask."""
+    kept: list[inspect.Parameter] = []
+    passed = ""
+    for name, parameter in signature.parameters.items():
+        if name in injected:
+            passed = name
+            continue
+        if passed and parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
+            raise InvalidTask(
+                task=task,
+                why=f"its argument {name} comes after {passed}, which a Depends fills: put dependencies last",
+            )
+        kept.append(parameter)
+    return signature.replace(parameters=kept)
 
 
 def dump_untyped(task: str, values: Mapping[str, Any]) -> str:

@@ -6,12 +6,9 @@ import inspect
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rq_core.model.job import read_spec
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -24,7 +21,7 @@ class DeadJob:
     arguments: dict[str, Any]
     """As JSON has them; empty if they cannot be read."""
     reason: str
-    """attempts_spent, gave_up, not_retried, poison, unknown_task…"""
+    """A :class:`rq_core.model.reasons.Reason`, or a word of another client."""
     claims: int
     failures: int
     losses: int

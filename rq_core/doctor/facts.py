@@ -10,9 +10,10 @@ from rq_core.doctor.finding import RELOG, Edit, Finding, Kind
 from rq_core.doctor.view import View
 from rq_core.model import scopes
 from rq_core.model.events import JobRecord
+from rq_core.model.fields import BY_LINE
 from rq_core.model.machine import CLAIMED_STATES, State
 from rq_core.model.scopes import QUEUE
-from rq_core.model.state_line import RECORD_FIELDS, Job, without_task
+from rq_core.model.state_line import Job, without_task
 
 
 def findings(expected: Expected, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
@@ -134,9 +135,9 @@ def _unlike(job: Job, record: JobRecord) -> Iterator[str]:
     if job.state is not record.state:
         yield f"{job.state} by its state, {record.state or 'gone'} by the log"
     # A record that began in the middle knows only what its last events said.
-    names = RECORD_FIELDS if record.complete else ("due", "since")
+    names = BY_LINE if record.complete else ("due", "since")
     for name in names:
-        logged, actual = getattr(record, RECORD_FIELDS[name][0]), job.value(name)
+        logged, actual = getattr(record, BY_LINE[name].name), job.value(name)
         if name == "lane":
             # A task's first limit moves its jobs into lanes without an event.
             logged, actual = without_task(logged), without_task(actual)

@@ -26,7 +26,7 @@ class Place(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Place | None:
-        """Read a field as lanes.lua writes it, None if it cannot be read."""
+        """Read a field as lane_write.lua writes it, None if it cannot be read."""
         match = _PLACE.fullmatch(text)
         return cls(match["on"], int(match["order"])) if match else None
 

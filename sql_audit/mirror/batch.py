@@ -26,10 +26,10 @@ class Projection(NamedTuple):
     minutes: list[minutes.Row]
 
     @classmethod
-    def of(cls, folder: Folder, lines: str) -> Projection:
-        """``lines``: the events' rows as COPY has them."""
+    def of(cls, folder: Folder, text: str) -> Projection:
+        """``text``: the events' rows as COPY has them."""
         return cls(
-            rows_digest(lines),
+            rows_digest(text),
             folder.job_rows(),
             folder.attempt_rows(),
             minutes.counted(folder.attempts),

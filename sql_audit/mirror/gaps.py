@@ -84,7 +84,8 @@ def among(
         at, its_ms = intake.id, intake.at_ms or at_ms
         if intake.event is Event.EPOCH_STARTED:
             breaks.append(_beginning(intake, before, its_ms))
-            breaks += _at_beginning(intake, before, its_ms, fork)
+            if fork is None or fork.at == at:
+                breaks += _at_beginning(intake, before, its_ms, fork)
         elif before is None:
             reason = "the stream began in the middle of an epoch"
             breaks.append(Break(at, "joined", its_ms, reason))

@@ -28,6 +28,7 @@ from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
 from rq_core.model.machine import Event, State
+from rq_core.model.reasons import RESTATED_BY
 from sql_audit.mirror.fold import Folder
 from sql_audit.mirror.intake import Intake, Quarantined, pack, take
 from sql_audit.mirror.refold import refold
@@ -39,9 +40,6 @@ from sql_audit.store.rows import EventRow
 from sql_audit.store.tables import EVENT_COLUMNS, GONE, LOST, QUARANTINED, mirror_loss
 
 logger = logging.getLogger("rq_core.audit")
-
-RESTATED_BY: Final = frozenset({"attached", "behind", "outbox_lost"})
-"""Why an epoch began, if a baseline of all live jobs follows."""
 
 PAGE: Final = 200
 """Entries of Redis that are compared at once."""
@@ -65,7 +63,7 @@ _JOBS_CONCERNED: Final = text(
 )
 _BASELINE: Final = text(
     "SELECT MAX(epoch) FROM mirror_epoch WHERE queue = :queue AND kind = 'started' AND "
-    f"epoch <= :epoch AND reason IN ({', '.join(map(repr, sorted(RESTATED_BY)))})"
+    f"epoch <= :epoch AND reason IN ({', '.join(repr(str(reason)) for reason in RESTATED_BY)})"
 )
 _EARLIEST: Final = text(
     "SELECT MIN(at_ms) FROM job_event WHERE queue = :queue AND (epoch, seq) > (:epoch, :seq) "

@@ -27,6 +27,7 @@ from sqlalchemy import Connection
 
 from rq_core.model.events import OutboxId
 from rq_core.model.machine import Event
+from rq_core.model.reasons import RESTATED_BY
 from sql_audit.mirror import gaps as breaks
 from sql_audit.mirror import losses
 from sql_audit.mirror.batch import Batch, Projection
@@ -426,7 +427,7 @@ class Mirror:
         if told is None and reason not in ("created", "behind"):
             return  # Only the log is lost, and a baseline follows.
         fork, kept = losses.find(connection, self.source, self.queue, first, before)
-        if fork.passed and reason not in losses.RESTATED_BY:
+        if fork.passed and reason not in RESTATED_BY:
             # What it had under passed numbers is missing from what follows.
             last, _ = self.source.read_outbox_back(self.queue, str(OutboxId(INTEGER_MAX, 0)), 1)[0]
             if first.id.epoch >= self._restated_from:

@@ -16,6 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from sql_audit.store.tables import (
     ATTEMPT_COLUMNS,
+    ENDING_COLUMNS,
     EVENT_COLUMNS,
     JOB_COLUMNS,
     audit_meta,
@@ -82,9 +83,11 @@ def _keys(table: Table) -> tuple[str, ...]:
     return tuple(column.name for column in table.primary_key)
 
 
-# What an attempt's beginning has told is kept, if its end does not know it.
+# What an attempt's beginning has told stands, and how it ended last.
 _ATTEMPT_ENDS: Final = ", ".join(
     f"{name} = COALESCE(excluded.{name}, job_attempt.{name})"
+    if name in ENDING_COLUMNS
+    else f"{name} = COALESCE(job_attempt.{name}, excluded.{name})"
     for name in ATTEMPT_COLUMNS
     if name not in _keys(job_attempt)
 )

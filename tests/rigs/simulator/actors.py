@@ -26,6 +26,7 @@ from rq_core.protocol.plan import Patience
 from rq_core.worker.heartbeat import BEAT_AGAIN_S, LeaseKeeper
 from rq_core.worker.settlement import Settlement, calls_of
 from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Outcome
 from sql_audit.store.database import Database
 from tests.kit.fleet import QUEUE
@@ -415,7 +416,7 @@ class MirrorProcess(Actor):
             strand.wait(Step(step))
 
         mirror = self.simulation.plant.mirror(
-            client, database, QUEUE, limits=BatchLimits(events=6), on_step=on_step
+            Outbox(client), database, QUEUE, limits=BatchLimits(events=6), on_step=on_step
         )
         try:
             while True:
