@@ -17,7 +17,7 @@ Each: id kind digest lane spec
 Unread: jobs
 Uses: call(open_call close_call now) backlog(refuse_backlog) meta(facts fact set_fact) digits(digits_of_next) emit(emit quoted)
     kinds(kinds_from) scopes(scope_of held_in) lane_standing(lane_of meet_lanes) lane_members(put)
-    lane_write(check_lanes write_lanes) joining(join_list write_joining) due(earliest_due) wake(wake_needed)
+    lane_write(check_lanes write_lanes) joining(join_lists write_joining) due(earliest_due) wake(wake_needed)
     batch(call_many read_many)
 Returns: ok {PLACE duplicate|discarded|rejected SCOPE}… | refused audit_backlog BACKLOG BOUND |
     refused arguments kinds|kind | epoch. PLACE counts the jobs of the call from 1; SCOPE is - for a duplicate
@@ -95,6 +95,7 @@ local function kept_out(name, rules)
 end
 
 local seq = fact('sequence')
+local plain = {[0] = {}, {}, {}, {}}
 local events, dropped, specs, lines, due, seen, answer = {}, {}, {}, {}, {}, {}, {}
 local since = ' since=' .. now
 for i = 1, each_count do
@@ -146,11 +147,13 @@ for i = 1, each_count do
       if lane ~= '' then
         put(lane_of(lane), place_text, id)
       else
-        join_list(id, kind.priority)
+        local list = plain[kind.priority]
+        list[#list + 1] = id
       end
     end
   end
 end
+join_lists(plain)
 check_lanes()
 
 -- An id that was dropped may come again in the same call, and be taken.

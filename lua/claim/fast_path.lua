@@ -11,27 +11,28 @@ shows it.
 Meta: caps_by_task
 Uses: lane_names(LANE_SHAPES shape_of base_of order_at id_of is_of_task) scopes(acquire_all hold_all limits_in_force)
     lane_standing(meet_lane stand first_known first_other) lane_opening(may_be_blocked look_behind)
-    lane_members(leave remove turn_page has_gaps FIRST_STEP) lane_fair(is_fair) lane_write(write_also leave_run)
-    pages(stored_order stored_lane pass_stored head_ahead line_of) taken(take is_full) lines(fresh_head)
+    lane_members(leave_all remove turn_page has_gaps FIRST_STEP) lane_fair(is_fair) lane_write(write_also leave_run)
+    pages(stored_order stored_lane pass_stored line_of) taken(take is_full) lines(fresh_head)
     call(now) meta(facts) place(padded)
 ]]
 
 local noted = {}      -- lanes that gave their heads, as name, first members, name, first members, …
+local heads = {}      -- these heads
 local noted_first     -- the first order among them now, as text; nil if there is none
 -- What is to be written of them: orders and names; names and places; names of those that are empty now.
 local opening, places, shut = {}, {}, {}
 
 local function reset()
   if #noted > 0 then
-    noted, noted_first = {}, nil
+    noted, heads, noted_first = {}, {}, nil
     opening, places, shut = {}, {}, {}
   end
 end
 
 --- An open lane of Redis has given its head. `behind` is its order now, nil if it is empty.
 local function note_fast(name, members, behind)
-  noted[#noted + 1], noted[#noted + 2] = name, members
-  leave(members[1])
+  local to = #heads
+  noted[2 * to + 1], noted[2 * to + 2], heads[to + 1] = name, members, members[1]
   if not behind then
     shut[#shut + 1] = name
     return
@@ -44,18 +45,14 @@ local function note_fast(name, members, behind)
   end
 end
 
---- The first order among them, as text; nil if there is none.
-local function first_noted()
-  return noted_first
-end
-
 --- They become lanes like others, since one of them comes first again.
 local function rejoin()
   if #noted == 0 then
     return
   end
   local lanes_noted = noted
-  noted, noted_first = {}, nil
+  leave_all(heads)
+  noted, heads, noted_first = {}, {}, nil
   opening, places, shut = {}, {}, {}
   for i = 1, #lanes_noted, 2 do
     local name, members = lanes_noted[i], lanes_noted[i + 1]
@@ -83,9 +80,8 @@ local function take_heads(rival)
     if not order or order >= rival then
       break
     end
-    local name, members, id = stored_lane()
+    local line, spec, name, members, id = stored_lane()
     local shape = LANE_SHAPES.known[name] or shape_of(name)
-    local line, spec = head_ahead()
     local head, seq = fresh_head(name, line)
     if not head or facts.caps_by_task and not is_of_task(name) or acquire_all(shape, now) then
       break
@@ -157,6 +153,7 @@ end
 --- The exit: what is left here is written with the other lanes.
 local function leave_fast()
   if #noted > 0 then
+    leave_all(heads)
     write_also(opening, places, shut)
   end
 end

@@ -14,17 +14,19 @@ Uses: batch(read_many) digits(digits) place(padded) lane_names(order_at id_of) l
 local PAGE_MAX = 100
 local FIRST_PLACE = ('0'):rep(15)
 
-local page         -- lanes side by side, see `turn_over`; `at` comes next, `upto` is the last whose members were read
+local page         -- lanes side by side, see `turn_over`
+local page_at      -- the lane that comes next
+local page_upto    -- the last one whose members were read
 local next_page    -- where the next page begins, below 0 if there is none
 local page_step    -- and its size
 local ahead        -- lines and specs of the heads of the lanes behind `from` up to `upto`
 local head_member, head_line, head_spec   -- of the lane that `meet_stored` met last
 
-local NO_PAGE = {names = {}, at = 1, upto = 0}
+local NO_PAGE = {names = {}}
 local NO_AHEAD = {upto = 0}
 
 local function reset()
-  page, next_page, page_step, ahead = NO_PAGE, 0, 4, NO_AHEAD
+  page, page_at, page_upto, next_page, page_step, ahead = NO_PAGE, 1, 0, 0, 4, NO_AHEAD
   head_member, head_line, head_spec = nil, nil, nil
 end
 
@@ -41,7 +43,8 @@ local function turn_over()
     names = redis.call('ZRANGE', open, digits(next_page), digits(last))
   end
   -- Orders as text; the first members, and the id of the first one.
-  page = {names = names, orders = orders, members = {}, heads = {}, at = 1, upto = 0}
+  page = {names = names, orders = orders, members = {}, heads = {}}
+  page_at, page_upto = 1, 0
   next_page = #names == page_step and last + 1 or -1
   page_step = math.min(page_step * 2, PAGE_MAX)
   ahead = NO_AHEAD
@@ -50,9 +53,9 @@ end
 --- Read the first members of the lanes from the next one on, of as many as may be served.
 local function read_members()
   local takes_orders = not is_fair()
-  local names, orders, from = page.names, page.orders, page.at
-  page.upto = math.min(#names, from + limit - taken - 1)
-  for at = from, page.upto do
+  local names, orders = page.names, page.orders
+  page_upto = math.min(#names, page_at + limit - taken - 1)
+  for at = page_at, page_upto do
     local name = names[at]
     if not known_lanes[name] then
       local members = first_members(name)
@@ -67,55 +70,48 @@ end
 
 --- The order of the lane that comes next, after passing over those that this call has met; nil if there is none.
 local function stored_order()
-  local names, at = page.names, page.at
-  while at > #names or known_lanes[names[at]] do
-    if at <= #names then
-      at = at + 1
-      page.at = at
+  local names = page.names
+  while page_at > #names or known_lanes[names[page_at]] do
+    if page_at <= #names then
+      page_at = page_at + 1
     elseif next_page >= 0 then
       turn_over()
-      names, at = page.names, page.at
+      names = page.names
     else
       return nil
     end
   end
-  if at > page.upto then
+  if page_at > page_upto then
     read_members()
   end
-  return page.orders[at]
+  return page.orders[page_at]
 end
 
---- The line and the spec of the head of the lane that comes next.
-local function head_ahead()
-  local at = page.at
+--- The lane that comes next, as `stored_order` has found it: the line and the spec of its head, its name, its first members,
+--- and the id of the first one.
+local function stored_lane()
+  local at = page_at
   if at > ahead.upto then
     local ids = {}
-    for i = at, page.upto do
+    for i = at, page_upto do
       ids[#ids + 1] = page.heads[i] or ''
     end
-    ahead = {from = at - 1, upto = page.upto, lines = read_many(state, ids), specs = read_many(jobs, ids)}
+    ahead = {from = at - 1, upto = page_upto, lines = read_many(state, ids), specs = read_many(jobs, ids)}
   end
-  at = at - ahead.from
-  return ahead.lines[at], ahead.specs[at]
-end
-
---- The lane that comes next, as `stored_order` has found it: its name, first members, and the id of the first one.
-local function stored_lane()
-  local at = page.at
-  return page.names[at], page.members[at], page.heads[at]
+  local from = ahead.from
+  return ahead.lines[at - from], ahead.specs[at - from], page.names[at], page.members[at], page.heads[at]
 end
 
 --- It was served; go on behind it.
 local function pass_stored()
-  page.at = page.at + 1
+  page_at = page_at + 1
 end
 
 --- It becomes a lane like others.
 local function meet_stored(order)
-  local at = page.at
-  local members = page.members[at]
-  head_member, head_line, head_spec = members[1], head_ahead()
-  local lane = meet_lane(page.names[at], 'open', nil, page.orders[at], order)
+  local line, spec, name, members = stored_lane()
+  head_member, head_line, head_spec = members[1], line, spec
+  local lane = meet_lane(name, 'open', nil, page.orders[page_at], order)
   turn_page(lane, members, FIRST_STEP)
   return lane
 end

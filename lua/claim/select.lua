@@ -8,7 +8,7 @@ Uses: meta(facts) call(now) state(read_line count) place(padded) scopes(acquire_
     lane_opening(block_on moved_on) lane_members(put peek remove) lane_fair(is_fair finish_of serve_fairly)
     sweep(rewrite) taken(take is_full taken)
     unscoped(open_source peek_unscoped pass_unscoped close_source next_task next_seq)
-    pages(stored_order meet_stored line_of) lines(fresh_head) fast_path(take_fast rejoin first_noted)
+    pages(stored_order meet_stored line_of) lines(fresh_head) fast_path(take_fast rejoin noted_first)
 ]]
 
 local moves                -- visits of lanes that gave no job, and jobs that were moved
@@ -46,8 +46,8 @@ end
 --- The order of the open lane that comes first, and whether it is one that this call has not met; nil if none of this
 --- priority, or a higher one, is left.
 local function first_open(priority)
-  local stored, known, noted = stored_order(), first_known(), first_noted()
-  if noted and (not stored or noted < stored) and (not known or tonumber(noted) < known.order) then
+  local stored, known = stored_order(), first_known()
+  if noted_first and (not stored or noted_first < stored) and (not known or tonumber(noted_first) < known.order) then
     rejoin()
     known = first_known()
   end

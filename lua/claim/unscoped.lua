@@ -23,13 +23,14 @@ local left_tails = {}   -- by priority: ids of those that join
 local source         -- the priority's sources, see `open_source`; nil if it has no plain jobs
 local entries, entry_lines, entry_specs   -- a page of its list…
 local entry          -- …and which of it comes next
+local entries_read   -- how many entries of the list were passed over or given out
 -- What `peek_unscoped` has found: its source, or nil, and the job: its id, spec, head and place in line, or its record.
 local next_kind, next_id, next_spec, next_head, next_job
 local next_seq
 
 local function reset()
   lengths_by, skipped, source = nil, 0, nil
-  entries, entry_lines, entry_specs, entry = nil, nil, nil, nil
+  entries, entry_lines, entry_specs, entry, entries_read = nil, nil, nil, nil, 0
   if next(given) then
     given = {}
   end
@@ -75,23 +76,19 @@ local function open_source(priority)
   source = {
     priority = priority, length = length,
     returning = back, returned = 1, joining = new, joined = 1,   -- lists of records, and which comes next
-    step = 4, before = 0,                                        -- how many entries to read next; those before this page
+    step = 4,                                                    -- how many entries of the list to read next
   }
-  entries, entry = {}, 1
+  entries, entry, entries_read = {}, 1, 0
   return true
-end
-
---- How many entries of the list were passed over or given out.
-local function entries_read()
-  return source.before + entry - 1
 end
 
 --- Whether the entry of the list that comes next leads to a job; if so it has been read.
 local function read_entry(most)
   if entry > #entries then
-    local from, step = entries_read(), source.step
-    entries = redis.call('LRANGE', ready[source.priority], digits(from), digits(from + math.min(most, step) - 1))
-    source.step, source.before, entry = math.min(step * 2, 1000), from, 1
+    local step = source.step
+    local last = entries_read + math.min(most, step) - 1
+    entries, entry = redis.call('LRANGE', ready[source.priority], digits(entries_read), digits(last)), 1
+    source.step = math.min(step * 2, 1000)
     entry_lines, entry_specs = read_many(state, entries), read_many(jobs, entries)
   end
   local id = entries[entry]
@@ -130,16 +127,17 @@ local function peek_unscoped(most)
   if job then
     return found_job('returning', job)
   end
-  while entries_read() < from.length and skipped <= sweep_max do
+  local length = from.length
+  while entries_read < length and skipped <= sweep_max do
     if read_entry(most) then
       next_kind = 'list'
       return next_kind
     end
     skipped = skipped + 1
     read_now('tombstones')
-    entry = entry + 1
+    entry, entries_read = entry + 1, entries_read + 1
   end
-  job = entries_read() == from.length and from.joining and from.joining[from.joined]
+  job = entries_read == length and from.joining and from.joining[from.joined]
   if job then
     return found_job('joining', job)
   end
@@ -152,7 +150,7 @@ local function pass_unscoped()
   if next_kind == 'list' then
     line = entry_lines[entry]
     given[next_id] = true
-    entry = entry + 1
+    entry, entries_read = entry + 1, entries_read + 1
   elseif next_kind == 'returning' then
     source.returned = source.returned + 1
   else
@@ -170,8 +168,8 @@ end
 --- What stays behind in the sources of this priority: their number.
 local function close_source()
   local from, priority = source, source.priority
-  local left = from.length - entries_read()
-  passed[priority] = entries_read()
+  local left = from.length - entries_read
+  passed[priority] = entries_read
   for i = from.returned, from.returning and #from.returning or 0 do
     local job = from.returning[i]
     local list = left_heads[priority] or {}

@@ -208,7 +208,7 @@ class App(Producer):
                 self._tasks[hook] = make_task(
                     self,
                     self._tasks,
-                    handler_of(on_dead),
+                    handler_of(task.name, on_dead),
                     hook,
                     JobOptions(queue=queue),
                     retry=RetryPolicy(),

@@ -21,6 +21,7 @@ from functools import cache, cached_property
 from types import NoneType, SimpleNamespace
 from typing import Any, Final
 
+from rq_core.app.depends import has_dependency
 from rq_core.errors import ArgumentsInvalid, InvalidTask
 
 if typing.TYPE_CHECKING:
@@ -185,6 +186,13 @@ class Arguments:
                 " imported or defined at the top level of the task's module, not under"
                 " `if TYPE_CHECKING`",
             ) from None
+        for name, hint in found.items():
+            if has_dependency(hint):
+                raise InvalidTask(
+                    task=self.task,
+                    why=f"the Depends of its parameter {name} was not seen when the task was defined: define what"
+                    " the annotation names above the task, and let Annotated be the outermost",
+                )
         return {name: found.get(name, Any) for name in self._signature.parameters}
 
     @cached_property

@@ -184,7 +184,11 @@ async def run(
             # Nobody interrupts a thread: its time may have run out while it entered.
             job.raise_if_cancelled()
         result = function(*args, **kwargs, **given)
-        return await result if is_async else result
+        if is_async:
+            result = await result
+        if job is not None:
+            job.raise_if_too_late()
+        return result
 
 
 def now(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import Context, ContextVar
 from typing import Final
 
-from rq_core.errors import HandlerSignal, NoCurrentJob
+from rq_core.errors import HandlerSignal, HandlerTimeout, LeaseLost, NoCurrentJob
 from rq_core.model.headers import NO_HEADERS
 from rq_core.model.job import Claim
 
@@ -87,6 +87,14 @@ class JobContext:
         they await.
         """
         if self._signal is not None:
+            raise self._signal
+
+    def raise_if_too_late(self) -> None:
+        """Raise HandlerTimeout or LeaseLost if the handler has come to its end after that.
+
+        What it did may be done again, so what leaves must not take it for a success.
+        """
+        if isinstance(self._signal, HandlerTimeout | LeaseLost):
             raise self._signal
 
     def wait_cancelled(self, seconds: float) -> bool:

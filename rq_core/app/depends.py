@@ -230,6 +230,14 @@ def _in_annotation(
     return found[0] if found else None
 
 
+def has_dependency(hint: Any) -> bool:
+    """Whether there is a Depends anywhere in a type."""
+    inner = typing.get_args(hint)
+    if typing.get_origin(hint) is Annotated and any(isinstance(each, Dependency) for each in inner):
+        return True
+    return any(map(has_dependency, inner))
+
+
 class _AnyUse(type):
     """Whatever an annotation does with a name that is not known: it is the type of a dependency, which does not matter,
     or it is found out when the arguments' types are looked at."""

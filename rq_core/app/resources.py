@@ -90,13 +90,18 @@ class Resources:
             log.error("leaving the dependency %s failed", kept.name, exc_info=error)
             return
         with self._lock:
-            del self._kept[kept.provider]
+            self._kept.pop(kept.provider, None)
         kept.value.set_exception(error)
 
     async def close(self) -> None:
         """Leave all of them, the last one first; give up after LEAVE_WAIT_S. Call it when no handler runs any more."""
         with self._lock:
-            made, self._made, self._kept = self._made, [], {}
+            made, self._made = self._made, []
+            kept, self._kept = self._kept, {}
+        for each in kept.values():
+            if each.keeper is not None and not each.value.done():
+                # Its job has given up meanwhile.
+                each.keeper.cancel()
         try:
             async with asyncio.timeout(LEAVE_WAIT_S):
                 while made:

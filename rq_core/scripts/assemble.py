@@ -28,6 +28,7 @@ _UNREAD = re.compile(r"'(?:[^'\\\n]|\\.)*'|--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
 _WORD = re.compile(r"(?<![\w:])(?<![^.]\.)[A-Za-z_]\w*")
 """A name, but for the names of fields after a dot or a colon. (Two dots join strings.)"""
 _DEFINED = re.compile(r"^local (?:function (\w+)|([\w, ]+))", re.MULTILINE)
+_FUNCTION = re.compile(r"local function (\w+)")
 _OTHER_CODE = re.compile(r"^(?!--|local |end\b|[)}])\S.*", re.MULTILINE)
 _READY: Final = tuple(f"ready:{n}" for n in range(len(machine.PRIORITIES)))
 _BASE_META: Final = ("layout", "epoch", "replid")
@@ -94,8 +95,7 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
     keys = tuple(k for word in declared for k in (_READY if word == "ready" else (word,)))
     if unknown := set(keys) - set(KEY_TYPES):
         raise HeaderError(f"{name}.lua: unknown keys {unknown}")
-    taken = _names_taken(script, includes)
-    blocks = [_block(include, taken[of]) for of, include in includes.items()]
+    blocks = _blocks(script, includes)
     wanted = {word for include in includes.values() for word in include.header.words("Args")}
     if missing := wanted - set(argument_names(header)):
         raise HeaderError(f"{name}.lua lacks arguments that its includes read: {missing}")
@@ -171,23 +171,42 @@ def _names_taken(script: Source, includes: Mapping[str, Source]) -> dict[str, li
     return {include: list(names) for include, names in taken.items()}
 
 
-def _block(include: Source, taken: Iterable[str]) -> str:
+def _blocks(script: Source, includes: Mapping[str, Source]) -> list[str]:
+    """The includes' text, without functions that the script does without: EVALSHA makes each function in each call."""
+    taken = _names_taken(script, includes)
+    blocks, mentioned = [], set(words(script.code))
+    for name, include in reversed(list(includes.items())):
+        wanted = [each for each in taken[name] if each in mentioned]
+        if wanted:
+            code = _needed(include, wanted)
+            mentioned |= words(code)
+            blocks.append(_block(include, code, wanted))
+    return blocks[::-1]
+
+
+def _needed(include: Source, wanted: Iterable[str]) -> str:
+    """An include's text without the functions that these names do without."""
+    parts = re.split(r"^(?=local )", include.code, flags=re.MULTILINE)
+    functions = {found[1]: part for part in parts if (found := _FUNCTION.match(part))}
+    needed: set[str] = set()
+    names = {"reset", *wanted}.union(*(words(part) for part in parts if not _FUNCTION.match(part)))
+    while more := (names & functions.keys()) - needed:
+        needed |= more
+        names.update(*(words(functions[name]) for name in more))
+    return "".join(
+        part for part in parts if not (found := _FUNCTION.match(part)) or found[1] in needed
+    ).rstrip()
+
+
+def _block(include: Source, code: str, taken: Iterable[str]) -> str:
     """An include between `do` and `end`; the names that are taken from it are declared before, and so outlive it."""
     outside = dict.fromkeys(taken)
-    code = _DEFINED.sub(lambda found: _without_local(found, outside), include.code)
+    checks = _key_check(include.header) if "check_keys" in words(code) else ""
+    code = _DEFINED.sub(lambda found: _without_local(found, outside), code)
     if "reset" in include.defines:
         code += "\nresets[#resets + 1] = reset"
-    return "\n".join(
-        line
-        for line in (
-            f"local {', '.join(outside)}" if outside else "",
-            "do",
-            _key_check(include.header),
-            code,
-            "end",
-        )
-        if line
-    )
+    lines = [f"local {', '.join(outside)}", "do", checks, code, "end"]
+    return "\n".join(line for line in lines if line)
 
 
 def _without_local(found: re.Match[str], outside: Mapping[str, None]) -> str:

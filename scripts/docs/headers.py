@@ -141,6 +141,9 @@ def _of_any(source: Source) -> Iterator[str]:
     """Check what holds for scripts and includes alike."""
     if re.search(r"\b(KEYS|ARGV)\b", source.bare):
         yield "reads KEYS or ARGV by position"
+    if '"' in source.bare:
+        # What rights a script needs is read off its commands in single quotes.
+        yield "has a text in double quotes"
     yield from _of_names(source)
     unread = set(source.header.words("Unread"))
     for word in sorted(unread - set(source.header.words("Keys"))):

@@ -2,7 +2,7 @@
 
     python -m scripts.docs.lint
 
-It finds shadowed, unused and undefined names. A definition of an include that some file takes is not unused in a script
+It finds shadowed, unused and undefined names. A variable of an include that some script uses is not unused in one
 that does without it. luacheck is Debian's lua-check; where it is missing nothing is checked, but with
 CI=true it must be there.
 """
@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Final
 
@@ -54,10 +55,12 @@ def problems(texts: dict[str, str]) -> list[str]:
         said = _OF_LINE.sub("", match["said"])
         found.setdefault((match["code"], said, line), set()).add(name)
     taken = headers.shared()
+    users = Counter(line for text in lines.values() for line in set(text))
     return [
         f"{', '.join(sorted(names))}: {said}: {line.strip()}"
         for (code, said, line), names in found.items()
-        if code not in _UNUSED or not taken.keys() & set(_QUOTED.findall(said))
+        if code not in _UNUSED
+        or (len(names) == users[line] and not taken.keys() & set(_QUOTED.findall(said)))
     ]
 
 

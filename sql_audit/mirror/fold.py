@@ -29,6 +29,8 @@ from sql_audit.store.rows import (
     CLAIM_NUMBER,
     CLAIM_OUTCOME,
     CLAIM_RAN,
+    ERROR_MESSAGE_MAX,
+    ERROR_TYPE_MAX,
     JOB_CLAIMED_AT,
     JOB_CLAIMS,
     JOB_DUE,
@@ -47,9 +49,6 @@ from sql_audit.store.rows import (
     Job,
 )
 from sql_audit.store.tables import GONE, LOST, QUARANTINED, TERMINAL_STATES
-
-ERROR_MESSAGE_MAX: Final = 2000
-"""Characters of an error's message in ``job`` and ``job_attempt``; the event keeps all of it."""
 
 # Plain strings: asking an enum for its value is a call.
 _READY: Final = str(State.READY)
@@ -531,6 +530,6 @@ def _error_text(error: Any) -> tuple[str | None, str | None]:
         return None, clean(str(error))[:ERROR_MESSAGE_MAX]
     kind, message = error.get("type"), error.get("message")
     return (
-        None if kind is None else clean(str(kind))[:200],
+        None if kind is None else clean(str(kind))[:ERROR_TYPE_MAX],
         None if message is None else clean(str(message))[:ERROR_MESSAGE_MAX],
     )

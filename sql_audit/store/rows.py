@@ -12,6 +12,10 @@ from typing import Any, Final
 
 from sql_audit.store.tables import ATTEMPT_COLUMNS, GONE, JOB_COLUMNS
 
+ERROR_TYPE_MAX: Final = 200
+ERROR_MESSAGE_MAX: Final = 2_000
+"""Characters of an error's type and message in ``job`` and ``job_attempt``; the event keeps all of it."""
+
 
 class Job(list[Any]):
     """One row of ``job``."""

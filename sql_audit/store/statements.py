@@ -137,6 +137,12 @@ class SQLITE:
     )
     """The rows of the jobs of a batch: their ids as one JSON array, since variables are limited."""
 
+    ATTEMPTS: Final = (
+        f"SELECT {_names(ATTEMPT_COLUMNS)} FROM job_attempt "
+        "WHERE queue = ? AND job_id IN (SELECT value FROM json_each(?))"
+    )
+    """The claims of some jobs."""
+
     INSERT_EVENTS: Final = _insert(job_event, EVENT_COLUMNS)
     """Append events. An event that is there already is an error."""
 
@@ -161,6 +167,11 @@ class POSTGRESQL:
 
     JOBS: Final = f"SELECT {_names(JOB_COLUMNS)} FROM job WHERE queue = %s AND job_id = ANY(%s)"
     """The rows of the jobs of a batch."""
+
+    ATTEMPTS: Final = (
+        f"SELECT {_names(ATTEMPT_COLUMNS)} FROM job_attempt WHERE queue = %s AND job_id = ANY(%s)"
+    )
+    """The claims of some jobs."""
 
     STAGING: Final = tuple(
         f"CREATE TEMPORARY TABLE IF NOT EXISTS {name}_staging (LIKE {name}) ON COMMIT DELETE ROWS"

@@ -22,12 +22,15 @@ NAME: Final = "rq-core-sessions"
 """By which PostgreSQL knows the connections of these handlers."""
 POOL_MAX: Final = 4
 LEASE_S: Final = 1.0
-TIMEOUT_S: Final = 1.0
+TIMEOUT_S: Final = 3.0
+"""Of the first job of a process, too, which makes the engine."""
 
 app = App()
 app.queue("sessions", lease=LEASE_S)
 RETRY: Final = RetryPolicy(max_attempts=6, backoff="fixed", base=0.05, jitter=False)
 INSERT: Final = text("INSERT INTO ran (n, claim, kind) VALUES (:n, :claim, :kind)")
+SLEEP: Final = text("SELECT pg_sleep(6)")
+"""Longer than the timeout. PostgreSQL finds out that a client was killed when its statement ends, so no longer."""
 OPTIONS: Final[dict[str, Any]] = {
     "pool_size": POOL_MAX,
     "max_overflow": 0,
@@ -76,7 +79,7 @@ async def insert_async(n: int, session: Annotated[AsyncSession, Depends(async_se
     claim = current_job().claim
     await session.execute(INSERT, {"n": n, "claim": claim, "kind": "async"})
     if claim == 1 and is_late(n):
-        await session.execute(text("SELECT pg_sleep(60)"))
+        await session.execute(SLEEP)
     if claim == 1 and fails(n):
         raise ValueError(n)
     await asyncio.sleep(0)
@@ -99,6 +102,6 @@ async def insert_apart(n: int, session: Annotated[AsyncSession, Depends(async_se
     claim = current_job().claim
     await session.execute(INSERT, {"n": n, "claim": claim, "kind": "process"})
     if claim == 1 and is_late(n):
-        await session.execute(text("SELECT pg_sleep(60)"))
+        await session.execute(SLEEP)
     if claim == 1 and fails(n):
         raise ValueError(n)

@@ -16,13 +16,12 @@ from tests.lua.test_functions import history
 
 NOTHING = """--[[ fast_path: nothing is taken in passing. ]]
 
+local noted_first
+
 local function take_fast()
 end
 
 local function rejoin()
-end
-
-local function first_noted()
 end
 
 local function leave_fast()

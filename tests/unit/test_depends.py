@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import hashlib
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import pytest
@@ -16,6 +18,7 @@ import pytest
 from rq_core import (
     App,
     ArgumentsInvalid,
+    DeadJob,
     Depends,
     GiveUp,
     InvalidOption,
@@ -645,6 +648,119 @@ def test_an_annotation_that_means_nothing_yet_is_an_argument_until_it_is_looked_
     assert task.arguments.names == ("x", "y")
     with pytest.raises(InvalidTask, match="cannot be resolved"):
         app.check()
+
+
+Later: Any
+
+
+def test_a_depends_that_shows_only_later_is_refused_when_the_app_is_checked(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an argument it would be asked for, and sent."""
+
+    def below(x: Later) -> None: ...  # type: ignore[valid-type]  # noqa: F821
+    def buried(x: Annotated[str, Depends(plain)] | None) -> None: ...
+
+    app.task(below)
+    monkeypatch.setitem(globals(), "Later", Annotated[str, Depends(plain)])
+    with pytest.raises(InvalidTask, match="the Depends of its parameter x was not seen"):
+        app.check()
+    other = App()
+    other.task(buried)
+    with pytest.raises(InvalidTask, match="let Annotated be the outermost"):
+        other.check()
+
+
+@dataclass
+class Repository:
+    """A class whose parameters are dependencies."""
+
+    name: Annotated[str, Depends(plain)]
+    size: int = 3
+
+
+def test_a_class_gets_its_own_dependencies(app: App) -> None:
+    @app.task
+    def task(repository: Annotated[Repository, Depends(Repository)]) -> None:
+        seen.append(repository)
+
+    assert ran(app, task) == ["succeeded"]
+    assert seen == [Repository("plain")]
+
+
+def test_a_bound_method_is_a_provider(app: App) -> None:
+    class Factory:
+        def session(self) -> Iterator[str]:
+            seen.append("made")
+            yield "session"
+
+    factory = Factory()
+
+    @app.task
+    def task(a: str = Depends(factory.session), b: str = Depends(factory.session)) -> None:
+        assert a == b == "session"
+
+    assert ran(app, task) == ["succeeded"]
+    assert seen == ["made"]
+
+
+variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+
+
+def test_context_variables_of_a_dependency_are_seen_by_the_handler_and_no_other(app: App) -> None:
+    def sets() -> Iterator[None]:
+        token = variable.set("set")
+        yield
+        variable.reset(token)
+
+    async def sets_async() -> AsyncIterator[None]:
+        token = variable.set("set")
+        await asyncio.sleep(0)
+        yield
+        await asyncio.sleep(0)
+        variable.reset(token)
+
+    @app.task
+    def in_thread(a: None = Depends(sets)) -> None:
+        seen.append(variable.get())
+
+    @app.task
+    async def on_loop(a: None = Depends(sets_async), b: None = Depends(sets)) -> None:
+        seen.append(variable.get())
+
+    @app.task
+    def other() -> None:
+        seen.append(variable.get())
+
+    assert ran(app, in_thread, other, on_loop, other) == ["succeeded"] * 4
+    assert seen == ["set", "unset", "set", "unset"]
+
+
+def test_the_hook_of_a_task_that_died_has_dependencies_of_its_own(app: App) -> None:
+    def mourn(job: DeadJob, db: str = Depends(plain)) -> None:
+        seen.append((job.id, db))
+
+    async def mourn_async(job: DeadJob, *, db: Annotated[str, Depends(async_generator)]) -> None:
+        seen.append((job.id, db))
+
+    def broken(job: DeadJob, db: str = Depends(async_generator)) -> None: ...
+    def task() -> None: ...
+
+    app.task(on_dead=mourn, name="one")(task)
+    app.task(on_dead=mourn_async, name="two")(task)
+    dead = DeadJob("j", "q", "t", {}, "poison", 1, 0, 1, 0, "1-1")
+    with testing.fake(app) as fake:
+        app.tasks["one:on_dead"].enqueue(dead)
+        app.tasks["two:on_dead"].enqueue(dead)
+        assert [run.outcome for run in fake.drain()] == ["succeeded", "succeeded"]
+    assert seen == [
+        ("j", "plain"),
+        "+async_generator",
+        ("j", "async_generator"),
+        "-async_generator",
+    ]
+    with pytest.raises(InvalidTask, match="is async"):
+        app.task(on_dead=broken, name="three")(task)
 
 
 # Direct calls.

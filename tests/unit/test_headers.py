@@ -13,7 +13,7 @@ from rq_core.model.machine import Event
 from rq_core.scripts import script
 from rq_core.scripts.header import HeaderError
 from rq_core.scripts.script import build_script
-from scripts.docs import generate, headers
+from scripts.docs import generate, headers, lua_names
 
 Edit = Callable[[str, str, str], None]
 
@@ -159,6 +159,12 @@ FALSE = {
         "'LLEN', KEYS[1] or wake)",
         "include/call/wake.lua: reads KEYS or ARGV by position",
     ),
+    "text in double quotes": (
+        "trim.lua",
+        "redis.call('XTRIM'",
+        'redis.call("XTRIM"',
+        "trim.lua: has a text in double quotes",
+    ),
     "undeclared fact": (
         "trim.lua",
         "facts.trimmed or",
@@ -192,6 +198,23 @@ def test_false_header_is_found(case: str, edit: Edit) -> None:
     edit(name, old, new)
 
     assert expected in headers.problems()
+
+
+ASSIGNED = {
+    "now = 1": {"now"},
+    "local now = 1": set(),
+    "for now = 1, 2 do end": set(),
+    "a, b[i].c[k + 1] = 1, 2": {"a", "b"},
+    "local t = {a = 1, b = {c = 2}}": set(),
+    "swept.ids[#swept.ids + 1] = id": {"swept"},
+    "if a == 1 and b ~= 2 then c = a end": {"c"},
+    "text = 'a = 1' -- b = 2": {"text"},
+}
+
+
+@pytest.mark.parametrize("code", ASSIGNED)
+def test_names_that_some_lua_assigns(code: str) -> None:
+    assert lua_names.assigned(code) == ASSIGNED[code]
 
 
 def test_event_that_nothing_emits_is_found(edit: Edit) -> None:

@@ -88,7 +88,7 @@ async def test_what_was_entered_is_left_before_a_failure(
     [
         ("async", "wait", both("CancelledError", "running")),
         # It is reported at its timeout, and its thread leaves when it returns, later or…
-        ("thread", "deaf", both(None, "dead")),
+        ("thread", "deaf", both("HandlerTimeout", "dead")),
         ("thread", "wait", both("HandlerTimeout", "any")),
         # A process is killed at its timeout.
         ("process", "wait", []),

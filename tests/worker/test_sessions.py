@@ -120,6 +120,7 @@ def test_no_connection_is_left_by_jobs_that_fail_time_out_or_are_killed(
         wait_until(
             lambda: connections(database) == connections(database, "idle"),
             "no handler's connection is in a transaction",
+            timeout=30,
         )
         kept = connections(database)
         said = workers.end()

@@ -94,9 +94,12 @@ local function peek(lane)
   return stored
 end
 
---- This member of Redis' leaves; its lane is seen to elsewhere.
-local function leave(member)
-  leaving[#leaving + 1] = member
+--- These members of Redis' leave; their lanes are seen to elsewhere.
+local function leave_all(members)
+  local at = #leaving
+  for i = 1, #members do
+    leaving[at + i] = members[i]
+  end
 end
 
 --- Whether a job leaves Redis' lanes from behind others.

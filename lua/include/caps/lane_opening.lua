@@ -20,7 +20,7 @@ local blocked_pages = {}    -- scope → what Redis has blocked on it, as far as
 local promising = {}        -- lanes that were opened here, until they move on
 local promised = {}         -- scope → how many of them contain it
 local promised_until = {}   -- scope → the last order among them
-local freed_lanes = {}      -- lanes whose jobs free places, once everything is put back…
+local freed_shapes = {}     -- what the lanes say whose jobs free places, once everything is put back…
 local freed_ids = {}        -- …and the ids of these jobs
 
 local function reset()
@@ -31,8 +31,8 @@ local function reset()
   if next(promised) then
     promising, promised, promised_until = {}, {}, {}
   end
-  if #freed_lanes > 0 then
-    freed_lanes, freed_ids = {}, {}
+  if #freed_ids > 0 then
+    freed_shapes, freed_ids = {}, {}
   end
 end
 
@@ -150,27 +150,18 @@ end
 --- The claim of a job ends: its places in scopes will be free.
 local function release(lane_name, id)
   if lane_name then
-    freed_lanes[#freed_lanes + 1], freed_ids[#freed_ids + 1] = lane_name, id
+    local at = #freed_ids + 1
+    freed_shapes[at], freed_ids[at] = LANE_SHAPES.known[lane_name] or shape_of(lane_name), id
   end
 end
 
 --- Free the places, then re-evaluate their scopes: (a).
 local function free_places()
-  if #freed_lanes == 0 then
+  if #freed_ids == 0 then
     return
   end
-  local names, size = {}, 0
-  for i = 1, #freed_lanes do
-    local name = freed_lanes[i]
-    local shape = LANE_SHAPES.known[name] or shape_of(name)
-    local counted = shape.counted or shape
-    for k = 1, #counted do
-      size = size + 1
-      names[size] = counted[k]
-    end
-    unhold_all(counted, freed_ids[i])
-  end
-  freed_lanes, freed_ids = {}, {}
+  local names = unhold_all(freed_shapes, freed_ids)
+  freed_shapes, freed_ids = {}, {}
   count_out_later(names)
   local seen = {}
   for i = 1, #names > 0 and may_be_blocked() and #names or 0 do

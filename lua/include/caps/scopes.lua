@@ -276,12 +276,18 @@ local function hold_uncounted(name, id)
   scope.leaving = scope.leaving - 1
 end
 
---- A job holds these scopes no longer.
-local function unhold_all(names, id)
-  local at = #holders_out
-  for i = 1, #names do
-    holders_out[at + i] = names[i] .. '|' .. id
+--- Jobs hold the scopes of their lanes no longer. `shapes` are what the lanes' names say. Returns the scopes, one by one.
+local function unhold_all(shapes, ids)
+  local names, size, before = {}, 0, #holders_out
+  for i = 1, #shapes do
+    local shape, id = shapes[i], ids[i]
+    local counted = shape.counted or shape
+    for k = 1, #counted do
+      size = size + 1
+      names[size], holders_out[before + size] = counted[k], counted[k] .. '|' .. id
+    end
   end
+  return names
 end
 
 --- Whether members of `holders` come or go.

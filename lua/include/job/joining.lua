@@ -11,24 +11,28 @@ local function reset()
   tails = nil
 end
 
---- An id joins the tail of a plain list.
-local function join_list(id, priority)
-  if not tails then
+--- These ids, by priority, join the tails of the plain lists. Once in a call.
+local function join_lists(ids)
+  if #ids[0] + #ids[1] + #ids[2] + #ids[3] > 0 then
     check_keys()
     wake_needed()
-    tails = {[0] = {}, {}, {}, {}}
+    tails = ids
   end
-  local list = tails[priority]
-  list[#list + 1] = id
 end
 
 --- A job joins: its record has its place in line.
 local function join(id, job)
   if job.lane then
     put(lane_of(job.lane), job.seq, id)
-  else
-    join_list(id, rank(job))
+    return
   end
+  if not tails then
+    check_keys()
+    wake_needed()
+    tails = {[0] = {}, {}, {}, {}}
+  end
+  local list = tails[rank(job)]
+  list[#list + 1] = id
 end
 
 local function write_joining()
