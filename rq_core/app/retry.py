@@ -1,6 +1,6 @@
-"""When a failed job is tried again.
+"""How long a failed job waits until it is tried again, and whether it is.
 
-The worker asks; the script counts the failures and has the last word.
+The worker asks the policy of the job's task. ``fail.lua`` counts the failures and may say ``dead`` instead.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ from rq_core.model.scopes import WEIGHT, family_of, is_rate
 
 if TYPE_CHECKING:
     from rq_core.model.limits import Limit
-    from rq_core.protocol.inspect import ScopeStatus, Standing
+    from rq_core.protocol.inspect import ScopeStatus
+    from rq_core.protocol.waiting import Standing
 
 
 @click.command()

@@ -83,7 +83,7 @@ def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json:
     with connect(redis_url, prefix) as client:
         where = known_queues(client, *([queue] if queue is not None else []))
         found = client.run(client.calls.reads.job(job_id, where))
-        standing = None if found is None else client.run(client.calls.inspect.standing(found))
+        standing = None if found is None else client.run(client.calls.waiting.standing(found))
     if found is None or standing is None:
         if not where:
             raise click.ClickException(f"no live job {job_id}: this server has no queue")

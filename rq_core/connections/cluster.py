@@ -55,8 +55,8 @@ def _seed(text: str) -> Node:
 class _Pools(Generic[W]):
     """A wire for each node of a cluster, made when it is first needed."""
 
-    def __init__(self, kind: Callable[..., W], url: str, answer_within: float) -> None:
-        self._kind: Callable[..., W] = kind
+    def __init__(self, make_wire: Callable[..., W], url: str, answer_within: float) -> None:
+        self._make_wire: Callable[..., W] = make_wire
         self._url = url
         self._answer_within = answer_within
         self._wires: dict[Node, W] = {}
@@ -75,7 +75,9 @@ class _Pools(Generic[W]):
             scheme = SCHEMES[parts.scheme]
             url = urlunsplit((scheme, place, "", parts.query, ""))
             # Threads that come at the same time must share one.
-            found = self._wires.setdefault(node, self._kind(url, answer_within=self._answer_within))
+            found = self._wires.setdefault(
+                node, self._make_wire(url, answer_within=self._answer_within)
+            )
         return found
 
     def all(self) -> list[W]:

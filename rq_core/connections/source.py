@@ -54,7 +54,7 @@ def _for_unix(url: str, options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def source_of(kind: Any, url: str, retry: Any, answer_within: float) -> Any:
+def source_of(pool_class: Any, url: str, retry: Any, answer_within: float) -> Any:
     """What makes connections: a pool of redis-py. Nothing is connected yet. Raises InvalidOption.
 
     redis-py would pass over a path that is no number of a database, and notice an unknown option only when it
@@ -65,13 +65,13 @@ def source_of(kind: Any, url: str, retry: Any, answer_within: float) -> Any:
         if sentinel.named_by(real):
             real, more = sentinel.parse(
                 real,
-                for_asyncio=kind is redis.asyncio.ConnectionPool,
+                for_asyncio=pool_class is redis.asyncio.ConnectionPool,
                 answer_within=answer_within,
             )
             options |= more
         if not real.startswith("unix:"):
             int(urlsplit(real).path.strip("/") or 0)
-        pool = kind.from_url(real, **_for_unix(real, options))
+        pool = pool_class.from_url(real, **_for_unix(real, options))
         pool.connection_class(**pool.connection_kwargs)
         _check_files(pool.connection_kwargs)
     except (ValueError, TypeError, redis.RedisError) as error:

@@ -1,4 +1,4 @@
-"""The Redis server that comes with rq-core, for development and for tests: one for each data directory.
+"""The Valkey server that comes with rq-core, for development and for tests: one for each data directory.
 
 It owns starting, finding and ending that server. To every other room it is a server like any other.
 

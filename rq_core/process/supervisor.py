@@ -20,17 +20,19 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
+from rq_core.app.log_context import JobLogFilter
 from rq_core.connections.client import Client
 from rq_core.connections.open import open_wire
 from rq_core.connections.wire import WORKER_SOCKET_TIMEOUT_S
 from rq_core.errors import InvalidOption, RqCoreError
 from rq_core.model import logs
 from rq_core.process.health import Pulse, parse_address, probing
+from rq_core.process.lease_guard import LeaseGuard
 from rq_core.process.mirror import MirrorProcess
 from rq_core.protocol import server_check
 from rq_core.protocol.plan import Patience
 from rq_core.worker import CLAIM_MAX, Worker, WorkerOptions
-from rq_core.worker.lease_table import LeaseGuard, LeaseTable
+from rq_core.worker.lease_table import LeaseTable
 
 if TYPE_CHECKING:
     from rq_core.app.app import App
@@ -80,7 +82,7 @@ class ServeOptions:
 
 def serve(options: ServeOptions) -> int:
     """Run until asked to stop (SIGTERM, SIGINT; a second one ends the grace). Returns the exit status."""
-    logs.configure(options.log_format, options.log_level)
+    logs.configure(options.log_format, options.log_level, filters=[JobLogFilter()])
     app = load(options)
     with probing(options.health):
         alone = options.processes == 1 and options.audit_url is None
@@ -171,7 +173,7 @@ def _child(options: ServeOptions, table: LeaseTable) -> None:
     """A worker process, as the supervisor spawns it."""
     # Ctrl-C reaches the whole process group; only the supervisor answers it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logs.configure(options.log_format, options.log_level)
+    logs.configure(options.log_format, options.log_level, filters=[JobLogFilter()])
     threading.Thread(target=_end_with_parent, name="rq-core-parent", daemon=True).start()
     try:
         status = work(load(options), options.worker, table)

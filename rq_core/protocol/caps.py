@@ -15,8 +15,8 @@ from rq_core.model.scopes import FAIR, QUEUE, TASK, WEIGHT, family_of, is_scope
 from rq_core.model.settings import BATCH_MAX
 from rq_core.model.state_line import read_state_line
 from rq_core.protocol.admin import check_why
+from rq_core.protocol.cap_reads import entries_of
 from rq_core.protocol.delivery import Delivery
-from rq_core.protocol.inspect import entries_of
 from rq_core.protocol.plan import Call, Plan, pairs_of, parse_pairs
 
 CHANGES_MAX: Final = 20

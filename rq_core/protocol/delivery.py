@@ -167,13 +167,13 @@ class Delivery:
                 if isinstance(reply, Exception):
                     if isinstance(reply, Lost):
                         lost.add(i)
-                    kind = meaning_of(reply, lost=i in lost)
-                    if kind == "fatal":
+                    meaning = meaning_of(reply, lost=i in lost)
+                    if meaning == "fatal":
                         results[i] = yield from self._explain(calls[i], reply)
                         continue
-                    if kind == "forgotten":
+                    if meaning == "forgotten":
                         forgotten.add(calls[i].script)
-                    elif kind == "no functions":
+                    elif meaning == "no functions":
                         refused = True
                     else:
                         trouble = reply

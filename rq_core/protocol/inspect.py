@@ -1,19 +1,25 @@
-"""Looking at caps, as plans: how scopes stand, and why a job does not run. Every read is bounded.
+"""How the scopes of a queue stand: limits, holders, and what waits. Every read is bounded.
 
 client.run(client.calls.inspect.caps("mail", 100))
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from rq_core.errors import QueueDamaged
 from rq_core.model.keys import QueueKeys, queue_keys
 from rq_core.model.limits import CapEntry, Limit
-from rq_core.model.machine import DEFAULT_PRIORITY, PRIORITIES, State
-from rq_core.model.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate
-from rq_core.model.state_line import JobState, read_state_line
+from rq_core.model.machine import PRIORITIES
+from rq_core.model.scopes import QUEUE, WEIGHT, family_of, is_rate
+from rq_core.protocol.cap_reads import (
+    NO_LIMIT,
+    entry_of,
+    members,
+    piped,
+    read_entries,
+    read_holders,
+)
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.plan import Plan, pairs_of
 
@@ -21,14 +27,7 @@ LANES_MAX: Final = 20_000
 """Lanes whose jobs are counted for one answer, shared by its scopes."""
 RATES_MAX: Final = 1_000
 """Lanes in which the rates of a family that are spent are looked for."""
-AHEAD_MAX: Final = 1_000
-"""Lanes, and jobs of its priority's list, in which it is looked who comes before a job."""
-HOLDERS_SHOWN: Final = 5
 _PAGE: Final = 500
-_PIPELINE: Final = 1_000
-"""Commands in one round trip."""
-
-NO_LIMIT: Final = Limit(None)
 
 
 class ScopeStatus(NamedTuple):
@@ -55,41 +54,6 @@ class ScopeStatus(NamedTuple):
     """What code declares in the place of a live limit."""
 
 
-class Holder(NamedTuple):
-    """A claimed job that counts in a scope."""
-
-    id: str
-    worker: str | None
-    since_ms: int | None
-
-
-class Standing(NamedTuple):
-    """Where a job stands among those that wait with it, and what it waits for."""
-
-    job: JobState
-    lane: str
-    """Empty: it has no scopes."""
-    place: str
-    """open, blocked, or empty: it does not wait in its lane."""
-    scope: str | None
-    """What it waits for: a scope, the whole queue, or nothing."""
-    limit: Limit
-    """Of that scope."""
-    holders: int
-    shown: tuple[Holder, ...]
-    """Some of those who hold it."""
-    resumes_ms: int | None
-    """When a rate that is spent goes on (Unix ms)."""
-    ahead: int
-    """Jobs before it, where ``ahead_in`` says."""
-    paused: bool
-    ahead_in: str = ""
-    """queue: what may run of its priority and above, whatever its lane; lane: its lane only, since that is blocked, or
-    the queue is fair, where no place in line says who is next; empty: it is not ready."""
-    ahead_at_least: bool = False
-    """Whether there were more places to look at than were."""
-
-
 class Inspect:
     """The reads about caps."""
 
@@ -113,7 +77,7 @@ class Inspect:
                 names += found
                 seen.update(found)
         names += weights[: limit - len(names)]
-        entries = yield from self._entries(keys, [*names, *map(family_of, names)])
+        entries = yield from read_entries(self._delivery, keys, [*names, *map(family_of, names)])
         return (yield from self._status(keys, names, entries))
 
     def _limited(self, keys: QueueKeys, most: int) -> Plan[tuple[list[str], list[str]]]:
@@ -130,16 +94,6 @@ class Inspect:
                 (weights if family_of(name) == WEIGHT else names).add(name)
             if str(cursor) == "0" or len(names) >= most:
                 return sorted(names)[:most], sorted(weights)[:most]
-
-    def _entries(self, keys: QueueKeys, names: Sequence[str]) -> Plan[dict[str, CapEntry]]:
-        """The stored limits of these names, of those that have one."""
-        found: dict[str, CapEntry] = {}
-        wanted = list(dict.fromkeys(names))
-        for at in range(0, len(wanted), _PIPELINE):
-            chunk = wanted[at : at + _PIPELINE]
-            (texts,) = yield from self._delivery.ask([["HMGET", keys("caps"), *chunk]], keys.queue)
-            found |= entries_of(keys.queue, zip(chunk, texts, strict=True))
-        return found
 
     def _scopes_in(self, keys: QueueKeys, index: str, most: int, seen: set[str]) -> Plan[list[str]]:
         """Scopes that have members in an index, in its order, without those seen. Passes over a scope's other
@@ -178,13 +132,14 @@ class Inspect:
                 ["ZRANGEBYLEX", keys("blocked"), low, high, "LIMIT", 0, bound + 1],
                 ["ZSCORE", keys("scheduled"), f"rate|{name}"],
             ]
-        replies = yield from self._piped(keys, commands)
+        replies = yield from piped(self._delivery, keys, commands)
         lanes = {
             name: [member.split("|")[2] for member in replies[3 * at + 1][: bounds[at]]]
             for at, name in enumerate(names)
         }
         counted = list(dict.fromkeys(lane for each in lanes.values() for lane in each))
-        counts = yield from self._piped(
+        counts = yield from piped(
+            self._delivery,
             keys,
             [["ZLEXCOUNT", keys("waiting"), f"[{lane}|", f"({lane}}}"] for lane in counted],
         )
@@ -236,8 +191,10 @@ class Inspect:
     ) -> Plan[dict[str, float | None]]:
         """When the first of some rates of each family goes on."""
         scopes = [(family, scope) for family, each in families.items() for scope in each]
-        scores = yield from self._piped(
-            keys, [["ZSCORE", keys("scheduled"), f"rate|{scope}"] for _, scope in scopes]
+        scores = yield from piped(
+            self._delivery,
+            keys,
+            [["ZSCORE", keys("scheduled"), f"rate|{scope}"] for _, scope in scopes],
         )
         first: dict[str, float | None] = {}
         for (family, _), score in zip(scopes, scores, strict=True):
@@ -253,7 +210,8 @@ class Inspect:
             for lane in each:
                 by_rank.setdefault(lane[:1], lane)
             firsts += [(name, lane) for lane in by_rank.values()]
-        heads = yield from self._piped(
+        heads = yield from piped(
+            self._delivery,
             keys,
             [
                 ["ZRANGEBYLEX", keys("waiting"), f"[{lane}|", f"({lane}}}", "LIMIT", 0, 1]
@@ -265,7 +223,7 @@ class Inspect:
             for (name, _), head in zip(firsts, heads, strict=True)
             if head
         ]
-        holders = yield from self._jobs(keys, [job_id for _, job_id in found])
+        holders = yield from read_holders(self._delivery, keys, [job_id for _, job_id in found])
         oldest: dict[str, int] = {}
         for (name, _), holder in zip(found, holders, strict=True):
             if holder.since_ms is not None:
@@ -285,190 +243,7 @@ class Inspect:
             keys.queue,
         )
         heads = yield from self._delivery.ask([["LINDEX", key, 0] for key in lists], keys.queue)
-        found = yield from self._jobs(keys, [head for head in heads if head])
+        found = yield from read_holders(self._delivery, keys, [head for head in heads if head])
         first = yield from self._oldest(keys, {QUEUE: list(opened)})
         times = [*first.values(), *(h.since_ms for h in found if h.since_ms is not None)]
         return sum(lengths) + waiting, min(times, default=None)
-
-    def _piped(self, keys: QueueKeys, commands: list[list[Any]]) -> Plan[list[Any]]:
-        replies: list[Any] = []
-        for at in range(0, len(commands), _PIPELINE):
-            replies += yield from self._delivery.ask(commands[at : at + _PIPELINE], keys.queue)
-        return replies
-
-    def _jobs(self, keys: QueueKeys, ids: Sequence[str]) -> Plan[list[Holder]]:
-        """Who has these jobs, and since when they are where they are."""
-        if not ids:
-            return []
-        (lines,) = yield from self._delivery.ask([["HMGET", keys("state"), *ids]], keys.queue)
-        found = []
-        for job_id, line in zip(ids, lines, strict=True):
-            fields = read_state_line(keys.queue, job_id, line).fields if line else {}
-            since = fields.get("since", "")
-            found.append(Holder(job_id, fields.get("by"), int(since) if since.isdigit() else None))
-        return found
-
-    def standing(self, job: JobState) -> Plan[Standing]:
-        """Why a job does not run: its lane, the scope that it waits for, who holds that now, and who is ahead of it."""
-        keys = queue_keys(job.queue, self._delivery.prefix)
-        lane = job.fields.get("lane", "")
-        ready = job.state is State.READY
-        place, behind, paused, fair, gate_stored, held = yield from self._delivery.ask(
-            [
-                ["HGET", keys("lanes"), lane],
-                ["ZLEXCOUNT", keys("waiting"), f"[{lane}|", f"({_member(lane, job)}"],
-                ["HGET", keys("meta"), "paused"],
-                ["HGET", keys("meta"), "fair"],
-                ["HGET", keys("caps"), QUEUE],
-                ["ZCARD", keys("leases")],
-            ],
-            job.queue,
-        )
-        entries = entries_of(job.queue, [(QUEUE, gate_stored)])
-        word, scope = _place(place) if ready and lane else ("", None)
-        gate = entries.get(QUEUE)
-        if ready and gate is not None and gate.limit.most is not None and held >= gate.limit.most:
-            # Nothing of the queue is claimed then, whatever its lanes say.
-            scope = QUEUE
-        count: int = 0
-        shown: tuple[Holder, ...] = ()
-        resumes = None
-        limit = NO_LIMIT
-        if scope is not None:
-            entries |= yield from self._entries(keys, [scope, family_of(scope)])
-            entry = entry_of(entries, scope)
-            limit = entry.limit if entry else NO_LIMIT
-            count, shown, resumes = yield from self._held(keys, scope)
-        ahead, where, at_least = (int(behind), "lane", False) if word else (0, "", False)
-        if ready and fair != "1" and (word == "open" or not lane):
-            where = "queue"
-            ahead, at_least = yield from self._ahead(keys, job, lane)
-        return Standing(
-            job,
-            lane,
-            word,
-            scope,
-            limit,
-            count,
-            shown,
-            resumes,
-            ahead,
-            paused == "1",
-            where,
-            at_least,
-        )
-
-    def _ahead(self, keys: QueueKeys, job: JobState, lane: str) -> Plan[tuple[int, bool]]:
-        """How many jobs may run before this one, over all lists and open lanes, and whether that is a lower bound."""
-        rank, seq = _rank(job), _seq(job)
-        lists = [keys(f"ready:{n}") for n in range(rank + 1)]
-        *read, index, lanes = yield from self._delivery.ask(
-            [
-                *(["LRANGE", key, 0, AHEAD_MAX - 1] for key in lists),
-                *(["LLEN", key] for key in lists),
-                ["LPOS", lists[rank], job.id],
-                # A lane stands where its head does: one behind this job has nothing that comes before it.
-                [
-                    "ZRANGEBYSCORE",
-                    keys("open"),
-                    "-inf",
-                    f"({rank * RANK + seq}",
-                    "LIMIT",
-                    0,
-                    AHEAD_MAX,
-                ],
-            ],
-            keys.queue,
-        )
-        heads, lengths = read[: len(lists)], read[len(lists) :]
-        own = heads[-1]
-        if not lane and index is not None:
-            heads[-1], lengths[-1] = own[:index], index
-        ids = [job_id for head in heads for job_id in head]
-        lines = (yield from self._delivery.ask([["HMGET", keys("state"), *ids]]))[0] if ids else []
-        # Cancelled jobs are in the list until claim passes over them.
-        alive = [read_state_line(keys.queue, i, s) for i, s in zip(ids, lines, strict=True) if s]
-        beyond = sum(lengths) - len(ids)
-        at_least = False
-        if lane:
-            # A job in a lane has no place in its priority's list: their places in line are compared.
-            came_first = [j for j in alive if _rank(j) < rank or _seq(j) < seq]
-            beyond -= lengths[-1] - len(own)
-            at_least = len(own) < lengths[-1] and len(came_first) == len(alive)
-            alive = came_first
-        commands = [
-            ["ZLEXCOUNT", keys("waiting"), f"[{each}|", f"({each}" + ("}" if int(each[0]) < rank else f"|{seq:016d}")]
-            for each in lanes
-        ]  # fmt: skip
-        in_lanes = yield from self._piped(keys, commands)
-        return len(alive) + beyond + sum(in_lanes), at_least or len(lanes) == AHEAD_MAX
-
-    def _held(
-        self, keys: QueueKeys, scope: str
-    ) -> Plan[tuple[int, tuple[Holder, ...], int | None]]:
-        """How many hold a scope, a few of them, and when it resumes if it is a rate."""
-        low, high = members(scope)
-        count: list[Any] = ["ZLEXCOUNT", keys("holders"), low, high]
-        some: list[Any] = ["ZRANGEBYLEX", keys("holders"), low, high, "LIMIT", 0, HOLDERS_SHOWN]
-        if scope == QUEUE:
-            count, some = (
-                ["ZCARD", keys("leases")],
-                ["ZRANGE", keys("leases"), 0, HOLDERS_SHOWN - 1],
-            )
-        total, found, resumes = yield from self._delivery.ask(
-            [count, some, ["ZSCORE", keys("scheduled"), f"rate|{scope}"]], keys.queue
-        )
-        ids = [member.rpartition("|")[2] for member in found]
-        holders = yield from self._jobs(keys, ids)
-        return int(total), tuple(holders), None if resumes is None else int(float(resumes))
-
-
-def members(scope: str) -> tuple[str, str]:
-    """The bounds of a scope's members, or of a whole family's if it is one, in `holders` and `blocked`."""
-    if "=" in scope:
-        return f"[{scope}|", f"({scope}}}"
-    return f"[{scope}=", f"({scope}>"
-
-
-def entry_of(entries: dict[str, CapEntry], scope: str) -> CapEntry | None:
-    """The stored limit that holds for a scope: its own, else its family's."""
-    return entries.get(scope) or (
-        None if scope.startswith("task=") else entries.get(family_of(scope))
-    )
-
-
-def entries_of(queue: str, texts: Iterable[tuple[str, str | None]]) -> dict[str, CapEntry]:
-    """Fields of `caps` as limits; what is not there is left out. Raises QueueDamaged for what is none."""
-    found = {}
-    for name, text in texts:
-        if text is not None:
-            try:
-                found[name] = CapEntry.parse(text)
-            except (ValueError, KeyError):
-                raise QueueDamaged(queue=queue, why=f"the limit of {name} reads {text!r}") from None
-    return found
-
-
-def _member(lane: str, job: JobState) -> str:
-    return f"{lane}|{_seq(job):016d}|{job.id}"
-
-
-def _seq(job: JobState) -> int:
-    """Its place in line."""
-    seq = job.fields.get("seq", "")
-    return int(seq) if seq.isdigit() else 0
-
-
-def _rank(job: JobState) -> int:
-    priority = job.fields.get("priority", str(DEFAULT_PRIORITY))
-    return [str(each) for each in PRIORITIES].index(priority)
-
-
-def _place(text: str | None) -> tuple[str, str | None]:
-    """Read a field of `lanes`: ``open ORDER`` or ``blocked SCOPE ORDER``."""
-    match (text or "").split(" "):
-        case ["blocked", scope, _]:
-            return "blocked", scope
-        case ["open", _]:
-            return "open", None
-    return "", None

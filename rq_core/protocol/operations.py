@@ -20,6 +20,7 @@ from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.enqueue import Enqueue
 from rq_core.protocol.inspect import Inspect
 from rq_core.protocol.reads import Reads
+from rq_core.protocol.waiting import Waiting
 
 
 class Operations:
@@ -33,3 +34,4 @@ class Operations:
         self.audit = Audit(delivery)
         self.reads = Reads(delivery)
         self.inspect = Inspect(delivery)
+        self.waiting = Waiting(delivery)

@@ -3,7 +3,8 @@
 Everything that finished since the last turn, and a claim for the free places, travel together. At low load a batch
 is one job; under load batches grow by themselves. The worker claims no more than it can start at once.
 
-Turns overlap with handlers. A claim asks for half of the places, and when its jobs come, the next turn is on its way
+Turns overlap with handlers. A claim asks for half of the places (for all of them if
+there are fewer than 16), and when its jobs come, the next turn is on its way
 before they are begun: while Redis carries it out, they run. So the time that a job takes is the longer one of Python's
 and Redis', not their sum.
 

@@ -15,14 +15,17 @@ from rq_core.worker.wakeups import WatchedQueue
 CLAIM_MAX: Final = 250
 """Most jobs in one claim, so that no claim keeps Redis from others for long; the next turn takes more."""
 HALVES_MIN: Final = 16
-"""Capacity from which on a claim asks for half of them. With fewer, Redis would pay more for twice as many calls than
-the worker gains."""
+"""From so many places on, a claim asks for half of the places. With fewer, Redis would pay more for twice as many calls
+than the worker gains."""
 LEND_AFTER_S: Final = 0.5
 """Seconds without an answer after which a group's claim no longer keeps its places from other groups."""
 
 
 class Capacity:
-    """As many as handlers may run at once. One is taken by a job that has arrived, or kept for a claim under way."""
+    """How many handlers may run at once, and how many of those places are taken.
+
+    A place is taken by a job that has arrived, or kept for a claim under way.
+    """
 
     def __init__(self, options: WorkerOptions) -> None:
         self.most = options.concurrency

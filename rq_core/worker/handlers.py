@@ -60,6 +60,7 @@ class Handlers:
             timeout=lifetime.options.timeout,
             on_settlement=groups.settle,
             on_free=self._freed,
+            surroundings=app.surroundings,
             redact=app.redactor,
         )
         self.leases = LeaseKeeper(

@@ -2,7 +2,7 @@
 
 A handler that blocks the event loop, or computes for minutes in a thread, keeps its lease: the heartbeat is
 neither on the loop nor on the job's thread. A handler that holds the GIL for longer than a lease stops this thread,
-too; then a supervisor helps out (:mod:`rq_core.worker.lease_table`), and a worker without one loses its leases.
+too; then a supervisor helps out (:mod:`rq_core.process.lease_guard`), and a worker without one loses its leases.
 """
 
 from __future__ import annotations

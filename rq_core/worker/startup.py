@@ -25,7 +25,7 @@ log = logging.getLogger(__package__)
 
 
 class Startup:
-    """Of one worker with the server."""
+    """What a worker does before its first claim."""
 
     def __init__(self, app: App, client: AsyncClient, worker: str, groups: QueueGroups) -> None:
         self._app = app

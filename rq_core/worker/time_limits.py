@@ -1,7 +1,7 @@
 """When what runs must have ended: one timer for all that have the same limit, however many they are.
 
-Things with the same limit end in the order in which they began, so they wait in line, and only the first of the line
-needs a timer. To begin and to end costs no more than an entry in a dict.
+Things with the same limit end in the order in which they began, so they share a timer, and only the first of them
+needs it. To begin and to end costs no more than an entry in a dict.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 EMPTY_MAX: Final = 64
-"""Lines up to which an empty one stays until its timer is due. Where every job brings a limit of its own, it goes
+"""Timers up to which an empty one stays until its timer is due. Where every job brings a limit of its own, it goes
 at once."""
 
 
@@ -41,48 +41,48 @@ class TimeLimits(Generic[T]):
     def begin(self, thing: T, seconds: float) -> None:
         """Limit a thing to so many seconds from now."""
         loop = asyncio.get_running_loop()
-        line = self._timers.get(seconds)
-        if line is None:
-            line = self._timers[seconds] = _Timer()
+        timer = self._timers.get(seconds)
+        if timer is None:
+            timer = self._timers[seconds] = _Timer()
         over = loop.time() + seconds
-        line.ends[thing] = over
-        if line.timer is None:
-            line.timer = loop.call_at(over, self._look, seconds)
+        timer.ends[thing] = over
+        if timer.timer is None:
+            timer.timer = loop.call_at(over, self._look, seconds)
 
     def end(self, thing: T, seconds: float) -> None:
         """A thing that was limited to so many seconds has ended, or is limited otherwise from now on."""
-        line = self._timers.get(seconds)
-        if line is None:
+        timer = self._timers.get(seconds)
+        if timer is None:
             return
-        line.ends.pop(thing, None)
-        if not line.ends and len(self._timers) > EMPTY_MAX:
-            self._remove(seconds, line)
+        timer.ends.pop(thing, None)
+        if not timer.ends and len(self._timers) > EMPTY_MAX:
+            self._remove(seconds, timer)
 
     def close(self) -> None:
         """Forget everything."""
-        for seconds, line in tuple(self._timers.items()):
-            self._remove(seconds, line)
+        for seconds, timer in tuple(self._timers.items()):
+            self._remove(seconds, timer)
 
-    def _remove(self, seconds: float, line: _Timer[T]) -> None:
+    def _remove(self, seconds: float, timer: _Timer[T]) -> None:
         del self._timers[seconds]
-        if line.timer is not None:
-            line.timer.cancel()
+        if timer.timer is not None:
+            timer.timer.cancel()
 
     def _look(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        line = self._timers[seconds]
-        line.timer = None
+        timer = self._timers[seconds]
+        timer.timer = None
         # The clock may be behind the timer by its own resolution.
         now = loop.time() + 0.001
         over = []
-        for thing, at in line.ends.items():
+        for thing, at in timer.ends.items():
             if at > now:
-                line.timer = loop.call_at(at, self._look, seconds)
+                timer.timer = loop.call_at(at, self._look, seconds)
                 break
             over.append(thing)
         for thing in over:
-            del line.ends[thing]
-        if not line.ends:
+            del timer.ends[thing]
+        if not timer.ends:
             del self._timers[seconds]
         for thing in over:
             try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
 from rq_core.connections.open import open_async_wire, open_wire
-from rq_core.connections.wire import WORKER_SOCKET_TIMEOUT_S
+from rq_core.connections.wire import WORKER_SOCKET_TIMEOUT_S, AsyncWire
 from rq_core.errors import RqCoreError
 from rq_core.model.ids import boot_id
 from rq_core.model.keys import check_name
@@ -48,8 +48,10 @@ class Worker:
         name: str | None = None,
         on_claim: Callable[[], None] = lambda: None,
         lease_table: LeaseTable | None = None,
+        wire: AsyncWire | None = None,
     ) -> None:
-        """``on_claim`` is called whenever Redis has answered a claim. ``lease_table`` is shared with a supervisor."""
+        """``on_claim`` is called whenever Redis has answered a claim. ``lease_table`` is shared with a supervisor.
+        ``wire`` takes the place of the worker's own connections, so that a test can watch or hold its calls."""
         self.app = app
         self.options = options or WorkerOptions()
         self.name = check_name("worker", name or boot_id("w"))
@@ -60,7 +62,7 @@ class Worker:
             app.redis_url,
             prefix=app.prefix,
             name=self.name,
-            wire=open_async_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT_S),
+            wire=wire or open_async_wire(app.redis_url, answer_within=WORKER_SOCKET_TIMEOUT_S),
         )
         self._lease_client = Client(
             app.redis_url,
@@ -216,6 +218,7 @@ class Worker:
 
     async def _close(self) -> bool:
         """Close connections, threads and processes. Returns whether no handler goes on."""
+        await self._handlers.executor.leave()
         self._lease_client.close()
         await self._client.close()
         return self._handlers.executor.close()

@@ -1,14 +1,18 @@
-"""Where the mirror stands in a queue: a row of ``mirror_cursor``, and whether Redis still goes on from there."""
+"""Where the mirror stands in a queue: a row of ``mirror_cursor``, and the entry that Redis must still have."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rq_core.model.events import OutboxId
-from sql_audit.mirror.gaps import contiguous
-from sql_audit.mirror.intake import fingerprint
-from sql_audit.mirror.reading import RawEntry
+
+
+class Anchor(NamedTuple):
+    """The last mirrored entry, which stays in the outbox for the next read to find unchanged."""
+
+    at: OutboxId
+    fingerprint: str
 
 
 @dataclass(slots=True)
@@ -20,6 +24,7 @@ class Cursor:
     seq: int | None
     at_ms: int | None
     anchor: str | None
+    """The fingerprint of the last mirrored entry."""
     batch: int
     head: str
     entries: int
@@ -37,14 +42,8 @@ class Cursor:
             return None
         return OutboxId(self.epoch, self.seq)
 
-    def anchored(self, entries: Sequence[RawEntry]) -> bool:
-        """Whether what was read of the outbox begins with the anchor, unchanged."""
-        if self.position is None or not entries or entries[0][0] != self.position:
-            return False
-        return self.anchor is None or fingerprint(entries[0][1]) == self.anchor
-
-    def continues(self, entries: Sequence[RawEntry]) -> bool:
-        """Whether what was read follows the cursor without a break."""
-        if self.position is not None and not self.anchored(entries):
-            return False
-        return contiguous(entry_id for entry_id, _ in entries)
+    @property
+    def last(self) -> Anchor | None:
+        """The last mirrored entry, with what it must be."""
+        position = self.position
+        return None if position is None else Anchor(position, self.anchor or "")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rq_core.model.events import OutboxId
-from rq_core.model.machine import Event
-from sql_audit.mirror import losses
+from sql_audit.mirror.epochs import Beginning, follows
+from sql_audit.mirror.forks import Fork
 from sql_audit.mirror.intake import NAME_LENGTH_MAX, Intake, clean, to_json
 
 
@@ -34,57 +33,21 @@ class Break(NamedTuple):
         }  # fmt: skip
 
 
-def follows(before: OutboxId, after: OutboxId) -> bool:
-    """Whether there is nothing between two numbers. (What begins an epoch says so itself.)"""
-    if after.epoch == before.epoch:
-        return after.seq == before.seq + 1
-    return after.epoch > before.epoch and after.seq == 0
-
-
-def contiguous(ids: Iterable[OutboxId]) -> bool:
-    """Whether each number follows the one before."""
-    return all(follows(a, b) for a, b in pairwise(ids))
-
-
-def goes_on(intake: Intake, before: OutboxId | None) -> bool:
-    """Whether an entry goes on from the one before, as far as it tells: not if it begins an epoch
-    after another one.
-    """
-    if intake.event is not Event.EPOCH_STARTED or before is None:
-        return True
-    return losses.told_last(intake) == before
-
-
-def completes_baseline(intake: Intake) -> bool:
-    """Whether an entry ends a complete baseline."""
-    if intake.event is not Event.POLICY_CHANGED:
-        return False
-    return (intake.data.get("field"), intake.data.get("new")) == ("baseline", "done")
-
-
-def end_of_batch(intakes: Iterable[Intake], before: OutboxId | None) -> int | None:
-    """How many entries make a batch, if not all do: it ends before an epoch that does not go on from
-    it, and behind a complete baseline. What they say of all jobs is said between two batches.
-    """
-    for index, intake in enumerate(intakes):
-        if completes_baseline(intake):
-            return index + 1
-        if index and not goes_on(intake, before):
-            return index
-        before = intake.id
-    return None
-
-
 def among(
-    intakes: Iterable[Intake], before: OutboxId | None, at_ms: int, fork: losses.Fork | None
+    intakes: Sequence[Intake], before: OutboxId | None, at_ms: int, fork: Fork | None
 ) -> list[Break]:
-    """Beginnings of epochs and gaps among entries. ``before``: the entry before, which was at ``at_ms``."""
+    """Beginnings of epochs and gaps in a batch. ``before``: the entry before it, which was at ``at_ms``."""
     breaks: list[Break] = []
-    for intake in intakes:
+    if fork is not None and fork.changed is not None:
+        reason = "Redis has another entry under a number that is mirrored already"
+        breaks.append(Break(fork.changed, "changed", fork.beginning.at_ms, reason, before))
+    for index, intake in enumerate(intakes):
         at, its_ms = intake.id, intake.at_ms or at_ms
-        if intake.event is Event.EPOCH_STARTED:
-            breaks.append(_beginning(intake, before, its_ms))
-            breaks += _at_beginning(intake, before, its_ms, fork)
+        if intake.beginning is not None:
+            breaks.append(_started(intake, intake.beginning, before))
+            if index == 0 and before is not None:
+                # The others go on from the entry before: where one does not, a batch ends.
+                breaks += _forgotten(intake.beginning, before, fork)
         elif before is None:
             reason = "the stream began in the middle of an epoch"
             breaks.append(Break(at, "joined", its_ms, reason))
@@ -97,29 +60,23 @@ def among(
     return breaks
 
 
-def _at_beginning(
-    intake: Intake, before: OutboxId | None, at_ms: int, fork: losses.Fork | None
-) -> list[Break]:
+def _started(intake: Intake, beginning: Beginning, before: OutboxId | None) -> Break:
+    at, at_ms, reason, _ = beginning
+    word = None if reason is None else clean(reason)[:NAME_LENGTH_MAX]
+    facts = {name: value for name, value in intake.data.items() if value is not None}
+    return Break(at, "started", at_ms, word, before, detail=to_json(facts))
+
+
+def _forgotten(beginning: Beginning, before: OutboxId, fork: Fork | None) -> list[Break]:
     """What an epoch's beginning reveals, if Redis' last entry was not the one mirrored last."""
-    told = losses.told_last(intake)
-    passed = 0 if fork is None else fork.passed
-    if before is None or (told == before and not passed):
+    at, at_ms, _, last = beginning
+    passed = 0 if fork is None else len(fork.passed)
+    if last == before and not passed:
         return []
-    if told is None or told < before or passed:
-        knew = "nothing" if told is None else f"events up to {told}"
+    if last is None or last < before or passed:
+        knew = "nothing" if last is None else f"events up to {last}"
         if passed:
             knew += f", {passed} of them under numbers that SQL had passed"
-        return [Break(intake.id, "lost", at_ms, f"Redis remembered {knew}", before)]
-    missing = told.seq - before.seq if told.epoch == before.epoch else None
-    return [Break(intake.id, "gap", at_ms, f"Redis had events up to {told}", before, missing)]
-
-
-def _beginning(intake: Intake, before: OutboxId | None, at_ms: int) -> Break:
-    return Break(
-        intake.id, "started", at_ms, _word(intake.data.get("reason")), before,
-        detail=to_json({k: v for k, v in intake.data.items() if v is not None}),
-    )  # fmt: skip
-
-
-def _word(value: Any) -> str | None:
-    return clean(value)[:NAME_LENGTH_MAX] if isinstance(value, str) else None
+        return [Break(at, "lost", at_ms, f"Redis remembered {knew}", before)]
+    missing = last.seq - before.seq if last.epoch == before.epoch else None
+    return [Break(at, "gap", at_ms, f"Redis had events up to {last}", before, missing)]

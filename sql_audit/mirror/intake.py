@@ -27,6 +27,7 @@ from rq_core.model.machine import (
     Priority,
     State,
 )
+from sql_audit.mirror.epochs import Beginning
 from sql_audit.mirror.source import RawFields
 
 INTEGER_MAX: Final = 2**63 - 1
@@ -75,6 +76,8 @@ class Intake:
     """The place in the entry of each job in ``columns``."""
     data: dict[str, Any] = field(default_factory=dict)
     """For events about the queue."""
+    beginning: Beginning | None = None
+    """For the event that begins an epoch: what it says of what was before."""
     quarantined: list[Quarantined] = field(default_factory=list)
     in_place: bool = True
     """False: even its place in the sequence is taken, by another entry of that number."""
@@ -409,6 +412,8 @@ def _take(entry_id: OutboxId, raw: RawFields) -> Intake:
             raise _NotDecodedError(f"{kind} is nested too deep")
         data = dict(zip_longest(names, values))
         intake = Intake(entry_id, event, at_ms, by, why, _size(raw), jobs=1, data=data)
+        if event is Event.EPOCH_STARTED:
+            intake.beginning = Beginning.of(entry_id, at_ms, data)
     elif kind in _JOB_FIELDS:
         event, spec = _JOB_FIELDS[kind]
         arrays = _decode_json(body)

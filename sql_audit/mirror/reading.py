@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rq_core.model.events import OutboxId
-from sql_audit.mirror.intake import Intake, hold, take, take_all
+from rq_core.model.machine import Event
+from sql_audit.mirror.cursor import Anchor
+from sql_audit.mirror.epochs import contiguous
+from sql_audit.mirror.intake import Intake, fingerprint, hold, take, take_all
 from sql_audit.mirror.source import OutboxSource, RawFields
 from sql_audit.store.driver_errors import describe
 
@@ -32,14 +35,34 @@ class BatchLimits:
     """Entries per read, so that a batch of large entries is not read at once many times over."""
 
 
-class Ahead(NamedTuple):
-    """A batch that was read before its turn."""
+class Taken(NamedTuple):
+    """One batch of entries, and what they say."""
 
-    after: OutboxId
-    """The entry that it follows, with which ``read`` begins if Redis still has it."""
-    read: list[RawEntry]
+    entries: list[RawEntry]
     intakes: list[Intake]
-    """What the entries of the batch behind ``after`` say."""
+    more_follow: bool
+    """Whether there is so much that another batch will follow at once."""
+    begins_epoch: bool
+    """Whether an epoch begins among them."""
+    completes_baseline: bool
+    """Whether the last ends a complete baseline."""
+    last: Anchor | None
+    """The last, after which the next batch is read; None if there is none."""
+
+
+class Tail(NamedTuple):
+    """What Redis has from the cursor on, up to about a batch."""
+
+    anchor: Anchor | None
+    """After what it was read; None: from the beginning."""
+    entries: list[RawEntry]
+    """What follows the anchor. If that is not there, or not what it was: all there is from its number on."""
+    detached: bool = False
+    """The anchor is not there, or not what it was: that numbers go on proves nothing."""
+    whole: bool = True
+    """Whether no number is missing, from the anchor on."""
+    taken: Taken | None = None
+    """Its first batch, if that was taken in while SQL wrote the batch before."""
 
 
 class Reader:
@@ -56,8 +79,18 @@ class Reader:
         self._refusals: dict[OutboxId, list[str]] = {}
         """Entries that SQL refused alone, and what it said, each time."""
 
+    def read_after(self, anchor: Anchor | None) -> Tail:
+        """What follows the anchor, compared with what Redis has under its number."""
+        if anchor is None:
+            entries = self.read_from(None)
+            return Tail(None, entries, whole=contiguous(at for at, _ in entries))
+        entries = self.read_from(anchor.at)
+        if not entries or Anchor(entries[0][0], fingerprint(entries[0][1])) != anchor:
+            return Tail(anchor, entries, detached=True, whole=False)
+        return Tail(anchor, entries[1:], whole=contiguous(at for at, _ in entries))
+
     def read_from(self, position: OutboxId | None) -> list[RawEntry]:
-        """Entries from ``position`` on (the anchor, if it is still there), up to about a batch."""
+        """Entries from ``position`` on, itself included, up to about a batch."""
         entries: list[RawEntry] = []
         start = "-" if position is None else str(position)
         size = jobs = 0
@@ -80,10 +113,31 @@ class Reader:
                 return entries
             start = str(entries[-1][0])
 
-    def cut(self, entries: list[RawEntry]) -> tuple[list[RawEntry], bool]:
-        """The entries of one batch, and whether they are as much as a batch may be."""
-        if self._entries_max is not None:
-            entries = entries[: self._entries_max]
+    def take(self, tail: Tail) -> Taken:
+        """The first batch of what was read, taken in."""
+        if tail.taken is not None and not self._looking:
+            return tail.taken
+        entries, full = self._cut(tail.entries)
+        if self._refusals:
+            intakes = [self._take_suspect(entry_id, raw) for entry_id, raw in entries]
+        else:
+            intakes = take_all(entries)
+        end = _end_of_batch(intakes)
+        if end is not None:
+            del entries[end:], intakes[end:]
+        more_follow = full and end is None and not self._looking
+        return Taken(
+            entries,
+            intakes,
+            more_follow,
+            begins_epoch=any(intake.beginning is not None for intake in intakes),
+            completes_baseline=bool(intakes) and _completes_baseline(intakes[-1]),
+            last=Anchor(entries[-1][0], fingerprint(entries[-1][1])) if entries else None,
+        )
+
+    def _cut(self, entries: list[RawEntry]) -> tuple[list[RawEntry], bool]:
+        """The entries that a batch may have, and whether they are as much as that."""
+        entries = entries[: self._entries_max]
         size = jobs = 0
         for index, (_, raw) in enumerate(entries):
             size += sum(map(len, raw.values()))
@@ -92,27 +146,20 @@ class Reader:
                 return entries[: index + 1], True
         return entries, False
 
-    def take(self, entries: list[RawEntry]) -> list[Intake]:
-        """What the entries say, those that SQL refused kept raw."""
-        if not self._refusals:
-            return take_all(entries)
-        return [self._take_suspect(entry_id, raw) for entry_id, raw in entries]
+    def read_ahead(self, anchor: Anchor) -> Tail | None:
+        """What follows the anchor, read and taken in.
 
-    def read_ahead(self, after: OutboxId) -> Ahead | None:
-        """The batch behind ``after``, read and taken in.
-
-        None if Redis has none yet, or not ``after`` any more: the next turn looks again.
+        None if Redis has none yet, or not the anchor any more: the next turn looks again.
         """
-        read = self.read_from(after)
-        if len(read) < 2 or read[0][0] != after:
+        tail = self.read_after(anchor)
+        if tail.detached or not tail.entries:
             return None
-        entries, _ = self.cut(read[1:])
-        return Ahead(after, read, self.take(entries))
+        return tail._replace(taken=self.take(tail))
 
     # What SQL refuses.
 
     @property
-    def looking(self) -> bool:
+    def _looking(self) -> bool:
         """Whether a refused row is looked for."""
         return bool(self._refusals) or self._entries_max is not None
 
@@ -163,3 +210,24 @@ def _about_jobs(raw: RawFields) -> int:
     """About how many events an entry has, without reading it: every job begins a bracket."""
     jobs = raw.get("jobs")
     return max(1, jobs.count("[") - 1) if jobs else 1
+
+
+def _end_of_batch(intakes: Sequence[Intake]) -> int | None:
+    """How many entries make a batch, if not all do: it ends before an epoch that does not go on from
+    it, and behind a complete baseline. What they say of all jobs is said between two batches.
+    """
+    before: OutboxId | None = None
+    for index, intake in enumerate(intakes):
+        if _completes_baseline(intake):
+            return index + 1
+        if index and intake.beginning is not None and intake.beginning.last != before:
+            return index
+        before = intake.id
+    return None
+
+
+def _completes_baseline(intake: Intake) -> bool:
+    """Whether an entry ends a complete baseline."""
+    if intake.event is not Event.POLICY_CHANGED:
+        return False
+    return (intake.data.get("field"), intake.data.get("new")) == ("baseline", "done")

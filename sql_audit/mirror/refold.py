@@ -117,10 +117,10 @@ _FIELDS: Final = {
 
 def intake_of(row: EventRow) -> Intake | None:
     """The event of one job as it was mirrored, from its row; None if it is not about a job."""
-    _, epoch, seq, ordinal, kind, at_ms, job_id, claim, worker, task, detail = row
-    if kind not in _FIELDS or job_id is None:
+    _, epoch, seq, ordinal, event_type, at_ms, job_id, claim, worker, task, detail = row
+    if event_type not in _FIELDS or job_id is None:
         return None
-    event, names = _FIELDS[kind]
+    event, names = _FIELDS[event_type]
     facts: dict[str, Any] = {} if detail is None else json.loads(detail)
     why = facts.pop("why", None)
     of_columns = {"id": job_id, "task": task, "claim": claim}

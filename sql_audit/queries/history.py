@@ -295,7 +295,7 @@ def cut_short(engine: Engine, events: Sequence[LoggedEvent]) -> list[PrunedTo]:
     first: dict[str, str] = {}
     for event in events:
         first.setdefault(event.queue, event.type)
-    headless = {queue for queue, kind in first.items() if kind not in _FIRST}
+    headless = {queue for queue, event_type in first.items() if event_type not in _FIRST}
     with engine.connect() as connection:
         return [cut for queue in sorted(headless) for cut in pruned_to(connection, queue)]
 

@@ -290,8 +290,8 @@ def _without_claim(
     """The waits of a job that no claim ended: since and until when, what ended it (None: it goes on), and the lane."""
     events = refold.events_of(connection, job.queue, [job_id])
     for place, event in enumerate(events):
-        _, epoch, _, _, kind, *_ = event
-        if kind != "restored":
+        _, epoch, _, _, event_type, *_ = event
+        if event_type != "restored":
             continue
         # Its row begins anew. What it was before, Redis had forgotten.
         before = next(iter(refold.folded(job.queue, [job_id], events[:place], ())[0]), None)

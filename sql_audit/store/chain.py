@@ -12,12 +12,12 @@ def genesis(audit_id: str, queue: str) -> str:
     return hashlib.sha256(f"rq-core audit {audit_id} {queue}".encode()).hexdigest()
 
 
-def rows_digest(lines: str) -> str:
+def rows_digest(text: str) -> str:
     """SHA-256 in hex of a batch's rows of job_event, as :func:`sql_audit.store.copy.copy_text` says them.
 
     PostgreSQL says the same: ``COPY (SELECT … ORDER BY epoch, seq, ordinal) TO STDOUT``.
     """
-    return hashlib.sha256(lines.encode()).hexdigest()
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def chain(

@@ -68,11 +68,11 @@ def normalise(text: str) -> URL:
         url = make_url(text)
     except (ArgumentError, ValueError):
         raise AuditUrlInvalid(url=text.split("@")[-1], why="it cannot be read as a URL") from None
-    kind = url.drivername.partition("+")[0]
-    if kind in ("postgres", "postgresql"):
+    dialect = url.drivername.partition("+")[0]
+    if dialect in ("postgres", "postgresql"):
         return url.set(drivername="postgresql+psycopg")
-    if kind != "sqlite":
-        why = f"{kind} is not supported, only sqlite and postgresql"
+    if dialect != "sqlite":
+        why = f"{dialect} is not supported, only sqlite and postgresql"
         raise AuditUrlInvalid(url=url.render_as_string(), why=why)
     if not url.database or url.database == ":memory:":
         raise AuditUrlInvalid(url=text, why="an audit log in memory would be lost")
@@ -289,7 +289,7 @@ class Database:
         self,
         connection: Connection,
         statement: str,
-        lines: str,
+        text: str,
         meanwhile: Callable[[], object] | None = None,
     ) -> None:
         if self.on_statement is not None:
@@ -297,7 +297,7 @@ class Database:
         driver: Any = connection.connection.driver_connection
         try:
             with driver.cursor() as cursor, cursor.copy(statement) as copy:
-                copy.write(lines)
+                copy.write(text)
                 if meanwhile is not None:
                     meanwhile()
         except Exception:

@@ -336,20 +336,20 @@ def _tell(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dict[s
         intake = refold.intake_of(row)
         if intake is None:
             continue
-        kind, job_id = str(intake.event), str(row[6])
+        event_type, job_id = str(intake.event), str(row[6])
         job = told.setdefault(job_id, _Told())
         facts = {name: column[0] for name, column in intake.columns.items()}
-        if kind in REVIVALS:
+        if event_type in REVIVALS:
             job.fence = job.refused = job.end = None
             if facts.get("spec") is not None:
                 job.specs[facts["digest"]] = facts["spec"]
-        elif kind == Event.CLAIMED:
+        elif event_type == Event.CLAIMED:
             job.fence, job.refused = str(intake.id), None
-        elif kind == Event.SETTLEMENT_REFUSED:
+        elif event_type == Event.SETTLEMENT_REFUSED:
             if facts["reason"] == "gone" and facts["fence"] == job.fence:
                 job.refused = facts["outcome"]
-        elif kind in JOB_ENDS and orphans.in_any(intake.id, orphaned):
-            job.end = kind, intake.id
+        elif event_type in JOB_ENDS and orphans.in_any(intake.id, orphaned):
+            job.end = event_type, intake.id
     return told
 
 

@@ -336,6 +336,31 @@ def test_an_emptied_outbox_makes_redis_begin_anew_once(
     ]  # fmt: skip
 
 
+def test_a_loss_under_passed_numbers_is_told_of_the_epoch_that_lost_it_alone(
+    writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
+) -> None:
+    """The baseline that the mirror then asks for begins an epoch, too, in the same batch, and goes on from the last."""
+    writer.life("a")
+    auditlog.drain(mirror)
+    anchor = writer.log[-1]
+    enqueue(writer, "forgotten")
+    auditlog.drain(mirror)
+    source.redis.delete(writer.keys("outbox"))
+    source.redis.xadd(writer.keys("outbox"), anchor[1], id=anchor[0])
+    writer.seq -= 1
+    enqueue(writer, "passed")
+    writer.begin(writer.epoch + 10, "replid_changed", writer.log[-1][0])
+
+    assert mirror.turn().outcome is Outcome.BEHIND
+    auditlog.drain(mirror)
+
+    found = auditlog.rows(database, "SELECT kind, epoch FROM mirror_epoch ORDER BY id")
+    kinds = [row["kind"] for row in found]
+    assert kinds == ["started", "changed", "started", "lost", "started"]
+    assert found[3]["epoch"] == found[2]["epoch"]
+    assert auditlog.one(database, "SELECT gaps FROM mirror_cursor")["gaps"] == 2
+
+
 def test_an_epoch_tells_what_was_lost_before_it(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:

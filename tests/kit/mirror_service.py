@@ -49,19 +49,19 @@ def main() -> None:
         self: database.Database,
         connection: Any,
         statement: str,
-        lines: str,
+        text: str,
         meanwhile: Any = None,
     ) -> None:
         if "job_event" in statement:
             driver = connection.connection.driver_connection
             with driver.cursor() as cursor, cursor.copy(statement) as copying:
-                copying.write(lines)
+                copying.write(text)
                 driver.pgconn.flush()
                 on_step("copying")
                 if meanwhile is not None:
                     meanwhile()
         else:
-            real_copy(self, connection, statement, lines, meanwhile)
+            real_copy(self, connection, statement, text, meanwhile)
 
     if fatal == "copying":
         database.Database._copy = copy  # type: ignore[method-assign]

@@ -26,11 +26,11 @@ def stop() -> None:
 
 
 def copy_half(
-    self: database.Database, connection: Any, statement: str, lines: str, meanwhile: Any = None
+    self: database.Database, connection: Any, statement: str, text: str, meanwhile: Any = None
 ) -> None:
     driver = connection.connection.driver_connection
     with driver.cursor() as cursor, cursor.copy(statement) as copy:
-        copy.write(lines)
+        copy.write(text)
         driver.pgconn.flush()
         stop()
 

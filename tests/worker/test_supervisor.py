@@ -15,6 +15,7 @@ import pytest
 
 from rq_core.app.app import App
 from rq_core.connections.client import Client
+from rq_core.process import lease_guard
 from rq_core.protocol import claims
 from rq_core.worker import lease_table
 from tests.kit import crew
@@ -149,7 +150,7 @@ def test_a_worker_that_hears_no_signal_is_killed_after_the_grace(
 def test_a_stuck_worker_is_killed_only_if_a_claim_is_beyond_its_time(
     client: Client, app: App, monkeypatch: pytest.MonkeyPatch, *, beyond: bool
 ) -> None:
-    monkeypatch.setattr(lease_table, "STUCK_S_MIN", 0.05)
+    monkeypatch.setattr(lease_guard, "STUCK_S_MIN", 0.05)
     context = multiprocessing.get_context("spawn")
     table = lease_table.LeaseTable(context, 2)
     client.run(client.calls.delivery.handshake("crew"))
@@ -157,7 +158,7 @@ def test_a_stuck_worker_is_killed_only_if_a_claim_is_beyond_its_time(
     (claim,) = client.run(claims.claim("crew", "w-stuck", 1)).jobs
     before = _deadline(client, claim.id)
     stuck = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    guard = lease_table.LeaseGuard(Client(app.redis_url), ["crew"], lambda: {stuck.pid: table})
+    guard = lease_guard.LeaseGuard(Client(app.redis_url), ["crew"], lambda: {stuck.pid: table})
     try:
         table.hold(claim, time.monotonic() - 1 if beyond else None)
         table.beat("w-stuck", 0.02)

@@ -26,7 +26,7 @@ STAGES = {
     "arguments: validate and write JSON": "rq_core/app/arguments pydantic json/",
     "ids, records, lanes": (
         "rq_core/model rq_core/app/task rq_core/app/app rq_core/app/options rq_core/app/by_name"
-        " rq_core/app/placing rq_core/protocol/packing"
+        " rq_core/app/placing rq_core/protocol/enqueue"
     ),
     "calls: slots, commands, answers": (
         "rq_core/protocol rq_core/scripts rq_core/connections/client rq_core/connections/async_client"
@@ -36,7 +36,8 @@ STAGES = {
         " asyncio/streams asyncio/selector asyncio/transports selectors"
     ),
     "handlers: start, context, end": (
-        "rq_core/worker/executor rq_core/app/context rq_core/worker/suspects rq_core/worker/settlement contextvars"
+        "rq_core/worker/executor rq_core/app/context rq_core/worker/suspects rq_core/worker/settlement"
+        " rq_core/worker/handlers rq_core/worker/running rq_core/worker/threads rq_core/worker/time_limits contextvars"
     ),
     "turns and leases": "rq_core/worker",
     "asyncio: tasks and callbacks": "asyncio/ _asyncio",

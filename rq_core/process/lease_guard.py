@@ -1,0 +1,120 @@
+"""The supervisor's thread that extends leases of workers whose heartbeat is overdue, and kills one that is stuck."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Final
+
+from rq_core.connections.client import Client
+from rq_core.errors import RqCoreError
+from rq_core.protocol import claims
+from rq_core.worker.lease_table import LeaseTable
+
+log = logging.getLogger(__name__)
+
+OVERDUE_INTERVALS: Final = 1.5
+"""Intervals after which a heartbeat is overdue: half of a lease."""
+
+
+STUCK_S_MIN: Final = 10.0
+"""Seconds without a heartbeat before a process may be killed; one that waits for Redis is no more than late."""
+
+
+LOOK_S_MAX: Final = 2.0
+
+
+LOOK_S_MIN: Final = 0.05
+
+
+BEGINNING_LOOK_S: Final = 0.1
+"""Seconds between two looks while a worker has not begun: only then is it known how long its leases are."""
+
+
+class LeaseGuard:
+    """A thread of the supervisor: extends the leases of workers whose own heartbeat is overdue.
+
+    A worker that is stopped (SIGSTOP) is not helped: nobody knows when it goes on. One that is overdue and has a claim
+    beyond its time is killed, since nothing in it can end that handler; its jobs run again elsewhere.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        queues: Collection[str],
+        tables: Callable[[], Mapping[int, LeaseTable]],
+    ) -> None:
+        """``tables`` are those of the processes that live, by process id."""
+        self._client = client
+        self._queues = frozenset(queues)
+        self._tables = tables
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rq-core-guard", daemon=True)
+
+    def start(self) -> None:
+        """Begin; call once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and wait for it."""
+        self._stop.set()
+        self._thread.join(timeout=5.0)
+        self._client.close()
+
+    def look(self) -> float:
+        """Look at all workers once. Returns the seconds until the next look."""
+        pause = LOOK_S_MAX
+        for pid, table in self._tables().items():
+            worker, at, interval = table.beaten
+            if not worker:
+                pause = min(pause, BEGINNING_LOOK_S)
+                continue
+            pause = min(pause, interval / 2)
+            late = time.monotonic() - at
+            if late > OVERDUE_INTERVALS * interval and not _is_stopped(pid):
+                self._help(pid, worker, table, late)
+        return max(pause, LOOK_S_MIN)
+
+    def _help(self, pid: int, worker: str, table: LeaseTable, late: float) -> None:
+        now = time.monotonic()
+        held = [each for each in table.held() if each.queue in self._queues]
+        over = [each for each in held if each.until is not None and each.until < now]
+        if over and late > STUCK_S_MIN:
+            log.error(
+                "worker %s (process %d) is stuck, and job %s is beyond its time: killing it",
+                *(worker, pid, over[0].job),
+            )
+            os.kill(pid, signal.SIGKILL)
+            return
+        for queue in {each.queue for each in held}:
+            jobs = [(h.job, h.fence) for h in held if h.queue == queue and h not in over]
+            if not jobs:
+                continue
+            try:
+                self._client.run(claims.extend(queue, worker, jobs))
+            except RqCoreError as error:
+                # In a cluster, other queues may well be within reach.
+                log.warning("leases of a worker that is overdue were not extended: %s", error)
+
+    def _run(self) -> None:
+        pause = LOOK_S_MIN
+        while not self._stop.wait(pause):
+            try:
+                pause = self.look()
+            except RqCoreError as error:
+                log.warning("leases of a worker that is overdue were not extended: %s", error)
+            except Exception:
+                log.exception("looking after the leases failed, trying again")
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a process was stopped by a signal, or has ended. Where there is no /proc: no."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "TtZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return Path("/proc/self/stat").exists()

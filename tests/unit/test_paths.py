@@ -1,0 +1,52 @@
+"""What the documents, the scripts and the code say of files is true: a script that moved is called by its new name."""
+
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+MENTION = re.compile(
+    r"(?<![\w/.-])(?:\$\w+/|\./)?((?:scripts|rq_core|sql_audit|lua|tests)/[\w./-]*\w)"
+)
+MADE_ELSEWHERE = {"rq_core/_lua", "tests/test_sums.py"}
+"""Paths that only the wheel has, or that a test makes in a folder of its own."""
+RELATIVE = {"MUTANTS.md", "test_paths.py"}
+"""Files whose paths begin in tests/; and this one."""
+
+
+def tracked() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"],  # noqa: S607 - whichever git is on PATH
+        cwd=ROOT, capture_output=True, text=True, check=True, timeout=30,
+    )  # fmt: skip
+    paths = [ROOT / name for name in listed.stdout.splitlines()]
+    return [path for path in paths if path.is_file()]
+
+
+def mentions(text: str) -> set[str]:
+    return {match.rstrip("./") for match in MENTION.findall(text)}
+
+
+def test_every_path_that_is_mentioned_is_there() -> None:
+    missing = []
+    for path in tracked():
+        if path.suffix not in {".md", ".py", ".toml", ".lua", ""} or path.name in RELATIVE:
+            continue
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        missing += [
+            f"{path.relative_to(ROOT)}: {name}"
+            for name in sorted(mentions(text) - MADE_ELSEWHERE)
+            if not (ROOT / name).exists() and not (ROOT / f"{name}.py").exists()
+        ]
+
+    assert missing == []
+
+
+def test_a_script_that_is_gone_is_found() -> None:
+    assert mentions('"$here/scripts/ensure-venv"; see `rq_core/model/keys.py`.') == {
+        "scripts/ensure-venv",
+        "rq_core/model/keys.py",
+    }
