@@ -11,7 +11,8 @@ Flags: allow-oom
 Keys: meta outbox wake
 Meta: epoch replid audit audit_id baseline whole_epoch
 Args: by audit_id mode known:int
-Uses: clock meta epoch emit wake gate
+Uses: clock(clock_ms) meta(facts set_fact read_facts write_facts) epoch(same_history) emit(emit_queue quoted)
+    wake(push_token) gate_opens(note_gate wake_if_gate_opens)
 Returns: ok on|baseline|off | refused elsewhere AUDIT_ID | refused arguments mode | epoch. BASELINE asks for baseline calls
 Invariants: I5, I7
 ]]
@@ -26,8 +27,7 @@ end
 if facts.audit == 'on' and facts.audit_id ~= audit_id then
   return {'refused', 'elsewhere', facts.audit_id}
 end
-local sleeping = wake_is_empty()
-local shut = gate_is_shut()
+note_gate()
 local now = clock_ms()
 local answer = mode
 if mode == 'off' then
@@ -60,8 +60,7 @@ end
 if facts.audit == 'on' and facts.baseline == 'pending' then
   answer = 'baseline'
 end
-if sleeping and shut and not gate_is_shut() then
-  push_token()
-end
+wake_if_gate_opens()
 write_facts()
+push_token()
 return {'ok', answer}

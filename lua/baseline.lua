@@ -4,10 +4,11 @@ the log knows from where on it tells everything. Sending it twice is harmless.
 
 Flags: allow-oom
 Keys: meta state outbox
-Meta: epoch replid baseline
+Meta: epoch baseline
 Args: by last:int
 Each: id
-Uses: clock meta epoch emit state batch baseline
+Uses: clock(clock_ms) meta(facts set_fact read_facts write_facts) epoch(same_history) emit(emit emit_queue)
+    state(read_line) batch(read_many) baseline_of(baseline_of)
 Returns: ok | epoch
 Invariants: I5, I7
 ]]

@@ -1,4 +1,4 @@
---[[ cancel: somebody no longer wants jobs. One that waits is gone at once; one that runs is flagged, and its
+--[[ cancel: an operator or a producer cancels jobs. One that waits is gone at once; one that runs is flagged, and its
 worker learns of it when it next extends its leases.
 
 Transitions: ready -cancelled-> none, scheduled -cancelled-> none, running -cancel_requested-> cancelling
@@ -6,7 +6,8 @@ Flags: allow-oom
 Keys: meta state jobs waiting lanes open blocked holders caps rates fair scheduled outbox slots expiring wake
 Args: slot number:int by why
 Each: id
-Uses: call emit state lanes leave wake batch
+Uses: call(open_call close_call now) emit(emit quoted) state(write_line) named(decide_named)
+    discard(discard write_discards) lane_write(check_lanes write_lanes) batch(call_many)
 Returns: ok {ID cancelled|cancelling|dead|gone}… | epoch
 Invariants: I6, I10
 ]]
@@ -15,48 +16,25 @@ local refusal = open_call()
 if refusal then
   return refusal
 end
-local ids = {}
-for i = 1, each_count do
-  ids[i] = each(i)
-end
-local lines = read_many(state, ids)
--- Only so that a key of another type is an error here, before the first write, and not after it.
-redis.call('HLEN', jobs)
-redis.call('ZCARD', scheduled)
 
-local cancelled, requested = {}, {}
-local flagged, answer, seen = {}, {}, {}
-for i, id in ipairs(ids) do
-  local job = seen[id] or read_line(lines[i])
-  local outcome
-  if not job or job.state == 'gone' then
-    outcome = 'gone'
-  elseif job.state == 'ready' or job.state == 'scheduled' then
-    outcome = 'cancelled'
+local cancelled, requested, flagged = {}, {}, {}
+local answer = decide_named(function(id, job)
+  if job.state == 'ready' or job.state == 'scheduled' then
     cancelled[#cancelled + 1] = '["' .. id .. '"]'
-    leave(id, job)
+    discard(id, job)
     job.state = 'gone'
+    return 'cancelled'
   elseif job.state == 'running' then
-    outcome = 'cancelling'
     requested[#requested + 1] = '["' .. id .. '",' .. quoted(job.fence) .. ']'
     job.state, job.since = 'cancelling', now
     flagged[#flagged + 1], flagged[#flagged + 2] = id, write_line(job)
-  else
-    outcome = job.state
   end
-  seen[id] = job
-  answer[#answer + 1], answer[#answer + 2] = id, outcome
-end
-
-local wakes = opened and wake_is_empty()
+end)
 check_lanes()
 
 emit('cancelled', now, by, cancelled, why)
 emit('cancel_requested', now, by, requested, why)
-write_leaves()
+write_discards()
 call_many('HSET', state, flagged)
 write_lanes()
-if wakes then
-  push_token()
-end
 return close_call(answer)

@@ -1,12 +1,12 @@
---[[ cap: somebody changes how many a scope takes. It holds at once for every worker; lowering it ends no claim, and what
-a rise lets in is opened here.
+--[[ cap: an operator, or the code of a worker, changes how many a scope takes. It holds at once for every worker; lowering
+it ends no claim, and what a rise lets in is opened here.
 
 A record's version is the one that the change was made from (0: nothing was stored, -1: whatever is); if it is another by
 now nothing is changed. SOURCE is live, or code for what a task declares: code never replaces a live limit, nor brings
 back one that it had declared before, so that an old worker that starts again cannot write an old value back.
 
-The limit `code` ends a live one: what code declared last holds again. What code declares meanwhile is noted for that. A key
-for which code declares nothing goes back to its family; where there is nothing to go back to, the call is refused.
+The limit `code` ends a live one: what code declared last holds again. What code declares until then is noted for that.
+A key for which code declares nothing goes back to its family; where there is nothing to go back to, the call is refused.
 
 A task's first cap counts what runs already: those jobs get the scope and hold it. What waits already takes it up when
 claim meets it.
@@ -15,7 +15,10 @@ Flags: allow-oom
 Keys: meta state waiting lanes open blocked holders caps rates fair scheduled leases outbox slots expiring wake
 Args: slot number:int by why source
 Each: scope limit version:int
-Uses: call emit state lanes room wake batch
+Unread: scheduled
+Uses: call(open_call close_call now) meta(set_fact) emit(emit_queue quoted) state(read_line write_line rank is_claimed)
+    scopes(scope_of assume_limit hold_uncounted await_no_more) lane_opening(reevaluate reevaluate_family FAMILY_MAX)
+    lane_write(check_lanes write_lanes) room(queue_cap) wake(wake_needed) batch(call_many read_many)
 Returns: ok {SCOPE changed|same|kept|conflict VERSION LIMIT}… | refused arguments SCOPE | refused undeclared SCOPE | epoch.
     VERSION and LIMIT are those that are stored now; of a key that is back at its family, 0 and the family's
 Invariants: I3, I5, I10
@@ -65,8 +68,7 @@ for i = 1, each_count do
   scopes[i] = scope
 end
 local stored = read_many(caps, scopes)
-local sleeping = wake_is_empty()
-redis.call('ZCARD', scheduled)
+check_keys()
 
 --- Running jobs of a task hold its new scope. Their lanes name it from now on.
 local lines = {}
@@ -82,16 +84,12 @@ local function count_running(scope)
       local lane = job.lane or tostring(rank(job))
       job.lane = lane:sub(1, 1) .. '+' .. scope .. lane:sub(2)
       lines[#lines + 1], lines[#lines + 2] = id, write_line(job)
-      holders_in[#holders_in + 1], holders_in[#holders_in + 2] = '0', scope .. '|' .. id
-      -- It was not asked how many places are left: that comes when all are counted.
-      local found = scope_of(scope)
-      found.leaving = found.leaving - 1
+      hold_uncounted(scope, id)
     end
   end
 end
 
-local entries, removed, changes, answer, first, sweeps = {}, {}, {}, {}, {}, {}
-local queue_opens = false
+local entries, removed, changed, answer, first, sweeps = {}, {}, {}, {}, {}, {}
 local queue_before, claimed = queue_cap(), redis.call('ZCARD', leases)
 for i = 1, each_count do
   local scope, limit, version = each(i)
@@ -125,10 +123,10 @@ for i = 1, each_count do
     if source == 'code' then
       declare(now_stored, limit)
     end
-    changes[#changes + 1] = '["' .. scope .. '",' .. quoted(old and old.limit) .. ',' ..
+    changed[#changed + 1] = '["' .. scope .. '",' .. quoted(old and old.limit) .. ',' ..
       (gone and 'null' or '"' .. limit .. '"') .. ',' .. now_stored.version .. ']'
     -- A key that is removed is looked at as if it had its family's limit.
-    families[scope] = limit
+    assume_limit(scope, limit)
     if gone then
       removed[#removed + 1] = scope
       now_stored.version = 0
@@ -137,7 +135,9 @@ for i = 1, each_count do
     end
     if scope == 'queue' then
       local most = tonumber(limit)
-      queue_opens = queue_before ~= nil and claimed >= queue_before and (not most or claimed < most)
+      if queue_before ~= nil and claimed >= queue_before and (not most or claimed < most) then
+        wake_needed()
+      end
     elseif scope:sub(1, 7) ~= 'weight=' then
       local by_task = scope:sub(1, 5) == 'task='
       if by_task or scope:find('=', 1, true) then
@@ -168,23 +168,21 @@ for _, scope in ipairs(sweeps) do
     await_no_more(scope_of(scope))
     reevaluate(scope)
   else
-    local last = reevaluate_family(scope, '', SCOPES_MAX)
+    local last = reevaluate_family(scope, '', FAMILY_MAX)
     if last then
+      wake_needed()
       unfinished[#unfinished + 1], unfinished[#unfinished + 2] = now, 'caps|' .. scope .. '|' .. last
     end
   end
 end
 check_lanes()
 
-for i = 1, #changes do
-  emit_queue('cap_changed', now, by, changes[i], why)
+for i = 1, #changed do
+  emit_queue('cap_changed', now, by, changed[i], why)
 end
 call_many('HSET', caps, entries)
 call_many('HDEL', caps, removed)
 call_many('HSET', state, lines)
 call_many('ZADD', scheduled, unfinished)
 write_lanes()
-if sleeping and (opened or queue_opens or #unfinished > 0) then
-  push_token()
-end
 return close_call(answer)

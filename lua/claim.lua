@@ -1,9 +1,17 @@
---[[ claim: a worker takes jobs. First it does what is due for everybody (step 0): expired leases end, due jobs
-become ready, rates that were spent resume, what has expired is forgotten. Then it takes ready jobs in order of priority
-and age, as many as were asked for and their scopes have room for.
+--[[ claim: a worker takes jobs.
 
-Everything is read and decided before anything is written: jobs that step 0 makes ready can be claimed in the
-same call without touching a list, and a scope that refuses leaves no trace of those that had been acquired before it.
+The plot:
+1. Sweep (claim/sweep): what is due in the queue, whichever worker claims. Expired leases end, due jobs become ready,
+   rates that were spent resume, what has expired is forgotten.
+2. How many jobs may be taken at all: the queue may be paused, or at its own cap.
+3. Select (claim/select): for each priority, the oldest first, merge three sources of plain jobs (claim/unscoped: those
+   that return from the sweep, the list, those that join) with the open lanes (claim/pages: those of Redis, page by page;
+   include/caps/lane_standing: those that the call has met). A job in a lane is taken if all its scopes have room; else
+   the lane is blocked, and what stood behind it may come (include/caps/lane_opening). claim/fast_path takes ordinary jobs.
+4. Write: the sweep's events, the claimed event, whose number is the fence, then lines, leases, lists and lanes.
+
+Everything is read and decided before anything is written: jobs that the sweep makes ready can be claimed in the same call
+without touching a list, and a scope that refuses leaves no trace of those that had been acquired before it.
 
 Transitions: scheduled -promoted-> ready, ready -claimed-> running, running -lease_expired-> ready,
     running -lease_expired-> dead, cancelling -cancelled-> none, dead -pruned-> none
@@ -11,14 +19,20 @@ Flags: allow-oom
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled leases dead expiring outbox
     slots wake
 Args: slot number:int worker limit:int bytes_max:int sweep_max:int
-Uses: call emit state choose chosen sweep plain lanes wake batch gate room
+Unread: jobs dead
+Uses: call(open_call now) meta(fact) state(read_line is_claimed) batch(call_many read_many) digits(digits)
+    gate(gate_is_shut) room(queue_cap) wake(wake_needed wake_not_needed) scopes(rate_scopes) lane_fair(is_fair)
+    lane_write(has_met_lanes open_growth check_lanes write_lanes)
+    sweep(sweep ended_leases check_sweep emit_sweep write_sweep)
+    unscoped(open_lists write_unscoped) select(select_jobs) fast_path(leave_fast)
+    taken(taken open_reply emit_claimed write_taken close_reply)
 Returns: ok NOW NEXT_DUE MORE FENCE {ID CLAIM FAILED LOST SPEC LANE}… | epoch. NEXT_DUE is - if nothing is scheduled;
     MORE is 1 if something is left that another claim may take; FENCE is - if nothing was claimed; LANE is empty if the
     job has none
 Invariants: I2, I3, I4, I6, I9, I10
 ]]
 
---- The answer to a claim that is sent again: the jobs that are still held under its fence, specs read anew.
+--- The answer to a claim that is sent again: the jobs that are still held under its fence, specs read again.
 local function replay(words)
   local reply = {'ok', words[1], words[2], words[3], words[4]}
   local ids = {}
@@ -42,18 +56,15 @@ if refusal then
   return refusal
 end
 
--- Step 0, for everybody.
-expire_leases()
-local next_due = promote_due()
-forget_old()
-local unfinished = let_resume()
+-- 1. Sweep.
+local next_due, unfinished = sweep()
 
--- How many may be taken.
+-- 2. How many.
 local gated = gate_is_shut()
 local room = queue_cap()
 local queue_limit = room and '["queue",' .. room .. ']'
 if room then
-  room = math.max(0, room - redis.call('ZCARD', leases) + #(swept.unleased or {}))
+  room = math.max(0, room - redis.call('ZCARD', leases) + ended_leases())
   gated = gated or room == 0
 end
 if gated then
@@ -62,19 +73,18 @@ elseif room then
   limit = math.min(limit, room)
 end
 
--- Only so that a key of another type is an error here, before the first write, and not after it.
-redis.call('HLEN', jobs)
-redis.call('ZCARD', dead)
-list_lengths = lengths()
-local sleeping = wake_is_empty()
+-- 3. Select.
+check_keys()
+open_lists()
 open_reply(queue_limit)
-local left = choose_jobs()
+local left = select_jobs()
+leave_fast()
 
 -- Everything is decided.
-if #lane_list > 0 or #visited > 0 or left == 0 then
+if has_met_lanes() or left == 0 then
   left = left + redis.call('ZCARD', open) + open_growth()
 end
-local more = not gated and (not room or room > chosen) and left > 0
+local more = not gated and (not room or room > taken) and left > 0
 for i = 1, #rate_scopes do
   local scope = rate_scopes[i]
   if scope.awaited then
@@ -85,20 +95,20 @@ if unfinished then
   next_due = now
 end
 local outrun = is_fair() and redis.call('ZRANGEBYSCORE', fair, '-inf', fact('fair_clock'), 'LIMIT', '0', digits(sweep_max))
-check_lanes()
-if swept.stale then
-  check_scopes()
+-- Of what became claimable above, what this call has not taken.
+wake_not_needed()
+if more or not gated and next_due ~= '-' and next_due <= now then
+  wake_needed()
 end
+check_lanes()
+check_sweep()
 
+-- 4. Write.
 emit_sweep()
--- The fence is the number that the claimed event gets.
-local fence = emit('claimed', now_text, worker, claimed) or '-'
+local fence = emit_claimed()
 write_sweep()
-write_chosen(fence)
-write_plain()
+write_taken(fence)
+write_unscoped()
 call_many('ZREM', fair, outrun or nil)
 write_lanes()
-if sleeping and (more or not gated and next_due ~= '-' and next_due <= now) then
-  push_token()
-end
 return close_reply(next_due, more, fence)

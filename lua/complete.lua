@@ -5,7 +5,9 @@ Flags: allow-oom
 Keys: meta state jobs waiting lanes open blocked holders caps rates fair scheduled leases outbox slots expiring wake
 Args: slot number:int worker
 Each: id fence
-Uses: call emit settle state lanes room wake batch
+Unread: jobs scheduled
+Uses: call(open_call close_call now_text) emit(emit) fences(read_held emit_refused) state(lane_in) room(free_room)
+    lane_opening(release free_places) lane_write(check_lanes write_lanes) batch(call_many)
 Returns: ok {REFUSED_ID gone|stale}… | epoch
 Invariants: I2, I3, I6, I9 (a fence that is not in force settles nothing), I10
 ]]
@@ -15,9 +17,7 @@ if refusal then
   return refusal
 end
 local held, refusals, ids, fences = read_held()
--- Only so that a key of another type is an error here, before the first write, and not after it.
-redis.call('HLEN', jobs)
-redis.call('ZCARD', scheduled)
+check_keys()
 
 local events, done, answer = {}, {}, {}
 for i = 1, each_count do
@@ -31,7 +31,7 @@ for i = 1, each_count do
   end
 end
 free_places()
-local wakes = (frees_queue(#done) or opened) and wake_is_empty()
+free_room(#done)
 check_lanes()
 
 emit('succeeded', now_text, worker, events)
@@ -40,7 +40,4 @@ call_many('HDEL', state, done)
 call_many('HDEL', jobs, done)
 call_many('ZREM', leases, done)
 write_lanes()
-if wakes then
-  push_token()
-end
 return close_call(answer)

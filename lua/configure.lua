@@ -1,11 +1,11 @@
---[[ configure: somebody pauses or resumes a queue, or changes one of its settings.
+--[[ configure: an operator pauses or resumes a queue, or changes one of its settings.
 
 Flags: allow-oom
 Keys: meta outbox slots expiring wake
 Meta: lease_ms dead_retention_ms sequence fair fair_clock fair_top
 Args: slot number:int by why
 Each: field value:int
-Uses: call emit wake gate
+Uses: call(open_call close_call now) meta(fact set_fact) emit(emit_queue) gate_opens(note_gate wake_if_gate_opens)
 Returns: ok {FIELD changed|same}… | refused field FIELD | epoch
 Invariants: I5
 ]]
@@ -21,9 +21,8 @@ for i = 1, each_count do
     return {'refused', 'field', field}
   end
 end
-local sleeping = wake_is_empty()
+note_gate()
 
-local shut = gate_is_shut()
 local answer = {}
 for i = 1, each_count do
   local field, value = each(i)
@@ -44,7 +43,5 @@ for i = 1, each_count do
     end
   end
 end
-if sleeping and shut and not gate_is_shut() then
-  push_token()
-end
+wake_if_gate_opens()
 return close_call(answer)

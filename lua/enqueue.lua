@@ -5,7 +5,7 @@ FULL, which comes in KINDS, is empty (the job waits), or rules: `discard|SCOPE|N
 full, counting what holds it and what waits in the job's lane, and `most|N` for how many may wait in the lane. N is the cap
 in the producer's code, for as long as no worker has stored one; it may be left out.
 
-KINDS says once what many jobs of the call have in common (see include/kinds.lua); KIND is a place in it, from 1.
+KINDS says once what many jobs of the call have in common (see enqueue/kinds.lua); KIND is a place in it, from 1.
 
 SPEC_MAX is up to how many bytes of a job its event keeps whole, arguments included, so that SQL can restore it; 0 is none.
 
@@ -14,7 +14,11 @@ Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair s
 Meta: sequence caps_by_task
 Args: slot number:int by spec_max:int kinds
 Each: id kind digest lane spec
-Uses: call backlog digits emit kinds ready lanes due wake batch
+Unread: jobs
+Uses: call(open_call close_call now) backlog(refuse_backlog) meta(facts fact set_fact) digits(digits_of_next) emit(emit quoted)
+    kinds(kinds_from) scopes(scope_of held_in) lane_standing(lane_of meet_lanes) lane_members(put)
+    lane_write(check_lanes write_lanes) joining(join_lists write_joining) due(earliest_due) wake(wake_needed)
+    batch(call_many read_many)
 Returns: ok {PLACE duplicate|discarded|rejected SCOPE}… | refused audit_backlog BACKLOG BOUND |
     refused arguments kinds|kind | epoch. PLACE counts the jobs of the call from 1; SCOPE is - for a duplicate
 Invariants: I1 (the outbox entry and the jobs are one write), I6, I10
@@ -46,11 +50,8 @@ for i = 1, each_count do
   end
 end
 local live = read_many(state, ids)
--- Only so that a key of another type is an error here, before the first write, and not after it.
-redis.call('HLEN', jobs)
-lengths()
+check_keys()
 local next_due = earliest_due(0)
-local sleeping = wake_is_empty()
 if #names > 0 then
   meet_lanes(names)
 end
@@ -94,9 +95,8 @@ local function kept_out(name, rules)
 end
 
 local seq = fact('sequence')
+local plain = {[0] = {}, {}, {}, {}}
 local events, dropped, specs, lines, due, seen, answer = {}, {}, {}, {}, {}, {}, {}
-local joining = {[0] = {}, {}, {}, {}}
-local earlier, claimable = false, false
 local since = ' since=' .. now
 for i = 1, each_count do
   local id, place, digest, lane, spec = each(i)
@@ -136,22 +136,24 @@ for i = 1, each_count do
       lines[at + 1] = 'scheduled ' .. head .. ' due=' .. due_at .. since
       due[#due + 1], due[#due + 2] = due_at, 'job|' .. id
       events[#events + 1] = '["' .. id .. '",null,' .. due_at .. ',' .. kind.detail .. digest .. ending
-      earlier = earlier or not next_due or due_at < next_due
+      if not next_due or due_at < next_due then
+        wake_needed()
+      end
     else
       seq = seq + 1
-      local number = digits_of_next(seq)
-      lines[at + 1] = 'ready ' .. head .. ' seq=' .. number .. since
-      events[#events + 1] = '["' .. id .. '",' .. number .. ',null,' .. kind.detail .. digest .. ending
+      local place_text = digits_of_next(seq)
+      lines[at + 1] = 'ready ' .. head .. ' seq=' .. place_text .. since
+      events[#events + 1] = '["' .. id .. '",' .. place_text .. ',null,' .. kind.detail .. digest .. ending
       if lane ~= '' then
-        put(lane_of(lane), number, id)
+        put(lane_of(lane), place_text, id)
       else
-        local list = joining[kind.priority]
+        local list = plain[kind.priority]
         list[#list + 1] = id
-        claimable = true
       end
     end
   end
 end
+join_lists(plain)
 check_lanes()
 
 -- An id that was dropped may come again in the same call, and be taken.
@@ -159,15 +161,10 @@ emit('discarded', now, by, dropped)
 emit('enqueued', now, by, events)
 call_many('HSET', jobs, specs)
 call_many('HSET', state, lines)
-for priority = 0, 3 do
-  call_many('RPUSH', ready[priority], joining[priority])
-end
+write_joining()
 call_many('ZADD', scheduled, due)
 write_lanes()
 if seq ~= fact('sequence') then
   set_fact('sequence', seq)
-end
-if sleeping and (claimable or opened or earlier) then
-  push_token()
 end
 return close_call(answer)

@@ -1,12 +1,14 @@
 --[[ extend: a worker is alive and keeps its leases. It also learns here which of its claims are lost, and which
-jobs somebody wants cancelled. Sending it twice is harmless, so it takes no call slot; it is never audited.
+jobs are to be cancelled. Sending it twice is harmless, so it takes no call slot; it is never audited.
 
 Flags: allow-oom
 Keys: meta state leases outbox
-Meta: epoch replid lease_ms
+Meta: epoch lease_ms
 Args: worker
 Each: id fence
-Uses: clock meta epoch state batch activity
+Unread: leases
+Uses: clock(clock_ms) meta(facts fact read_facts write_facts) epoch(same_history) state(read_line is_claimed)
+    batch(call_many read_many) activity(note_activity)
 Returns: ok NOW {ID lost|cancelling}… | epoch
 Invariants: I9
 ]]
@@ -16,7 +18,7 @@ if not same_history(facts) then
   return {'epoch'}
 end
 local now = clock_ms()
-redis.call('ZCARD', leases)
+check_keys()
 local ids = {}
 for i = 1, each_count do
   ids[i] = each(i)

@@ -9,7 +9,8 @@ Keys: meta state caps outbox
 Meta: layout epoch replid sequence no_reap_before paused audit audit_id caps_by_task caps_by_key
     lease_ms dead_retention_ms backlog_max_jobs backlog_max_bytes
 Args: by floor:int
-Uses: clock meta epoch emit
+Uses: clock(clock_ms) meta(facts fact set_fact read_facts write_facts) epoch(same_history) replid(server_replid)
+    emit(emit_queue quoted)
 Returns: ok EPOCH NOW LEASE_MS PAUSED AUDIT AUDIT_ID STARTED | refused layout FOUND. STARTED is the reason of the
     epoch that this call started, or -
 Invariants: I5

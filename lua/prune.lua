@@ -1,11 +1,12 @@
---[[ prune: somebody removes dead jobs before their retention ends.
+--[[ prune: an operator removes dead jobs before their retention ends.
 
 Transitions: dead -pruned-> none
 Flags: allow-oom
-Keys: meta state jobs dead outbox slots expiring
+Keys: meta state jobs dead outbox slots expiring wake
+Unread: jobs dead wake
 Args: slot number:int by why
 Each: id
-Uses: call emit state dead batch
+Uses: call(open_call close_call now) emit(emit) named(decide_named) dead(unindex_dead) batch(call_many)
 Returns: ok {ID pruned|STATE|gone}… | epoch
 Invariants: I6
 ]]
@@ -14,29 +15,20 @@ local refusal = open_call()
 if refusal then
   return refusal
 end
-local ids = {}
-for i = 1, each_count do
-  ids[i] = each(i)
-end
-local held = read_many(state, ids)
--- Only so that a key of another type is an error here, before the first write, and not after it.
-redis.call('HLEN', jobs)
-redis.call('ZCARD', dead)
+check_keys()
 
-local events, gone, answer, seen = {}, {}, {}, {}
-for i, id in ipairs(ids) do
-  local job = not seen[id] and read_line(held[i])
-  local outcome = job and job.state or 'gone'
-  if outcome == 'dead' then
-    outcome, seen[id] = 'pruned', true
+local events, gone = {}, {}
+local answer = decide_named(function(id, job)
+  if job.state == 'dead' then
     events[#events + 1] = '["' .. id .. '"]'
     gone[#gone + 1] = id
+    job.state = 'gone'
+    return 'pruned'
   end
-  answer[#answer + 1], answer[#answer + 2] = id, outcome
-end
+end)
 
 emit('pruned', now, by, events, why)
 call_many('HDEL', state, gone)
 call_many('HDEL', jobs, gone)
-exhume(gone)
+unindex_dead(gone)
 return close_call(answer)

@@ -2,10 +2,11 @@
 them the same scopes. It stays when the worker goes; the last to start wins.
 
 Flags: allow-oom
-Keys: meta tasks outbox slots expiring
+Keys: meta tasks outbox slots expiring wake
 Args: slot number:int by
 Each: task policy
-Uses: call emit batch
+Unread: wake
+Uses: call(open_call close_call now) emit(emit_queue quoted) batch(call_many read_many)
 Returns: ok {TASK changed|same}… | epoch
 Invariants: I5
 ]]
@@ -19,6 +20,7 @@ for i = 1, each_count do
   names[i] = each(i)
 end
 local stored = read_many(tasks, names)
+check_keys()
 
 local fields, events, answer = {}, {}, {}
 for i = 1, each_count do

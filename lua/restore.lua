@@ -17,7 +17,11 @@ Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair s
 Meta: sequence restored
 Args: slot number:int by why after
 Each: id kind due_ms:int line detail spec
-Uses: call backlog emit state ready lanes leave due dead wake batch baseline
+Unread: jobs dead
+Uses: call(open_call close_call now) backlog(refuse_backlog) meta(facts fact set_fact read_now) emit(emit)
+    state(read_line write_line is_claimed) lane_standing(meet_lanes) lane_write(check_lanes write_lanes)
+    joining(join write_joining) discard(discard write_discards) due(earliest_due) dead(index_dead unindex_dead)
+    wake(wake_needed) batch(call_many read_many) baseline_of(baseline_of)
 Returns: ok ENTRY {ID restored|removed|STATE|gone}… | refused audit_backlog BACKLOG BOUND | refused restored ENTRY |
     refused arguments kind | epoch. ENTRY is the AFTER of the next call; STATE is that of a job that was left alone
 Invariants: I1, I6, I10
@@ -47,21 +51,15 @@ for i = 1, each_count do
   names[#names + 1] = job.lane
 end
 local held = read_many(state, ids)
--- Only so that a key of another type is an error here, before the first write, and not after it.
-redis.call('HLEN', jobs)
-redis.call('ZCARD', dead)
-lengths()
+check_keys()
 local next_due = earliest_due(0)
-local sleeping = wake_is_empty()
 if #names > 0 then
   meet_lanes(names)
 end
 
 local seq = fact('sequence')
 local unheard, restored, removed, specs, lines, due, buried, exhumed = {}, {}, {}, {}, {}, {}, {}, {}
-local joining = {[0] = {}, {}, {}, {}}
 local answer, seen = {last}, {}
-local claimable, earlier = false, false
 
 --- Put a job where it belongs. Returns its place in line and its due time, as JSON.
 local function place_again(id, job, due_ms)
@@ -69,24 +67,20 @@ local function place_again(id, job, due_ms)
   if job.state == 'scheduled' and due_ms > now then
     job.due = due_ms
     due[#due + 1], due[#due + 2] = due_ms, 'job|' .. id
-    earlier = earlier or not next_due or due_ms < next_due
+    if not next_due or due_ms < next_due then
+      wake_needed()
+    end
     return 'null,' .. due_ms
   end
   seq = seq + 1
   job.seq = seq
   if job.state == 'dead' then
     buried[#buried + 1] = id
-    foresee('dead_retention_ms')
+    read_now('dead_retention_ms')
     return seq .. ',null'
   end
   job.state = 'ready'
-  if job.lane then
-    put(lane_of(job.lane), seq, id)
-  else
-    local list = joining[rank(job)]
-    list[#list + 1] = id
-    claimable = true
-  end
+  join(id, job)
   return seq .. ',null'
 end
 
@@ -103,7 +97,7 @@ for i = 1, each_count do
         if alive.state == 'dead' then
           exhumed[#exhumed + 1] = id
         end
-        leave(id, alive)
+        discard(id, alive)
         seen[id] = {state = 'gone'}
       end
     end
@@ -127,23 +121,18 @@ check_lanes()
 emit('baseline', now, by, unheard, why)
 local gone_at = emit('removed', now, by, removed, why)
 answer[1] = emit('restored', now, by, restored, why) or gone_at or last
-write_leaves()
-exhume(exhumed)
+write_discards()
+unindex_dead(exhumed)
 call_many('HSET', jobs, specs)
 call_many('HSET', state, lines)
-for priority = 0, 3 do
-  call_many('RPUSH', ready[priority], joining[priority])
-end
+write_joining()
 call_many('ZADD', scheduled, due)
-bury(buried, now)
+index_dead(buried, now)
 write_lanes()
 if seq ~= fact('sequence') then
   set_fact('sequence', seq)
 end
 if answer[1] ~= last then
   set_fact('restored', answer[1])
-end
-if sleeping and (claimable or opened or earlier) then
-  push_token()
 end
 return close_call(answer)

@@ -10,7 +10,8 @@ Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair s
     expiring wake
 Args: slot number:int worker backoff_ms:int backoff_max_ms:int unknown_max:int
 Each: id fence reason error lane delay_ms:int
-Uses: call emit settle ends
+Uses: call(open_call close_call now) state(count rank) emit(emit quoted)
+    outcomes(end_claims make_ready make_scheduled make_dead write_outcomes)
 Returns: ok {ID ready|scheduled|dead|cancelled|gone|stale}… | epoch. REASON is unknown_task or
     unknown_arguments, or any other word for a plain return; LANE is empty, or the lane that the job belongs into;
     DELAY_MS is 0 but for a plain return that is to wait
@@ -21,62 +22,36 @@ local refusal = open_call()
 if refusal then
   return refusal
 end
-local held, refusals = read_held()
-prepare_ends()
 
-local given_back, died, cancelled, answer = {}, {}, {}, {}
-for i = 1, each_count do
+local given_back, died = {}, {}
+local answer, refusals, cancelled = end_claims(function(i, job)
   local id, fence, reason, failure, lane, delay_ms = each(i)
-  local job = read_line(held[i])
-  local outcome = refusals[i]
-  if job then
-    end_claim(id, job)
+  local moved, due = 'null'
+  if lane ~= '' then
+    -- A claim does not tell the worker the job's priority.
+    lane = rank(job) .. lane:sub(2)
   end
-  if job and job.state == 'cancelling' then
-    outcome = 'cancelled'
-    forget(id)
-    cancelled[#cancelled + 1] = '["' .. id .. '","' .. fence .. '"]'
-  elseif job then
-    local at, moved = 'null', 'null'
-    if lane ~= '' then
-      -- A claim does not tell the worker the job's priority.
-      lane = rank(job) .. lane:sub(2)
-    end
-    if lane ~= '' and lane ~= job.lane then
-      job.lane, moved = lane, quoted(lane)
-    end
-    if reason:sub(1, 8) ~= 'unknown_' then
-      if delay_ms > 0 then
-        at = now + delay_ms
-        make_scheduled(id, job, now, at)
-      else
-        make_ready(id, job, now)
-      end
-    else
-      local unknown = count(job, 'unknown') + 1
-      if unknown >= unknown_max then
-        make_dead(id, job, now, reason)
-        died[#died + 1] = '["' .. id .. '","' .. fence .. '","' .. reason .. '",' .. count(job, 'failed') ..
-          ',' .. failure .. ']'
-      else
-        job.unknown = unknown
-        at = now + math.floor(math.min(backoff_ms * 2 ^ (unknown - 1), backoff_max_ms))
-        make_scheduled(id, job, now, at)
-      end
-    end
-    outcome = job.state
-    if outcome ~= 'dead' then
-      given_back[#given_back + 1] = '["' .. id .. '","' .. fence .. '",' .. at .. ',"' .. reason .. '",' ..
-        count(job, 'unknown') .. ',' .. moved .. ']'
-    end
+  if lane ~= '' and lane ~= job.lane then
+    job.lane, moved = lane, quoted(lane)
   end
-  answer[#answer + 1], answer[#answer + 2] = id, outcome
-end
-settle_lanes()
+  if reason:sub(1, 8) == 'unknown_' then
+    local unknown = count(job, 'unknown') + 1
+    if unknown >= unknown_max then
+      make_dead(id, job, reason)
+      died[#died + 1] = '["' .. id .. '","' .. fence .. '","' .. reason .. '",' .. count(job, 'failed') ..
+        ',' .. failure .. ']'
+      return
+    end
+    job.unknown = unknown
+    due = make_scheduled(id, job, math.floor(math.min(backoff_ms * 2 ^ (unknown - 1), backoff_max_ms)))
+  else
+    due = make_ready(id, job, delay_ms)
+  end
+  given_back[#given_back + 1] = '["' .. id .. '","' .. fence .. '",' .. due .. ',"' .. reason .. '",' ..
+    count(job, 'unknown') .. ',' .. moved .. ']'
+end)
 
 emit('rolled_back', now, worker, given_back)
 emit('died', now, worker, died)
-emit('cancelled', now, worker, cancelled)
-emit_refused(refusals, 'rollback', now, worker)
-write_ends(now)
+write_outcomes('rollback', refusals, cancelled)
 return close_call(answer)

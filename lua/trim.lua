@@ -4,9 +4,10 @@ have shows the mirror what was forgotten.
 
 Flags: allow-oom
 Keys: meta outbox wake
-Meta: epoch replid audit audit_id trimmed backlog_jobs backlog_bytes
+Meta: epoch audit audit_id trimmed backlog_jobs backlog_bytes
 Args: audit_id upto jobs:int size:int
-Uses: meta epoch wake gate
+Uses: meta(facts fact set_fact read_facts write_facts) epoch(same_history) wake(push_token)
+    gate_opens(note_gate wake_if_gate_opens)
 Returns: ok trimmed|already|absent | refused elsewhere AUDIT_ID | refused off | epoch
 Invariants: I7 (only the audit database that the queue is attached to may trim)
 ]]
@@ -34,20 +35,18 @@ if #redis.call('XRANGE', outbox, upto, upto) == 0 then
   return {'ok', 'absent'}
 end
 local all = redis.call('XREVRANGE', outbox, '+', '-', 'COUNT', 1)[1][1] == upto
-local sleeping = wake_is_empty()
-local shut = gate_is_shut()
+note_gate()
 
 redis.call('XTRIM', outbox, 'MINID', upto)
 set_fact('trimmed', upto)
 if all then
   -- The mirror has all, or nothing is left behind the anchor. Entries that came back with an old RDB, that the mirror
-  -- could not number, or that somebody else removed were never told off.
+  -- could not number, or that another client removed were never taken off the backlog.
   jobs, size = fact('backlog_jobs'), fact('backlog_bytes')
 end
 set_fact('backlog_jobs', math.max(0, fact('backlog_jobs') - jobs))
 set_fact('backlog_bytes', math.max(0, fact('backlog_bytes') - size))
-if sleeping and shut and not gate_is_shut() then
-  push_token()
-end
+wake_if_gate_opens()
 write_facts()
+push_token()
 return {'ok', 'trimmed'}

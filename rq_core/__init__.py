@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from rq_core.app.context import JobContext as JobContext
     from rq_core.app.context import current_job as current_job
     from rq_core.app.dead_hooks import DeadJob as DeadJob
+    from rq_core.app.depends import Depends as Depends
+    from rq_core.app.depends import injected as injected
     from rq_core.app.handle import JobHandle as JobHandle
+    from rq_core.app.log_context import JobLogFilter as JobLogFilter
     from rq_core.app.retry import RetryPolicy as RetryPolicy
     from rq_core.app.task import AsyncTask as AsyncTask
     from rq_core.app.task import PreparedTask as PreparedTask
@@ -41,7 +44,9 @@ else:
         "app.caps": "Cap Rate",
         "app.context": "JobContext current_job",
         "app.dead_hooks": "DeadJob",
+        "app.depends": "Depends injected",
         "app.handle": "JobHandle",
+        "app.log_context": "JobLogFilter",
         "app.retry": "RetryPolicy",
         "app.task": "AsyncTask PreparedTask Task",
         "model.job": "NewJob",

@@ -19,9 +19,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rq_core.app.app import App
@@ -32,26 +32,30 @@ from rq_core.connections.client import Client
 from rq_core.connections.pool import AsyncPool, Pool
 from rq_core.connections.wire import SOCKET_TIMEOUT_S, AsyncPoolWire, Meanwhile, PoolWire
 from rq_core.errors import RqCoreError
+from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, Spec, read_spec
 from rq_core.model.keys import queue_keys
 from rq_core.model.machine import Priority, State
+from rq_core.model.reasons import Reason
 from rq_core.model.state_line import JobState, read_state_line
 from rq_core.protocol import claims
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Patience, pairs_of
 from rq_core.scripts.header import Variant
-from rq_core.scripts.script import Script, build_script, directory
-from rq_core.worker.executor import LANE_CHANGED, Executor
+from rq_core.scripts.script import Script, build_script
+from rq_core.worker.executor import Executor
 from rq_core.worker.running import Running
 from rq_core.worker.settlement import Settlement, calls_of
 
 DRAIN_MAX: Final = 10_000
 """Most runs in one drain: a task that always enqueues another would never end."""
 
-_REPLID: Final = """  local info = redis.call('INFO', 'replication')
-  local _, at = info:find('master_replid:', 1, true)
-  return info:sub(at + 1, at + 40)
+_REPLID: Final = """--[[ replid: the one history of a fake server, which has no INFO in scripts. ]]
+
+local function server_replid()
+  return string.rep('0', 40)
+end
 """
 
 _CLOCK: Final = """--[[ clock: the server's time, and what the test has added to it.
@@ -69,12 +73,7 @@ end
 @functools.cache
 def fake_variant() -> Variant:
     """Return how the scripts must be changed for fakeredis."""
-    epoch = (directory() / "include" / "epoch.lua").read_text(encoding="utf-8")
-    if _REPLID not in epoch:
-        raise AssertionError("include/epoch.lua asks for the server's history in another way now")
-    # It has no INFO in scripts, and only one history.
-    includes = {"epoch": epoch.replace(_REPLID, "return string.rep('0', 40)\n"), "clock": _CLOCK}
-    return Variant(includes=includes, shebang=False)
+    return Variant(includes={"replid": _REPLID, "clock": _CLOCK}, shebang=False)
 
 
 @functools.cache
@@ -111,6 +110,8 @@ class Enqueued:
     """critical, high, normal or low."""
     delay: float | None
     """Seconds from when it was enqueued, or failed, until it is due; None: it is ready."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """As ``with_options(headers=…)`` gave them."""
 
 
 class FakeConnections(Connections):
@@ -228,7 +229,7 @@ class Fake:
                 if not claims:
                     self._put_forward(min(due.values()))
         finally:
-            inline.close()
+            await inline.close()
 
     def enqueued(self, *queues: str) -> list[Enqueued]:
         """The jobs that wait, in these queues or all: queue by queue, as they were enqueued. Nothing is run."""
@@ -281,6 +282,7 @@ def _enqueued(job: JobState, spec: Spec) -> Enqueued:
         arguments=json.loads(spec.args_json),
         priority=job.fields.get("priority", str(Priority.NORMAL)),
         delay=(int(due) - int(job.fields["since"])) / 1000 if due else None,
+        headers=read_headers(spec.headers_json) if spec.headers_json else NO_HEADERS,
     )
 
 
@@ -301,6 +303,7 @@ class _Inline:
             timeout=None,
             on_settlement=self._settlements.put_nowait,
             on_free=self._freed,
+            surroundings=app.surroundings,
             redact=app.redactor,
             isolate=False,
         )
@@ -319,7 +322,7 @@ class _Inline:
         outcome = "succeeded"
         for call, _ in calls_of(_WORKER, [settlement]):
             outcome = client.run(call).get(claim.id, outcome)
-        if settlement.reason == LANE_CHANGED:
+        if settlement.reason == Reason.LANE_CHANGED:
             return None
         return Ran(
             id=claim.id,
@@ -330,7 +333,8 @@ class _Inline:
             error=_words(settlement.error),
         )
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        await self._executor.leave()
         self._executor.close()
 
 
@@ -367,6 +371,7 @@ def job_running(
     claim: int = 1,
     failures: int = 0,
     losses: int = 0,
+    headers: Mapping[str, str] = NO_HEADERS,
 ) -> Iterator[JobContext]:
     """Let ``current_job()`` work in the block, for functions that are called without a worker."""
     context = JobContext(
@@ -378,6 +383,7 @@ def job_running(
         losses=losses,
         fence="0-0",
         worker=_WORKER,
+        headers=headers,
     )
     with running(context):
         yield context

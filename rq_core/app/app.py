@@ -51,6 +51,9 @@ from rq_core.model.machine import DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, Priority
 from rq_core.model.settings import SETTINGS
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from rq_core.app.context import JobContext
     from rq_core.app.dead_hooks import Hook
     from rq_core.protocol.caps import CapChange
     from rq_core.protocol.enqueue import Accepted
@@ -60,6 +63,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Around = TypeVar("Around", bound="Callable[[JobContext], Any]")
 
 DEFAULT_QUEUE: Final = "default"
 
@@ -204,7 +208,7 @@ class App(Producer):
                 self._tasks[hook] = make_task(
                     self,
                     self._tasks,
-                    handler_of(on_dead),
+                    handler_of(task.name, on_dead),
                     hook,
                     JobOptions(queue=queue),
                     retry=RetryPolicy(),
@@ -212,6 +216,29 @@ class App(Producer):
             return task
 
         return decorate if function is None else decorate(function)
+
+    def around(self, function: Around, /) -> Around:
+        """Put a context manager around every handler of this app: ``@app.around``.
+
+        ``function`` is called with the JobContext, in a worker and for each attempt. It is a generator that yields
+        once, a class of context managers, or what ``contextmanager`` or ``asynccontextmanager`` makes. The first one
+        is outermost, and all are outside of the dependencies. It sees what the handler raises, and may raise something
+        else in its place; it cannot hide it. Around a ``def`` handler it runs in the handler's thread; around an
+        ``async def`` one on the event loop, which it must not block. Raises InvalidOption; InvalidTask for an async one
+        if the app has ``def`` tasks.
+        """
+        self.surroundings.add(function, self._tasks.values())
+        return function
+
+    def override(
+        self, provider: Callable[..., Any], other: Callable[..., Any], /
+    ) -> AbstractContextManager[None]:
+        """Let ``other`` make what ``provider`` does for Depends, in the block: ``with app.override(session, fake):``.
+
+        For tests. Isolated tasks of a real worker do not see it: their processes import the app anew. Raises
+        InvalidOption, or InvalidTask for a task that cannot have ``other``.
+        """
+        return self.surroundings.override(provider, other, self._tasks.values())
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]:

@@ -16,11 +16,12 @@ from __future__ import annotations
 import inspect
 import json
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, cached_property
 from types import NoneType, SimpleNamespace
 from typing import Any, Final
 
+from rq_core.app.depends import has_dependency
 from rq_core.errors import ArgumentsInvalid, InvalidTask
 
 if typing.TYPE_CHECKING:
@@ -49,9 +50,13 @@ class Arguments:
     ArgumentsInvalid for bad values.
     """
 
-    def __init__(self, task: str, function: Callable[..., Any]) -> None:
+    def __init__(
+        self, task: str, function: Callable[..., Any], injected: Collection[str] = ()
+    ) -> None:
+        """``injected`` are the parameters that dependencies fill: they are no arguments."""
         self.task = task
         self._function = function
+        self._injected = injected
         try:
             self._signature = inspect.signature(function)
         except (TypeError, ValueError) as error:
@@ -60,6 +65,8 @@ class Arguments:
             why = _REFUSED_KINDS.get(parameter.kind)
             if why is not None:
                 raise InvalidTask(task=task, why=f"it {why.format(name=parameter.name)}")
+        if injected:
+            self._signature = _without(task, self._signature, injected)
         self._positional = tuple(
             name
             for name, parameter in self._signature.parameters.items()
@@ -98,7 +105,7 @@ class Arguments:
         try:
             arguments: dict[str, Any] = self._read_json(args_json)
         except ValueError as error:
-            raise _invalid(self.task, _problems_of(error)) from None
+            raise self._refused(error) from None
         return arguments
 
     def _by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,7 +122,13 @@ class Arguments:
         try:
             return self._check(values)
         except ValueError as error:
-            raise _invalid(self.task, _problems_of(error)) from None
+            raise self._refused(error) from None
+
+    def _refused(self, error: ValueError) -> ArgumentsInvalid:
+        problems = _problems_of(error)
+        for name in problems.keys() & set(self._injected):
+            problems[name] = "is filled by its Depends, and cannot be given"
+        return _invalid(self.task, problems)
 
     def dump_valid(self, valid: dict[str, Any]) -> str:
         """Return arguments that were validated as a JSON object."""
@@ -173,6 +186,13 @@ class Arguments:
                 " imported or defined at the top level of the task's module, not under"
                 " `if TYPE_CHECKING`",
             ) from None
+        for name, hint in found.items():
+            if has_dependency(hint):
+                raise InvalidTask(
+                    task=self.task,
+                    why=f"the Depends of its parameter {name} was not seen when the task was defined: define what"
+                    " the annotation names above the task, and let Annotated be the outermost",
+                )
         return {name: found.get(name, Any) for name in self._signature.parameters}
 
     @cached_property
@@ -243,6 +263,25 @@ class Arguments:
             val_json_bytes="base64",
         )
         return TypeAdapter(shape, config=config)
+
+
+def _without(
+    task: str, signature: inspect.Signature, injected: Collection[str]
+) -> inspect.Signature:
+    """A signature without the parameters that dependencies fill. Raises InvalidTask."""
+    kept: list[inspect.Parameter] = []
+    passed = ""
+    for name, parameter in signature.parameters.items():
+        if name in injected:
+            passed = name
+            continue
+        if passed and parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
+            raise InvalidTask(
+                task=task,
+                why=f"its argument {name} comes after {passed}, which a Depends fills: put dependencies last",
+            )
+        kept.append(parameter)
+    return signature.replace(parameters=kept)
 
 
 def dump_untyped(task: str, values: Mapping[str, Any]) -> str:

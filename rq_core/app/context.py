@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from typing import Final
 
-from rq_core.errors import HandlerSignal, NoCurrentJob
+from rq_core.errors import HandlerSignal, HandlerTimeout, LeaseLost, NoCurrentJob
+from rq_core.model.headers import NO_HEADERS
 from rq_core.model.job import Claim
 
 _current: Final[ContextVar[JobContext | None]] = ContextVar("rq_core_current_job", default=None)
@@ -21,11 +22,11 @@ class JobContext:
     """One claim of a job, as its handler sees it. The worker makes it; its facts do not change.
 
     ``claim`` is 1 for the job's first claim; ``failures`` and ``losses`` are those before this
-    claim.
+    claim. ``headers`` are what the producer sent beside the arguments.
     """
 
     __slots__ = (
-        "_signal", "_stop", "claim", "failures", "fence", "id", "losses", "queue", "task", "worker",
+        "_signal", "_stop", "claim", "failures", "fence", "headers", "id", "losses", "queue", "task", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -39,6 +40,7 @@ class JobContext:
         losses: int,
         fence: str,
         worker: str,
+        headers: Mapping[str, str] = NO_HEADERS,
     ) -> None:
         self.id = id
         self.queue = queue
@@ -48,12 +50,15 @@ class JobContext:
         self.losses = losses
         self.fence = fence
         self.worker = worker
+        self.headers = headers
         self._stop: threading.Event | None = None
         """Made for the first who waits for it: most handlers never do, and it costs more than all the rest."""
         self._signal: HandlerSignal | None = None
 
     @classmethod
-    def of_claim(cls, claim: Claim, task: str, worker: str) -> JobContext:
+    def of_claim(
+        cls, claim: Claim, task: str, worker: str, headers: Mapping[str, str] = NO_HEADERS
+    ) -> JobContext:
         """The context of a claim's handler."""
         return cls(
             id=claim.id,
@@ -64,6 +69,7 @@ class JobContext:
             losses=claim.losses,
             fence=claim.fence,
             worker=worker,
+            headers=headers,
         )
 
     def __repr__(self) -> str:
@@ -81,6 +87,14 @@ class JobContext:
         they await.
         """
         if self._signal is not None:
+            raise self._signal
+
+    def raise_if_too_late(self) -> None:
+        """Raise HandlerTimeout or LeaseLost if the handler has come to its end after that.
+
+        What it did may be done again, so what leaves must not take it for a success.
+        """
+        if isinstance(self._signal, HandlerTimeout | LeaseLost):
             raise self._signal
 
     def wait_cancelled(self, seconds: float) -> bool:
@@ -112,6 +126,11 @@ def current_job() -> JobContext:
     if context is None:
         raise NoCurrentJob
     return context
+
+
+def job_here(variables: Context | None = None) -> JobContext | None:
+    """The job that is running in these context variables, or in the present ones; None if none is."""
+    return _current.get() if variables is None else variables.get(_current)
 
 
 def enter(context: JobContext | None) -> None:

@@ -6,12 +6,10 @@ import inspect
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rq_core.app.depends import dependencies_of
 from rq_core.model.job import read_spec
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,7 @@ class DeadJob:
     arguments: dict[str, Any]
     """As JSON has them; empty if they cannot be read."""
     reason: str
-    """attempts_spent, gave_up, not_retried, poison, unknown_task…"""
+    """A :class:`rq_core.model.reasons.Reason`, or a word of another client."""
     claims: int
     failures: int
     losses: int
@@ -34,7 +32,8 @@ class DeadJob:
     """The same each time that this death is told, and of no other."""
 
 
-Hook = Callable[[DeadJob], Any]
+Hook = Callable[..., Any]
+"""Called with a DeadJob, and with its dependencies."""
 
 
 def hook_name(task: str) -> str:
@@ -42,18 +41,27 @@ def hook_name(task: str) -> str:
     return f"{task}:on_dead"
 
 
-def handler_of(hook: Hook) -> Callable[[DeadJob], Any]:
-    """The function of that task."""
+def handler_of(task: str, hook: Hook) -> Callable[..., Any]:
+    """The function of that task. It has the hook's dependencies. Raises InvalidTask."""
+    told: Callable[..., Any]
     if inspect.iscoroutinefunction(hook):
 
-        async def told_async(job: DeadJob) -> None:
-            await hook(job)
+        async def told_async(job: DeadJob, **given: Any) -> None:
+            await hook(job, **given)
 
-        return told_async
+        told = told_async
+    else:
 
-    def told(job: DeadJob) -> None:
-        hook(job)
+        def told_here(job: DeadJob, **given: Any) -> None:
+            hook(job, **given)
 
+        told = told_here
+    job, _ = inspect.signature(told).parameters.values()
+    given = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=dependency)
+        for name, dependency in dependencies_of(hook_name(task), hook).items()
+    ]
+    vars(told)["__signature__"] = inspect.Signature([job, *given])
     return told
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from rq_core.errors import AuditNotConfigured, ScopeFull
 from rq_core.model import plugins
-from rq_core.model.machine import Event
+from rq_core.model.effects import JOB_ENDS
 
 if TYPE_CHECKING:
     from rq_core.app.producer import Producer
@@ -18,9 +18,6 @@ R_co = TypeVar("R_co", covariant=True)
 
 GONE: Final = "gone"
 """The state of a job that neither Redis nor, if there is one, the audit database can tell of."""
-
-_ENDS: Final = frozenset({Event.SUCCEEDED, Event.CANCELLED, Event.PRUNED, Event.REMOVED})
-"""Events after which a job is no longer in Redis. As states, SQL's, they are called the same."""
 
 
 class JobHandle(Generic[R_co]):
@@ -133,4 +130,4 @@ def handle_of(producer: Producer, job: NewJob, accepted: Accepted | None) -> Job
 
 def _end_of(history: list[Any]) -> str:
     last = str(history[-1].type) if history else GONE
-    return last if last in _ENDS else GONE
+    return last if last in JOB_ENDS else GONE

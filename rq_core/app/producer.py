@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 from rq_core.app.clients import Connections
 from rq_core.app.declared import Declared
 from rq_core.app.options import JobOptions
+from rq_core.app.surroundings import Surroundings
 from rq_core.errors import InvalidOption, PayloadTooLarge
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, Profile
@@ -77,6 +78,8 @@ class Producer:
         """Of queues that say otherwise."""
         self.declared = Declared()
         """What the code says of caps, rates and fairness."""
+        self.surroundings = Surroundings()
+        """What workers put around its handlers."""
 
     def new_job(
         self, profile: Profile, options: JobOptions, args_json: str, lane: str = "", full: str = ""
@@ -94,7 +97,10 @@ class Producer:
         spec_max = self._spec_max
         if self._spec_max_of:
             spec_max = self._spec_max_of.get(queue, spec_max)
-        return NewJob(job_id, queue, profile, args_json, options.delay_ms, lane, full, spec_max)
+        return NewJob(
+            job_id, queue, profile, args_json, options.delay_ms, lane, full, spec_max,
+            options.headers_json,
+        )  # fmt: skip
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> Accepted:
         """Enqueue jobs of one or more queues, in chunks: each is accepted whole or not at all.

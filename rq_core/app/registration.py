@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rq_core.app.arguments import Arguments
 from rq_core.app.caps import Cap, Rate
+from rq_core.app.depends import dependencies_of, steps_of
 from rq_core.app.options import JobOptions
 from rq_core.app.retry import RetryPolicy
 from rq_core.app.task import AsyncTask, Isolation, Task
@@ -47,11 +48,14 @@ def make_task(
             task=name,
             why=f"this app has a task of that name ({known[name].function!r}): pass another name=…",
         )
-    arguments = Arguments(name, function)
+    is_async = _is_async(function)
+    producer.surroundings.check(name, is_async=is_async)
+    steps = steps_of(name, dependencies_of(name, function), is_async=is_async)
+    arguments = Arguments(name, function, injected=steps.keys())
     # Checked before the caps are noted: a task that is refused leaves no trace.
     options.profile(name)
     producer.declared.add_task(name, options.queue, arguments, caps)
-    kind = AsyncTask if _is_async(function) else Task
+    kind = AsyncTask if is_async else Task
     return kind(
         producer,
         name,
@@ -62,6 +66,7 @@ def make_task(
         timeout=timeout,
         isolation=isolation,
         max_memory=max_memory,
+        steps=steps,
     )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from rq_core.errors import GiveUp, InvalidOption, RetryLater
 from rq_core.model.durations import seconds_of
 from rq_core.model.machine import DEFAULT_MAX_ATTEMPTS
+from rq_core.model.reasons import Reason
 
 if TYPE_CHECKING:
     import logging
@@ -128,15 +129,15 @@ class RetryPolicy:
         knows the job's own limit. Never raises.
         """
         if isinstance(error, GiveUp):
-            return Verdict("final", 0.0, "gave_up")
+            return Verdict("final", 0.0, Reason.GAVE_UP)
         if isinstance(error, RetryLater):
             if error.after is None:
                 return Verdict("retry", self._safe_delay(failures, random), "retry_later")
             return Verdict("retry", _sane(error.after, self.maximum), "retry_later")
         if isinstance(error, self.give_up_on):
-            return Verdict("final", 0.0, "gave_up")
+            return Verdict("final", 0.0, Reason.GAVE_UP)
         if self.retry_on and not isinstance(error, self.retry_on):
-            return Verdict("final", 0.0, "not_retried")
+            return Verdict("final", 0.0, Reason.NOT_RETRIED)
         return Verdict("retry", self._safe_delay(failures, random), "failed")
 
     def _safe_delay(self, failures: int, random: Callable[[], float]) -> float:

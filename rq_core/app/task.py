@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar, Unpack
 
 from rq_core.app.arguments import Arguments
 from rq_core.app.handle import JobHandle, handle_of
@@ -21,12 +22,15 @@ from rq_core.app.retry import RetryPolicy
 from rq_core.model.job import NewJob
 
 if TYPE_CHECKING:
+    from rq_core.app.depends import Step
     from rq_core.app.producer import Producer
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 Isolation = Literal["process"]
+
+_NO_STEPS: Final[Mapping[str, Step]] = MappingProxyType({})
 
 
 class PreparedTask(Generic[P, R]):
@@ -107,6 +111,7 @@ class Task(PreparedTask[P, R]):
         timeout: float | None,
         isolation: Isolation | None = None,
         max_memory: int | None = None,
+        steps: Mapping[str, Step] = _NO_STEPS,
     ) -> None:
         """``timeout`` is in seconds, ``max_memory`` in bytes. Raises InvalidTask, InvalidName or InvalidOption."""
         super().__init__(app, name, arguments, options)
@@ -115,6 +120,8 @@ class Task(PreparedTask[P, R]):
         self.timeout = timeout
         self.isolation = isolation
         self.max_memory = max_memory
+        self.steps = steps
+        """What its dependencies are made by, by parameter; usually none."""
         functools.update_wrapper(self, function)
 
     def __repr__(self) -> str:
@@ -130,7 +137,10 @@ class Task(PreparedTask[P, R]):
         return placing.moved(lane, self._profile.rank, values)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the function here and now, as if it were no task."""
+        """Run the function here and now, as if it were no task. Dependencies that are not given are made, and left."""
+        if self.steps:
+            made: R = self.app.surroundings.call(self, args, kwargs)
+            return made
         result: R = self.function(*args, **kwargs)
         return result
 
@@ -143,6 +153,9 @@ class AsyncTask(Task[P, R]):
     def __call__(  # type: ignore[override]  # `R` is what awaiting it gives
         self, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R]:
-        """Run the function here and now, as if it were no task; await the result."""
+        """Run the function here and now, as if it were no task; await the result. See Task about dependencies."""
+        if self.steps:
+            made: Coroutine[Any, Any, R] = self.app.surroundings.call(self, args, kwargs)
+            return made
         result: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
         return result

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from rq_core.model.effects import BEGINNINGS, EFFECTS, Effect, target
+from rq_core.model.fields import BY_LINE, COUNTERS
 from rq_core.model.machine import (
     CLAIMED_STATES,
     JOB_EVENT_FIELDS,
@@ -140,39 +142,8 @@ class JobRecord:
     """False when the record began in the middle: earlier events were not seen."""
 
 
-_TAKEN: Final[dict[Event, tuple[str, ...]]] = {
-    Event.ENQUEUED: ("task", "priority", "max_attempts", "max_losses", "seq", "lane"),
-    Event.DISCARDED: ("task", "lane"),
-    Event.PROMOTED: ("seq",),
-    Event.REQUEUED: ("seq",),
-    Event.RETRIED: ("failures",),
-    Event.DIED: ("failures",),
-    Event.ROLLED_BACK: ("unknown",),
-    Event.LEASE_EXPIRED: ("losses",),
-    Event.RESTORED: (
-        "task",
-        "priority",
-        "max_attempts",
-        "max_losses",
-        "seq",
-        "lane",
-        "claims",
-        "failures",
-        "losses",
-        "unknown",
-    ),
-}
-"""What a record takes over as the event gives it."""
-
-_RESET: Final[dict[Event, tuple[str, ...]]] = {
-    Event.ENQUEUED: ("claims", "failures", "losses", "unknown"),
-    Event.DISCARDED: ("claims", "failures", "losses", "unknown"),
-    Event.REQUEUED: ("failures", "losses", "unknown"),
-}
-"""Counters that begin again."""
-
-BEGINNINGS: Final = frozenset({Event.ENQUEUED, Event.DISCARDED, Event.BASELINE, Event.RESTORED})
-"""Events before which there is nothing to know of a job."""
+_OF_RECORD: Final = frozenset(field.name for field in BY_LINE.values())
+"""The fields that a record has; SQL has more."""
 
 
 def fold(record: JobRecord | None, entry: Entry, event: JobEvent) -> tuple[JobRecord, str | None]:
@@ -181,84 +152,60 @@ def fold(record: JobRecord | None, entry: Entry, event: JobEvent) -> tuple[JobRe
     Returns the record, changed in place, and what is wrong with the event in that place, or None. An event that
     is wrong is applied all the same, since what Redis did is what happened.
     """
-    problem = None
     if record is None:
-        record = JobRecord(event.job_id)
-        record.complete = entry.event in BEGINNINGS
-    if entry.event is Event.SETTLEMENT_REFUSED:
+        record = JobRecord(event.job_id, complete=entry.event in BEGINNINGS)
+    effect = EFFECTS.get(entry.event)
+    if effect is None:
         return record, None
-    before = record.state
     facts = event.fields
-    if entry.event is Event.BASELINE:
-        _take_baseline(record, facts)
-        return record, None
-    fence = facts.get("fence")
-    if record.complete and fence is not None and fence != record.fence:
-        problem = f"{entry.event} presents fence {fence}, in force is {record.fence}"
-    target = _target(entry.event, facts)
-    record.state = target
-    record.since_ms = entry.at_ms
-    _take(record, entry.event, facts)
-    if entry.event is Event.CLAIMED:
-        if record.complete and facts["claim"] != record.claims + 1:
-            problem = f"claim {facts['claim']} follows claim {record.claims}"
-        record.claims = facts["claim"]
+    state = target(entry.event, facts)
+    problem = _problem(record, entry, facts, state)
+    restated = entry.event is Event.BASELINE
+    record.complete = record.complete or effect.begins
+    record.state, record.since_ms = state, entry.at_ms
     record.due_ms = facts.get("due_ms")
-    if target not in CLAIMED_STATES:
-        record.fence = record.worker = None
-    elif entry.event is Event.CLAIMED:
-        record.fence, record.worker = str(entry.id), entry.by
     record.reason = None
-    if target is State.DEAD:
-        record.reason = "poison" if entry.event is Event.LEASE_EXPIRED else facts["reason"]
-    if record.complete and not legal(before, entry.event, target):
-        problem = f"{before or 'none'} -{entry.event}-> {target or 'none'} is not a transition"
+    if state is State.DEAD:
+        record.reason = effect.dies_of or facts["reason"]
+    if entry.event is Event.CLAIMED:
+        record.fence, record.worker = str(entry.id), entry.by
+    if not restated or state is not None:
+        _take(record, effect, facts)
+    if state not in CLAIMED_STATES:
+        record.fence = record.worker = None
     return record, problem
 
 
-def _take(record: JobRecord, event: Event, facts: Mapping[str, Any]) -> None:
-    """Take over what the event says of the job."""
-    for name in _RESET.get(event, ()):
+def _problem(
+    record: JobRecord, entry: Entry, facts: Mapping[str, Any], state: State | None
+) -> str | None:
+    """What is wrong with an event that leads a job to ``state``, if what came before is known."""
+    event, fence = entry.event, facts.get("fence")
+    if not record.complete or event is Event.BASELINE:
+        return None
+    if not legal(record.state, event, state):
+        return f"{record.state or 'none'} -{event}-> {state or 'none'} is not a transition"
+    if event is Event.CLAIMED and facts["claim"] != record.claims + 1:
+        return f"claim {facts['claim']} follows claim {record.claims}"
+    if fence is not None and fence != record.fence:
+        return f"{event} presents fence {fence}, in force is {record.fence}"
+    return None
+
+
+def _take(record: JobRecord, effect: Effect, facts: Mapping[str, Any]) -> None:
+    """Change the fields that the table names."""
+    for name in effect.clears:
+        if name in _OF_RECORD:
+            setattr(record, name, None)
+    for name in effect.zeroes:
         setattr(record, name, 0)
-    for name in _TAKEN.get(event, ()):
-        setattr(record, name, facts[name])
-    if event is Event.ROLLED_BACK and facts["lane"] is not None:
-        record.lane = facts["lane"]
-    if event is Event.RESTORED:
-        record.complete = True
-
-
-def _target(event: Event, facts: Mapping[str, Any]) -> State | None:
-    """The state that an event leads to, by what it carries."""
-    match event:
-        case Event.ENQUEUED | Event.RETRIED | Event.ROLLED_BACK:
-            return State.READY if facts["due_ms"] is None else State.SCHEDULED
-        case Event.PROMOTED | Event.REQUEUED:
-            return State.READY
-        case Event.CLAIMED:
-            return State.RUNNING
-        case Event.DIED:
-            return State.DEAD
-        case Event.LEASE_EXPIRED | Event.RESTORED:
-            return State(facts["target"])
-        case Event.CANCEL_REQUESTED:
-            return State.CANCELLING
-        case Event.SUCCEEDED | Event.CANCELLED | Event.PRUNED | Event.REMOVED | Event.DISCARDED:
-            return None
-        case _:
-            raise ValueError(f"{event} is not about a job")
-
-
-def _take_baseline(record: JobRecord, facts: Mapping[str, Any]) -> None:
-    record.complete = True
-    record.state = State(facts["state"]) if facts["state"] is not None else None
-    for name in (
-        "task", "priority", "max_attempts", "max_losses", "seq", "lane", "due_ms",
-        "fence", "worker", "reason", "since_ms",
-    ):  # fmt: skip
-        setattr(record, name, facts[name])
-    for name in ("claims", "failures", "losses", "unknown"):
-        setattr(record, name, facts[name] or 0)
+    for name, told in effect.takes:
+        if name in _OF_RECORD:
+            value = facts[told]
+            setattr(record, name, 0 if value is None and name in COUNTERS else value)
+    for name in effect.takes_if_told:
+        if facts[name] is not None:
+            setattr(record, name, facts[name])
 
 
 def fold_all(entries: Iterable[Entry]) -> tuple[dict[str, JobRecord], list[str]]:

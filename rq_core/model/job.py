@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from rq_core.errors import InvalidOption
 from rq_core.model.keys import check_name
@@ -103,6 +103,8 @@ class NewJob(NamedTuple):
     """What happens when a scope is full (scopes.full_rules); empty: it waits."""
     spec_max: int = 0
     """Up to how many bytes of the job's JSON its event keeps, arguments included."""
+    headers_json: str = ""
+    """A JSON object of its headers (:mod:`rq_core.model.headers`); empty: it has none."""
 
 
 class Claim(NamedTuple):
@@ -127,10 +129,22 @@ class Spec(NamedTuple):
     task: str
     args_json: str
     timeout_ms: int | None
+    headers_json: str = ""
+    """Empty: it has none."""
+
+
+_HEADERS: Final = '{"headers":'
+
+
+def spec_with_headers(spec: str, headers_json: str) -> str:
+    """A job's JSON with its headers, which stand first."""
+    return f"{_HEADERS}{headers_json},{spec[1:]}"
 
 
 def read_spec(text: str) -> Spec:
     """Take a job's JSON apart. Raises ValueError if it is not what a producer of this layout writes."""
+    if text.startswith(_HEADERS):
+        return _read_with_headers(text)
     # The fast way: our own producers write exactly this shape, and the arguments end in a brace.
     head, found, rest = text.partition('","args":')
     if found and head.startswith('{"task":"'):
@@ -145,3 +159,11 @@ def read_spec(text: str) -> Spec:
     if type(value.get("timeout_ms", 0)) is not int:
         raise ValueError("the job's timeout_ms is no whole number")
     return Spec(value["task"], json.dumps(value.get("args", {})), value.get("timeout_ms"))
+
+
+def _read_with_headers(text: str) -> Spec:
+    headers, end = json.JSONDecoder().raw_decode(text, len(_HEADERS))
+    if not isinstance(headers, dict) or not text.startswith(',"task":', end):
+        raise ValueError("the job's JSON has headers that are none")
+    rest = read_spec("{" + text[end + 1 :])
+    return rest._replace(headers_json=text[len(_HEADERS) : end])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -35,7 +36,9 @@ class TextFormatter(logging.Formatter):
         return line
 
 
-def configure(form: str = "text", level: str = "INFO") -> None:
+def configure(
+    form: str = "text", level: str = "INFO", *, filters: Iterable[logging.Filter] = ()
+) -> None:
     """Send all logs to standard error. Raises InvalidOption for an unknown format or level."""
     if form not in FORMATS:
         raise InvalidOption(option="log_format", value=form, must=f"must be {' or '.join(FORMATS)}")
@@ -60,4 +63,6 @@ def configure(form: str = "text", level: str = "INFO") -> None:
         )
     else:
         handler.setFormatter(TextFormatter())
+    for each in filters:
+        handler.addFilter(each)
     logging.basicConfig(handlers=[handler], level=number, force=True)

@@ -265,18 +265,15 @@ DEFAULT_MAX_ATTEMPTS: Final = 3
 DEFAULT_MAX_LOSSES: Final = 3
 """These three belong to the layout: a job at the default leaves the field out of its state line."""
 
-STATE_FIELDS: Final = (
-    "task", "priority", "attempts", "losses", "lane", "claim", "fence", "failed", "lost", "unknown",
-    "seq", "due", "since", "by", "reason",
-)  # fmt: skip
-"""Fields of a state line, in their fixed order, after the state itself."""
-
 
 def transitions_of(script: str) -> tuple[Transition, ...]:
     """The arrows that one script may draw."""
     return tuple(t for t in TRANSITIONS if t.script == script)
 
 
+_ARROWS: Final = frozenset((t.source, t.event, t.target) for t in TRANSITIONS)
+
+
 def legal(source: State | None, event: Event, target: State | None) -> bool:
     """Whether the table has this arrow, whichever script draws it."""
-    return any((t.source, t.event, t.target) == (source, event, target) for t in TRANSITIONS)
+    return (source, event, target) in _ARROWS

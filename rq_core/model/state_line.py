@@ -10,19 +10,17 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from rq_core import errors
 from rq_core.errors import QueueDamaged
 from rq_core.model import scopes
 from rq_core.model.events import JobRecord
+from rq_core.model.fields import BY_LINE, STATE_FIELDS, Kind
 from rq_core.model.machine import (
     CLAIMED_STATES,
-    DEFAULT_MAX_ATTEMPTS,
-    DEFAULT_MAX_LOSSES,
     DEFAULT_PRIORITY,
     PRIORITIES,
-    STATE_FIELDS,
     Priority,
     State,
 )
@@ -53,29 +51,6 @@ def read_state_line(queue: str, job_id: str, line: str, spec: str | None = None)
     return JobState(job_id, queue, state, fields, spec)
 
 
-RECORD_FIELDS: Final[dict[str, tuple[str, Any]]] = {
-    "task": ("task", None),
-    "priority": ("priority", str(DEFAULT_PRIORITY)),
-    "attempts": ("max_attempts", DEFAULT_MAX_ATTEMPTS),
-    "losses": ("max_losses", DEFAULT_MAX_LOSSES),
-    "lane": ("lane", None),
-    "claim": ("claims", 0),
-    "fence": ("fence", None),
-    "failed": ("failures", 0),
-    "lost": ("losses", 0),
-    "unknown": ("unknown", 0),
-    "seq": ("seq", None),
-    "due": ("due_ms", None),
-    "since": ("since_ms", None),
-    "by": ("worker", None),
-    "reason": ("reason", None),
-}
-"""A state line's field: the same in a folded record, and what it is if the line leaves it out."""
-
-
-_NUMBERS: Final = frozenset(STATE_FIELDS) - {"task", "priority", "lane", "fence", "by", "reason"}
-
-
 class Job(NamedTuple):
     """A state line, read."""
 
@@ -99,10 +74,9 @@ class Job(NamedTuple):
 
     def value(self, name: str) -> Any:
         """Return a field as a folded record has it."""
-        if name in _NUMBERS:
-            found = self.number(name)
-            return RECORD_FIELDS[name][1] if found is None else found
-        return self.fields.get(name, RECORD_FIELDS[name][1])
+        field = BY_LINE[name]
+        found = self.number(name) if field.kind is Kind.NUMBER else self.fields.get(name)
+        return field.default if found is None else found
 
 
 def read_job(job_id: str, line: str) -> Job:
@@ -113,9 +87,9 @@ def read_job(job_id: str, line: str) -> Job:
         raise ValueError("it is in no state that there is") from None
     job = Job(read.state, read.fields)
     for name, value in job.fields.items():
-        if name not in RECORD_FIELDS:
+        if name not in BY_LINE:
             raise ValueError(f"it has a field {name}")
-        if name in _NUMBERS and not (value.isascii() and value.isdigit()):
+        if BY_LINE[name].kind is Kind.NUMBER and not (value.isascii() and value.isdigit()):
             raise ValueError(f"{name} is no number")
     if job.fields.get("priority", DEFAULT_PRIORITY) not in PRIORITIES:
         raise ValueError("it has no priority that there is")
@@ -143,6 +117,12 @@ def write_line(state: State, fields: Mapping[str, Any]) -> str:
     )
 
 
+def fields_of(record: JobRecord) -> dict[str, Any]:
+    """Return the fields of a record that are not at their default, as a state line names them."""
+    values = ((line, getattr(record, field.name), field.default) for line, field in BY_LINE.items())
+    return {line: value for line, value, default in values if value != default}
+
+
 def line_of(record: JobRecord, capped: Container[str] = ()) -> str | None:
     """Return the state line of a live job as the log has it, None if the log does not know.
 
@@ -150,12 +130,7 @@ def line_of(record: JobRecord, capped: Container[str] = ()) -> str | None:
     """
     if not record.complete or record.state is None:
         return None
-    fields = {}
-    for name in STATE_FIELDS:
-        attribute, default = RECORD_FIELDS[name]
-        value = getattr(record, attribute)
-        if value != default:
-            fields[name] = value
+    fields = fields_of(record)
     if f"{scopes.TASK}={record.task}" in capped:
         rank = PRIORITIES.index(Priority(record.priority or DEFAULT_PRIORITY))
         fields["lane"] = with_task(record.lane, rank, f"{scopes.TASK}={record.task}")

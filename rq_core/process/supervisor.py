@@ -20,6 +20,7 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
+from rq_core.app.log_context import JobLogFilter
 from rq_core.connections.client import Client
 from rq_core.connections.open import open_wire
 from rq_core.connections.wire import WORKER_SOCKET_TIMEOUT_S
@@ -81,7 +82,7 @@ class ServeOptions:
 
 def serve(options: ServeOptions) -> int:
     """Run until asked to stop (SIGTERM, SIGINT; a second one ends the grace). Returns the exit status."""
-    logs.configure(options.log_format, options.log_level)
+    logs.configure(options.log_format, options.log_level, filters=[JobLogFilter()])
     app = load(options)
     with probing(options.health):
         alone = options.processes == 1 and options.audit_url is None
@@ -172,7 +173,7 @@ def _child(options: ServeOptions, table: LeaseTable) -> None:
     """A worker process, as the supervisor spawns it."""
     # Ctrl-C reaches the whole process group; only the supervisor answers it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logs.configure(options.log_format, options.log_level)
+    logs.configure(options.log_format, options.log_level, filters=[JobLogFilter()])
     threading.Thread(target=_end_with_parent, name="rq-core-parent", daemon=True).start()
     try:
         status = work(load(options), options.worker, table)

@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from rq_core.errors import InvalidOption
 from rq_core.model.keys import DEFAULT_PREFIX, KEYS, check_name
 from rq_core.scripts.script import names, script
-
-if TYPE_CHECKING:
-    pass
 
 _CALLED: Final = re.compile(r"\('([A-Z]+)'")
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_.:*?-]{1,128}")

@@ -14,11 +14,10 @@ from rq_core.model.machine import (
     DEFAULT_MAX_LOSSES,
     DEFAULT_PRIORITY,
     JOB_EVENT_FIELDS,
-    STATE_FIELDS,
     Event,
     State,
 )
-from rq_core.model.state_line import RECORD_FIELDS, write_line
+from rq_core.model.state_line import fields_of, write_line
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.plan import Call, Plan, pairs_of, parse_nothing, parse_pairs
 
@@ -169,21 +168,11 @@ class Audit:
         )
 
     def repair(
-        self,
-        queue: str,
-        records: Sequence[tuple[str, str, int, int, str, str]],
-        *,
-        by: str,
-        sequence_min: int,
-        tombstones: int,
+        self, queue: str, records: Sequence[tuple[int, str, str, str, str]], *, by: str
     ) -> Plan[int]:
-        """Mend (kind, name, relog, relist, was, line) records; see repair.lua. Returns how many."""
-        args = {"by": by, "sequence_min": sequence_min, "tombstones_now": tombstones}
-        return (
-            yield from self._delivery.call(
-                Call("repair", queue, args, lambda r: int(r[0]), records)
-            )
-        )
+        """Carry out (finding, key, member, was, value) edits; see repair.lua. Returns how many findings it mended."""
+        call = Call("repair", queue, {"by": by}, lambda r: int(r[0]), records)
+        return (yield from self._delivery.call(call))
 
 
 def put_back(
@@ -213,19 +202,13 @@ def put_back(
         fence=None,
         worker=None,
     )
-    fields = {}
-    for name in STATE_FIELDS:
-        attribute, default = RECORD_FIELDS[name]
-        value = getattr(kept, attribute)
-        if value != default:
-            fields[name] = value
     of_event: dict[str, Any] = {"digest": digest, "enqueued_ms": enqueued_ms}
     told = [of_event[name] if name in of_event else getattr(kept, name) for name in _TOLD]
     return Restoration(
         record.id,
         "missing" if missing else "restore",
         record.due_ms or 0,
-        write_line(target, fields),
+        write_line(target, fields_of(kept)),
         json.dumps(told, separators=(",", ":"))[1:-1],
         spec,
     )

@@ -11,7 +11,7 @@ from itertools import starmap
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from rq_core import errors
-from rq_core.model.job import NewJob, Profile
+from rq_core.model.job import NewJob, Profile, spec_with_headers
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.plan import Call, Plan
 
@@ -157,6 +157,8 @@ def _chunks(jobs: Iterable[NewJob]) -> Iterable[tuple[str, list[NewJob]]]:
             chunk = waiting[queue] = _Chunk()
         chunk.jobs.append(job)
         chunk.size += len(job.args_json)
+        if job.headers_json:
+            chunk.size += len(job.headers_json)
         chunk.cost += LANE_COST if job.lane else 1
         if chunk.cost >= ENQUEUE_CHUNK or chunk.size >= ENQUEUE_CHUNK_BYTES:
             yield queue, waiting.pop(queue).jobs
@@ -176,7 +178,7 @@ def pack(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
     sha256 = hashlib.sha256
     last = None
     kind = before = after = ""
-    for job_id, _, profile, args_json, delay_ms, lane, full, _ in jobs:
+    for job_id, _, profile, args_json, delay_ms, lane, full, _, headers_json in jobs:
         # Profiles are cached, and equal ones that are not the same only make one kind more.
         which = (id(profile), delay_ms, full)
         if which != last:
@@ -188,7 +190,10 @@ def pack(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
             kind = known
             before, after = profile.spec_parts
         digest = sha256(args_json.encode()).hexdigest()[:32]
-        records.append((job_id, kind, digest, lane, f"{before}{args_json}{after}"))
+        spec = f"{before}{args_json}{after}"
+        if headers_json:
+            spec = spec_with_headers(spec, headers_json)
+        records.append((job_id, kind, digest, lane, spec))
     return f"[{','.join(kinds)}]", records
 
 

@@ -22,8 +22,10 @@ _HEADER = re.compile(r"\A--\[\[ (?P<name>[a-z_]+): (?P<text>.*?)\]\]\n", re.DOTA
 
 
 _SECTION = re.compile(
-    r"^(Transitions|Flags|Keys|Meta|Later|Args|Each|Uses|Returns|Invariants): ", re.MULTILINE
+    r"^(Transitions|Flags|Keys|Meta|Later|Args|Each|Unread|Kept|Uses|Returns|Invariants): ",
+    re.MULTILINE,
 )
+_USED = re.compile(r"(\w+)\(([\w\s]+)\)\s*")
 
 
 class HeaderError(Exception):
@@ -47,6 +49,14 @@ class Header:
         """The arrows that the header claims, as ``source -event-> target``."""
         text = " ".join(self.sections.get("Transitions", "").split())
         return tuple(part.strip() for part in text.split(",") if part.strip())
+
+    @property
+    def uses(self) -> dict[str, tuple[str, ...]]:
+        """The includes, and the names that are taken from each. Raises HeaderError if none is."""
+        text = self.sections.get("Uses", "")
+        if _USED.sub("", text):
+            raise HeaderError(f"{self.name}: Uses takes include(name…), not {text}")
+        return {include: tuple(names.split()) for include, names in _USED.findall(text)}
 
 
 def parse_header(text: str, where: str) -> Header:

@@ -10,11 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rq_core.model.keys import QueueKeys
-from rq_core.scripts import assemble
+from rq_core.scripts.assemble import assemble, include_paths
 from rq_core.scripts.header import Header, Variant
+
+_NAME: Final = "@name@"
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,11 @@ def directory() -> Path:
     return packaged if packaged.is_dir() else Path(__file__).parents[2] / "lua"
 
 
+def include(name: str) -> str:
+    """The text of an include as shipped."""
+    return include_paths(directory())[name].read_text(encoding="utf-8")
+
+
 def names() -> tuple[str, ...]:
     """Every script, by the file names."""
     return tuple(sorted(p.stem for p in directory().glob("*.lua")))
@@ -90,25 +97,27 @@ def script(name: str) -> Script:
 
 def build_script(name: str, variant: Variant | None = None) -> Script:
     """The script to be sent with EVALSHA, with the includes of ``variant`` in place of the shipped ones."""
-    made = assemble.as_script(directory(), name, variant or Variant())
-    return Script(
-        name=name,
-        header=made.header,
-        text=made.text,
-        sha=hashlib.sha1(made.text.encode(), usedforsecurity=False).hexdigest(),
-        keys=made.keys,
-        args=made.args,
-        each=made.each,
-    )
+    variant = variant or Variant()
+    made = assemble(directory(), name, variant)
+    flags = ",".join(made.header.words("Flags"))
+    first = f"#!lua flags={flags}\n" if flags else "#!lua\n"
+    text = f"{variant.prelude}\n{made.text}\nreturn run(KEYS, ARGV)\n"
+    text = (first if variant.shebang else "") + text.lstrip("\n")
+    sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    return Script(name, made.header, text, sha, made.keys, made.args, made.each)
 
 
 @cache
 def build_function(name: str, variant: Variant | None = None) -> Script:
-    """The same as a function."""
-    text = assemble.as_function(directory(), name, variant or Variant())
+    """The same as a function, which is made once and not per call."""
+    variant = variant or Variant()
+    made = assemble(directory(), name, variant)
+    flags = ", ".join(f"'{flag}'" for flag in made.header.words("Flags"))
+    text = (
+        f"#!lua name={_NAME}\n{variant.prelude}{made.text}\n"
+        f"redis.register_function{{function_name='{_NAME}', callback=run, flags={{{flags}}}}}\n"
+    )
     digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:8]
     called = f"rqc_{name}_{digest}"
     instead = build_script(name, variant)
-    return replace(
-        instead, text=text.replace(assemble.NAME, called), function=called, instead=instead
-    )
+    return replace(instead, text=text.replace(_NAME, called), function=called, instead=instead)

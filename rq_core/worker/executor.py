@@ -17,7 +17,9 @@ from typing import Any, Final
 from rq_core.app import context as job_context
 from rq_core.app.context import JobContext
 from rq_core.app.redaction import Redact, describe, describe_words, message_of, redacted
+from rq_core.app.resources import Resources
 from rq_core.app.retry import Verdict
+from rq_core.app.surroundings import Surroundings
 from rq_core.app.task import Task
 from rq_core.errors import (
     HandlerSignal,
@@ -26,7 +28,9 @@ from rq_core.errors import (
     LeaseLost,
     WorkerStopping,
 )
+from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, read_spec
+from rq_core.model.reasons import Reason
 from rq_core.worker.isolation import IsolationPool, Raised
 from rq_core.worker.running import Running
 from rq_core.worker.settlement import Settlement
@@ -40,8 +44,6 @@ START_GRACE_S: Final = 20.0
 END_GRACE_S: Final = 20.0
 """Seconds that an async handler which was told to stop may take to clean up, before its claim is settled without it:
 less than the worker goes on to extend the lease of a job that has timed out."""
-LANE_CHANGED: Final = "lane_changed"
-"""The reason of a rollback into another lane."""
 
 
 class Executor:
@@ -61,6 +63,7 @@ class Executor:
         timeout: float | None,
         on_settlement: Callable[[Settlement], None],
         on_free: Callable[[Running], None],
+        surroundings: Surroundings,
         redact: Redact | None = None,
         rng: random.Random | None = None,
         isolate: bool = True,
@@ -71,6 +74,8 @@ class Executor:
         self._timeout = timeout
         self._on_settlement = on_settlement
         self._on_free = on_free
+        self._surroundings = surroundings
+        self._resources = Resources()
         self._redact = redact
         self._pool = IsolationPool() if isolate else None
         self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
@@ -99,28 +104,29 @@ class Executor:
     def prepare(self, claim: Claim) -> Running | None:
         """Get ready to run a claim's handler. None: that cannot be done here, and its settlement has been given."""
         try:
-            name, args_json, timeout_ms = read_spec(claim.spec)
+            name, args_json, timeout_ms, headers_json = read_spec(claim.spec)
+            headers = read_headers(headers_json) if headers_json else NO_HEADERS
         except ValueError as error:
-            self._refuse(claim, "final", "unreadable", error)
+            self._refuse(claim, "final", Reason.UNREADABLE, error)
             return None
         task = self._tasks.get(name)
         if task is None:
-            self._refuse(claim, "rollback", "unknown_task", LookupError(f"no task {name!r}"))
+            self._refuse(claim, "rollback", Reason.UNKNOWN_TASK, LookupError(f"no task {name!r}"))
             return None
         try:
             arguments = task.arguments.load(args_json)
             lane = task.lane_of_claim(claim.queue, claim.lane, arguments)
         except BaseException as error:  # noqa: BLE001 - a model's own checks, or a key's function: also SystemExit
-            self._refuse(claim, "rollback", "unknown_arguments", error)
+            self._refuse(claim, "rollback", Reason.UNKNOWN_ARGUMENTS, error)
             return None
         if lane is not None:
             # Enqueued by somebody who did not know its caps: it must not run uncounted.
-            self._on_settlement(Settlement(claim, "rollback", 0, LANE_CHANGED, lane=lane))
+            self._on_settlement(Settlement(claim, "rollback", 0, Reason.LANE_CHANGED, lane=lane))
             return None
         timeout = task.timeout if task.timeout is not None else self._timeout
         if timeout_ms is not None:
             timeout = timeout_ms / 1000
-        context = JobContext.of_claim(claim, name, self._worker)
+        context = JobContext.of_claim(claim, name, self._worker, headers)
         running = Running(claim, context, task, arguments, args_json, timeout)
         self.running[claim.queue, claim.id, claim.fence] = running
         return running
@@ -134,7 +140,10 @@ class Executor:
             self._limit_time(running, limit + START_GRACE_S if isolated else limit)
         if self._pool is not None and isolated:
             running.handler = start_task(self._run_isolated(self._pool, running))
-        elif task.is_async:
+            return
+        if task.steps or self._surroundings.arounds:
+            running.function = self._surroundings.wrap(task, running.context, self._resources)
+        if task.is_async:
             running.handler = start_task(self._run_async(running))
         else:
             self._launch_thread(running)
@@ -145,7 +154,7 @@ class Executor:
         except RuntimeError as error:
             # The machine has no more threads: that is not the job's fault.
             running.settled = True
-            self._refuse(running.claim, "rollback", "not_started", error)
+            self._refuse(running.claim, "rollback", Reason.NOT_STARTED, error)
             self._free(running)
 
     def _limit_time(self, running: Running, seconds: float | None) -> None:
@@ -164,7 +173,12 @@ class Executor:
             return
         running.ending = why
         running.context.tell(why)
+        if isinstance(why, LeaseLost):
+            log.warning("lease lost, the handler is told to stop", extra=_facts(running))
         if running.handler is None:
+            if isinstance(why, LeaseLost):
+                # Nothing is settled at its timeout: what the thread reports in the end is refused, and logged.
+                self._limit_time(running, None)
             return
         running.handler.cancel()
         if _has_begun(running.handler):
@@ -174,6 +188,16 @@ class Executor:
             # Cancelled now, its task takes no step in which it could say how it ended.
             self._ended(running, why)
             self._free(running)
+
+    async def leave(self) -> None:
+        """Leave what dependencies made for as long as this process lives, and let idle children do so.
+
+        Not if a handler still runs: it may use that.
+        """
+        leaving = [] if self.running else [self._resources.close()]
+        if self._pool is not None:
+            leaving.append(self._pool.end_idle())
+        await asyncio.gather(*leaving)
 
     def close(self) -> bool:
         """Start no more. Returns False if threads are still busy with handlers that do not stop."""
@@ -197,7 +221,7 @@ class Executor:
         job_context.enter(running.context)
         failure: BaseException | None = None
         try:
-            await running.task.function(**running.arguments)
+            await running.function(**running.arguments)
         except BaseException as error:  # noqa: BLE001 - also SystemExit: only this job has failed
             job_context.enter(None)
             failure = error
@@ -261,14 +285,13 @@ class Executor:
         error = running.ending or error
         if isinstance(error, LeaseLost):
             # That claim is not in force: there is nothing to report it to.
-            log.warning("lease lost, handler stopped", extra=_facts(running))
             return
         if isinstance(error, WorkerStopping):
-            self._on_settlement(Settlement(claim, "rollback", 0, "shutdown"))
+            self._on_settlement(Settlement(claim, "rollback", 0, Reason.SHUTDOWN))
             return
         if isinstance(error, JobCancelled):
             said = describe(error, redact=self._redact)
-            self._on_settlement(Settlement(claim, "final", 0, "cancelled", said))
+            self._on_settlement(Settlement(claim, "final", 0, Reason.CANCELLED, said))
             return
         verdict = running.task.retry.verdict(error, claim.failures + 1, self._rng.random)
         said = describe(error, redact=self._redact)
@@ -317,7 +340,7 @@ def _has_begun(handler: asyncio.Task[None]) -> bool:
 def _call(running: Running) -> None:
     """Run a sync handler, in its thread."""
     job_context.enter(running.context)
-    running.task.function(**running.arguments)
+    running.function(**running.arguments)
 
 
 def _facts(running: Running) -> dict[str, Any]:

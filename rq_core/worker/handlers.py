@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from rq_core.connections.client import Client
 from rq_core.errors import HandlerSignal, JobCancelled, LeaseLost
 from rq_core.model.job import Claim
+from rq_core.model.reasons import Reason
 from rq_core.worker.capacity import Capacity
 from rq_core.worker.executor import Executor
 from rq_core.worker.heartbeat import LeaseKeeper
@@ -22,7 +23,7 @@ from rq_core.worker.lifetime import Lifetime
 from rq_core.worker.queue_group import QueueGroups
 from rq_core.worker.running import Running
 from rq_core.worker.settlement import Settlement
-from rq_core.worker.suspects import SUSPECT, Suspects
+from rq_core.worker.suspects import Suspects
 from rq_core.worker.wakeups import FOREVER
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Handlers:
             timeout=lifetime.options.timeout,
             on_settlement=groups.settle,
             on_free=self._freed,
+            surroundings=app.surroundings,
             redact=app.redactor,
         )
         self.leases = LeaseKeeper(
@@ -118,9 +120,9 @@ class Handlers:
         """Get ready to run a claim; None: it will not run, and its place is free."""
         running = None
         if self._lifetime.over.is_set():
-            self._groups.settle(Settlement(claim, "rollback", 0, "shutdown"))
+            self._groups.settle(Settlement(claim, "rollback", 0, Reason.SHUTDOWN))
         elif pause := self._suspects.pause(claim, self.executor.running.values()):
-            self._groups.settle(Settlement(claim, "rollback", round(pause * 1000), SUSPECT))
+            self._groups.settle(Settlement(claim, "rollback", round(pause * 1000), Reason.SUSPECT))
         else:
             running = self.executor.prepare(claim)
         if running is None:

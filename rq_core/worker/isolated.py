@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import queue
 import random
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
@@ -18,19 +18,22 @@ from rq_core import errors
 from rq_core.app import context as job_context
 from rq_core.app.context import JobContext
 from rq_core.app.locate import find
+from rq_core.app.log_context import JobLogFilter
 from rq_core.app.redaction import message_of, traceback_of
+from rq_core.app.resources import Resources
 from rq_core.app.task import Task
 from rq_core.model import logs
+from rq_core.worker.child_loop import ChildLoop
 
-log = logging.getLogger(__name__)
-
-FACTS: Final = ("id", "queue", "task", "claim", "failures", "losses", "fence", "worker")
+FACTS: Final = ("id", "queue", "task", "claim", "failures", "losses", "fence", "worker", "headers")
 """Of a JobContext, as they travel."""
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 """To all processes of a worker they are for the worker, which ends this one when it wants to. This one is started with
 them blocked, since its job would fail by one that comes before it ignores them."""
 BEGUN: Final = "begun"
 """The message that a handler begins."""
+END: Final[dict[str, Any]] = {"end": True}
+"""The message that there are no more jobs: leave what lives as long as the process, and end."""
 WORDS_MAX: Final = 1_000_000
 """Characters of a message or a traceback that travel; the worker redacts and shortens them."""
 
@@ -43,10 +46,12 @@ def _task_at(module: str, name: str) -> Task[Any, Any]:
 
 
 class _Running:
-    """The handler that runs now, and how it is told to stop."""
+    """The handler that runs now, what it runs in, and how it is told to stop."""
 
-    def __init__(self, context: JobContext) -> None:
+    def __init__(self, context: JobContext, own_loop: ChildLoop, resources: Resources) -> None:
         self.context = context
+        self.own_loop = own_loop
+        self.resources = resources
         self.loop: asyncio.AbstractEventLoop | None = None
         self.handler: asyncio.Task[Any] | None = None
 
@@ -63,7 +68,7 @@ def main(pipe: Connection, log_options: tuple[str, str] | None) -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     if log_options is not None:
-        logs.configure(*log_options)
+        logs.configure(*log_options, filters=[JobLogFilter()])
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     current: list[_Running] = []
 
@@ -81,13 +86,14 @@ def main(pipe: Connection, log_options: tuple[str, str] | None) -> None:
 
     threading.Thread(target=listen, name="rq-core-worker", daemon=True).start()
     rng = random.Random()  # noqa: S311 - jitter, no secret
-    while True:
-        request = requests.get()
-        running = _Running(JobContext(**request["job"]))
+    own_loop, resources = ChildLoop(), Resources()
+    while (request := requests.get()) != END:
+        running = _Running(JobContext(**request["job"]), own_loop, resources)
         current.append(running)
         reply = _carry_out(running, request, rng, pipe)
         current.clear()
         pipe.send_bytes(json.dumps(reply).encode())
+    own_loop.close(resources.close())
 
 
 def _carry_out(
@@ -100,11 +106,14 @@ def _carry_out(
         task = _task_at(*request["place"])
         arguments = task.arguments.load(request["args"])
         pipe.send_bytes(json.dumps(BEGUN).encode())
+        function, around = task.function, task.app.surroundings
+        if task.steps or around.arounds:
+            function = around.wrap(task, running.context, running.resources)
         with job_context.running(running.context):
             if task.is_async:
-                asyncio.run(_awaited(running, task, arguments))
+                running.own_loop.run(_awaited(running, function, arguments))
             else:
-                task.function(**arguments)
+                function(**arguments)
     except BaseException as error:  # noqa: BLE001 - also SystemExit: the worker must hear of it
         failure = error
     _limit_memory(None)
@@ -132,13 +141,15 @@ def _told(
     }
 
 
-async def _awaited(running: _Running, task: Task[Any, Any], arguments: dict[str, Any]) -> None:
+async def _awaited(
+    running: _Running, function: Callable[..., Any], arguments: dict[str, Any]
+) -> None:
     running.handler = asyncio.current_task()
     running.loop = asyncio.get_running_loop()
     if running.context.cancelled:
         running.context.raise_if_cancelled()
     try:
-        await task.function(**arguments)
+        await function(**arguments)
     finally:
         running.loop = None
 

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 TELL_GRACE_S: Final = 0.5
 """Seconds that a handler which was told to stop gets before its process is killed. At its timeout it gets none."""
 
-
+END_WAIT_S: Final = 5.0
+"""How long idle processes may take to end when they are asked to, before they are killed."""
 PIPE_BYTES: Final = 16 * 1024
 """What any pipe takes at once, though nobody reads it yet."""
 
@@ -143,6 +144,16 @@ class IsolationPool:
         there.close()
         return _Child(process, here)
 
+    async def end_idle(self) -> None:
+        """Ask the idle children to end, and wait until they have; those that have not, ``close`` kills."""
+        for child in self._idle:
+            with contextlib.suppress(OSError):
+                child.pipe.send_bytes(json.dumps(isolated.END).encode())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_WAIT_S):
+                for child in self._idle:
+                    await _readable(child.process.sentinel)
+
     def close(self) -> None:
         """Kill all children."""
         for child in (*self._idle, *self._busy):
@@ -153,12 +164,22 @@ class IsolationPool:
 
 def _request(context: JobContext, task: Task[Any, Any], args_json: str) -> bytes:
     facts = {name: getattr(context, name) for name in isolated.FACTS}
+    facts["headers"] = dict(context.headers)
     request = {"job": facts, "place": place_of(task), "memory": task.max_memory, "args": args_json}
     return json.dumps(request).encode()
 
 
 async def _reply(child: _Child) -> Any:
     """The child's next message. Raises HandlerDied if there is none to come."""
+    await _readable(child.pipe.fileno())
+    try:
+        return json.loads(child.pipe.recv_bytes())
+    except (EOFError, OSError) as error:
+        raise _died(child) from error
+
+
+async def _readable(file: int) -> None:
+    """Wait until a file can be read; the sentinel of a process can be when it has ended."""
     loop = asyncio.get_running_loop()
     readable: asyncio.Future[None] = loop.create_future()
 
@@ -166,15 +187,11 @@ async def _reply(child: _Child) -> Any:
         if not readable.done():
             readable.set_result(None)
 
-    loop.add_reader(child.pipe.fileno(), set_once)
+    loop.add_reader(file, set_once)
     try:
         await readable
     finally:
-        loop.remove_reader(child.pipe.fileno())
-    try:
-        return json.loads(child.pipe.recv_bytes())
-    except (EOFError, OSError) as error:
-        raise _died(child) from error
+        loop.remove_reader(file)
 
 
 def _died(child: _Child) -> HandlerDied:

@@ -16,8 +16,8 @@ class Running:
     """A claim whose handler is about to be started, or was."""
 
     __slots__ = (
-        "args_json", "arguments", "claim", "context", "ending", "handler", "limit", "settled", "started", "task",
-        "timeout",
+        "args_json", "arguments", "claim", "context", "ending", "function", "handler", "limit", "settled", "started",
+        "task", "timeout",
     )  # fmt: skip
 
     def __init__(
@@ -32,6 +32,8 @@ class Running:
         self.claim = claim
         self.context = context
         self.task = task
+        self.function = task.function
+        """What is called with the arguments: the task's function, or what runs it inside what goes around it."""
         self.arguments = arguments
         self.args_json = args_json
         self.timeout = timeout
@@ -44,3 +46,9 @@ class Running:
         self.ending: HandlerSignal | None = None
         """Why it was asked to stop, if it was."""
         self.settled = False
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether to wait for it when the worker stops: it is cancelled, or has something to leave. Another ``def``
+        handler has nothing to do before its process ends."""
+        return self.handler is not None or self.function is not self.task.function

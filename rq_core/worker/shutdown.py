@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import Final
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.errors import RqCoreError, WorkerStopping
+from rq_core.model.reasons import Reason
 from rq_core.worker.handlers import Handlers
 from rq_core.worker.lifetime import Lifetime, end_tasks
 from rq_core.worker.queue_group import QueueGroup, QueueGroups
@@ -18,7 +20,8 @@ from rq_core.worker.wakeups import TROUBLE_PAUSE_S
 log = logging.getLogger(__package__)
 
 STOP_WAIT_S: Final = 1.0
-"""Seconds that an async handler gets to let itself be cancelled when the worker stops."""
+"""Seconds that an async handler gets to let itself be cancelled when the worker stops, and a thread to leave what its
+handler depends on."""
 REPORT_WAIT_S: Final = 5.0
 """Seconds for the last report of a stopping worker; what is not told by then shows when its lease expires."""
 
@@ -63,13 +66,15 @@ class Shutdown:
         executor = self._handlers.executor
         for running in tuple(executor.running.values()):
             executor.end(running, WorkerStopping())
-        handlers = [r.handler for r in executor.running.values() if r.handler]
-        if handlers:
-            await asyncio.wait(handlers, timeout=STOP_WAIT_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_WAIT_S):
+                while any(running.can_stop for running in executor.running.values()):
+                    self._groups.news.clear()
+                    await self._groups.news.wait()
         for running in executor.unsettled:
             # Threads, and async handlers that do not let themselves be cancelled.
             running.settled = True
-            self._groups.settle(Settlement(running.claim, "rollback", 0, "shutdown"))
+            self._groups.settle(Settlement(running.claim, "rollback", 0, Reason.SHUTDOWN))
         await asyncio.gather(*map(self._report_last, self._groups.all))
 
     async def _flush_all(self) -> None:

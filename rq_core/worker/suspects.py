@@ -15,8 +15,6 @@ from rq_core.model.job import Claim
 if TYPE_CHECKING:
     from rq_core.worker.running import Running
 
-SUSPECT: Final = "suspect"
-"""The reason of a rollback for later."""
 PAUSE_S: Final = 0.5
 PAUSE_S_MAX: Final = 8.0
 """Seconds until a suspect comes back; they double each time that this process puts it off."""

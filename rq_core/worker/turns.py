@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.errors import RqCoreError
+from rq_core.model.reasons import Reason
 from rq_core.protocol import claims
 from rq_core.protocol.claims import Claimed
 from rq_core.protocol.plan import Call
@@ -223,10 +224,10 @@ class Turns:
         self._stats.claimed += len(result.jobs)
         for claim in result.jobs:
             if uncounted:
-                self._groups.settle(Settlement(claim, "rollback", 0, "new_epoch"))
+                self._groups.settle(Settlement(claim, "rollback", 0, Reason.NEW_EPOCH))
             elif self._capacity.taken >= self._capacity.most:
                 # Its place was lent while the answer was overdue.
-                self._groups.settle(Settlement(claim, "rollback", 0, "no_room"))
+                self._groups.settle(Settlement(claim, "rollback", 0, Reason.NO_ROOM))
             else:
                 self._handlers.arrive(claim)
         if not self._handlers.arrived:

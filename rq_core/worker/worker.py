@@ -218,6 +218,7 @@ class Worker:
 
     async def _close(self) -> bool:
         """Close connections, threads and processes. Returns whether no handler goes on."""
+        await self._handlers.executor.leave()
         self._lease_client.close()
         await self._client.close()
         return self._handlers.executor.close()

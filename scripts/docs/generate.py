@@ -16,11 +16,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from rq_core.model import machine
+from rq_core.model import fields, machine
 from rq_core.model.keys import KEYS
 from rq_core.model.machine import Event, EventField, State, Transition
 from rq_core.protocol import access
-from rq_core.scripts import script
+from rq_core.scripts import assemble, script
 from rq_core.scripts.header import Header, HeaderError
 from scripts.docs import headers
 
@@ -121,7 +121,7 @@ def states_md() -> str:
         _fields(machine.QUEUE_EVENT_FIELDS),
         "## A state line",
         "`HGET rqc:{queue}:state ID` is the state, then those of these fields that are not at\n"
-        f"their default: {_code(machine.STATE_FIELDS)}.",
+        f"their default: {_code(fields.STATE_FIELDS)}.",
     )
 
 
@@ -138,10 +138,13 @@ def _script_row(name: str) -> tuple[str, ...]:
 
 def lua_readme() -> str:
     """Return the text of ``lua/README.md``."""
+    paths = assemble.include_paths(script.directory())
 
     def include_row(name: str) -> tuple[str, ...]:
         header = headers.includes()[name]
-        return (f"[`{name}`](include/{name}.lua)", _purpose(header), _code(header.words("Uses")))
+        where = paths[name].relative_to(script.directory())
+        link = f"[`{where.parent}/{name}`]({where})"
+        return (link, _purpose(header), _code(header.uses), _code(sorted(headers.changing(name))))
 
     return _page(
         "# The scripts",
@@ -155,8 +158,15 @@ def lua_readme() -> str:
             map(_script_row, script.names()),
         ),
         "## Includes",
-        "Shared steps, functions only. The loader puts them before the script, each once.",
-        _table(("include", "purpose", "uses"), map(include_row, headers.includes())),
+        "Steps that scripts share, by subject; and, in a folder of its name, the parts of one script. The loader\n"
+        "puts them before the script, each once and in a block of its own: a file sees what it names in `Uses`,\n"
+        "and nothing else of another. What an include keeps during a call stands at its top, and gets its first\n"
+        "values in its `reset()`; a table that the last call has not touched serves again. `Kept` names the\n"
+        "variables that outlive a call: they hold constants, or what was made of a text whoever gave it.",
+        _table(
+            ("include", "purpose", "uses", "changes in a call"),
+            map(include_row, sorted(paths, key=paths.__getitem__)),
+        ),
         "## Keys of a queue",
         "All begin with `rqc:{queue}:`, so a queue lives in one Cluster slot. `ready` in a header\n"
         "means the four lists.",
@@ -165,7 +175,7 @@ def lua_readme() -> str:
 
 
 _HEADER_GUIDE: Final = """\
-The comment at the top of a file is read by the loader, `rq_core/scripts/assemble.py`, which generates the
+The comment at the top of a file is read by the loader, `rq_core/scripts`, which generates the
 binding of names to positions from it; no index of KEYS or ARGV is written anywhere.
 
 | section | says |
@@ -178,7 +188,8 @@ binding of names to positions from it; no index of KEYS or ARGV is written anywh
 | `Later` | the fields of `meta` that it reads only if it needs them |
 | `Args` | one argument each, a local of that name; `:int` ones are numbers |
 | `Each` | the fields of the records after them: `each(i)` returns one, `each_count` is how many |
-| `Uses` | its includes, with the Keys, Meta and Uses of their own |
+| `Unread` | keys that it writes without having read them: `check_keys()` fails if one is of another type |
+| `Uses` | the includes, and the names that it takes from each |
 | `Returns` | the answers, by their first word; `{A B}…` repeats; `WORD` in capitals is a value |
 | `Invariants` | what it keeps true, by its number in `ARCHITECTURE.md` |
 

@@ -6,7 +6,9 @@ when the documentation is generated, and not at run time:
 - a script's Transitions are those of the one table, and it emits their events and no others;
 - every key, argument, record field, include and field of ``meta`` that is declared is used;
 - every field of ``meta`` that is read is declared, since an undeclared one reads as its default;
-- every function of an include that is called comes with the includes that are named;
+- every name that a file takes from an include stands in its ``Uses``, and is used;
+- no file assigns what belongs to another, not even a field or an element of it;
+- a variable of an include that changes gets its first value in ``reset``, or is named under ``Kept``;
 - no position of KEYS or ARGV is written;
 - every event of the table is emitted by some script.
 """
@@ -17,19 +19,19 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Final
 
 from rq_core.model import machine
 from rq_core.model.machine import Event
 from rq_core.model.settings import SETTINGS
-from rq_core.scripts import script
-from rq_core.scripts.header import Header, parse_header
-from rq_core.scripts.script import build_script
+from rq_core.scripts import assemble, script
+from rq_core.scripts.header import Header
+from scripts.docs import lua_names
 
 _COMMENT = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
+_TABLE = re.compile(r"^local (\w+) *= \{", re.MULTILINE)
 _STRING = re.compile(r"'[^'\n]*'")
-_FUNCTION = re.compile(r"^local function (\w+)", re.MULTILINE)
-_GLOBAL = re.compile(r"^local (?!function)([\w, ]+?) *(?:=|$)", re.MULTILINE)
 _EACH = re.compile(r"local ([\w, ]+) = each\(")
 _EMIT = re.compile(r"\bemit(?:_queue)?\(([^\n]*)")
 _READ = re.compile(r"\bfacts\.(\w+)|\bfact\('(\w+)'\)")
@@ -44,6 +46,8 @@ class Source:
 
     header: Header
     code: str
+    defines: frozenset[str]
+    """The names that it defines in the first column."""
 
     @cached_property
     def bare(self) -> str:
@@ -51,16 +55,14 @@ class Source:
         return _STRING.sub("''", self.code)
 
     @cached_property
-    def defines(self) -> frozenset[str]:
-        """The names that an include gives to others."""
-        names = set(_FUNCTION.findall(self.code))
-        for line in _GLOBAL.findall(self.code):
-            names |= {word.strip() for word in line.split(",")}
-        return frozenset(names)
+    def mentions(self) -> set[str]:
+        """The names of variables in it."""
+        return lua_names.mentioned(self.code)
 
 
-def _source(text: str, where: str) -> Source:
-    return Source(parse_header(text, where), _COMMENT.sub("", text))
+def _source(path: Path) -> Source:
+    made = assemble.source(path.read_text(encoding="utf-8"), path.name)
+    return Source(made.header, _COMMENT.sub("", made.code), frozenset(made.defines))
 
 
 @cache
@@ -71,29 +73,22 @@ def includes() -> Mapping[str, Header]:
 
 @cache
 def _includes() -> Mapping[str, Source]:
-    paths = sorted((script.directory() / "include").glob("*.lua"))
-    return {p.stem: _source(p.read_text(encoding="utf-8"), f"include/{p.name}") for p in paths}
+    paths = assemble.include_paths(script.directory())
+    return {name: _source(path) for name, path in paths.items()}
 
 
 @cache
 def _script(name: str) -> Source:
-    path = script.directory() / f"{name}.lua"
-    return _source(path.read_text(encoding="utf-8"), path.name)
+    return _source(script.directory() / f"{name}.lua")
 
 
 def _closure(source: Source) -> dict[str, Source]:
     """Return the includes that come with a file, by name."""
     found: dict[str, Source] = {}
-    for name in source.header.words("Uses"):
+    for name in source.header.uses:
         found[name] = _includes()[name]
         found |= _closure(found[name])
     return found
-
-
-def _mentions(code: str, name: str) -> bool:
-    """Say whether the name stands in the code, other than as a field or as a key of a table."""
-    # Most names are not there, and to look for a word costs far less than to look for a pattern.
-    return name in code and re.search(rf"(?<![.\w]){name}\b(?! = [^=]*[,}}])", code) is not None
 
 
 def _names(header: Header, section: str) -> tuple[str, ...]:
@@ -113,15 +108,14 @@ def _emits(name: str) -> str:
 
 
 def _called(source: Source) -> Iterator[Source]:
-    """Give the includes of which the file itself calls a function."""
-    for include in _closure(source).values():
-        if any(_mentions(source.bare, name) for name in include.defines):
-            yield include
+    """Give the includes of which the file itself takes something."""
+    for name in source.header.uses:
+        yield _includes()[name]
 
 
 def forget() -> None:
     """Read the files anew from now on."""
-    for kept in (_includes, _script, _emits, includes):
+    for kept in (_includes, _script, _emits, shared, includes):
         kept.cache_clear()
 
 
@@ -130,9 +124,10 @@ def problems() -> list[str]:
     forget()
     found: list[str] = []
     for name in script.names():
-        build_script(name)
+        script.build_script(name)
     for name, include in _includes().items():
-        found += [f"include/{name}.lua: {p}" for p in _of_any(include)]
+        where = assemble.include_paths(script.directory())[name].relative_to(script.directory())
+        found += [f"{where}: {p}" for p in (*_of_any(include), *_of_include(include))]
     for name in script.names():
         source = _script(name)
         found += [f"{name}.lua: {p}" for p in (*_of_any(source), *_of_script(name, source))]
@@ -146,20 +141,60 @@ def _of_any(source: Source) -> Iterator[str]:
     """Check what holds for scripts and includes alike."""
     if re.search(r"\b(KEYS|ARGV)\b", source.bare):
         yield "reads KEYS or ARGV by position"
-    closure = _closure(source)
-    for name in source.header.words("Uses"):
-        if not any(_mentions(source.bare, each) for each in _includes()[name].defines):
-            yield f"declares the include {name} but uses nothing of it"
-    for name, include in _includes().items():
-        for function in _FUNCTION.findall(include.code):
-            if (
-                name not in closure
-                and include is not source
-                and function not in source.defines
-                and f"{function}(" in source.bare
-                and re.search(rf"(?<![.\w]){function}\(", source.bare)
-            ):
-                yield f"calls {function} but does not use {name}"
+    if '"' in source.bare:
+        # What rights a script needs is read off its commands in single quotes.
+        yield "has a text in double quotes"
+    yield from _of_names(source)
+    unread = set(source.header.words("Unread"))
+    for word in sorted(unread - set(source.header.words("Keys"))):
+        yield f"declares {word} in Unread but not in Keys"
+    if bool(unread) != ("check_keys" in source.mentions):
+        yield "has an Unread section and calls no check_keys(), or the other way round"
+
+
+def _of_names(source: Source) -> Iterator[str]:
+    """Check the names that a file takes from others."""
+    taken = {name: include for include, names in source.header.uses.items() for name in names}
+    for name, include in taken.items():
+        if name not in source.mentions:
+            yield f"takes {name} from {include} but does not use it"
+        if name in source.defines:
+            yield f"takes {name} from {include} and defines it, too"
+    own = source.defines | lua_names.local_names(source.code)
+    for name in sorted((source.mentions & shared().keys()) - taken.keys() - own):
+        yield f"uses {name} of {shared()[name]} without taking it"
+    for name in sorted(lua_names.assigned(source.code) & taken.keys()):
+        yield f"assigns {name}, which belongs to {taken[name]}"
+
+
+@cache
+def shared() -> Mapping[str, str]:
+    """The names that some file takes from an include, and whose they are."""
+    every = (*_includes().values(), *(_script(name) for name in script.names()))
+    return {n: include for s in every for include, names in s.header.uses.items() for n in names}
+
+
+def changing(name: str) -> set[str]:
+    """The variables of an include that a call changes."""
+    include = _includes()[name]
+    return (lua_names.assigned(include.code) & include.defines) - set(include.header.words("Kept"))
+
+
+def _of_include(source: Source) -> Iterator[str]:
+    """Check what an include keeps, and what it reads of the script's arguments."""
+    changing = lua_names.assigned(source.code) & source.defines
+    reset = source.code.partition("local function reset()")[2].partition("\nend")[0]
+    first_values = lua_names.assigned(reset)
+    kept = set(source.header.words("Kept"))
+    tables = set(_TABLE.findall(source.code))
+    yield from (
+        f"does not say when {name} begins anew: reset() or Kept"
+        for name in sorted((changing | tables) - first_values - kept)
+    )
+    yield from (f"keeps {name} and resets it" for name in sorted(kept & first_values))
+    for word in (*kept, *source.header.words("Args"), *source.header.words("Keys")):
+        if word not in source.mentions and word not in source.header.words("Unread"):
+            yield f"declares {word} but does not use it"
 
 
 def _of_script(name: str, source: Source) -> Iterator[str]:
@@ -168,6 +203,7 @@ def _of_script(name: str, source: Source) -> Iterator[str]:
     everything = [source, *_closure(source).values()]
     code = "\n".join(s.code for s in everything)
     bare = "\n".join(s.bare for s in everything)
+    mentions = {word for s in everything for word in (*s.mentions, *s.header.words("Unread"))}
 
     table = {str(t): t for t in machine.transitions_of(name)}
     for arrow in header.transitions:
@@ -185,7 +221,7 @@ def _of_script(name: str, source: Source) -> Iterator[str]:
 
     for section in ("Keys", "Args"):
         for word in _names(header, section):
-            if not _mentions(bare, word):
+            if word not in mentions:
                 yield f"declares {word} in {section} but does not use it"
     yield from _of_records(_names(header, "Each"), bare)
     yield from _of_meta(everything, code)

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from rq_core.model.events import OutboxId
-
-RESTATED_BY: Final = frozenset({"attached", "behind", "outbox_lost"})
-"""Why an epoch began, if a baseline of all live jobs follows."""
+from rq_core.model.reasons import RESTATED_BY
 
 
 class Beginning(NamedTuple):

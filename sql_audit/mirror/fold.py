@@ -13,12 +13,13 @@ it the entries in order, and take the rows to write.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import Any, ClassVar, Final
 
-from rq_core.model.events import BEGINNINGS
+from rq_core.model.effects import CLAIM_ENDS, EFFECTS, Effect, target
+from rq_core.model.fields import COUNTERS
 from rq_core.model.machine import CLAIMED_STATES, JOB_EVENT_FIELDS, Event, State
 from sql_audit.mirror.intake import Intake, clean, to_json
 from sql_audit.store.copy import Rows, plain_line
@@ -28,6 +29,8 @@ from sql_audit.store.rows import (
     CLAIM_NUMBER,
     CLAIM_OUTCOME,
     CLAIM_RAN,
+    ERROR_MESSAGE_MAX,
+    ERROR_TYPE_MAX,
     JOB_CLAIMED_AT,
     JOB_CLAIMS,
     JOB_DUE,
@@ -47,19 +50,15 @@ from sql_audit.store.rows import (
 )
 from sql_audit.store.tables import GONE, LOST, QUARANTINED, TERMINAL_STATES
 
-ERROR_MESSAGE_MAX: Final = 2000
-"""Characters of an error's message in ``job`` and ``job_attempt``; the event keeps all of it."""
-
 # Plain strings: asking an enum for its value is a call.
 _READY: Final = str(State.READY)
 _SCHEDULED: Final = str(State.SCHEDULED)
 _RUNNING: Final = str(State.RUNNING)
-_CANCELLING: Final = str(State.CANCELLING)
-_DEAD: Final = str(State.DEAD)
-_CLAIMED: Final = frozenset(str(s) for s in CLAIMED_STATES)
 _NULL: Final = "\0"
 """Null in a plain line."""
 _LIVE: Final = frozenset(str(s) for s in State)
+_KNOWN_ENDS: Final = frozenset({LOST, *TERMINAL_STATES})
+"""Of a job in one of these it is known how it ended."""
 
 
 _IN_COLUMNS: Final[dict[Event, frozenset[str]]] = {
@@ -197,13 +196,9 @@ class Folder:
         """The job of an event, from now on to be written."""
         job = self.jobs.get(job_id)
         if job is None:
-            complete = intake.event in BEGINNINGS
-            job = self.jobs[job_id] = Job.new(self.queue, job_id, complete=complete)
+            job = self.jobs[job_id] = Job.new(self.queue, job_id)
         self.touched[job_id] = job
         job.last_epoch, job.last_seq = intake.id
-        job.since_ms = self.at_ms
-        job.due_ms = None
-        job.reason = None
         return job
 
     def _details_of(self, intake: Intake) -> list[str | None]:
@@ -259,7 +254,7 @@ class Folder:
 
     # One step per event.
 
-    def _enqueued(self, intake: Intake) -> None:
+    def _enqueued_fast(self, intake: Intake) -> None:
         columns = intake.columns
         queue, at_ms, (epoch, seq), by = self.queue, self.at_ms, intake.id, intake.by
         head, middle = f"{queue}\t{epoch}\t{seq}\t", f"\tenqueued\t{at_ms}\t"
@@ -274,17 +269,13 @@ class Folder:
         ):  # fmt: skip
             job = jobs.get(job_id)
             state, ready = (_READY, at_ms) if due is None else (_SCHEDULED, None)
-            complete = 1
-            if job is not None:
-                if job.fence is not None:
-                    self._lose_claim(job, at_ms)
-                # An id that is used again begins anew.
-                complete = job.complete
+            if job is not None and job.fence is not None:
+                self._lose_claim(job, at_ms)
             touched[job_id] = jobs[job_id] = Job(
                 (
                     job_id, queue, task, priority, state, 0, 0, 0, 0, attempts, losses, place,
                     at_ms, due, ready, None, None, at_ms, None, None, None, None, None, digest,
-                    complete, epoch, seq, lane,
+                    1, epoch, seq, lane,
                 )
             )  # fmt: skip
             append((queue, epoch, seq, ordinal, "enqueued", at_ms, job_id, None, by, task, detail))
@@ -320,19 +311,7 @@ class Folder:
             details.append(f'{{"seq":{place},{between}"digest":"{digest}"}}')
         return details
 
-    def _discarded(self, intake: Intake) -> None:
-        # Redis never had it: its row says that it was asked for, and why it is not there.
-        def apply(job: Job, facts: dict[str, Any]) -> None:
-            job.state = "discarded"
-            job.task, job.lane = facts["task"], facts["lane"]
-            job.claims = job.failures = job.losses = job.unknown = 0
-            job.enqueued_at_ms = job.finished_at_ms = self.at_ms
-            job.ready_at_ms = job.claimed_at_ms = None
-            job.error_type = job.error_message = None
-
-        self._each(intake, apply)
-
-    def _claimed(self, intake: Intake) -> None:
+    def _claimed_fast(self, intake: Intake) -> None:
         at_ms, (epoch, seq), by, fence = self.at_ms, intake.id, intake.by, str(intake.id)
         queue, begun, jobs, touched = self.queue, self.begun, self.jobs, self.touched
         head, middle = f"{queue}\t{epoch}\t{seq}\t", f"\tclaimed\t{at_ms}\t"
@@ -356,7 +335,7 @@ class Folder:
             job[JOB_STATE], job[JOB_CLAIMS], job[JOB_FENCE] = _RUNNING, claim, fence
             job[JOB_WORKER] = by
             job[JOB_CLAIMED_AT] = job[JOB_SINCE] = at_ms
-            job[JOB_DUE] = job[JOB_REASON] = None
+            job[JOB_DUE] = job[JOB_REASON] = job[JOB_FINISHED_AT] = None
             job[JOB_LAST_EPOCH], job[JOB_LAST_SEQ] = epoch, seq
             waited = None if ready is None else at_ms - ready if at_ms > ready else 0
             begun[job_id, fence] = Attempt(
@@ -371,7 +350,7 @@ class Folder:
                 f"\t{_NULL if task is None else task}\t{_NULL if detail is None else detail}"
             )
 
-    def _succeeded(self, intake: Intake) -> None:
+    def _succeeded_fast(self, intake: Intake) -> None:
         queue, at_ms, (epoch, seq), by = self.queue, self.at_ms, intake.id, intake.by
         begun, jobs, touched = self.begun, self.jobs, self.touched
         head, middle = f"{queue}\t{epoch}\t{seq}\t", f"\tsucceeded\t{at_ms}\t"
@@ -405,8 +384,9 @@ class Folder:
                 f"\t{_NULL if task is None else task}\t{_NULL if detail is None else detail}"
             )
 
-    def _each(self, intake: Intake, apply: Callable[[Job, dict[str, Any]], int | None]) -> None:
-        """The rarer events: ``apply`` changes the job and returns the claim concerned."""
+    # Any event, by the table.
+
+    def _by_the_table(self, intake: Intake) -> None:
         columns = intake.columns
         names = tuple(columns)
         details = self._details_of(intake)
@@ -415,165 +395,64 @@ class Folder:
         ):
             facts = dict(zip(names, values, strict=True))
             job = self._job(facts["id"], intake)
-            if job.fence is not None and job.fence != facts.get("fence"):
-                self._lose_claim(job, self.at_ms)
-            claim = apply(job, facts)
-            if job.state not in _CLAIMED:
-                job.fence = job.worker = None
+            claim = self._apply(job, intake, facts)
             self._row(intake, ordinal, str(intake.event), job.job_id, claim, job.task, detail)
 
-    def _promoted(self, intake: Intake) -> None:
-        # The job became ready when it was due, not when a claim noticed.
-        due_before = {j: self.jobs[j].due_ms for j in intake.columns["id"] if j in self.jobs}
-
-        def apply(job: Job, facts: dict[str, Any]) -> None:
-            due = due_before.get(job.job_id)
-            job.seq = facts["seq"]
-            job.state = _READY
-            job.ready_at_ms = self.at_ms if due is None else min(due, self.at_ms)
-
-        self._each(intake, apply)
-
-    def _wait_again(self, job: Job, due_ms: int | None) -> None:
-        job.due_ms = due_ms
-        job.state = _READY if due_ms is None else _SCHEDULED
-        job.ready_at_ms = self.at_ms if due_ms is None else None
-
-    def _retried(self, intake: Intake) -> None:
-        def apply(job: Job, facts: dict[str, Any]) -> int | None:
-            claim = self._end(job, facts["fence"], Event.RETRIED, facts["error"])
-            job.failures = facts["failures"] or 0
-            self._wait_again(job, facts["due_ms"])
-            return claim
-
-        self._each(intake, apply)
-
-    def _died(self, intake: Intake) -> None:
-        def apply(job: Job, facts: dict[str, Any]) -> int | None:
-            claim = self._end(job, facts["fence"], Event.DIED, facts["error"])
-            job.failures = facts["failures"] or 0
-            job.reason = facts["reason"]
-            job.state = _DEAD
-            job.finished_at_ms = self.at_ms
-            return claim
-
-        self._each(intake, apply)
-
-    def _rolled_back(self, intake: Intake) -> None:
-        def apply(job: Job, facts: dict[str, Any]) -> int | None:
-            claim = self._end(job, facts["fence"], Event.ROLLED_BACK)
-            if facts["unknown"] is not None:
-                job.unknown = facts["unknown"]
-            if facts["lane"] is not None:
-                job.lane = facts["lane"]
-            self._wait_again(job, facts["due_ms"])
-            return claim
-
-        self._each(intake, apply)
-
-    def _lease_expired(self, intake: Intake) -> None:
-        def apply(job: Job, facts: dict[str, Any]) -> int | None:
-            claim = self._end(job, facts["fence"], Event.LEASE_EXPIRED)
-            job.losses = facts["losses"] or 0
-            if facts["target"] == State.DEAD:
-                job.state, job.reason = _DEAD, "poison"
-                job.finished_at_ms = self.at_ms
-            else:
-                self._wait_again(job, None)
-            return claim
-
-        self._each(intake, apply)
-
-    def _cancel_requested(self, intake: Intake) -> None:
-        def apply(job: Job, facts: dict[str, Any]) -> int | None:
-            job.state = _CANCELLING
-            return job.claims if job.fence == facts["fence"] else None
-
-        self._each(intake, apply)
-
-    def _cancelled(self, intake: Intake) -> None:
-        def apply(job: Job, facts: dict[str, Any]) -> int | None:
-            claim = self._end(job, facts["fence"], Event.CANCELLED)
-            job.state = "cancelled"
-            job.finished_at_ms = self.at_ms
-            return claim
-
-        self._each(intake, apply)
-
-    def _requeued(self, intake: Intake) -> None:
-        def apply(job: Job, facts: dict[str, Any]) -> None:
-            job.seq = facts["seq"]
-            job.failures = job.losses = job.unknown = 0
-            job.finished_at_ms = None
-            self._wait_again(job, None)
-
-        self._each(intake, apply)
-
-    def _pruned(self, intake: Intake) -> None:
-        def apply(job: Job, facts: dict[str, Any]) -> None:  # noqa: ARG001 - called like the others
-            job.state = "pruned"
-
-        self._each(intake, apply)
-
-    def _restored(self, intake: Intake) -> None:
-        # The event tells all that holds now, so that it does not matter what is known from before:
-        # of that, some may be orphaned.
-        def apply(job: Job, facts: dict[str, Any]) -> None:
-            job.complete = 1
-            for name in ("task", "priority", "max_attempts", "max_losses", "digest", "lane", "seq"):
-                setattr(job, name, facts[name])
-            for name in ("claims", "failures", "losses", "unknown"):
-                setattr(job, name, facts[name] or 0)
-            job.enqueued_at_ms = facts["enqueued_ms"]
-            job.claimed_at_ms = job.finished_at_ms = None
-            job.error_type = job.error_message = None
-            self._wait_again(job, facts["due_ms"])
-            if facts["target"] == State.DEAD:
-                job.state, job.reason = _DEAD, facts["reason"]
-                job.ready_at_ms, job.finished_at_ms = None, self.at_ms
-
-        self._each(intake, apply)
-
-    def _removed(self, intake: Intake) -> None:
-        def apply(job: Job, facts: dict[str, Any]) -> None:  # noqa: ARG001 - called like the others
-            job.state = "removed"
-            job.finished_at_ms = self.at_ms
-
-        self._each(intake, apply)
-
-    def _baseline(self, intake: Intake) -> None:
-        def apply(job: Job, facts: dict[str, Any]) -> int | None:
-            job.complete = 1
-            same_claim = facts["fence"] is not None and facts["fence"] == job.fence
-            for name in ("task", "priority", "max_attempts", "max_losses", "seq", "lane"):
-                setattr(job, name, facts[name])
-            for name in ("due_ms", "fence", "worker", "reason", "since_ms"):
-                setattr(job, name, facts[name])
-            for name in ("claims", "failures", "losses", "unknown"):
-                setattr(job, name, facts[name] or 0)
-            state = facts["state"]
-            if state is None:
-                # Redis does not have it. How it ended is known to SQL, or to nobody.
-                known = job.state == LOST or job.state in TERMINAL_STATES
-                job.state = job.state if known else GONE
-                return None
-            job.state = state
-            since = facts["since_ms"]
-            if state == State.READY:
-                job.ready_at_ms = since
-            if state == State.DEAD:
-                job.finished_at_ms = since
-            else:
-                job.finished_at_ms = None
-            if state not in _CLAIMED or job.fence is None:
-                return None
+    def _apply(self, job: Job, intake: Intake, facts: dict[str, Any]) -> int | None:
+        """Put a job where an event leaves it. Returns the number of the claim that the event is about."""
+        event, fence = intake.event, facts.get("fence")
+        assert event is not None
+        effect, state, restated = EFFECTS[event], target(event, facts), event is Event.BASELINE
+        at_ms = self.at_ms
+        due_before, same_claim = job.due_ms, fence is not None and job.fence == fence
+        if job.fence is not None and not same_claim:
+            self._lose_claim(job, at_ms)
+        claim = job.claims if same_claim else None
+        if event in CLAIM_ENDS:
+            claim = self._end(job, fence, event, facts.get("error"))
+        if restated:
+            at_ms = facts["since_ms"] if state is not None else at_ms
+        job.complete = job.complete or int(effect.begins)
+        job.since_ms, job.due_ms, job.reason = at_ms, facts.get("due_ms"), None
+        if not restated or state is not None:
+            _take(job, effect, facts, at_ms)
+        if state is None:
+            if not restated:
+                job.state = str(event)
+            elif job.state not in _KNOWN_ENDS:
+                job.state = GONE
+        else:
+            job.state = str(state)
+            job.finished_at_ms = at_ms if state is State.DEAD else None
+        if state is State.DEAD:
+            job.reason = effect.dies_of or facts["reason"]
+        elif state is State.READY:
+            # A job became ready when it was due, not when a claim noticed.
+            job.ready_at_ms = at_ms
+            if event is Event.PROMOTED and due_before is not None:
+                job.ready_at_ms = min(due_before, at_ms)
+        elif state is State.SCHEDULED:
+            job.ready_at_ms = None
+        if state not in CLAIMED_STATES:
+            job.fence = job.worker = None
+        elif event is Event.CLAIMED:
+            claim = job.claims
+            self._begin_claim(job, intake, facts["scopes"])
+        elif restated and fence is not None:
             if not same_claim:
                 job.ready_at_ms = None
-                job.claimed_at_ms = since if state == State.RUNNING else None
-            self._attempt(job, job.fence)
-            return job.claims
+                job.claimed_at_ms = at_ms if state is State.RUNNING else None
+            claim = job.claims
+            self._attempt(job, fence)
+        return claim
 
-        self._each(intake, apply)
+    def _begin_claim(self, job: Job, intake: Intake, scopes: Any) -> None:
+        job.fence, job.worker = str(intake.id), intake.by
+        attempt = Attempt.new(job, job.fence, job.claims)
+        attempt.worker, attempt.ready_at_ms = job.worker, job.ready_at_ms
+        attempt.claimed_at_ms, attempt.waited_ms = job.claimed_at_ms, _waited(job)
+        attempt.scopes = None if scopes is None else to_json(scopes)
+        self.begun[job.job_id, job.fence] = attempt
 
     def _settlement_refused(self, intake: Intake) -> None:
         # It changes nothing: not even a job that was never heard of comes to be.
@@ -585,27 +464,32 @@ class Folder:
             task = None if job is None else job.task
             self._row(intake, ordinal, str(intake.event), job_id, None, task, detail)
 
-    _steps: ClassVar[dict[Event, Callable[[Folder, Intake], None]]] = {
-        Event.ENQUEUED: _enqueued,
-        Event.DISCARDED: _discarded,
-        Event.PROMOTED: _promoted,
-        Event.CLAIMED: _claimed,
-        Event.SUCCEEDED: _succeeded,
-        Event.RETRIED: _retried,
-        Event.DIED: _died,
-        Event.ROLLED_BACK: _rolled_back,
-        Event.LEASE_EXPIRED: _lease_expired,
-        Event.CANCEL_REQUESTED: _cancel_requested,
-        Event.CANCELLED: _cancelled,
-        Event.REQUEUED: _requeued,
-        Event.PRUNED: _pruned,
-        Event.RESTORED: _restored,
-        Event.REMOVED: _removed,
-        Event.BASELINE: _baseline,
+    _steps: ClassVar[Mapping[Event, Callable[[Folder, Intake], None]]] = {
+        **dict.fromkeys(EFFECTS, _by_the_table),
         Event.SETTLEMENT_REFUSED: _settlement_refused,
+        # Most events are of these: each is what the table makes of it, written out.
+        Event.ENQUEUED: _enqueued_fast,
+        Event.CLAIMED: _claimed_fast,
+        Event.SUCCEEDED: _succeeded_fast,
     }
     """What each event does. Of the class: a folder that referred to its own methods would not be freed until
     Python looked for cycles."""
+
+
+def _take(job: Job, effect: Effect, facts: dict[str, Any], at_ms: int) -> None:
+    """Change the fields that the table names."""
+    for name in effect.clears:
+        setattr(job, name, None)
+    for name in effect.zeroes:
+        setattr(job, name, 0)
+    for name, told in effect.takes:
+        value = facts[told]
+        setattr(job, name, 0 if value is None and name in COUNTERS else value)
+    for name in effect.takes_if_told:
+        if facts[name] is not None:
+            setattr(job, name, facts[name])
+    for name in effect.stamps:
+        setattr(job, name, at_ms)
 
 
 def _waited(job: Job) -> int | None:
@@ -646,6 +530,6 @@ def _error_text(error: Any) -> tuple[str | None, str | None]:
         return None, clean(str(error))[:ERROR_MESSAGE_MAX]
     kind, message = error.get("type"), error.get("message")
     return (
-        None if kind is None else clean(str(kind))[:200],
+        None if kind is None else clean(str(kind))[:ERROR_TYPE_MAX],
         None if message is None else clean(str(message))[:ERROR_MESSAGE_MAX],
     )

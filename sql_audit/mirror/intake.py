@@ -19,6 +19,7 @@ from itertools import chain, zip_longest
 from typing import Any, Final, NamedTuple, NoReturn
 
 from rq_core.model.events import OutboxId
+from rq_core.model.fields import FIELDS, Kind
 from rq_core.model.machine import (
     JOB_EVENT_FIELDS,
     QUEUE_EVENT_FIELDS,
@@ -229,36 +230,27 @@ def _scopes(column: Sequence[Any]) -> bool:
     return (not caps or _integers(caps)) and (not rates or _numbered(rates))
 
 
-KINDS: Final[dict[str, Check]] = (
-    {
-        "id": _names,
-        "claim": _numbered,
-        "state": _among((*State, None)),
-        "target": _among((State.READY, State.SCHEDULED, State.DEAD)),
-        "priority": _among((*Priority, None)),
-        "error": _anything,
-        "scopes": _scopes,
-        "cap": _anything,
-        "lane": _lanes,
-        "spec": _texts,
-    }
-    | dict.fromkeys(
-        (
-            "seq",
-            "due_ms",
-            "since_ms",
-            "enqueued_ms",
-            "claims",
-            "failures",
-            "losses",
-            "unknown",
-            "max_attempts",
-            "max_losses",
-        ),
-        _integers,
-    )
-    | dict.fromkeys(("fence", "task", "digest", "worker", "reason", "outcome", "scope"), _words)
-)
+_OF_KIND: Final[dict[Kind, Check]] = {
+    Kind.WORD: _words,
+    Kind.NUMBER: _integers,
+    Kind.PRIORITY: _among((*Priority, None)),
+    Kind.LANE: _lanes,
+    Kind.MESSAGE: _texts,
+}
+
+KINDS: Final[dict[str, Check]] = {field.name: _OF_KIND[field.kind] for field in FIELDS} | {
+    "id": _names,
+    "claim": _numbered,
+    "state": _among((*State, None)),
+    "target": _among((State.READY, State.SCHEDULED, State.DEAD)),
+    "enqueued_ms": _integers,
+    "outcome": _words,
+    "scope": _words,
+    "error": _anything,
+    "scopes": _scopes,
+    "cap": _anything,
+    "spec": _texts,
+}
 """What each field may hold. A field without a kind may hold anything that is not nested too deep."""
 
 

@@ -21,7 +21,7 @@ from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
 from rq_core.model.machine import State
-from sql_audit.mirror.epochs import RESTATED_BY
+from rq_core.model.reasons import RESTATED_BY
 from sql_audit.mirror.forks import Fork
 from sql_audit.mirror.refold import refold
 from sql_audit.store import minutes
@@ -43,7 +43,7 @@ _JOBS_CONCERNED: Final = text(
 )
 _BASELINE: Final = text(
     "SELECT MAX(epoch) FROM mirror_epoch WHERE queue = :queue AND kind = 'started' AND "
-    f"epoch <= :epoch AND reason IN ({', '.join(map(repr, sorted(RESTATED_BY)))})"
+    f"epoch <= :epoch AND reason IN ({', '.join(repr(str(reason)) for reason in RESTATED_BY)})"
 )
 _EARLIEST: Final = text(
     "SELECT MIN(at_ms) FROM job_event WHERE queue = :queue AND (epoch, seq) > (:epoch, :seq) "

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, text
 
@@ -20,9 +20,9 @@ from sql_audit.mirror.fold import Folder
 from sql_audit.mirror.intake import Intake
 from sql_audit.store.copy import Rows
 from sql_audit.store.database import Database
-from sql_audit.store.orphans import Range, in_any
+from sql_audit.store.orphans import End, Range, ends, in_any
 from sql_audit.store.rows import Attempt, EventRow, Job
-from sql_audit.store.tables import EVENT_COLUMNS, GONE, LOST
+from sql_audit.store.tables import EVENT_COLUMNS, LOST
 
 JOBS: Final = 500
 """Jobs that are folded anew at once."""
@@ -39,34 +39,6 @@ _DELETE_JOBS: Final = tuple(
     )
     for table in ("job", "job_attempt")
 )
-_LOSSES: Final = text(
-    "SELECT kind, epoch, upto_epoch, upto_seq, at_ms FROM mirror_loss "
-    "WHERE queue = :queue AND kind <> 'orphaned' ORDER BY id"
-)
-
-
-class Mark(NamedTuple):
-    """An end that all live jobs met of which nothing was told since ``epoch`` began."""
-
-    at: OutboxId
-    """Before what follows this entry."""
-    epoch: int
-    state: str
-    at_ms: int
-
-
-def marks(connection: Connection, queue: str, orphaned: Sequence[Range]) -> list[Mark]:
-    """The ends that all live jobs of a queue met, oldest first."""
-    found = []
-    for row in connection.execute(_LOSSES, {"queue": queue}):
-        began = OutboxId(row.epoch, 0)
-        if row.kind == "forgotten":
-            mark = Mark(began, row.epoch, LOST, row.at_ms)
-        else:
-            mark = Mark(OutboxId(row.upto_epoch, row.upto_seq), row.epoch, GONE, row.at_ms)
-        if not in_any(began, orphaned) and not in_any(mark.at, orphaned):
-            found.append(mark)
-    return found
 
 
 def refold(
@@ -77,12 +49,12 @@ def refold(
     orphaned: Sequence[Range],
 ) -> None:
     """Put jobs and their claims where their surviving events leave them."""
-    ends = marks(connection, queue, orphaned)
+    met = ends(connection, queue, orphaned)
     for begin in range(0, len(ids), JOBS):
         chunk = list(ids[begin : begin + JOBS])
         of_jobs = {"queue": queue, "ids": chunk}
         rows = events_of(connection, queue, chunk)
-        jobs, attempts = folded(queue, chunk, rows, orphaned, ends)
+        jobs, attempts = folded(queue, chunk, rows, orphaned, met)
         for statement in _DELETE_JOBS:
             connection.execute(statement, of_jobs)
         database.put_jobs(connection, Rows(jobs), Rows())
@@ -100,19 +72,19 @@ def folded(
     ids: Iterable[str],
     rows: Iterable[EventRow],
     orphaned: Sequence[Range],
-    ends: Sequence[Mark] = (),
+    met: Sequence[End] = (),
 ) -> tuple[list[Job], list[Attempt]]:
     """The rows of ``job`` and of ``job_attempt`` that jobs have by their surviving events.
 
     A job without any was Redis' once, and is ``lost``: what it was says the fold of all its events.
     """
     surviving, whole = Folder(queue, ()), Folder(queue, ())
-    to_come = list(ends)
+    to_come = list(met)
 
     def pass_ends(upto: OutboxId | None) -> None:
         while to_come and (upto is None or to_come[0].at < upto):
-            mark = to_come.pop(0)
-            surviving.end_all(mark.state, mark.epoch, mark.at_ms)
+            end = to_come.pop(0)
+            surviving.end_all(end.state, end.epoch, end.at_ms)
 
     for row in rows:
         intake = intake_of(row)

@@ -22,9 +22,10 @@ from rq_core.connections.client import Client
 from rq_core.doctor import Kind, diagnose
 from rq_core.doctor.view import View
 from rq_core.model.events import JobRecord, OutboxId, Undecodable, decode, fold
+from rq_core.model.fields import BY_LINE
 from rq_core.model.machine import State
 from rq_core.model.scopes import scopes_of
-from rq_core.model.state_line import RECORD_FIELDS, Job
+from rq_core.model.state_line import Job
 from sql_audit.errors import AuditUnavailable
 from sql_audit.mirror.intake import fingerprint
 from sql_audit.proof.replay import Note, Violation
@@ -185,8 +186,8 @@ def _told_otherwise(
 
 def _both(job: Job, record: JobRecord) -> Iterator[tuple[str, Any, Any]]:
     """The fields of a job: as Redis has them, and as the log does."""
-    for name in RECORD_FIELDS if record.complete else ("due", "since"):
-        yield name, job.value(name), getattr(record, RECORD_FIELDS[name][0])
+    for name in BY_LINE if record.complete else ("due", "since"):
+        yield name, job.value(name), getattr(record, BY_LINE[name].name)
 
 
 def _same_lane(record: JobRecord, actual: str | None, logged: str | None) -> bool:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
+from rq_core.model.effects import ONLY_CLAIM_ENDS
 from rq_core.model.events import OutboxId
 from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, State
 from sql_audit.proof.holders import NOTHING, Holders, Listed, held_in
@@ -421,11 +422,11 @@ class Replay:
         if record is None:
             record = self.jobs[job_id] = Record(row[9])
             if not self.open:
-                ends = kind in _ENDS
+                ends = kind in ONLY_CLAIM_ENDS
                 says = "ends a claim of" if ends else "happens to"
                 self._violated("I2" if ends else "I6", f"{says} a job that is not alive")
         elif record.state is not None and record.state not in _SOURCES[kind]:
-            if kind in _ENDS:
+            if kind in ONLY_CLAIM_ENDS:
                 self._violated(
                     "I2", f"ends a claim, and none is in force: the job is {record.state}"
                 )
@@ -623,10 +624,6 @@ class Replay:
         self._quarantined = row[1], row[2]
         self._note("is in quarantine: what it says is not known")
         self._forget()
-
-
-_ENDS: Final = frozenset({"succeeded", "retried", "died", "rolled_back", "lease_expired"})
-"""Events that end a claim, and do nothing else."""
 
 
 def _facts(row: EventRow) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Row, text
 
+from rq_core.model.effects import BEGINNINGS
 from rq_core.model.machine import Event
 from sql_audit.errors import HistoryUnknown
 from sql_audit.store import orphans
@@ -22,7 +23,8 @@ from sql_audit.store.database import Database
 from sql_audit.store.statements import AUDIT_ID
 from sql_audit.times import readable
 
-_BEGINNINGS: Final = frozenset({Event.ENQUEUED, Event.DISCARDED, Event.BASELINE})
+_FIRST: Final = BEGINNINGS - {Event.RESTORED}
+"""Events before which there are no others of a job; one that was restored has an earlier life."""
 
 SLOWEST: Final = 5
 """How many of the slowest jobs a report names."""
@@ -293,7 +295,7 @@ def cut_short(engine: Engine, events: Sequence[LoggedEvent]) -> list[PrunedTo]:
     first: dict[str, str] = {}
     for event in events:
         first.setdefault(event.queue, event.type)
-    headless = {queue for queue, event_type in first.items() if event_type not in _BEGINNINGS}
+    headless = {queue for queue, event_type in first.items() if event_type not in _FIRST}
     with engine.connect() as connection:
         return [cut for queue in sorted(headless) for cut in pruned_to(connection, queue)]
 

@@ -1,19 +1,27 @@
-"""Which events are orphaned: SQL has them, and they are no part of the history that Redis went on with."""
+"""What ``mirror_loss`` says of the log: which events are orphaned (SQL has them, and they are no part of the history that
+Redis went on with), and what all live jobs met that no event of theirs says.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
+from sql_audit.store.tables import GONE, LOST
 
 _RANGES: Final = text(
     "SELECT after_epoch, after_seq, before_epoch, events FROM orphaned_range WHERE queue = :queue "
     "ORDER BY before_epoch"
 )
 _PASSED: Final = text("SELECT epoch, passed FROM mirror_loss WHERE queue = :queue AND passed > 0")
+
+_ENDS: Final = text(
+    "SELECT kind, epoch, upto_epoch, upto_seq, at_ms FROM mirror_loss "
+    "WHERE queue = :queue AND kind <> 'orphaned' ORDER BY id"
+)
 
 
 class Range(NamedTuple):
@@ -33,6 +41,30 @@ def ranges(connection: Connection, queue: str) -> list[Range]:
         Range(OutboxId(row.after_epoch, row.after_seq), OutboxId(row.before_epoch, 0), row.events)
         for row in connection.execute(_RANGES, {"queue": queue})
     ]
+
+
+class End(NamedTuple):
+    """An end that all live jobs met of which nothing was told since ``epoch`` began."""
+
+    at: OutboxId
+    """Before what follows this entry."""
+    epoch: int
+    state: str
+    at_ms: int
+
+
+def ends(connection: Connection, queue: str, orphaned: Sequence[Range]) -> list[End]:
+    """The ends that all live jobs of a queue met, oldest first."""
+    found = []
+    for row in connection.execute(_ENDS, {"queue": queue}):
+        began = OutboxId(row.epoch, 0)
+        if row.kind == "forgotten":
+            end = End(began, row.epoch, LOST, row.at_ms)
+        else:
+            end = End(OutboxId(row.upto_epoch, row.upto_seq), row.epoch, GONE, row.at_ms)
+        if not in_any(began, orphaned) and not in_any(end.at, orphaned):
+            found.append(end)
+    return found
 
 
 def passed(connection: Connection, queue: str) -> dict[int, int]:

@@ -12,6 +12,10 @@ from typing import Any, Final
 
 from sql_audit.store.tables import ATTEMPT_COLUMNS, GONE, JOB_COLUMNS
 
+ERROR_TYPE_MAX: Final = 200
+ERROR_MESSAGE_MAX: Final = 2_000
+"""Characters of an error's type and message in ``job`` and ``job_attempt``; the event keeps all of it."""
+
 
 class Job(list[Any]):
     """One row of ``job``."""
@@ -48,10 +52,10 @@ class Job(list[Any]):
     lane: str | None
 
     @classmethod
-    def new(cls, queue: str, job_id: str, *, complete: bool) -> Job:
+    def new(cls, queue: str, job_id: str) -> Job:
         """The row of a job of which nothing was told yet."""
         job = cls([None] * len(JOB_COLUMNS))
-        job.job_id, job.queue, job.state, job.complete = job_id, queue, GONE, int(complete)
+        job.job_id, job.queue, job.state, job.complete = job_id, queue, GONE, 0
         job.claims = job.failures = job.losses = job.unknown = 0
         job.last_epoch = job.last_seq = 0
         return job

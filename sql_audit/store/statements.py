@@ -16,6 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from sql_audit.store.tables import (
     ATTEMPT_COLUMNS,
+    ENDING_COLUMNS,
     EVENT_COLUMNS,
     JOB_COLUMNS,
     audit_meta,
@@ -82,9 +83,11 @@ def _keys(table: Table) -> tuple[str, ...]:
     return tuple(column.name for column in table.primary_key)
 
 
-# What an attempt's beginning has told is kept, if its end does not know it.
+# What an attempt's beginning has told stands, and how it ended last.
 _ATTEMPT_ENDS: Final = ", ".join(
     f"{name} = COALESCE(excluded.{name}, job_attempt.{name})"
+    if name in ENDING_COLUMNS
+    else f"{name} = COALESCE(job_attempt.{name}, excluded.{name})"
     for name in ATTEMPT_COLUMNS
     if name not in _keys(job_attempt)
 )
@@ -134,6 +137,12 @@ class SQLITE:
     )
     """The rows of the jobs of a batch: their ids as one JSON array, since variables are limited."""
 
+    ATTEMPTS: Final = (
+        f"SELECT {_names(ATTEMPT_COLUMNS)} FROM job_attempt "
+        "WHERE queue = ? AND job_id IN (SELECT value FROM json_each(?))"
+    )
+    """The claims of some jobs."""
+
     INSERT_EVENTS: Final = _insert(job_event, EVENT_COLUMNS)
     """Append events. An event that is there already is an error."""
 
@@ -158,6 +167,11 @@ class POSTGRESQL:
 
     JOBS: Final = f"SELECT {_names(JOB_COLUMNS)} FROM job WHERE queue = %s AND job_id = ANY(%s)"
     """The rows of the jobs of a batch."""
+
+    ATTEMPTS: Final = (
+        f"SELECT {_names(ATTEMPT_COLUMNS)} FROM job_attempt WHERE queue = %s AND job_id = ANY(%s)"
+    )
+    """The claims of some jobs."""
 
     STAGING: Final = tuple(
         f"CREATE TEMPORARY TABLE IF NOT EXISTS {name}_staging (LIKE {name}) ON COMMIT DELETE ROWS"

@@ -424,4 +424,6 @@ their tables, since SQLAlchemy reads no expressions back from SQLite."""
 
 EVENT_COLUMNS: Final = tuple(column.name for column in job_event.columns)
 JOB_COLUMNS: Final = tuple(column.name for column in job.columns)
+ENDING_COLUMNS: Final = ("ended_at_ms", "ran_ms", "outcome", "error_type", "error_message")
+"""What the end of a claim says of it; the others are told when it begins."""
 ATTEMPT_COLUMNS: Final = tuple(column.name for column in job_attempt.columns)

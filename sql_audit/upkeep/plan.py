@@ -17,8 +17,8 @@ from sqlalchemy import Connection, text
 from rq_core.model.events import OutboxId
 from rq_core.model.machine import State
 from sql_audit.errors import NotProven
+from sql_audit.proof.log import LAST_PRUNE
 from sql_audit.proof.result import Verdict
-from sql_audit.proof.verify import LAST_PRUNE
 from sql_audit.store.database import Database
 from sql_audit.store.tables import JOB_STATES
 from sql_audit.times import readable

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, CursorResult, text
 
-from sql_audit.proof.verify import kept_rows
+from sql_audit.proof.log import kept_rows
 from sql_audit.store.copy import copy_text
 from sql_audit.store.database import Database
 from sql_audit.store.partitions import Month, partitions

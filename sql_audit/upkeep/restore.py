@@ -26,6 +26,7 @@ from sqlalchemy import Connection, bindparam, text
 
 from rq_core.connections.client import Client
 from rq_core.errors import AuditBacklogFull, RestoredMeanwhile
+from rq_core.model.effects import JOB_ENDS, REVIVALS
 from rq_core.model.events import JobRecord, OutboxId
 from rq_core.model.job import read_spec
 from rq_core.model.keys import queue_keys
@@ -52,9 +53,6 @@ ROUNDS_MAX: Final = 10
 WHY: Final = "audit restore"
 
 _LIVE: Final = ", ".join(repr(str(state)) for state in State)
-_ENDS: Final = frozenset(map(str, (Event.SUCCEEDED, Event.CANCELLED, Event.PRUNED, Event.REMOVED)))
-_BEGINS: Final = frozenset(map(str, (Event.ENQUEUED, Event.RESTORED, Event.REQUEUED)))
-"""Events with which a job has a life before it, whatever had ended it."""
 
 _KNOWN: Final = text(
     f"SELECT job_id FROM job WHERE queue = :queue AND state IN ('{LOST}', {_LIVE}) "
@@ -66,7 +64,7 @@ _STANDS: Final = text(
 ).bindparams(bindparam("ids", expanding=True))
 _FINISHED: Final = text(
     "SELECT DISTINCT job_id FROM job_event_orphaned WHERE queue = :queue "
-    f"AND type IN ({', '.join(repr(end) for end in sorted(_ENDS))}) ORDER BY job_id"
+    f"AND type IN ({', '.join(repr(str(end)) for end in sorted(JOB_ENDS))}) ORDER BY job_id"
 )
 
 
@@ -341,7 +339,7 @@ def _tell(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dict[s
         event_type, job_id = str(intake.event), str(row[6])
         job = told.setdefault(job_id, _Told())
         facts = {name: column[0] for name, column in intake.columns.items()}
-        if event_type in _BEGINS:
+        if event_type in REVIVALS:
             job.fence = job.refused = job.end = None
             if facts.get("spec") is not None:
                 job.specs[facts["digest"]] = facts["spec"]
@@ -350,7 +348,7 @@ def _tell(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dict[s
         elif event_type == Event.SETTLEMENT_REFUSED:
             if facts["reason"] == "gone" and facts["fence"] == job.fence:
                 job.refused = facts["outcome"]
-        elif event_type in _ENDS and orphans.in_any(intake.id, orphaned):
+        elif event_type in JOB_ENDS and orphans.in_any(intake.id, orphaned):
             job.end = event_type, intake.id
     return told
 

@@ -22,7 +22,7 @@ from sql_audit.queries import history, timeline
 from sql_audit.store.database import Database
 from sql_audit.upkeep.plan import Rules, plan
 from sql_audit.upkeep.prune import Pruned, prune
-from tests.audit.test_epochs import START_MS, enqueue, orphaned, timed_client
+from tests.audit.epochs.forgetting import START_MS, enqueue, orphaned, timed_client
 from tests.kit import auditlog
 from tests.kit.agreement import assert_agree, states
 from tests.kit.clock import Clock

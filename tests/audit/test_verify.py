@@ -145,7 +145,7 @@ def test_json_for_programs(log: Log, database: Database) -> None:
 def test_reading_in_pieces_changes_nothing(
     log: Log, database: Database, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sql_audit.proof.verify.READ_EVENTS", size)
+    monkeypatch.setattr("sql_audit.proof.log.READ_EVENTS", size)
 
     assert verify(database).verdict is Verdict.HOLDS
 
@@ -311,6 +311,8 @@ def test_a_lie_is_found_though_the_chain_was_forged(
     document = json.loads(command(database, "verify", "--json").stdout)
 
     named = [(v.invariant, v.epoch, v.seq, v.ordinal) for v in result.violations]
+    # Rows that were made of the truth do not fit the lie any more.
+    named = [each for each in named if each[0] != "I8"]
     assert named[0] == (invariant, row["epoch"], row["seq"], row["ordinal"]), result.violations
     assert result.verdict is Verdict.VIOLATED
     assert said.exit_code == 1, said.output

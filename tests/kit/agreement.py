@@ -38,8 +38,8 @@ def fold_anew(database: Database) -> tuple[set[tuple[object, ...]], set[tuple[ob
     ids = list(dict.fromkeys(event["job_id"] for event in events if event["job_id"]))
     with database.readers.connect() as connection:
         orphaned = orphans.ranges(connection, QUEUE)
-        marks = refold.marks(connection, QUEUE, orphaned)
-    jobs, attempts = refold.folded(QUEUE, ids, told, orphaned, marks)
+        ends = orphans.ends(connection, QUEUE, orphaned)
+    jobs, attempts = refold.folded(QUEUE, ids, told, orphaned, ends)
     return set(map(tuple, jobs)), set(map(tuple, attempts))
 
 

@@ -6,7 +6,8 @@ Written from the design and not from the doctor, so that each can be held agains
 from typing import Any
 
 from rq_core.model import events
-from rq_core.model.machine import PRIORITIES, STATE_FIELDS, State
+from rq_core.model.fields import STATE_FIELDS
+from rq_core.model.machine import PRIORITIES, State
 from tests.kit.lanes import lane_problems
 from tests.kit.snapshots import fields_of, number_of
 

@@ -89,3 +89,22 @@ class LossyAsyncWire(AsyncPoolWire):
             self.lose -= 1
             return [Lost("dropped by the test")] * len(commands)
         return replies
+
+
+class Counted(AsyncPoolWire):
+    """Counts the exchanges with claims: ``sent`` so far, ``under_way`` now, ``most`` that were at once."""
+
+    sent = under_way = most = 0
+
+    async def exchange(
+        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
+    ) -> list[Any]:
+        if not any("claim" in str(command[1:2]) for command in commands):
+            return await super().exchange(commands, meanwhile)
+        self.sent += 1
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            return await super().exchange(commands, meanwhile)
+        finally:
+            self.under_way -= 1

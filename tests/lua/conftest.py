@@ -1,10 +1,31 @@
-"""Fixtures of the script tests: an empty queue on a clock that stands still, once per engine."""
+"""Fixtures of the script tests: an empty queue on a clock that stands still.
+
+What is promised of every script (when it may move a job, what an error leaves, what a call that is sent again answers)
+is tested on both engines; the rest on one, since Lua and the commands that scripts make are the same on both.
+"""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.kit.seed import Seed
+from tests.kit.servers import engines
+
+HERE = Path(__file__).parent
+FIRST = engines()[0]
+ON_BOTH = {"test_matrix.py", "test_crash.py", "test_replay.py"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = [item for item in items if _is_wanted(item)]
+
+
+def _is_wanted(item: pytest.Item) -> bool:
+    if not item.path.is_relative_to(HERE) or item.path.name in ON_BOTH:
+        return True
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    return params.get("engine") in (None, FIRST)
 
 
 @pytest.fixture

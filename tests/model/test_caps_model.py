@@ -16,7 +16,7 @@ from rq_core.model.scopes import lane_name
 from rq_core.protocol import claims
 from rq_core.protocol.claims import CLAIM_BYTES, SWEEP_MAX
 from rq_core.scripts.header import Variant
-from rq_core.scripts.script import Script, build_function, directory
+from rq_core.scripts.script import Script, build_function, include
 from tests.kit.clock import CLOCK, timed
 from tests.kit.lanes import breaches
 from tests.kit.seed import spec
@@ -86,10 +86,10 @@ def wanted(draw: Callable[..., Any], *, fair: bool = False) -> dict[str, Any]:
 
 
 def _of_one_scope() -> Variant:
-    lanes = (directory() / "include" / "lanes.lua").read_text()
-    text = re.sub(r"SCOPES_MAX = \d+ ", "SCOPES_MAX = 1 ", lanes)
+    lanes = include("lane_opening")
+    text = re.sub(r"FAMILY_MAX = \d+ ", "FAMILY_MAX = 1 ", lanes)
     assert text != lanes
-    return Variant(includes={"clock": CLOCK, "lanes": text})
+    return Variant(includes={"clock": CLOCK, "lane_opening": text})
 
 
 ONE_SCOPE = _of_one_scope()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import threading
 from typing import Any
 
 import pytest
@@ -36,6 +37,7 @@ class Runs:
             timeout=None,
             on_settlement=self._settled,
             on_free=lambda running: self.free.append(running.claim.id),
+            surroundings=self.app.surroundings,
         )
         self.running: list[Running | None] = [
             self.executor.start(
@@ -277,3 +279,29 @@ async def test_where_no_thread_can_be_started_the_job_goes_back(
 
     monkeypatch.setattr("threading.Thread.start", no_thread)
     assert await Runs(handler).verdicts() == [("rollback", "not_started")]
+
+
+async def test_a_thread_that_outlives_its_lost_lease_and_its_timeout_presents_its_outcome(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The claim is refused, and the log then knows that the handler ran to its end; until then nothing has stopped."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def handler() -> None:
+        begun.set()
+        assert may_end.wait(10)
+
+    runs = Runs(handler, timeout=0.05)
+    (running,) = runs.running
+    assert running is not None
+    await wait_until_async(begun.is_set, "the handler runs")
+    runs.executor.end(running, LeaseLost())
+    said = [record.getMessage() for record in caplog.records]
+    loop = asyncio.get_running_loop()
+    after = loop.time() + 0.1
+    await wait_until_async(lambda: loop.time() > after, "its timeout is over")
+    assert runs.settlements == {}
+    may_end.set()
+
+    assert await runs.verdicts() == [COMPLETE]
+    assert said == ["lease lost, the handler is told to stop"]

@@ -13,7 +13,7 @@ from rq_core.model.machine import Event
 from rq_core.scripts import script
 from rq_core.scripts.header import HeaderError
 from rq_core.scripts.script import build_script
-from scripts.docs import generate, headers
+from scripts.docs import generate, headers, lua_names
 
 Edit = Callable[[str, str, str], None]
 
@@ -111,17 +111,41 @@ FALSE = {
         "local id, digest, place,",
         "enqueue.lua: takes kind from its records as digest",
     ),
-    "unused include": (
+    "name that is taken and not used": (
         "trim.lua",
-        "Uses: meta epoch",
-        "Uses: meta epoch clock",
-        "trim.lua: declares the include clock but uses nothing of it",
+        "Uses: meta(facts",
+        "Uses: clock(clock_ms) meta(facts",
+        "trim.lua: takes clock_ms from clock but does not use it",
     ),
-    "undeclared include": (
+    "name that is used and not taken": (
         "trim.lua",
         "set_fact('trimmed', upto)",
         "set_fact('trimmed', clock_ms())",
-        "trim.lua: calls clock_ms but does not use clock",
+        "trim.lua: uses clock_ms of clock without taking it",
+    ),
+    "variable of another file": (
+        "trim.lua",
+        "set_fact('trimmed', upto)",
+        "facts.trimmed = upto",
+        "trim.lua: assigns facts, which belongs to meta",
+    ),
+    "variable that is not reset": (
+        "include/call/wake.lua",
+        "is_needed, is_empty = false, nil",
+        "is_needed = false",
+        "include/call/wake.lua: does not say when is_empty begins anew: reset() or Kept",
+    ),
+    "unread key that is none of its keys": (
+        "prune.lua",
+        "Unread: jobs dead",
+        "Unread: leases jobs dead",
+        "prune.lua: declares leases in Unread but not in Keys",
+    ),
+    "unread keys that are not checked": (
+        "prune.lua",
+        "check_keys()\n",
+        "",
+        "prune.lua: has an Unread section and calls no check_keys(), or the other way round",
     ),
     "position": (
         "trim.lua",
@@ -130,10 +154,16 @@ FALSE = {
         "trim.lua: reads KEYS or ARGV by position",
     ),
     "position in an include": (
-        "include/wake.lua",
-        "'LLEN', wake",
-        "'LLEN', KEYS[1]",
-        "include/wake.lua: reads KEYS or ARGV by position",
+        "include/call/wake.lua",
+        "'LLEN', wake)",
+        "'LLEN', KEYS[1] or wake)",
+        "include/call/wake.lua: reads KEYS or ARGV by position",
+    ),
+    "text in double quotes": (
+        "trim.lua",
+        "redis.call('XTRIM'",
+        'redis.call("XTRIM"',
+        "trim.lua: has a text in double quotes",
     ),
     "undeclared fact": (
         "trim.lua",
@@ -170,6 +200,23 @@ def test_false_header_is_found(case: str, edit: Edit) -> None:
     assert expected in headers.problems()
 
 
+ASSIGNED = {
+    "now = 1": {"now"},
+    "local now = 1": set(),
+    "for now = 1, 2 do end": set(),
+    "a, b[i].c[k + 1] = 1, 2": {"a", "b"},
+    "local t = {a = 1, b = {c = 2}}": set(),
+    "swept.ids[#swept.ids + 1] = id": {"swept"},
+    "if a == 1 and b ~= 2 then c = a end": {"c"},
+    "text = 'a = 1' -- b = 2": {"text"},
+}
+
+
+@pytest.mark.parametrize("code", ASSIGNED)
+def test_names_that_some_lua_assigns(code: str) -> None:
+    assert lua_names.assigned(code) == ASSIGNED[code]
+
+
 def test_event_that_nothing_emits_is_found(edit: Edit) -> None:
     edit("configure.lua", "'resumed' or 'paused'", "'resumed' or 'resumed'")
 
@@ -188,16 +235,30 @@ def test_comments_are_not_uses(edit: Edit) -> None:
 
 
 def test_includes_in_a_circle_are_refused(edit: Edit) -> None:
-    edit("include/meta.lua", "Keys: meta\n", "Keys: meta\nUses: emit\n")
+    edit("include/call/meta.lua", "Keys: meta\n", "Keys: meta\nUses: emit(emit)\n")
 
     with pytest.raises(HeaderError, match=r"includes go round in a circle: .*meta > emit"):
         build_script("trim")
 
 
 def test_unknown_include_is_refused(edit: Edit) -> None:
-    edit("trim.lua", "Uses: meta epoch", "Uses: meta epoch magic")
+    edit("trim.lua", "Uses: meta(facts", "Uses: magic(wand) meta(facts")
 
     with pytest.raises(HeaderError, match=re.escape("there is no include magic.lua")):
+        build_script("trim")
+
+
+def test_a_name_that_its_include_does_not_define_is_refused(edit: Edit) -> None:
+    edit("trim.lua", "Uses: meta(facts", "Uses: meta(factory")
+
+    with pytest.raises(HeaderError, match=re.escape("trim takes {'factory'} from meta.lua")):
+        build_script("trim")
+
+
+def test_an_include_without_names_is_refused(edit: Edit) -> None:
+    edit("trim.lua", "Uses: meta(facts", "Uses: clock meta(facts")
+
+    with pytest.raises(HeaderError, match=r"trim: Uses takes include\(name…\), not clock"):
         build_script("trim")
 
 
@@ -240,8 +301,8 @@ def test_names_are_bound_to_positions() -> None:
     assert command[:3] == ["EVALSHA", made.sha, len(made.keys)]
     assert [keys(f"ready:{n}") for n in range(4)] == command[5:9]
     assert command[-6:] == ["s", 1, "me", "because", "a", "b"]
-    assert "local ready = {[0] = KEYS[3], KEYS[4], KEYS[5], KEYS[6]}" in made.text
-    assert "local number = integer(ARGV[2])" in made.text
+    assert "ready = {[0] = KEYS[3], KEYS[4], KEYS[5], KEYS[6]}" in made.text
+    assert "number = integer(ARGV[2])" in made.text
 
 
 # --- generated files ----------------------------------------------------------------------------
@@ -270,7 +331,7 @@ def test_false_header_stops_the_generation(
 ) -> None:
     """Documentation of a false header would be false itself."""
     (lua / "README.md").unlink()
-    edit("trim.lua", "Uses: meta epoch", "Uses: meta epoch magic")
+    edit("trim.lua", "Uses: meta(facts", "Uses: magic(wand) meta(facts")
 
     assert generate.main([]) == 1
 

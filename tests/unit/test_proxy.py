@@ -81,7 +81,7 @@ def test_slices_and_delays_change_nothing_but_the_time(between: Proxy, near: red
 def test_connections_of_a_black_hole_stay_dead_and_open(
     between: Proxy, valkey: RedisServer
 ) -> None:
-    """Nobody ends them: a client whose network forgot its connections is told nothing, then or later."""
+    """Neither side ends them: a client whose network forgot its connections gets no answer and no error."""
     port = int(between.url.rpartition(":")[2].removesuffix("/0"))
     connect = functools.partial(socket.create_connection, ("127.0.0.1", port), timeout=5)
     with connect() as old:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -12,8 +13,10 @@ import pytest
 
 from rq_core.app.app import App
 from rq_core.connections.client import Client
+from rq_core.connections.wire import AsyncWire
 from rq_core.model.events import Entry, decode
-from rq_core.worker import Worker
+from rq_core.protocol import claims
+from rq_core.worker import Worker, WorkerOptions
 from tests.kit import crew
 from tests.kit.servers import engines
 from tests.kit.working import working
@@ -64,3 +67,24 @@ def events(client: Client, job_id: str, queue: str = "crew") -> list[tuple[Entry
 
 def event_types(client: Client, job_id: str, queue: str = "crew") -> list[str]:
     return [str(entry.event) for entry, _ in events(client, job_id, queue)]
+
+
+def gone(client: Client, *ids: str) -> Callable[[], bool]:
+    """For `wait_until`: whether these jobs have ended and left Redis."""
+    return lambda: all(client.run(client.calls.reads.job(i, ["crew"])) is None for i in ids)
+
+
+def begin(
+    url: str, *, wire: AsyncWire | None = None, **options: Any
+) -> tuple[Worker, asyncio.Task[bool]]:
+    """A worker for the crew's queue on this server. A test stops and awaits it itself, to see how it ends."""
+    crew.app.connect_to(url)
+    worker = Worker(crew.app, WorkerOptions(queues=("crew",), **options), wire=wire)
+    return worker, asyncio.create_task(worker.run())
+
+
+def lose(client: Client, job_id: str, fence: str) -> None:
+    """End a claim as nobody but its holder should, and keep the job from being claimed again."""
+    client.run(client.calls.admin.configure("crew", {"paused": 1}))
+    call = claims.rollback("crew", "w-x", [(job_id, fence, "lost", "null", "", 0)])
+    assert client.run(call) == {job_id: "ready"}

@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import redis
 
 from rq_core import App, Cap, current_job
 from rq_core.connections.client import Client
 from rq_core.connections.wire import AsyncPoolWire, Meanwhile
-from rq_core.errors import ServerUnavailable, ServerUnsuitable
-from rq_core.protocol import claims
 from rq_core.protocol.plan import Lost, Patience, Unsent
 from rq_core.worker import Worker, WorkerOptions
 from tests.kit import crew
@@ -25,14 +22,7 @@ from tests.kit.servers import RedisServer, engines
 from tests.kit.wait import wait_until, wait_until_async
 from tests.kit.wires import LossyAsyncWire
 from tests.rigs import outages
-from tests.worker.conftest import event_types, one_engine
-
-
-def begin(url: str, **options: Any) -> tuple[Worker, asyncio.Task[bool]]:
-    """A worker for the crew's queue on this server. A test stops and awaits it itself, to see how it ends."""
-    crew.app.connect_to(url)
-    worker = Worker(crew.app, WorkerOptions(queues=("crew",), **options))
-    return worker, asyncio.create_task(worker.run())
+from tests.worker.conftest import begin, event_types
 
 
 async def test_work_goes_on_after_redis_was_killed_and_restarted(
@@ -163,7 +153,7 @@ async def test_a_wait_for_tokens_that_is_given_up_is_no_answer(
     assert replies == [["0"], ["1"], ["2"]]
 
 
-async def test_an_error_that_nobody_foresaw_does_not_end_the_worker(
+async def test_an_unexpected_error_does_not_end_the_worker(
     valkey_url: str, witness: crew.Witness
 ) -> None:
     """uvloop raises RuntimeError to whoever writes to a connection that was just reset: the worker was gone."""
@@ -235,7 +225,7 @@ def test_a_reset_in_the_middle_of_a_greeting_is_an_outage(redis_server: RedisSer
     assert found == {"three"}
 
 
-async def test_an_outage_of_two_leases_costs_nobody_a_claim(
+async def test_an_outage_of_two_leases_costs_no_claim(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
     """Nobody could extend meanwhile; whoever of two workers comes first must not take the other for dead."""
@@ -267,219 +257,6 @@ async def test_an_outage_of_two_leases_costs_nobody_a_claim(
     client.close()
 
     assert types == [["enqueued", "claimed", "succeeded"]] * 4
-
-
-@one_engine
-async def test_a_worker_can_be_stopped_while_redis_is_away(
-    start_redis: Callable[..., RedisServer], witness: crew.Witness
-) -> None:
-    server = start_redis()
-    worker, running = begin(server.url, grace=0.5)
-    await crew.sleeping.enqueue_async(60)
-    await wait_until_async(lambda: witness.lines("begin"), "the job runs")
-    server.kill()
-
-    worker.stop()
-    async with asyncio.timeout(0.5 + 0.5 + 1.0 + 5.0 + 5.0):
-        await running
-    await crew.app.aclose()
-
-    assert witness.lines("end") == []
-
-
-async def test_a_worker_that_stops_in_an_outage_claims_nothing_after_it(
-    start_redis: Callable[..., RedisServer], witness: crew.Witness
-) -> None:
-    """Its claim was waiting for the server, and was sent once that was there: for jobs to be given back."""
-    server = start_redis(appendonly="yes", appendfsync="always")
-    worker, running = begin(server.url, grace=20.0)
-    client = crew.app.client
-    try:
-        handle = await crew.sleeping.enqueue_async(2.0)
-        await wait_until_async(lambda: witness.lines("begin"), "the job runs")
-        waiting = await crew.coroutine.with_options(delay=1.0).enqueue_async()
-        due = client.run(client.calls.delivery.handshake("crew")).now_ms + 1_000
-        server.kill()
-        queue = worker._groups.queues["crew"]
-        await wait_until_async(lambda: queue.asked, "a claim waits for the server")
-        worker.stop()
-        await wait_until_async(lambda: time.time() * 1000 > due, "it is due")
-        server.start()
-        await running
-        types = {each: event_types(client, each) for each in (handle.id, waiting.id)}
-    finally:
-        worker.stop()
-        await running
-        await crew.app.aclose()
-        client.close()
-
-    assert types[handle.id] == ["enqueued", "claimed", "succeeded"]
-    assert types[waiting.id] in (["enqueued"], ["enqueued", "promoted"])
-
-
-@one_engine
-async def test_the_grace_is_not_given_twice_where_the_server_is_away(
-    start_redis: Callable[..., RedisServer], witness: crew.Witness
-) -> None:
-    """A claim without an answer had the grace first, then the jobs: whoever waits for the worker kills it then."""
-    server = start_redis()
-    worker, running = begin(server.url, grace=3.0)
-    await crew.tidying.enqueue_async(0.0)
-    await wait_until_async(lambda: witness.lines("begin"), "the job runs")
-    server.kill()
-    await wait_until_async(
-        lambda: worker._groups.queues["crew"].asked, "a claim waits for the server"
-    )
-
-    began = time.monotonic()
-    worker.stop()
-    await wait_until_async(lambda: witness.lines("tidied"), "its time is over")
-    took = time.monotonic() - began
-    await running
-    await crew.app.aclose()
-
-    assert 2.5 < took < 5.0
-
-
-async def test_a_worker_that_is_stopped_while_it_looks_for_its_server_ends_in_order(
-    start_redis: Callable[..., RedisServer],
-) -> None:
-    """It ended with an error; one of several processes that was still starting made their supervisor fail."""
-    server = start_redis()
-    server.freeze()
-    crew.app.connect_to(server.url)
-    worker = Worker(crew.app, WorkerOptions(queues=("crew",)))
-    running = asyncio.create_task(worker.run())
-    try:
-        await wait_until_async(lambda: worker._client._wire._pool.busy, "it asks")
-        worker.stop()
-        async with asyncio.timeout(2):
-            assert await running is True
-    finally:
-        server.thaw()
-        await crew.app.aclose()
-
-
-class Forgetful:
-    """A server that has forgotten its scripts, and a user of it who may load none."""
-
-    def __init__(self, server: RedisServer) -> None:
-        self.owner = Client(server.url)
-        self.url = server.url.replace("//", "//limited:word@")
-        self._control = server.client()
-        self._control.execute_command(
-            "ACL", "SETUSER", "limited", "on", ">word", "~*", "&*", "+@all"
-        )
-
-    def forget(self) -> None:
-        self._control.execute_command("ACL", "SETUSER", "limited", "-function|load", "-script|load")
-        self._control.execute_command("FUNCTION", "FLUSH")
-        self._control.execute_command("SCRIPT", "FLUSH")
-
-    def load_complete(self) -> None:
-        """As if another worker had, who may."""
-        held = [("nobody", "1-1")]
-        assert self.owner.run(claims.complete("crew", "w-other", held))
-
-    def close(self) -> None:
-        self.owner.close()
-        self._control.close()
-
-
-@pytest.fixture
-def forgetful(start_redis: Callable[..., RedisServer]) -> Iterator[Forgetful]:
-    server = Forgetful(start_redis())
-    yield server
-    server.close()
-
-
-def _said(caplog: pytest.LogCaptureFixture, words: str) -> int:
-    """How often workers said that, but for their heartbeats, which go on trying."""
-    return sum(
-        words in r.getMessage() for r in caplog.records if r.name != "rq_core.worker.heartbeat"
-    )
-
-
-@pytest.mark.parametrize("reportable", [True, False])
-async def test_a_worker_that_may_not_load_forgotten_scripts_lets_its_jobs_finish(
-    forgetful: Forgetful,
-    witness: crew.Witness,
-    caplog: pytest.LogCaptureFixture,
-    reportable: bool,
-) -> None:
-    """It ended at once, and what it ran was cut off."""
-    _, running = begin(forgetful.url, concurrency=2, grace=4.0)
-    job = await crew.sleeping.enqueue_async(1.5)
-    await wait_until_async(lambda: witness.lines("begin"), "the job runs")
-    forgetful.forget()
-    other = crew.coroutine.job()
-    forgetful.owner.run(forgetful.owner.calls.enqueue.many([other]))
-    await wait_until_async(lambda: _said(caplog, "loads no scripts"), "it has noticed")
-    assert witness.lines("end") == []
-    if reportable:
-        forgetful.load_complete()
-
-    with pytest.raises(ServerUnsuitable, match="loads no scripts"):
-        await running
-    await crew.app.aclose()
-
-    ended = ["succeeded"] if reportable else []
-    assert [line["job"] for line in witness.lines("end")] == [job.id]
-    assert event_types(forgetful.owner, job.id) == ["enqueued", "claimed", *ended]
-    assert event_types(forgetful.owner, other.id) == ["enqueued"]
-    assert _said(caplog, "loads no scripts") == 1
-    assert _said(caplog, "could not report 1 finished jobs") == (not reportable)
-
-
-async def test_a_worker_that_retires_and_may_report_nothing_ends_after_the_grace(
-    forgetful: Forgetful, witness: crew.Witness
-) -> None:
-    """It has all the time that its jobs need, but not for ever to report them."""
-    worker, running = begin(forgetful.url, max_jobs=1, grace=1.0)
-    await crew.sleeping.enqueue_async(1.5)
-    await wait_until_async(lambda: worker.retired and witness.lines("begin"), "it retires")
-    forgetful.forget()
-
-    with pytest.raises(ServerUnsuitable, match="loads no scripts"):
-        async with asyncio.timeout(15):
-            await running
-    await crew.app.aclose()
-
-    assert len(witness.lines("end")) == 1
-
-
-@pytest.mark.parametrize("options", [(), ("--processes", "2")], ids=["alone", "supervised"])
-def test_a_process_that_is_refused_for_good_ends_though_a_handler_does_not(
-    forgetful: Forgetful, witness: crew.Witness, options: tuple[str, ...]
-) -> None:
-    """The loop waited for that handler, and nobody took the place of the process."""
-    crew.app.connect_to(forgetful.url)
-    crew.stubborn.enqueue()
-    crew.app.close()
-    with crew.worker_process(forgetful.url, witness, "--grace", "1", *options) as process:
-        wait_until(lambda: witness.lines("begin"), "the job runs")
-        forgetful.forget()
-        forgetful.owner.run(
-            forgetful.owner.calls.enqueue.many([crew.coroutine.job(), crew.coroutine.job()])
-        )
-
-        (begun,) = witness.lines("begin")
-        if options:
-            wait_until(lambda: not psutil.pid_exists(begun["pid"]), "its process ends", timeout=20)
-            wait_until(lambda: "ended by status 69" in witness.log(), "it is to be replaced")
-        else:
-            assert process.wait(20) == 1
-            assert "worker cannot run: " in witness.log().splitlines()[-1]
-
-
-async def test_a_worker_without_a_server_says_so_and_ends(witness: crew.Witness) -> None:
-    crew.app.connect_to("redis://127.0.0.1:1/0")
-
-    with pytest.raises(ServerUnavailable, match="Is it running"):
-        async with asyncio.timeout(10):
-            await Worker(crew.app, WorkerOptions(queues=("crew",))).run()
-
-    await crew.app.aclose()
 
 
 async def test_a_lease_made_shorter_is_extended_more_often(

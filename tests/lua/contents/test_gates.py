@@ -101,7 +101,7 @@ def test_a_trim_of_a_queue_that_is_not_mirrored_is_refused_and_says_so(seed: See
 
 
 @pytest.mark.parametrize("opener", ["trim", "detach", "a wider bound"])
-def test_whoever_opens_the_gate_wakes_a_worker(seed: Seed, opener: str) -> None:
+def test_opening_the_gate_wakes_a_worker(seed: Seed, opener: str) -> None:
     """Nobody else would: the jobs behind it were enqueued long ago."""
     shut_gate(seed)
 
@@ -119,7 +119,7 @@ def test_whoever_opens_the_gate_wakes_a_worker(seed: Seed, opener: str) -> None:
     assert seed.claim().jobs != ()
 
 
-def test_resuming_a_queue_whose_backlog_is_full_wakes_nobody(seed: Seed) -> None:
+def test_resuming_a_queue_whose_backlog_is_full_wakes_no_worker(seed: Seed) -> None:
     shut_gate(seed)
     seed.configure(paused=1)
     seed.configure(paused=0)

@@ -106,7 +106,7 @@ def test_an_id_given_twice_has_the_outcome_that_it_had(seed: Seed, verb: str) ->
     assert {"a": {"cancel": "cancelled", "requeue": "requeued", "prune": "pruned"}[verb]} == outcome
 
 
-def test_people_are_named_with_their_reason(seed: Seed) -> None:
+def test_an_event_names_the_operator_and_the_reason(seed: Seed) -> None:
     seed.enqueue("a")
     seed.client.run(
         seed.client.calls.admin.cancel("q", ["a"], by="ann", why='"no" longer: needed ü')

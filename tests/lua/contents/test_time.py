@@ -105,7 +105,7 @@ def test_nobody_is_reaped_after_a_gap_until_another_lease_has_passed(seed: Seed)
     assert ["a"] == [c.id for c in seed.claim(1).jobs]
 
 
-def test_a_gap_of_two_thirds_of_a_lease_is_none(seed: Seed) -> None:
+def test_a_gap_of_two_thirds_of_a_lease_does_not_count(seed: Seed) -> None:
     seed.running("a")
     before = seed.meta("no_reap_before")
     seed.advance(LEASE_MS * 2 // 3)

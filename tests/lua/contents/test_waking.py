@@ -8,7 +8,7 @@ def fence_of(seed: Seed, job_id: str) -> str:
     return fields_of(seed.state(job_id) or "")["fence"]
 
 
-def test_a_token_is_pushed_only_where_somebody_may_be_needed(seed: Seed) -> None:
+def test_a_token_is_pushed_only_when_a_worker_may_be_needed(seed: Seed) -> None:
     """(what happens, whether it pushes a token into an empty list)"""
     seed.client.run(seed.client.calls.delivery.handshake("q"))
 

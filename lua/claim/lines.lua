@@ -1,0 +1,11 @@
+--[[ lines: what the state line of a job in a lane says, if it is of the usual form. ]]
+
+--- What a job's line says in this lane, if it is that of a job which was never claimed: its beginning up to its place in
+--- line, without the state, and that place; else nil.
+local function fresh_head(name, line)
+  local head, lane, seq = (line or ''):match('^ready (task=.- lane=(%S+)) seq=(%d+) since=')
+  if lane == name then
+    return head, seq
+  end
+  return nil
+end

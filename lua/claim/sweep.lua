@@ -1,0 +1,242 @@
+--[[ sweep: what is due in the queue, whichever worker claims: expired leases end, due jobs become ready, rates that were
+spent resume, what has expired is forgotten. At most `sweep_max` of each in a call.
+
+It is decided here and written by `write_sweep`. Jobs that become ready can be claimed in the same call without touching
+a list: `returning` and `joining` are sources of the claim, like the lists.
+
+Keys: state jobs leases scheduled expiring slots rates
+Later: sequence
+Args: slot worker sweep_max
+Uses: call(now now_text) activity(note_activity) meta(fact set_fact read_now) emit(emit quoted) batch(call_many read_many)
+    state(read_line write_line count rank is_claimed drop_claim) scopes(scope_of await_no_more check_scopes)
+    lane_standing(lane_of) lane_members(put) lane_opening(release free_places reevaluate reevaluate_family FAMILY_MAX)
+    dead(index_dead unindex_dead) due(earliest_due) digits(digits)
+]]
+
+local swept = {}       -- what was decided, by kind: ids, members or events
+local returning = {}   -- jobs that go to the head of their list, by priority
+local joining = {}     -- jobs that join at the tail
+local rewritten = {}   -- jobs whose lines are written unless they are taken
+local decided = {}     -- ids of jobs that became ready or died here: list entries of theirs lead nowhere
+
+local function reset()
+  if next(swept) then
+    swept, returning, joining, decided = {}, {}, {}, {}
+  end
+  if #rewritten > 0 then
+    rewritten = {}
+  end
+end
+
+local function note(kind, value)
+  local list = swept[kind]
+  if not list then
+    list = {}
+    swept[kind] = list
+  end
+  list[#list + 1] = value
+end
+
+--- A job has another line by now; it is written unless the job is claimed at once.
+local function rewrite(job)
+  if not job.is_rewritten then
+    job.is_rewritten = true
+    rewritten[#rewritten + 1] = job
+  end
+end
+
+--- A job can be claimed again, in its lane or in a plain list.
+local function let_come(job, plain)
+  rewrite(job)
+  decided[job.id] = true
+  if job.lane then
+    put(lane_of(job.lane), count(job, 'seq'), job.id, job)
+  else
+    local priority = rank(job)
+    local list = plain[priority] or {}
+    plain[priority] = list
+    list[#list + 1] = job
+  end
+end
+
+--- The lease of a job is over.
+local function expire(id, job)
+  release(job.lane, id)
+  if job.state == 'cancelling' then
+    note('cancelled', '["' .. id .. '",' .. quoted(job.fence) .. ']')
+    note('gone', id)
+    return
+  end
+  local lost = count(job, 'lost') + 1
+  local target = lost < count(job, 'losses') and 'ready' or 'dead'
+  note('expired', '["' .. id .. '",' .. quoted(job.fence) .. ',' .. quoted(job.by) .. ',' .. lost .. ',"' .. target .. '"]')
+  drop_claim(job)
+  job.id, job.state, job.lost, job.since = id, target, lost, now
+  if target == 'ready' then
+    let_come(job, returning)
+  else
+    job.reason = 'poison'
+    read_now('dead_retention_ms')
+    decided[id] = true
+    note('died', id)
+    note('lines', id)
+    note('lines', write_line(job))
+  end
+end
+
+--- How many leases have ended.
+local function ended_leases()
+  return swept.unleased and #swept.unleased or 0
+end
+
+--- Leases that are over, unless the whole fleet stood still.
+local function expire_leases()
+  note_activity(now)
+  if fact('no_reap_before') > now then
+    redis.call('ZCARD', leases)
+    return
+  end
+  local ids = redis.call('ZRANGEBYSCORE', leases, '-inf', now_text, 'LIMIT', '0', digits(sweep_max))
+  local held = read_many(state, ids)
+  for i, id in ipairs(ids) do
+    local job = read_line(held[i])
+    note('unleased', id)
+    if job and is_claimed(job) then
+      expire(id, job)
+    end
+  end
+end
+
+--- A job is due.
+local function promote(id, job, new_seq)
+  job.id, job.state, job.due, job.since = id, 'ready', nil, now
+  local plain = job.seq and returning or joining
+  job.seq = job.seq or new_seq
+  let_come(job, plain)
+  note('promoted', '["' .. id .. '",' .. job.seq .. ']')
+end
+
+--- Jobs that are due; rates that resume and families whose limit has changed are left to `let_resume`. Returns when the
+--- next member is due, or '-'.
+local function promote_due()
+  local due = redis.call('ZRANGEBYSCORE', scheduled, '-inf', now_text, 'LIMIT', '0', digits(sweep_max))
+  if #due == 0 then
+    return earliest_due(0) or '-'
+  end
+  local ids, seq = {}, fact('sequence')
+  for i, member in ipairs(due) do
+    local kind, name = member:match('^(%l+)|(.*)$')
+    ids[i] = kind == 'job' and name or ''
+    note('undue', member)
+    if kind == 'rate' or kind == 'caps' then
+      note(kind, name)
+    end
+  end
+  local waiting_jobs = read_many(state, ids)
+  for i, id in ipairs(ids) do
+    local job = read_line(waiting_jobs[i])
+    if job and job.state == 'scheduled' then
+      seq = seq + (job.seq and 0 or 1)
+      promote(id, job, seq)
+    end
+  end
+  if seq ~= fact('sequence') then
+    set_fact('sequence', seq)
+  end
+  return earliest_due(#due) or '-'
+end
+
+--- Forget what has expired: call slots, dead jobs, rates.
+local function forget_old()
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', expiring, '-inf', now_text, 'LIMIT', '0', digits(sweep_max))) do
+    local kind, name = member:match('^(%l+)|(.*)$')
+    if kind == 'slot' and name ~= slot then
+      note('unexpired', member)
+      note('slots', name)
+    elseif kind == 'dead' then
+      note('unexpired', member)
+      local job = read_line(redis.call('HGET', state, name))
+      if job and job.state == 'dead' then
+        note('pruned', '["' .. name .. '"]')
+        note('gone', name)
+      end
+    elseif kind == 'rate' then
+      note('unexpired', member)
+      note('stale', name)
+    end
+  end
+end
+
+--- Everything was put back: places become free, rates have room again, and what they kept waiting may come. Returns
+--- whether changes of limits are left for the next claim.
+local function let_resume()
+  free_places()
+  for _, name in ipairs(swept.rate or {}) do
+    await_no_more(scope_of(name))
+    reevaluate(name)
+  end
+  local unfinished = false
+  for _, change in ipairs(swept.caps or {}) do
+    local family, after = change:match('^([^|]*)|?(.*)$')
+    local last = reevaluate_family(family, after, math.min(sweep_max, FAMILY_MAX))
+    if last then
+      unfinished = true
+      note('unfinished', now)
+      note('unfinished', 'caps|' .. family .. '|' .. last)
+    end
+  end
+  return unfinished
+end
+
+--- Check the types of keys that only `write_sweep` writes.
+local function check_sweep()
+  if swept.stale then
+    check_scopes()
+  end
+end
+
+--- Do all that. Returns when the next scheduled member is due ('-': none is), and whether changes of limits are left.
+local function sweep()
+  expire_leases()
+  local next_due = promote_due()
+  forget_old()
+  return next_due, let_resume()
+end
+
+--- The events of all this: the first writes of the call.
+local function emit_sweep()
+  if not next(swept) then
+    return
+  end
+  emit('lease_expired', now_text, worker, swept.expired)
+  emit('cancelled', now_text, worker, swept.cancelled)
+  emit('promoted', now_text, worker, swept.promoted)
+  emit('pruned', now_text, worker, swept.pruned)
+end
+
+local function write_sweep()
+  for _, job in ipairs(rewritten) do
+    if not job.is_taken then
+      note('lines', job.id)
+      note('lines', write_line(job))
+    end
+  end
+  if not next(swept) then
+    return
+  end
+  call_many('HDEL', state, swept.gone)
+  call_many('HDEL', jobs, swept.gone)
+  call_many('HSET', state, swept.lines)
+  call_many('ZREM', leases, swept.unleased)
+  call_many('ZREM', scheduled, swept.undue)
+  call_many('ZADD', scheduled, swept.unfinished)
+  if swept.died then
+    index_dead(swept.died, now)
+  end
+  if swept.gone then
+    unindex_dead(swept.gone)
+  end
+  call_many('ZREM', expiring, swept.unexpired)
+  call_many('HDEL', slots, swept.slots)
+  call_many('HDEL', rates, swept.stale)
+end

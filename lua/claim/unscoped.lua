@@ -1,0 +1,203 @@
+--[[ unscoped: the plain jobs of a priority, in order: those that return, the list, those that join.
+
+Entries of the list that lead nowhere (the job was cancelled, or came back by another entry) are passed over, `sweep_max`
+of them per call. Steps begin small and double, so that large payloads, which the byte bound leaves behind, are not read.
+
+Keys: state jobs ready
+Later: tombstones
+Args: sweep_max
+Kept: FRESH
+Uses: state(read_line count rank) sweep(returning joining decided) batch(call_many read_many) ready(return_ready lengths)
+    meta(fact set_fact read_now) digits(digits)
+]]
+
+local FRESH = {}     -- priority → the pattern of a line
+
+local lengths_by     -- by priority: entries of the lists
+local given = {}     -- ids that were given out from a list
+local skipped        -- entries that led nowhere
+local passed = {}    -- by priority: entries that leave the head of the list
+local left_heads = {}   -- by priority: jobs that return and are left behind, as `return_ready` takes them
+local left_tails = {}   -- by priority: ids of those that join
+
+local source         -- the priority's sources, see `open_source`; nil if it has no plain jobs
+local entries, entry_lines, entry_specs   -- a page of its list…
+local entry          -- …and which of it comes next
+local entries_read   -- how many entries of the list were passed over or given out
+-- What `peek_unscoped` has found: its source, or nil, and the job: its id, spec, head and place in line, or its record.
+local next_kind, next_id, next_spec, next_head, next_job
+local next_seq
+
+local function reset()
+  lengths_by, skipped, source = nil, 0, nil
+  entries, entry_lines, entry_specs, entry, entries_read = nil, nil, nil, nil, 0
+  if next(given) then
+    given = {}
+  end
+  if next(passed) then
+    passed, left_heads, left_tails = {}, {}, {}
+  end
+  next_kind, next_id, next_spec, next_head, next_seq, next_job = nil, nil, nil, nil, nil, nil
+end
+
+--- How the line of a job of this priority looks that was never claimed, the way nearly all do. What stands before its
+--- place in line goes into the line of its claim as it is.
+local function fresh_line(priority)
+  for name, at in pairs(PRIORITY_RANK) do
+    local said = name == DEFAULT_PRIORITY and '' or ' priority=' .. name
+    FRESH[at] = '^ready (task=%S+' .. said .. ') seq=(%d+) since=%d+$'
+  end
+  return FRESH[priority]
+end
+
+local function by_age(a, b)
+  return count(a, 'seq') < count(b, 'seq')
+end
+
+--- Look how long the lists are, before anything is taken.
+local function open_lists()
+  lengths_by = lengths()
+end
+
+--- Begin with a priority. False if it has no plain jobs.
+local function open_source(priority)
+  next_kind = nil
+  local length, back, new = lengths_by[priority], returning[priority], joining[priority]
+  if length == 0 and not back and not new then
+    source = nil
+    return false
+  end
+  if back then
+    table.sort(back, by_age)
+  end
+  if new then
+    table.sort(new, by_age)
+  end
+  source = {
+    priority = priority, length = length,
+    returning = back, returned = 1, joining = new, joined = 1,   -- lists of records, and which comes next
+    step = 4,                                                    -- how many entries of the list to read next
+  }
+  entries, entry, entries_read = {}, 1, 0
+  return true
+end
+
+--- Whether the entry of the list that comes next leads to a job; if so it has been read.
+local function read_entry(most)
+  if entry > #entries then
+    local step = source.step
+    local last = entries_read + math.min(most, step) - 1
+    entries, entry = redis.call('LRANGE', ready[source.priority], digits(entries_read), digits(last)), 1
+    source.step = math.min(step * 2, 1000)
+    entry_lines, entry_specs = read_many(state, entries), read_many(jobs, entries)
+  end
+  local id = entries[entry]
+  local line = entry_lines[entry]
+  if not line or decided[id] or given[id] then
+    return false
+  end
+  local priority = source.priority
+  next_head, next_seq = line:match(FRESH[priority] or fresh_line(priority))
+  if not next_head then
+    next_job = read_line(line)
+    if next_job.state ~= 'ready' or next_job.lane or rank(next_job) ~= priority then
+      return false
+    end
+    next_job.id, next_seq = id, next_job.seq
+  else
+    next_job = nil
+  end
+  next_id, next_spec = id, entry_specs[entry]
+  return true
+end
+
+local function found_job(kind, job)
+  next_kind, next_job = kind, job
+  next_id, next_spec, next_head, next_seq = job.id, nil, nil, job.seq
+  return kind
+end
+
+--- Read the plain job that comes next, into next_id and so on. `most` more can be used. Returns nil if there is none.
+local function peek_unscoped(most)
+  if next_kind then
+    return next_kind
+  end
+  local from = source
+  local job = from.returning and from.returning[from.returned]
+  if job then
+    return found_job('returning', job)
+  end
+  local length = from.length
+  while entries_read < length and skipped <= sweep_max do
+    if read_entry(most) then
+      next_kind = 'list'
+      return next_kind
+    end
+    skipped = skipped + 1
+    read_now('tombstones')
+    entry, entries_read = entry + 1, entries_read + 1
+  end
+  job = entries_read == length and from.joining and from.joining[from.joined]
+  if job then
+    return found_job('joining', job)
+  end
+  return nil
+end
+
+--- Go on behind it. Returns it: id, spec, head, place in line, record, and its line if it is one of the list's.
+local function pass_unscoped()
+  local line
+  if next_kind == 'list' then
+    line = entry_lines[entry]
+    given[next_id] = true
+    entry, entries_read = entry + 1, entries_read + 1
+  elseif next_kind == 'returning' then
+    source.returned = source.returned + 1
+  else
+    source.joined = source.joined + 1
+  end
+  next_kind = nil
+  return next_id, next_spec, next_head, next_seq, next_job, line
+end
+
+--- The task of the job that was found.
+local function next_task()
+  return next_job and next_job.task or next_head:match('^task=(%S+)')
+end
+
+--- What stays behind in the sources of this priority: their number.
+local function close_source()
+  local from, priority = source, source.priority
+  local left = from.length - entries_read
+  passed[priority] = entries_read
+  for i = from.returned, from.returning and #from.returning or 0 do
+    local job = from.returning[i]
+    local list = left_heads[priority] or {}
+    left_heads[priority] = list
+    list[#list + 1] = {job.id, count(job, 'seq')}
+    left = left + 1
+  end
+  for i = from.joined, from.joining and #from.joining or 0 do
+    local list = left_tails[priority] or {}
+    left_tails[priority] = list
+    list[#list + 1] = from.joining[i].id
+    left = left + 1
+  end
+  return left
+end
+
+--- Write where plain jobs stand.
+local function write_unscoped()
+  for priority = 0, 3 do
+    if (passed[priority] or 0) > 0 then
+      redis.call('LTRIM', ready[priority], digits(passed[priority]), '-1')
+    end
+    if left_heads[priority] then
+      return_ready(priority, left_heads[priority])
+    end
+    call_many('RPUSH', ready[priority], left_tails[priority])
+  end
+  if skipped > 0 then
+    set_fact('tombstones', math.max(0, fact('tombstones') - skipped))
+  end
+end

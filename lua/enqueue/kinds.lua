@@ -1,0 +1,51 @@
+--[[ kinds: what many jobs of a call have in common, said once: a JSON array of [priority, delay in ms, head, detail, full] each.
+
+HEAD is how the state line of such a job goes on after its state, DETAIL the fields of its event up to the digest's opening
+quote, FULL what happens when a scope is full.
+
+Keys: ready
+Kept: KINDS
+Uses: digits(digits) memo(remember)
+]]
+
+local KINDS = {known = {}, count = 0}
+local KINDS_MAX = 256
+local KINDS_LENGTH_MAX = 1000
+
+--- One kind, its fields named; nil if it is none.
+local function kind_from(given)
+  if type(given) ~= 'table' or #given ~= 5 then
+    return nil
+  end
+  local priority, delay_ms, head, detail, full = unpack(given)
+  local task = type(head) == 'string' and head:match('^task=%S+')
+  if not task or not ready[priority] or type(delay_ms) ~= 'number' or not whole_number(delay_ms) or
+    type(detail) ~= 'string' or type(full) ~= 'string' then
+    return nil
+  end
+  return {priority = priority, delay_ms = delay_ms, head = head, detail = detail, full = full, task = task}
+end
+
+--- The kinds, by their place (from '1', as text); nil if one of them is none. The same come in call after call, so what
+--- was made of a short text is remembered.
+local function kinds_from(text)
+  if KINDS.known[text] then
+    return KINDS.known[text]
+  end
+  local good, list = pcall(cjson.decode, text)
+  if not good or type(list) ~= 'table' then
+    return nil
+  end
+  local by_place = {}
+  for i = 1, #list do
+    local kind = kind_from(list[i])
+    if not kind then
+      return nil
+    end
+    by_place[digits(i)] = kind
+  end
+  if #text <= KINDS_LENGTH_MAX then
+    remember(KINDS, text, by_place, KINDS_MAX)
+  end
+  return by_place
+end

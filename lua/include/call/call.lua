@@ -1,0 +1,80 @@
+--[[ call: how a mutating call begins and ends, so that sending it twice is the same as once.
+
+A client numbers the calls of a slot 1, 2, 3… and has one of them in flight. The slot keeps the last number
+and its answer: a greater number is a new call, an equal one is answered again, a lower one came too late.
+(The client table of viewstamped replication; Kafka's idempotent producer and RIFL are the same idea.)
+
+Keys: slots expiring
+Meta: layout epoch replid
+Args: slot number
+Uses: clock(clock_ms) meta(facts read_facts write_facts) epoch(same_history) digits(digits) wake(push_token)
+]]
+
+local now             -- Unix time of the call in ms
+local now_text        -- the same as text
+local slot_deadline   -- until when the slot is remembered
+
+local function reset()
+  now, now_text, slot_deadline = nil, nil, '0'
+end
+
+--- The reply to a call that was carried out. (`unpack` cannot take a whole batch.)
+local function ok(words)
+  local reply = {'ok'}
+  for i = 1, #words do
+    reply[i + 1] = words[i]
+  end
+  return reply
+end
+
+--- Begin. Returns a reply that ends the script at once, or nil. `replay(words)` may rebuild a stored answer.
+local function open_call(replay)
+  read_facts()
+  if not same_history(facts) then
+    return {'epoch'}
+  elseif facts.layout ~= LAYOUT then
+    return {'refused', 'layout', facts.layout}
+  end
+  now = clock_ms()
+  now_text = digits(now)
+  redis.call('ZCARD', expiring)
+  local held = redis.call('HGET', slots, slot)
+  if not held then
+    return nil
+  end
+  local last, deadline, answer = held:match('^(%d+) (%d+) ?(.*)$')
+  last, slot_deadline = tonumber(last), deadline
+  if number > last then
+    return nil
+  elseif number < last then
+    return {'refused', 'stale_call'}
+  end
+  local words = {}
+  for word in answer:gmatch('%S+') do
+    words[#words + 1] = word
+  end
+  if replay then
+    return replay(words)
+  end
+  return ok(words)
+end
+
+--- End: keep the answer (words without spaces) in the slot, and use it up. The slot lives on for 50 to 60 minutes; its
+--- deadline is moved only now and then, to spare most calls a write.
+local function keep_answer(words)
+  if tonumber(slot_deadline) < now + SLOT_LIFE_MS - SLOT_LIFE_MS / 6 then
+    slot_deadline = digits(now + SLOT_LIFE_MS)
+    redis.call('ZADD', expiring, slot_deadline, 'slot|' .. slot)
+  end
+  words[1] = digits(number) .. ' ' .. slot_deadline .. ' ' .. (words[1] or '')
+  redis.call('HSET', slots, slot, table.concat(words, ' '))
+  write_facts()
+  push_token()
+end
+
+--- End, and return the answer.
+local function close_call(words)
+  local reply = ok(words)
+  keep_answer(words)
+  return reply
+end

@@ -1,0 +1,13 @@
+--[[ gate: when a queue gives out nothing, however much it has: while it is paused, or while its audit trail is at
+twice its bound. A call that opens the gate wakes a worker, since what waits behind it was enqueued long ago.
+
+Meta: paused audit
+Later: backlog_jobs backlog_bytes backlog_max_jobs backlog_max_bytes
+Uses: meta(facts fact)
+]]
+
+local function gate_is_shut()
+  return fact('paused') == 1 or facts.audit == 'on' and (
+    fact('backlog_jobs') >= 2 * fact('backlog_max_jobs') or
+    fact('backlog_bytes') >= 2 * fact('backlog_max_bytes'))
+end

@@ -1,0 +1,7 @@
+--[[ replid: the server's name for its history. It changes when a replica is promoted or data is lost. ]]
+
+local function server_replid()
+  local info = redis.call('INFO', 'replication')
+  local _, at = info:find('master_replid:', 1, true)
+  return info:sub(at + 1, at + 40)
+end

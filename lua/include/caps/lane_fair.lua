@@ -1,0 +1,80 @@
+--[[ lane_fair: the order of lanes in a fair queue: the virtual time of a lane's key instead of the place in line of its head
+(start-time fair queueing: Goyal, Vin, Cheng 1996).
+
+Keys: caps fair
+Meta: fair
+Later: fair_clock fair_top
+Uses: meta(facts fact set_fact) batch(call_many) lane_names(base_of shape_of) lane_standing(reorder)
+]]
+
+local FAIR_STEP = 10000 -- virtual time that one job of weight 1 takes
+
+local finishes = {}     -- key → virtual finish time, of those that were read
+local weights = {}      -- key → weight, likewise
+local finished = {}     -- keys whose finish time changed
+
+local function reset()
+  if next(finishes) then
+    finishes, weights, finished = {}, {}, {}
+  end
+end
+
+--- The virtual finish time of a fair queue's key.
+local function finish_of(key)
+  key = key or ''
+  if not finishes[key] then
+    finishes[key] = tonumber(redis.call('ZSCORE', fair, key)) or 0
+  end
+  return finishes[key]
+end
+
+local function weight_of(key)
+  if not weights[key] then
+    local stored = redis.call('HGET', caps, 'weight=' .. key)
+    weights[key] = math.max(1, stored and tonumber(stored:match('^%d+')) or 1)
+  end
+  return weights[key]
+end
+
+local function is_fair()
+  return facts.fair == '1'
+end
+
+--- The order of a lane whose next job has this place in line.
+local function order_of(name, seq)
+  if not is_fair() then
+    return base_of(name) + seq
+  end
+  return base_of(name) + math.max(fact('fair_clock'), finish_of(shape_of(name).key))
+end
+
+--- A job of this lane is served.
+local function serve_fairly(lane)
+  local base = base_of(lane.name)
+  local tag = lane.order - base
+  if tag > fact('fair_clock') then
+    set_fact('fair_clock', tag)
+  end
+  -- From the clock on, not from a time that passed while the lane was blocked: waiting saves nothing up.
+  local key = lane.shape.key or ''
+  local finish = math.max(fact('fair_clock'), finish_of(key)) + math.ceil(FAIR_STEP / weight_of(key))
+  finishes[key] = finish
+  finished[key] = true
+  if finish > fact('fair_top') then
+    set_fact('fair_top', finish)
+  end
+  if lane.where then
+    reorder(lane, base + finish)
+  end
+end
+
+local function write_fair()
+  if not next(finished) then
+    return
+  end
+  local times = {}
+  for key in pairs(finished) do
+    times[#times + 1], times[#times + 2] = string.format('%.0f', finishes[key]), key
+  end
+  call_many('ZADD', fair, times)
+end

@@ -1,0 +1,19 @@
+--[[ room: the queue's own cap. It is a gate, counted on leases, so what waits behind it waits in no lane.
+
+Keys: caps leases
+Uses: wake(wake_needed)
+]]
+
+--- The queue's cap; nil if it has none.
+local function queue_cap()
+  local stored = redis.call('HGET', caps, 'queue')
+  return stored and tonumber(stored:match('^%d+')) or nil
+end
+
+--- So many claims end. A worker is woken if the queue was full and is no longer, since what waits was enqueued long ago.
+local function free_room(ended)
+  local held, cap = redis.call('ZCARD', leases), queue_cap()
+  if cap ~= nil and held >= cap and held - ended < cap then
+    wake_needed()
+  end
+end

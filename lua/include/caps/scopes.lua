@@ -1,0 +1,343 @@
+--[[ scopes: what counts claimed jobs, and how many it takes.
+
+A scope is the task's (`task=send`), one value of a family of keys (`tenant=acme`), or a rate (`tenant@60s=acme`, its
+family named with the window). A cap counts its holders, a set of claimed jobs; a rate keeps its theoretical arrival
+time (GCRA: the generic cell rate algorithm of ATM traffic control) and has no holders. A cap of N takes N.
+
+Nothing is written here: what a call acquires and gives back is counted on in Lua, so that one scope that refuses undoes
+the others in the same call and nothing of it reaches Redis. `write_scopes` writes what is left in the end.
+
+Keys: caps holders rates scheduled expiring
+Meta: caps_by_key
+Unread: holders rates
+Kept: LIMIT_SHAPES NO_LIMIT
+Uses: batch(call_many add_many) meta(facts) memo(remember MEMO_MAX)
+]]
+
+local LIMIT_SHAPES = {known = {}, count = 0}
+local NO_LIMIT = {said = 'null'}
+
+local known_scopes = {}         -- name → scope, of those that this call has looked at
+local rate_scopes = {}          -- those of them that are rates
+local holders_in = {}           -- scores and members of `holders` that come
+local holders_out = {}          -- members that go
+local holders_max               -- how many members `holders` has; nil: not read yet
+local limits = {}               -- name → the limit that is stored, or will be
+local freed_names = {}          -- scopes of one call's first release, counted only when a scope is looked at
+local counted_out = {}          -- name → holders that leave a scope that this call has not looked at
+
+local function reset()
+  holders_max = nil
+  if next(known_scopes) then
+    known_scopes, rate_scopes = {}, {}
+  end
+  if next(limits) then
+    limits = {}
+  end
+  if next(counted_out) then
+    counted_out = {}
+  end
+  if #holders_in > 0 then
+    holders_in = {}
+  end
+  if #holders_out > 0 then
+    holders_out = {}
+  end
+  if #freed_names > 0 then
+    freed_names = {}
+  end
+end
+
+--- What a stored limit says (`10`, `none`, `100/60000ms/1`, and who set it): the cap or the rate that it is; neither
+--- if it takes any number.
+local function limit_shape(stored)
+  local shape = LIMIT_SHAPES.known[stored]
+  if shape then
+    return shape
+  end
+  local text = stored:match('^%S+')
+  local most, window_ms, burst = (text or ''):match('^(%d+)/(%d+)ms/(%d+)$')
+  shape = {cap = tonumber(text), said = tonumber(text) and text or 'null', is_set = text ~= nil, rate = nil}
+  if most and tonumber(most) == 0 then
+    shape.cap = 0
+  elseif most then
+    local interval_us = math.ceil(window_ms * 1000 / most)
+    shape.rate, shape.said = true, most .. ',' .. window_ms .. ',' .. burst
+    shape.interval_us, shape.slack_us = interval_us, (burst - 1) * interval_us
+  end
+  return remember(LIMIT_SHAPES, stored, shape, MEMO_MAX)
+end
+
+--- The stored limit of a scope or a family, nil if there is none.
+local function limit_of(name, family)
+  local own = facts.caps_by_key and name ~= family and
+    (limits[name] or redis.call('HGET', caps, name))
+  if not own and limits[family] == nil then
+    limits[family] = redis.call('HGET', caps, family)
+  end
+  return own or limits[family]
+end
+
+--- The family of a scope.
+local function family_of(name)
+  return name:match('^[^=]*')
+end
+
+--- Whether claimed jobs of a scope are its holders. Those of a rate are not, nor those of a fair queue's key.
+local function is_counted(name)
+  local family = family_of(name)
+  return family ~= 'fair' and not family:find('@', 1, true)
+end
+
+--- A holder leaves each of these scopes.
+local function count_out(names)
+  for i = 1, #names do
+    local name = names[i]
+    local scope = known_scopes[name]
+    if not scope then
+      counted_out[name] = (counted_out[name] or 0) + 1
+    elseif scope.left then
+      local left = scope.left + 1
+      scope.left = scope.most == scope.cap and left > scope.cap and scope.cap or left
+    else
+      scope.leaving = scope.leaving + 1
+    end
+  end
+end
+
+--- The same, but they are counted only when a scope is looked at, if one is.
+local function count_out_later(names)
+  if next(known_scopes) or #freed_names > 0 then
+    count_out(names)
+  else
+    freed_names = names
+  end
+end
+
+--- What is known of a scope in this call: its `limit`, the `cap` (nil: it takes any number) or the `rate` that it is, and
+--- how many places are `left`, once that was asked. As long as the holders were not counted that is the least that it can
+--- be, and `most` is what it was at first; then `most` is the cap.
+local function scope_of(name)
+  local scope = known_scopes[name]
+  if scope then
+    return scope
+  end
+  if #freed_names > 0 then
+    count_out(freed_names)
+    freed_names = {}
+  end
+  local family = family_of(name)
+  local stored
+  if family == 'task' then
+    stored = limits[name] or redis.call('HGET', caps, name)
+  elseif family ~= 'fair' then
+    stored = not facts.caps_by_key and limits[family] or limit_of(name, family)
+  end
+  local shape = stored and (LIMIT_SHAPES.known[stored] or limit_shape(stored)) or NO_LIMIT
+  local cap, rate = shape.cap, shape.rate
+  -- No more than 8 fields: a table that grows beyond that costs as much as three.
+  scope = {
+    name = name, limit = shape, cap = cap, rate = rate, left = not cap and not rate and math.huge or nil,
+    most = cap or math.huge, stored = nil, leaving = counted_out[name] or 0,
+  }
+  known_scopes[name] = scope
+  if rate then
+    scope.arrival_us = tonumber(redis.call('HGET', rates, name)) or 0
+    scope.resumes = tonumber(redis.call('ZSCORE', scheduled, 'rate|' .. name))
+    rate_scopes[#rate_scopes + 1] = scope
+  end
+  return scope
+end
+
+--- How many hold the scope in Redis.
+local function held_in(scope)
+  local held = scope.stored
+  if not held then
+    held = redis.call('ZLEXCOUNT', holders, '[' .. scope.name .. '|', '(' .. scope.name .. '}')
+    scope.stored = held
+  end
+  return held
+end
+
+--- Look how many places of a capped scope are left, unless they are known to be more than `wanted`.
+local function count_places(scope, wanted)
+  local cap, left = scope.cap, scope.left
+  if not left then
+    -- No scope can have more holders than there are: a cap that is far away need not be counted.
+    holders_max = holders_max or redis.call('ZCARD', holders)
+    local most_held = holders_max - scope.leaving
+    left = most_held > 0 and cap - most_held or cap
+    scope.most = left
+  end
+  if left <= wanted and scope.most < cap then
+    local held = held_in(scope) - scope.leaving + scope.most - left
+    left = held > 0 and cap - held or cap
+    scope.most = cap
+  end
+  scope.left = left
+end
+
+--- Let the limit of a scope or a family be another one in this call, which is going to store it.
+local function assume_limit(name, value)
+  limits[name] = value
+end
+
+--- True if another job may take it now, and `more` others before it. A rate has room unless its resume is awaited.
+local function has_room(scope, more)
+  if scope.rate then
+    return not scope.resumes
+  end
+  more = more or 0
+  if not scope.left or scope.left <= more then
+    count_places(scope, more)
+  end
+  return scope.left > more
+end
+
+--- Take one place in the scope, if it has one. A rate that says later is from now on awaited.
+local function acquire(scope, at)
+  if not scope.rate then
+    count_places(scope, 0)
+    if scope.left > 0 then
+      scope.left = scope.left - 1
+      return true
+    end
+    return false
+  end
+  -- Asked again even if its resume is awaited: the limit may have changed since.
+  -- After a change of the limit the time may lie further ahead than any that this limit gives.
+  local rate = scope.limit
+  local furthest = at * 1000 + rate.slack_us + rate.interval_us
+  local begins = math.max(math.min(scope.arrival_us, furthest), at * 1000)
+  if begins - at * 1000 > rate.slack_us then
+    scope.resumes = math.ceil((begins - rate.slack_us) / 1000)
+    scope.awaited = true
+    return false
+  end
+  scope.before_us = scope.arrival_us
+  scope.arrival_us = begins + rate.interval_us
+  return true
+end
+
+--- A rate that was awaited is tried again now.
+local function await_no_more(scope)
+  if scope.resumes then
+    scope.resumes, scope.awaited = nil, nil
+    scope.resumed = true
+  end
+end
+
+--- Undo the last acquire.
+local function give_back(scope)
+  if scope.rate then
+    scope.arrival_us = scope.before_us
+  else
+    scope.left = scope.left + 1
+  end
+end
+
+--- Take a place in all of these scopes or in none. Returns the name of the scope that refused, if one did.
+local function acquire_all(names, at)
+  for i = 1, #names do
+    local name = names[i]
+    local scope = known_scopes[name] or scope_of(name)
+    local left = scope.left
+    if left and left > 0 then
+      scope.left = left - 1
+    elseif not acquire(scope, at) then
+      for k = 1, i - 1 do
+        give_back(known_scopes[names[k]])
+      end
+      return name
+    end
+  end
+  return nil
+end
+
+--- A job holds the scopes of its lane from now on, which `acquire_all` took. `shape` is what the lane's name says.
+local function hold_all(shape, id)
+  local counted, at = shape.counted or shape, #holders_in
+  for i = 1, #counted do
+    holders_in[at + 1], holders_in[at + 2] = '0', counted[i] .. '|' .. id
+    at = at + 2
+  end
+  for i = 1, shape.counted and #shape or 0 do
+    local scope = known_scopes[shape[i]]
+    if scope.rate then
+      scope.spent = true
+    end
+  end
+end
+
+--- A claimed job holds a scope that it did not acquire. Only before anybody asks how many places are left.
+local function hold_uncounted(name, id)
+  holders_in[#holders_in + 1], holders_in[#holders_in + 2] = '0', name .. '|' .. id
+  local scope = scope_of(name)
+  scope.leaving = scope.leaving - 1
+end
+
+--- Jobs hold the scopes of their lanes no longer. `shapes` are what the lanes' names say. Returns the scopes, one by one.
+local function unhold_all(shapes, ids)
+  local names, size, before = {}, 0, #holders_out
+  for i = 1, #shapes do
+    local shape, id = shapes[i], ids[i]
+    local counted = shape.counted or shape
+    for k = 1, #counted do
+      size = size + 1
+      names[size], holders_out[before + size] = counted[k], counted[k] .. '|' .. id
+    end
+  end
+  return names
+end
+
+--- Whether members of `holders` come or go.
+local function holders_change()
+  return #holders_in > 0 or #holders_out > 0
+end
+
+--- The scopes of a lane of this shape and their limits in force, as a claimed event says them of a job; '' if there are
+--- none.
+local function limits_in_force(shape)
+  local said = ''
+  for i = 1, #shape do
+    local name = shape[i]
+    local in_force = known_scopes[name].limit
+    if not shape.counted or in_force.rate or is_counted(name) then
+      said = said .. (said == '' and ',[["' or ',["') .. name .. '",' .. in_force.said .. ']'
+    end
+  end
+  return said
+end
+
+--- Check the types of what `write_scopes` writes unread.
+local function check_scopes()
+  check_keys()
+end
+
+--- Write the holders, and what rates were spent or are awaited.
+local function write_scopes()
+  call_many('ZREM', holders, holders_out)
+  add_many(holders, holders_in)
+  if #rate_scopes == 0 then
+    return
+  end
+  local arrivals, resumes, deadlines, resumed = {}, {}, {}, {}
+  for i = 1, #rate_scopes do
+    local scope, name = rate_scopes[i], rate_scopes[i].name
+    if scope.spent then
+      arrivals[#arrivals + 1], arrivals[#arrivals + 2] = name, string.format('%.0f', scope.arrival_us)
+      deadlines[#deadlines + 1] = math.ceil(scope.arrival_us / 1000)
+      deadlines[#deadlines + 1] = 'rate|' .. name
+    end
+    if scope.resumed then
+      resumed[#resumed + 1] = 'rate|' .. name
+    end
+    if scope.awaited then
+      resumes[#resumes + 1], resumes[#resumes + 2] = scope.resumes, 'rate|' .. name
+    end
+  end
+  call_many('HSET', rates, arrivals)
+  call_many('ZADD', expiring, deadlines)
+  call_many('ZREM', scheduled, resumed)
+  call_many('ZADD', scheduled, resumes)
+end

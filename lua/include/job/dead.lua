@@ -1,0 +1,28 @@
+--[[ dead: where jobs stop for good, until they are requeued or their retention ends.
+
+Keys: dead expiring
+Later: dead_retention_ms
+Uses: meta(fact) batch(call_many)
+]]
+
+--- Index jobs that died at `at`.
+local function index_dead(ids, at)
+  local deaths, deadlines = {}, {}
+  for i = 1, #ids do
+    deaths[#deaths + 1], deaths[#deaths + 2] = at, ids[i]
+    deadlines[#deadlines + 1] = at + fact('dead_retention_ms')
+    deadlines[#deadlines + 1] = 'dead|' .. ids[i]
+  end
+  call_many('ZADD', dead, deaths)
+  call_many('ZADD', expiring, deadlines)
+end
+
+--- Remove jobs from the index of the dead.
+local function unindex_dead(ids)
+  local marks = {}
+  for i = 1, #ids do
+    marks[i] = 'dead|' .. ids[i]
+  end
+  call_many('ZREM', dead, ids)
+  call_many('ZREM', expiring, marks)
+end

@@ -1,0 +1,28 @@
+--[[ named: the jobs that an operator or a producer names in a call, and what becomes of each.
+
+Keys: state
+Args: each each_count
+Uses: state(read_line) batch(read_many)
+]]
+
+--- Ask `decide(id, job)` for each job of the call's records: what becomes of it, nil for nothing. A job that goes gets the
+--- state `gone`; a job that is named again is as the call has left it. Returns the answer.
+local function decide_named(decide)
+  local ids = {}
+  for i = 1, each_count do
+    ids[i] = each(i)
+  end
+  local lines = read_many(state, ids)
+  local answer, seen = {}, {}
+  for i = 1, each_count do
+    local id = ids[i]
+    local job = seen[id] or read_line(lines[i])
+    seen[id] = job
+    local outcome = 'gone'
+    if job and job.state ~= 'gone' then
+      outcome = decide(id, job) or job.state
+    end
+    answer[#answer + 1], answer[#answer + 2] = id, outcome
+  end
+  return answer
+end

@@ -1,0 +1,111 @@
+--[[ outcomes: where jobs go whose claim ends without success. What is decided is collected here, so that everything is
+checked and decided before the first write.
+
+Keys: jobs state ready scheduled leases dead
+Args: each each_count worker
+Unread: jobs dead ready
+Uses: call(now) state(read_line write_line count rank drop_claim) fences(read_held emit_refused) ready(return_ready)
+    lane_standing(lane_of) lane_members(put) lane_opening(release free_places) lane_write(check_lanes write_lanes)
+    due(earliest_due) dead(index_dead) meta(read_now) wake(wake_needed) batch(call_many) room(free_room) emit(emit)
+]]
+
+local ended        -- ids whose claim is over
+local gone         -- those of them that leave Redis
+local buried       -- those that are dead
+local lines        -- ids and lines of all that stay
+local due          -- due times and members of `scheduled` of those that wait
+local returning    -- by priority: {id, seq} of those that return to a plain list
+local next_due     -- when the first scheduled member was due before
+
+local function reset()
+  ended, gone, buried, lines, due, next_due = {}, {}, {}, {}, {}, nil
+  returning = {[0] = {}, {}, {}, {}}
+end
+
+local function write_later(id, job, name)
+  job.state, job.since = name, now
+  lines[#lines + 1], lines[#lines + 2] = id, write_line(job)
+end
+
+--- It waits for a moment. Returns when.
+local function make_scheduled(id, job, delay_ms)
+  job.due = now + delay_ms
+  due[#due + 1], due[#due + 2] = job.due, 'job|' .. id
+  if not next_due or job.due < next_due then
+    wake_needed()
+  end
+  write_later(id, job, 'scheduled')
+  return job.due
+end
+
+--- Back to its place in line, or, with a delay, to those that wait for a moment. Returns when it is due, or 'null'.
+local function make_ready(id, job, delay_ms)
+  if delay_ms > 0 then
+    return make_scheduled(id, job, delay_ms)
+  end
+  if job.lane then
+    put(lane_of(job.lane), count(job, 'seq'), id)
+  else
+    local list = returning[rank(job)]
+    list[#list + 1] = {id, count(job, 'seq')}
+    wake_needed()
+  end
+  write_later(id, job, 'ready')
+  return 'null'
+end
+
+local function make_dead(id, job, why)
+  job.reason = why
+  read_now('dead_retention_ms')
+  buried[#buried + 1] = id
+  write_later(id, job, 'dead')
+end
+
+--- End the claims that this call's records name. `decide(i, job)` makes the job of record i ready or dead; it is not asked
+--- about a job that was to be cancelled. Returns the answer, refusals by record, and the events of cancelled jobs.
+local function end_claims(decide)
+  local held, refusals = read_held()
+  check_keys()
+  next_due = earliest_due(0)
+  local cancelled, answer = {}, {}
+  for i = 1, each_count do
+    local id, fence = each(i)
+    local job = read_line(held[i])
+    local outcome = refusals[i]
+    if job then
+      ended[#ended + 1] = id
+      release(job.lane, id)
+      drop_claim(job)
+    end
+    if job and job.state == 'cancelling' then
+      outcome = 'cancelled'
+      gone[#gone + 1] = id
+      cancelled[#cancelled + 1] = '["' .. id .. '","' .. fence .. '"]'
+    elseif job then
+      decide(i, job)
+      outcome = job.state
+    end
+    answer[#answer + 1], answer[#answer + 2] = id, outcome
+  end
+  -- Places are free, and lanes looked at, once every job is where it belongs.
+  free_places()
+  free_room(#ended)
+  check_lanes()
+  return answer, refusals, cancelled
+end
+
+--- Write all that, after the script's own events. `what` is what the worker said of the claims that are refused.
+local function write_outcomes(what, refusals, cancelled)
+  emit('cancelled', now, worker, cancelled)
+  emit_refused(refusals, what, now, worker)
+  call_many('HDEL', state, gone)
+  call_many('HDEL', jobs, gone)
+  call_many('HSET', state, lines)
+  call_many('ZREM', leases, ended)
+  call_many('ZADD', scheduled, due)
+  for priority = 0, 3 do
+    return_ready(priority, returning[priority])
+  end
+  write_lanes()
+  index_dead(buried, now)
+end

@@ -1,9 +1,0 @@
---[[ place: places in line, and orders of lanes, as text of one width: they sort as text as they do as numbers. ]]
-
-local PADDING = '0000000000000000'
-
---- 16 digits of a whole number, or of its text.
-local function padded(number)
-  local text = type(number) == 'string' and number or string.format('%.0f', number)
-  return PADDING:sub(#text + 1) .. text
-end

@@ -1,0 +1,56 @@
+"""Headers: small strings beside a job's arguments, such as the id of the request that it comes from.
+
+They stand in front of the job's JSON, so a job without them is the same to the byte, and outside of the digest of its
+arguments.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from rq_core.errors import InvalidOption
+
+HEADERS_BYTES_MAX: Final = 2048
+"""Of all headers of a job, as JSON."""
+
+NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def headers_json(headers: object) -> str:
+    """Return headers as a JSON object; empty text if there are none. Raises InvalidOption."""
+    if not isinstance(headers, Mapping) or not all(
+        isinstance(text, str) for each in headers.items() for text in each
+    ):
+        raise InvalidOption(
+            option="headers", value=headers, must="must be a mapping of strings to strings"
+        )
+    if not headers:
+        return ""
+    if "" in headers:
+        raise InvalidOption(option="headers", value=headers, must="must not have an empty name")
+    text = json.dumps(dict(headers), ensure_ascii=False, separators=(",", ":"))
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidOption(
+            option="headers", value=headers, must="must be valid Unicode text"
+        ) from None
+    if size > HEADERS_BYTES_MAX:
+        raise InvalidOption(
+            option="headers",
+            value=f"<{size} bytes>",
+            must=f"must take at most {HEADERS_BYTES_MAX} bytes as JSON: store what is larger elsewhere, and pass a"
+            " reference",
+        )
+    return text
+
+
+def read_headers(headers_json: str) -> Mapping[str, str]:
+    """Return headers from their JSON. Raises ValueError for other JSON."""
+    headers = json.loads(headers_json)
+    if not isinstance(headers, dict) or not all(isinstance(v, str) for v in headers.values()):
+        raise ValueError("the job's headers are no strings")
+    return MappingProxyType(headers)

@@ -1,0 +1,79 @@
+"""Runs luacheck over what Redis gets to see: each script of ``lua/`` with its includes, its keys and its arguments.
+
+    python -m scripts.docs.lint
+
+It finds shadowed, unused and undefined names. A variable of an include that some script uses is not unused in one
+that does without it. luacheck is Debian's lua-check; where it is missing nothing is checked, but with
+CI=true it must be there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+from rq_core.scripts import script
+from scripts.docs import headers
+
+_WARNING: Final = re.compile(r"^(?P<file>.*?):(?P<line>\d+):\d+: \(\w(?P<code>\d+)\) (?P<said>.*)$")
+_OF_LINE: Final = re.compile(r" on line \d+")
+_QUOTED: Final = re.compile(r"'(\w+)'")
+_UNUSED: Final = ("211", "231", "241")
+"""Codes that say of a variable that nothing uses it."""
+_OPTIONS: Final = (
+    "--formatter=plain", "--codes", "--std=lua51", "--read-globals", "redis", "cjson", "KEYS", "ARGV",
+    "--not-globals", "print", "require", "module", "io", "dofile", "loadfile", "setfenv", "getfenv",
+    "--no-max-line-length",
+)  # fmt: skip
+
+
+def problems(texts: dict[str, str]) -> list[str]:
+    """What luacheck says of scripts, by name: one line each, with the line of Lua that is meant."""
+    lines = {name: text.split("\n") for name, text in texts.items()}
+    with tempfile.TemporaryDirectory() as directory:
+        for name, text in texts.items():
+            # The first line is Redis', not Lua's.
+            (Path(directory) / f"{name}.lua").write_text(text.replace("#!lua", "--", 1))
+        ran = subprocess.run(
+            ["luacheck", *_OPTIONS, "--", *(f"{name}.lua" for name in texts)],  # noqa: S607 - Debian's, from PATH
+            cwd=directory, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    found: dict[tuple[str, str, str], set[str]] = {}
+    for told in ran.stdout.splitlines():
+        match = _WARNING.match(told)
+        if match is None:
+            return [told, ran.stderr]
+        name = match["file"].removesuffix(".lua")
+        line = lines[name][int(match["line"]) - 1]
+        said = _OF_LINE.sub("", match["said"])
+        found.setdefault((match["code"], said, line), set()).add(name)
+    taken = headers.shared()
+    users = Counter(line for text in lines.values() for line in set(text))
+    return [
+        f"{', '.join(sorted(names))}: {said}: {line.strip()}"
+        for (code, said, line), names in found.items()
+        if code not in _UNUSED
+        or (len(names) == users[line] and not taken.keys() & set(_QUOTED.findall(said)))
+    ]
+
+
+def main() -> int:
+    """Print what is found. Returns the exit status."""
+    if shutil.which("luacheck") is None:
+        sys.stderr.write("lint: luacheck is not installed (Debian: lua-check)\n")
+        return 1 if os.environ.get("CI", "").lower() in {"1", "true", "yes"} else 0
+    found = problems({name: script.function(name).text for name in script.names()})
+    for problem in found:
+        sys.stderr.write(f"lint: {problem}\n")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""Reading a queue's log as it was written: batch by batch, each with its rows of ``job_event``."""
+
+# ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection, text
+
+from rq_core.model.events import OutboxId
+from sql_audit.proof.replay import Beginning
+from sql_audit.store.database import Database
+from sql_audit.store.rows import EventRow
+from sql_audit.store.tables import EVENT_COLUMNS
+
+READ_EVENTS: Final = 20_000
+"""About how many events are read at once."""
+
+_COLUMNS: Final = ", ".join(EVENT_COLUMNS)
+_RANGE: Final = (
+    f"SELECT {_COLUMNS} FROM job_event WHERE queue = ? AND (epoch, seq) > (?, ?) "
+    "AND (epoch, seq) <= (?, ?) ORDER BY epoch, seq, ordinal"
+)
+_BATCHES: Final = text(
+    "SELECT batch, first_epoch, first_seq, last_epoch, last_seq, entries, events, digest, prev, head "
+    "FROM mirror_batch WHERE queue = :queue AND batch > :batch ORDER BY batch LIMIT 500"
+)
+_NEXT_EPOCH: Final = text(
+    "SELECT MIN(epoch) FROM job_event WHERE queue = :queue AND epoch > :epoch"
+)
+_FIRST_EVENT: Final = text(
+    "SELECT type, detail FROM job_event "
+    "WHERE queue = :queue AND epoch = :epoch AND seq = 0 AND ordinal = 0"
+)
+_KEPT: Final = (
+    f"SELECT {_COLUMNS} FROM job_event WHERE queue = ? AND (epoch, seq, ordinal) > (?, ?, ?) "
+    f"AND (epoch, seq) <= (?, ?) ORDER BY epoch, seq, ordinal LIMIT {READ_EVENTS}"
+)
+
+LAST_PRUNE: Final = text("SELECT * FROM mirror_prune WHERE queue = :queue ORDER BY id DESC LIMIT 1")
+"""The last row of a queue: where its log is cut, and whether a prune is under way."""
+
+
+class Batch(NamedTuple):
+    """A row of mirror_batch."""
+
+    number: int
+    first: OutboxId
+    last: OutboxId
+    entries: int
+    events: int
+    digest: str
+    prev: str
+    head: str
+
+
+class Log:
+    """The log of one queue."""
+
+    def __init__(self, database: Database, queue: str) -> None:
+        self.database = database
+        self.queue = queue
+        self._after, self._number = OutboxId(-1, -1), 0
+
+    def begin_behind(self, after: OutboxId, number: int) -> None:
+        """Begin behind entry ``after``, which ends batch ``number``."""
+        self._after, self._number = after, number
+
+    def batches(self, last_batch: int) -> Iterator[tuple[Batch, list[EventRow], list[EventRow]]]:
+        """Every batch with its rows, and the rows before it that belong to none."""
+        after = self._after
+        group: list[Batch] = []
+        events = 0
+        for batch in self._batch_rows(last_batch):
+            group.append(batch)
+            events += max(batch.events, 1)
+            if events >= READ_EVENTS:
+                yield from self._with_rows(after, group)
+                after, group, events = max(after, batch.last), [], 0
+        if group:
+            yield from self._with_rows(after, group)
+            after = max(after, group[-1].last)
+        self._after = after
+
+    def rest(self, end: OutboxId) -> list[EventRow]:
+        """The events up to ``end`` behind the batches that were read."""
+        return self._rows(self._after, end) if end > self._after else []
+
+    def _with_rows(
+        self, after: OutboxId, group: list[Batch]
+    ) -> Iterator[tuple[Batch, list[EventRow], list[EventRow]]]:
+        rows = self._rows(after, max(batch.last for batch in group))
+        place = 0
+        for batch in group:
+            begin = place
+            while place < len(rows) and rows[place][1:3] < batch.first:
+                place += 1
+            middle = place
+            # Most batches are as long as they say.
+            guess = middle + batch.events
+            if (
+                middle < guess <= len(rows)
+                and rows[guess - 1][1:3] == batch.last
+                and (guess == len(rows) or rows[guess][1:3] > batch.last)
+            ):
+                place = guess
+            else:
+                while place < len(rows) and rows[place][1:3] <= batch.last:
+                    place += 1
+            yield batch, rows[begin:middle], rows[middle:place]
+
+    def _batch_rows(self, last_batch: int) -> Iterator[Batch]:
+        number = self._number
+        while True:
+            with self.database.readers.connect() as connection:
+                at = {"queue": self.queue, "batch": number}
+                page = connection.execute(_BATCHES, at).all()
+            for row in page:
+                if row.batch > last_batch:
+                    return
+                first = OutboxId(row.first_epoch, row.first_seq)
+                last = OutboxId(row.last_epoch, row.last_seq)
+                counted = row.entries, row.events
+                yield Batch(row.batch, first, last, *counted, row.digest, row.prev, row.head)
+                number = row.batch
+            if not page:
+                return
+
+    def _rows(self, after: OutboxId, upto: OutboxId) -> list[EventRow]:
+        """The events of a range, as plain tuples."""
+        return _fetch(self.database, _RANGE, (self.queue, *after, *upto))
+
+
+def beginnings(connection: Connection, queue: str) -> list[Beginning]:
+    """How the epochs of a queue began, oldest first."""
+    found: list[Beginning] = []
+    epoch = -1
+    while True:
+        at = {"queue": queue, "epoch": epoch}
+        after = connection.execute(_NEXT_EPOCH, at).scalar_one()
+        if after is None:
+            return found
+        epoch = after
+        first = connection.execute(_FIRST_EVENT, {**at, "epoch": epoch}).one_or_none()
+        if first is not None and first.type == "epoch_started":
+            found.append(_beginning(epoch, first.detail))
+
+
+def kept_rows(
+    database: Database, queue: str, cut: OutboxId, connection: Connection | None = None
+) -> Iterator[list[EventRow]]:
+    """The events of a queue up to ``cut``, some thousands at a time."""
+    after: tuple[int, ...] = (-1, -1, -1)
+    while rows := _fetch(database, _KEPT, (queue, *after, *cut), connection):
+        yield rows
+        after = rows[-1][1:4]
+
+
+def _fetch(
+    database: Database, statement: str, values: tuple[Any, ...], within: Connection | None = None
+) -> list[EventRow]:
+    """Rows as plain tuples."""
+    if database.dialect == "postgresql":
+        statement = statement.replace("?", "%s")
+    with contextlib.ExitStack() as stack:
+        connection = within or stack.enter_context(database.readers.connect())
+        driver: Any = connection.connection.driver_connection
+        cursor = driver.cursor()
+        try:
+            cursor.execute(statement, values)
+            rows: list[EventRow] = cursor.fetchall()
+        finally:
+            cursor.close()
+    return rows
+
+
+def _beginning(epoch: int, detail: str | None) -> Beginning:
+    try:
+        facts = json.loads(detail or "{}")
+        last = facts.get("last")
+        told = None if last is None else OutboxId.parse(last)
+        return Beginning(epoch, str(facts.get("reason")), told)
+    except (ValueError, TypeError, AttributeError):
+        return Beginning(epoch, "unreadable", None)

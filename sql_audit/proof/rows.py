@@ -1,0 +1,249 @@
+"""Whether the rows that people read are those that the log makes: every column of ``job`` and ``job_attempt``.
+
+Each job's row is compared at the event that it names as its last, with what :mod:`sql_audit.proof.derive` makes of the
+events up to there; with it all of the job's claims. Then the job is dropped, so memory is bounded by the jobs that have
+events still to come, and those are kept packed. What does not agree, what the mirror changed meanwhile and what Redis
+forgot is derived once more at the end, job by job from its own events, in one snapshot of the database. Rows that no
+event names are found there, too.
+"""
+
+# ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection, text
+
+from rq_core.model.events import OutboxId
+from sql_audit.mirror.refold import events_of
+from sql_audit.proof.derive import Derivation, Derived
+from sql_audit.store import orphans
+from sql_audit.store.database import Database
+from sql_audit.store.rows import EventRow
+from sql_audit.store.tables import ATTEMPT_COLUMNS, JOB_COLUMNS
+
+LOOKED_AT_ONCE: Final = 20_000
+"""About how many events are derived before their jobs' rows are looked at."""
+JOBS: Final = 500
+"""Jobs that are derived once more at once."""
+SUSPECTS_MAX: Final = 1_000
+"""Jobs that do not agree and are kept to be named; the others are counted."""
+
+_LAST: Final = JOB_COLUMNS.index("last_epoch"), JOB_COLUMNS.index("last_seq")
+_FENCE: Final = ATTEMPT_COLUMNS.index("fence")
+_CLAIM: Final = ATTEMPT_COLUMNS.index("claim")
+
+_JOB_ID: Final = 0
+_SINCE_THEN: Final = text(
+    "SELECT DISTINCT job_id FROM job_event WHERE queue = :queue AND (epoch, seq) > (:epoch, :seq) "
+    "AND (epoch, seq) <= (:to_epoch, :to_seq) AND job_id IS NOT NULL"
+)
+_UNNAMED_JOBS: Final = text(
+    "SELECT job_id, last_epoch, last_seq FROM job j WHERE j.queue = :queue AND NOT EXISTS ("
+    "SELECT 1 FROM job_event e WHERE e.job_id = j.job_id AND e.queue = j.queue "
+    "AND e.epoch = j.last_epoch AND e.seq = j.last_seq) ORDER BY job_id LIMIT 20"
+)
+_UNNAMED_CLAIMS: Final = text(
+    "SELECT job_id, fence FROM job_attempt a WHERE a.queue = :queue AND NOT EXISTS ("
+    "SELECT 1 FROM job j WHERE j.job_id = a.job_id AND j.queue = a.queue) "
+    "ORDER BY job_id, fence LIMIT 20"
+)
+_CURSOR: Final = text("SELECT epoch, seq FROM mirror_cursor WHERE queue = :queue")
+
+
+class WrongRow(NamedTuple):
+    """A row that is not what the log makes, or is missing, or should not be."""
+
+    table: str
+    at: OutboxId
+    """The last event of its job, as far as there is one."""
+    ordinal: int
+    at_ms: int
+    job_id: str
+    claim: int | None
+    says: str
+
+
+class RowProof:
+    """The rows of one queue. Feed it the log's events in order, then :meth:`finish`."""
+
+    def __init__(
+        self,
+        database: Database,
+        queue: str,
+        end: tuple[int, int],
+        orphaned: Sequence[orphans.Range],
+        ends: Sequence[orphans.End],
+    ) -> None:
+        """``end``: the last entry that will be fed."""
+        self.database = database
+        self.queue = queue
+        self.wrong: list[WrongRow] = []
+        self.more = 0
+        """Jobs whose rows are wrong as well, and are not named."""
+        self._end = end
+        self._orphaned, self._ends = orphaned, ends
+        self._derivation = Derivation(queue, ends)
+        self._waiting: dict[str, bytes] = {}
+        """Jobs whose rows name events still to come, packed."""
+        self._again: set[str] = set()
+        """Jobs that are derived once more: some of their events are orphaned, or they have moved on."""
+        self._suspects: set[str] = set()
+        self._since_look = 0
+
+    def feed(self, rows: Iterable[EventRow]) -> None:
+        """Derive what events make."""
+        derivation, waiting, jobs = self._derivation, self._waiting, self._derivation.jobs
+        for row in rows:
+            job_id = row[6]
+            if job_id is None:
+                continue
+            if row[4] == "settlement_refused" or (
+                self._orphaned and orphans.in_any(row[1:3], self._orphaned)
+            ):
+                self._again.add(job_id)
+                continue
+            if waiting and job_id not in jobs and (packed := waiting.pop(job_id, None)) is not None:
+                jobs[job_id] = Derived.unpacked(packed)
+            derivation.feed(row)
+            self._since_look += 1
+        if self._since_look >= LOOKED_AT_ONCE:
+            self.look()
+
+    def look(self) -> None:
+        """Compare the rows of the jobs that have got as far as their rows say; keep the others."""
+        self._since_look = 0
+        jobs = self._derivation.jobs
+        due = [job_id for job_id, job in jobs.items() if job.named in (None, job.last)]
+        if due:
+            with self._snapshot() as connection:
+                self._look_at(connection, due)
+        for job_id, job in jobs.items():
+            self._waiting[job_id] = job.packed()
+        jobs.clear()
+
+    def _look_at(self, connection: Connection, ids: list[str]) -> None:
+        jobs = self._derivation.jobs
+        rows = {row[_JOB_ID]: row for row in self.database.jobs(connection, self.queue, ids)}
+        level = []
+        for job_id in ids:
+            job, row = jobs[job_id], rows.get(job_id)
+            job.named = None if row is None else (row[_LAST[0]], row[_LAST[1]])
+            if job.named == job.last:
+                level.append(job_id)
+            elif job.named is None or job.named < job.last:
+                self._suspect(jobs.pop(job_id))
+            elif job.named > self._end:
+                self._again.add(job_id)
+                del jobs[job_id]
+        claims = self._claims(connection, level)
+        for job_id in level:
+            job = jobs.pop(job_id)
+            job.pass_ends(self._ends)
+            if any(_differences(job, rows[job_id], claims.get(job_id, ()))):
+                self._suspect(job)
+
+    def _suspect(self, job: Derived) -> None:
+        if len(self._suspects) < SUSPECTS_MAX:
+            self._suspects.add(job.column("job_id"))
+        else:
+            self.more += 1
+
+    def _claims(self, connection: Connection, ids: list[str]) -> dict[str, list[Sequence[Any]]]:
+        found: dict[str, list[Sequence[Any]]] = {}
+        for row in self.database.attempts(connection, self.queue, ids) if ids else ():
+            found.setdefault(row[_JOB_ID], []).append(row)
+        return found
+
+    # At the end.
+
+    def finish(self, connection: Connection) -> None:
+        """Look at what is left, in a connection that sees the database as it is at one moment."""
+        self.look()
+        for packed in self._waiting.values():
+            self._suspect(Derived.unpacked(packed))
+        self._waiting.clear()
+        of_queue = {"queue": self.queue}
+        cursor = connection.execute(_CURSOR, of_queue).one()
+        upto = OutboxId(cursor.epoch or 0, -1 if cursor.seq is None else cursor.seq)
+        if upto > self._end:
+            epoch, seq = self._end
+            between = {"epoch": epoch, "seq": seq, "to_epoch": upto.epoch, "to_seq": upto.seq}
+            self._again.update(connection.execute(_SINCE_THEN, of_queue | between).scalars())
+        ids = sorted(self._again | self._suspects)
+        for begin in range(0, len(ids), JOBS):
+            self._derive_again(connection, ids[begin : begin + JOBS], upto)
+        for row in connection.execute(_UNNAMED_JOBS, of_queue):
+            at = OutboxId(row.last_epoch, row.last_seq)
+            says = f"its row names {at} as its last event, which is not one of its events"
+            self._say("job", at, 0, 0, row.job_id, None, says)
+        for row in connection.execute(_UNNAMED_CLAIMS, of_queue):
+            says = f"there is a row of its claim {row.fence}, and none of the job"
+            self._say("job_attempt", upto, 0, 0, row.job_id, None, says)
+
+    def _derive_again(self, connection: Connection, ids: list[str], upto: OutboxId) -> None:
+        surviving, whole = Derivation(self.queue, self._ends), Derivation(self.queue)
+        for row in events_of(connection, self.queue, ids):
+            if row[1:3] > upto:
+                continue
+            whole.feed(row)
+            if not orphans.in_any(row[1:3], self._orphaned):
+                surviving.feed(row)
+        rows = {row[_JOB_ID]: row for row in self.database.jobs(connection, self.queue, ids)}
+        claims = self._claims(connection, ids)
+        for job_id in ids:
+            job = surviving.jobs.get(job_id)
+            if job is None and (job := whole.jobs.get(job_id)) is not None:
+                job.forgotten()
+            if job is None:
+                if job_id in rows:
+                    says = "there is a row of it, and no event that makes one"
+                    self._say("job", upto, 0, 0, job_id, None, says)
+                continue
+            job.pass_ends(self._ends)
+            for table, claim, says in _differences(job, rows.get(job_id), claims.get(job_id, ())):
+                at = OutboxId(*job.last)
+                self._say(table, at, job.ordinal, job.at_ms, job_id, claim, says)
+
+    def _say(self, *facts: Any) -> None:
+        self.wrong.append(WrongRow(*facts))
+
+    def _snapshot(self) -> Connection:
+        return snapshot(self.database)
+
+
+def snapshot(database: Database) -> Connection:
+    """A connection that sees the database as it is at one moment."""
+    connection = database.readers.connect()
+    if database.dialect == "postgresql":
+        connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+    return connection
+
+
+def _differences(
+    job: Derived, row: Sequence[Any] | None, claims: Iterable[Sequence[Any]]
+) -> Iterator[tuple[str, int | None, str]]:
+    """How the rows of a job differ from what its events make: table, claim, words."""
+    if row is None:
+        yield "job", None, "its row is missing"
+    elif list(row) != job.row:
+        yield "job", None, _unlike(JOB_COLUMNS, row, job.row)
+    left = dict(job.attempts)
+    for claim in claims:
+        made = left.pop(claim[_FENCE], None)
+        if made is None:
+            says = f"there is a row of its claim {claim[_FENCE]}, and no event that makes one"
+            yield "job_attempt", claim[_CLAIM], says
+        elif list(claim) != made:
+            yield "job_attempt", made[_CLAIM], _unlike(ATTEMPT_COLUMNS, claim, made)
+    for fence, made in left.items():
+        yield "job_attempt", made[_CLAIM], f"the row of its claim {fence} is missing"
+
+
+def _unlike(columns: Sequence[str], row: Sequence[Any], made: Sequence[Any]) -> str:
+    """Which columns hold something else than the events make."""
+    pairs = zip(columns, row, made, strict=True)
+    found = [f"{name} is {is_!r}, by its events {by!r}" for name, is_, by in pairs if is_ != by]
+    return ", ".join(found)

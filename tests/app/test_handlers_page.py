@@ -1,0 +1,136 @@
+"""The Python of docs/handlers.md runs as it stands there; its table is that of tests/worker/test_leaving.py."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rq_core import JobContext, JobLogFilter, current_job, testing
+from tests.app.test_readme import run
+
+PAGE = (Path(__file__).parents[2] / "docs" / "handlers.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def block(word: str) -> str:
+    """The only block with this word in it."""
+    (found,) = [each for each in BLOCKS if word in each]
+    return str(found)
+
+
+class FakeSession:
+    """Takes whatever it is told; may be awaited, too."""
+
+    def execute(self, _statement: object) -> FakeSession:
+        return self
+
+    def __await__(self) -> Iterator[None]:
+        return iter(())
+
+
+@pytest.fixture
+def page() -> Iterator[dict[str, Any]]:
+    """The names of the first two blocks, on a fake server."""
+    definitions, _, _ = block("async def engine").partition("report.enqueue")
+    names = run(definitions)
+    run_in(names, block("def sync_engine"))
+    with testing.fake(names["app"]):
+        yield names
+
+
+def run_in(names: dict[str, Any], source: str) -> None:
+    """Run a block with the names of those before it, and add its own."""
+    names.update(run(source, **names))
+
+
+def test_a_session_is_made_for_each_job_and_is_no_argument(page: dict[str, Any]) -> None:
+    app = page["app"]
+    names = {**page, "testing": testing, "FakeSession": FakeSession}
+    # The block has a fake server of its own.
+    run(block("testing.fake(app)") + "\ntest_report()\n", **names)
+
+    assert page["report"].job("2026-11").args_json == '{"month":"2026-11"}'
+    assert app.tasks.keys() == {"report", "summary"}
+
+
+def test_direct_calls_make_what_is_not_given(page: dict[str, Any]) -> None:
+    made: list[str] = []
+
+    def fake() -> Iterator[FakeSession]:
+        made.append("made")
+        yield FakeSession()
+
+    app = page["app"]
+    with app.override(page["session"], fake), app.override(page["sync_session"], fake):
+        run(block('summary("2026-11")'), **page, my_session=FakeSession())
+
+    assert made == ["made", "made"]
+
+
+def test_both_spellings_and_the_arounds_run(page: dict[str, Any]) -> None:
+    observed: list[str] = []
+    statistics = SimpleNamespace(observe=lambda task, seconds: observed.append(task))
+    bound: list[Any] = []
+
+    @contextlib.contextmanager
+    def bound_contextvars(**facts: Any) -> Iterator[None]:
+        bound.append(facts)
+        yield
+
+    structlog = SimpleNamespace(contextvars=SimpleNamespace(bound_contextvars=bound_contextvars))
+    run_in(page, block("def a(month"))
+    run_in(page | {"statistics": statistics}, block("statistics"))
+    run_in(page | {"structlog": structlog, "JobContext": JobContext}, block("bound_contextvars"))
+    app = page["app"]
+    with app.override(page["sync_session"], FakeSession), testing.fake(app) as fake:
+        page["a"].enqueue("2026-11")
+        page["b"].enqueue("2026-11")
+        outcomes = [ran.outcome for ran in fake.drain()]
+
+    assert outcomes == ["succeeded", "succeeded"]
+    assert observed == ["a", "b"]
+    assert [facts["task"] for facts in bound] == ["a", "b"]
+
+
+def test_headers_are_sent_as_the_page_says(page: dict[str, Any]) -> None:
+    enqueues, _, reads = block("request-id").partition("\n\n")
+    run(enqueues, **page, request=SimpleNamespace(id="01a2"))
+    client = page["app"].client
+
+    (spec,) = client.run(client.calls.reads.snapshot("reports"))["jobs"].values()
+    assert spec.startswith('{"headers":{"request-id":"01a2"},')
+    with testing.job_running(headers={"request-id": "01a2"}):
+        run(reads, current_job=current_job)
+
+
+def test_the_filter_goes_to_log_handlers() -> None:
+    names = run(block("addFilter"), logging=logging, JobLogFilter=JobLogFilter)
+
+    assert [type(each) for each in names["handler"].filters] == [JobLogFilter]
+
+
+@pytest.mark.parametrize(
+    ("commit", "close", "raised"),
+    [(True, False, ConnectionError), (False, True, None), (False, False, None)],
+)
+def test_only_the_commit_fails_the_attempt(commit: bool, close: bool, raised: Any) -> None:
+    def away(fails: bool) -> None:
+        if fails:
+            raise ConnectionError
+
+    session = SimpleNamespace(commit=lambda: away(commit), close=lambda: away(close))
+    names = run(
+        block("session.commit()"),
+        contextlib=contextlib, Iterator=Iterator, engine=None, Session=lambda _: session,
+    )  # fmt: skip
+
+    leaving = pytest.raises(raised) if raised else contextlib.nullcontext()
+    with leaving, contextlib.contextmanager(names["session"])():
+        pass

@@ -1,0 +1,48 @@
+"""Days of a queue, proven and pruned."""
+
+from __future__ import annotations
+
+from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.record import record_proofs
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
+from sql_audit.store.database import Database
+from sql_audit.upkeep.plan import Rules, plan
+from sql_audit.upkeep.prune import Pruned, prune
+from tests.kit import auditlog
+from tests.kit.outbox import StreamWriter
+from tests.kit.story import Story
+
+DAY = 86_400_000
+
+
+def days(writer: StreamWriter, number: int) -> None:
+    """Let time pass."""
+    writer.now_ms += number * DAY
+
+
+def two_seasons(writer: StreamWriter, mirror: Mirror) -> Story:
+    """A queue with caps that worked, and a hundred days later goes on with what was left."""
+    story = Story(writer, seed=5)
+    story.run(200)
+    auditlog.drain(mirror)
+    days(writer, 100)
+    story.run(100)
+    auditlog.drain(mirror)
+    return story
+
+
+def prove(database: Database) -> None:
+    result = verify(database)
+    assert result.verdict is Verdict.HOLDS, result.queues
+    record_proofs(database, result)
+
+
+def prune_at(database: Database, now_ms: int, *, days_kept: int = 90, **keep: int) -> list[Pruned]:
+    rules = Rules(days_kept * DAY, {name: number * DAY for name, number in keep.items()})
+    return prune(database, plan(database, rules, now_ms=now_ms), by="ada", now_ms=now_ms)
+
+
+def jobs(database: Database) -> dict[str, str]:
+    found = auditlog.rows(database, "SELECT job_id, state FROM job")
+    return {row["job_id"]: row["state"] for row in found}

@@ -1,0 +1,197 @@
+"""A restore while other processes work on the queue, or that is killed half-way."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from rq_core import errors
+from rq_core.connections.client import Client
+from rq_core.model.keys import queue_keys
+from rq_core.protocol.admin import IDS_CHUNK
+from sql_audit.errors import MirrorBehind
+from sql_audit.proof.result import Verdict
+from sql_audit.store.database import Database
+from sql_audit.upkeep import restore
+from sql_audit.upkeep.restore import apply
+from tests.audit.restore.jobs import (
+    HOUR_MS,
+    flush,
+    job,
+    lines,
+    mirroring,
+    restored,
+    run_all,
+)
+from tests.kit.agreement import assert_agree, drain
+from tests.kit.fleet import QUEUE
+
+
+def test_a_job_whose_state_was_deleted_by_hand_is_told_to_be_gone_first(
+    client: Client, database: Database
+) -> None:
+    """Redis' history did not break, so the log takes it for alive."""
+    client.run(client.calls.enqueue.many([job("deleted", delay_ms=HOUR_MS), job("other")]))
+    drain(client, database)
+    keys = queue_keys(QUEUE)
+    commands = [["HDEL", keys(name), "deleted"] for name in ("state", "jobs")]
+    client.run(client.calls.delivery.ask([*commands, ["ZREM", keys("scheduled"), "job|deleted"]]))
+
+    done = apply(client, database, QUEUE, by="ada")
+
+    assert (done.restored, done.complete) == (1, True)
+    assert_agree(client, database, Verdict.HOLDS)
+    assert lines(client)["deleted"].startswith("scheduled ")
+
+
+def test_arguments_that_are_not_those_of_the_digest_are_not_enqueued(
+    client: Client, database: Database
+) -> None:
+    call = client.calls.enqueue.chunk(QUEUE, [job("forged")])
+    [(*others, spec)] = call.each
+    client.run(replace(call, each=[(*others, spec.replace("forged", "FORGED"))]))
+    drain(client, database)
+    flush(client)
+    drain(client, database)
+
+    done = apply(client, database, QUEUE, by="ada")
+
+    assert done.restored == 0
+    assert [each.unknown for each in done.unknown] == [
+        "the arguments in the log are not those that it was enqueued with"
+    ]
+    assert lines(client) == {}
+
+
+def test_it_waits_for_the_mirror_and_says_so_in_the_end(client: Client, database: Database) -> None:
+    """A job that ended since looks lost to whoever does not wait."""
+    client.run(client.calls.enqueue.many([job("a"), job("b")]))
+    drain(client, database)
+    assert run_all(client) == ["a", "b"]
+
+    with pytest.raises(MirrorBehind, match=r"rq-core audit run"):
+        apply(client, database, QUEUE, by="ada", wait_s=0)
+
+    assert lines(client) == {}
+    drain(client, database)
+    assert apply(client, database, QUEUE, by="ada").restored == 0
+    assert_agree(client, database, Verdict.HOLDS)
+
+
+def test_an_empty_redis_is_noticed_by_the_restore_itself(
+    client: Client, database: Database, redis_url: str
+) -> None:
+    """Nobody has come back yet; the mirror is at work."""
+    client.run(client.calls.enqueue.many([job("a")]))
+    drain(client, database)
+    flush(client)
+
+    with mirroring(redis_url, database), Client(redis_url) as other:
+        done = apply(other, database, QUEUE, by="ada")
+
+    assert done.restored == 1
+    assert_agree(client, database, Verdict.HOLDS)
+
+
+def test_two_at_once_put_nothing_back_twice(
+    client: Client, database: Database, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second saw what was lost before the first put it back, and workers have run it since."""
+    names = [f"j-{n:04}" for n in range(2 * IDS_CHUNK)]
+    client.run(client.calls.enqueue.many(job(name) for name in names))
+    drain(client, database)
+    flush(client)
+    drain(client, database)
+    ran: list[str] = []
+
+    def meanwhile(done: int, of: int) -> None:
+        if done < of and not ran:
+            with Client(redis_url) as other:
+                assert apply(other, database, QUEUE, by="eve").restored == len(names) - done
+            ran.extend(run_all(client))
+
+    # What the log says of the second chunk was read before: the worst case.
+    read = list(restore._lost(database, QUEUE, names))
+    monkeypatch.setattr(
+        restore,
+        "_lost",
+        lambda _d, _q, ids: (each for each in read if each[0].job_id in set(ids)),
+    )
+    with mirroring(redis_url, database):
+        done = apply(client, database, QUEUE, by="ada", on_progress=meanwhile)
+    assert done.restored == IDS_CHUNK
+    assert sorted(ran) == names
+    assert run_all(client) == []
+    assert_agree(client, database, Verdict.HOLDS)
+    assert set(restored(database).values()) == {1}
+
+
+def test_a_producer_that_enqueued_it_again_is_left_alone(
+    client: Client, database: Database
+) -> None:
+    client.run(client.calls.enqueue.many([job("a"), job("b")]))
+    drain(client, database)
+    flush(client)
+    client.run(client.calls.enqueue.many([job("a", args_json='{"n":2}')]))
+    drain(client, database)
+
+    done = apply(client, database, QUEUE, by="ada")
+
+    assert (done.restored, done.complete) == (1, True)
+    assert client.run(client.calls.reads.snapshot(QUEUE))["jobs"]["a"].endswith('"args":{"n":2}}')
+    assert_agree(client, database, Verdict.HOLDS)
+
+
+def test_it_waits_while_the_backlog_is_full(
+    client: Client, database: Database, redis_url: str
+) -> None:
+    """Each call fills it, and the mirror empties it."""
+    names = [f"j-{n:04}" for n in range(2 * IDS_CHUNK)]
+    client.run(client.calls.enqueue.many(job(name) for name in names))
+    drain(client, database)
+    flush(client)
+    drain(client, database)
+    client.run(client.calls.admin.configure(QUEUE, {"backlog_max_jobs": 1}))
+    drain(client, database)
+
+    with pytest.raises(errors.AuditBacklogFull):
+        apply(client, database, QUEUE, by="ada", wait_s=0)
+    assert len(lines(client)) == IDS_CHUNK
+    with mirroring(redis_url, database):
+        assert apply(client, database, QUEUE, by="ada").restored == IDS_CHUNK
+
+    # At twice the bound nothing is claimed.
+    client.run(client.calls.admin.configure(QUEUE, {"backlog_max_jobs": 1_000_000}))
+    assert run_all(client) == names
+    assert_agree(client, database, Verdict.HOLDS)
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_restore_that_was_killed_is_run_again(
+    client: Client, database: Database, redis_url: str, calls: int
+) -> None:
+    """Everything exactly once, whatever was done and not told."""
+    names = [f"j-{n:04}" for n in range(2 * IDS_CHUNK + 50)]
+    client.run(client.calls.enqueue.many(job(name) for name in names))
+    drain(client, database)
+    flush(client)
+    drain(client, database)
+    address = str(database.address.render_as_string(False))
+    command = [sys.executable, "-m", "tests.kit.restore_child", redis_url, address, QUEUE]
+
+    killed = subprocess.run([*command, str(calls)], check=False, timeout=60)
+
+    assert killed.returncode == -signal.SIGKILL
+    assert len(lines(client)) == calls * IDS_CHUNK
+    ran = run_all(client)
+    with mirroring(redis_url, database):
+        done = apply(client, database, QUEUE, by="ada")
+        assert done.restored == len(names) - calls * IDS_CHUNK
+        assert apply(client, database, QUEUE, by="ada").restored == 0
+    assert ran + run_all(client) == names
+    assert_agree(client, database, Verdict.HOLDS)
+    assert restored(database) == dict.fromkeys(names, 1)

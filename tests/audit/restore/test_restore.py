@@ -1,0 +1,182 @@
+"""After a loss `audit restore --apply` puts back what Redis lost and takes out what it brought back: on real
+servers that forget by real means, until `audit verify` says that all holds and workers have run everything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from rq_core.connections.client import Client
+from rq_core.model.machine import Priority
+from rq_core.protocol import claims
+from sql_audit.proof.result import Verdict
+from sql_audit.store.database import Database
+from sql_audit.upkeep.restore import apply
+from tests.audit.restore.jobs import (
+    ERROR,
+    FULL,
+    HOUR_MS,
+    claim,
+    complete,
+    flush,
+    give_back,
+    job,
+    lines,
+    restored,
+    run_all,
+)
+from tests.kit.agreement import assert_agree, drain, states
+from tests.kit.fleet import QUEUE
+from tests.kit.servers import RedisServer
+from tests.kit.wait import wait_until
+
+
+def test_after_a_flush_everything_is_there_again(client: Client, database: Database) -> None:
+    """As it was: waiting, due later, dead, behind a cap, with its failures; and it runs to its end."""
+    client.run(client.calls.caps.set(QUEUE, [("tenant", "1", -1)]))
+    client.run(
+        client.calls.enqueue.many(
+            [job("retried"), job("dies"), job("ran"), job("unwanted"), job("done")]
+        )
+    )
+    held = claim(client, 5)
+    failures = [("retried", "retry", HOUR_MS), ("dies", "final", 0)]
+    records = [(i, held[i], verdict, delay, "final", ERROR) for i, verdict, delay in failures]
+    client.run(claims.fail(QUEUE, "w-1", records))
+    complete(client, {"done": held["done"]})
+    client.run(client.calls.admin.cancel(QUEUE, ["unwanted"]))
+    headed = job("first", priority=Priority.HIGH, headers_json='{"request-id":"01a2"}')
+    jobs = [job("plain"), headed, job("later", delay_ms=HOUR_MS)]
+    jobs += [job("due", delay_ms=1)]
+    jobs += [job(f"acme-{n}", lane="2+tenant=acme") for n in range(3)]
+    jobs += [job("digest-only", spec_max=0), job("too-long", args_json=f'{{"a":"{"x" * FULL}"}}')]
+    client.run(client.calls.enqueue.many(jobs))
+    specs = client.run(client.calls.reads.snapshot(QUEUE))["jobs"]
+    drain(client, database)
+    flush(client)
+    drain(client, database)
+
+    done = apply(client, database, QUEUE, by="ada")
+
+    assert (done.restored, done.removed, done.left, done.alive) == (10, 0, {}, {})
+    assert [(each.job_id, each.over) for each in done.over] == [
+        ("unwanted", "somebody had asked to cancel it")
+    ]
+    unknown = {each.job_id: each.unknown for each in done.unknown}
+    assert unknown == dict.fromkeys(("digest-only", "too-long"), "the log has no arguments of it")
+    assert not done.complete
+    assert_agree(client, database, Verdict.HOLDS)
+    snapshot = client.run(client.calls.reads.snapshot(QUEUE))
+    assert {i: specs[i] for i in snapshot["jobs"]} == snapshot["jobs"]
+    found = states(database)
+    assert {i for i, state in found.items() if state == "lost"} == {
+        "unwanted", "digest-only", "too-long"
+    }  # fmt: skip
+    assert {found[i] for i in ("retried", "later")} == {"scheduled"}
+    assert found["dies"] == "dead"
+    assert "claim=1 failed=1" in snapshot["state"]["retried"]
+    assert snapshot["scheduled"]["job|retried"] - snapshot["scheduled"]["job|later"] < 60_000
+
+    again = apply(client, database, QUEUE, by="ada")
+
+    assert (again.restored, again.removed, again.left) == (0, 0, {})
+    assert len(again.unknown) == 2
+    client.run(client.calls.caps.set(QUEUE, [("tenant", "1", -1)]))
+    client.run(client.calls.admin.requeue(QUEUE, ["dies"]))
+    order = ["first", "ran", "plain", "acme-0", "due", "dies", "acme-1", "acme-2"]
+    assert run_all(client) == order
+    result = assert_agree(client, database, Verdict.HOLDS)
+    assert result.live == 2
+    assert set(restored(database).values()) == {1}
+
+
+def test_jobs_that_are_not_due_any_more_come_back_ready(client: Client, database: Database) -> None:
+    client.run(client.calls.enqueue.many([job("due", delay_ms=200)]))
+    drain(client, database)
+    flush(client)
+    drain(client, database)
+    server = client.run(client.calls.delivery.ask([["TIME"]]))
+    wait_until(
+        lambda: (
+            int(client.run(client.calls.delivery.ask([["TIME"]]))[0][0]) > int(server[0][0]) + 1
+        ),
+        "it is due",
+    )
+
+    apply(client, database, QUEUE, by="ada")
+
+    assert lines(client)["due"].startswith("ready ")
+    assert run_all(client) == ["due"]
+
+
+def test_a_loss_after_a_restore_is_put_right_from_the_same_arguments(
+    client: Client, database: Database
+) -> None:
+    client.run(client.calls.enqueue.many([job("a")]))
+    for _ in range(3):
+        drain(client, database)
+        flush(client)
+        drain(client, database)
+        assert apply(client, database, QUEUE, by="ada").restored == 1
+        assert_agree(client, database, Verdict.HOLDS)
+
+    assert run_all(client) == ["a"]
+    assert_agree(client, database, Verdict.HOLDS)
+
+
+def test_after_an_old_snapshot_the_lost_come_back_and_the_revived_leave(
+    start_redis: Callable[..., RedisServer], database: Database
+) -> None:
+    server = start_redis()
+    with Client(server.url) as client:
+        client.run(client.calls.caps.set(QUEUE, [("tenant", "2", -1)]))
+        before = ["done", "cancelled", "pruned", "again", "done-acme", "kept", "runs-again"]
+        lanes = {"done-acme": "2+tenant=acme"}
+        client.run(client.calls.enqueue.many([job(i, lane=lanes.get(i, "")) for i in before]))
+        dead = claim(client, 7)
+        record = ("pruned", dead.pop("pruned"), "final", 0, "final", ERROR)
+        client.run(claims.fail(QUEUE, "w-1", [record]))
+        give_back(client, dead)
+        drain(client, database)
+        with server.client() as control:
+            control.save()
+        client.run(
+            client.calls.enqueue.many([job("unheard-of"), job("ran-on"), job("forgotten-and-done")])
+        )
+        held = claim(client, 20)
+        ended = ("done", "again", "done-acme", "runs-again", "forgotten-and-done")
+        complete(client, {i: held[i] for i in ended})
+        client.run(client.calls.admin.prune(QUEUE, ["pruned"]))
+        give_back(client, {"cancelled": held["cancelled"]})
+        client.run(client.calls.admin.cancel(QUEUE, ["cancelled"]))
+        drain(client, database)
+        server.kill()
+        server.start()
+        # A worker that went on, a producer that wants one again, and a claim of what is back.
+        assert complete(client, {"ran-on": held["ran-on"]}) == {"ran-on": "gone"}
+        client.run(client.calls.admin.cancel(QUEUE, ["again"]))
+        client.run(client.calls.enqueue.many([job("again")]))
+        running = claim(client, 1)
+        drain(client, database)
+
+        done = apply(client, database, QUEUE, by="ada")
+
+        assert running.keys() == done.left.keys() == {"done"}
+        assert done.left == {"done": "running"}
+        assert (done.restored, done.removed) == (1, 4)
+        assert {each.job_id: each.over for each in done.over} == {
+            "ran-on": "a worker completed it all the same",
+            "forgotten-and-done": "it had succeeded",
+        }
+        assert_agree(client, database, Verdict.HOLDS)
+        assert lines(client).keys() == {"done", "again", "kept", "unheard-of"}
+        complete(client, running)
+        assert sorted(run_all(client)) == ["again", "kept", "unheard-of"]
+        assert_agree(client, database, Verdict.HOLDS)
+        done = apply(client, database, QUEUE, by="ada")
+
+    assert (done.restored, done.removed, done.complete) == (0, 0, True)
+    found = states(database)
+    removed = {i for i, state in found.items() if state == "removed"}
+    assert removed == {"cancelled", "pruned", "done-acme", "runs-again"}
+    assert Counter(found.values())["succeeded"] == 4

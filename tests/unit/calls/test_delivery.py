@@ -1,0 +1,263 @@
+"""What a call does when things go wrong, played against a scripted server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rq_core import errors
+from rq_core.protocol import claims
+from rq_core.protocol.delivery import Delivery
+from rq_core.protocol.operations import Operations
+from rq_core.protocol.plan import Lost, Patience, ReplyError, Send, Unsent
+from tests.unit.calls.scripted import EPOCH, FORGOTTEN, GREETING, OK, Server, calls, job, plans
+
+
+def test_a_forgotten_function_is_loaded_and_sent_again_with_the_same_number() -> None:
+    server = Server(enqueue=[FORGOTTEN, OK])
+
+    accepted = server.run(plans(server).enqueue.many([job(1)]))
+
+    assert accepted.ids == ("job-1",)
+    assert server.names()[-3:] == ["enqueue", "FUNCTION", "enqueue"]
+    first, second = calls(server)
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        ReplyError("ERR unknown command 'FCALL', with args beginning with:"),
+        ReplyError("NOPERM this user has no permissions to run the 'fcall' command"),
+    ],
+)
+def test_a_server_that_knows_no_functions_gets_scripts(reply: Exception) -> None:
+    server = Server(
+        enqueue=[reply, ReplyError("NOSCRIPT No matching script"), OK], handshake=[GREETING]
+    )
+
+    operations = plans(server)
+    assert server.run(operations.enqueue.many([job(1)])).ids == ("job-1",)
+    assert server.names()[-4:] == ["enqueue", "enqueue", "SCRIPT", "enqueue"]
+    assert len(set(calls(server))) == 1
+
+    server.run(operations.enqueue.many([job(2)]))
+    assert server.names()[-1] == "enqueue"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        ReplyError("OOM command not allowed when used memory > 'maxmemory'"),
+        ReplyError("NOPERM this user has no permissions to run the 'function|load' command"),
+    ],
+)
+def test_a_server_that_takes_no_functions_gets_scripts(reply: Exception) -> None:
+    """A full server takes no new library, but it has to be able to drain itself."""
+    server = Server(
+        enqueue=[FORGOTTEN, ReplyError("NOSCRIPT No matching script"), OK], FUNCTION=[reply]
+    )
+
+    assert server.run(plans(server).enqueue.many([job(1)])).ids == ("job-1",)
+
+    assert server.names()[-5:] == ["enqueue", "FUNCTION", "enqueue", "SCRIPT", "enqueue"]
+
+
+def test_a_new_epoch_is_met_with_a_handshake_and_the_same_number() -> None:
+    server = Server(enqueue=[EPOCH, OK])
+
+    server.run(plans(server).enqueue.many([job(1)]))
+
+    assert server.names().count("handshake") == 2
+    first, second = calls(server)
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    "trouble", [Lost("reset by peer"), Unsent("refused"), ReplyError("LOADING")]
+)
+def test_what_got_no_answer_is_sent_again_with_the_same_number(trouble: Exception) -> None:
+    """The server may have carried it out: another number would carry it out twice."""
+    server = Server(enqueue=[trouble, trouble, OK])
+
+    server.run(plans(server).enqueue.many([job(1)]))
+
+    assert len(calls(server)) == 3
+    assert len(set(calls(server))) == 1
+    assert server.slept > 0
+
+
+def test_no_calls_need_no_server() -> None:
+    """A worker whose claim came back empty may have nothing to settle."""
+    assert Server().run(plans(Server()).delivery.carry_out([])) == []
+
+
+def test_what_is_no_longer_wanted_is_asked_for_under_the_same_number() -> None:
+    """A claim that may have been carried out must be heard of; one that was not takes nothing more."""
+
+    def lose(_command: list[Any]) -> Lost:
+        claim.args["limit"] = 0
+        return Lost("cut")
+
+    server = Server(claim=[lose, ["ok", 1, "-", 0, "-"]])
+    operations = plans(server)
+    claim = claims.claim("q", "w-1", 5)
+
+    server.run(operations.delivery.carry_out([claim]))
+
+    first, second = server.sent("claim")
+    assert (first["limit"], second["limit"]) == (5, 0)
+    assert (first["slot"], first["number"]) == (second["slot"], second["number"])
+
+
+def test_the_next_call_of_a_slot_has_the_next_number() -> None:
+    server = Server(enqueue=[OK])
+    operations = plans(server)
+
+    for n in range(3):
+        server.run(operations.enqueue.many([job(n)]))
+
+    (slot,) = {slot for slot, _ in calls(server)}
+    assert slot.startswith(operations.delivery.name)
+    assert [number for _, number in calls(server)] == [1, 2, 3]
+
+
+def test_calls_in_one_pipeline_have_slots_of_their_own() -> None:
+    server = Server(enqueue=[OK])
+    operations = plans(server)
+
+    server.run(
+        operations.delivery.carry_out([operations.enqueue.chunk("q", [job(n)]) for n in range(3)])
+    )
+
+    assert len({slot for slot, _ in calls(server)}) == 3
+    assert server.trips == 1
+
+
+def test_only_what_got_no_answer_is_sent_again() -> None:
+    server = Server(enqueue=[OK, Lost("cut"), OK, OK])
+    operations = plans(server)
+
+    server.run(
+        operations.delivery.carry_out([operations.enqueue.chunk("q", [job(n)]) for n in range(3)])
+    )
+
+    assert [args["each"][0] for args in server.sent("enqueue")] == [
+        "job-0",
+        "job-1",
+        "job-2",
+        "job-1",
+    ]
+
+
+REFUSALS = [
+    (["refused", "audit_backlog", "9", "8"], errors.AuditBacklogFull, "9 events"),
+    (["refused", "elsewhere", "other"], errors.AuditElsewhere, "other"),
+    (["refused", "layout", "99"], errors.LayoutMismatch, "layout 99"),
+    (["refused", "stale_call"], errors.StaleCall, "too late"),
+    (["refused", "arguments", "count"], errors.BadArguments, "arguments count"),
+    (["refused"], errors.BadArguments, "bug"),
+    (ReplyError("OOM command not allowed"), errors.QueueFull, "maxmemory"),
+    (ReplyError("WRONGTYPE Operation"), errors.QueueDamaged, "doctor q --repair"),
+    (ReplyError("NOAUTH Authentication required"), errors.ServerUnsuitable, "Authentication"),
+    (ReplyError("ERR user_script:12: oops"), errors.QueueDamaged, "oops"),
+]
+
+
+@pytest.mark.parametrize(("reply", "kind", "words"), REFUSALS, ids=lambda each: str(each)[:30])
+def test_refused_answers_are_typed_errors(reply: Any, kind: type[Exception], words: str) -> None:
+    server = Server(enqueue=[reply])
+
+    with pytest.raises(kind, match=words):
+        server.run(plans(server).enqueue.many([job(1)]))
+
+    assert len(server.sent("enqueue")) == 1
+
+
+def test_a_server_that_cannot_be_reached_is_given_up_after_a_while() -> None:
+    server = Server(INFO=[Unsent("refused")])
+
+    with pytest.raises(errors.ServerUnavailable, match=r"redis://test.*embedded://"):
+        server.run(plans(server, patience=Patience(unsent=3)).enqueue.many([job(1)]))
+
+    assert 3 < server.now < 5
+
+
+def test_a_call_that_may_have_been_carried_out_is_not_given_up_so_soon() -> None:
+    server = Server(enqueue=[Lost("cut"), Unsent("refused")])
+
+    with pytest.raises(errors.OutcomeUnknown) as caught:
+        server.run(plans(server, patience=Patience(unsent=3, unknown=600)).enqueue.many([job(1)]))
+
+    assert caught.value.ids == ("job-1",)
+    assert 600 < server.now < 605
+
+
+def test_two_calls_that_find_no_functions_at_once_both_go_on_with_scripts() -> None:
+    """Threads share an Operations: the second to be refused must not take the first one's way out for its end."""
+    server = Server()
+    operations = plans(server)
+    server.run(operations.delivery.handshake("q"))
+    both = [
+        operations.delivery.carry_out([operations.enqueue.chunk("q", [job(n)])]) for n in (1, 2)
+    ]
+    full = ReplyError("OOM command not allowed when used memory > 'maxmemory'")
+    for reply in (None, [FORGOTTEN], [full]):
+        steps = [plan.send(reply) for plan in both]
+
+    assert [isinstance(s, Send) and s.commands[0][0] for s in steps] == ["EVALSHA", "EVALSHA"]
+
+
+@pytest.mark.parametrize(
+    "reply", [ReplyError("NOPERM no permission to run script|load"), Unsent("")]
+)
+def test_a_script_that_cannot_be_loaded_ends_in_an_error(reply: Exception) -> None:
+    """Without a limit the client would ask for ever, without a pause."""
+    forgotten = [FORGOTTEN, ReplyError("NOSCRIPT No matching script")]
+    server = Server(enqueue=forgotten, FUNCTION=[ReplyError("NOPERM no")], SCRIPT=[reply])
+
+    with pytest.raises(errors.ServerError):
+        server.run(plans(server).enqueue.many([job(1)]))
+
+
+def test_a_client_without_the_right_to_load_calls_functions_that_others_loaded() -> None:
+    """It stayed with scripts, of which it may load none either, when the functions were there again."""
+    forgotten = [FORGOTTEN, ReplyError("NOSCRIPT No matching script")]
+    refusal = [ReplyError("NOPERM no")]
+    server = Server(enqueue=forgotten, FUNCTION=refusal, SCRIPT=refusal)
+    operations = plans(server)
+    with pytest.raises(errors.ServerUnsuitable):
+        server.run(operations.enqueue.many([job(1)]))
+
+    step = operations.enqueue.many([job(2)]).send(None)
+
+    assert isinstance(step, Send)
+    assert step.commands[0][0] == "FCALL"
+
+
+def test_a_server_that_cannot_be_reached_for_loading_ends_in_an_error() -> None:
+    server = Server(enqueue=[FORGOTTEN], FUNCTION=[Unsent("")])
+
+    with pytest.raises(errors.ServerError):
+        server.run(plans(server).enqueue.many([job(1)]))
+
+
+def test_an_epoch_that_never_holds_ends_in_an_error() -> None:
+    server = Server(enqueue=[EPOCH])
+
+    with pytest.raises(errors.ServerError):
+        server.run(plans(server).enqueue.many([job(1)]))
+
+
+def test_an_old_server_is_refused() -> None:
+    server = Server(INFO=["redis_version:6.2.14"])
+
+    with pytest.raises(errors.ServerUnsuitable, match=r"6\.2\.14"):
+        server.run(plans(server).enqueue.many([job(1)]))
+
+
+def test_a_password_is_in_no_message() -> None:
+    operations = Operations(Delivery(url="redis://me:secret@host:6379/0"))
+
+    assert operations.delivery.asking.url == "redis://me:***@host:6379/0"

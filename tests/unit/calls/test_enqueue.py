@@ -1,0 +1,185 @@
+"""Enqueueing many jobs in chunks: what was accepted is never forgotten."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from rq_core import errors
+from rq_core.model.job import NewJob, profile
+from rq_core.model.machine import Priority
+from rq_core.protocol.enqueue import ENQUEUE_CHUNK as CHUNK
+from rq_core.protocol.enqueue import Accepted
+from rq_core.protocol.plan import ReplyError
+from tests.unit.calls.scripted import OK, Server, job, plans, read
+
+
+def test_an_enqueue_that_stops_half_way_says_what_was_accepted() -> None:
+    server = Server(enqueue=[OK, ReplyError("OOM full")])
+
+    with pytest.raises(errors.QueueFull) as caught:
+        server.run(plans(server).enqueue.many(job(n) for n in range(CHUNK + 10)))
+
+    assert len(caught.value.accepted.ids) == CHUNK  # type: ignore[attr-defined]
+
+
+def test_a_generator_that_fails_half_way_says_what_was_accepted() -> None:
+    server = Server(enqueue=[OK])
+
+    def jobs() -> Any:
+        yield from (job(n) for n in range(CHUNK + 10))
+        raise errors.ArgumentsInvalid(task="t", problems="x: is required")
+
+    with pytest.raises(errors.ArgumentsInvalid) as caught:
+        server.run(plans(server).enqueue.many(jobs()))
+
+    assert len(caught.value.accepted.ids) == CHUNK  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Unchangeable(Exception):
+    """As people write them."""
+
+    number: int
+
+
+def test_a_producers_error_that_cannot_carry_what_was_accepted_comes_through() -> None:
+    def jobs() -> Any:
+        yield from (job(n) for n in range(CHUNK + 10))
+        raise Unchangeable(7)
+
+    server = Server(enqueue=[OK])
+
+    with pytest.raises(Unchangeable):
+        server.run(plans(server).enqueue.many(jobs()))
+
+
+@pytest.mark.parametrize("lets_prepare", [True, False])
+def test_a_generator_is_asked_for_one_chunk_at_a_time(lets_prepare: bool) -> None:
+    asked = 0
+    at_call: list[int] = []
+
+    def jobs() -> Any:
+        nonlocal asked
+        for n in range(2 * CHUNK + 10):
+            asked += 1
+            yield job(n)
+
+    def answer(_: Any) -> list[str]:
+        at_call.append(asked)
+        return OK
+
+    server = Server(enqueue=[answer])
+    server.lets_prepare = lets_prepare
+
+    server.run(plans(server).enqueue.many(jobs()))
+
+    assert at_call == [CHUNK, 2 * CHUNK, 2 * CHUNK + 10]
+
+
+def test_the_next_chunk_is_made_while_one_is_on_its_way() -> None:
+    asked = 0
+    after_sending: list[int] = []
+
+    def jobs() -> Any:
+        nonlocal asked
+        for n in range(2 * CHUNK + 10):
+            asked += 1
+            yield job(n)
+
+    class Slow(Server):
+        def exchange(self, commands: Any, meanwhile: Any = None) -> list[Any]:
+            replies = super().exchange(commands, meanwhile)
+            if "enqueue" in {read(list(command))[0] for command in commands}:
+                after_sending.append(asked)
+            return replies
+
+    server = Slow(enqueue=[OK])
+
+    server.run(plans(server).enqueue.many(jobs()))
+
+    assert after_sending == [2 * CHUNK, 2 * CHUNK + 10, 2 * CHUNK + 10]
+
+
+def test_a_generator_that_fails_while_a_chunk_is_on_its_way_hears_of_that_chunk() -> None:
+    def jobs() -> Any:
+        yield from map(job, range(CHUNK + 10))
+        raise errors.InvalidOption(option="x", value=1, must="be another")
+
+    server = Server(enqueue=[OK])
+
+    with pytest.raises(errors.InvalidOption) as caught:
+        server.run(plans(server).enqueue.many(jobs()))
+
+    assert len(caught.value.accepted.ids) == CHUNK  # type: ignore[attr-defined]
+    assert len(server.sent("enqueue")) == 1
+
+
+def test_what_was_made_ready_stays_here_when_the_chunk_before_it_is_refused() -> None:
+    server = Server(enqueue=[OK, ["refused", "audit_backlog", "9", "8"]])
+
+    with pytest.raises(errors.AuditBacklogFull) as caught:
+        server.run(plans(server).enqueue.many(map(job, range(3 * CHUNK + 10))))
+
+    assert len(caught.value.accepted.ids) == CHUNK  # type: ignore[attr-defined]
+    assert len(server.sent("enqueue")) == 2
+
+
+def test_what_many_jobs_have_in_common_is_said_once() -> None:
+    server = Server(enqueue=[OK])
+    mixed = [
+        NewJob(f"job-{n}", "q", profile("task", priority), "{}", delay_ms)
+        for n in range(80)
+        for priority, delay_ms in [(Priority.LOW, 0), (Priority.HIGH, 0), (Priority.LOW, 5)]
+    ]
+
+    server.run(plans(server).enqueue.many(mixed))
+
+    (sent,) = server.sent("enqueue")
+    assert [kind[:2] for kind in json.loads(sent["kinds"])] == [[3, 0], [1, 0], [3, 5]]
+    assert sent["each"][1::5] == ["1", "2", "3"] * 80
+
+
+def test_jobs_of_several_queues_keep_their_order() -> None:
+    server = Server(enqueue=[OK])
+
+    accepted = server.run(plans(server).enqueue.many([job(1, "a"), job(2, "b"), job(3, "a")]))
+
+    assert [args["each"][::5] for args in server.sent("enqueue")] == [["job-1", "job-3"], ["job-2"]]
+    assert accepted.ids == ("job-1", "job-3", "job-2")
+
+
+@pytest.mark.parametrize(
+    ("refused", "ids", "duplicates"),
+    [
+        ([], ("job-1", "job-2", "job-1"), ()),
+        ([2], ("job-1", "job-1"), ("job-2",)),
+        ([3], ("job-1", "job-2"), ("job-1",)),
+        ([1, 3], ("job-2",), ("job-1", "job-1")),
+    ],
+)
+def test_duplicates_are_told_from_what_was_accepted(
+    refused: list[int], ids: tuple[str, ...], duplicates: tuple[str, ...]
+) -> None:
+    answer = [fact for place in refused for fact in (str(place), "duplicate", "-")]
+    server = Server(enqueue=[["ok", *answer]])
+
+    accepted = server.run(plans(server).enqueue.many([job(1), job(2), job(1)]))
+
+    assert (accepted.ids, accepted.duplicates) == (ids, duplicates)
+
+
+def test_what_was_dropped_or_rejected_is_told_with_the_scope() -> None:
+    answer = ["1", "discarded", "task=t", "3", "rejected", "2+task=t"]
+    server = Server(enqueue=[["ok", *answer]])
+
+    accepted = server.run(plans(server).enqueue.many([job(1), job(2), job(3)]))
+
+    assert accepted == Accepted(("job-2",), (), (("job-1", "task=t"),), (("job-3", "2+task=t"),))
+    assert accepted.others() == {
+        "job-1": Accepted((), (), (("job-1", "task=t"),)),
+        "job-3": Accepted((), (), (), (("job-3", "2+task=t"),)),
+    }

@@ -1,0 +1,75 @@
+"""Each call has a slot of its own, in threads and in forked processes."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from rq_core.protocol import delivery
+from rq_core.protocol.delivery import Slot
+from rq_core.protocol.plan import Send
+from tests.kit.forked import forked
+from tests.unit.calls.scripted import OK, Server, calls, job, plans
+
+
+def test_a_forked_child_does_not_go_on_with_its_parents_slots() -> None:
+    """Both would use the same numbers, and take each other's answers for their own."""
+    server = Server(enqueue=[OK])
+    operations = plans(server)
+    server.run(operations.enqueue.many([job(1)]))
+
+    def in_child() -> str:
+        server.run(operations.enqueue.many([job(2)]))
+        return calls(server)[-1][0]
+
+    of_child = forked(in_child)
+    server.run(operations.enqueue.many([job(3)]))
+
+    assert of_child != calls(server)[0][0]
+    assert calls(server)[-1] == (calls(server)[0][0], 2)
+
+
+def test_threads_of_a_forked_child_share_no_slot_with_its_parent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who came while another thread let go of the parent's slots took one of them, and its answers."""
+    operations = plans(Server())
+    of_parent = operations.delivery._take_slot("q", "enqueue")
+    operations.delivery._free["q", "enqueue"].append(of_parent)
+    operations.delivery._pid = -1
+    taken: list[Slot] = []
+    other = threading.Thread(
+        target=lambda: taken.append(operations.delivery._take_slot("q", "enqueue"))
+    )
+
+    def half_way(kind: type[list[Slot]]) -> defaultdict[Any, list[Slot]]:
+        if other.ident is None:
+            other.start()
+            other.join()
+        return defaultdict(kind)
+
+    monkeypatch.setattr(delivery, "defaultdict", half_way)
+    taken.append(operations.delivery._take_slot("q", "enqueue"))
+    other.join()
+
+    assert len({slot.name for slot in (of_parent, *taken)}) == 3
+
+
+def test_a_slot_whose_call_was_broken_off_goes_on_with_a_higher_number() -> None:
+    """The call may still arrive; after a later one of its slot it is refused."""
+    server = Server(enqueue=[OK])
+    operations = plans(server)
+    server.run(operations.delivery.handshake("q"))
+    plan = operations.enqueue.many([job(1)])
+    step = next(plan)
+    assert isinstance(step, Send)
+    server.exchange(step.commands)
+    plan.close()
+
+    server.run(operations.enqueue.many([job(2)]))
+
+    first, second = calls(server)
+    assert (first[0], first[1] + 1) == second

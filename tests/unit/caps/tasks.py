@@ -1,0 +1,22 @@
+"""The task functions of these tests, and what a job says of its lane."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rq_core import NewJob
+
+
+def send(tenant: str, to: str = "", n: int | None = None) -> None: ...
+
+
+async def later(tenant: str, **_: Any) -> str:
+    return tenant
+
+
+def lane(job: NewJob) -> str:
+    return job.lane
+
+
+def tenant_of(tenant: str, **_: Any) -> str:
+    return tenant.upper()

@@ -1,0 +1,144 @@
+"""What a producer by name needs to know of a task's caps, and what a worker corrects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rq_core import App, Cap, InvalidOption, KeyNeeded, QueueDamaged, Rate
+from rq_core.app.placing import CACHED_MAX, CACHED_S, PolicyCache, registered_placing
+from tests.unit.caps.tasks import lane, send, tenant_of
+
+
+def registered(app: App, task: str, queue: str = "default") -> App:
+    """Another app, which does not have the task and has read its policy."""
+    other = App("redis://nowhere.invalid")
+    other.connections.policies.put(
+        registered_placing(task, queue, app.declared.policies(queue)[task])
+    )
+    return other
+
+
+def test_a_producer_by_name_finds_the_same_lane_and_rules(app: App) -> None:
+    task = app.task(
+        caps=[
+            Cap(9, max_waiting=7),
+            Cap(1, per="tenant", on_full="discard"),
+            Rate(1, per_seconds=60, per="n"),
+            Cap(2, name="gpu"),
+        ]
+    )(send)
+    app.queue("default", fair="tenant")
+    other = registered(app, "send")
+
+    for arguments in ({"tenant": "a b"}, {"tenant": "x", "n": 3}, {"tenant": "x", "n": None}):
+        here, there = task.job(**arguments), other.job("default", "send", arguments)
+        assert (here.lane, here.full) == (there.lane, there.full)
+    with pytest.raises(InvalidOption, match="does not go with caps"):
+        registered_with_rules = registered(app, "send")
+        registered_with_rules.job("default", "send", {"tenant": "a"}, delay=1)
+
+
+def test_a_key_of_a_function_must_be_given_by_name(app: App) -> None:
+    app.task(
+        caps=[
+            Cap(1, per=tenant_of, name="tenant"),
+            Rate(1, per_seconds=60, per=tenant_of, name="tenant"),
+        ]
+    )(send)
+    other = registered(app, "send")
+
+    with pytest.raises(
+        KeyNeeded, match=r"takes its key 'tenant' from a function.* give the key with keys="
+    ):
+        other.job("default", "send", {"tenant": "a"})
+    job = other.job("default", "send", {"tenant": "a"}, keys={"tenant": "B c"})
+    assert job.lane == "2+tenant=B%20c+tenant@60s=B%20c"
+    # The code itself does not need it, but takes it.
+    assert lane(app.job("default", "send", {"tenant": "a"})) == "2+tenant=A+tenant@60s=A"
+    assert lane(app.job("default", "send", {"tenant": "a"}, keys={"tenant": "x"})) == (
+        "2+tenant=x+tenant@60s=x"
+    )
+
+
+@pytest.mark.parametrize("keys", [{"other": "x"}, {"send.to": "x"}, {"tenant": 5}, ["tenant"]])
+def test_unexpected_keys_are_refused(app: App, keys: Any) -> None:
+    app.task(caps=[Cap(1, per=tenant_of, name="tenant"), Cap(1, per="to")])(send)
+
+    with pytest.raises(InvalidOption, match="keys"):
+        app.job("default", "send", {"tenant": "a"}, keys=keys)
+
+
+def test_keys_may_be_given_before_any_worker_was_there(app: App) -> None:
+    app.connections.policies.put(app.declared.unregistered("send", "q"))
+
+    assert lane(app.job("q", "send", {}, keys={"tenant": "a b"})) == "2+tenant=a%20b"
+    for keys in ({"task": "x"}, {"fair": "x"}, {"a b": "x"}):
+        with pytest.raises(InvalidOption):
+            app.job("q", "send", {}, keys=keys)
+
+
+def test_a_policy_of_a_later_release_is_read_as_far_as_it_is_known() -> None:
+    policy = '{"scopes":[{"family":"task","scope":"task=send","colour":"red"}],"more":1}'
+
+    assert registered_placing("send", "q", policy).lane(0, {}) == ("0+task=send", "")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"scopes":[5]}', '{"scopes":[{}]}'])
+def test_an_invalid_policy_is_damage(text: str) -> None:
+    with pytest.raises(QueueDamaged, match="the policy of task send cannot be read"):
+        registered_placing("send", "q", text)
+
+
+def test_policies_are_remembered_for_a_few_seconds_and_not_without_end() -> None:
+    now = [100.0]
+    cache = PolicyCache(clock=lambda: now[0])
+    placing = cache.put(registered_placing("send", "q", '{"scopes":[]}'))
+
+    now[0] += CACHED_S - 0.01
+    assert cache.get("q", "send") is placing
+    assert cache.get("other", "send") is None
+    now[0] += 0.02
+    assert cache.get("q", "send") is None
+    for n in range(CACHED_MAX + 1):
+        cache.put(registered_placing(f"t-{n}", "q", '{"scopes":[]}'))
+    assert cache.get("q", f"t-{CACHED_MAX}") is not None
+    assert len(cache._found) <= CACHED_MAX
+
+
+@pytest.mark.parametrize(
+    ("was", "belongs"),
+    [
+        ("", "2+task=send+send.tenant=acme"),
+        ("1+task=send", "1+task=send+send.tenant=acme"),
+        ("1+task=send+send.tenant=other", "1+task=send+send.tenant=acme"),
+        ("2+task=send+send.tenant=acme", None),
+        ("2+task=send+gone=x+send.tenant=acme", None),
+    ],
+)
+def test_a_claim_whose_lane_lacks_a_scope_belongs_elsewhere(
+    app: App, was: str, belongs: str | None
+) -> None:
+    task = app.task(caps=[Cap(10), Cap(1, per="tenant")])(send)
+
+    assert task.lane_of_claim("default", was, {"tenant": "acme"}) == belongs
+    # And once it is there, it stays.
+    assert belongs is None or task.lane_of_claim("default", belongs, {"tenant": "acme"}) is None
+
+
+def test_a_key_that_a_producer_gave_stands(app: App) -> None:
+    """A function's answer does not replace it, not even one that changes from call to call."""
+    task = app.task(caps=[Cap(1, per=tenant_of, name="tenant"), Cap(1)])(send)
+
+    assert task.lane_of_claim("default", "2+task=send+tenant=given", {"tenant": "a"}) is None
+    assert (
+        task.lane_of_claim("default", "2+tenant=given", {"tenant": "a"})
+        == "2+task=send+tenant=given"
+    )
+    assert task.lane_of_claim("default", "2+task=send", {"tenant": "a"}) == "2+task=send+tenant=A"
+
+
+def test_a_task_without_caps_is_not_looked_at(app: App) -> None:
+    assert app.task(send).lane_of_claim("default", "", {"tenant": "a"}) is None
+    assert app.tasks["send"].lane_of_claim("elsewhere", "", {"tenant": "a"}) is None

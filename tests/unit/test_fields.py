@@ -1,0 +1,78 @@
+"""The tables of a job's fields and of what events do to them agree with all that is made of them."""
+
+from __future__ import annotations
+
+from dataclasses import fields as fields_of_class
+
+import pytest
+
+from rq_core.model.effects import (
+    BEGINNINGS,
+    CLAIM_ENDS,
+    EFFECTS,
+    JOB_ENDS,
+    ONLY_CLAIM_ENDS,
+    REVIVALS,
+    Leads,
+    target,
+)
+from rq_core.model.events import JobRecord
+from rq_core.model.fields import BY_LINE, COUNTERS, FIELDS, STATE_FIELDS
+from rq_core.model.machine import JOB_EVENT_FIELDS, TRANSITIONS, Event, Transition
+
+NAMES = [field.name for field in FIELDS]
+
+
+def test_a_field_has_one_name_and_one_place() -> None:
+    assert len(set(NAMES)) == len(NAMES)
+    assert list(STATE_FIELDS) == [field.line for field in FIELDS if field.line]
+
+
+def test_a_record_has_what_a_state_line_has() -> None:
+    record = {f.name for f in fields_of_class(JobRecord)}
+
+    assert record == {"id", "state", "complete", *(field.name for field in BY_LINE.values())}
+
+
+def test_every_event_that_moves_a_job_has_an_effect() -> None:
+    moving = {t.event for t in TRANSITIONS} | {Event.BASELINE}
+
+    assert set(EFFECTS) == moving
+    assert set(JOB_EVENT_FIELDS) - moving == {Event.SETTLEMENT_REFUSED}
+
+
+@pytest.mark.parametrize("event", EFFECTS)
+def test_an_effect_names_fields_that_there_are(event: Event) -> None:
+    effect = EFFECTS[event]
+    told = {field.name for field in JOB_EVENT_FIELDS[event]}
+    changed = [
+        *(name for name, _ in effect.takes),
+        *effect.takes_if_told,
+        *effect.zeroes,
+        *effect.clears,
+        *effect.stamps,
+    ]
+
+    assert {source for _, source in effect.takes} | set(effect.takes_if_told) <= told
+    assert set(changed) <= set(NAMES)
+    assert len(set(changed)) == len(changed), "a field is changed twice"
+    assert set(effect.zeroes) <= set(COUNTERS)
+    needed = {Leads.BY_DUE: "due_ms", Leads.BY_TARGET: "target", Leads.BY_STATE: "state"}
+    assert not isinstance(effect.leads_to, Leads) or needed[effect.leads_to] in told
+
+
+@pytest.mark.parametrize("arrow", TRANSITIONS, ids=str)
+def test_an_event_leads_where_its_arrow_points(arrow: Transition) -> None:
+    due = 1 if str(arrow.target) == "scheduled" else None
+    facts = {"due_ms": due, "target": arrow.target, "state": arrow.target}
+
+    assert target(arrow.event, facts) is arrow.target
+
+
+def test_the_sets_of_events_are_those_that_people_mean() -> None:
+    """They are derived: a new arrow must not change them by accident."""
+    assert {"enqueued", "discarded", "restored", "baseline"} == BEGINNINGS
+    assert {"succeeded", "cancelled", "pruned", "removed"} == JOB_ENDS
+    assert {"succeeded", "retried", "died", "rolled_back", "lease_expired"} == ONLY_CLAIM_ENDS
+    assert {*ONLY_CLAIM_ENDS, "cancelled"} == CLAIM_ENDS
+    assert {"enqueued", "restored", "requeued"} == REVIVALS

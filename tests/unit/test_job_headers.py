@@ -1,0 +1,137 @@
+"""Headers of a job: small strings beside its arguments."""
+
+from __future__ import annotations
+
+import hashlib
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from rq_core import App, InvalidOption, current_job, testing
+from rq_core.model.headers import HEADERS_BYTES_MAX, headers_json, read_headers
+from rq_core.model.job import NewJob, Profile, read_spec
+from rq_core.protocol.enqueue import pack
+
+HEADERS = {"request-id": "01a2", 'quote"\\': "','\"args\":{}}", "é": "\n"}
+
+
+@pytest.fixture
+def app() -> App:
+    return App("redis://nowhere.invalid")
+
+
+def spec_of(job: NewJob) -> tuple[str, str]:
+    """Digest and JSON as they are sent."""
+    _, [(_, _, digest, _, spec)] = pack([job])
+    return digest, spec
+
+
+def test_a_job_without_headers_is_the_same_to_the_byte() -> None:
+    args_json = '{"to":"a@b.c"}'
+    digest = hashlib.sha256(args_json.encode()).hexdigest()[:32]
+
+    assert spec_of(NewJob("j", "mail", Profile("send"), args_json)) == (
+        digest,
+        '{"task":"send","args":{"to":"a@b.c"}}',
+    )
+
+
+@pytest.mark.parametrize("timeout_ms", [None, 5_000])
+@pytest.mark.parametrize(
+    "args_json", ["{}", '{"a":{"b":1}}', '{"x":"\\",\\"args\\":{}}","args":1}}']
+)
+def test_headers_stand_before_the_rest_and_outside_of_the_digest(
+    args_json: str, timeout_ms: int | None
+) -> None:
+    profile = Profile("send", timeout_ms=timeout_ms)
+    text = headers_json(HEADERS)
+    plain_digest, plain = spec_of(NewJob("j", "mail", profile, args_json))
+    digest, spec = spec_of(NewJob("j", "mail", profile, args_json, headers_json=text))
+
+    assert digest == plain_digest
+    assert spec == f'{{"headers":{text},{plain[1:]}'
+    assert read_spec(spec) == read_spec(plain)._replace(headers_json=text)
+    assert read_headers(read_spec(spec).headers_json) == HEADERS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"headers":{},"args":{},"task":"send"}',
+        '{"headers":[],"task":"send","args":{}}',
+        '{"headers":{"a":"b"}',
+        '{"headers":{"a":"b"},',
+        '{"headers":',
+    ],
+)
+def test_json_that_no_producer_writes_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        read_spec(text)
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ("request", "must be a mapping of strings to strings"),
+        ({"a": 1}, "must be a mapping of strings to strings"),
+        ({1: "a"}, "must be a mapping of strings to strings"),
+        ({"": "a"}, "must not have an empty name"),
+        ({"a": "\ud800"}, "must be valid Unicode text"),
+        ({"a": "x" * 2_041}, "must take at most 2048 bytes as JSON"),
+        ({"a": "é" * 1_021}, "must take at most 2048 bytes as JSON"),
+    ],
+)
+def test_headers_that_cannot_be_sent_are_refused(app: App, headers: Any, words: str) -> None:
+    @app.task
+    def task() -> None: ...
+
+    with pytest.raises(InvalidOption, match=words):
+        task.with_options(headers=headers)
+    with pytest.raises(InvalidOption, match=words):
+        app.job("default", "task", {}, headers=headers)
+
+
+def test_headers_up_to_the_bound_are_taken() -> None:
+    assert len(headers_json({"a": "x" * 2_040})) == HEADERS_BYTES_MAX
+    assert headers_json({}) == ""
+    assert headers_json(MappingProxyType({"a": "b"})) == '{"a":"b"}'
+
+
+def test_a_handler_sees_the_headers_of_its_job(app: App) -> None:
+    seen: list[Any] = []
+
+    @app.task
+    async def on_loop() -> None:
+        seen.append(current_job().headers)
+
+    @app.task
+    def in_thread() -> None:
+        seen.append(current_job().headers)
+
+    with testing.fake(app) as fake:
+        for task in (on_loop, in_thread):
+            task.with_options(headers=HEADERS).with_options(timeout=5).enqueue()
+        on_loop.with_options(headers=HEADERS).with_options(headers={}).enqueue()
+        in_thread.enqueue()
+        app.enqueue("default", "in_thread", headers={"by": "name"})
+        assert [job.headers for job in fake.enqueued()] == [
+            HEADERS,
+            HEADERS,
+            {},
+            {},
+            {"by": "name"},
+        ]
+        fake.drain()
+    assert seen == [HEADERS, HEADERS, {}, {}, {"by": "name"}]
+    with pytest.raises(TypeError):
+        seen[0]["request-id"] = "another"
+    with pytest.raises(TypeError):
+        seen[3]["request-id"] = "of all that have none"
+
+
+def test_a_test_may_give_headers() -> None:
+    with testing.job_running(headers={"request-id": "7"}):
+        assert current_job().headers == {"request-id": "7"}
+    with testing.job_running():
+        assert current_job().headers == {}

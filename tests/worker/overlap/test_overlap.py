@@ -1,0 +1,309 @@
+"""A worker's turns overlap with its handlers: batches stay large, and nothing begins late or too often."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+from rq_core import GiveUp
+from rq_core.app.app import App
+from rq_core.connections.wire import AsyncPoolWire, Meanwhile
+from rq_core.model.job import Claim
+from rq_core.scripts.script import function
+from rq_core.worker import Worker, WorkerOptions, wakeups
+from tests.kit.wait import wait_until_async
+from tests.kit.wires import Counted
+from tests.kit.working import at_work
+
+
+async def drain(app: App, **options: Any) -> Worker:
+    worker = Worker(app, WorkerOptions(queues=("q",), burst=True, **options))
+    async with asyncio.timeout(60):
+        await worker.run()
+    return worker
+
+
+async def test_handlers_run_while_the_next_turn_is_under_way(app: App, valkey_url: str) -> None:
+    beside = []
+
+    @app.task(queue="q")
+    async def quick() -> None:
+        beside.append(wire.under_way > 0)
+
+    app.enqueue_many(quick.job() for _ in range(400))
+    wire = Counted(valkey_url)
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=20, burst=True), wire=wire)
+    async with asyncio.timeout(60):
+        await worker.run()
+
+    # The first batch shows how long handlers take; from the second one on, the next claim is on its way meanwhile.
+    # Where two turns are answered in one round of the loop there is none to be on its way.
+    assert sum(beside) >= 100
+
+
+class Diary(AsyncPoolWire):
+    """Notes the script calls and the waits, in ``events``."""
+
+    events: list[str]
+
+    async def exchange(
+        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
+    ) -> list[Any]:
+        self.events += [command[1].split("_")[1] for command in commands if command[0] == "FCALL"]
+        return await super().exchange(commands, meanwhile)
+
+    async def block(self, command: Sequence[Any], seconds: float) -> Any:
+        self.events.append("wait")
+        return await super().block(command, seconds)
+
+
+async def test_an_idle_worker_begins_a_job_before_it_does_anything_else(
+    app: App, valkey_url: str
+) -> None:
+    """Its next wait for a token left first, and took as long as a job's whole way through the worker."""
+    events: list[str] = []
+
+    @app.task(queue="q")
+    async def quick() -> None:
+        events.append("begin")
+
+    diary = Diary(valkey_url)
+    diary.events = events
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=10), wire=diary)
+
+    async with at_work(worker):
+        for n in range(1, 4):
+            await wait_until_async(lambda: "wait" in events, "it waits for a token")
+            events.clear()
+            await quick.enqueue_async()
+            await wait_until_async(lambda n=n: worker.stats.completed == n, "it is done")  # type: ignore[misc]
+            assert events[:2] == ["claim", "begin"]
+            assert set(events[2:]) <= {"wait", "complete"}
+    await app.aclose()
+
+
+async def test_what_an_idle_worker_gives_back_is_reported_at_once(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That it could not be begun was forgotten, and told with whatever the worker did next: after seconds of idling."""
+    monkeypatch.setattr(wakeups, "LOOK_S_MAX", 3600.0)
+    app.queue("q", lease=3600.0)
+
+    @app.task(queue="q")
+    async def known() -> None: ...
+
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=10))
+    known.enqueue()
+
+    async with at_work(worker):
+        await wait_until_async(lambda: worker.stats.completed == 1, "the first is done")
+        await wait_until_async(lambda: not worker._burst.active(), "the worker is idle")
+        handle = app.enqueue("q", "unknown")
+
+        await wait_until_async(lambda: handle.state() == "scheduled", "it is given back")
+
+
+async def test_jobs_that_run_long_hold_up_no_others(app: App) -> None:
+    release = asyncio.Event()
+    ran = 0
+
+    @app.task(queue="q")
+    async def long() -> None:
+        await release.wait()
+
+    @app.task(queue="q")
+    async def short() -> None:
+        nonlocal ran
+        ran += 1
+
+    app.enqueue_many(long.job() for _ in range(15))
+    app.enqueue_many(short.job() for _ in range(200))
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=16))
+
+    async with at_work(worker):
+        await wait_until_async(lambda: worker.stats.completed == 200, "the short ones are done")
+        assert ran == 200
+        release.set()
+        await wait_until_async(lambda: worker.stats.completed == 215, "the long ones, too")
+
+
+@pytest.mark.parametrize("concurrency", [1, 15, 16, 33])
+async def test_never_more_handlers_than_places(app: App, concurrency: int) -> None:
+    running, most = 0, 0
+    rng = random.Random(7)
+
+    @app.task(queue="q")
+    async def busy() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _ in range(rng.randrange(6)):
+            await asyncio.sleep(0)
+        running -= 1
+
+    app.enqueue_many(busy.job() for _ in range(400))
+    leased = 0
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=concurrency))
+    async with at_work(worker):
+        while worker.stats.completed < 400:
+            # A server that does not know `complete` yet carries out the claim behind the first one before it.
+            if worker.stats.completed:
+                leased = max(leased, app.client.run(app.client.calls.reads.counts("q")).running)
+            await asyncio.sleep(0)
+
+    assert leased <= concurrency
+    assert most <= concurrency
+    assert concurrency > 1 or most == 1
+
+
+@pytest.mark.parametrize("kind", ["async", "threads"])
+async def test_batches_are_half_of_the_places_under_load(app: App, kind: str) -> None:
+    """The budget: a turn, one round trip of a settlement and a claim, for 40 jobs at least."""
+
+    async def on_the_loop() -> None:
+        pass
+
+    def in_a_thread() -> None:
+        pass
+
+    task: Any = app.task(queue="q")(on_the_loop if kind == "async" else in_a_thread)
+    app.enqueue_many(task.job() for _ in range(4_000))
+
+    worker = await drain(app, concurrency=100)
+
+    assert worker.stats.completed == 4_000
+    assert worker.stats.turns <= 4_000 / 40
+
+
+async def test_jobs_that_end_one_by_one_share_turns(app: App) -> None:
+    rng = random.Random(7)
+
+    @app.task(queue="q")
+    async def waits() -> None:
+        await asyncio.sleep(rng.uniform(0.001, 0.01))
+
+    app.enqueue_many(waits.job() for _ in range(2_000))
+
+    worker = await drain(app, concurrency=100)
+
+    assert worker.stats.completed == 2_000
+    assert worker.stats.turns <= 2_000 / 2
+
+
+async def test_where_handlers_block_the_loop_nothing_is_claimed_that_would_wait_for_them(
+    app: App, valkey_url: str
+) -> None:
+    """Claimed jobs that are not begun have nobody who keeps their leases."""
+    under_way = []
+
+    @app.task(queue="q")
+    async def blocks() -> None:
+        time.sleep(0.01)  # noqa: ASYNC251 - that is the point
+        under_way.append(wire.under_way)
+
+    app.enqueue_many(blocks.job() for _ in range(60))
+    wire = Counted(valkey_url)
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=20, burst=True), wire=wire)
+    async with asyncio.timeout(60):
+        await worker.run()
+
+    assert under_way == [0] * 60
+
+
+async def test_redis_has_the_next_turn_before_it_has_done_with_one(
+    app: App, valkey_url: str
+) -> None:
+    """It waited for the worker to read an answer and to put the next call together: a third of a drain's time."""
+
+    @app.task(queue="q")
+    async def quick() -> None: ...
+
+    app.enqueue_many(quick.job() for _ in range(4_000))
+    wire = Counted(valkey_url)
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=100, burst=True), wire=wire)
+
+    async with asyncio.timeout(60):
+        await worker.run()
+
+    assert wire.most == 2
+
+
+async def test_connections_that_are_cut_under_two_turns_cost_no_claim(
+    app: App, valkey_url: str
+) -> None:
+    """Both are sent again, on connections that may overtake each other, and each is carried out once."""
+    ran: Counter[int] = Counter()
+
+    @app.task(queue="q")
+    async def counts(n: int) -> None:
+        ran[n] += 1
+
+    app.enqueue_many(counts.job(n=n) for n in range(20_000))
+    wire = Counted(valkey_url)
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=100), wire=wire)
+    cuts = 0
+    async with (
+        at_work(worker),
+        redis.asyncio.from_url(valkey_url) as nemesis,
+        asyncio.timeout(60),
+    ):
+        while worker.stats.completed < 20_000:
+            if wire.under_way == 2:
+                await nemesis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+                if cuts == 0:
+                    await nemesis.execute_command("FUNCTION", "FLUSH")
+                cuts += 1
+                done = worker.stats.completed
+                while worker.stats.completed == done:  # noqa: ASYNC110 - a pause would miss the next
+                    await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    assert cuts >= 2
+    assert set(ran) == set(range(20_000))
+    assert max(ran.values()) == 1
+    assert (worker.stats.refused, worker.stats.rolled_back) == (0, 0)
+    assert app.client.run(app.client.calls.reads.snapshot("q"))["state"] == {}
+
+
+async def test_jobs_that_arrive_while_others_take_their_first_steps_are_begun(app: App) -> None:
+    """They were forgotten until their leases ended, if Redis answered just then."""
+    worker = Worker(app, WorkerOptions(queues=("q",)))
+    begun: list[str] = []
+    claims = [Claim("q", name, "1-1", 1, 0, 0, "{}") for name in ("first", "second")]
+
+    def prepare(claim: Claim) -> None:
+        begun.append(claim.id)
+        if claim.id == "first":
+            asyncio.get_running_loop().call_soon(worker._handlers.arrive, claims[1])
+
+    worker._handlers._prepare = prepare  # type: ignore[method-assign,assignment]
+    worker._handlers.arrive(claims[0])
+
+    async with asyncio.timeout(5):
+        await worker._handlers.stepped.wait()
+    assert begun == ["first", "second"]
+    await worker._client.close()
+
+
+async def test_a_worker_has_its_scripts_ready_before_its_first_job(app: App) -> None:
+    """To put one together takes tens of milliseconds, in which the loop would stand still."""
+
+    @app.task(queue="q")
+    async def fails() -> None:
+        made.append(function.cache_info().misses)
+        raise GiveUp("no use")
+
+    made: list[int] = []
+    fails.enqueue()
+    function.cache_clear()
+
+    await drain(app, concurrency=1)
+
+    assert made == [function.cache_info().misses]

@@ -1,0 +1,254 @@
+"""A second turn beside the one that is under way: when it is worth its cost, and what it may ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from rq_core.app.app import App
+from rq_core.connections.wire import AsyncPoolWire, Meanwhile
+from rq_core.protocol.plan import Lost
+from rq_core.scripts.script import function
+from rq_core.worker import Worker, WorkerOptions
+from tests.kit.wait import wait_until_async
+from tests.kit.working import at_work
+
+
+class Ender(asyncio.Semaphore):
+    """Ends one job with each release."""
+
+    begun = ended = 0
+
+    async def hold(self) -> None:
+        self.begun += 1
+        await self.acquire()
+        self.ended += 1
+
+
+def limit_of(claim: Sequence[Any]) -> int:
+    """For how many jobs a claim asks."""
+    script = function("claim")
+    return int(claim[3 + len(script.keys) + script.args.index("limit")])
+
+
+class Gate(AsyncPoolWire):
+    """Holds back every claim of a queue for as long as ``shut`` says so, and notes for how many jobs each asks."""
+
+    holds = "q"
+    shut: Callable[[], bool]
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.limits: list[int] = []
+        self._cuts = 0
+
+    def cut(self) -> None:
+        """Lose what is held now, before it has reached Redis."""
+        self._cuts += 1
+
+    @property
+    def held(self) -> int:
+        return len(self.limits)
+
+    async def exchange(
+        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
+    ) -> list[Any]:
+        claims = [command for command in commands if self._is_held(command)]
+        if self.shut() and claims:
+            self.limits.append(sum(map(limit_of, claims)))
+            cuts = self._cuts
+            await wait_until_async(lambda: not self.shut() or self._cuts > cuts, "the gate is open")
+            if self._cuts > cuts:
+                return [Lost("cut by the test")] * len(commands)
+        return await super().exchange(commands, meanwhile)
+
+    def _is_held(self, command: Sequence[Any]) -> bool:
+        return "claim" in str(command[1:2]) and f"{{{self.holds}}}" in str(command[3])
+
+
+@contextlib.asynccontextmanager
+async def full_worker(
+    app: App, valkey_url: str, *, blocks: float = 0.0
+) -> AsyncIterator[tuple[Worker, Gate, Ender]]:
+    """A worker with 32 jobs that run until they are told to end, behind a gate that is shut then, and others wait.
+    Each has blocked the loop for some seconds."""
+    ender = Ender(0)
+
+    @app.task(queue="q")
+    async def runs() -> None:
+        time.sleep(blocks)  # noqa: ASYNC251 - that is the point
+        await ender.hold()
+
+    app.enqueue_many(runs.job() for _ in range(100))
+    gate = Gate(valkey_url)
+    gate.shut = lambda: False
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=32), wire=gate)
+    async with at_work(worker):
+        await wait_until_async(lambda: ender.begun == 32, "all run")
+        gate.shut = lambda: True
+        try:
+            yield worker, gate, ender
+        finally:
+            gate.shut = lambda: False
+            for _ in range(100):
+                ender.release()
+
+
+async def take_turns(ender: Ender, reached: Callable[[], int], *ends: int) -> None:
+    """Let so many jobs end for each turn, those of the next one when one turn more has got as far as it can."""
+    for turns, jobs in enumerate(ends, 1):
+        for _ in range(jobs):
+            ender.release()
+        await wait_until_async(
+            lambda turns=turns: reached() == turns, f"{turns} turns are under way"
+        )  # type: ignore[misc]
+
+
+async def test_what_is_too_little_for_a_turn_of_its_own_waits_for_the_one_under_way(
+    app: App, valkey_url: str
+) -> None:
+    """Each turn costs Redis as much as tens of jobs in a larger one."""
+    async with full_worker(app, valkey_url) as (_, gate, ender):
+        ender.release()
+        await wait_until_async(lambda: gate.held == 1, "a turn is under way")
+        for _ in range(7):
+            ender.release()
+        await wait_until_async(lambda: ender.ended == 8, "seven more have ended")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert gate.held == 1
+
+        ender.release()
+        await wait_until_async(lambda: gate.held == 2, "eight are worth a turn")
+
+        for _ in range(20):
+            ender.release()
+        await wait_until_async(lambda: ender.ended == 29, "more have ended")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert gate.held == 2
+
+
+async def test_a_second_turn_asks_for_no_more_than_it_reports(app: App, valkey_url: str) -> None:
+    """Redis may take it first; four places are free only when it has taken the other one."""
+    async with full_worker(app, valkey_url) as (_, gate, ender):
+        await take_turns(ender, lambda: gate.held, 20, 8)
+
+        assert gate.limits == [16, 8]
+
+
+async def test_where_handlers_block_the_loop_there_is_one_turn_at_a_time(
+    app: App, valkey_url: str
+) -> None:
+    """What the other one brought would wait for the handlers that the first one brought."""
+    async with full_worker(app, valkey_url, blocks=0.005) as (_, gate, ender):
+        ender.release()
+        await wait_until_async(lambda: gate.held == 1, "a turn is under way")
+        for _ in range(20):
+            ender.release()
+        await wait_until_async(lambda: ender.ended == 21, "twenty more have ended")
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+        assert gate.held == 1
+
+
+async def test_a_worker_that_stops_asks_for_nothing_with_either_of_its_turns(
+    app: App, valkey_url: str
+) -> None:
+    """Should they have to be sent again, they bring no jobs that would be given back."""
+    async with full_worker(app, valkey_url) as (worker, gate, ender):
+        await take_turns(ender, lambda: gate.held, 1, 8)
+        assert gate.limits == [1, 8]
+
+        worker.stop()
+        gate.cut()
+        await wait_until_async(lambda: gate.held == 4, "both are sent again")
+
+        assert gate.limits[2:] == [0, 0]
+
+
+class Forgetful(AsyncPoolWire):
+    """Keeps those waiting who ask for the history of Redis, until ``told``."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.asked = 0
+        self.told = asyncio.Event()
+
+    async def exchange(
+        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
+    ) -> list[Any]:
+        if "whole_epoch" in commands[0]:
+            self.asked += 1
+            await self.told.wait()
+        return await super().exchange(commands, meanwhile)
+
+
+async def test_places_are_kept_for_claimed_jobs_while_caps_are_declared_anew(
+    app: App, valkey_url: str
+) -> None:
+    """The line's other turn took them, and jobs went back for which there had been room."""
+    async with full_worker(app, valkey_url) as (worker, gate, ender):
+        queue = worker._groups.queues["q"]
+        wire = worker._client._wire = Forgetful(valkey_url)
+        await gate.close()
+        queue.epoch = 0
+        await take_turns(ender, lambda: wire.asked, 16, 8)
+
+        wire.told.set()
+        await wait_until_async(lambda: not queue.asked, "both are noted")
+
+        assert worker.stats.claimed == 32 + 24
+        assert worker._capacity.taken == 32
+
+
+@pytest.mark.parametrize("share", [70, 130])
+async def test_a_worker_takes_no_more_than_its_share_though_two_turns_are_under_way(
+    app: App, share: int
+) -> None:
+    """What one of them may bring is not asked for again by the other, to be given back."""
+
+    @app.task(queue="q")
+    async def quick() -> None: ...
+
+    app.enqueue_many(quick.job() for _ in range(1_000))
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=100, max_jobs=share))
+
+    async with asyncio.timeout(60):
+        await worker.run()
+
+    assert (worker.stats.claimed, worker.stats.completed) == (share, share)
+    assert worker.retired
+
+
+async def test_a_shard_that_is_away_keeps_no_worker_from_its_share_on_others(
+    app: App, valkey_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had been asked for counted for as long as the outage lasted: others' jobs lay there until then."""
+    monkeypatch.setattr(AsyncPoolWire, "one_slot", True)
+
+    @app.task(queue="q")
+    async def quick() -> None: ...
+
+    app.enqueue_many(quick.job() for _ in range(100))
+    options = WorkerOptions(queues=("away", "q"), concurrency=16, max_jobs=20, grace=0.0)
+    gate = Gate(valkey_url)
+    gate.shut = lambda: True
+    gate.holds = "away"
+    worker = Worker(app, options, wire=gate)
+    running = asyncio.create_task(worker.run())
+    try:
+        await wait_until_async(lambda: gate.held == 1, "the shard is asked")
+        await wait_until_async(lambda: worker.retired, "the worker has done its share")
+    finally:
+        gate.shut = lambda: False
+        worker.stop()
+        await running
+
+    assert worker.stats.completed == 20

@@ -1,0 +1,189 @@
+"""What a handler raises, reports or does at its timeout concerns its own job only."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rq_core.app.app import App
+from rq_core.app.retry import RetryPolicy
+from rq_core.connections.client import Client
+from rq_core.worker import Worker, WorkerOptions, executor, handlers
+from tests.kit import crew
+from tests.kit.wait import wait_until_async
+from tests.worker.conftest import RunWorker, event_types, events, gone
+
+
+async def test_an_async_handler_is_stopped_at_its_timeout(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    handle = crew.sleeping.with_options(timeout=0.1, max_attempts=1).enqueue(60)
+
+    async with run_worker():
+        await wait_until_async(lambda: handle.state() == "dead", "the job is dead")
+
+    assert events(client, handle.id)[-1][1]["error"]["type"] == "HandlerTimeout"
+    assert witness.lines("end") == []
+
+
+async def test_an_async_handler_that_ignores_its_timeout_is_a_failure_and_no_loss(
+    client: Client, run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "END_GRACE_S", 0.1)
+    monkeypatch.setattr(handlers, "EXTENSION_GRACE_S", 0.5)
+    handle = crew.tidying.with_options(timeout=0.1, max_attempts=1).enqueue(2.5 * crew.LEASE)
+
+    async with run_worker():
+        await wait_until_async(lambda: handle.state() == "dead", "the job is dead")
+        await wait_until_async(lambda: witness.lines("tidied"), "the handler came to its end")
+
+    assert event_types(client, handle.id) == ["enqueued", "claimed", "died"]
+    assert events(client, handle.id)[-1][1]["error"]["type"] == "HandlerTimeout"
+
+
+async def test_a_sync_handler_is_told_at_its_timeout_and_its_late_success_counts_for_nothing(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    handle = crew.deaf.with_options(timeout=0.1, max_attempts=1).enqueue(0.5)
+
+    async with run_worker():
+        await wait_until_async(lambda: handle.state() == "dead", "the job is dead")
+        await wait_until_async(lambda: witness.lines("end"), "the thread came to its end")
+
+    assert event_types(client, handle.id) == ["enqueued", "claimed", "died"]
+
+
+@pytest.mark.parametrize("task", [crew.raising, crew.raising_in_thread], ids=lambda t: t.name)
+@pytest.mark.parametrize("name", ["SystemExit", "KeyboardInterrupt", "Ending"])
+async def test_whatever_a_handler_raises_is_a_failure_of_its_job_only(
+    client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any, name: str
+) -> None:
+    handle = task.enqueue(name)
+
+    async with run_worker() as worker:
+        await wait_until_async(lambda: handle.state() == "dead", "the job is dead")
+        good = crew.coroutine.enqueue(n=1)
+        await wait_until_async(gone(client, good.id), "the worker goes on")
+
+    assert worker.stats.failed == 3
+    died = events(client, handle.id)[-1][1]
+    assert (died["reason"], died["error"]["type"]) == ("attempts_spent", name)
+
+
+class Unruly(Exception):
+    """Ends the process of whoever asks for its words, or for its notes."""
+
+    def __init__(self, where: str, how: type[BaseException]) -> None:
+        self.where, self.how = where, how
+
+    def __str__(self) -> str:
+        return "plain" if self.where != "words" else _raise(self.how)
+
+    @property
+    def __notes__(self) -> list[str]:
+        return [] if self.where != "notes" else _raise(self.how)
+
+
+def _raise(how: type[BaseException]) -> Any:
+    raise how
+
+
+@pytest.mark.parametrize("how", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+@pytest.mark.parametrize("where", ["backoff", "redactor", "words", "notes"])
+@pytest.mark.parametrize("kind", ["async def", "def"])
+async def test_what_is_asked_about_a_failure_cannot_end_the_worker(
+    valkey_url: str, kind: str, where: str, how: type[BaseException]
+) -> None:
+    """`sys.exit()` there ended the worker, with all that it ran."""
+    app = App(valkey_url, redact=lambda text: text if where != "redactor" else _raise(how))
+    backoff = (lambda _n: _raise(how)) if where == "backoff" else "fixed"
+    done: list[int] = []
+
+    def fail() -> None:
+        raise Unruly(where, how)
+
+    async def fail_async() -> None:
+        fail()
+
+    def go_on() -> None:
+        done.append(1)
+
+    retry = RetryPolicy(max_attempts=2, backoff=backoff, base=0.01, jitter=False)
+    failing = app.task(queue="q", retry=retry)(fail if kind == "def" else fail_async)
+    after = app.task(queue="q")(go_on)
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=1))
+    running = asyncio.create_task(worker.run())
+    handle = await failing.enqueue_async()
+    client = app.client
+    await wait_until_async(lambda: handle.state() == "dead", "it has failed twice")
+    await after.enqueue_async()
+    await wait_until_async(lambda: bool(done), "its place is free again")
+    worker.stop()
+    assert await running is True
+    error = events(client, handle.id, "q")[-1][1]["error"]
+    await app.aclose()
+
+    assert worker.stats.failed == 2
+    assert error["type"] == "Unruly"
+
+
+@pytest.mark.parametrize("task", [crew.raising, crew.raising_in_thread], ids=lambda t: t.name)
+async def test_a_cancellation_that_was_not_requested_is_a_failure(
+    client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any
+) -> None:
+    """A library's cancelled future ends in the handler; given back unspent, the job would run for ever."""
+    handle = task.enqueue("CancelledError")
+
+    async with run_worker():
+        await wait_until_async(lambda: handle.state() == "dead", "the job is dead")
+
+    assert "rolled_back" not in event_types(client, handle.id)
+
+
+@pytest.mark.parametrize("task", [crew.raising, crew.raising_in_thread], ids=lambda t: t.name)
+async def test_an_error_that_cannot_say_what_it_is_is_reported_all_the_same(
+    client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any
+) -> None:
+    handle = task.enqueue("Speechless")
+
+    async with run_worker(concurrency=1):
+        await wait_until_async(lambda: handle.state() == "dead", "the job is dead")
+        good = crew.function.enqueue(n=1)
+        await wait_until_async(gone(client, good.id), "its place is free again")
+
+    error = events(client, handle.id)[-1][1]["error"]
+    assert (error["type"], error["message"]) == (
+        "Speechless",
+        "<no words: str() raised RuntimeError>",
+    )
+
+
+async def test_a_job_that_timed_out_in_a_thread_may_run_again_on_the_same_worker(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    """The old handler still runs when the new claim begins; its end must not make the worker forget the new one."""
+    handle = crew.deaf.with_options(timeout=1.0, max_attempts=2).enqueue(2.5)
+    async with run_worker() as worker:
+        await wait_until_async(lambda: len(witness.lines("begin")) == 2, "it runs again")
+        await wait_until_async(lambda: len(witness.lines("end")) == 1, "the first thread ended")
+        assert [claim for _, claim, _ in worker._handlers.executor.running] == [handle.id]
+        await wait_until_async(lambda: handle.state() == "dead", "its attempts are spent")
+
+
+@pytest.mark.parametrize("n", [-1, -2], ids=["error", "exit"])
+async def test_a_check_of_arguments_that_breaks_gives_the_job_back_and_harms_no_other(
+    app: App, client: Client, run_worker: RunWorker, witness: crew.Witness, n: int
+) -> None:
+    other = App(app.redis_url)
+    bad = other.enqueue("crew", "counting", {"count": {"n": n}})
+    good = other.enqueue("crew", "counting", {"count": {"n": 1}})
+    other.close()
+
+    async with run_worker():
+        await wait_until_async(gone(client, good.id), "the good job is done")
+        await wait_until_async(lambda: bad.state() == "scheduled", "the bad job was given back")
+
+    (rolled_back,) = [f for e, f in events(client, bad.id) if e.event == "rolled_back"]
+    assert rolled_back["reason"] == "unknown_arguments"

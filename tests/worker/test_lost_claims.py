@@ -1,0 +1,126 @@
+"""A handler whose job is cancelled or whose claim is lost is told, and settles nothing."""
+
+from __future__ import annotations
+
+from rq_core.app.app import App
+from rq_core.connections.client import Client
+from rq_core.errors import LeaseLost
+from rq_core.protocol import claims
+from rq_core.worker.heartbeat import LeaseKeeper
+from tests.kit import crew
+from tests.kit.wait import wait_until, wait_until_async
+from tests.worker.conftest import RunWorker, event_types, gone, lose
+
+
+async def test_cancelling_a_running_async_job_stops_it_within_two_heartbeats(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    handle = crew.sleeping.enqueue(60)
+    async with run_worker():
+        await wait_until_async(lambda: witness.lines("begin"), "the job runs")
+        assert handle.cancel(why="no longer wanted") == "cancelling"
+        assert handle.state() == "cancelling"
+        await wait_until_async(gone(client, handle.id), "it stopped", timeout=crew.LEASE)
+
+    assert witness.lines("end") == []
+    assert event_types(client, handle.id) == [
+        "enqueued", "claimed", "cancel_requested", "cancelled",
+    ]  # fmt: skip
+
+
+async def test_a_sync_handler_learns_that_it_is_cancelled(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    handle = crew.dozing.enqueue(60)
+    async with run_worker():
+        await wait_until_async(lambda: witness.lines("begin"), "the job runs")
+        handle.cancel()
+        await wait_until_async(gone(client, handle.id), "it stopped", timeout=crew.LEASE)
+
+    assert event_types(client, handle.id)[-1] == "cancelled"
+
+
+async def test_a_handler_that_blocks_the_loop_keeps_its_lease(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    """Leases follow liveness: the heartbeat is neither on the loop nor on the job's thread."""
+    handle = crew.hogging.enqueue(2.5 * crew.LEASE)
+    async with run_worker(), run_worker():
+        await wait_until_async(gone(client, handle.id), "the job is done")
+
+    assert len(witness.lines("begin")) == 1
+    assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
+
+
+async def test_jobs_of_ten_leases_are_claimed_once(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    """On the loop and in a thread, with another worker that looks for leases that are over."""
+    handles = [crew.sleeping.enqueue(10 * crew.LEASE), crew.deaf.enqueue(10 * crew.LEASE)]
+    async with run_worker(), run_worker():
+        await wait_until_async(gone(client, *(h.id for h in handles)), "both are done", timeout=30)
+
+    for handle in handles:
+        assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
+
+
+async def test_an_async_handler_whose_claim_is_lost_is_cancelled_and_settles_nothing(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    """Another worker has the job now; whatever this one still did would be done twice."""
+    handle = crew.tidying.enqueue(0.0)
+    async with run_worker() as worker:
+        await wait_until_async(lambda: witness.lines("begin"), "it runs")
+        (running,) = worker._handlers.executor.running.values()
+        lose(client, handle.id, running.claim.fence)
+        await wait_until_async(lambda: witness.lines("tidied"), "it was cancelled")
+        await wait_until_async(lambda: not worker._handlers.executor.running, "its place is free")
+
+    assert isinstance(running.ending, LeaseLost)
+    # It was given back by somebody else; this worker has said nothing.
+    assert event_types(client, handle.id)[:3] == ["enqueued", "claimed", "rolled_back"]
+    assert "settlement_refused" not in event_types(client, handle.id)
+
+
+async def test_a_sync_handler_whose_claim_is_lost_is_told(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    handle = crew.dozing.enqueue(60)
+    async with run_worker() as worker:
+        await wait_until_async(lambda: witness.lines("begin"), "it runs")
+        (running,) = worker._handlers.executor.running.values()
+        lose(client, handle.id, running.claim.fence)
+        await wait_until_async(lambda: running.context.cancelled, "it is told")
+        await wait_until_async(lambda: not worker._handlers.executor.running, "its place is free")
+
+    assert isinstance(running.ending, LeaseLost)
+    assert witness.lines("end") == []
+
+
+def test_no_claim_is_extended_beyond_its_time(client: Client, app: App) -> None:
+    """A handler that ignores its end would keep its job, and the places in its caps, for ever."""
+    now = [100.0]
+    client.run(client.calls.delivery.handshake("crew"))
+    client.run(client.calls.enqueue.many([crew.sleeping.job(1.0) for _ in range(2)]))
+    limited, free = client.run(claims.claim("crew", "w-1", 2)).jobs
+    keeper = LeaseKeeper(client, "w-1", on_lost=_never, on_cancelling=_never, clock=lambda: now[0])
+    keeper.hold(limited, 101.0)
+    keeper.hold(free, None)
+
+    moved = []
+    for now[0] in (100.5, 101.5):
+        before = client.run(client.calls.reads.snapshot("crew"))["leases"]
+        began = client.run(client.calls.delivery.handshake("crew")).now_ms
+        wait_until(
+            lambda began=began: client.run(client.calls.delivery.handshake("crew")).now_ms > began,
+            "time passes",
+        )  # type: ignore[misc]
+        keeper.beat()
+        after = client.run(client.calls.reads.snapshot("crew"))["leases"]
+        moved.append([after[each.id] > before[each.id] for each in (limited, free)])
+
+    assert moved == [[True, True], [False, True]]
+
+
+def _never(*_: str) -> None:
+    raise AssertionError

@@ -1,0 +1,140 @@
+"""Database sessions as dependencies, on a real PostgreSQL, with workers that are killed: no connection is left.
+
+`scripts/prove/sessions` does the same with more jobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from rq_core.app.app import App
+from rq_core.model.url import REDIS_URL_VARIABLE
+from tests.kit import sessions
+from tests.kit.processes import Child, worker
+from tests.kit.wait import wait_until
+
+JOBS = int(os.environ.get("RQ_CORE_SESSIONS_JOBS", "600"))
+KILL_EVERY = 200
+"""Jobs between two kills."""
+PROCESSES = 2
+CONCURRENCY = 4
+
+
+@pytest.fixture
+def app(valkey_url: str) -> Iterator[App]:
+    sessions.app.connect_to(valkey_url)
+    yield sessions.app
+    sessions.app.close()
+
+
+@pytest.fixture
+def database(postgres_url: str) -> Iterator[psycopg.Connection[Any]]:
+    url = postgres_url.replace("postgresql+psycopg", "postgresql")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE ran (n integer, claim integer, kind text)")
+        yield connection
+
+
+def connections(database: psycopg.Connection[Any], state: str = "%") -> int:
+    """How many connections of handlers PostgreSQL has, in a state."""
+    (count,) = database.execute(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND coalesce(state, '') LIKE %s",
+        (sessions.NAME, state),
+    ).fetchone() or (0,)
+    return int(count)
+
+
+class Workers:
+    """Worker processes, each replaced when it is killed."""
+
+    def __init__(self, start: Callable[[int], Child]) -> None:
+        self._start = start
+        self._children = [start(place) for place in range(PROCESSES)]
+        self.kills = 0
+
+    def kill(self, place: int) -> None:
+        """Kill one, as the machine does."""
+        self._children[place].kill()
+        self._children[place].wait(10)
+        self._children[place].close()
+        self.kills += 1
+        self._children[place] = self._start(place)
+
+    def end(self) -> str:
+        """End all of them in order. Returns what they said."""
+        for child in self._children:
+            child.terminate()
+        return "".join(child.finish(30) for child in self._children)
+
+    def close(self) -> None:
+        for child in self._children:
+            child.close()
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(1_800)
+def test_no_connection_is_left_by_jobs_that_fail_time_out_or_are_killed(
+    app: App, valkey_url: str, postgres_url: str, database: psycopg.Connection[Any], tmp_path: Path
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")  # noqa: T201 - for who repeats it
+    rng = random.Random(seed)
+    apart = JOBS // 20
+    app.enqueue_many(
+        (sessions.insert_async, sessions.insert)[n % 2].job(n) for n in range(JOBS - apart)
+    )
+    app.enqueue_many(sessions.insert_apart.job(n) for n in range(JOBS - apart, JOBS))
+    variables = {sessions.DATABASE: postgres_url, REDIS_URL_VARIABLE: valkey_url}
+    # Each worker has two engines, and each process of an isolated handler one.
+    most = PROCESSES * (2 + CONCURRENCY) * sessions.POOL_MAX
+    seen, kill_at = 0, JOBS - KILL_EVERY
+    with contextlib.closing(
+        Workers(
+            lambda place: worker(
+                "tests.kit.sessions:app", ["sessions"], valkey_url, "--concurrency", str(CONCURRENCY),
+                log=tmp_path / f"worker-{place}.log", variables=variables,
+            )
+        )
+    ) as workers:  # fmt: skip
+
+        def drained() -> bool:
+            nonlocal kill_at, seen
+            seen = max(seen, connections(database))
+            counts = app.client.run(app.client.calls.reads.counts("sessions"))
+            left = sum(counts.ready.values()) + counts.scheduled + counts.running
+            if left < kill_at:
+                workers.kill(rng.randrange(PROCESSES))
+                kill_at = left - KILL_EVERY
+            return left == 0
+
+        wait_until(drained, "all jobs have ended", timeout=1_500)
+        # Sessions were given back to their pools, whatever became of their jobs.
+        wait_until(
+            lambda: connections(database) == connections(database, "idle"),
+            "no handler's connection is in a transaction",
+            timeout=30,
+        )
+        kept = connections(database)
+        said = workers.end()
+    wait_until(lambda: connections(database) == 0, "no connection is left")
+
+    print(  # noqa: T201 - the figures of a longer run
+        f"{JOBS} jobs, {workers.kills} kills, at most {seen} connections, {kept} in pools at the end"
+    )
+    assert workers.kills >= 2
+    assert seen <= most
+    assert said.count("left with 0 connections out") >= PROCESSES
+    assert said.count("left with") == said.count("left with 0 connections out")
+    assert app.client.run(app.client.calls.reads.dead("sessions", 10)) == []
+    rows = database.execute("SELECT n, claim FROM ran").fetchall()
+    assert {n for n, _ in rows} == set(range(JOBS)), "every job has committed"
+    spoiled = [(n, c) for n, c in rows if c == 1 and (sessions.fails(n) or sessions.is_late(n))]
+    assert spoiled == [], "what an attempt that failed wrote was rolled back"

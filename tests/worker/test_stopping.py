@@ -1,0 +1,97 @@
+"""A worker that stops: the grace, threads that do not come back, and the wake token."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from typing import Any
+
+import pytest
+
+from rq_core.app.app import App
+from rq_core.connections.async_client import AsyncClient
+from rq_core.connections.client import Client
+from rq_core.worker import Worker, WorkerOptions
+from tests.kit import crew
+from tests.kit.wait import wait_until_async
+from tests.worker.conftest import RunWorker, event_types, gone
+
+
+async def test_a_cancelled_handler_may_take_its_time_to_clean_up(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    """Every heartbeat says again that the job is unwanted; the handler is interrupted once."""
+    handle = crew.tidying.enqueue(1.2 * crew.LEASE)
+    async with run_worker():
+        await wait_until_async(lambda: witness.lines("begin"), "the job runs")
+        handle.cancel()
+        await wait_until_async(gone(client, handle.id), "it stopped")
+
+    assert len(witness.lines("tidied")) == 1
+
+
+async def test_an_async_handler_that_ignores_the_end_is_given_back_all_the_same(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    handle = crew.tidying.enqueue(4.0)
+    async with run_worker(grace=0.0):
+        await wait_until_async(lambda: witness.lines("begin"), "the job runs")
+
+    job = client.run(client.calls.reads.job(handle.id, ["crew"]))
+    assert job is not None
+    assert job.state == "ready"
+    assert "failed" not in job.fields
+    await wait_until_async(lambda: witness.lines("tidied"), "the handler came to its end")
+
+
+async def test_a_job_that_falls_due_in_the_grace_does_not_end_it(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    """The worker woke to report nothing, fell over that, and gave back what had the time to finish."""
+    handle = crew.sleeping.enqueue(1.0)
+    async with run_worker(grace=10.0) as worker:
+        await wait_until_async(lambda: witness.lines("begin"), "the job runs")
+        crew.coroutine.with_options(delay=0.4).enqueue()
+        turns = worker.stats.turns
+        await wait_until_async(lambda: worker.stats.turns > turns, "it knows what will be due")
+
+    assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"burst": True}, {"max_jobs": 1}], ids=["stopped", "burst", "retired"]
+)
+async def test_a_thread_that_does_not_come_back_holds_up_no_end(
+    valkey_url: str, options: dict[str, Any]
+) -> None:
+    """Its job was reported at its timeout. A worker that retires waited for it for ever, and took nothing else."""
+    release = threading.Event()
+    with App(valkey_url) as app:
+
+        @app.task(queue="q", timeout=0.1, retry=crew.quick)
+        def hangs() -> None:
+            release.wait(60)
+
+        handle = hangs.with_options(max_attempts=1).enqueue()
+        worker = Worker(app, WorkerOptions(queues=("q",), grace=60.0, **options))
+        running = asyncio.create_task(worker.run())
+        try:
+            await wait_until_async(lambda: handle.state() == "dead", "it is reported")
+            if not options:
+                worker.stop()
+            async with asyncio.timeout(15):
+                assert await running is False
+        finally:
+            release.set()
+
+
+async def test_workers_that_stop_together_leave_one_token(client: Client, app: App) -> None:
+    """Each puts one back that it may have taken; two would be a finding of the doctor and of `audit verify`."""
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(AsyncClient(app.redis_url)) for _ in range(8)]
+        await asyncio.gather(*(each.run(each.calls.delivery.handshake("crew")) for each in clients))
+        for _ in range(5):
+            await asyncio.gather(*(each.return_token("crew") for each in clients))
+
+    assert client.run(client.calls.reads.snapshot("crew"))["wake"] == ["1"]
