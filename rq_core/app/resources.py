@@ -63,7 +63,9 @@ class Resources:
         elif mine:
             kept.context.run(self._make_here, kept, step)
         if awaits and not kept.value.done():
-            return await asyncio.shield(asyncio.wrap_future(kept.value))
+            there = asyncio.wrap_future(kept.value)
+            there.add_done_callback(_retrieved)
+            return await asyncio.shield(there)
         return kept.value.result()
 
     async def _keep(self, kept: _Kept, step: Step) -> None:
@@ -86,6 +88,8 @@ class Resources:
         kept.value.set_result(value)
 
     def _failed(self, kept: _Kept, error: BaseException) -> None:
+        if kept.value.done() and isinstance(error, asyncio.CancelledError):
+            return  # Given up, which has been said.
         if kept.value.done():
             log.error("leaving the dependency %s failed", kept.name, exc_info=error)
             return
@@ -110,11 +114,15 @@ class Resources:
         except TimeoutError:
             names = ", ".join(kept.name for kept in reversed(made))
             log.error("dependencies were not left within %g s: %s", LEAVE_WAIT_S, names)  # noqa: TRY400 - says all
+            for each in made:
+                if each.keeper is not None:
+                    each.keeper.cancel()
 
     async def _leave(self, kept: _Kept) -> None:
         if kept.keeper is not None:
             kept.over.set()
-            await kept.keeper
+            # It may end without an error though it was cancelled, and the time would not be seen to be over.
+            await asyncio.shield(kept.keeper)
             return
         loop = asyncio.get_running_loop()
         left: asyncio.Future[None] = loop.create_future()
@@ -130,6 +138,12 @@ class Resources:
         # One that hangs must not keep the process alive.
         threading.Thread(target=leave, name="rq-core-leave", daemon=True).start()
         await left
+
+
+def _retrieved(there: asyncio.Future[Any]) -> None:
+    """Look at an error, so that asyncio does not complain if the handler that waited for it was cancelled."""
+    if not there.cancelled():
+        there.exception()
 
 
 def _set_once(left: asyncio.Future[None]) -> None:
