@@ -105,6 +105,8 @@ class NewJob(NamedTuple):
     """Up to how many bytes of the job's JSON its event keeps, arguments included."""
     headers_json: str = ""
     """A JSON object of its headers (:mod:`rq_core.model.headers`); empty: it has none."""
+    due_ms: int = 0
+    """Unix ms: when it becomes ready, if ``delay_ms`` does not say so; 0: at once."""
 
 
 class Claim(NamedTuple):
