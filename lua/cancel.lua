@@ -1,4 +1,4 @@
---[[ cancel: somebody no longer wants jobs. One that waits is gone at once; one that runs is flagged, and its
+--[[ cancel: an operator or a producer cancels jobs. One that waits is gone at once; one that runs is flagged, and its
 worker learns of it when it next extends its leases.
 
 Transitions: ready -cancelled-> none, scheduled -cancelled-> none, running -cancel_requested-> cancelling

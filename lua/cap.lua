@@ -1,12 +1,12 @@
---[[ cap: somebody changes how many a scope takes. It holds at once for every worker; lowering it ends no claim, and what
-a rise lets in is opened here.
+--[[ cap: an operator, or the code of a worker, changes how many a scope takes. It holds at once for every worker; lowering
+it ends no claim, and what a rise lets in is opened here.
 
 A record's version is the one that the change was made from (0: nothing was stored, -1: whatever is); if it is another by
 now nothing is changed. SOURCE is live, or code for what a task declares: code never replaces a live limit, nor brings
 back one that it had declared before, so that an old worker that starts again cannot write an old value back.
 
-The limit `code` ends a live one: what code declared last holds again. What code declares meanwhile is noted for that. A key
-for which code declares nothing goes back to its family; where there is nothing to go back to, the call is refused.
+The limit `code` ends a live one: what code declared last holds again. What code declares until then is noted for that.
+A key for which code declares nothing goes back to its family; where there is nothing to go back to, the call is refused.
 
 A task's first cap counts what runs already: those jobs get the scope and hold it. What waits already takes it up when
 claim meets it.

@@ -1,13 +1,13 @@
 --[[ claim: a worker takes jobs.
 
 The plot:
-1. Sweep (claim/sweep): what is due for everybody. Expired leases end, due jobs become ready, rates that were spent
-   resume, what has expired is forgotten.
+1. Sweep (claim/sweep): what is due in the queue, whichever worker claims. Expired leases end, due jobs become ready,
+   rates that were spent resume, what has expired is forgotten.
 2. How many jobs may be taken at all: the queue may be paused, or at its own cap.
 3. Select (claim/select): for each priority, the oldest first, merge three sources of plain jobs (claim/unscoped: those
    that return from the sweep, the list, those that join) with the open lanes (claim/pages: those of Redis, page by page;
-   include/caps/lane_standing: those that the call has met). A job in a lane is taken if all its scopes have room; else the
-   lane is blocked, and who stood behind it may come (include/caps/lane_opening). claim/fast_path takes what is ordinary.
+   include/caps/lane_standing: those that the call has met). A job in a lane is taken if all its scopes have room; else
+   the lane is blocked, and what stood behind it may come (include/caps/lane_opening). claim/fast_path takes ordinary jobs.
 4. Write: the sweep's events, the claimed event, whose number is the fence, then lines, leases, lists and lanes.
 
 Everything is read and decided before anything is written: jobs that the sweep makes ready can be claimed in the same call
@@ -32,7 +32,7 @@ Returns: ok NOW NEXT_DUE MORE FENCE {ID CLAIM FAILED LOST SPEC LANE}… | epoch.
 Invariants: I2, I3, I4, I6, I9, I10
 ]]
 
---- The answer to a claim that is sent again: the jobs that are still held under its fence, specs read anew.
+--- The answer to a claim that is sent again: the jobs that are still held under its fence, specs read again.
 local function replay(words)
   local reply = {'ok', words[1], words[2], words[3], words[4]}
   local ids = {}

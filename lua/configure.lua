@@ -1,4 +1,4 @@
---[[ configure: somebody pauses or resumes a queue, or changes one of its settings.
+--[[ configure: an operator pauses or resumes a queue, or changes one of its settings.
 
 Flags: allow-oom
 Keys: meta outbox slots expiring wake

@@ -1,4 +1,4 @@
---[[ prune: somebody removes dead jobs before their retention ends.
+--[[ prune: an operator removes dead jobs before their retention ends.
 
 Transitions: dead -pruned-> none
 Flags: allow-oom

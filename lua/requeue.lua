@@ -1,4 +1,4 @@
---[[ requeue: somebody gives dead jobs another life: their failures and losses are forgotten, their claims are
+--[[ requeue: an operator gives dead jobs another life: their failures and losses are forgotten, their claims are
 counted on, and they join the tail of the line.
 
 Transitions: dead -requeued-> ready

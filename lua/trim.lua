@@ -41,7 +41,7 @@ redis.call('XTRIM', outbox, 'MINID', upto)
 set_fact('trimmed', upto)
 if all then
   -- The mirror has all, or nothing is left behind the anchor. Entries that came back with an old RDB, that the mirror
-  -- could not number, or that somebody else removed were never told off.
+  -- could not number, or that another client removed were never taken off the backlog.
   jobs, size = fact('backlog_jobs'), fact('backlog_bytes')
 end
 set_fact('backlog_jobs', math.max(0, fact('backlog_jobs') - jobs))

@@ -1,5 +1,5 @@
---[[ sweep: what is due for everybody, done by whoever claims (step 0): expired leases end, due jobs become ready, rates
-that were spent resume, what nobody needs to remember is forgotten. At most `sweep_max` of each in a call.
+--[[ sweep: what is due in the queue, whichever worker claims: expired leases end, due jobs become ready, rates that were
+spent resume, what has expired is forgotten. At most `sweep_max` of each in a call.
 
 It is decided here and written by `write_sweep`. Jobs that become ready can be claimed in the same call without touching
 a list: `returning` and `joining` are sources of the claim, like the lists.
@@ -146,7 +146,7 @@ local function promote_due()
   return earliest_due(#due) or '-'
 end
 
---- What nobody needs to remember any longer.
+--- Forget what has expired: call slots, dead jobs, rates.
 local function forget_old()
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', expiring, '-inf', now_text, 'LIMIT', '0', digits(sweep_max))) do
     local kind, name = member:match('^(%l+)|(.*)$')

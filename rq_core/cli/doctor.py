@@ -82,7 +82,10 @@ def doctor(
 
 def _report_on_server(remarks: Sequence[server_check.Remark]) -> dict[str, Any]:
     """A report like that on a queue, with no queue's name; nothing of it can be mended here."""
-    found = [{"kind": r.about, "job": None, "says": r.says, "mendable": False} for r in remarks]
+    found: list[dict[str, Any]] = [
+        {"kind": r.about, "job": None, "keys": [], "says": r.says, "mendable": False}
+        for r in remarks
+    ]
     return {"queue": None, "error": None, "found": found, "left": []}
 
 
@@ -114,7 +117,7 @@ def _examine(client: Client, queue: str, by: str | None, audit_url: str | None) 
 def _drift(audit_url: str, client: Client, queue: str) -> list[dict[str, Any]]:
     """What SQL tells otherwise; after a repair, whose events SQL need not have yet."""
     return [
-        {"kind": "drift", "job": job, "says": says, "mendable": False}
+        {"kind": "drift", "job": job, "keys": [], "says": says, "mendable": False}
         for job, says in plugins.drift()(audit_url, client, queue)
     ]
 
@@ -123,6 +126,7 @@ def _document(finding: Finding) -> dict[str, Any]:
     return {
         "kind": str(finding.kind),
         "job": finding.job_id,
+        "keys": finding.keys,
         "says": finding.says,
         "mendable": finding.mendable,
     }

@@ -11,7 +11,7 @@ What a running fleet makes untrue for a moment is no finding: a lease that is ov
 swept, a job that is due and not yet promoted.
 """
 
-from rq_core.doctor.finding import Finding, Kind, Record
+from rq_core.doctor.finding import Edit, Finding, Kind
 from rq_core.doctor.repair import diagnose, examine, repair
 
-__all__ = ["Finding", "Kind", "Record", "diagnose", "examine", "repair"]
+__all__ = ["Edit", "Finding", "Kind", "diagnose", "examine", "repair"]

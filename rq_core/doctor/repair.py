@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from rq_core.connections.client import Client
-from rq_core.doctor import indexes, lanes, log
-from rq_core.doctor.finding import Finding, Kind, Record
+from rq_core.doctor import difference, facts
+from rq_core.doctor.expected import LISTS, Expected
+from rq_core.doctor.finding import Finding, Kind
 from rq_core.doctor.view import View
 
-CHUNK: Final = 500
-"""Records in one repair call."""
+CHUNK: Final = 2_000
+"""About how many edits one repair call makes."""
 PASSES: Final = 3
 """How often a queue that goes on working is mended before giving up."""
-LAST: Final = ("blocked", "lane")
-"""Kinds of records that come after all others: a lane's place is found from the jobs that wait in it."""
 LOOKS: Final = 3
 LOOK_PAUSE_S: Final = 0.1
 """Seconds between two looks at what may be true for a moment only."""
@@ -24,12 +23,10 @@ LOOK_PAUSE_S: Final = 0.1
 
 def examine(snapshot: Mapping[str, Any]) -> list[Finding]:
     """Say what in a snapshot (see Operations.snapshot) does not agree."""
-    view = View(snapshot)
-    of_log = list(log.findings(view))
-    # What follows from a state line that is missing is mended with it.
-    restored = {f.job_id for f in of_log if f.record is not None and f.record.line}
-    of_indexes = [*indexes.findings(view), *lanes.findings(view)]
-    return [*(f for f in of_indexes if f.job_id not in restored), *of_log]
+    expected = Expected(View(snapshot))
+    differing = difference.differences(expected)
+    of_facts = list(facts.findings(expected, differing))
+    return [*difference.findings(expected, differing), *of_facts]
 
 
 def diagnose(
@@ -37,7 +34,7 @@ def diagnose(
 ) -> list[Finding]:
     """Look at a queue. Changes nothing. Raises QueueDamaged if a key has the wrong type.
 
-    A worker that has just taken the token and has not claimed yet makes it look as if nobody
+    A worker that has just taken the token and has not claimed yet makes it look as if none
     would wake; so that is looked at again.
     """
     found = examine(client.run(client.calls.reads.snapshot(queue)))
@@ -52,40 +49,43 @@ def diagnose(
 def repair(client: Client, queue: str, findings: Iterable[Finding], *, by: str) -> list[Finding]:
     """Mend what was found and look again. Returns what is left; mending twice does no harm.
 
-    ``by`` stands in the log. Raises what Client.run raises.
+    What has moved since it was found is left as it is, and looked at again. ``by`` stands in the log.
+    Raises what Client.run raises.
     """
     found = list(findings)
     for _ in range(PASSES):
         mendable = [f for f in found if f.mendable]
         if not mendable:
             break
-        _mend(client, queue, mendable, by)
+        # Begins a new epoch if `meta` or the outbox is gone.
+        client.run(client.calls.delivery.handshake(queue))
+        carry_out(client, queue, mendable, by=by)
         found = diagnose(client, queue)
     return found
 
 
-def _mend(client: Client, queue: str, findings: list[Finding], by: str) -> None:
-    # Begins a new epoch if `meta` or the outbox is gone.
-    client.run(client.calls.delivery.handshake(queue))
-    records = _records(findings)
-    values = {f.kind: f.value for f in findings if f.value is not None}
-    for start in range(0, max(len(records), 1), CHUNK):
-        plan = client.calls.audit.repair(
-            queue,
-            records[start : start + CHUNK],
-            by=by,
-            sequence_min=values.get(Kind.SEQUENCE, 0),
-            tombstones=values.get(Kind.TOMBSTONES, -1),
-        )
-        client.run(plan)
+def carry_out(client: Client, queue: str, findings: list[Finding], *, by: str) -> int:
+    """Carry out the edits of findings; returns of how many. The others have moved since they were found."""
+    mended = 0
+    for chunk in _chunks(findings):
+        records = [(at, *edit) for at, finding in enumerate(chunk) for edit in finding.edits]
+        mended += client.run(client.calls.audit.repair(queue, records, by=by))
+    return mended
 
 
-def _records(findings: Iterable[Finding]) -> list[Record]:
-    """Return one record for each thing to mend, in the order in which they are to be mended."""
-    records: dict[tuple[str, str], Record] = {}
-    for finding in findings:
-        if finding.record is not None:
-            key = finding.record[:2]
-            known = records.get(key)
-            records[key] = finding.record if known is None else known.joined(finding.record)
-    return sorted(records.values(), key=lambda record: record.kind in LAST)
+def _chunks(findings: list[Finding]) -> Iterator[list[Finding]]:
+    """Each job goes to the head of its list, so the first in line come last."""
+    chunk: list[Finding] = []
+    size = 0
+    for finding in sorted(findings, key=_place_in_list, reverse=True):
+        chunk.append(finding)
+        size += len(finding.edits)
+        if size >= CHUNK:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _place_in_list(finding: Finding) -> int:
+    return max((int(edit.value) for edit in finding.edits if edit.key in LISTS), default=0)

@@ -168,21 +168,11 @@ class Audit:
         )
 
     def repair(
-        self,
-        queue: str,
-        records: Sequence[tuple[str, str, int, int, str, str]],
-        *,
-        by: str,
-        sequence_min: int,
-        tombstones: int,
+        self, queue: str, records: Sequence[tuple[int, str, str, str, str]], *, by: str
     ) -> Plan[int]:
-        """Mend (kind, name, relog, relist, was, line) records; see repair.lua. Returns how many."""
-        args = {"by": by, "sequence_min": sequence_min, "tombstones_now": tombstones}
-        return (
-            yield from self._delivery.call(
-                Call("repair", queue, args, lambda r: int(r[0]), records)
-            )
-        )
+        """Carry out (finding, key, member, was, value) edits; see repair.lua. Returns how many findings it mended."""
+        call = Call("repair", queue, {"by": by}, lambda r: int(r[0]), records)
+        return (yield from self._delivery.call(call))
 
 
 def put_back(

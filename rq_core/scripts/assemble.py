@@ -1,5 +1,4 @@
-"""Puts a script's text together: constants, keys and arguments by name, includes, body. No index of KEYS or ARGV is
-written anywhere in ``lua/``.
+"""Puts a script's text together: its head, see ``binding``, its includes and its body.
 
 The text defines ``run(KEYS, ARGV)``; what follows it makes it a function of Redis or a script, see ``script``. As a
 function, all but a call of ``run`` is done once, when the library is loaded. So ``run`` begins with ``bind``, which
@@ -17,23 +16,27 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from rq_core.model import fields, machine, settings
 from rq_core.model.keys import KEY_TYPES
+from rq_core.scripts.binding import (
+    INTEGER,
+    READY,
+    WHOLE_NUMBER,
+    argument_names,
+    bind_args,
+    bind_keys,
+    constants,
+    key_check,
+    names_of,
+    words,
+)
 from rq_core.scripts.header import Header, HeaderError, Variant, parse_header, without_header
 
-_UNREAD = re.compile(r"'(?:[^'\\\n]|\\.)*'|--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
-"""Text that names nothing: strings and comments."""
-_WORD = re.compile(r"(?<![\w:])(?<![^.]\.)[A-Za-z_]\w*")
-"""A name, but for the names of fields after a dot or a colon. (Two dots join strings.)"""
 _DEFINED = re.compile(r"^local (?:function (\w+)|([\w, ]+))", re.MULTILINE)
 _FUNCTION = re.compile(r"local function (\w+)")
 _OTHER_CODE = re.compile(r"^(?!--|local |end\b|[)}])\S.*", re.MULTILINE)
-_READY: Final = tuple(f"ready:{n}" for n in range(len(machine.PRIORITIES)))
 _BASE_META: Final = ("layout", "epoch", "replid")
-_SIZES: Final = {"hash": "HLEN", "zset": "ZCARD", "list": "LLEN", "stream": "XLEN"}
-"""By type of key: the command that costs least and fails for a key of another type."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
     for include in includes.values():
         if missing := set(include.header.words("Keys")) - set(declared):
             raise HeaderError(f"{name}.lua uses {include.header.name} but not its keys {missing}")
-    keys = tuple(k for word in declared for k in (_READY if word == "ready" else (word,)))
+    keys = tuple(k for word in declared for k in (READY if word == "ready" else (word,)))
     if unknown := set(keys) - set(KEY_TYPES):
         raise HeaderError(f"{name}.lua: unknown keys {unknown}")
     blocks = _blocks(script, includes)
@@ -100,20 +103,20 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
     if missing := wanted - set(argument_names(header)):
         raise HeaderError(f"{name}.lua lacks arguments that its includes read: {missing}")
     shared = [word for word in argument_names(header) if word in wanted]
-    arguments = _bind_args(header, shared)
+    arguments = bind_args(header, shared)
     mentioned = words("\n".join((*blocks, arguments)))
     lines = [
         constants("\n".join((*blocks, script.code)), meta=_meta_of(header, includes)),
         f"local {', '.join((*declared, *shared))}",
-        _WHOLE_NUMBER if {"whole_number", "integer"} & mentioned else "",
-        _INTEGER if "integer" in mentioned else "",
+        WHOLE_NUMBER if {"whole_number", "integer"} & mentioned else "",
+        INTEGER if "integer" in mentioned else "",
         "local resets = {}",
         *blocks,
         "local function bind(KEYS)",
-        _bind_keys(declared),
+        bind_keys(declared),
         "for i = 1, #resets do resets[i]() end",
         "end",
-        _key_check(header),
+        key_check(header),
         "local function run(KEYS, ARGV)",
         "bind(KEYS)",
         arguments,
@@ -124,8 +127,8 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
         header=header,
         text="\n".join(line for line in lines if line),
         keys=keys,
-        args=_names_of(header.words("Args")),
-        each=_names_of(header.words("Each")),
+        args=names_of(header.words("Args")),
+        each=names_of(header.words("Each")),
     )
 
 
@@ -201,7 +204,7 @@ def _needed(include: Source, wanted: Iterable[str]) -> str:
 def _block(include: Source, code: str, taken: Iterable[str]) -> str:
     """An include between `do` and `end`; the names that are taken from it are declared before, and so outlive it."""
     outside = dict.fromkeys(taken)
-    checks = _key_check(include.header) if "check_keys" in words(code) else ""
+    checks = key_check(include.header) if "check_keys" in words(code) else ""
     code = _DEFINED.sub(lambda found: _without_local(found, outside), code)
     if "reset" in include.defines:
         code += "\nresets[#resets + 1] = reset"
@@ -221,131 +224,9 @@ def _without_local(found: re.Match[str], outside: Mapping[str, None]) -> str:
     return "" if declares_only else found[0].removeprefix("local ")
 
 
-def words(text: str) -> frozenset[str]:
-    """The words of some Lua that may be names of locals."""
-    return frozenset(_WORD.findall(_UNREAD.sub(" ", text)))
-
-
 def _meta_of(header: Header, includes: Mapping[str, Source]) -> tuple[str, ...]:
     """The fields of meta that a script reads when it begins, itself and in its includes."""
     fields = dict.fromkeys(_BASE_META)
     for each in (header, *(include.header for include in includes.values())):
         fields |= dict.fromkeys(each.words("Meta"))
     return tuple(fields)
-
-
-def _names_of(words: Iterable[str]) -> tuple[str, ...]:
-    return tuple(word.partition(":")[0] for word in words)
-
-
-def argument_names(header: Header) -> tuple[str, ...]:
-    """What a script knows of its arguments, by name."""
-    records = ("each", "each_count") if header.words("Each") else ()
-    return (*_names_of(header.words("Args")), *records)
-
-
-def _bind_keys(declared: tuple[str, ...]) -> str:
-    """``meta, state = KEYS[1], KEYS[2]``, and ``ready`` as a table from 0."""
-    lines, at = [], 1
-    for word in declared:
-        count = len(_READY) if word == "ready" else 1
-        places = ", ".join(f"KEYS[{at + n}]" for n in range(count))
-        lines.append(f"{word} = " + (f"{{[0] = {places}}}" if word == "ready" else places))
-        at += count
-    return "\n".join(lines)
-
-
-def _key_check(header: Header) -> str:
-    """``check_keys()``: an error if a key that the file writes unread is of another type. After a write it would be too
-    late."""
-    lines = []
-    for word in header.words("Unread"):
-        for n, key in enumerate(_READY if word == "ready" else (word,)):
-            if key not in KEY_TYPES:
-                raise HeaderError(f"{header.name}.lua: unknown key {key}")
-            place = f"ready[{n}]" if word == "ready" else key
-            lines.append(f"redis.call('{_SIZES[KEY_TYPES[key]]}', {place})")
-    return "\n".join(["local function check_keys()", *lines, "end"]) if lines else ""
-
-
-_WHOLE_NUMBER: Final = """local function whole_number(text)
-  local value = tonumber(text)
-  return value and value % 1 == 0 and value > -1e13 and value < 1e13 and value or nil
-end"""
-_INTEGER: Final = """local function integer(text)
-  return text and text:match('^%-?%d+$') and whole_number(text) or nil
-end"""
-"""Whole numbers only: no nan, inf or fraction, all of which Lua takes for numbers. An argument must be written in
-digits, too; in a record, where a match would cost time per job, Lua may read it as it likes. Below 10^13 the sum
-with a Unix time in ms still has the 14 digits that Lua writes exactly."""
-
-
-def _bind_args(header: Header, shared: Iterable[str]) -> str:
-    """One local per argument, and ``each(i)`` for the records after them. Those of ``shared`` are declared already."""
-    args, each = header.words("Args"), header.words("Each")
-    known = set(shared)
-
-    def local(name: str) -> str:
-        return name if name in known else f"local {name}"
-
-    lines = []
-    for at, word in enumerate(args, 1):
-        name, _, kind = word.partition(":")
-        value = f"integer(ARGV[{at}])" if kind == "int" else f"ARGV[{at}]"
-        lines.append(
-            f"{local(name)} = {value}\n"
-            f"if not {name} then return {{'refused', 'arguments', '{name}'}} end"
-        )
-    if not each:
-        lines.append(f"if #ARGV ~= {len(args)} then return {{'refused', 'arguments', 'count'}} end")
-        return "\n".join(lines)
-    values = ", ".join(
-        f"tonumber(ARGV[at + {n}])" if word.endswith(":int") else f"ARGV[at + {n}]"
-        for n, word in enumerate(each, 1)
-    )
-    lines += [
-        f"{local('each_count')} = (#ARGV - {len(args)}) / {len(each)}",
-        f"local whole = each_count % 1 == 0 and each_count <= {settings.BATCH_MAX}",
-        "if not whole then return {'refused', 'arguments', 'count'} end",
-        f"{local('each')} = function(i)",
-        f"local at = {len(args)} + (i - 1) * {len(each)} return {values} end",
-    ]
-    for n, word in enumerate(each, 1):
-        if word.endswith(":int"):
-            lines.append(
-                f"for at = {len(args) + n}, #ARGV, {len(each)} do if not whole_number(ARGV[at]) then"
-                f" return {{'refused', 'arguments', '{word.removesuffix(':int')}'}} end end"
-            )
-    return "\n".join(lines)
-
-
-def _table(values: Iterable[Any]) -> str:
-    return "{" + ", ".join(f"'{v}'" for v in values) + "}"
-
-
-def constants(body: str, *, meta: tuple[str, ...]) -> str:
-    """The facts of machine.py and settings.py that the body mentions."""
-    values = {
-        "META": _table(meta),
-        "LAYOUT": f"'{machine.LAYOUT}'",
-        "STATE_FIELDS": _table(fields.STATE_FIELDS),
-        "DEFAULTS": f"{{attempts = {machine.DEFAULT_MAX_ATTEMPTS},"
-        f" losses = {machine.DEFAULT_MAX_LOSSES}}}",
-        "DEFAULT_PRIORITY": f"'{machine.DEFAULT_PRIORITY}'",
-        "PRIORITY_RANK": "{"
-        + ", ".join(f"{p} = {n}" for n, p in enumerate(machine.PRIORITIES))
-        + "}",
-        "SETTINGS": "{"
-        + ", ".join(f"{s.name} = {s.default}" for s in settings.SETTINGS.values())
-        + "}",
-        "FLAGS": "{" + ", ".join(f"{name} = true" for name in settings.FLAGS) + "}",
-        "MINIMA": "{"
-        + ", ".join(f"{s.name} = {s.minimum}" for s in settings.SETTINGS.values())
-        + "}",
-        "SLOT_LIFE_MS": str(settings.SLOT_LIFE_MS),
-        "OUTBOX_RING": str(settings.OUTBOX_RING),
-    }
-    mentioned = words(body)
-    return "\n".join(
-        f"local {name} = {value}" for name, value in values.items() if name in mentioned
-    )

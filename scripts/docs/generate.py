@@ -143,7 +143,8 @@ def lua_readme() -> str:
     def include_row(name: str) -> tuple[str, ...]:
         header = headers.includes()[name]
         where = paths[name].relative_to(script.directory())
-        return (f"[`{where.parent}/{name}`]({where})", _purpose(header), _code(header.uses))
+        link = f"[`{where.parent}/{name}`]({where})"
+        return (link, _purpose(header), _code(header.uses), _code(sorted(headers.changing(name))))
 
     return _page(
         "# The scripts",
@@ -163,7 +164,8 @@ def lua_readme() -> str:
         "values in its `reset()`; a table that the last call has not touched serves again. `Kept` names the\n"
         "variables that outlive a call: they hold constants, or what was made of a text whoever gave it.",
         _table(
-            ("include", "purpose", "uses"), map(include_row, sorted(paths, key=paths.__getitem__))
+            ("include", "purpose", "uses", "changes in a call"),
+            map(include_row, sorted(paths, key=paths.__getitem__)),
         ),
         "## Keys of a queue",
         "All begin with `rqc:{queue}:`, so a queue lives in one Cluster slot. `ready` in a header\n"

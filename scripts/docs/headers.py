@@ -174,6 +174,12 @@ def shared() -> Mapping[str, str]:
     return {n: include for s in every for include, names in s.header.uses.items() for n in names}
 
 
+def changing(name: str) -> set[str]:
+    """The variables of an include that a call changes."""
+    include = _includes()[name]
+    return (lua_names.assigned(include.code) & include.defines) - set(include.header.words("Kept"))
+
+
 def _of_include(source: Source) -> Iterator[str]:
     """Check what an include keeps, and what it reads of the script's arguments."""
     changing = lua_names.assigned(source.code) & source.defines

@@ -79,7 +79,7 @@ def apply(
     }  # fmt: skip
     if fork.survivor is None:
         # The projection's fold has no event for this: the beginning of the epoch says it of all.
-        count = _end_jobs(connection, queue, LOST, fork.beginning.id.epoch, at_ms)
+        count = end_jobs(connection, queue, LOST, fork.beginning.id.epoch, at_ms)
         connection.execute(_INSERT_LOSS, row | {"kind": "forgotten", "jobs": count})
         logger.error("queue %s: Redis remembers nothing: %d live jobs are lost", queue, count)
         return
@@ -118,7 +118,7 @@ def complete_baseline(connection: Connection, queue: str, upto: OutboxId, at_ms:
     began = connection.execute(_BASELINE, {"queue": queue, "epoch": upto.epoch}).scalar_one()
     if began is None:
         return  # SQL does not have its epoch's beginning.
-    count = _end_jobs(connection, queue, GONE, began, at_ms)
+    count = end_jobs(connection, queue, GONE, began, at_ms)
     connection.execute(
         _INSERT_LOSS,
         {
@@ -129,7 +129,7 @@ def complete_baseline(connection: Connection, queue: str, upto: OutboxId, at_ms:
     )  # fmt: skip
 
 
-def _end_jobs(connection: Connection, queue: str, state: str, epoch: int, at_ms: int) -> int:
+def end_jobs(connection: Connection, queue: str, state: str, epoch: int, at_ms: int) -> int:
     """Put every live job of which nothing was told since ``epoch`` began into a state. Returns how
     many."""
     values = {"queue": queue, "state": state, "epoch": epoch, "at_ms": at_ms}

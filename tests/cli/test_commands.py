@@ -299,13 +299,10 @@ def test_doctor_finds_mends_and_is_content(cli: CommandLine, client: Client) -> 
 
     result = cli("doctor", "mail")
     assert result.exit_code == 1
-    assert (
-        "\nmail: not_listed: job a is ready and not in the list of priority normal\n"
-        in result.stdout
-    )
+    assert "\nmail: index: job a is ready: `ready:2` lacks it\n" in result.stdout
     assert re.fullmatch(r"rq-core: \d findings; --repair mends what can be mended\n", result.stderr)
     found = json.loads(cli("doctor", "mail", "--json").stdout)[1]["found"]
-    assert {"not_listed"} == {f["kind"] for f in found if f["job"] == "a"}
+    assert [["ready:2"]] == [f["keys"] for f in found if f["job"] == "a"]
 
     assert cli.ok("doctor", "--repair").endswith("mail: mended, all agrees\nsms: all agrees\n")
     server, mail = cli.json("doctor", "mail")

@@ -7,7 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rq_core.doctor import examine
+from rq_core.doctor.expected import LISTS
+from rq_core.doctor.finding import LOWER
 from rq_core.model.job import Claim, NewJob
+from rq_core.model.keys import KEY_TYPES
 from rq_core.model.machine import State
 from rq_core.protocol.enqueue import pack
 from rq_core.scripts.script import Script
@@ -401,7 +405,7 @@ def trim(seed: Seed) -> Scene:
 
 @scene
 def repair(seed: Seed) -> Scene:
-    each = _of_every_kind(seed)
+    _of_every_kind(seed)
     seed.enqueue("garbled")
     for name in ("leases", "scheduled", "dead", "ready:2", "open", "rates"):
         seed.control.delete(seed.keys(name))
@@ -413,31 +417,18 @@ def repair(seed: Seed) -> Scene:
     seed.control.zadd(seed.keys("scheduled"), {"stray": 1})
     slot = next(iter(seed.snapshot()["slots"]))
     seed.control.zadd(seed.keys("expiring"), {"stray": 1, f"slot|{slot}": 1})
-    waiting = seed.control.zrange(seed.keys("waiting"), 0, 0)[0]
+    seed.control.zpopmin(seed.keys("waiting"))
     seed.control.zadd(seed.keys("waiting"), {"2+task=c|1|nobody": 0})
     seed.control.zadd(seed.keys("holders"), {"task=c|nobody": 0})
     seed.control.zrem(seed.keys("holders"), "task=c|c-1")
     seed.control.zadd(seed.keys("blocked"), {"task=c|0000000000000001|2+task=c": 0})
     seed.control.hset(seed.keys("lanes"), "2+task=c", "open 2000000000000001")
     seed.control.hdel(seed.keys("meta"), "caps_by_key")
-    line = seed.control.hget(seed.keys("state"), "garbled")
     seed.control.hset(seed.keys("state"), "garbled", "rubbish")
-    records = [
-        *(("job", i, 1, 1, "", "") for (i,) in each[:-1]),
-        ("job", "garbled", 1, 1, "rubbish", line),
-        ("slot", slot, 0, 0, "", ""),
-        ("scheduled", "stray", 0, 0, "", ""),
-        ("waiting", waiting, 0, 0, "", ""),
-        ("waiting", "2+task=c|1|nobody", 0, 0, "", ""),
-        ("holder", "task=c|nobody", 0, 0, "", ""),
-        ("holder", "task=c|c-1", 0, 0, "", ""),
-        ("blocked", "task=c|0000000000000001|2+task=c", 0, 0, "", ""),
-        ("lane", "1+task=c+tenant=c", 0, 0, "", ""),
-        ("lane", "2+task=c", 0, 0, "", ""),
-        ("rate", RATE, 0, 0, "", ""),
-        ("fair", "a", 0, 0, "", "20000"),
-        ("meta", "caps_by_key", 0, 0, "", ""),
-        ("expiring", "stray", 0, 0, "", ""),
-    ]
-    args = {"by": "somebody", "sequence_min": 99, "tombstones_now": 0}
-    return Scene("repair", args, records)
+    found = examine(seed.snapshot())
+    records = [(at, *edit) for at, finding in enumerate(found) for edit in finding.edits]
+    # That queue is not fair.
+    records.append((len(found), "fair", "a", LOWER, "20000"))
+    untouched = KEY_TYPES.keys() - {key for _, key, *_ in records} - set(LISTS)
+    assert untouched == {"caps", "tasks", "wake"}
+    return Scene("repair", {"by": "somebody"}, records)

@@ -22,13 +22,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _is_wanted(item: pytest.Item) -> bool:
-    if (
-        item.path.parent != HERE
-        or item.path.name in ON_BOTH
-        or not isinstance(item, pytest.Function)
-    ):
+    if not item.path.is_relative_to(HERE) or item.path.name in ON_BOTH:
         return True
-    return not hasattr(item, "callspec") or item.callspec.params.get("engine") in (None, FIRST)
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    return params.get("engine") in (None, FIRST)
 
 
 @pytest.fixture

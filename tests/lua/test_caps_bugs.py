@@ -11,9 +11,9 @@ from rq_core.app.placing import full_rules
 from rq_core.model.events import Entry
 from rq_core.model.machine import Event
 from tests.kit.lanes import holders_of
-from tests.kit.proof import most_running, unproved
 from tests.kit.seed import LEASE_MS, Seed
 from tests.kit.snapshots import fields_of
+from tests.rigs.judge.caps import most_running, unproved
 
 CAPS = pytest.mark.parametrize("cap", [1, 2, 3, 10])
 

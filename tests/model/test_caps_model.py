@@ -19,7 +19,6 @@ from rq_core.scripts.header import Variant
 from rq_core.scripts.script import Script, build_function, include
 from tests.kit.clock import CLOCK, timed
 from tests.kit.lanes import breaches
-from tests.kit.proof import unproved
 from tests.kit.seed import spec
 from tests.kit.servers import Engine
 from tests.kit.snapshots import Snapshot
@@ -36,6 +35,7 @@ from tests.model.machine import (
     workers,
 )
 from tests.model.running import run
+from tests.rigs.judge.caps import unproved
 
 pytestmark = pytest.mark.timeout(900)
 """Shrinking a failure takes its time."""

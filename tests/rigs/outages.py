@@ -36,7 +36,7 @@ from tests.kit.reaper import close_reaper
 from tests.kit.sentinels import QUORUM, SentinelGroup
 from tests.kit.servers import Engine, RedisServer, engines
 from tests.kit.wait import wait_until
-from tests.rigs.live.replay import percentile
+from tests.rigs.judge.times import percentile
 
 QUEUE: Final = "outages"
 WITNESS: Final = "RQ_CORE_OUTAGES_WITNESS"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rq_core.connections.client import Client
+from tests.rigs.judge.times import percentile
 from tests.rigs.live import exact, faults, tasks, wakeups
 from tests.rigs.live.processes import crew
-from tests.rigs.live.replay import percentile
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ local LANE_SHAPES = {known = {}, count = 0}
 
 --- What a lane's name says: its scopes, in order; `counted` are those of them that have holders, if not all have; `key` is
 --- that of a fair queue. Nothing else is remembered, and of some lanes only: Lua looks each text up among all that it has,
---- and where those are more than the processor's caches hold, to look costs more than to make them anew.
+--- and where those are more than the processor's caches hold, to look costs more than to make them again.
 local function shape_of(name)
   local shape = LANE_SHAPES.known[name]
   if shape then

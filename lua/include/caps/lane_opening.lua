@@ -91,7 +91,7 @@ local function reevaluate(name, before)
 end
 
 --- (c): an open lane of this shape has moved on: to the place in line `before`, if it is still open; `refused_by` is the
---- scope that it is now blocked on. Whom it kept waiting is looked at here, so it keeps nobody waiting who comes later in
+--- scope that it is now blocked on. The lanes that it kept waiting are looked at here, so it keeps no lane waiting that is met later in
 --- this call.
 local function look_behind(shape, before, refused_by)
   local own = 'fair=' .. (shape.key or '')
@@ -128,7 +128,7 @@ local function find_place(lane, order)
     if scope.resumes and not scope.is_waited_for then
       scope.is_waited_for = first_blocked(scope.name) ~= nil
       if not scope.is_waited_for then
-        -- Nobody waits for it, so nobody asked when its limit changed.
+        -- No lane waits for it, so a change of its limit did not look at it.
         await_no_more(scope)
       end
     end

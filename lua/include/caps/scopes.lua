@@ -204,7 +204,7 @@ local function acquire(scope, at)
     end
     return false
   end
-  -- Asked anew even if its resume is awaited: the limit may have changed since.
+  -- Asked again even if its resume is awaited: the limit may have changed since.
   -- After a change of the limit the time may lie further ahead than any that this limit gives.
   local rate = scope.limit
   local furthest = at * 1000 + rate.slack_us + rate.interval_us

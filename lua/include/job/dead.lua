@@ -1,4 +1,4 @@
---[[ dead: where jobs stop for good, until somebody requeues them or their retention ends.
+--[[ dead: where jobs stop for good, until they are requeued or their retention ends.
 
 Keys: dead expiring
 Later: dead_retention_ms

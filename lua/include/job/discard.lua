@@ -1,4 +1,4 @@
---[[ discard: jobs that go although nobody has claimed them. A plain list keeps the entry of one that was ready, as a
+--[[ discard: jobs that go without having been claimed. A plain list keeps the entry of one that was ready, as a
 tombstone that claim passes over, so that it costs the same at any depth.
 
 Keys: state jobs scheduled

@@ -31,7 +31,7 @@ from tests.rigs.chaos.stage import (
     Stage,
     audit_verify,
 )
-from tests.rigs.live.replay import percentile
+from tests.rigs.judge.times import percentile
 
 RATE: Final = 30.0
 DRAIN_S: Final = 90.0

@@ -14,7 +14,10 @@ from typing import Final, NamedTuple
 
 from rq_core.model.machine import Event, State
 from tests.rigs.chaos.records import Fault, Interval, Line, Logged, Records
-from tests.rigs.live.replay import percentile
+from tests.rigs.judge.caps import Mark, at_once
+from tests.rigs.judge.logged import CLAIM_ENDS, GIVEN_BACK, JOB_ENDS, NO_STEP, SETTLED
+from tests.rigs.judge.times import percentile
+from tests.rigs.judge.witnessed import Runs
 
 MIRROR_FAULTS: Final = frozenset({"mirror_kill", "mirror_stop", "sql_lock", "sql_stop"})
 """Those that jobs need not notice: recovered is when SQL goes on."""
@@ -23,20 +26,6 @@ LOSSES: Final = frozenset({"aof_cut", "old_snapshot", "flushall", "outbox_trim"}
 log names the job, or reports an interval that it lies in."""
 CLAIM_LATE_MS: Final = 2_000.0
 """How long after its claim a handler may start: its worker may have been stopped between."""
-
-GIVEN_BACK: Final = frozenset({Event.LEASE_EXPIRED, Event.ROLLED_BACK})
-"""Ends of a claim after which its handler may still be running, or be run again from the start."""
-_CLAIM_ENDS: Final = GIVEN_BACK | {
-    Event.SUCCEEDED,
-    Event.RETRIED,
-    Event.DIED,
-    Event.CANCELLED,
-}
-_NO_STEP: Final = frozenset({Event.SETTLEMENT_REFUSED, Event.BASELINE})
-"""Events after which a job stands where it stood."""
-_JOB_ENDS: Final = frozenset(
-    {Event.DIED, Event.CANCELLED, Event.DISCARDED, Event.PRUNED, Event.REMOVED}
-)
 
 
 @dataclass
@@ -132,7 +121,8 @@ class Losses:
 
 
 def judge(records: Records) -> Findings:
-    found = Findings(len(records.attempted), len(records.acknowledged))
+    answers = records.answers
+    found = Findings(len(answers.attempted), len(answers.acknowledged))
     stories: dict[str, list[Logged]] = defaultdict(list)
     for event in records.events:
         stories[event.job].append(event)
@@ -162,14 +152,14 @@ def judge(records: Records) -> Findings:
 def _end(story: Sequence[Logged]) -> str | None:
     """How the job ended by what survives of its history; None: it did not."""
     last = next(
-        (e for e in reversed(story) if not e.orphaned and e.event not in _NO_STEP),
+        (e for e in reversed(story) if not e.orphaned and e.event not in NO_STEP),
         None,
     )
     if last is None:
         return None
     if last.event == Event.DIED or (last.event == Event.LEASE_EXPIRED and last.target == "dead"):
         return State.DEAD
-    return last.event if last.event == Event.SUCCEEDED or last.event in _JOB_ENDS else None
+    return last.event if last.event in JOB_ENDS else None
 
 
 def _look_for_losses(
@@ -180,7 +170,7 @@ def _look_for_losses(
     losses: Losses,
     orphaned: set[str],
 ) -> None:
-    for job_id in sorted(records.acknowledged):
+    for job_id in sorted(records.answers.acknowledged):
         end = ends.get(job_id)
         ran = any(line.what == "end" for line in runs[job_id])
         hollow = end == Event.SUCCEEDED and not ran
@@ -202,15 +192,19 @@ def _look_for_strangers(
     runs: dict[str, list[Line]],
     losses: Losses,
 ) -> None:
-    for job_id in sorted({*stories, *runs, *records.live} - records.attempted):
+    for job_id in records.answers.strangers({*stories, *runs, *records.live}):
         found.unexpected += 1
         found.problems.append(f"unexpected: {job_id} was never attempted")
-    for job_id, lines in runs.items():
-        claims = {event.claim for event in stories[job_id] if event.event == Event.CLAIMED}
-        excused = {line.claim for line in lines if losses.covers_start(line)}
-        for claim in sorted({line.claim for line in lines} - claims - excused):
-            found.unexpected += 1
-            found.problems.append(f"unexpected: {job_id} ran in claim {claim}, which is not logged")
+    known = {
+        (event.job, event.claim)
+        for event in records.events
+        if event.event == Event.CLAIMED and event.claim is not None
+    }
+    known |= {(line.job, line.claim) for line in records.witness if losses.covers_start(line)}
+    ran = [(line.job, line.claim) for line in records.witness]
+    for job_id, claim in Runs(ran, ()).unlogged(known):
+        found.unexpected += 1
+        found.problems.append(f"unexpected: {job_id} ran in claim {claim}, which is not logged")
 
 
 def _look_for_doubles(
@@ -245,21 +239,18 @@ def _look_at_caps(
     before, or Redis forgot it, until then. One that wrote no last line was killed, and its claim counts until the log
     ends it.
     """
-    marks: list[tuple[float, int, str, str]] = []
+    marks: list[Mark] = []
     for run in _runs(records.witness):
         until = run.until_ms(stories[run.start.job], losses)
         for scope in run.start.scopes:
-            # An end and a start at one moment: the end came first, being witnessed before it is settled.
-            marks.append((run.start.at_ms, 1, scope, run.start.job))
-            marks.append((max(until, run.start.at_ms), -1, scope, run.start.job))
-    running: Counter[str] = Counter()
-    for at_ms, change, scope, job_id in sorted(marks):
-        running[scope] += change
+            marks.append(Mark(run.start.at_ms, 1, scope, run.start.job))
+            marks.append(Mark(max(until, run.start.at_ms), -1, scope, run.start.job))
+    for (at_ms, _, scope, job_id), running in at_once(marks):
         limit = records.limits.get(scope)
-        if change > 0 and limit is not None and running[scope] > limit:
+        if limit is not None and running > limit:
             found.cap_violations += 1
             found.problems.append(
-                f"cap: {job_id} is number {running[scope]} of {scope}, cap {limit}, at {at_ms:.1f}"
+                f"cap: {job_id} is number {running} of {scope}, cap {limit}, at {at_ms:.1f}"
             )
 
 
@@ -284,7 +275,7 @@ class Run(NamedTuple):
         ends = [
             (float(event.at_ms), event.event in GIVEN_BACK)
             for event in own
-            if event.event in _CLAIM_ENDS
+            if event.event in CLAIM_ENDS
         ]
         never = float("inf")
         taken = min((at_ms for at_ms, given_back in ends if given_back), default=never)
@@ -316,7 +307,7 @@ def _recoveries(records: Records, stories: dict[str, list[Logged]]) -> dict[str,
         claim = (event.job, event.claim)
         if event.event == Event.CLAIMED:
             claimed[claim] = event.at_ms
-        elif event.event in _CLAIM_ENDS - GIVEN_BACK and claim in claimed:
+        elif event.event in SETTLED and claim in claimed:
             spans.append((claimed[claim], event.at_ms))
     commits = _commits(records)
     found: dict[str, Recovery] = {}

@@ -17,6 +17,7 @@ from sqlalchemy import text
 from rq_core.model.machine import Event, State
 from sql_audit.store.database import Database
 from sql_audit.store.tables import GONE, LOST
+from tests.rigs.judge.told import Answers
 
 
 class Line(NamedTuple):
@@ -99,12 +100,9 @@ class Records:
     progress: list[Progress] = field(default_factory=list)
 
     @property
-    def attempted(self) -> set[str]:
-        return set(self.told)
-
-    @property
-    def acknowledged(self) -> set[str]:
-        return {job_id for job_id, told in self.told.items() if told.acknowledged_ms is not None}
+    def answers(self) -> Answers:
+        acknowledged = {i for i, told in self.told.items() if told.acknowledged_ms is not None}
+        return Answers(set(self.told), acknowledged)
 
 
 def read_told(paths: Iterable[Path]) -> dict[str, Told]:

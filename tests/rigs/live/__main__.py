@@ -12,13 +12,13 @@ import click
 from rq_core.connections.client import Client
 from tests.kit.reaper import close_reaper
 from tests.kit.servers import RedisServer, engines
+from tests.rigs.judge.times import percentile
 from tests.rigs.live import changes as live_changes
 from tests.rigs.live import exact as live_exact
 from tests.rigs.live import faults as live_faults
 from tests.rigs.live import flat as live_flat
 from tests.rigs.live import tasks, wakeups
 from tests.rigs.live.processes import crew
-from tests.rigs.live.replay import percentile
 
 
 @contextlib.contextmanager

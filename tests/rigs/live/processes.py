@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from tests.kit.processes import Child, worker
 from tests.kit.wait import wait_until
+from tests.rigs.judge.caps import Mark, at_once
 from tests.rigs.live import tasks
 
 
@@ -85,10 +85,11 @@ def crew(
 
 def peaks(lines: Sequence[dict[str, Any]]) -> dict[str, int]:
     """The highest number that ran at once, by queue, as the jobs witnessed it."""
-    running: dict[str, int] = defaultdict(int)
-    most: dict[str, int] = defaultdict(int)
-    # An end and a start at one moment: the end came first, since it was witnessed before its settlement was sent.
-    for line in sorted(lines, key=lambda line: (line["at"], line["what"] == "start")):
-        running[line["queue"]] += 1 if line["what"] == "start" else -1
-        most[line["queue"]] = max(most[line["queue"]], running[line["queue"]])
-    return dict(most)
+    marks = [
+        Mark(line["at"], 1 if line["what"] == "start" else -1, line["queue"], line["job"])
+        for line in lines
+    ]
+    most: dict[str, int] = {}
+    for mark, running in at_once(marks):
+        most[mark.scope] = max(most.get(mark.scope, 0), running)
+    return most

@@ -14,6 +14,7 @@ from rq_core.model.events import Entry, JobRecord, decode, fold
 from rq_core.model.limits import Limit
 from rq_core.model.machine import CLAIMED_STATES, Event, State
 from rq_core.model.scopes import family_of, scopes_of
+from tests.rigs.judge.caps import Holders
 
 READ = 5_000
 
@@ -41,11 +42,10 @@ class Replay:
     at_ms: int = 0
 
     def __post_init__(self) -> None:
-        self.holders: Counter[str] = Counter()
+        self.holders = Holders()
         self.waiting: Counter[tuple[str, ...]] = Counter()
         """Ready jobs, by their scopes."""
         self.records: dict[str, JobRecord] = {}
-        self._held: dict[str, tuple[str, ...]] = {}
         self._room_since: int | None = None
         self._freed: dict[str, deque[int]] = defaultdict(deque)
         self._ended_ms = self._enqueued_ms = 0
@@ -57,7 +57,7 @@ class Replay:
 
     def has_room(self, scope: str) -> bool:
         cap = self.cap_of(scope)
-        return cap is None or self.holders[scope] < cap
+        return cap is None or self.holders.held[scope] < cap
 
     def claimable(self) -> bool:
         """Whether a claim would find a job now."""
@@ -112,22 +112,24 @@ class Replay:
             self.waiting[scopes_of(record.lane or "")] += 1
         if before in CLAIMED_STATES and record.state not in CLAIMED_STATES:
             self.ends += 1
-            for scope in self._held.pop(job_id):
-                self.holders[scope] -= 1
+            held = self.holders.end(job_id)
+            if not held:
+                self.breaches.append(f"{entry.id}: the claim of {job_id} that ends was never made")
+            for scope in held:
                 self._freed[scope].append(entry.at_ms)
         elif entry.event is Event.CLAIMED:
             self.claims += 1
             caps = {str(name): cap for name, cap, *rest in limits or () if not rest}
-            scopes = tuple(dict.fromkeys((*caps, "queue")))
-            self._held[job_id] = scopes
+            scopes = dict.fromkeys((*caps, "queue"))
+            self.holders.claim(job_id, scopes)
             for scope in scopes:
-                self.holders[scope] += 1
-                self.peak[scope] = max(self.peak[scope], self.holders[scope])
+                holders = self.holders.held[scope]
+                self.peak[scope] = max(self.peak[scope], holders)
                 cap = caps.get(scope)
                 if cap != self.cap_of(scope):
                     self.breaches.append(f"{entry.id}: {scope} has {cap}, not {self.cap_of(scope)}")
-                if isinstance(cap, int) and self.holders[scope] > cap:
-                    self.breaches.append(f"{entry.id}: {self.holders[scope]} hold {scope} of {cap}")
+                if isinstance(cap, int) and holders > cap:
+                    self.breaches.append(f"{entry.id}: {holders} hold {scope} of {cap}")
                 if self._freed[scope]:
                     self.refilled[scope].append(entry.at_ms - self._freed[scope].popleft())
 
@@ -167,9 +169,3 @@ class Follower:
                 raise AssertionError(f"the outbox of {self._queue} was trimmed while it was read")
             self.replay.feed(decode(i, raw) for i, raw in fresh)
             self._last = fresh[-1][0]
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value that this share of the values does not pass; 0 of none."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.exc import OperationalError
@@ -130,18 +130,6 @@ class Actor:
 # --- Producers ----------------------------------------------------------------------------------
 
 
-@dataclass
-class Told:
-    """What producers wrote down."""
-
-    attempted: dict[str, str] = field(default_factory=dict)
-    """Who enqueued it, by id."""
-    accepted: dict[str, int] = field(default_factory=dict)
-    """When that was acknowledged, by id."""
-    refused: set[str] = field(default_factory=set)
-    """Of which they were told that they are not in the queue."""
-
-
 class Producer(Actor):
     """Enqueues jobs of all kinds, now and then one that is there, and cancels some."""
 
@@ -168,8 +156,8 @@ class Producer(Actor):
         if mine and not self.simulation.lost and self.random.random() < 0.2:
             # Its own job once more, as somebody does who was told nothing.
             jobs[0] = jobs[0]._replace(id=self.random.choice(mine))
-        fresh = {job.id for job in jobs} - set(told.attempted)
-        told.attempted |= dict.fromkeys(fresh, self.name)
+        fresh = {job.id for job in jobs} - told.attempted
+        told.attempted |= fresh
         told.refused -= {job.id for job in jobs}
         mine += fresh
         mine.sort()
@@ -178,7 +166,7 @@ class Producer(Actor):
         except errors.ServerUnavailable:
             told.refused |= fresh
             raise
-        told.accepted |= dict.fromkeys(accepted.ids, self.now_ms)
+        told.acknowledged |= set(accepted.ids)
         told.refused |= {i for i, _ in (*accepted.discarded, *accepted.rejected)} & fresh
 
 

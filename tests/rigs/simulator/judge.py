@@ -14,13 +14,12 @@ from sql_audit.proof.verify import verify
 from sql_audit.store.database import Database
 from tests.kit import agreement, auditlog
 from tests.kit.fleet import QUEUE
+from tests.rigs.judge.witnessed import Runs
 from tests.rigs.simulator.actors import MirrorProcess
 from tests.rigs.simulator.watch import Violated
 
 if TYPE_CHECKING:
     from tests.rigs.simulator.simulation import Simulation
-
-ENDS = frozenset({Event.SUCCEEDED, Event.CANCELLED, Event.PRUNED, Event.REMOVED, Event.DISCARDED})
 
 
 def judge(simulation: Simulation) -> dict[str, int]:
@@ -46,15 +45,15 @@ def _check_told(simulation: Simulation) -> None:
     ever = logged | {
         e.job_id for entry in watch.forgotten for e in entry.jobs if entry.event is Event.ENQUEUED
     }
-    if stray := ever - set(told.attempted):
-        raise Violated(f"unexpected: nobody enqueued {sorted(stray)}")
-    if stray := ever & told.refused:
-        raise Violated(f"unexpected: {sorted(stray)} are in the log, and were refused")
-    if lost := set(told.accepted) - ever:
-        raise Violated(f"I1: {sorted(lost)} were acknowledged and never logged")
-    if (lost := set(told.accepted) - logged) and not simulation.lost:
-        raise Violated(f"I1: {sorted(lost)} were acknowledged, and are not in the log")
-    for job_id in sorted(set(told.accepted) & logged):
+    if stray := told.strangers(ever):
+        raise Violated(f"unexpected: nobody enqueued {stray}")
+    if stray := told.contradicting(ever):
+        raise Violated(f"unexpected: {stray} are in the log, and were refused")
+    if lost := told.missing(ever):
+        raise Violated(f"I1: {lost} were acknowledged and never logged")
+    if (lost := told.missing(logged)) and not simulation.lost:
+        raise Violated(f"I1: {lost} were acknowledged, and are not in the log")
+    for job_id in sorted(told.acknowledged & logged):
         record = watch.records[job_id]
         if record.state is not None and str(record.state) != "dead":
             raise Violated(f"I11: {job_id} is {record.state} when all is worked off")
@@ -63,27 +62,28 @@ def _check_told(simulation: Simulation) -> None:
 def _check_witness(simulation: Simulation) -> None:
     """I12: what handlers wrote and what workers were told, and the log."""
     entries = [*simulation.watch.entries, *simulation.watch.forgotten]
-    claimed, succeeded = set(), set()
+    claimed: set[tuple[str, str]] = set()
+    succeeded: set[tuple[str, str]] = set()
     for entry in entries:
         for event in entry.jobs:
             if entry.event is Event.CLAIMED:
                 claimed.add((event.job_id, str(entry.id)))
             elif entry.event is Event.SUCCEEDED:
                 succeeded.add((event.job_id, str(event.fields["fence"])))
-    began = {(line.job_id, line.fence) for line in simulation.lines if line.kind == "began"}
-    ended = {(line.job_id, line.fence) for line in simulation.lines if line.kind == "ended"}
-    if twice := [k for k, n in Counter(
-        (line.job_id, line.fence) for line in simulation.lines if line.kind == "began"
-    ).items() if n > 1]:  # fmt: skip
-        raise Violated(f"begun more than once in one claim: {twice}")
-    if stray := began - claimed:
-        raise Violated(f"I12: ran in claims that the log does not have: {sorted(stray)}")
-    if stray := succeeded - ended:
-        raise Violated(f"I12: succeeded by the log, and no handler ended: {sorted(stray)}")
-    if stray := set(simulation.completed) - succeeded:
-        raise Violated(
-            f"I12: workers were told of successes that the log does not have: {sorted(stray)}"
+    runs = Runs(
+        *(
+            [(line.job_id, line.fence) for line in simulation.lines if line.kind == kind]
+            for kind in ("began", "ended")
         )
+    )
+    if twice := runs.begun_again():
+        raise Violated(f"begun more than once in one claim: {twice}")
+    if stray := runs.unlogged(claimed):
+        raise Violated(f"I12: ran in claims that the log does not have: {stray}")
+    if stray := runs.hollow(succeeded):
+        raise Violated(f"I12: succeeded by the log, and no handler ended: {stray}")
+    if unheard := sorted(set(simulation.completed) - succeeded):
+        raise Violated(f"I12: workers were told of successes that the log does not have: {unheard}")
 
 
 def _check_audit(simulation: Simulation) -> None:

@@ -35,6 +35,7 @@ from sql_audit.store import migrate
 from sql_audit.store.background import BackgroundCall
 from tests.kit.fleet import QUEUE
 from tests.kit.servers import Engine
+from tests.rigs.judge.told import Answers
 from tests.rigs.simulator import judge
 from tests.rigs.simulator.actors import (
     CAPS,
@@ -45,7 +46,6 @@ from tests.rigs.simulator.actors import (
     MirrorProcess,
     Operator,
     Producer,
-    Told,
     Worker,
     make_job,
 )
@@ -197,7 +197,7 @@ class Simulation:
         self.trace: list[str] = []
         self.world = World(stage.url)
         self.watch = Watch()
-        self.told = Told()
+        self.told = Answers()
         self.lines: list[Line] = []
         """What the handlers wrote."""
         self.completed: list[tuple[str, str]] = []

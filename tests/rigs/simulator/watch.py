@@ -9,7 +9,7 @@ from rq_core.model.events import Entry, JobRecord, OutboxId, decode, fold
 from rq_core.model.machine import Event
 from tests.kit.consistency import problems
 from tests.kit.fleet import QUEUE
-from tests.kit.proof import Proof
+from tests.rigs.judge.caps import Proof
 
 RawEntry = tuple[str, dict[str, str]]
 

@@ -1,0 +1,160 @@
+"""The queue as it is against the queue as it must be: what differs, by what it differs for, in words."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from rq_core.doctor.expected import LISTS, AtLeast, Expected, Kept, Want
+from rq_core.doctor.finding import LOWER, Edit, Finding, Kind
+from rq_core.model.scopes import is_rate
+
+Owner = tuple[str, str]
+"""What a member of an index is there for: a job, a lane, a call slot, a rate, a fact of `meta`…"""
+
+_MAY_HAVE_MORE: Final = frozenset({"state", "fair", "meta", *LISTS})
+"""Keys that also have what is not derived. In a list, an entry too many is a tombstone."""
+_FACTS: Final = {
+    "sequence": "the last place in line that was given",
+    "tombstones": "the number of list entries that lead nowhere",
+    "caps_by_task": "limits of tasks are stored",
+    "caps_by_key": "limits of keys are stored",
+}
+
+
+def owner_of(key: str, member: str) -> Owner:
+    """Return what a member of an index is there for."""
+    if key in ("scheduled", "expiring"):
+        kind, _, name = member.partition("|")
+        kinds = {"job": "job", "dead": "job", "slot": "call slot", "rate": "rate"}
+        return (kinds[kind], name) if kind in kinds else ("member", member)
+    if key == "blocked":
+        return "lane", member.split("|", 2)[-1]
+    if key in ("lanes", "open"):
+        return "lane", member
+    named = {"meta": "fact", "rates": "rate", "fair": "key"}
+    return named.get(key, "job"), member.rpartition("|")[2]
+
+
+def differences(expected: Expected) -> dict[Owner, list[Edit]]:
+    """Return the edits that make the indexes what they must be, by what they are for."""
+    found: dict[Owner, list[Edit]] = defaultdict(list)
+    unknown = set(_unknown(expected))
+    for key, wanted in expected.indexes.items():
+        actual = expected.view.snapshot[key]
+        if key in LISTS:
+            actual = dict.fromkeys(actual, "")
+        for member, want in wanted.items():
+            edit = _compare(key, member, actual.get(member), want)
+            if edit is not None:
+                found[owner_of(key, member)].append(edit)
+        more = () if key in _MAY_HAVE_MORE else [each for each in actual if each not in wanted]
+        for member in more:
+            owner = owner_of(key, member)
+            if owner not in unknown and not _returns(key, member):
+                found[owner].append(Edit(key, member, as_text(actual[member]), ""))
+    return found
+
+
+def _compare(key: str, member: str, actual: Any, want: Want) -> Edit | None:
+    if isinstance(want, AtLeast):
+        fits = _number(actual) >= want.value
+        return None if fits else Edit(key, member, LOWER, str(want.value))
+    if isinstance(want, Kept):
+        fits = actual is not None or want.fresh is None
+        return None if fits else Edit(key, member, "", str(want.fresh))
+    return None if actual == want else Edit(key, member, as_text(actual), str(want))
+
+
+def _number(actual: Any) -> float:
+    if isinstance(actual, str):
+        return int(actual) if actual.isascii() and actual.isdigit() else -1
+    return -1 if actual is None else float(actual)
+
+
+def as_text(value: Any) -> str:
+    """Return a member's value as an edit has it."""
+    return f"{value:.17g}" if isinstance(value, float) else value or ""
+
+
+def _returns(key: str, member: str) -> bool:
+    """Say whether a member of `scheduled` is a rate that goes on, or a change of limits that claims go on with."""
+    kind, _, rest = member.partition("|")
+    at_rest = (kind == "rate" and is_rate(rest)) or (kind == "caps" and "|" in rest)
+    return key == "scheduled" and at_rest
+
+
+def _unknown(expected: Expected) -> Iterator[Owner]:
+    """Yield the jobs whose state is not known, and the lanes in which they may wait."""
+    unreadable = expected.view.unreadable.keys() - expected.jobs.keys()
+    for job_id in unreadable:
+        yield "job", job_id
+    for member in expected.view.snapshot["waiting"] if unreadable else ():
+        if member.rpartition("|")[2] in unreadable:
+            yield "lane", member.split("|")[0]
+
+
+def guarded(expected: Expected, owner: Owner, edits: Iterable[Edit]) -> tuple[Edit, ...]:
+    """Return edits of an owner with what must still be as it was, so that they are right."""
+    view, (kind, name) = expected.view, owner
+    edits = tuple(edits)
+    changed = {(edit.key, edit.member) for edit in edits}
+    first = [("state", job_id) for _, job_id in expected.lanes.get(name, ())[:1]]
+    rests_on = {
+        "job": [("state", name)],
+        # A job that enters an empty lane may change its head alone.
+        "lane": [("head", name), ("lanes", name), *first],
+        "call slot": [("slots", name)],
+        "rate": [("rates", name), ("expiring", f"rate|{name}")],
+    }
+    kept = []
+    for key, member in rests_on.get(kind, ()):
+        if (key, member) not in changed:
+            actual = view.heads if key == "head" else view.snapshot[key]
+            was = as_text(actual.get(member))
+            kept.append(Edit(key, member, was, was))
+    return (*kept, *edits)
+
+
+def findings(expected: Expected, differing: Mapping[Owner, list[Edit]]) -> Iterator[Finding]:
+    """Say in words what differs, once for each owner."""
+    for owner, edits in differing.items():
+        kind, name = owner
+        says = "; ".join(
+            [*_reasons(expected, owner, edits), *(_says(expected, name, e) for e in edits)]
+        )
+        yield Finding(
+            Kind.INDEX,
+            f"{_subject(expected, owner)}: {says}",
+            name if kind == "job" else None,
+            guarded(expected, owner, edits),
+        )
+
+
+def _subject(expected: Expected, owner: Owner) -> str:
+    kind, name = owner
+    if kind == "job":
+        job = expected.jobs.get(name)
+        in_lane = f" in lane {job.lane}" if job and job.lane else ""
+        return f"job {name} is {job.state}{in_lane}" if job else f"there is no job {name!r}"
+    if kind == "lane":
+        return f"lane {name}, where {len(expected.lanes.get(name, ()))} jobs wait"
+    return f"{kind} {name!r}" + (f" ({_FACTS[name]})" if kind == "fact" else "")
+
+
+def _reasons(expected: Expected, owner: Owner, edits: Iterable[Edit]) -> Iterator[str]:
+    kind, name = owner
+    if kind == "lane" and name in expected.kept_waiting:
+        yield f"scope {expected.kept_waiting[name]} has room, and nothing would open the lane"
+    if kind == "rate" and any(edit.key == "rates" for edit in edits):
+        yield "until when it was spent is gone"
+
+
+def _says(expected: Expected, name: str, edit: Edit) -> str:
+    what = "it" if edit.member == name else repr(edit.member)
+    actual = {} if edit.key in LISTS else expected.view.snapshot[edit.key]
+    if edit.member not in actual:
+        return f"`{edit.key}` lacks {what}"
+    has = f"`{edit.key}` has {what}"
+    return f"{has} at {as_text(actual[edit.member])!r}, not {edit.value!r}" if edit.value else has

@@ -1,0 +1,209 @@
+"""What a queue's indexes must be, by its state lines and by what else cannot be derived: limits, slots, the log."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from rq_core.doctor.places import Place, fair_key, kept_waiting, opened, places
+from rq_core.doctor.view import View
+from rq_core.model import scopes
+from rq_core.model.machine import CLAIMED_STATES, PRIORITIES, State
+from rq_core.model.settings import SLOT_LIFE_MS
+from rq_core.model.state_line import Job, line_of, read_job, with_task, write_line
+
+LISTS: Final = tuple(f"ready:{rank}" for rank in range(len(PRIORITIES)))
+INDEXES: Final = (
+    *("state", "jobs", *LISTS, "waiting", "lanes", "open", "blocked", "holders"),
+    *("rates", "fair", "scheduled", "leases", "dead", "expiring", "meta"),
+)
+"""The keys of which something is derived; of `state` and `jobs` that a job is in both."""
+
+
+class Kept(NamedTuple):
+    """The value that is there; ``fresh`` if there is none. `+` counts from the server's time on."""
+
+    fresh: str | None
+    """None if it cannot be derived."""
+
+
+class AtLeast(NamedTuple):
+    """This number or a higher one."""
+
+    value: int
+
+
+Want = str | int | Kept | AtLeast
+
+
+def place_in_line(job: Job) -> int:
+    """Return a job's place in line, 0 if it has none yet."""
+    return job.number("seq") or 0
+
+
+def _counted(job: Job) -> list[str]:
+    """Return the scopes that a claimed job holds."""
+    return [scope for scope in scopes.scopes_of(job.lane or "") if scopes.is_counted(scope)]
+
+
+class Expected:
+    """A queue as it must be."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.restored = dict(_restored(view))
+        """State lines that are lost or unreadable, as the log has them."""
+        self.jobs = view.jobs | {i: read_job(i, line) for i, line in self.restored.items()}
+        recounted = dict(_recounted(self))
+        self.lines = self.restored | recounted
+        self.jobs |= {i: read_job(i, line) for i, line in recounted.items()}
+        self.lanes: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
+        """The places in line and the ids of the jobs that wait in each lane, in order."""
+        for job_id, job in self.in_state(State.READY):
+            if job.lane is not None:
+                self.lanes[job.lane].append((place_in_line(job), job_id))
+        for members in self.lanes.values():
+            members.sort()
+
+    def in_state(self, *states: State) -> list[tuple[str, Job]]:
+        """Return the jobs that are in one of the states."""
+        return [(job_id, job) for job_id, job in self.jobs.items() if job.state in states]
+
+    @cached_property
+    def kept_waiting(self) -> dict[str, str]:
+        """Blocked lanes that nothing would open, and the scope with room that each waits for."""
+        claimed = self.in_state(*CLAIMED_STATES)
+        held = Counter(scope for _, job in claimed for scope in _counted(job))
+        return dict(kept_waiting(self.view, self._settled, held))
+
+    @cached_property
+    def places(self) -> dict[str, Place]:
+        """Where the lanes stand."""
+        reopened = {lane: self._opened(lane) for lane in self.kept_waiting}
+        return self._settled | reopened
+
+    @cached_property
+    def _settled(self) -> dict[str, Place]:
+        return places(self.view, {lane: members[0][0] for lane, members in self.lanes.items()})
+
+    def _opened(self, lane: str) -> Place:
+        return opened(self.view, lane, self.lanes[lane][0][0])
+
+    @cached_property
+    def indexes(self) -> dict[str, dict[str, Want]]:
+        """What each index must have, by key and member."""
+        found: dict[str, dict[str, Want]] = {key: {} for key in INDEXES}
+        entries = [
+            *(entry for item in self.jobs.items() for entry in _of_job(*item, self.view)),
+            *(entry for item in self.places.items() for entry in _of_lane(*item)),
+            *(entry for item in self.view.snapshot["slots"].items() for entry in _of_slot(*item)),
+            *_rates(self.view),
+            *_turns(self),
+            *_facts(self),
+        ]
+        for key, member, value in entries:
+            found[key][member] = value
+        found["state"] |= self.lines
+        return found
+
+
+def _restored(view: View) -> Iterator[tuple[str, str]]:
+    """Yield what the log knows of lines that are lost or unreadable. A lost job needs its arguments, too."""
+    specs = view.snapshot["jobs"]
+    for job_id, record in view.log.records.items():
+        lost = record.state is not None and job_id not in view.lines and job_id in specs
+        if lost or job_id in view.unreadable:
+            line = line_of(record, view.snapshot["caps"])
+            if line is not None:
+                yield job_id, line
+
+
+def _recounted(expected: Expected) -> Iterator[tuple[str, str]]:
+    """Yield the lines of claimed jobs whose lane must name their task, since it has a limit, and does not."""
+    for job_id, job in expected.in_state(*CLAIMED_STATES):
+        task = f"{scopes.TASK}={job.fields['task']}"
+        if task in expected.view.snapshot["caps"] and task not in scopes.scopes_of(job.lane or ""):
+            fields = {**job.fields, "lane": with_task(job.lane, job.rank, task)}
+            yield job_id, write_line(job.state, fields)
+
+
+Entry = tuple[str, str, Want]
+
+
+def _of_job(job_id: str, job: Job, view: View) -> Iterator[Entry]:
+    yield "jobs", job_id, Kept(None)
+    if job.state is State.SCHEDULED:
+        yield "scheduled", f"job|{job_id}", int(job.fields["due"])
+    elif job.state is State.DEAD:
+        since = int(job.fields["since"])
+        yield "dead", job_id, since
+        yield "expiring", f"dead|{job_id}", Kept(str(since + view.fact("dead_retention_ms")))
+    elif job.state in CLAIMED_STATES:
+        yield "leases", job_id, Kept(f"+{view.fact('lease_ms')}")
+        for scope in _counted(job):
+            yield "holders", f"{scope}|{job_id}", 0
+    elif job.lane is None:
+        yield LISTS[job.rank], job_id, Kept(str(place_in_line(job)))
+    else:
+        yield "waiting", f"{job.lane}|{place_in_line(job):016}|{job_id}", 0
+
+
+def _of_lane(lane: str, place: Place) -> Iterator[Entry]:
+    yield "lanes", lane, str(place)
+    if place.on is None:
+        yield "open", lane, place.order
+    else:
+        yield "blocked", f"{place.on}|{place.order:016}|{lane}", 0
+
+
+def _of_slot(name: str, kept: str) -> Iterator[Entry]:
+    deadline = kept.split(" ")[1:2]
+    known = deadline and deadline[0].isascii() and deadline[0].isdigit()
+    yield "expiring", f"slot|{name}", int(deadline[0]) if known else Kept(f"+{SLOT_LIFE_MS}")
+
+
+def _rates(view: View) -> Iterator[Entry]:
+    """Yield how far each rate was spent (µs), and when that may be forgotten (ms): each implies the other."""
+    rates, marks = view.snapshot["rates"], view.snapshot["expiring"]
+    spent = {mark.partition("|")[2] for mark in marks if mark.startswith("rate|")}
+    for scope in filter(scopes.is_rate, {*rates, *spent}):
+        arrival, mark = rates.get(scope, ""), marks.get(f"rate|{scope}")
+        if arrival.isascii() and arrival.isdigit():
+            yield "rates", scope, arrival
+            yield "expiring", f"rate|{scope}", -(-int(arrival) // 1000)
+        elif mark is not None:
+            yield "rates", scope, f"{mark * 1000:.0f}"
+            yield "expiring", f"rate|{scope}", Kept(None)
+
+
+def _turns(expected: Expected) -> Iterator[Entry]:
+    """In a fair queue, a lane ahead of the clock stands where its key's last job ended: `fair` knows it."""
+    view = expected.view
+    if view.fact("fair"):
+        ends: Counter[str] = Counter()
+        for lane, place in expected.places.items():
+            if place.tag > view.fact("fair_clock"):
+                ends[fair_key(lane)] = max(place.tag, ends[fair_key(lane)])
+        for key, end in ends.items():
+            yield "fair", key, AtLeast(end)
+
+
+def _facts(expected: Expected) -> Iterator[Entry]:
+    view, snapshot = expected.view, expected.view.snapshot
+    if not view.facts.get("epoch"):
+        return  # a handshake writes them first
+    given = max(map(place_in_line, expected.jobs.values()), default=0)
+    yield "meta", "sequence", AtLeast(max(view.log.seq_max, given))
+    ready = {i: job.rank for i, job in expected.in_state(State.READY) if job.lane is None}
+    listed = {(i, rank) for rank, key in enumerate(LISTS) for i in snapshot[key]}
+    entries = sum(len(snapshot[key]) for key in LISTS)
+    nowhere = entries - len(listed & ready.items())
+    if view.facts.get("tombstones", "0") != str(nowhere):
+        yield "meta", "tombstones", str(nowhere)
+    own = {scopes.family_of(name) for name in snapshot["caps"] if "=" in name} - {scopes.WEIGHT}
+    if scopes.TASK in own:
+        yield "meta", "caps_by_task", "1"
+    if own - {scopes.TASK}:
+        yield "meta", "caps_by_key", "1"

@@ -1,0 +1,145 @@
+"""What cannot be derived from the state lines: lines and limits that cannot be read, keys that are gone, the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rq_core.doctor.difference import Owner, guarded
+from rq_core.doctor.expected import Expected
+from rq_core.doctor.finding import RELOG, Edit, Finding, Kind
+from rq_core.doctor.view import View
+from rq_core.model import scopes
+from rq_core.model.events import JobRecord
+from rq_core.model.fields import BY_LINE
+from rq_core.model.machine import CLAIMED_STATES, State
+from rq_core.model.scopes import QUEUE
+from rq_core.model.state_line import Job, without_task
+
+
+def findings(expected: Expected, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
+    """Say what is gone or cannot be read, and where the log differs.
+
+    A job whose line comes back takes its ``differing`` indexes along, and they are no findings of their own.
+    """
+    yield from _specs(expected)
+    yield from _queue(expected)
+    yield from _caps(expected.view)
+    yield from _wake(expected)
+    yield from _log(expected, differing)
+
+
+def _specs(expected: Expected) -> Iterator[Finding]:
+    for job_id, job in expected.jobs.items():
+        if job_id not in expected.view.snapshot["jobs"]:
+            after = "; the worker that claims it will fail it" if job.state is State.READY else ""
+            says = f"job {job_id} is {job.state} and has no arguments{after}"
+            yield Finding(Kind.NO_SPEC, says, job_id)
+
+
+def _queue(expected: Expected) -> Iterator[Finding]:
+    snapshot = expected.view.snapshot
+    if not expected.view.facts.get("epoch"):
+        if any(snapshot.values()):
+            says = (
+                "`meta` is gone: a new epoch begins, with default settings;"
+                " whether the queue was paused or fair is not known"
+            )
+            yield Finding(Kind.NO_META, says)
+    elif not snapshot["outbox"]:
+        yield Finding(Kind.NO_OUTBOX, "the outbox is gone: a new epoch begins")
+
+
+def _caps(view: View) -> Iterator[Finding]:
+    stored = view.snapshot["caps"]
+    for name, text in stored.items():
+        if name not in view.limits and scopes.family_of(name) != scopes.WEIGHT:
+            says = f"the limit of {name} cannot be read, so it has no effect: {text!r}"
+            yield Finding(Kind.UNREADABLE, says)
+    noted = [name for name in ("caps_by_task", "caps_by_key") if view.fact(name)]
+    if noted and not stored:
+        says = (
+            f"limits are gone (`meta` has {noted[0]}, and `caps` is empty): workers declare theirs"
+            " again when they start, those set by hand have to be set again"
+        )
+        yield Finding(Kind.NO_CAPS, says)
+
+
+def _wake(expected: Expected) -> Iterator[Finding]:
+    view = expected.view
+    tokens = len(view.snapshot["wake"])
+    # Whatever else it does, repair.lua leaves one token.
+    edits = (Edit("wake", "", str(tokens), "1"),)
+    if tokens > 1:
+        says = f"there are {tokens} tokens to wake a worker, one is enough"
+        yield Finding(Kind.INDEX, says, edits=edits)
+    elif not tokens and view.facts.get("epoch") and not _gated(expected):
+        ready = [job for _, job in expected.in_state(State.READY)]
+        places = expected.places
+        count = sum(job.lane is None or places[job.lane].on is None for job in ready)
+        if count:
+            says = f"{count} jobs are ready and no token would wake a worker"
+            yield Finding(Kind.NO_WAKE, says, edits=edits)
+
+
+def _gated(expected: Expected) -> bool:
+    """Say whether claims give out nothing for now; see claim.lua."""
+    view = expected.view
+    most = view.limit(QUEUE).most
+    full = most is not None and len(expected.in_state(*CLAIMED_STATES)) >= most
+    backlogged = view.facts.get("audit") == "on" and any(
+        view.fact(f"backlog_{unit}") >= 2 * view.fact(f"backlog_max_{unit}")
+        for unit in ("jobs", "bytes")
+    )
+    return full or backlogged or bool(view.fact("paused"))
+
+
+def _log(expected: Expected, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
+    view = expected.view
+
+    def told(kind: Kind, job_id: str, says: str) -> Finding:
+        """Return a finding that is mended by a baseline event, and by the line if the log still has that."""
+        owner = ("job", job_id)
+        edits = differing.pop(owner, []) if job_id in expected.restored else []
+        relog = Edit("outbox", job_id, "", RELOG)
+        return Finding(kind, says, job_id, guarded(expected, owner, [*edits, relog]))
+
+    for job_id, job in view.jobs.items():
+        record = view.log.records.get(job_id)
+        if record is None:
+            if view.log.whole:
+                says = f"job {job_id} is {job.state}, and the log does not have it"
+                yield told(Kind.UNLOGGED, job_id, says)
+        elif unlike := list(_unlike(job, record)):
+            says = f"job {job_id} differs from the log: {', '.join(unlike)}"
+            yield told(Kind.LOG_DIFFERS, job_id, says)
+    for job_id, why in view.unreadable.items():
+        says = f"the state of job {job_id} cannot be read, {why}: {view.lines[job_id]!r}"
+        if job_id in expected.restored:
+            yield told(Kind.UNREADABLE, job_id, says)
+        else:
+            says += "; the log does not say how it was"
+            yield Finding(Kind.UNREADABLE, says, job_id)
+    for job_id, record in view.log.records.items():
+        if record.state is not None and job_id not in view.lines:
+            says = f"job {job_id} is {record.state} by the log, and Redis does not have it"
+            if job_id in expected.restored:
+                says += "; its arguments are there, so it can be put back"
+            yield told(Kind.LOST, job_id, says)
+    for entry_id in view.log.gaps:
+        yield Finding(Kind.LOG_GAP, f"the outbox lacks entries before {entry_id}")
+    for unreadable in view.log.unreadable:
+        yield Finding(Kind.LOG_UNREADABLE, f"the outbox cannot be read at {unreadable}")
+
+
+def _unlike(job: Job, record: JobRecord) -> Iterator[str]:
+    if job.state is not record.state:
+        yield f"{job.state} by its state, {record.state or 'gone'} by the log"
+    # A record that began in the middle knows only what its last events said.
+    names = BY_LINE if record.complete else ("due", "since")
+    for name in names:
+        logged, actual = getattr(record, BY_LINE[name].name), job.value(name)
+        if name == "lane":
+            # A task's first limit moves its jobs into lanes without an event.
+            logged, actual = without_task(logged), without_task(actual)
+        if logged != actual:
+            yield f"{name}={actual}, {logged} by the log"

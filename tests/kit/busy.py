@@ -1,0 +1,73 @@
+"""A queue with caps in the middle of its work, as the doctor and its tests meet it."""
+
+from typing import Any
+
+from rq_core.model.job import Claim, NewJob
+from tests.kit.lanes import breaches
+from tests.kit.seed import Seed
+
+TENANTS = ("a", "b", "c")
+RATE = "host@10s"
+
+
+class Busy:
+    """A queue in the middle of its work: plain jobs, lanes that are open and blocked on a task's cap, on tenants and
+    on a rate, jobs that run, wait for a moment, and are dead."""
+
+    def __init__(self, seed: Seed, *, fair: bool = False) -> None:
+        self.seed = seed
+        self.fair = fair
+        self.held: list[Claim] = []
+        seed.cap("queue", 6)
+        seed.cap("task=t", 4)
+        seed.cap("tenant", 1)
+        seed.cap(RATE, "1/10000ms/1")
+        if fair:
+            seed.configure(fair=1)
+        for n in range(4):
+            seed.enqueue(*(self.job(f"{t}-{n}", t, "task=t", f"tenant={t}") for t in TENANTS))
+            seed.enqueue(self.job(f"rated-{n}", "r", "task=u", f"{RATE}=h"))
+        seed.enqueue("plain-0", "plain-1", task="v")
+        seed.enqueue(self.job("dead", "x", "task=u", "tenant=x", priority="critical"))
+        seed.fail(seed.claim_one("dead"), verdict="final")
+        seed.enqueue(self.job("again", "y", "task=u", "tenant=y", priority="critical"))
+        seed.fail(seed.claim_one("again"), delay_ms=60_000)
+        self.take(8)
+        # Opens what is behind in its lane.
+        self.end("a-0")
+        seed.enqueue(self.job("late", "z", "task=u", "tenant=z"))
+        seed.enqueue("plain-2", "plain-3", task="v")
+        seed.enqueue(self.job("low", "a", "task=u", "tenant=a", priority="low"))
+        for priority in ("critical", "high", "low"):
+            seed.enqueue(f"plain-{priority}", task="v", priority=priority)
+
+    def job(self, job_id: str, key: str, *scopes: str, **options: Any) -> NewJob:
+        task = scopes[0].removeprefix("task=")
+        other = [f"fair={key}"] if self.fair else []
+        return self.seed.job(job_id, task=task, scopes=[*scopes, *other], **options)
+
+    def take(self, limit: int = 100) -> list[str]:
+        claimed = self.seed.claim(limit).jobs
+        self.held += claimed
+        assert breaches(self.seed.snapshot()) == []
+        return [c.id for c in claimed]
+
+    def end(self, job_id: str | None = None) -> str:
+        """Complete one that runs: this one, or the first."""
+        at = 0 if job_id is None else [c.id for c in self.held].index(job_id)
+        done = self.held.pop(at)
+        self.seed.complete(done)
+        return done.id
+
+    def drain(self) -> set[str]:
+        """Run all that is left, and say what ran. Time goes on when nothing else can."""
+        ran: set[str] = set()
+        for _ in range(100):
+            self.take()
+            if self.held:
+                ran.add(self.end())
+            elif self.seed.snapshot()["state"].keys() == {"dead"}:
+                break
+            else:
+                self.seed.advance(10_000)
+        return ran

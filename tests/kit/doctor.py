@@ -1,0 +1,19 @@
+"""The doctor in tests: looking at a queue, mending it, and what was found in short."""
+
+from collections.abc import Iterable
+
+from rq_core.doctor import Finding, Kind, diagnose, repair
+from tests.kit.seed import Seed
+
+
+def look(seed: Seed) -> list[Finding]:
+    return diagnose(seed.client, seed.queue, sleep=lambda _: None)
+
+
+def mend(seed: Seed) -> list[Finding]:
+    return repair(seed.client, seed.queue, look(seed), by="ada")
+
+
+def named(found: Iterable[Finding]) -> set[str]:
+    """The keys of indexes that differ, and the kinds of the other findings."""
+    return {name for f in found for name in (f.keys if f.kind is Kind.INDEX else [str(f.kind)])}

@@ -1,0 +1,106 @@
+"""Whether caps were kept: by the log alone (I3), from the cap that each claim carries, or by what ran at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from rq_core.model.events import Entry, JobEvent
+from rq_core.model.machine import Event
+from tests.rigs.judge.logged import CLAIM_ENDS
+
+
+class Holders:
+    """The claims in force, and how many of them hold each scope."""
+
+    def __init__(self) -> None:
+        self.held: Counter[str] = Counter()
+        self._scopes: dict[str, frozenset[str]] = {}
+
+    def claim(self, job_id: str, scopes: Iterable[str]) -> None:
+        self.end(job_id)
+        self._scopes[job_id] = frozenset(scopes)
+        self.held.update(self._scopes[job_id])
+
+    def end(self, job_id: str) -> frozenset[str]:
+        """End a job's claim. Returns what it held; nothing if it was not claimed."""
+        scopes = self._scopes.pop(job_id, frozenset())
+        self.held.subtract(scopes)
+        return scopes
+
+    def __len__(self) -> int:
+        return len(self._scopes)
+
+
+class Proof:
+    """The claims in force, entry by entry, and whether each was justified."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, str] = {}
+        self._holders = Holders()
+
+    def add(self, entry: Entry) -> list[str]:
+        """What the next entry claims though a scope that it names was full already."""
+        found = []
+        for event in entry.jobs:
+            if entry.event is Event.ENQUEUED:
+                self._tasks[event.job_id] = f"task={event.fields['task']}"
+            elif entry.event is Event.CLAIMED:
+                full = _full(event, self._holders)
+                found += [f"{entry.id}: {event.job_id}, {why}" for why in full]
+                listed = [scope for scope, *_ in event.fields["scopes"] or []]
+                self._holders.claim(event.job_id, [*listed, self._tasks[event.job_id], "queue"])
+            elif entry.event in CLAIM_ENDS:
+                self._holders.end(event.job_id)
+        return found
+
+
+def unproved(entries: Iterable[Entry]) -> list[str]:
+    """Claims that the log does not justify: a scope that it names was full already."""
+    proof = Proof()
+    return [why for entry in entries for why in proof.add(entry)]
+
+
+def _full(event: JobEvent, holders: Holders) -> list[str]:
+    """Which of the scopes that a claimed event names were full before it."""
+    return [
+        f"{scope} has {holders.held[scope]} of {cap[0]}"
+        for scope, *cap in event.fields["scopes"] or []
+        if len(cap) == 1 and cap[0] is not None and holders.held[scope] >= cap[0]
+    ]
+
+
+def most_running(entries: Iterable[Entry]) -> int:
+    """The greatest number of claims that were in force at once."""
+    holders = Holders()
+    most = 0
+    for entry in entries:
+        for event in entry.jobs:
+            if entry.event is Event.CLAIMED:
+                holders.claim(event.job_id, ())
+                most = max(most, len(holders))
+            elif entry.event in CLAIM_ENDS:
+                holders.end(event.job_id)
+    return most
+
+
+class Mark(NamedTuple):
+    """A run under a scope begins (1) or ends (-1)."""
+
+    at: float
+    change: int
+    scope: str
+    job: str
+
+
+def at_once(marks: Iterable[Mark]) -> Iterator[tuple[Mark, int]]:
+    """Each beginning, with how many ran under its scope then, itself included.
+
+    An end and a beginning at one moment: the end came first, since it is witnessed before it is settled.
+    """
+    running: Counter[str] = Counter()
+    for mark in sorted(marks):
+        running[mark.scope] += mark.change
+        if mark.change > 0:
+            yield mark, running[mark.scope]

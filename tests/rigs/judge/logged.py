@@ -1,0 +1,22 @@
+"""What the events of a log mean to a judge.
+
+Written by hand and not read from the product's table: a mistake there must not excuse itself here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rq_core.model.machine import Event
+
+GIVEN_BACK: Final = frozenset({Event.LEASE_EXPIRED, Event.ROLLED_BACK})
+"""Ends of a claim after which its handler may still be running, or be run again from the start."""
+SETTLED: Final = frozenset({Event.SUCCEEDED, Event.RETRIED, Event.DIED, Event.CANCELLED})
+"""The other ends of a claim."""
+CLAIM_ENDS: Final = GIVEN_BACK | SETTLED
+JOB_ENDS: Final = frozenset(
+    {Event.SUCCEEDED, Event.CANCELLED, Event.DISCARDED, Event.PRUNED, Event.REMOVED}
+)
+"""Events after which Redis does not have the job."""
+NO_STEP: Final = frozenset({Event.SETTLEMENT_REFUSED, Event.BASELINE})
+"""Events after which a job stands where it stood."""

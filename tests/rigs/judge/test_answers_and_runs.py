@@ -1,0 +1,20 @@
+"""The judges find each contradiction between what was told, what ran, and what is there."""
+
+from tests.rigs.judge.told import Answers
+from tests.rigs.judge.witnessed import Runs
+
+
+def test_answers_are_held_against_the_jobs_that_are_there() -> None:
+    answers = Answers(attempted={"a", "b", "c"}, acknowledged={"a", "b"}, refused={"c"})
+
+    assert answers.strangers({"a", "x"}) == ["x"]
+    assert answers.contradicting({"a", "c"}) == ["c"]
+    assert answers.missing({"a", "c"}) == ["b"]
+
+
+def test_runs_are_held_against_the_claims_of_the_log() -> None:
+    runs = Runs(began=[("a", 1), ("a", 1), ("b", 1)], ended=[("b", 1)])
+
+    assert runs.begun_again() == [("a", 1)]
+    assert runs.unlogged({("a", 1)}) == [("b", 1)]
+    assert runs.hollow({("a", 1), ("b", 1)}) == [("a", 1)]

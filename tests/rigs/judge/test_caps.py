@@ -1,0 +1,63 @@
+"""The judges of caps find a claim, and a run, that is one too many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rq_core.model.events import Entry, JobEvent, OutboxId
+from rq_core.model.machine import Event
+from tests.rigs.judge.caps import Mark, at_once, most_running, unproved
+
+
+def entry(number: int, event: Event, job_id: str, **fields: Any) -> Entry:
+    return Entry(OutboxId(1, number), event, number, "w", None, (JobEvent(0, job_id, fields),))
+
+
+def claimed_in_turn(cap: int | None, end: Event | None) -> list[Entry]:
+    """Three jobs are enqueued and claimed under a cap; ``end``: of the first, before the third is claimed."""
+    scopes = [["tenant=x", cap]]
+    told = [entry(n, Event.ENQUEUED, job_id, task="send") for n, job_id in enumerate("abc")]
+    told += [entry(n, Event.CLAIMED, job_id, scopes=scopes) for n, job_id in ((3, "a"), (4, "b"))]
+    told += [] if end is None else [entry(5, end, "a")]
+    return [*told, entry(6, Event.CLAIMED, "c", scopes=scopes)]
+
+
+def test_a_claim_beyond_the_cap_that_it_names_is_unproved() -> None:
+    log = claimed_in_turn(2, None)
+
+    assert unproved(log) == ["1-6: c, tenant=x has 2 of 2"]
+    assert most_running(log) == 3
+
+
+@pytest.mark.parametrize("cap", [3, None])
+def test_a_claim_within_its_cap_is_proved(cap: int | None) -> None:
+    assert unproved(claimed_in_turn(cap, None)) == []
+
+
+@pytest.mark.parametrize("end", [Event.SUCCEEDED, Event.LEASE_EXPIRED, Event.ROLLED_BACK])
+def test_a_place_is_free_when_its_claim_has_ended(end: Event) -> None:
+    log = claimed_in_turn(2, end)
+
+    assert unproved(log) == []
+    assert most_running(log) == 2
+
+
+def test_a_cancel_request_ends_no_claim() -> None:
+    assert unproved(claimed_in_turn(2, Event.CANCEL_REQUESTED)) != []
+
+
+def test_a_run_that_ends_in_the_moment_in_which_another_begins_is_not_beside_it() -> None:
+    marks = [
+        Mark(1, 1, "s", "a"),
+        Mark(2, 1, "s", "b"),
+        Mark(2, -1, "s", "a"),
+        Mark(1, 1, "t", "c"),
+    ]
+    beside = [*marks, Mark(1.5, 1, "s", "d")]
+
+    assert [(mark.job, running) for mark, running in at_once(marks)] == [
+        ("a", 1), ("c", 1), ("b", 1),
+    ]  # fmt: skip
+    assert max(running for _, running in at_once(beside)) == 2

@@ -1,0 +1,23 @@
+"""The judges' own sets of events, held against the product's table of transitions."""
+
+from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event
+from tests.rigs.judge.logged import CLAIM_ENDS, JOB_ENDS, NO_STEP
+
+
+def test_a_claim_ends_by_the_events_that_leave_the_claimed_states() -> None:
+    ends = {
+        arrow.event
+        for arrow in TRANSITIONS
+        if arrow.source in CLAIMED_STATES and arrow.target not in CLAIMED_STATES
+    }
+
+    assert ends == CLAIM_ENDS
+
+
+def test_a_job_ends_by_the_events_after_which_redis_does_not_have_it() -> None:
+    assert {arrow.event for arrow in TRANSITIONS if arrow.target is None} == JOB_ENDS
+
+
+def test_no_transition_is_made_by_an_event_that_is_no_step() -> None:
+    assert NO_STEP & {arrow.event for arrow in TRANSITIONS} == set()
+    assert set(Event) > NO_STEP

@@ -1,0 +1,31 @@
+"""What handlers wrote of their own runs, held against the claims that the log has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from typing import Generic, TypeVar
+
+Claim = TypeVar("Claim", tuple[str, int], tuple[str, str])
+"""A job and its claim: by number, or by fence."""
+
+
+class Runs(Generic[Claim]):
+    """How often a handler began, and came to its end, in each claim."""
+
+    def __init__(self, began: Iterable[Claim], ended: Iterable[Claim]) -> None:
+        self.began: Counter[Claim] = Counter(began)
+        self.ended: Counter[Claim] = Counter(ended)
+
+    def unlogged(self, claimed: AbstractSet[Claim]) -> list[Claim]:
+        """Claims in which a handler ran, and that the log does not have."""
+        return sorted(claim for claim in self.began | self.ended if claim not in claimed)
+
+    def begun_again(self) -> list[Claim]:
+        """Claims in which a handler began more than once."""
+        return sorted(claim for claim, times in self.began.items() if times > 1)
+
+    def hollow(self, succeeded: AbstractSet[Claim]) -> list[Claim]:
+        """Claims that succeeded by the log, and in which no handler came to its end."""
+        return sorted(succeeded - set(self.ended))
