@@ -5,7 +5,7 @@ An injected parameter is not asked for, and a wrong argument stays an error, in 
 
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Self, assert_type
 
 from rq_core import App, Depends, JobContext, JobHandle, current_job, injected, testing
@@ -127,7 +127,7 @@ assert_type(current_job().headers["request-id"], str)
 current_job().headers["request-id"] = "8"  # type: ignore[index]
 
 
-by_default.with_options(at=datetime(2030, 1, 1)).enqueue("may")
+by_default.with_options(at=datetime(2030, 1, 1, tzinfo=UTC)).enqueue("may")
 by_default.with_options(at="2030-01-01")  # type: ignore[arg-type]
 
 
