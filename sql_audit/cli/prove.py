@@ -75,9 +75,10 @@ def verify(
     2 if the log cannot tell.
     """
     with _cannot_tell_on_error(), current(url) as database:
+        from sql_audit.mirror.service import rare_collections
         from sql_audit.proof.verify import verify as check
 
-        with progress(shown=not as_json) as on_progress:
+        with rare_collections(), progress(shown=not as_json) as on_progress:
             result = check(database, queue, since_ms=since_ms, heads=heads, on_progress=on_progress)
         verdicts = {name: found.verdict for name, found in result.queues.items()}
         if not result.queues and not (as_json and queue is None):

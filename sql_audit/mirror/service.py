@@ -276,7 +276,7 @@ def run(
 
 @contextlib.contextmanager
 def rare_collections() -> Iterator[None]:
-    """Make Python's garbage collector rare, in a process that only mirrors.
+    """Make Python's garbage collector rare, in a process that only mirrors or verifies.
 
     A batch is many thousand small objects that free themselves; looking through them for cycles
     after every 700 takes a quarter of the time.

@@ -5,26 +5,32 @@ So this is the same table (:mod:`rq_core.model.effects`) applied by other code, 
 ``job_event``. It does no I/O.
 
     >>> made = Derivation("mail")
-    >>> made.feed(("mail", 7, 0, 0, "promoted", 9, "a", None, "w-1", None, '{"seq":1}'))
+    >>> made.feed([("mail", 7, 0, 0, "promoted", 9, "a", None, "w-1", None, '{"seq":1}')])
     >>> made.jobs["a"].column("state")
     'ready'
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import marshal
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from rq_core.model.effects import CLAIM_ENDS, EFFECTS, Effect, Leads
 from rq_core.model.fields import COUNTERS
 from rq_core.model.machine import CLAIMED_STATES, Event, State
 from sql_audit.mirror.intake import clean, to_json
+from sql_audit.proof.details import REMEMBERED_MAX, facts_in
 from sql_audit.store.orphans import End
 from sql_audit.store.rows import ERROR_MESSAGE_MAX, ERROR_TYPE_MAX, EventRow
-from sql_audit.store.tables import ATTEMPT_COLUMNS, GONE, JOB_COLUMNS, LOST, TERMINAL_STATES
+from sql_audit.store.tables import (
+    ATTEMPT_COLUMNS,
+    EVENT_COLUMNS,
+    GONE,
+    JOB_COLUMNS,
+    LOST,
+    TERMINAL_STATES,
+)
 
 _READY: Final = str(State.READY)
 _SCHEDULED: Final = str(State.SCHEDULED)
@@ -39,26 +45,30 @@ _BASELINE: Final = str(Event.BASELINE)
 
 _PLACES: Final = {name: place for place, name in enumerate(JOB_COLUMNS)}
 (
-    _ID, _TASK, _STATE, _CLAIMS, _DUE, _READY_AT, _CLAIMED_AT, _FINISHED_AT, _SINCE, _WORKER, _FENCE,
+    _ID, _QUEUE, _TASK, _STATE, _CLAIMS, _DUE, _READY_AT, _CLAIMED_AT, _FINISHED_AT, _SINCE, _WORKER, _FENCE,
     _REASON, _ERROR_TYPE, _ERROR_MESSAGE, _COMPLETE, _EPOCH, _SEQ,
 ) = (
     _PLACES[name]
     for name in (
-        "job_id", "task", "state", "claims", "due_ms", "ready_at_ms", "claimed_at_ms",
+        "job_id", "queue", "task", "state", "claims", "due_ms", "ready_at_ms", "claimed_at_ms",
         "finished_at_ms", "since_ms", "worker", "fence", "reason", "error_type", "error_message",
         "complete", "last_epoch", "last_seq",
     )
 )  # fmt: skip
 _A: Final = {name: place for place, name in enumerate(ATTEMPT_COLUMNS)}
-_ENDED_AT, _OUTCOME, _RAN = _A["ended_at_ms"], _A["outcome"], _A["ran_ms"]
+_ENDED_AT, _OUTCOME, _RAN, _BEGAN = (
+    _A[name] for name in ("ended_at_ms", "outcome", "ran_ms", "claimed_at_ms")
+)
 
 
 class _Plan(NamedTuple):
     """An effect, its fields as places in a row."""
 
     leads_to: str | Leads | None
+    of_row: tuple[tuple[int, int], ...]
+    """Places, and the event's columns that they take over."""
     takes: tuple[tuple[int, str, Any], ...]
-    """Place, the event's field, and what null becomes."""
+    """Places, the event's fields in its detail, and what null becomes."""
     takes_if_told: tuple[tuple[int, str], ...]
     changes: tuple[tuple[int, Any], ...]
     """Places that become 0 or null."""
@@ -72,9 +82,11 @@ class _Plan(NamedTuple):
         to = effect.leads_to
         return cls(
             str(to) if isinstance(to, State) else to,
+            tuple((_PLACES[n], _OF_EVENT[told]) for n, told in effect.takes if told in _OF_EVENT),
             tuple(
                 (_PLACES[name], told, 0 if name in COUNTERS else None)
                 for name, told in effect.takes
+                if told not in _OF_EVENT
             ),
             tuple((_PLACES[name], name) for name in effect.takes_if_told),
             (
@@ -88,7 +100,27 @@ class _Plan(NamedTuple):
         )
 
 
+_OF_EVENT: Final = {name: EVENT_COLUMNS.index(name) for name in ("task", "claim")}
+"""What an event says in columns of its own."""
 _PLANS: Final = {str(event): _Plan.of(event, effect) for event, effect in EFFECTS.items()}
+
+_scopes: Final[dict[str, str]] = {}
+"""The scopes of claims as job_attempt has them, by the details that say them."""
+
+
+def _scopes_in(detail: str, facts: Mapping[str, Any]) -> str | None:
+    found = _scopes.get(detail)
+    if found is None and facts.get("scopes") is not None:
+        if len(_scopes) >= REMEMBERED_MAX:
+            _scopes.clear()
+        found = _scopes[detail] = to_json(facts["scopes"])
+    return found
+
+
+_BLANK: Final[list[Any]] = [
+    0 if name in (*COUNTERS, "complete") else GONE if name == "state" else None
+    for name in JOB_COLUMNS
+]
 
 
 class Derived:
@@ -97,11 +129,8 @@ class Derived:
     __slots__ = ("at_ms", "attempts", "last", "named", "ordinal", "row")
 
     def __init__(self, queue: str, job_id: str) -> None:
-        row: list[Any] = [None] * len(JOB_COLUMNS)
-        row[_PLACES["queue"]], row[_ID], row[_STATE], row[_COMPLETE] = queue, job_id, GONE, 0
-        for name in COUNTERS:
-            row[_PLACES[name]] = 0
-        self.row = row
+        self.row = _BLANK.copy()
+        self.row[_ID], self.row[_QUEUE] = job_id, queue
         self.attempts: dict[str, list[Any]] = {}
         """By fence."""
         self.last: tuple[int, int] = (0, 0)
@@ -152,52 +181,61 @@ class Derived:
 
     def apply(self, event: EventRow, plan: _Plan) -> None:
         """Put it where an event leaves it."""
-        _, epoch, seq, self.ordinal, kind, at_ms, _, claim, worker, task, detail = event
-        row, restated = self.row, kind == _BASELINE
-        facts: dict[str, Any] = {} if detail is None else json.loads(detail)
-        facts["task"], facts["claim"] = task, claim
+        _, epoch, seq, self.ordinal, kind, at_ms, _, _, worker, _, detail = event
+        state, of_row, takes, takes_if_told, changes, stamps, begins, ends_claim, dies_of = plan
+        row, facts = self.row, facts_in(detail)
         fence, held = facts.get("fence"), row[_FENCE]
         same_claim = fence is not None and fence == held
         if held is not None and not same_claim:
             self._lose_claim(at_ms)
-        if plan.ends_claim:
+        if ends_claim:
             self._end_claim(fence, same_claim, kind, at_ms, facts.get("error"))
-        due_before = row[_DUE]
-        state = plan.leads_to
-        if state is Leads.BY_DUE:
-            state = _READY if facts.get("due_ms") is None else _SCHEDULED
-        elif isinstance(state, Leads):
-            state = facts.get("target" if state is Leads.BY_TARGET else "state")
-        absent = restated and state is None
-        if restated and not absent:
-            at_ms = facts.get("since_ms")
-        row[_SINCE], row[_DUE], row[_REASON] = at_ms, facts.get("due_ms"), None
-        if not absent:
-            for place, value in plan.changes:
-                row[place] = value
-            for place, name, null in plan.takes:
-                value = facts.get(name)
-                row[place] = null if value is None else value
-            for place, name in plan.takes_if_told:
-                if facts.get(name) is not None:
-                    row[place] = facts[name]
-            for place in plan.stamps:
-                row[place] = at_ms
-        if plan.begins:
-            row[_COMPLETE] = 1
+        self.at_ms = at_ms
         row[_EPOCH], row[_SEQ] = self.last = (epoch, seq)
-        self.at_ms = event[5]
-        self._enter(state, kind, at_ms, absent=absent)
-        if state == _READY:
+        restated = kind == _BASELINE
+        if restated:
+            state = facts.get("state")
+            if state is None:
+                self._be_absent(at_ms)
+                return
+            at_ms = facts.get("since_ms")
+        elif state is Leads.BY_DUE:
+            state = _READY if facts.get("due_ms") is None else _SCHEDULED
+        elif state is Leads.BY_TARGET:
+            state = facts["target"]
+        due_before = row[_DUE]
+        row[_SINCE], row[_DUE], row[_REASON] = at_ms, facts.get("due_ms"), None
+        for place, value in changes:
+            row[place] = value
+        for place, column in of_row:
+            row[place] = event[column]
+        for place, name, null in takes:
+            told = facts.get(name)
+            row[place] = null if told is None else told
+        for place, name in takes_if_told:
+            if facts.get(name) is not None:
+                row[place] = facts[name]
+        for place in stamps:
+            row[place] = at_ms
+        if begins:
+            row[_COMPLETE] = 1
+        if state is None:
+            row[_STATE] = kind
+        else:
+            row[_STATE] = state
+            row[_FINISHED_AT] = at_ms if state == _DEAD else None
+        if state not in _CLAIMED:
+            row[_FENCE] = row[_WORKER] = None
+        if kind == _CLAIM:
+            row[_FENCE], row[_WORKER] = f"{epoch}-{seq}", worker
+            self._begin_claim(row[_FENCE], None if detail is None else _scopes_in(detail, facts))
+        elif state == _READY:
             early = kind == _PROMOTION and due_before is not None and due_before < at_ms
             row[_READY_AT] = due_before if early else at_ms
+        elif state == _SCHEDULED:
+            row[_READY_AT] = None
         elif state == _DEAD:
-            row[_REASON] = plan.dies_of or facts.get("reason")
-        elif kind == _CLAIM:
-            row[_FENCE], row[_WORKER] = f"{epoch}-{seq}", worker
-            attempt = self._begin_claim(row[_FENCE])
-            scopes = facts.get("scopes")
-            attempt[_A["scopes"]] = None if scopes is None else to_json(scopes)
+            row[_REASON] = dies_of or facts.get("reason")
         elif restated and state in _CLAIMED and fence is not None:
             if not same_claim:
                 row[_READY_AT] = None
@@ -205,40 +243,32 @@ class Derived:
             if fence not in self.attempts:
                 self._begin_claim(fence)
 
-    def _enter(self, state: str | None, kind: str, at_ms: int | None, *, absent: bool) -> None:
+    def _be_absent(self, at_ms: int) -> None:
+        """A baseline says that Redis does not have it."""
         row = self.row
-        if absent:
-            if row[_STATE] not in _ENDED:
-                row[_STATE] = GONE
-        elif state is None:
-            row[_STATE] = kind
-        else:
-            row[_STATE] = state
-            row[_FINISHED_AT] = at_ms if state == _DEAD else None
-            if state == _SCHEDULED:
-                row[_READY_AT] = None
-        if state not in _CLAIMED:
-            row[_FENCE] = row[_WORKER] = None
+        row[_SINCE], row[_COMPLETE] = at_ms, 1
+        row[_DUE] = row[_REASON] = row[_FENCE] = row[_WORKER] = None
+        if row[_STATE] not in _ENDED:
+            row[_STATE] = GONE
 
-    def _begin_claim(self, fence: str) -> list[Any]:
+    def _begin_claim(self, fence: str, scopes: str | None = None) -> list[Any]:
         """The row of the claim in force."""
         row = self.row
         ready, claimed = row[_READY_AT], row[_CLAIMED_AT]
-        waited = None if ready is None or claimed is None else max(0, claimed - ready)
-        said = {
-            "claim": row[_CLAIMS], "worker": row[_WORKER], "ready_at_ms": ready,
-            "claimed_at_ms": claimed, "waited_ms": waited,
-        }  # fmt: skip
-        attempt = self._attempt(fence)
-        for name, value in said.items():
-            attempt[_A[name]] = value
+        waited = None
+        if ready is not None and claimed is not None:
+            waited = claimed - ready if claimed > ready else 0
+        attempt = self.attempts[fence] = [
+            row[_ID], row[_QUEUE], fence, row[_CLAIMS], row[_TASK], row[_WORKER], ready, claimed,
+            None, waited, None, None, None, None, scopes,
+        ]  # fmt: skip
         return attempt
 
-    def _attempt(self, fence: str) -> list[Any]:
+    def _unknown_claim(self, fence: str) -> list[Any]:
         """The row of a claim of which nothing else is known."""
         attempt: list[Any] = [None] * len(ATTEMPT_COLUMNS)
-        attempt[_A["job_id"]], attempt[_A["queue"]] = self.row[_ID], self.row[_PLACES["queue"]]
-        attempt[_A["fence"]], attempt[_A["task"]] = fence, self.row[_TASK]
+        attempt[:3] = self.row[_ID], self.row[_QUEUE], fence
+        attempt[_A["task"]] = self.row[_TASK]
         self.attempts[fence] = attempt
         return attempt
 
@@ -252,11 +282,11 @@ class Derived:
             return
         attempt = self.attempts.get(fence)
         if attempt is None:
-            attempt = self._begin_claim(fence) if in_force else self._attempt(fence)
+            attempt = self._begin_claim(fence) if in_force else self._unknown_claim(fence)
         attempt[_OUTCOME], attempt[_ENDED_AT] = kind, at_ms
-        claimed = attempt[_A["claimed_at_ms"]]
+        claimed = attempt[_BEGAN]
         if claimed is not None:
-            attempt[_RAN] = max(0, at_ms - claimed)
+            attempt[_RAN] = at_ms - claimed if at_ms > claimed else 0
         if error is not None:
             attempt[_A["error_type"]] = row[_ERROR_TYPE]
             attempt[_A["error_message"]] = row[_ERROR_MESSAGE]
@@ -272,27 +302,41 @@ class Derived:
 
 
 class Derivation:
-    """The jobs of some events. Feed it the rows in order, orphaned ones left out, then look at ``jobs``."""
+    """The jobs of some events. Feed it their rows in order, orphaned ones left out, then look at ``jobs``."""
 
-    def __init__(self, queue: str, ends: Sequence[End] = ()) -> None:
+    def __init__(
+        self,
+        queue: str,
+        ends: Sequence[End] = (),
+        recall: Callable[[str], Derived | None] = lambda _job_id: None,
+    ) -> None:
+        """``ends``: what all live jobs met that no event of theirs says, oldest first. ``recall`` is asked for a job
+        that is not in ``jobs``; None: there was nothing of it before.
+        """
         self.queue = queue
-        self.ends = ends
-        """What all live jobs met that no event of theirs says, oldest first."""
         self.jobs: dict[str, Derived] = {}
+        self.unmoved: set[str] = set()
+        """Jobs that an event named without changing anything."""
+        self._ends, self._recall = ends, recall
 
-    def feed(self, row: EventRow) -> None:
-        """Apply one event. What is not about a job's state changes nothing."""
-        plan = _PLANS.get(row[4])
-        if plan is None:
-            return
-        job = self.jobs.get(row[6])
-        if job is None:
-            job = self.jobs[row[6]] = Derived(self.queue, row[6])
-        elif self.ends:
-            job.pass_ends(self.ends, row[1:3])
-        # What cannot be read is named by the replay.
-        with contextlib.suppress(ValueError, TypeError, AttributeError):
-            job.apply(row, plan)
+    def feed(self, rows: Iterable[EventRow]) -> None:
+        """Apply events."""
+        jobs, ends, plans = self.jobs, self._ends, _PLANS
+        for row in rows:
+            plan, job_id = plans.get(row[4]), row[6]
+            if plan is None:
+                if job_id is not None:
+                    self.unmoved.add(job_id)
+                continue
+            job = jobs.get(job_id)
+            if job is None:
+                job = jobs[job_id] = self._recall(job_id) or Derived(self.queue, job_id)
+            if ends:
+                job.pass_ends(ends, row[1:3])
+            try:
+                job.apply(row, plan)
+            except (KeyError, ValueError, TypeError, AttributeError):
+                continue  # The replay says that it cannot be read.
 
 
 def _words_of(error: Any) -> tuple[str | None, str | None]:

@@ -132,7 +132,7 @@ class Log:
 
     def _rows(self, after: OutboxId, upto: OutboxId) -> list[EventRow]:
         """The events of a range, as plain tuples."""
-        return _fetch(self.database, _RANGE, (self.queue, *after, *upto))
+        return fetch(self.database, _RANGE, (self.queue, *after, *upto))
 
 
 def beginnings(connection: Connection, queue: str) -> list[Beginning]:
@@ -155,12 +155,12 @@ def kept_rows(
 ) -> Iterator[list[EventRow]]:
     """The events of a queue up to ``cut``, some thousands at a time."""
     after: tuple[int, ...] = (-1, -1, -1)
-    while rows := _fetch(database, _KEPT, (queue, *after, *cut), connection):
+    while rows := fetch(database, _KEPT, (queue, *after, *cut), connection):
         yield rows
         after = rows[-1][1:4]
 
 
-def _fetch(
+def fetch(
     database: Database, statement: str, values: tuple[Any, ...], within: Connection | None = None
 ) -> list[EventRow]:
     """Rows as plain tuples."""

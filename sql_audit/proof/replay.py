@@ -17,7 +17,6 @@ why it cannot tell.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -26,6 +25,7 @@ from typing import Any, Final, NamedTuple
 from rq_core.model.effects import ONLY_CLAIM_ENDS
 from rq_core.model.events import OutboxId
 from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, State
+from sql_audit.proof.details import facts_in
 from sql_audit.proof.holders import NOTHING, Holders, Listed, held_in
 from sql_audit.store.rows import EventRow
 from sql_audit.store.tables import QUARANTINED
@@ -448,7 +448,7 @@ class Replay:
             self._violated("I9", f"presents fence {fence}, in force is {record.fence}")
         self._release(record)
 
-    def _begin(self, row: EventRow, job_id: str, facts: dict[str, Any], state: str) -> Record:
+    def _begin(self, row: EventRow, job_id: str, facts: Mapping[str, Any], state: str) -> Record:
         """A job is alive from here on."""
         old = self.jobs.get(job_id)
         if old is not None:
@@ -504,7 +504,7 @@ class Replay:
     def _read_listed(self, detail: str) -> Listed:
         if len(self._listed) >= CACHED_MAX:
             self._listed.clear()
-        listed = self._listed[detail] = Listed.read(json.loads(detail).get("scopes"))
+        listed = self._listed[detail] = Listed.read(facts_in(detail).get("scopes"))
         return listed
 
     def _succeeded(self, row: EventRow, job_id: str) -> None:
@@ -626,20 +626,12 @@ class Replay:
         self._forget()
 
 
-def _facts(row: EventRow) -> dict[str, Any]:
-    detail = row[10]
-    if detail is None:
-        return {}
-    facts: dict[str, Any] = json.loads(detail)
-    return facts
+def _facts(row: EventRow) -> Mapping[str, Any]:
+    return facts_in(row[10])
 
 
 def _fence(row: EventRow) -> str | None:
-    """The fence of an event that mostly carries nothing else."""
-    detail: str = row[10] or "{}"
-    if detail.startswith('{"fence":"') and detail.endswith('"}') and detail.count('"') == 4:
-        return detail[10:-2]
-    fence: str | None = json.loads(detail).get("fence")
+    fence: str | None = facts_in(row[10]).get("fence")
     return fence
 
 

@@ -11,6 +11,7 @@ event names are found there, too.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -19,23 +20,32 @@ from sqlalchemy import Connection, text
 from rq_core.model.events import OutboxId
 from sql_audit.mirror.refold import events_of
 from sql_audit.proof.derive import Derivation, Derived
+from sql_audit.proof.log import fetch
 from sql_audit.store import orphans
 from sql_audit.store.database import Database
 from sql_audit.store.rows import EventRow
+from sql_audit.store.statements import POSTGRESQL, SQLITE
 from sql_audit.store.tables import ATTEMPT_COLUMNS, JOB_COLUMNS
 
 LOOKED_AT_ONCE: Final = 20_000
 """About how many events are derived before their jobs' rows are looked at."""
-JOBS: Final = 500
+JOBS_AT_ONCE: Final = 500
 """Jobs that are derived once more at once."""
 SUSPECTS_MAX: Final = 1_000
 """Jobs that do not agree and are kept to be named; the others are counted."""
 
-_LAST: Final = JOB_COLUMNS.index("last_epoch"), JOB_COLUMNS.index("last_seq")
+Row = tuple[Any, ...]
+"""A row of job or of job_attempt, as the driver gives it."""
+_LAST: Final = slice(JOB_COLUMNS.index("last_epoch"), JOB_COLUMNS.index("last_seq") + 1)
 _FENCE: Final = ATTEMPT_COLUMNS.index("fence")
 _CLAIM: Final = ATTEMPT_COLUMNS.index("claim")
 
-_JOB_ID: Final = 0
+_JOB_ID: Final = JOB_COLUMNS.index("job_id")
+assert ATTEMPT_COLUMNS[_JOB_ID] == "job_id"
+STATEMENTS: Final[dict[str, type[SQLITE] | type[POSTGRESQL]]] = {
+    "sqlite": SQLITE,
+    "postgresql": POSTGRESQL,
+}
 _SINCE_THEN: Final = text(
     "SELECT DISTINCT job_id FROM job_event WHERE queue = :queue AND (epoch, seq) > (:epoch, :seq) "
     "AND (epoch, seq) <= (:to_epoch, :to_seq) AND job_id IS NOT NULL"
@@ -85,32 +95,29 @@ class RowProof:
         """Jobs whose rows are wrong as well, and are not named."""
         self._end = end
         self._orphaned, self._ends = orphaned, ends
-        self._derivation = Derivation(queue, ends)
+        self._derivation = Derivation(queue, ends, self._recall)
         self._waiting: dict[str, bytes] = {}
         """Jobs whose rows name events still to come, packed."""
-        self._again: set[str] = set()
+        self._again = self._derivation.unmoved
         """Jobs that are derived once more: some of their events are orphaned, or they have moved on."""
         self._suspects: set[str] = set()
         self._since_look = 0
 
-    def feed(self, rows: Iterable[EventRow]) -> None:
+    def feed(self, rows: Sequence[EventRow]) -> None:
         """Derive what events make."""
-        derivation, waiting, jobs = self._derivation, self._waiting, self._derivation.jobs
-        for row in rows:
-            job_id = row[6]
-            if job_id is None:
-                continue
-            if row[4] == "settlement_refused" or (
-                self._orphaned and orphans.in_any(row[1:3], self._orphaned)
-            ):
-                self._again.add(job_id)
-                continue
-            if waiting and job_id not in jobs and (packed := waiting.pop(job_id, None)) is not None:
-                jobs[job_id] = Derived.unpacked(packed)
-            derivation.feed(row)
-            self._since_look += 1
+        if self._orphaned:
+            gone = [row for row in rows if orphans.in_any(row[1:3], self._orphaned)]
+            self._again.update(row[6] for row in gone if row[6] is not None)
+            if gone:
+                rows = [row for row in rows if not orphans.in_any(row[1:3], self._orphaned)]
+        self._derivation.feed(rows)
+        self._since_look += len(rows)
         if self._since_look >= LOOKED_AT_ONCE:
             self.look()
+
+    def _recall(self, job_id: str) -> Derived | None:
+        packed = self._waiting.pop(job_id, None)
+        return None if packed is None else Derived.unpacked(packed)
 
     def look(self) -> None:
         """Compare the rows of the jobs that have got as far as their rows say; keep the others."""
@@ -118,7 +125,7 @@ class RowProof:
         jobs = self._derivation.jobs
         due = [job_id for job_id, job in jobs.items() if job.named in (None, job.last)]
         if due:
-            with self._snapshot() as connection:
+            with snapshot(self.database) as connection:
                 self._look_at(connection, due)
         for job_id, job in jobs.items():
             self._waiting[job_id] = job.packed()
@@ -126,11 +133,11 @@ class RowProof:
 
     def _look_at(self, connection: Connection, ids: list[str]) -> None:
         jobs = self._derivation.jobs
-        rows = {row[_JOB_ID]: row for row in self.database.jobs(connection, self.queue, ids)}
+        rows = self._jobs(connection, ids)
         level = []
         for job_id in ids:
             job, row = jobs[job_id], rows.get(job_id)
-            job.named = None if row is None else (row[_LAST[0]], row[_LAST[1]])
+            job.named = None if row is None else row[_LAST]
             if job.named == job.last:
                 level.append(job_id)
             elif job.named is None or job.named < job.last:
@@ -141,8 +148,9 @@ class RowProof:
         claims = self._claims(connection, level)
         for job_id in level:
             job = jobs.pop(job_id)
-            job.pass_ends(self._ends)
-            if any(_differences(job, rows[job_id], claims.get(job_id, ()))):
+            if self._ends:
+                job.pass_ends(self._ends)
+            if not _agree(job, rows[job_id], claims.get(job_id, ())):
                 self._suspect(job)
 
     def _suspect(self, job: Derived) -> None:
@@ -151,11 +159,29 @@ class RowProof:
         else:
             self.more += 1
 
-    def _claims(self, connection: Connection, ids: list[str]) -> dict[str, list[Sequence[Any]]]:
-        found: dict[str, list[Sequence[Any]]] = {}
-        for row in self.database.attempts(connection, self.queue, ids) if ids else ():
+    def _jobs(self, connection: Connection, ids: list[str]) -> dict[str, Row]:
+        rows = fetch(
+            self.database, STATEMENTS[self.database.dialect].JOBS, self._of_jobs(ids), connection
+        )
+        return {row[_JOB_ID]: row for row in rows}
+
+    def _claims(self, connection: Connection, ids: list[str]) -> dict[str, list[Row]]:
+        found: dict[str, list[Row]] = {}
+        for row in (
+            fetch(
+                self.database,
+                STATEMENTS[self.database.dialect].ATTEMPTS,
+                self._of_jobs(ids),
+                connection,
+            )
+            if ids
+            else ()
+        ):
             found.setdefault(row[_JOB_ID], []).append(row)
         return found
+
+    def _of_jobs(self, ids: list[str]) -> tuple[Any, ...]:
+        return self.queue, json.dumps(ids) if self.database.dialect == "sqlite" else ids
 
     # At the end.
 
@@ -173,8 +199,8 @@ class RowProof:
             between = {"epoch": epoch, "seq": seq, "to_epoch": upto.epoch, "to_seq": upto.seq}
             self._again.update(connection.execute(_SINCE_THEN, of_queue | between).scalars())
         ids = sorted(self._again | self._suspects)
-        for begin in range(0, len(ids), JOBS):
-            self._derive_again(connection, ids[begin : begin + JOBS], upto)
+        for begin in range(0, len(ids), JOBS_AT_ONCE):
+            self._derive_again(connection, ids[begin : begin + JOBS_AT_ONCE], upto)
         for row in connection.execute(_UNNAMED_JOBS, of_queue):
             at = OutboxId(row.last_epoch, row.last_seq)
             says = f"its row names {at} as its last event, which is not one of its events"
@@ -185,14 +211,10 @@ class RowProof:
 
     def _derive_again(self, connection: Connection, ids: list[str], upto: OutboxId) -> None:
         surviving, whole = Derivation(self.queue, self._ends), Derivation(self.queue)
-        for row in events_of(connection, self.queue, ids):
-            if row[1:3] > upto:
-                continue
-            whole.feed(row)
-            if not orphans.in_any(row[1:3], self._orphaned):
-                surviving.feed(row)
-        rows = {row[_JOB_ID]: row for row in self.database.jobs(connection, self.queue, ids)}
-        claims = self._claims(connection, ids)
+        told = [row for row in events_of(connection, self.queue, ids) if row[1:3] <= upto]
+        whole.feed(told)
+        surviving.feed(row for row in told if not orphans.in_any(row[1:3], self._orphaned))
+        rows, claims = self._jobs(connection, ids), self._claims(connection, ids)
         for job_id in ids:
             job = surviving.jobs.get(job_id)
             if job is None and (job := whole.jobs.get(job_id)) is not None:
@@ -210,9 +232,6 @@ class RowProof:
     def _say(self, *facts: Any) -> None:
         self.wrong.append(WrongRow(*facts))
 
-    def _snapshot(self) -> Connection:
-        return snapshot(self.database)
-
 
 def snapshot(database: Database) -> Connection:
     """A connection that sees the database as it is at one moment."""
@@ -222,13 +241,21 @@ def snapshot(database: Database) -> Connection:
     return connection
 
 
+def _agree(job: Derived, row: Row, claims: Sequence[Row]) -> bool:
+    """Whether the rows of a job are what its events make."""
+    made = job.attempts
+    if tuple(job.row) != row or len(made) != len(claims):
+        return False
+    return all(claim[_FENCE] in made and tuple(made[claim[_FENCE]]) == claim for claim in claims)
+
+
 def _differences(
-    job: Derived, row: Sequence[Any] | None, claims: Iterable[Sequence[Any]]
+    job: Derived, row: Row | None, claims: Iterable[Row]
 ) -> Iterator[tuple[str, int | None, str]]:
     """How the rows of a job differ from what its events make: table, claim, words."""
     if row is None:
         yield "job", None, "its row is missing"
-    elif list(row) != job.row:
+    elif row != tuple(job.row):
         yield "job", None, _unlike(JOB_COLUMNS, row, job.row)
     left = dict(job.attempts)
     for claim in claims:
@@ -236,13 +263,13 @@ def _differences(
         if made is None:
             says = f"there is a row of its claim {claim[_FENCE]}, and no event that makes one"
             yield "job_attempt", claim[_CLAIM], says
-        elif list(claim) != made:
+        elif claim != tuple(made):
             yield "job_attempt", made[_CLAIM], _unlike(ATTEMPT_COLUMNS, claim, made)
     for fence, made in left.items():
         yield "job_attempt", made[_CLAIM], f"the row of its claim {fence} is missing"
 
 
-def _unlike(columns: Sequence[str], row: Sequence[Any], made: Sequence[Any]) -> str:
+def _unlike(columns: Sequence[str], row: Row, made: Sequence[Any]) -> str:
     """Which columns hold something else than the events make."""
     pairs = zip(columns, row, made, strict=True)
     found = [f"{name} is {is_!r}, by its events {by!r}" for name, is_, by in pairs if is_ != by]

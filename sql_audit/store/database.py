@@ -219,15 +219,6 @@ class Database:
             return connection.exec_driver_sql(SQLITE.JOBS, bound).fetchall()
         return connection.exec_driver_sql(POSTGRESQL.JOBS, (queue, ids)).fetchall()
 
-    def attempts(
-        self, connection: Connection, queue: str, ids: list[str]
-    ) -> Sequence[Sequence[Any]]:
-        """The rows of ``job_attempt`` of the jobs with ``ids``, in one statement."""
-        if self.dialect == "sqlite":
-            bound = queue, json.dumps(ids)
-            return connection.exec_driver_sql(SQLITE.ATTEMPTS, bound).fetchall()
-        return connection.exec_driver_sql(POSTGRESQL.ATTEMPTS, (queue, ids)).fetchall()
-
     def insert_events(
         self, connection: Connection, rows: EventRows, meanwhile: Callable[[], T]
     ) -> T:

@@ -318,7 +318,7 @@ def test_a_lie_is_found_though_the_chain_was_forged(
     assert said.exit_code == 1, said.output
     assert f"{invariant} violated: {row['epoch']}-{row['seq']} " in said.output
     assert document["verdict"] == "violated"
-    assert document["violations"][0]["invariant"] == invariant
+    assert invariant in {found["invariant"] for found in document["violations"]}
     assert not any(name.startswith("I7") for name, *_ in named)
 
 
