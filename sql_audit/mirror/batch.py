@@ -26,6 +26,18 @@ class Batch:
     """Where Redis' history left SQL's, if its first entry says so."""
     breaks: list[Break]
 
+    @property
+    def number(self) -> int:
+        """Its number in the chain."""
+        return self.cursor.batch + 1
+
+    @property
+    def found_out(self) -> bool:
+        """Whether there is anything to note that no event says."""
+        taken = self.taken
+        quarantined = any(intake.quarantined for intake in taken.intakes)
+        return bool(self.fork or self.breaks or taken.completes_baseline or quarantined)
+
 
 class Projection(NamedTuple):
     """What follows from a batch's events: what is written behind them."""

@@ -22,10 +22,10 @@ class Break(NamedTuple):
     missing: int | None = None
     detail: str | None = None
 
-    def row(self, queue: str) -> dict[str, Any]:
+    def row(self, queue: str, batch: int) -> dict[str, Any]:
         """The row, by column."""
         return {
-            "queue": queue, "epoch": self.at.epoch, "seq": self.at.seq,
+            "queue": queue, "batch": batch, "epoch": self.at.epoch, "seq": self.at.seq,
             "kind": self.kind, "at_ms": self.at_ms, "reason": self.reason,
             "old_epoch": None if self.old is None else self.old.epoch,
             "old_seq": None if self.old is None else self.old.seq,
@@ -56,7 +56,7 @@ def among(
             missing = at.seq - before.seq - 1 if same else None
             reason = "entries are missing" if same else "the epoch's beginning is missing"
             breaks.append(Break(at, "gap", its_ms, reason, before, missing))
-        before = at
+        before, at_ms = at, its_ms
     return breaks
 
 

@@ -65,7 +65,7 @@ _END_JOBS: Final = text(
 
 
 def apply(
-    connection: Connection, database: Database, queue: str, fork: Fork, upto: OutboxId
+    connection: Connection, database: Database, queue: str, fork: Fork, upto: OutboxId, batch: int
 ) -> None:
     """Take what Redis forgot of what SQL has up to ``upto`` out of the projection, note it, and tell the operator.
 
@@ -73,7 +73,7 @@ def apply(
     """
     at_ms, passed = fork.beginning.at_ms, len(fork.passed)
     row = {
-        "queue": queue, "kind": "orphaned", "epoch": fork.beginning.id.epoch, "at_ms": at_ms,
+        "queue": queue, "batch": batch, "kind": "orphaned", "epoch": fork.beginning.id.epoch, "at_ms": at_ms,
         "after_epoch": None, "after_seq": None, "upto_epoch": upto.epoch, "upto_seq": upto.seq,
         "events": 0, "jobs": 0, "passed": passed,
     }  # fmt: skip
@@ -113,7 +113,9 @@ def apply(
         )  # fmt: skip
 
 
-def complete_baseline(connection: Connection, queue: str, upto: OutboxId, at_ms: int) -> None:
+def complete_baseline(
+    connection: Connection, queue: str, upto: OutboxId, at_ms: int, batch: int
+) -> None:
     """The baseline that is complete at ``upto`` names all live jobs: what it did not name is gone."""
     began = connection.execute(_BASELINE, {"queue": queue, "epoch": upto.epoch}).scalar_one()
     if began is None:
@@ -122,7 +124,7 @@ def complete_baseline(connection: Connection, queue: str, upto: OutboxId, at_ms:
     connection.execute(
         _INSERT_LOSS,
         {
-            "queue": queue, "kind": "restated", "epoch": began, "at_ms": at_ms,
+            "queue": queue, "batch": batch, "kind": "restated", "epoch": began, "at_ms": at_ms,
             "after_epoch": None, "after_seq": None, "upto_epoch": upto.epoch,
             "upto_seq": upto.seq, "events": 0, "jobs": count, "passed": 0,
         },

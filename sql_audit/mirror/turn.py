@@ -35,7 +35,7 @@ from sql_audit.mirror.forks import Behind
 from sql_audit.mirror.reading import BatchLimits, Reader, Tail
 from sql_audit.mirror.source import OutboxSource
 from sql_audit.store.background import BackgroundCall
-from sql_audit.store.chain import chain, genesis
+from sql_audit.store.chain import NOTHING_FOUND, Link, found_digest, genesis
 from sql_audit.store.copy import EventRows
 from sql_audit.store.database import Database
 from sql_audit.store.driver_errors import data_refused
@@ -266,7 +266,8 @@ class Mirror:
         """Take what Redis forgot out of the projection, before what it went on with is folded."""
         if batch.fork is not None:
             assert batch.cursor.position is not None
-            losses.apply(connection, self.database, self.queue, batch.fork, batch.cursor.position)
+            upto = batch.cursor.position
+            losses.apply(connection, self.database, self.queue, batch.fork, upto, batch.number)
         self._done("forgotten")
 
     def insert_events(self, connection: Connection, batch: Batch) -> Projection:
@@ -291,7 +292,7 @@ class Mirror:
         kept += [q for intake in intakes for q in intake.quarantined]
         quarantined = [
             {
-                "queue": self.queue, "epoch": q.at.epoch, "seq": q.at.seq, "ordinal": q.ordinal,
+                "queue": self.queue, "batch": batch.number, "epoch": q.at.epoch, "seq": q.at.seq, "ordinal": q.ordinal,
                 "kind": q.kind, "reason": q.reason, "raw": q.raw,
             }
             for q in kept
@@ -314,26 +315,22 @@ class Mirror:
 
     def chain(self, connection: Connection, batch: Batch, projection: Projection) -> None:
         """Append the batch to the chain, and what was found out about the numbering."""
-        cursor, entries = batch.cursor, batch.taken.entries
-        if entries:
-            first, last = entries[0][0], entries[-1][0]
-            events, digest = projection.events, projection.digest
-            number = cursor.batch + 1
-            head = chain(cursor.head, self.queue, number, first, last, events, digest)
-            connection.execute(
-                INSERT_BATCH,
-                {
-                    "queue": self.queue, "batch": number, "first_epoch": first.epoch,
-                    "first_seq": first.seq, "last_epoch": last.epoch, "last_seq": last.seq,
-                    "entries": len(entries), "events": events, "digest": digest,
-                    "prev": cursor.head, "head": head,
-                },
-            )  # fmt: skip
-            cursor.batch, cursor.head = number, head
+        cursor, taken, number = batch.cursor, batch.taken, batch.number
         if batch.breaks:
-            connection.execute(INSERT_EPOCHS, [found.row(self.queue) for found in batch.breaks])
-        if batch.taken.completes_baseline:
-            losses.complete_baseline(connection, self.queue, entries[-1][0], projection.at_ms)
+            found = [each.row(self.queue, number) for each in batch.breaks]
+            connection.execute(INSERT_EPOCHS, found)
+        if taken.last is not None:
+            first, last = taken.entries[0][0], taken.last.at
+            if taken.completes_baseline:
+                losses.complete_baseline(connection, self.queue, last, projection.at_ms, number)
+            jobs, size = (sum(getattr(i, name) for i in taken.intakes) for name in ("jobs", "size"))
+            link = Link(
+                cursor.head, self.queue, number, first, last, len(taken.entries),
+                projection.events, jobs, size, taken.last.fingerprint, projection.digest,
+                found_digest(connection, self.queue, number) if batch.found_out else NOTHING_FOUND,
+            )  # fmt: skip
+            connection.execute(INSERT_BATCH, link.row)
+            cursor.batch, cursor.head = number, link.head
         self._done("chained")
 
     def advance(self, connection: Connection, batch: Batch, projection: Projection) -> None:

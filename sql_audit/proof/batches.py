@@ -1,68 +1,107 @@
-"""Whether a queue's events are those that its batches committed, and its cursor stands where the last batch ends (I7)."""
+"""Whether a queue's events are those that its batches committed, with what the mirror found out besides, and its cursor
+stands where the last batch ends (I7)."""
+
+# ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, Final
+
+from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
 from sql_audit.proof.log import Batch
 from sql_audit.proof.replay import VIOLATIONS_KEPT, Violation
 from sql_audit.proof.result import QueueResult
-from sql_audit.store.chain import chain, genesis, rows_digest
+from sql_audit.store.chain import FOUND, NOTHING_FOUND, Link, found_digest, genesis, rows_digest
 from sql_audit.store.copy import copy_text
+from sql_audit.store.database import Database
 from sql_audit.store.rows import EventRow
+
+_FOUND_BY: Final = text(
+    " UNION ".join(f"SELECT batch FROM {table.name} WHERE queue = :queue" for table in FOUND)
+)
+_GAPS: Final = text(
+    "SELECT COUNT(*) FROM mirror_epoch "
+    "WHERE queue = :queue AND kind IN ('gap', 'changed', 'lost') AND batch <= :batch"
+)
+_LAST_BATCH: Final = text("SELECT MAX(batch) FROM mirror_batch WHERE queue = :queue")
+_QUARANTINED: Final = text(
+    "SELECT COUNT(*) FROM quarantine WHERE queue = :queue AND batch <= :batch"
+)
 
 
 class BatchProof:
     """The chain of one queue. Give it the batches in order, then the cursor; what is wrong goes to ``result``."""
 
-    def __init__(self, result: QueueResult, audit_id: str, wanted: Collection[str]) -> None:
+    def __init__(
+        self, database: Database, result: QueueResult, audit_id: str, wanted: Collection[str]
+    ) -> None:
         """``wanted``: heads that were kept elsewhere."""
+        self.database = database
         self.result = result
         self.queue = result.queue
         self.number = 0
         self.head = genesis(audit_id, self.queue)
-        self.last: Batch | None = None
+        self._last: Link | None = None
+        self._at_ms: int | None = None
+        self._cut: Any = None
+        self._entries = self._events = self._bytes = 0
         self._wanted = frozenset(wanted)
         self.seen = {self.head} & self._wanted
         """Which of the wanted heads are in the chain."""
+        with database.readers.connect() as connection:
+            self._found_by = set(connection.execute(_FOUND_BY, {"queue": self.queue}).scalars())
+        """The batches that found something out, by the rows that are there."""
 
     def begin_behind(self, cut: Any) -> None:
         """Go on from the head that a prune recorded, a row of mirror_prune."""
-        self.number, self.head = cut.batch, cut.head
+        self.number, self.head, self._cut = cut.batch, cut.head, cut
+        self._entries, self._events = cut.through_entries, cut.through_events
         self.seen |= {cut.head} & self._wanted
 
     def check(self, batch: Batch, strays: Sequence[EventRow], rows: Sequence[EventRow]) -> None:
         """Look at the next batch. ``strays``: the events before it that are in none."""
+        link = batch.link
         self.number += 1
-        self.last = batch
         if strays:
-            self._broken(batch, f"{len(strays)} events before it are in no batch", strays[0])
-        if batch.number != self.number:
-            self._broken(batch, f"batch {self.number} is missing before it")
-            self.number = batch.number
-        if batch.prev != self.head:
-            self._broken(batch, "does not follow from the batch before")
-        if len(rows) != batch.events:
-            self._broken(batch, f"has {len(rows)} events, {batch.events} were committed")
-        digest = rows_digest(copy_text(rows))
-        if digest != batch.digest:
-            self._broken(batch, "its events are not those that were committed")
+            self._broken(link, f"{len(strays)} events before it are in no batch", strays[0])
+        if link.batch != self.number:
+            self._broken(link, f"batch {self.number} is missing before it")
+            self.number = link.batch
+        if link.prev != self.head:
+            self._broken(link, "does not follow from the batch before")
+        if len(rows) != link.events:
+            self._broken(link, f"has {len(rows)} events, {link.events} were committed")
+        if rows_digest(copy_text(rows)) != link.digest:
+            self._broken(link, "its events are not those that were committed")
+        if self._found(link) != link.found:
+            self._broken(link, "what it found out (epochs, losses, quarantine) was changed")
         # The head of what is really there, so that a change shows to the end of the chain.
-        said = batch.prev, self.queue, batch.number, batch.first, batch.last, batch.events
-        if chain(*said, batch.digest) != batch.head:
-            self._broken(batch, "its head is not that of its contents")
-        self.head = batch.head
+        if link.head != batch.head:
+            self._broken(link, "its head is not that of its contents")
+        self.head, self._last = batch.head, link
+        self._entries += link.entries
+        self._events += len(strays) + len(rows)
+        self._bytes += link.bytes
+        if rows:
+            self._at_ms = rows[-1][5]
         if batch.head in self._wanted:
             self.seen.add(batch.head)
 
-    def _broken(self, batch: Batch, says: str, row: EventRow | None = None) -> None:
-        at = batch.first if row is None else OutboxId(row[1], row[2])
+    def _found(self, link: Link) -> str:
+        if link.batch not in self._found_by:
+            return NOTHING_FOUND
+        self._found_by.discard(link.batch)
+        with self.database.readers.connect() as connection:
+            return found_digest(connection, self.queue, link.batch)
+
+    def _broken(self, link: Link, says: str, row: EventRow | None = None) -> None:
+        at = link.first if row is None else OutboxId(row[1], row[2])
         at_ms = self.result.at_ms or 0 if row is None else row[5]
-        self._violated(
-            at, 0, at_ms, "batch", f"batch {batch.number} ({batch.first} to {batch.last}): {says}"
-        )
+        where = f"batch {link.batch} ({link.first} to {link.last}): {says}"
+        self._violated(at, 0, at_ms, "batch", where)
 
     def _violated(self, at: OutboxId, ordinal: int, at_ms: int, what: str, says: str) -> None:
         if self.result.counts.get("I7", 0) < VIOLATIONS_KEPT:
@@ -71,15 +110,16 @@ class BatchProof:
 
     def check_rest(self, rows: Sequence[EventRow]) -> None:
         """Look at the events up to the cursor that are behind the last batch."""
+        self._events += len(rows)
         if rows:
             says = f"{len(rows)} events are in no batch"
             at = OutboxId(rows[0][1], rows[0][2])
             self._violated(at, rows[0][3], rows[0][5], "batch", says)
 
-    def check_cursor(self, cursor: Any, events: int, beyond: Any) -> None:
-        """Look whether the cursor, a row of mirror_cursor, is the end of the last batch.
+    def check_cursor(self, connection: Connection, cursor: Any, beyond: Any) -> None:
+        """Look whether the cursor, a row of mirror_cursor, is the end of the last batch and the sum of all.
 
-        ``events``: how many there are and were; ``beyond``: the first after the cursor, if there is one.
+        ``beyond``: the first event after it, if there is one. ``connection`` sees the cursor of now.
         """
         end, at_ms = OutboxId(cursor.epoch or 0, cursor.seq or 0), cursor.at_ms or 0
 
@@ -91,5 +131,37 @@ class BatchProof:
             wrong(OutboxId(beyond.epoch, beyond.seq), says)
         if (self.number, self.head) != (cursor.batch, cursor.head):
             wrong(end, f"the chain ends with batch {self.number}, the cursor counts {cursor.batch}")
-        if events != cursor.events:
-            wrong(end, f"there are {events} events, the cursor counts {cursor.events}")
+        if self._events != cursor.events:
+            wrong(end, f"there are {self._events} events, the cursor counts {cursor.events}")
+        for name, made in self._cursor_as_made(connection, cursor.batch).items():
+            if getattr(cursor, name) != made:
+                wrong(end, f"{name} is {getattr(cursor, name)!r}, by the batches {made!r}")
+        if (unknown := self._unknown_batches(connection)) != []:
+            says = (
+                f"rows of epochs, losses or quarantine name batch {unknown[0]}, which is not there"
+            )
+            wrong(end, says)
+
+    def _cursor_as_made(self, connection: Connection, batch: int) -> dict[str, Any]:
+        """What columns of the cursor hold by the batches."""
+        if self._last is None:
+            return {}
+        last, upto = self._last, {"queue": self.queue, "batch": batch}
+        made: dict[str, Any] = {
+            "epoch": last.last.epoch, "seq": last.last.seq, "anchor": last.anchor,
+            "trim_jobs": last.jobs, "trim_bytes": last.bytes, "entries": self._entries,
+            "gaps": connection.execute(_GAPS, upto).scalar_one(),
+        }  # fmt: skip
+        if self._at_ms is not None:
+            made["at_ms"] = self._at_ms
+        if self._cut is None:
+            # What a prune removed is counted nowhere else.
+            made["bytes"] = self._bytes
+            made["quarantined"] = connection.execute(_QUARANTINED, upto).scalar_one()
+        return made
+
+    def _unknown_batches(self, connection: Connection) -> list[int]:
+        """Batches that found something out, by the rows that are there, and that are neither in the chain nor pruned."""
+        now = connection.execute(_LAST_BATCH, {"queue": self.queue}).scalar_one() or 0
+        found = set(connection.execute(_FOUND_BY, {"queue": self.queue}).scalars())
+        return sorted(number for number in found if not 1 <= number <= now)

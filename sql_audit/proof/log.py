@@ -13,6 +13,7 @@ from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
 from sql_audit.proof.replay import Beginning
+from sql_audit.store.chain import Link
 from sql_audit.store.database import Database
 from sql_audit.store.rows import EventRow
 from sql_audit.store.tables import EVENT_COLUMNS
@@ -26,8 +27,7 @@ _RANGE: Final = (
     "AND (epoch, seq) <= (?, ?) ORDER BY epoch, seq, ordinal"
 )
 _BATCHES: Final = text(
-    "SELECT batch, first_epoch, first_seq, last_epoch, last_seq, entries, events, digest, prev, head "
-    "FROM mirror_batch WHERE queue = :queue AND batch > :batch ORDER BY batch LIMIT 500"
+    "SELECT * FROM mirror_batch WHERE queue = :queue AND batch > :batch ORDER BY batch LIMIT 500"
 )
 _NEXT_EPOCH: Final = text(
     "SELECT MIN(epoch) FROM job_event WHERE queue = :queue AND epoch > :epoch"
@@ -48,13 +48,7 @@ LAST_PRUNE: Final = text("SELECT * FROM mirror_prune WHERE queue = :queue ORDER 
 class Batch(NamedTuple):
     """A row of mirror_batch."""
 
-    number: int
-    first: OutboxId
-    last: OutboxId
-    entries: int
-    events: int
-    digest: str
-    prev: str
+    link: Link
     head: str
 
 
@@ -77,13 +71,13 @@ class Log:
         events = 0
         for batch in self._batch_rows(last_batch):
             group.append(batch)
-            events += max(batch.events, 1)
+            events += max(batch.link.events, 1)
             if events >= READ_EVENTS:
                 yield from self._with_rows(after, group)
-                after, group, events = max(after, batch.last), [], 0
+                after, group, events = max(after, batch.link.last), [], 0
         if group:
             yield from self._with_rows(after, group)
-            after = max(after, group[-1].last)
+            after = max(after, group[-1].link.last)
         self._after = after
 
     def rest(self, end: OutboxId) -> list[EventRow]:
@@ -93,23 +87,23 @@ class Log:
     def _with_rows(
         self, after: OutboxId, group: list[Batch]
     ) -> Iterator[tuple[Batch, list[EventRow], list[EventRow]]]:
-        rows = self._rows(after, max(batch.last for batch in group))
+        rows = self._rows(after, max(batch.link.last for batch in group))
         place = 0
         for batch in group:
-            begin = place
-            while place < len(rows) and rows[place][1:3] < batch.first:
+            begin, link = place, batch.link
+            while place < len(rows) and rows[place][1:3] < link.first:
                 place += 1
             middle = place
             # Most batches are as long as they say.
-            guess = middle + batch.events
+            guess = middle + link.events
             if (
                 middle < guess <= len(rows)
-                and rows[guess - 1][1:3] == batch.last
-                and (guess == len(rows) or rows[guess][1:3] > batch.last)
+                and rows[guess - 1][1:3] == link.last
+                and (guess == len(rows) or rows[guess][1:3] > link.last)
             ):
                 place = guess
             else:
-                while place < len(rows) and rows[place][1:3] <= batch.last:
+                while place < len(rows) and rows[place][1:3] <= link.last:
                     place += 1
             yield batch, rows[begin:middle], rows[middle:place]
 
@@ -118,15 +112,12 @@ class Log:
         while True:
             with self.database.readers.connect() as connection:
                 at = {"queue": self.queue, "batch": number}
-                page = connection.execute(_BATCHES, at).all()
+                page = connection.execute(_BATCHES, at).mappings().all()
             for row in page:
-                if row.batch > last_batch:
+                number = row["batch"]
+                if number > last_batch:
                     return
-                first = OutboxId(row.first_epoch, row.first_seq)
-                last = OutboxId(row.last_epoch, row.last_seq)
-                counted = row.entries, row.events
-                yield Batch(row.batch, first, last, *counted, row.digest, row.prev, row.head)
-                number = row.batch
+                yield Batch(Link.of(row), row["head"])
             if not page:
                 return
 

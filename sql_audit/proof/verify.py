@@ -14,20 +14,23 @@ what the cursor counted when the check began.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
 from sql_audit.proof.batches import BatchProof
+from sql_audit.proof.epochs import EpochProof
 from sql_audit.proof.log import LAST_PRUNE, Log, beginnings, kept_rows
 from sql_audit.proof.replay import Note, Replay, Violation
 from sql_audit.proof.result import Pruned, QueueResult, Result
 from sql_audit.proof.rows import RowProof, snapshot
 from sql_audit.store import minutes, orphans
+from sql_audit.store.chain import found_text
 from sql_audit.store.copy import copy_text
 from sql_audit.store.database import Database
+from sql_audit.store.rows import EventRow
 from sql_audit.store.statements import AUDIT_ID, CURSOR
 from sql_audit.times import readable
 
@@ -114,9 +117,11 @@ class _Check:
             self.conflicts = connection.execute(_CONFLICTS, of_queue).scalar_one()
             orphaned = orphans.ranges(connection, queue)
             ends = orphans.ends(connection, queue, orphaned)
+            self.passed = orphans.passed(connection, queue)
             self.replay = self._replay(connection, orphaned)
         self.result = QueueResult(queue, cursor.epoch, cursor.seq, cursor.at_ms, cursor.head)
-        self.batches = BatchProof(self.result, audit_id, wanted)
+        self.batches = BatchProof(database, self.result, audit_id, wanted)
+        self.epochs = EpochProof(queue, self.passed)
         self.rows = RowProof(database, queue, self.end, orphaned, ends)
 
     def _replay(self, connection: Connection, orphaned: list[orphans.Range]) -> Replay:
@@ -128,34 +133,46 @@ class _Check:
             beginnings=beginnings(connection, self.queue),
             recorded=recorded,
             orphaned=[(r.after, r.before) for r in orphaned],
-            passed=orphans.passed(connection, self.queue),
+            passed=self.passed,
             since_ms=self.since_ms,
             pruned_to=None if self.cut is None else (self.cut.epoch, self.cut.seq),
         )
 
     def run(self, on_progress: Callable[[int, int], None]) -> QueueResult:
-        replay, rows = self.replay, self.rows
+        replay = self.replay
         log = Log(self.database, self.queue)
         if self.cut is not None:
             log.begin_behind(self._pass_cut(), self.cut.batch)
         for batch, strays, events in log.batches(self.cursor.batch):
             self.batches.check(batch, strays, events)
             for part in (strays, events):
-                replay.feed(part)
-                rows.feed(part)
+                self._feed(part)
             on_progress(replay.events, self.cursor.events)
         self.batches.check_rest(log.rest(self.end))
         replay.finish()
-        through = 0 if self.cut is None else self.cut.through_events
-        self.batches.check_cursor(self.cursor, through + replay.events - self.kept, self.beyond)
         if self.conflicts:
             says = f"{self.conflicts} entries are in quarantine whose numbers were taken"
             replay.notes.append(Note(self.end, self.cursor.at_ms or 0, says))
         with snapshot(self.database) as connection:
-            rows.finish(connection)
+            self.batches.check_cursor(connection, self.cursor, self.beyond)
+            self._check_epochs(connection)
+            self.rows.finish(connection)
             self._check_minutes(connection)
             self.changed_meanwhile = self._changed(connection)
         return self._conclude()
+
+    def _feed(self, events: Sequence[EventRow]) -> None:
+        self.replay.feed(events)
+        self.epochs.feed(events)
+        self.rows.feed(events)
+
+    def _check_epochs(self, connection: Connection) -> None:
+        """Whether mirror_epoch tells what the events show."""
+        if self.conflicts:
+            return  # Entries without an event were counted in the numbering.
+        for at, at_ms, says in self.epochs.wrong(connection, self.cursor.batch):
+            found = "I5", self.queue, *at, 0, at_ms, "mirror_epoch", None, None, None, says
+            self.result.add(Violation(*found))
 
     def _changed(self, connection: Connection) -> bool:
         of_queue = {"queue": self.queue}
@@ -173,17 +190,21 @@ class _Check:
         for events in kept_rows(self.database, self.queue, at):
             digest.update(copy_text(events).encode())
             self.kept += len(events)
-            self.replay.feed(events)
-            self.rows.feed(events)
+            self._feed(events)
+        with snapshot(self.database) as connection:
+            for line in found_text(connection, self.queue, range(cut.batch + 1)):
+                digest.update(line.encode())
         self.replay.pass_cut()
-        self.batches.begin_behind(cut)
+        self.epochs = EpochProof(self.queue, self.passed)
+        for proof in (self.epochs, self.batches):
+            proof.begin_behind(cut)
         if not done:
             says = "a prune up to here is under way, or was interrupted: run it again"
             self.replay.notes.append(Note(at, cut.at_ms, says))
         elif (self.kept, digest.hexdigest()) != (cut.kept_events, cut.kept_digest):
             says = (
-                f"the {self.kept} events up to {at} are not the {cut.kept_events} that the prune "
-                f"at {readable(cut.at_ms)} left"
+                f"the {self.kept} events up to {at}, or what was found out there, are not the "
+                f"{cut.kept_events} and what else the prune at {readable(cut.at_ms)} left"
             )
             found = "I7", self.queue, *at, 0, cut.at_ms, "prune", None, None, cut.actor, says
             self.result.add(Violation(*found))

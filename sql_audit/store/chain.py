@@ -1,10 +1,62 @@
 """The chain of batches: what is hashed, and how each batch is tied to the one before."""
 
+# ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
+
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection, select
 
 from rq_core.model.events import OutboxId
+from sql_audit.store.copy import copy_text
+from sql_audit.store.tables import mirror_epoch, mirror_loss, quarantine
+
+FOUND: Final = (mirror_epoch, mirror_loss, quarantine)
+"""The tables of what the mirror found out when it wrote a batch, and no event says."""
+
+NOTHING_FOUND: Final = hashlib.sha256(b"").hexdigest()
+
+
+class Link(NamedTuple):
+    """What a batch's head is made of: the columns of its row of mirror_batch."""
+
+    prev: str
+    queue: str
+    batch: int
+    first: OutboxId
+    last: OutboxId
+    entries: int
+    events: int
+    jobs: int
+    bytes: int
+    anchor: str
+    digest: str
+    found: str
+
+    @property
+    def head(self) -> str:
+        """The head after the batch: SHA-256 in hex of all these, joined by spaces."""
+        return hashlib.sha256(" ".join(map(str, self)).encode()).hexdigest()
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """Its row of mirror_batch."""
+        facts = self._asdict()
+        for name in ("first", "last"):
+            facts[f"{name}_epoch"], facts[f"{name}_seq"] = facts.pop(name)
+        return facts | {"head": self.head}
+
+    @classmethod
+    def of(cls, row: Mapping[Any, Any]) -> Link:
+        """What a row of mirror_batch says, but for its head."""
+        facts: dict[str, Any] = {
+            name: OutboxId(row[f"{name}_epoch"], row[f"{name}_seq"]) for name in ("first", "last")
+        }
+        facts |= {name: row[name] for name in cls._fields if name not in facts}
+        return cls(**facts)
 
 
 def genesis(audit_id: str, queue: str) -> str:
@@ -20,9 +72,29 @@ def rows_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def chain(
-    prev: str, queue: str, batch: int, first: OutboxId, last: OutboxId, events: int, digest: str
-) -> str:
-    """The head after a batch: SHA-256 in hex."""
-    link = f"{prev} {queue} {batch} {first} {last} {events} {digest}"
-    return hashlib.sha256(link.encode()).hexdigest()
+def found_text(connection: Connection, queue: str, batches: range) -> Iterator[str]:
+    """What some batches found out, as PostgreSQL's COPY writes it: their rows of the tables in FOUND, in this order, each
+    without its id and in its order."""
+    for table in FOUND:
+        columns = [column for column in table.columns if column.name != "id"]
+        rows = connection.execute(
+            select(*columns)
+            .where(table.c.queue == queue)
+            .where(table.c.batch >= batches.start)
+            .where(table.c.batch < batches.stop)
+            .order_by(table.c.id)
+        )
+        for row in rows:
+            yield copy_text([[_plain(value) for value in row]])
+
+
+def _plain(value: object) -> object:
+    return f"\\x{value.hex()}" if isinstance(value, bytes) else value
+
+
+def found_digest(connection: Connection, queue: str, batch: int) -> str:
+    """SHA-256 in hex of what a batch found out."""
+    sha = hashlib.sha256()
+    for line in found_text(connection, queue, range(batch, batch + 1)):
+        sha.update(line.encode())
+    return sha.hexdigest()

@@ -11,7 +11,7 @@ from typing import Final
 from sqlalchemy import DDL, Connection
 
 from sql_audit.store.tables import APPEND_ONLY, EVERYDAY_INDEXES, metadata
-from sql_audit.store.triggers import DOOR_FUNCTION, REFUSE_FUNCTION, refuse_truncate, triggers
+from sql_audit.store.triggers import DOOR_FUNCTIONS, REFUSE_FUNCTION, refuse_truncate, triggers
 from sql_audit.store.views import views
 
 POSTGRES_EVENTS: Final = (
@@ -37,7 +37,7 @@ def create(connection: Connection) -> None:
 def _beside_tables(dialect: str) -> Iterator[str]:
     """What a dialect has besides tables and their plain indexes, in the order in which it can be created."""
     if dialect == "postgresql":
-        yield from (REFUSE_FUNCTION, DOOR_FUNCTION, *POSTGRES_EVENTS)
+        yield from (REFUSE_FUNCTION, *DOOR_FUNCTIONS, *POSTGRES_EVENTS)
     yield from EVERYDAY_INDEXES
     for table in APPEND_ONLY:
         yield from triggers(dialect, table.name)

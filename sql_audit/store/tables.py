@@ -243,15 +243,16 @@ mirror_cursor = Table(
     _number("trim_bytes"),
     PrimaryKeyConstraint("queue", name="mirror_cursor_pkey"),
 )
-"""How far a queue is mirrored. ``anchor`` is the SHA-256 of the last entry, which the next read
-must find; ``trim_jobs`` and ``trim_bytes`` are what the last batch takes off the backlog when Redis
-is trimmed."""
+"""How far a queue is mirrored: the end of its last batch, and the sums of all. ``anchor`` is the SHA-256 of the last
+entry, which the next read must find; ``trim_jobs`` and ``trim_bytes`` are what the last batch takes off the backlog when
+Redis is trimmed."""
 
 mirror_epoch = Table(
     "mirror_epoch",
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=True),
     _text("queue", null=False),
+    _number("batch"),
     _number("epoch"),
     _number("seq"),
     _text("kind", null=False),
@@ -262,9 +263,10 @@ mirror_epoch = Table(
     _number("missing", null=True),
     _text("detail"),
     CheckConstraint(one_of("kind", EPOCH_KINDS), name="mirror_epoch_kind"),
+    Index("mirror_epoch_batch", "queue", "batch"),
     Index("mirror_epoch_entry", "queue", "epoch", "seq"),
 )
-"""Where the numbering begins or breaks.
+"""Where the numbering begins or breaks, as found when ``batch`` was written.
 
 ``started``: an epoch's first entry. ``joined``: the mirror's first entry was not one. ``gap``:
 entries between (old_epoch, old_seq) and (epoch, seq) are missing, ``missing`` of them if that is
@@ -277,6 +279,7 @@ mirror_loss = Table(
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=True),
     _text("queue", null=False),
+    _number("batch"),
     _text("kind", null=False),
     _number("epoch"),
     _number("at_ms"),
@@ -288,6 +291,7 @@ mirror_loss = Table(
     _number("jobs"),
     _number("passed"),
     CheckConstraint(one_of("kind", LOSS_KINDS), name="mirror_loss_kind"),
+    Index("mirror_loss_batch", "queue", "batch"),
     Index("mirror_loss_epoch", "queue", "epoch"),
 )
 """What Redis forgot, found when ``epoch`` began. The view ``orphaned_range`` says what of it still
@@ -311,19 +315,26 @@ mirror_batch = Table(
     _number("last_seq"),
     _number("entries"),
     _number("events"),
+    _number("jobs"),
+    _number("bytes"),
+    _text("anchor", null=False),
     _text("digest", null=False),
+    _text("found", null=False),
     _text("prev", null=False),
     _text("head", null=False),
     PrimaryKeyConstraint("queue", "batch", name="mirror_batch_pkey"),
 )
-"""The chain: ``digest`` is the SHA-256 of the batch's rows of job_event in the text format of COPY,
-``head`` that of prev, queue, batch, first, last, events and digest joined by spaces."""
+"""The chain: ``digest`` is the SHA-256 of the batch's rows of job_event in the text format of COPY, ``found`` that of
+its rows of mirror_epoch, mirror_loss and quarantine (without their ids), ``head`` that of prev, queue, batch, first, last,
+entries, events, jobs, bytes, anchor, digest and found, joined by spaces. ``jobs`` and ``bytes`` are what it takes off the
+backlog, ``anchor`` is the SHA-256 of its last entry."""
 
 quarantine = Table(
     "quarantine",
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=True),
     _text("queue", null=False),
+    _number("batch"),
     _number("epoch"),
     _number("seq"),
     _number("ordinal", null=True),
@@ -331,6 +342,7 @@ quarantine = Table(
     _text("reason", null=False),
     Column("raw", LargeBinary, nullable=False),
     CheckConstraint(one_of("kind", QUARANTINE_KINDS), name="quarantine_kind"),
+    Index("quarantine_batch", "queue", "batch"),
     Index("quarantine_entry", "queue", "epoch", "seq"),
 )
 """Entries kept byte for byte: a JSON object of base64 fields, see
@@ -380,12 +392,12 @@ mirror_prune = Table(
 )
 """The one door through which rows of the log leave, and the record of each time that it was used.
 
-While the last row of a queue is ``begun``, events, batches and quarantined bytes up to (epoch, seq),
-its *cut*, may be deleted, and nothing else. ``head`` is the chain's at the cut, ``cut_at_ms`` the
+While the last row of a queue is ``begun``, events up to (epoch, seq), its *cut*, and batches and quarantined bytes up to
+``batch`` may be deleted, and nothing else. ``head`` is the chain's at the cut, ``cut_at_ms`` the
 time of the last event there, ``through_entries`` and ``through_events`` how many there have ever been
 up to it, ``rules`` what was kept for how long. ``done``: how many ``jobs`` and ``events`` this prune
-removed, and the number and the SHA-256 of the events that it left up to the cut, in the text format
-of COPY."""
+removed, the number of events that it left up to the cut, and the SHA-256 of these and of what batches up to there had
+found out, in the text format of COPY."""
 
 APPEND_ONLY: Final = (
     job_event, mirror_epoch, mirror_batch, quarantine, mirror_loss, mirror_proof, mirror_prune,

@@ -10,24 +10,24 @@ from __future__ import annotations
 from typing import Final
 
 DOORS: Final = {
-    "job_event": ("epoch", "seq"),
-    "mirror_batch": ("last_epoch", "last_seq"),
-    "quarantine": ("epoch", "seq"),
+    "job_event": "(OLD.epoch, OLD.seq) <= (p.epoch, p.seq)",
+    "mirror_batch": "OLD.batch <= p.batch",
+    "quarantine": "OLD.batch <= p.batch",
 }
-"""Tables from which a prune may delete, and the columns that must not be beyond its cut."""
+"""Tables from which a prune (a row p of mirror_prune) may delete, and what must not be beyond its cut."""
 
 
 def triggers(dialect: str, table: str) -> tuple[str, ...]:
     """The statements that make ``table`` append-only in a dialect (sqlite or postgresql)."""
     door = DOORS.get(table)
     if dialect == "sqlite":
-        shut = "" if door is None else f"WHEN NOT {_open_door(*(f'OLD.{name}' for name in door))} "
+        shut = "" if door is None else f"WHEN NOT {_is_open(door)} "
         refuse = f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
         return (
             f"CREATE TRIGGER {table}_no_update BEFORE UPDATE ON {table} {refuse}",
             f"CREATE TRIGGER {table}_no_delete BEFORE DELETE ON {table} {shut}{refuse}",
         )
-    function = "audit_refuse()" if door is None else f"audit_refuse_unless_pruned('{door[0]}')"
+    function = "audit_refuse()" if door is None else f"{table}_refuse_unless_pruned()"
     return (
         (
             f"CREATE TRIGGER {table}_append_only BEFORE UPDATE OR DELETE ON {table} "
@@ -45,11 +45,10 @@ def refuse_truncate(table: str) -> str:
     )
 
 
-def _open_door(epoch: str, seq: str) -> str:
+def _is_open(door: str) -> str:
     return (
         "EXISTS (SELECT 1 FROM mirror_prune p WHERE p.kind = 'begun' AND p.id = "
-        "(SELECT MAX(id) FROM mirror_prune WHERE queue = OLD.queue) "
-        f"AND ({epoch}, {seq}) <= (p.epoch, p.seq))"
+        f"(SELECT MAX(id) FROM mirror_prune WHERE queue = OLD.queue) AND {door})"
     )
 
 
@@ -60,12 +59,10 @@ REFUSE_FUNCTION: Final = (
 )
 
 
-DOOR_FUNCTION: Final = (
-    "CREATE OR REPLACE FUNCTION audit_refuse_unless_pruned() RETURNS trigger LANGUAGE plpgsql AS "
-    "$$ DECLARE e bigint; s bigint; BEGIN IF TG_OP = 'DELETE' THEN "
-    "IF TG_ARGV[0] = 'last_epoch' THEN e := OLD.last_epoch; s := OLD.last_seq; "
-    "ELSE e := OLD.epoch; s := OLD.seq; END IF; "
-    f"IF {_open_door('e', 's')} THEN RETURN OLD; END IF; END IF; "
+DOOR_FUNCTIONS: Final = tuple(
+    f"CREATE OR REPLACE FUNCTION {table}_refuse_unless_pruned() RETURNS trigger LANGUAGE plpgsql AS "
+    f"$$ BEGIN IF TG_OP = 'DELETE' AND {_is_open(door)} THEN RETURN OLD; END IF; "
     "RAISE EXCEPTION '% is append-only', TG_TABLE_NAME "
     "USING ERRCODE = 'restrict_violation'; END $$"
+    for table, door in DOORS.items()
 )

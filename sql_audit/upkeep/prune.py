@@ -28,6 +28,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, CursorResult, text
 
 from sql_audit.proof.log import kept_rows
+from sql_audit.store.chain import found_text
 from sql_audit.store.copy import copy_text
 from sql_audit.store.database import Database
 from sql_audit.store.partitions import Month, partitions
@@ -134,6 +135,8 @@ class _Run:
             for rows in kept_rows(self.database, cut.queue, cut.at, connection):
                 digest.update(copy_text(rows).encode())
                 told.kept_events += len(rows)
+            for line in found_text(connection, cut.queue, range(cut.batch + 1)):
+                digest.update(line.encode())
             row = self._row(cut, "done") | {
                 "jobs": told.jobs, "events": told.events, "kept_events": told.kept_events,
                 "kept_digest": digest.hexdigest(),
@@ -205,10 +208,8 @@ class _Run:
         with self.database.writing(wait=True) as connection:
             assert connection is not None
             connection.execute(
-                text(
-                    "DELETE FROM quarantine WHERE queue = :queue AND (epoch, seq) <= (:epoch, :seq)"
-                ),
-                {"queue": cut.queue, "epoch": cut.at.epoch, "seq": cut.at.seq},
+                text("DELETE FROM quarantine WHERE queue = :queue AND batch <= :batch"),
+                {"queue": cut.queue, "batch": cut.batch},
             )
             connection.commit()
         self.on_step("quarantine")

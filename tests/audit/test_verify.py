@@ -11,13 +11,12 @@ import pytest
 from click.testing import Result
 from sqlalchemy import text
 
-from rq_core.model.events import OutboxId
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import heads, verify
 from sql_audit.queries.history import audit_id
-from sql_audit.store.chain import chain, genesis, rows_digest
+from sql_audit.store.chain import Link, found_digest, genesis, rows_digest
 from sql_audit.store.copy import copy_text
 from sql_audit.store.database import Database
 from sql_audit.store.tables import APPEND_ONLY, EVENT_COLUMNS
@@ -79,22 +78,22 @@ class Log:
     def chain_again(self) -> None:
         """Make the chain fit what is there, as a liar would who can write everything."""
         log = self.events()
-        head = genesis(audit_id(self.database), QUEUE)
+        prev = genesis(audit_id(self.database), QUEUE)
         statements = []
         batches = auditlog.rows(self.database, "SELECT * FROM mirror_batch ORDER BY batch")
         for batch in batches:
-            first = OutboxId(batch["first_epoch"], batch["first_seq"])
-            last = OutboxId(batch["last_epoch"], batch["last_seq"])
             mine = auditlog.rows_of(batch, log)
-            digest = rows_digest(copy_text(mine))
-            prev = head
-            head = chain(prev, QUEUE, batch["batch"], first, last, len(mine), digest)
-            values = {
-                "b": batch["batch"], "n": len(mine), "d": digest, "p": prev, "h": head,
-            }  # fmt: skip
-            set_all = "UPDATE mirror_batch SET events = :n, digest = :d, prev = :p, head = :h"
-            statements.append((f"{set_all} WHERE batch = :b", values))
-        cursor = {"h": head, "n": len(log)}
+            with self.database.readers.connect() as connection:
+                found = found_digest(connection, QUEUE, batch["batch"])
+            link = Link.of(batch)._replace(
+                prev=prev, events=len(mine), digest=rows_digest(copy_text(mine)), found=found
+            )
+            prev = link.head
+            sets = ", ".join(f"{name} = :{name}" for name in ("prev", "events", "digest", "found"))
+            statements.append(
+                (f"UPDATE mirror_batch SET {sets}, head = :head WHERE batch = :batch", link.row)
+            )
+        cursor = {"h": prev, "n": len(log)}
         self.run(*statements, ("UPDATE mirror_cursor SET head = :h, events = :n", cursor))
 
 

@@ -12,7 +12,7 @@ from rq_core.model.events import OutboxId, decode
 from rq_core.model.machine import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS, Event
 from sql_audit.mirror.turn import Mirror, Outcome
 from sql_audit.queries.history import audit_id
-from sql_audit.store.chain import chain, genesis, rows_digest
+from sql_audit.store.chain import Link, found_digest, genesis, rows_digest
 from sql_audit.store.copy import copy_text
 from sql_audit.store.database import Database
 from sql_audit.store.tables import EVENT_COLUMNS
@@ -127,14 +127,15 @@ def assert_chain_holds(database: Database, queue: str) -> None:
     head = genesis(audit_id(database), queue)
     batches = rows(database, "SELECT * FROM mirror_batch WHERE queue = :q ORDER BY batch", q=queue)
     for number, batch in enumerate(batches, start=1):
-        first = OutboxId(batch["first_epoch"], batch["first_seq"])
-        last = OutboxId(batch["last_epoch"], batch["last_seq"])
+        link = Link.of(batch)
         mine = rows_of(batch, log)
-        digest = rows_digest(copy_text(mine))
+        with database.readers.connect() as connection:
+            found = found_digest(connection, queue, number)
 
-        assert (digest, head, number) == (batch["digest"], batch["prev"], batch["batch"])
-        head = chain(head, queue, number, first, last, len(mine), digest)
-        assert head == batch["head"]
+        assert (rows_digest(copy_text(mine)), found) == (link.digest, link.found)
+        assert (head, number, len(mine)) == (link.prev, link.batch, link.events)
+        assert link.head == batch["head"]
+        head = link.head
     cursor = one(database, "SELECT * FROM mirror_cursor WHERE queue = :q", q=queue)
     assert (head, len(batches), len(log)) == (cursor["head"], cursor["batch"], cursor["events"])
     assert_minutes_hold(database)
