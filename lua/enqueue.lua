@@ -131,8 +131,8 @@ for i = 1, each_count do
     if #spec <= spec_max then
       ending = (lane ~= '' and ending:sub(1, -2) or '",null') .. ',' .. cjson.encode(spec) .. ']'
     end
-    if kind.delay_ms > 0 then
-      local due_at = now + kind.delay_ms
+    local due_at = kind.due_ms or now + kind.delay_ms
+    if due_at > now then
       lines[at + 1] = 'scheduled ' .. head .. ' due=' .. due_at .. since
       due[#due + 1], due[#due + 2] = due_at, 'job|' .. id
       events[#events + 1] = '["' .. id .. '",null,' .. due_at .. ',' .. kind.detail .. digest .. ending

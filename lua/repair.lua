@@ -49,7 +49,7 @@ end
 local function has_kept(key, member, was, value)
   local is = read_member(key, member)
   if was == '<' then
-    return (tonumber(is) or 0) < tonumber(value)
+    return (tonumber(is) or -1) < tonumber(value)
   end
   return not is or is == was or sets[key] and tonumber(is) and tonumber(is) == tonumber(was)
 end

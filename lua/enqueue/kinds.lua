@@ -1,4 +1,5 @@
---[[ kinds: what many jobs of a call have in common, said once: a JSON array of [priority, delay in ms, head, detail, full] each.
+--[[ kinds: what many jobs of a call have in common, said once: a JSON array of [priority, delay in ms, head, detail, full] each,
+and the instant (Unix ms) at which such a job becomes ready, if that is given in the place of a delay.
 
 HEAD is how the state line of such a job goes on after its state, DETAIL the fields of its event up to the digest's opening
 quote, FULL what happens when a scope is full.
@@ -14,16 +15,18 @@ local KINDS_LENGTH_MAX = 1000
 
 --- One kind, its fields named; nil if it is none.
 local function kind_from(given)
-  if type(given) ~= 'table' or #given ~= 5 then
+  if type(given) ~= 'table' or #given < 5 or #given > 6 then
     return nil
   end
-  local priority, delay_ms, head, detail, full = unpack(given)
+  local priority, delay_ms, head, detail, full, due_ms = unpack(given)
   local task = type(head) == 'string' and head:match('^task=%S+')
   if not task or not ready[priority] or type(delay_ms) ~= 'number' or not whole_number(delay_ms) or
-    type(detail) ~= 'string' or type(full) ~= 'string' then
+    type(detail) ~= 'string' or type(full) ~= 'string' or
+    due_ms ~= nil and (type(due_ms) ~= 'number' or not whole_number(due_ms)) then
     return nil
   end
-  return {priority = priority, delay_ms = delay_ms, head = head, detail = detail, full = full, task = task}
+  return {priority = priority, delay_ms = delay_ms, due_ms = due_ms, head = head, detail = detail, full = full,
+    task = task}
 end
 
 --- The kinds, by their place (from '1', as text); nil if one of them is none. The same come in call after call, so what

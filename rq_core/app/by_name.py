@@ -65,7 +65,7 @@ class Draft:
         """Return the job in its lane. Raises InvalidOption, KeyNeeded or PayloadTooLarge."""
         placing = self.placing
         assert placing is not None, "the queue's policy was not read"
-        placing.check_delay(self._options.delay_ms)
+        placing.check_delay(self._options.delay_ms, self._options.due_ms)
         lane = "", ""
         if placing.sources or keys:
             values = self._values

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack
 
 from rq_core.errors import InvalidOption
-from rq_core.model.durations import Duration, ms_of
+from rq_core.model.durations import Duration, instant_ms_of, ms_of
 from rq_core.model.headers import headers_json
 from rq_core.model.job import Profile, profile
 from rq_core.model.keys import check_name
@@ -29,7 +30,8 @@ TIMEOUT_S_MIN: float = 0.001
 
 class EnqueueOptions(TypedDict, total=False):
     """``delay`` and ``timeout`` are in seconds, or timedeltas: how long the job waits before it is ready,
-    and how long one attempt may take. ``max_attempts`` and ``max_losses`` are after how many
+    and how long one attempt may take. ``at`` says instead when it becomes ready: a datetime with a
+    time zone. ``max_attempts`` and ``max_losses`` are after how many
     failures, and after how many lost workers, it is dead. ``id`` makes the enqueue idempotent: while
     a job of that id is live, another one is a duplicate and changes nothing. ``headers`` are small
     strings that travel beside the arguments, 2 KiB at most: ``current_job().headers``. What is None
@@ -37,6 +39,7 @@ class EnqueueOptions(TypedDict, total=False):
     """
 
     delay: Duration | None
+    at: datetime | None
     priority: Priority | PriorityName | None
     max_attempts: int | None
     max_losses: int | None
@@ -76,6 +79,8 @@ class JobOptions:
     timeout_ms: int | None = None
     """None leaves it to the task, as the worker has it."""
     delay_ms: int = 0
+    due_ms: int = 0
+    """The instant in its place; 0: there is none."""
     id: str | None = None
     """None makes a new one."""
     headers_json: str = ""
@@ -98,8 +103,12 @@ class JobOptions:
         given: dict[str, Any] = {k: v for k, v in options.items() if v is not None}
         if queue is not None:
             given["queue"] = queue
+        if "delay" in given and "at" in given:
+            raise InvalidOption(option="at", value=given["at"], must="does not go with delay")
         if "delay" in given:
-            given["delay_ms"] = ms_of("delay", given.pop("delay"))
+            given |= {"delay_ms": ms_of("delay", given.pop("delay")), "due_ms": 0}
+        if "at" in given:
+            given |= {"delay_ms": 0, "due_ms": instant_ms_of("at", given.pop("at"))}
         if "timeout" in given:
             given["timeout_ms"] = ms_of("timeout", given.pop("timeout"), minimum=TIMEOUT_S_MIN)
         if "headers" in given:

@@ -61,12 +61,12 @@ class Placing:
         """Whether enqueue looks at how full a scope is."""
         return any(s.on_full != "wait" or s.max_waiting is not None for s in self.sources)
 
-    def check_delay(self, delay_ms: int) -> None:
+    def check_delay(self, delay_ms: int, due_ms: int = 0) -> None:
         """Raise InvalidOption for a delay where enqueue looks at how full a scope is: later it may be otherwise."""
-        if delay_ms and self.rules:
+        if (delay_ms or due_ms) and self.rules:
             raise InvalidOption(
-                option="delay",
-                value=delay_ms / 1000,
+                option="at" if due_ms else "delay",
+                value=(due_ms or delay_ms) / 1000,
                 must=f"does not go with caps of task {self.task!r} that say discard, reject or max_waiting:"
                 " they decide when a job is enqueued. Leave it out, or let the caps say wait",
             )

@@ -35,6 +35,8 @@ class Surroundings:
         self.arounds: list[Around] = []
         """The outermost first."""
         self._overrides: dict[Provider, Provider] = {}
+        self._blocks: list[tuple[Provider, Provider]] = []
+        """The overrides that are in force, the last one last."""
 
     def add(self, function: Callable[[JobContext], Any], tasks: Iterable[TaskFunction]) -> None:
         """Put a context manager around every handler. Raises InvalidOption, or InvalidTask for one that it cannot."""
@@ -94,11 +96,15 @@ class Surroundings:
         overrides = {**self._overrides, provider: other}
         for task in tasks:
             self._overridden(task, overrides)
-        before, self._overrides = self._overrides, overrides
+        block = (provider, other)
+        self._blocks.append(block)
+        self._overrides = overrides
         try:
             yield
         finally:
-            self._overrides = before
+            # Blocks may end in another order than that in which they began.
+            self._blocks = [each for each in self._blocks if each is not block]
+            self._overrides = dict(self._blocks)
 
     def _overridden(
         self, task: TaskFunction, overrides: Mapping[Provider, Provider]

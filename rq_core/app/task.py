@@ -48,7 +48,7 @@ class PreparedTask(Generic[P, R]):
         """How its jobs get their lane."""
         self._profile = options.profile(name)
         app.declared.check_queue(name, options.queue)
-        self.placing.check_delay(options.delay_ms)
+        self.placing.check_delay(options.delay_ms, options.due_ms)
 
     @spelling_out_options
     def with_options(

@@ -68,9 +68,10 @@ def _compare(key: str, member: str, actual: Any, want: Want) -> Edit | None:
 
 
 def _number(actual: Any) -> float:
+    """Return a number, 0 if there is none, and less if it is no number."""
     if isinstance(actual, str):
         return int(actual) if actual.isascii() and actual.isdigit() else -1
-    return -1 if actual is None else float(actual)
+    return float(actual or 0)
 
 
 def as_text(value: Any) -> str:

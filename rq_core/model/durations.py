@@ -1,8 +1,8 @@
-"""Durations: seconds or timedelta where users write them, whole ms in Redis and SQL."""
+"""Durations and instants: seconds, timedelta or datetime where users write them, whole ms in Redis and SQL."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from rq_core.errors import InvalidOption
@@ -15,6 +15,29 @@ SECONDS_MAX: Final = 100 * 365 * 86_400
 
 With a longer one, moments in Unix ms would outgrow the 14 digits that Lua prints exactly.
 """
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_INSTANT_MAX: Final = datetime(2286, 1, 1, tzinfo=UTC)
+"""The scripts take whole numbers below 10^13."""
+
+
+def instant_ms_of(option: str, value: datetime) -> int:
+    """Return an instant in Unix ms, rounded up; 1 for all that lie before.
+
+    Raises InvalidOption, naming ``option``, for what is no datetime, or has no time zone.
+    """
+    given: object = value
+    if not isinstance(given, datetime):
+        raise InvalidOption(option=option, value=value, must="must be a datetime")
+    if given.utcoffset() is None:
+        raise InvalidOption(
+            option=option,
+            value=value,
+            must="must have a time zone: datetime.now(UTC), or datetime(…, tzinfo=ZoneInfo(…))",
+        )
+    if given >= _INSTANT_MAX:
+        raise InvalidOption(option=option, value=value, must="must lie before the year 2286")
+    return max(1, -((_EPOCH - given) // timedelta(milliseconds=1)))
 
 
 def seconds_of(option: str, value: Duration, *, minimum: float = 0.0) -> float:

@@ -105,6 +105,8 @@ class NewJob(NamedTuple):
     """Up to how many bytes of the job's JSON its event keeps, arguments included."""
     headers_json: str = ""
     """A JSON object of its headers (:mod:`rq_core.model.headers`); empty: it has none."""
+    due_ms: int = 0
+    """Unix ms: when it becomes ready, if ``delay_ms`` does not say so; 0: at once."""
 
 
 class Claim(NamedTuple):
@@ -143,8 +145,6 @@ def spec_with_headers(spec: str, headers_json: str) -> str:
 
 def read_spec(text: str) -> Spec:
     """Take a job's JSON apart. Raises ValueError if it is not what a producer of this layout writes."""
-    if text.startswith(_HEADERS):
-        return _read_with_headers(text)
     # The fast way: our own producers write exactly this shape, and the arguments end in a brace.
     head, found, rest = text.partition('","args":')
     if found and head.startswith('{"task":"'):
@@ -153,6 +153,8 @@ def read_spec(text: str) -> Spec:
         args_json, found, timeout_ms = rest.removesuffix("}").rpartition(',"timeout_ms":')
         if found and timeout_ms.isascii() and timeout_ms.isdigit():
             return Spec(head[9:], args_json, int(timeout_ms))
+    if text.startswith(_HEADERS):
+        return _read_with_headers(text)
     value: Any = json.loads(text)
     if not isinstance(value, dict) or not isinstance(value.get("task"), str):
         raise ValueError("the job's JSON has no task")  # noqa: TRY004 - its value is wrong, as text

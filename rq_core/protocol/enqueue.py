@@ -169,23 +169,23 @@ def _chunks(jobs: Iterable[NewJob]) -> Iterable[tuple[str, list[NewJob]]]:
 def pack(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
     """Return the ``kinds`` and the records of a call that enqueues these jobs.
 
-    A kind is [priority, delay in ms, head, detail, full]; a record is id, kind (its place in ``kinds``, from 1), digest
-    of the arguments, lane, spec.
+    A kind is [priority, delay in ms, head, detail, full], and the instant at which such a job is due, if that is given;
+    a record is id, kind (its place in ``kinds``, from 1), digest of the arguments, lane, spec.
     """
     kinds: list[str] = []
-    places: dict[tuple[int, int, str], str] = {}
+    places: dict[tuple[int, int, str, int], str] = {}
     records: list[Record] = []
     sha256 = hashlib.sha256
     last = None
     kind = before = after = ""
-    for job_id, _, profile, args_json, delay_ms, lane, full, _, headers_json in jobs:
+    for job_id, _, profile, args_json, delay_ms, lane, full, _, headers_json, due_ms in jobs:
         # Profiles are cached, and equal ones that are not the same only make one kind more.
-        which = (id(profile), delay_ms, full)
+        which = (id(profile), delay_ms, full, due_ms)
         if which != last:
             last = which
             known = places.get(which)
             if known is None:
-                kinds.append(_kind(profile, delay_ms, full))
+                kinds.append(_kind(profile, delay_ms, full, due_ms))
                 known = places[which] = str(len(kinds))
             kind = known
             before, after = profile.spec_parts
@@ -198,9 +198,9 @@ def pack(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
 
 
 @lru_cache(maxsize=1024)
-def _kind(profile: Profile, delay_ms: int, full: str) -> str:
+def _kind(profile: Profile, delay_ms: int, full: str, due_ms: int) -> str:
     kind = (profile.rank, delay_ms, profile.head, profile.detail, full)
-    return json.dumps(kind, separators=(",", ":"))
+    return json.dumps((*kind, due_ms) if due_ms else kind, separators=(",", ":"))
 
 
 class _Ahead(Generic[T]):

@@ -27,7 +27,6 @@ from rq_core.model.keys import queue_keys
 from rq_core.model.scopes import lane_name
 from rq_core.scripts.script import function
 
-ROOT: Final = Path(__file__).parents[2]
 TABLE: Final = Path(__file__).with_suffix(".toml")
 SLACK: Final = 0.02
 WINDOWS: Final = 5
@@ -48,7 +47,8 @@ CALLS: Final = {1: 150, 100: 15}
 """By batch: the calls of a window."""
 SCRIPTS: Final = ("enqueue", "claim", "complete")
 
-_COMMENT: Final = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
+_COMMENT: Final = re.compile(r"--[^\n]*")
+_OWN_NAME: Final = re.compile(r"rqc_\w+")
 _KEYS: Final = queue_keys("mail")
 _KINDS: Final = '[[2,0,"task=t","\\"t\\",\\"normal\\",3,3,\\"",""]]'
 _SPEC: Final = (
@@ -63,13 +63,10 @@ _JOB_WORDS: Final = 6
 
 
 def digest() -> str:
-    """What the table is of: the text of lua/, without comments and blank lines."""
-    found = hashlib.sha1(usedforsecurity=False)
-    for path in sorted((ROOT / "lua").rglob("*.lua")):
-        code = _COMMENT.sub("", path.read_text(encoding="utf-8"))
-        lines = [line.strip() for line in code.splitlines() if line.strip()]
-        found.update("\n".join([path.relative_to(ROOT).as_posix(), *lines]).encode())
-    return found.hexdigest()
+    """What the table is of: the text of the measured scripts, without comments."""
+    texts = (_COMMENT.sub("", function(name).text) for name in SCRIPTS)
+    code = "".join(_OWN_NAME.sub("", text) for text in texts)
+    return hashlib.sha1("".join(code.split()).encode(), usedforsecurity=False).hexdigest()
 
 
 class Server:
@@ -232,7 +229,7 @@ def written(counts: dict[str, int], version: str) -> str:
     """The table's text."""
     lines = [
         "# Instructions of one call, counted by scripts/measure/instructions. Do not edit.",
-        f'lua = "{digest()}"',
+        f'scripts = "{digest()}"',
         f'redis = "{version}"',
         "",
         "[counts]",
@@ -248,9 +245,11 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     table = tomllib.loads(TABLE.read_text(encoding="utf-8")) if TABLE.is_file() else {}
     if "--check" in arguments:
-        if table.get("lua") == digest():
+        if table.get("scripts") == digest():
             return 0
-        sys.stderr.write("instructions: lua/ has changed: run scripts/measure/instructions\n")
+        sys.stderr.write(
+            "instructions: the scripts have changed: run scripts/measure/instructions\n"
+        )
         return 1
     before, counts, dearer = table.get("counts", {}), {}, []
     with serving() as server:

@@ -361,6 +361,27 @@ def test_a_loss_under_passed_numbers_is_told_of_the_epoch_that_lost_it_alone(
     assert auditlog.one(database, "SELECT gaps FROM mirror_cursor")["gaps"] == 2
 
 
+def test_an_entry_that_is_missing_before_an_epoch_in_the_same_read_is_a_gap(
+    writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
+) -> None:
+    """The epoch does not go on from the entry before it, so it begins a batch of its own."""
+    enqueue(writer, "a")
+    auditlog.drain(mirror)
+    enqueue(writer, "b")
+    enqueue(writer, "missing")
+    lost = writer.log[-1][0]
+    writer.begin(writer.epoch + 10, "replid_changed", lost)
+    source.redis.xdel(writer.keys("outbox"), lost)
+
+    turns = [mirror.turn().entries for _ in range(3)]
+
+    found = auditlog.rows(database, "SELECT kind, missing FROM mirror_epoch ORDER BY id")
+    assert [(row["kind"], row["missing"]) for row in found] == [
+        ("started", None), ("started", None), ("gap", 1),
+    ]  # fmt: skip
+    assert turns == [1, 1, 0]
+
+
 def test_an_epoch_tells_what_was_lost_before_it(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:

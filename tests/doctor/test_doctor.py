@@ -19,7 +19,8 @@ from rq_core.model.machine import Priority, State
 from rq_core.protocol import claims
 from rq_core.protocol.claims import Claimed
 from rq_core.protocol.plan import Call
-from tests.kit.doctor import named
+from tests.kit.doctor import look, mend, named
+from tests.kit.seed import Seed
 
 QUEUE = "mail"
 HOUR_MS = 3_600_000
@@ -195,6 +196,20 @@ def test_careless_hand_is_named_and_mended(hand: str, scene: Scene) -> None:
     assert scene.claim(100).jobs == (), "no job is given out twice"
 
 
+@pytest.mark.parametrize(("sequence", "keys"), [(None, set()), ("?", {"meta"})])
+def test_a_queue_that_never_had_a_job_needs_no_sequence(
+    sequence: str | None, keys: set[str], redis_url: str
+) -> None:
+    with Seed(redis_url) as seed:
+        seed.configure(paused=0)
+        seed.control.hdel(seed.keys("meta"), "sequence")
+        if sequence is not None:
+            seed.control.hset(seed.keys("meta"), "sequence", sequence)
+
+        assert named(look(seed)) == keys
+        assert mend(seed) == []
+
+
 def test_lost_list_comes_back_in_order(scene: Scene) -> None:
     scene.hand.delete(scene.key("ready:2"))
 
@@ -281,7 +296,7 @@ def test_job_without_arguments_is_left_to_the_worker(scene: Scene) -> None:
 
 
 def test_unreadable_line_without_a_log_is_left(scene: Scene) -> None:
-    """Nobody knows how it was, so nobody may guess."""
+    """Neither Redis nor the log has the line, so the doctor must not guess it."""
     scene.write("a", "rubbish")
     last = scene.snapshot()["outbox"][-1][0]
     scene.hand.xtrim(scene.key("outbox"), minid=last, approximate=False)

@@ -215,7 +215,8 @@ KIND = [2, 0, "task=t", '"t","normal",5,3,"', ""]
             (2, "priority=low"), (2, 1), (3, None), (4, None), (4, []),
         ]),
         json.dumps([KIND[:4]]),
-        json.dumps([[*KIND, ""]]),
+        *(json.dumps([[*KIND, due]]) for due in ("", "1795295032150", None, 0.5, 1e14)),
+        json.dumps([[*KIND, 1_795_295_032_150, 0]]),
         json.dumps([KIND, KIND[:4]]),
     ],
 )  # fmt: skip

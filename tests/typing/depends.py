@@ -5,8 +5,8 @@ An injected parameter is not asked for, and a wrong argument stays an error, in 
 
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from datetime import datetime
-from typing import Annotated, Any, Self, assert_type
+from datetime import UTC, datetime
+from typing import Annotated, Self, assert_type
 
 from rq_core import App, Depends, JobContext, JobHandle, current_job, injected, testing
 
@@ -127,7 +127,11 @@ assert_type(current_job().headers["request-id"], str)
 current_job().headers["request-id"] = "8"  # type: ignore[index]
 
 
-def a_test(fake: testing.Fake, when: datetime, anything: Any) -> None:
+by_default.with_options(at=datetime(2030, 1, 1, tzinfo=UTC)).enqueue("may")
+by_default.with_options(at="2030-01-01")  # type: ignore[arg-type]
+
+
+def a_test(fake: testing.Fake) -> None:
     assert_type(fake.enqueued()[0].headers["request-id"], str)
 
 

@@ -7,7 +7,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ import rq_core
 from rq_core import (
     App,
     ArgumentsInvalid,
+    Cap,
     InvalidName,
     InvalidOption,
     InvalidTask,
@@ -243,6 +244,34 @@ def test_enqueue_by_name_validates_if_the_app_has_the_task(app: App) -> None:
     job = app.job("other", "add", {"a": 1})
 
     assert (job.queue, job.profile.priority) == ("other", "low")
+
+
+def test_a_job_at_an_instant_carries_the_instant(app: App) -> None:
+    """Not what is left until then by the producer's clock."""
+    task = app.task(add)
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    due_ms = 1_893_456_000_000
+
+    def times(prepared: PreparedTask[Any, Any]) -> tuple[int, int]:
+        job = prepared.job(1)
+        return job.delay_ms, job.due_ms
+
+    assert times(task.with_options(at=at)) == (0, due_ms)
+    assert times(task.with_options(at=at).with_options(priority="high")) == (0, due_ms)
+    assert times(task.with_options(at=at).with_options(delay=5)) == (5_000, 0)
+    assert times(task.with_options(delay=5).with_options(at=at)) == (0, due_ms)
+    assert app.job("default", "add", {"a": 1}, at=at).due_ms == due_ms
+    with pytest.raises(InvalidOption, match="does not go with delay"):
+        task.with_options(at=at, delay=5)
+    with pytest.raises(InvalidOption, match="must have a time zone"):
+        task.with_options(at=at.replace(tzinfo=None))
+
+
+def test_an_instant_is_refused_where_caps_decide_at_once(app: App) -> None:
+    task = app.task(caps=[Cap(1, on_full="discard")])(add)
+
+    with pytest.raises(InvalidOption, match=r"^at=.*does not go with caps"):
+        task.with_options(at=datetime(2030, 1, 1, tzinfo=UTC))
 
 
 def test_enqueue_by_name_needs_no_code(app: App) -> None:

@@ -148,6 +148,18 @@ async def test_a_thread_that_waits_for_its_dependencies_until_it_is_told_to_stop
     assert seen == ["left"]
 
 
+async def test_a_handler_that_needs_nothing_is_called_itself() -> None:
+    """No call is made for what others use."""
+
+    async def handler() -> None: ...
+
+    runs = Runs(handler)
+    (running,) = runs.running
+    assert running is not None
+    assert running.function is handler
+    assert await runs.verdicts() == [COMPLETE]
+
+
 # What lives as long as the process.
 
 

@@ -845,6 +845,21 @@ def test_an_override_ends_with_its_block_whatever_happens_there(app: App) -> Non
     assert task() == "plain"
 
 
+def test_overrides_that_end_in_another_order_leave_nothing_behind(app: App) -> None:
+    @app.task
+    def task(thing: str = Depends(plain)) -> str:
+        return thing
+
+    first, second = app.override(plain, lambda: "first"), app.override(plain, lambda: "second")
+    first.__enter__()
+    second.__enter__()
+    assert task() == "second"
+    first.__exit__(None, None, None)
+    assert task() == "second"
+    second.__exit__(None, None, None)
+    assert task() == "plain"
+
+
 def test_an_override_that_a_task_cannot_have_is_refused_and_changes_nothing(app: App) -> None:
     @app.task
     def task(thing: str = Depends(plain)) -> str:

@@ -1,13 +1,14 @@
 """Durations: what is accepted, and what it is in milliseconds."""
 
 import math
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from rq_core import InvalidOption
-from rq_core.model.durations import ms_of, seconds_of
+from rq_core.model.durations import instant_ms_of, ms_of, seconds_of
 
 
 @pytest.mark.parametrize(
@@ -31,3 +32,40 @@ def test_what_is_no_duration_is_refused(value: Any) -> None:
 def test_a_duration_below_its_minimum_is_refused_with_the_minimum() -> None:
     with pytest.raises(InvalidOption, match=r"from 0\.2 to"):
         seconds_of("lease", 0.1, minimum=0.2)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (datetime(2026, 11, 21, 20, 23, 52, 150_000, tzinfo=UTC), 1_795_292_632_150),
+        (datetime(2026, 11, 21, 20, 23, 52, 150_001, tzinfo=UTC), 1_795_292_632_151),
+        (
+            datetime(2026, 11, 21, 22, 23, 52, tzinfo=timezone(timedelta(hours=2))),
+            1_795_292_632_000,
+        ),
+        # Both of the hour that comes twice.
+        (datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin")), 1_792_888_200_000),
+        (
+            datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")),
+            1_792_891_800_000,
+        ),
+        (datetime(1970, 1, 1, tzinfo=UTC), 1),
+        (datetime.min.replace(tzinfo=UTC), 1),
+    ],
+)
+def test_an_instant_is_unix_milliseconds_and_never_too_early(value: Any, expected: int) -> None:
+    assert instant_ms_of("at", value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (datetime(2026, 11, 21), "must have a time zone"),  # noqa: DTZ001 - it is what is refused
+        (datetime(2286, 1, 1, tzinfo=UTC), "must lie before the year 2286"),
+        (1_795_292_632, "must be a datetime"),
+        ("2026-11-21", "must be a datetime"),
+    ],
+)
+def test_what_is_no_instant_is_refused(value: Any, words: str) -> None:
+    with pytest.raises(InvalidOption, match=words):
+        instant_ms_of("at", value)

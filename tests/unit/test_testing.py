@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -235,3 +236,15 @@ def test_without_fakeredis_and_lua_it_says_what_to_install(
         pass
 
     assert app.connections is before
+
+
+def test_a_job_at_an_instant_waits_for_it(fake: testing.Fake) -> None:
+    at = datetime.now(UTC) + timedelta(hours=2)
+    send.with_options(at=at).enqueue(to="later")
+    send.with_options(at=at - timedelta(days=1)).enqueue(to="at once")
+
+    waiting = {job.arguments["to"]: job.delay for job in fake.enqueued("mail")}
+    assert waiting["at once"] is None
+    assert waiting["later"] == pytest.approx(7_200, abs=60)
+    assert [run.outcome for run in fake.drain()] == ["succeeded", "succeeded"]
+    assert outbox == ["at once", "later"]

@@ -45,6 +45,29 @@ def test_enqueue_writes_the_job_its_place_and_its_event(seed: Seed) -> None:
     }
 
 
+def test_an_instant_is_the_due_time_and_one_that_has_passed_is_no_delay(seed: Seed) -> None:
+    """To the millisecond, whatever time the call took; a delay would be counted from when it arrived."""
+    seed.client.run(seed.client.calls.delivery.handshake("q"))
+    ahead, at, past = (
+        seed.job(name)._replace(due_ms=due) for name, due in (("a", T + 1), ("b", T), ("c", 1))
+    )
+
+    changes = seed.changes(lambda: seed.enqueue(ahead, at, past, seed.job("d")))
+
+    assert {name: line for name, (_, line) in changes["state"].items()} == {
+        "a": f"scheduled task=t due={T + 1} since={T}",
+        "b": f"ready task=t seq=1 since={T}",
+        "c": f"ready task=t seq=2 since={T}",
+        "d": f"ready task=t seq=3 since={T}",
+    }
+    assert changes["scheduled"] == {"job|a": (None, T + 1.0)}
+    (logged,) = changes["outbox"]
+    assert f'["a",null,{T + 1},"t"' in str(logged)
+    seed.live(1)
+    assert [job.id for job in seed.claim(4).jobs] == ["b", "c", "d", "a"]
+    assert_consistent(seed.snapshot())
+
+
 def test_a_duplicate_changes_nothing_and_is_named(seed: Seed) -> None:
     """Live is live: ready, scheduled, running or dead."""
     seed.dead("dead")

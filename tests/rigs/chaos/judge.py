@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from rq_core.model.machine import Event, State
 from tests.rigs.chaos.records import Fault, Interval, Line, Logged, Records
 from tests.rigs.judge.caps import Mark, at_once
-from tests.rigs.judge.logged import CLAIM_ENDS, GIVEN_BACK, JOB_ENDS, NO_STEP, SETTLED
+from tests.rigs.judge.logged import ABSENT, CLAIM_ENDS, GIVEN_BACK, NO_STEP, SETTLED
 from tests.rigs.judge.times import percentile
 from tests.rigs.judge.witnessed import Runs
 
@@ -159,7 +159,7 @@ def _end(story: Sequence[Logged]) -> str | None:
         return None
     if last.event == Event.DIED or (last.event == Event.LEASE_EXPIRED and last.target == "dead"):
         return State.DEAD
-    return last.event if last.event in JOB_ENDS else None
+    return last.event if last.event in ABSENT else None
 
 
 def _look_for_losses(

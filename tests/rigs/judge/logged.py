@@ -14,9 +14,9 @@ GIVEN_BACK: Final = frozenset({Event.LEASE_EXPIRED, Event.ROLLED_BACK})
 SETTLED: Final = frozenset({Event.SUCCEEDED, Event.RETRIED, Event.DIED, Event.CANCELLED})
 """The other ends of a claim."""
 CLAIM_ENDS: Final = GIVEN_BACK | SETTLED
-JOB_ENDS: Final = frozenset(
-    {Event.SUCCEEDED, Event.CANCELLED, Event.DISCARDED, Event.PRUNED, Event.REMOVED}
-)
-"""Events after which Redis does not have the job."""
+JOB_ENDS: Final = frozenset({Event.SUCCEEDED, Event.CANCELLED, Event.PRUNED, Event.REMOVED})
+"""Events that take a job out of Redis."""
+ABSENT: Final = JOB_ENDS | {Event.DISCARDED}
+"""Events after which Redis does not have the job. One that was discarded was never there."""
 NO_STEP: Final = frozenset({Event.SETTLEMENT_REFUSED, Event.BASELINE})
 """Events after which a job stands where it stood."""
