@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from rq_core.model.effects import CLAIM_ENDS, EFFECTS, Effect, Leads
 from rq_core.model.fields import COUNTERS
-from rq_core.model.machine import CLAIMED_STATES, Event, State
+from rq_core.model.machine import CLAIMED_STATES, JOB_EVENT_FIELDS, Event, State
 from sql_audit.mirror.intake import clean, to_json
 from sql_audit.proof.details import REMEMBERED_MAX, facts_in
 from sql_audit.store.orphans import End
@@ -76,10 +76,14 @@ class _Plan(NamedTuple):
     begins: bool
     ends_claim: bool
     dies_of: str | None
+    has_fence: bool
+    has_due: bool
+    """Whether the event has these fields."""
 
     @classmethod
     def of(cls, event: Event, effect: Effect) -> _Plan:
         to = effect.leads_to
+        fields = {field.name for field in JOB_EVENT_FIELDS[event]}
         return cls(
             str(to) if isinstance(to, State) else to,
             tuple((_PLACES[n], _OF_EVENT[told]) for n, told in effect.takes if told in _OF_EVENT),
@@ -97,6 +101,8 @@ class _Plan(NamedTuple):
             effect.begins,
             event in CLAIM_ENDS,
             None if effect.dies_of is None else str(effect.dies_of),
+            "fence" in fields,
+            "due_ms" in fields,
         )
 
 
@@ -182,9 +188,13 @@ class Derived:
     def apply(self, event: EventRow, plan: _Plan) -> None:
         """Put it where an event leaves it."""
         _, epoch, seq, self.ordinal, kind, at_ms, _, _, worker, _, detail = event
-        state, of_row, takes, takes_if_told, changes, stamps, begins, ends_claim, dies_of = plan
+        (
+            state, of_row, takes, takes_if_told, changes, stamps, begins, ends_claim, dies_of,
+            has_fence, has_due,
+        ) = plan  # fmt: skip
         row, facts = self.row, facts_in(detail)
-        fence, held = facts.get("fence"), row[_FENCE]
+        fence, held = facts.get("fence") if has_fence else None, row[_FENCE]
+        due_ms = facts.get("due_ms") if has_due else None
         same_claim = fence is not None and fence == held
         if held is not None and not same_claim:
             self._lose_claim(at_ms)
@@ -200,11 +210,11 @@ class Derived:
                 return
             at_ms = facts.get("since_ms")
         elif state is Leads.BY_DUE:
-            state = _READY if facts.get("due_ms") is None else _SCHEDULED
+            state = _READY if due_ms is None else _SCHEDULED
         elif state is Leads.BY_TARGET:
             state = facts["target"]
         due_before = row[_DUE]
-        row[_SINCE], row[_DUE], row[_REASON] = at_ms, facts.get("due_ms"), None
+        row[_SINCE], row[_DUE], row[_REASON] = at_ms, due_ms, None
         for place, value in changes:
             row[place] = value
         for place, column in of_row:

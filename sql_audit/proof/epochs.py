@@ -55,11 +55,12 @@ class EpochProof:
         """Look at the numbers of events."""
         before = self._before
         for row in rows:
-            if before is None or row[2] != before[1] or row[1] != before[0]:
-                at = OutboxId(row[1], row[2])
-                if before is None or row[4] == "epoch_started" or not follows(before, at):
-                    self._shown.update(self._shows(row, at, before))
-                before = at
+            if row[3] and before is not None:
+                continue  # Not the first of its entry.
+            at = OutboxId(row[1], row[2])
+            if before is None or row[4] == "epoch_started" or not follows(before, at):
+                self._shown.update(self._shows(row, at, before))
+            before = at
         self._before = before
 
     def _shows(self, row: EventRow, at: OutboxId, before: OutboxId | None) -> Iterator[Shown]:

@@ -246,7 +246,11 @@ def _agree(job: Derived, row: Row, claims: Sequence[Row]) -> bool:
     made = job.attempts
     if tuple(job.row) != row or len(made) != len(claims):
         return False
-    return all(claim[_FENCE] in made and tuple(made[claim[_FENCE]]) == claim for claim in claims)
+    for claim in claims:
+        ours = made.get(claim[_FENCE])
+        if ours is None or tuple(ours) != claim:
+            return False
+    return True
 
 
 def _differences(
