@@ -13,6 +13,7 @@ claim meets it.
 
 Flags: allow-oom
 Keys: meta state waiting lanes open blocked holders caps rates fair scheduled leases outbox slots expiring wake
+Later: caps_by_task
 Args: slot number:int by why source
 Each: scope limit version:int
 Unread: scheduled
