@@ -126,13 +126,14 @@ def document_of(job: JobState) -> dict[str, Any]:
         "reason": job.fields.get("reason"),
     }
     if job.spec is not None:
-        document["args"] = _args(job.spec)
+        document["args"] = _part(job.spec, "args")
+        document["headers"] = _part(job.spec, "headers") or {}
     return document
 
 
-def _args(spec: str) -> Any:
+def _part(spec: str, name: str) -> Any:
     try:
-        return json.loads(spec)["args"]
+        return json.loads(spec)[name]
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -161,6 +162,8 @@ def _rows(job: JobState, now_ms: float) -> list[tuple[str, str]]:
         rows.append(("arguments", "none: run `rq-core doctor`"))
     else:
         rows.append(("arguments", json.dumps(facts["args"], ensure_ascii=False)))
+    if facts.get("headers"):
+        rows.append(("headers", json.dumps(facts["headers"], ensure_ascii=False)))
     return rows
 
 

@@ -26,7 +26,10 @@ _GAPS: Final = text(
     "SELECT COUNT(*) FROM mirror_epoch "
     "WHERE queue = :queue AND kind IN ('gap', 'changed', 'lost') AND batch <= :batch"
 )
-_LAST_BATCH: Final = text("SELECT MAX(batch) FROM mirror_batch WHERE queue = :queue")
+_LAST_BATCH: Final = text(
+    "SELECT COALESCE((SELECT MAX(batch) FROM mirror_batch WHERE queue = :queue), 0) AS batch, "
+    "batch AS counted FROM mirror_cursor WHERE queue = :queue"
+)
 _QUARANTINED: Final = text(
     "SELECT COUNT(*) FROM quarantine WHERE queue = :queue AND batch <= :batch"
 )
@@ -136,7 +139,10 @@ class BatchProof:
         for name, made in self._cursor_as_made(connection, cursor.batch).items():
             if getattr(cursor, name) != made:
                 wrong(end, f"{name} is {getattr(cursor, name)!r}, by the batches {made!r}")
-        if (unknown := self._unknown_batches(connection)) != []:
+        now = connection.execute(_LAST_BATCH, {"queue": self.queue}).one()
+        if now.batch != now.counted:
+            wrong(end, f"there is a batch {now.batch}, the cursor counts {now.counted}")
+        if (unknown := self._unknown_batches(connection, now.batch)) != []:
             says = (
                 f"rows of epochs, losses or quarantine name batch {unknown[0]}, which is not there"
             )
@@ -160,8 +166,7 @@ class BatchProof:
             made["quarantined"] = connection.execute(_QUARANTINED, upto).scalar_one()
         return made
 
-    def _unknown_batches(self, connection: Connection) -> list[int]:
+    def _unknown_batches(self, connection: Connection, now: int) -> list[int]:
         """Batches that found something out, by the rows that are there, and that are neither in the chain nor pruned."""
-        now = connection.execute(_LAST_BATCH, {"queue": self.queue}).scalar_one() or 0
         found = set(connection.execute(_FOUND_BY, {"queue": self.queue}).scalars())
         return sorted(number for number in found if not 1 <= number <= now)

@@ -43,6 +43,9 @@ _CURSORS: Final = text(
     "SELECT queue, epoch, seq, batch, head FROM mirror_cursor "
     "WHERE CAST(:queue AS TEXT) IS NULL OR queue = :queue ORDER BY queue"
 )
+_CHAINED: Final = text(
+    "SELECT DISTINCT queue FROM mirror_batch WHERE CAST(:queue AS TEXT) IS NULL OR queue = :queue"
+)
 _RECORDED: Final = text("SELECT epoch, seq, kind FROM mirror_epoch WHERE queue = :queue")
 _BEYOND: Final = text(
     "SELECT epoch, seq FROM job_event WHERE queue = :queue AND (epoch, seq) > (:epoch, :seq) "
@@ -73,6 +76,9 @@ def verify(
     with database.readers.connect() as connection:
         audit_id: str = connection.execute(AUDIT_ID).scalar_one()
         names = [row.queue for row in connection.execute(_CURSORS, {"queue": queue})]
+        without = set(connection.execute(_CHAINED, {"queue": queue}).scalars()) - set(names)
+    for name in sorted(without):
+        result.problems.append(f"queue {name} has batches and no cursor: the log was rewritten")
     for name in names:
         for _ in range(LOOKS):
             check = _Check(database, audit_id, name, since_ms, missing)

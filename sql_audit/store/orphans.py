@@ -14,7 +14,8 @@ from sql_audit.store.tables import GONE, LOST
 
 _RANGES: Final = text(
     "SELECT after_epoch, after_seq, before_epoch, events FROM orphaned_range WHERE queue = :queue "
-    "ORDER BY before_epoch"
+    # A made-up row may lack them; that it was made up says its batch.
+    "AND after_epoch IS NOT NULL AND after_seq IS NOT NULL ORDER BY before_epoch"
 )
 _PASSED: Final = text("SELECT epoch, passed FROM mirror_loss WHERE queue = :queue AND passed > 0")
 

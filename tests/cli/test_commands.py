@@ -13,6 +13,7 @@ from rq_core.cli.options import actor
 from rq_core.cli.root import root
 from rq_core.cli.text import ago, printable, span, utc
 from rq_core.connections.client import Client
+from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import NAME_PATTERN, queue_keys
 from rq_core.protocol import claims
 from tests.cli.conftest import CommandLine
@@ -195,6 +196,17 @@ def test_running_job_shows_its_worker_and_since_when(cli: CommandLine, client: C
     assert re.search(r"^claims +1$", said, re.MULTILINE)
     assert re.search(r'^arguments +{"to": "a"}$', said, re.MULTILINE)
     assert (found["state"], found["worker"], found["claims"]) == ("running", "w-1", 1)
+
+
+def test_the_headers_of_a_job_are_shown(cli: CommandLine, client: Client) -> None:
+    job = NewJob("h", "mail", profile("send"), '{"to":"a"}', headers_json='{"request-id":"7"}')
+    client.run(client.calls.enqueue.many([job, NewJob("none", "mail", profile("send"), "{}")]))
+
+    assert re.search(r'^headers +{"request-id": "7"}$', cli.ok("job", "h"), re.MULTILINE)
+    found = cli.json("job", "h")
+    assert (found["args"], found["headers"]) == ({"to": "a"}, {"request-id": "7"})
+    assert "headers" not in cli.ok("job", "none")
+    assert cli.json("job", "none")["headers"] == {}
 
 
 def test_dead_jobs_are_listed_newest_first(cli: CommandLine, kill: Kill) -> None:

@@ -1,0 +1,187 @@
+"""`audit verify` finds a lie in every column that people read: one test, generated from the schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+from sqlalchemy import Column, LargeBinary, Table, Text, text
+
+from sql_audit.mirror.reading import BatchLimits
+from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
+from sql_audit.store.database import Database
+from sql_audit.store.tables import APPEND_ONLY, metadata
+from tests.kit import auditlog
+from tests.kit.outbox import StreamWriter
+from tests.kit.story import Story
+
+PROVED: Final = (
+    "job", "job_attempt", "claim_minute", "mirror_cursor", "mirror_epoch", "mirror_loss",
+    "mirror_batch", "quarantine", "job_event",
+)  # fmt: skip
+"""The tables of which each column is proved, but for those in WITHOUT_PROOF."""
+
+ELSEWHERE: Final = {
+    "audit_meta": "the name of the database: every chain begins with its hash",
+    "mirror_proof": "what verify itself wrote; prune asks besides whether its batch has that head",
+    "mirror_prune": "a prune's own record; its cut and what it left are compared: test_prune.py",
+}
+
+WITHOUT_PROOF: Final = {
+    ("mirror_epoch", "id"): "the order of rows; what order they have is proved",
+    ("mirror_loss", "id"): "the order of rows; what order they have is proved",
+    ("quarantine", "id"): "the order of rows; what order they have is proved",
+}
+"""Columns in which a lie is not found, and why."""
+
+OTHER_WORDS: Final = {
+    ("job", "state"): ("dead", "ready"),
+    ("job", "priority"): ("low", "high"),
+    ("job_attempt", "outcome"): ("succeeded", "lost"),
+    ("claim_minute", "outcome"): ("succeeded", "lost"),
+    ("mirror_epoch", "kind"): ("gap", "changed"),
+    ("mirror_loss", "kind"): ("orphaned", "restated"),
+    ("quarantine", "kind"): ("refused", "sanitised"),
+    ("job_event", "type"): ("promoted", "pruned"),
+    ("job", "complete"): (0, 1),
+}
+"""Two values that a column's CHECK allows, the second for rows that have the first."""
+
+COLUMNS: Final = [
+    (table, column)
+    for table in (metadata.tables[name] for name in PROVED)
+    for column in table.columns
+    if (table.name, column.name) not in WITHOUT_PROOF
+]
+
+
+@dataclass
+class Log:
+    """A log in which each table has rows, and a liar's access to it."""
+
+    database: Database
+    poison: Callable[[], None]
+    """Have the mirror put something into quarantine."""
+
+    def unlock(self) -> None:
+        """Let UPDATE and DELETE through."""
+        with self.database.writing(wait=True) as connection:
+            assert connection is not None
+            for table in (t.name for t in APPEND_ONLY):
+                if self.database.dialect == "sqlite":
+                    connection.execute(text(f"DROP TRIGGER IF EXISTS {table}_no_update"))
+                    connection.execute(text(f"DROP TRIGGER IF EXISTS {table}_no_delete"))
+                else:
+                    connection.execute(text(f"ALTER TABLE {table} DISABLE TRIGGER USER"))
+            connection.commit()
+
+    def rows(self, table: Table) -> list[dict[str, Any]]:
+        key = ", ".join(column.name for column in table.primary_key)
+        return auditlog.rows(self.database, f"SELECT * FROM {table.name} ORDER BY {key}")
+
+    def put(self, table: Table, row: dict[str, Any]) -> None:
+        """Add a row as it is."""
+        self.run(table.insert(), row)
+
+    def remove(self, table: Table, row: dict[str, Any]) -> None:
+        values = {f"is_{column.name}": row[column.name] for column in table.primary_key}
+        condition = " AND ".join(f"{name[3:]} = :{name}" for name in values)
+        self.run(text(f"DELETE FROM {table.name} WHERE {condition}"), values)
+
+    def run(self, statement: Any, values: dict[str, Any]) -> None:
+        with self.database.writing(wait=True) as connection:
+            assert connection is not None
+            connection.execute(statement, values)
+            connection.commit()
+
+    def verdict(self) -> Verdict:
+        return verify(self.database).verdict
+
+
+@pytest.fixture
+def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database) -> Log:
+    """A log with caps, failures, claims in force, and a Redis that forgot everything once."""
+    mirror = make_mirror(limits=BatchLimits(events=25))
+    Story(writer, seed=7).run(120)
+    auditlog.drain(mirror)
+    writer.source.redis.delete(writer.keys("outbox"))
+    writer.begin(writer.epoch + 1_000, "created")
+    Story(writer, seed=8).run(150)
+    auditlog.drain(mirror)
+
+    def poison() -> None:
+        writer.raw({"type": "unheard of", "by": "w-1"})
+        auditlog.drain(mirror)
+
+    return Log(database, poison)
+
+
+def lie_about(column: Column[Any], was: Any) -> Any:
+    """Another value of a column."""
+    name = (column.table.name, column.name)
+    if name in OTHER_WORDS:
+        one, other = OTHER_WORDS[name]
+        return other if was == one else one
+    if isinstance(column.type, LargeBinary):
+        return b"another" if was is None else bytes(was) + b"?"
+    if isinstance(column.type, Text):
+        return "another" if was is None else f"{was}?"
+    return 1 if was is None else was + (1_000_003 if column.primary_key else 1)
+
+
+def lies(rows: list[dict[str, Any]], column: Column[Any]) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Rows that say something in the column, if there are any, and what each could say otherwise."""
+    saying = [row for row in rows if row[column.name] is not None] or rows
+    names = [key.name for key in column.table.primary_key]
+    keys = {tuple(row[name] for name in names) for row in rows}
+    for row in saying[len(saying) // 2 :] + saying:
+        lie = {**row, column.name: lie_about(column, row[column.name])}
+        if not column.primary_key or tuple(lie[name] for name in names) not in keys:
+            yield row, lie
+
+
+@pytest.mark.parametrize("name", PROVED)
+def test_a_lie_in_any_column_is_found(log: Log, name: str) -> None:
+    table = metadata.tables[name]
+    if name == "quarantine":
+        log.poison()
+    honest = log.verdict()
+    log.unlock()
+    assert honest is not Verdict.VIOLATED
+    rows = log.rows(table)
+    assert rows, f"{name} is empty: a lie about nothing proves nothing"
+
+    for column in (column for of, column in COLUMNS if of is table):
+        row, lie = next(lies(rows, column))
+        log.remove(table, row)
+        log.put(table, lie)
+        assert log.verdict() is Verdict.VIOLATED, f"{name}.{column.name}: {lie}"
+        log.remove(table, lie)
+        log.put(table, row)
+    assert log.verdict() is honest
+
+
+@pytest.mark.parametrize("name", PROVED)
+def test_a_row_removed_or_made_up_is_found(log: Log, name: str) -> None:
+    table = metadata.tables[name]
+    if name == "quarantine":
+        log.poison()
+    log.unlock()
+    row = log.rows(table)[-1]
+    keys = sorted(table.primary_key.columns.values(), key=lambda column: column.name == "queue")
+    made_up = {**row, keys[0].name: lie_about(keys[0], row[keys[0].name])}
+
+    log.remove(table, row)
+    assert log.verdict() is Verdict.VIOLATED
+    log.put(table, row)
+    log.put(table, made_up)
+    assert log.verdict() is Verdict.VIOLATED
+
+
+def test_every_table_is_proved_or_says_why_not() -> None:
+    assert {*PROVED, *ELSEWHERE} == set(metadata.tables)
+    assert {name for name, _ in WITHOUT_PROOF} <= set(PROVED)
