@@ -70,7 +70,7 @@ def verify(
     prefix: str,
     as_json: bool,
 ) -> None:
-    """Prove from SQL that nothing happened that must not: no gap, no double claim, no cap exceeded,
+    r"""Prove from SQL that nothing happened that must not: no gap, no double claim, no cap exceeded,
     every step legal, nothing changed afterwards; and that the tables which people read are what the
     events say: every row of job and job_attempt, the counts by the minute, the cursor. Exits with 0
     if that holds, 1 if it is violated, 2 if the log cannot tell.

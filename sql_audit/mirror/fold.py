@@ -398,7 +398,9 @@ class Folder:
             claim = self._apply(job, intake, facts)
             self._row(intake, ordinal, str(intake.event), job.job_id, claim, job.task, detail)
 
-    def _apply(self, job: Job, intake: Intake, facts: dict[str, Any]) -> int | None:
+    def _apply(  # noqa: PLR0912 - one branch per thing that the table may say
+        self, job: Job, intake: Intake, facts: dict[str, Any]
+    ) -> int | None:
         """Put a job where an event leaves it. Returns the number of the claim that the event is about."""
         event, fence = intake.event, facts.get("fence")
         assert event is not None

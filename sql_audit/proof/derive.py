@@ -1,7 +1,7 @@
 """The rows of ``job`` and ``job_attempt`` that events make, derived by the table of effects alone.
 
-The mirror's fold keeps such rows up to date for many thousands of events a second; ``audit verify`` must not believe it.
-So this is the same table (:mod:`rq_core.model.effects`) applied by other code, event by event, to the rows of
+The mirror's fold keeps such rows up to date for many thousands of events a second; ``audit verify`` must not believe
+it. So this is the same table (:mod:`rq_core.model.effects`) applied by other code, event by event, to the rows of
 ``job_event``. It does no I/O.
 
     >>> made = Derivation("mail")
@@ -160,8 +160,8 @@ class Derived:
         """What :meth:`packed` packed."""
         found = cls.__new__(cls)
         found.row, found.attempts, found.last, found.ordinal, found.at_ms, found.named = (
-            marshal.loads(packed)
-        )  # noqa: S302 - our own
+            marshal.loads(packed)  # noqa: S302 - bytes of this process
+        )
         return found
 
     def forgotten(self) -> None:
@@ -185,7 +185,9 @@ class Derived:
                 row[_WORKER] = row[_DUE] = None
                 return
 
-    def apply(self, event: EventRow, plan: _Plan) -> None:
+    def apply(  # noqa: PLR0912, PLR0915 - one branch per thing that the table may say; it runs per event
+        self, event: EventRow, plan: _Plan
+    ) -> None:
         """Put it where an event leaves it."""
         _, epoch, seq, self.ordinal, kind, at_ms, _, _, worker, _, detail = event
         (

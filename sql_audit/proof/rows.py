@@ -7,8 +7,6 @@ forgot is derived once more at the end, job by job from its own events, in one s
 event names are found there, too.
 """
 
-# ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
-
 from __future__ import annotations
 
 import json
@@ -42,7 +40,7 @@ _CLAIM: Final = ATTEMPT_COLUMNS.index("claim")
 
 _JOB_ID: Final = JOB_COLUMNS.index("job_id")
 assert ATTEMPT_COLUMNS[_JOB_ID] == "job_id"
-STATEMENTS: Final[dict[str, type[SQLITE] | type[POSTGRESQL]]] = {
+STATEMENTS: Final[dict[str, type[SQLITE | POSTGRESQL]]] = {
     "sqlite": SQLITE,
     "postgresql": POSTGRESQL,
 }
