@@ -347,7 +347,9 @@ class Simulation:
     # One step.
 
     def _step(self) -> None:
-        self.world.now_ms += self.random.choice(self.pace)
+        ms = self.random.choice(self.pace)
+        # No lease ends while the fleet is so slow that it seems to stand still; a healthy fleet is quick.
+        self.world.now_ms += min(ms, self.lease_ms // 60) if self.healing else ms
         ready = self._ready()
         while not ready:
             self.world.now_ms = max(self.world.now_ms + 1, self._next_ms())
