@@ -191,7 +191,13 @@ class Delivery:
                 self._functions = False
             elif forgotten:
                 trouble = (yield from self._load(forgotten)) or trouble
-            unusable = yield from self._meet(strangers)
+            try:
+                unusable = yield from self._meet(strangers)
+            except (errors.ServerUnavailable, errors.OutcomeUnknown) as error:
+                if not lost:
+                    raise
+                # That the handshake got no answer says nothing of a call that was sent before it.
+                trouble, unusable = error, {}
             for i in waiting:
                 results[i] = unusable.get(calls[i].queue)
             waiting = [i for i in waiting if results[i] is None]
