@@ -1,7 +1,7 @@
 """What each event does to a job: the one table behind every fold, and the sets of events that follow from it.
 
-:func:`rq_core.model.events.fold`, the mirror and ``audit verify`` each apply it with code of their own, so that a mistake
-in one of them shows as a difference. What holds for all events is not in the table:
+:func:`rq_core.model.events.fold`, the mirror and ``audit verify`` each apply it with code of their own, so that a
+mistake in one of them shows as a difference. What holds for all events is not in the table:
 
 - the event's time becomes ``since_ms``; ``due_ms`` is the event's own, or null;
 - a job that becomes ready has ``ready_at_ms``, one that becomes scheduled has none;
@@ -140,8 +140,10 @@ def target(event: Event, facts: Mapping[str, Any]) -> State | None:
     """
     leads_to = EFFECTS[event].leads_to
     if leads_to is Leads.BY_DUE:
-        return State.READY if facts["due_ms"] is None else State.SCHEDULED
-    if isinstance(leads_to, Leads):
-        said = facts["target" if leads_to is Leads.BY_TARGET else "state"]
+        return State.READY if facts.get("due_ms") is None else State.SCHEDULED
+    if leads_to is Leads.BY_TARGET:
+        return State(facts["target"])
+    if leads_to is Leads.BY_STATE:
+        said = facts.get("state")
         return None if said is None else State(said)
     return leads_to

@@ -70,9 +70,18 @@ def verify(
     prefix: str,
     as_json: bool,
 ) -> None:
-    """Prove from SQL that nothing happened that must not: no gap, no double claim, no cap exceeded,
-    every step legal, nothing changed afterwards. Exits with 0 if that holds, 1 if it is violated,
-    2 if the log cannot tell.
+    r"""Prove from SQL that nothing happened that must not: no gap, no double claim, no cap exceeded,
+    every step legal, nothing changed afterwards; and that the tables which people read are what the
+    events say: every row of job and job_attempt, the counts by the minute, the cursor. Exits with 0
+    if that holds, 1 if it is violated, 2 if the log cannot tell.
+
+    Only a head kept elsewhere (audit head) shows that the last events were cut off together with
+    their batches and the cursor, or that the whole log was forged. Two lines of cron on another
+    machine:
+
+    \b
+    */10 * * * *  rq-core audit head --queue mail >> /var/backups/heads
+    0 4 * * *     rq-core audit verify --queue mail --head "$(tail -n 1 /var/backups/heads | awk '{print $NF}')"
     """
     with _cannot_tell_on_error(), current(url) as database:
         from sql_audit.mirror.service import rare_collections

@@ -22,13 +22,14 @@ from rq_core.model.effects import CLAIM_ENDS, EFFECTS, Effect, target
 from rq_core.model.fields import COUNTERS
 from rq_core.model.machine import CLAIMED_STATES, JOB_EVENT_FIELDS, Event, State
 from sql_audit.mirror.intake import Intake, clean, to_json
-from sql_audit.store.copy import Rows, plain_line
+from sql_audit.store.copy import Rows, event_line
 from sql_audit.store.rows import (
     CLAIM_CLAIMED_AT,
     CLAIM_ENDED_AT,
     CLAIM_NUMBER,
     CLAIM_OUTCOME,
     CLAIM_RAN,
+    CLAIM_TASK,
     ERROR_MESSAGE_MAX,
     ERROR_TYPE_MAX,
     JOB_CLAIMED_AT,
@@ -104,7 +105,7 @@ class Folder:
         """Claims of which a row may exist."""
         self.events: list[EventRow] = []
         self.lines: list[str] = []
-        """The same, each as :func:`sql_audit.store.copy.plain_line` says it."""
+        """The same, each as :func:`sql_audit.store.copy.event_line` says it."""
         self._details: dict[tuple[str | None, str | None], str | None] = {}
         self._between: dict[tuple[Any, ...], str] = {}
 
@@ -173,7 +174,7 @@ class Folder:
             self._row(intake, ordinal, QUARANTINED, None, None, None, detail)
         # The chain hashes rows in the order of their key.
         self.events[begin:] = sorted(self.events[begin:], key=itemgetter(3))
-        self.lines[begin:] = map(plain_line, self.events[begin:])
+        self.lines[begin:] = map(event_line, self.events[begin:])
 
     def _row(
         self,
@@ -190,7 +191,7 @@ class Folder:
             self.queue, epoch, seq, ordinal, kind, self.at_ms, job_id, claim, intake.by, task, detail,
         )  # fmt: skip
         self.events.append(row)
-        self.lines.append(plain_line(row))
+        self.lines.append(event_line(row))
 
     def _job(self, job_id: str, intake: Intake) -> Job:
         """The job of an event, from now on to be written."""
@@ -250,6 +251,9 @@ class Folder:
                 attempt.claimed_at_ms = job.claimed_at_ms
                 attempt.waited_ms = _waited(job)
             self.resumed[key] = attempt
+        elif attempt.task is None:
+            # The claim began before its job was known; SQL fills its row in a later batch, too.
+            attempt.task = job.task
         return attempt
 
     # One step per event.
@@ -362,7 +366,7 @@ class Folder:
             job, attempt = jobs.get(job_id), begun.get((job_id, fence))
             if job is None:
                 job = self._job(job_id, intake)
-            if attempt is None:
+            if attempt is None or attempt[CLAIM_TASK] is None:
                 claim = self._end(job, fence, Event.SUCCEEDED)
             else:
                 claim, claimed_at_ms = attempt[CLAIM_NUMBER], attempt[CLAIM_CLAIMED_AT]
@@ -398,7 +402,9 @@ class Folder:
             claim = self._apply(job, intake, facts)
             self._row(intake, ordinal, str(intake.event), job.job_id, claim, job.task, detail)
 
-    def _apply(self, job: Job, intake: Intake, facts: dict[str, Any]) -> int | None:
+    def _apply(  # noqa: PLR0912 - one branch per thing that the table may say
+        self, job: Job, intake: Intake, facts: dict[str, Any]
+    ) -> int | None:
         """Put a job where an event leaves it. Returns the number of the claim that the event is about."""
         event, fence = intake.event, facts.get("fence")
         assert event is not None

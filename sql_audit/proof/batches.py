@@ -15,7 +15,7 @@ from sql_audit.proof.log import Batch
 from sql_audit.proof.replay import VIOLATIONS_KEPT, Violation
 from sql_audit.proof.result import QueueResult
 from sql_audit.store.chain import FOUND, NOTHING_FOUND, Link, found_digest, genesis, rows_digest
-from sql_audit.store.copy import copy_text
+from sql_audit.store.copy import copy_text, event_line
 from sql_audit.store.database import Database
 from sql_audit.store.rows import EventRow
 
@@ -77,7 +77,7 @@ class BatchProof:
             self._broken(link, "does not follow from the batch before")
         if len(rows) != link.events:
             self._broken(link, f"has {len(rows)} events, {link.events} were committed")
-        if rows_digest(copy_text(rows)) != link.digest:
+        if rows_digest(copy_text(rows, list(map(event_line, rows)))) != link.digest:
             self._broken(link, "its events are not those that were committed")
         if self._found(link) != link.found:
             self._broken(link, "what it found out (epochs, losses, quarantine) was changed")
@@ -167,6 +167,7 @@ class BatchProof:
         return made
 
     def _unknown_batches(self, connection: Connection, now: int) -> list[int]:
-        """Batches that found something out, by the rows that are there, and that are neither in the chain nor pruned."""
+        """Batches that found something out, by the rows that are there, and that are neither in the chain nor
+        pruned."""
         found = set(connection.execute(_FOUND_BY, {"queue": self.queue}).scalars())
         return sorted(number for number in found if not 1 <= number <= now)

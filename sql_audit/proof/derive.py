@@ -1,7 +1,7 @@
 """The rows of ``job`` and ``job_attempt`` that events make, derived by the table of effects alone.
 
-The mirror's fold keeps such rows up to date for many thousands of events a second; ``audit verify`` must not believe it.
-So this is the same table (:mod:`rq_core.model.effects`) applied by other code, event by event, to the rows of
+The mirror's fold keeps such rows up to date for many thousands of events a second; ``audit verify`` must not believe
+it. So this is the same table (:mod:`rq_core.model.effects`) applied by other code, event by event, to the rows of
 ``job_event``. It does no I/O.
 
     >>> made = Derivation("mail")
@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from rq_core.model.effects import CLAIM_ENDS, EFFECTS, Effect, Leads
 from rq_core.model.fields import COUNTERS
-from rq_core.model.machine import CLAIMED_STATES, Event, State
+from rq_core.model.machine import CLAIMED_STATES, JOB_EVENT_FIELDS, Event, State
 from sql_audit.mirror.intake import clean, to_json
 from sql_audit.proof.details import REMEMBERED_MAX, facts_in
 from sql_audit.store.orphans import End
@@ -76,10 +76,14 @@ class _Plan(NamedTuple):
     begins: bool
     ends_claim: bool
     dies_of: str | None
+    has_fence: bool
+    has_due: bool
+    """Whether the event has these fields."""
 
     @classmethod
     def of(cls, event: Event, effect: Effect) -> _Plan:
         to = effect.leads_to
+        fields = {field.name for field in JOB_EVENT_FIELDS[event]}
         return cls(
             str(to) if isinstance(to, State) else to,
             tuple((_PLACES[n], _OF_EVENT[told]) for n, told in effect.takes if told in _OF_EVENT),
@@ -97,6 +101,8 @@ class _Plan(NamedTuple):
             effect.begins,
             event in CLAIM_ENDS,
             None if effect.dies_of is None else str(effect.dies_of),
+            "fence" in fields,
+            "due_ms" in fields,
         )
 
 
@@ -154,8 +160,8 @@ class Derived:
         """What :meth:`packed` packed."""
         found = cls.__new__(cls)
         found.row, found.attempts, found.last, found.ordinal, found.at_ms, found.named = (
-            marshal.loads(packed)
-        )  # noqa: S302 - our own
+            marshal.loads(packed)  # noqa: S302 - bytes of this process
+        )
         return found
 
     def forgotten(self) -> None:
@@ -179,12 +185,18 @@ class Derived:
                 row[_WORKER] = row[_DUE] = None
                 return
 
-    def apply(self, event: EventRow, plan: _Plan) -> None:
+    def apply(  # noqa: PLR0912, PLR0915 - one branch per thing that the table may say; it runs per event
+        self, event: EventRow, plan: _Plan
+    ) -> None:
         """Put it where an event leaves it."""
         _, epoch, seq, self.ordinal, kind, at_ms, _, _, worker, _, detail = event
-        state, of_row, takes, takes_if_told, changes, stamps, begins, ends_claim, dies_of = plan
+        (
+            state, of_row, takes, takes_if_told, changes, stamps, begins, ends_claim, dies_of,
+            has_fence, has_due,
+        ) = plan  # fmt: skip
         row, facts = self.row, facts_in(detail)
-        fence, held = facts.get("fence"), row[_FENCE]
+        fence, held = facts.get("fence") if has_fence else None, row[_FENCE]
+        due_ms = facts.get("due_ms") if has_due else None
         same_claim = fence is not None and fence == held
         if held is not None and not same_claim:
             self._lose_claim(at_ms)
@@ -200,11 +212,11 @@ class Derived:
                 return
             at_ms = facts.get("since_ms")
         elif state is Leads.BY_DUE:
-            state = _READY if facts.get("due_ms") is None else _SCHEDULED
+            state = _READY if due_ms is None else _SCHEDULED
         elif state is Leads.BY_TARGET:
             state = facts["target"]
         due_before = row[_DUE]
-        row[_SINCE], row[_DUE], row[_REASON] = at_ms, facts.get("due_ms"), None
+        row[_SINCE], row[_DUE], row[_REASON] = at_ms, due_ms, None
         for place, value in changes:
             row[place] = value
         for place, column in of_row:
@@ -240,8 +252,7 @@ class Derived:
             if not same_claim:
                 row[_READY_AT] = None
                 row[_CLAIMED_AT] = at_ms if state == _RUNNING else None
-            if fence not in self.attempts:
-                self._begin_claim(fence)
+            self._claim(fence, in_force=True)
 
     def _be_absent(self, at_ms: int) -> None:
         """A baseline says that Redis does not have it."""
@@ -264,6 +275,15 @@ class Derived:
         ]  # fmt: skip
         return attempt
 
+    def _claim(self, fence: str, *, in_force: bool) -> list[Any]:
+        """The row of a claim, with the job's task as soon as that is known."""
+        attempt = self.attempts.get(fence)
+        if attempt is None:
+            attempt = self._begin_claim(fence) if in_force else self._unknown_claim(fence)
+        elif attempt[_A["task"]] is None:
+            attempt[_A["task"]] = self.row[_TASK]
+        return attempt
+
     def _unknown_claim(self, fence: str) -> list[Any]:
         """The row of a claim of which nothing else is known."""
         attempt: list[Any] = [None] * len(ATTEMPT_COLUMNS)
@@ -280,9 +300,7 @@ class Derived:
             row[_ERROR_TYPE], row[_ERROR_MESSAGE] = _words_of(error)
         if fence is None:
             return
-        attempt = self.attempts.get(fence)
-        if attempt is None:
-            attempt = self._begin_claim(fence) if in_force else self._unknown_claim(fence)
+        attempt = self._claim(fence, in_force=in_force)
         attempt[_OUTCOME], attempt[_ENDED_AT] = kind, at_ms
         claimed = attempt[_BEGAN]
         if claimed is not None:
@@ -295,7 +313,7 @@ class Derived:
         fence = self.row[_FENCE]
         if fence is None:
             return
-        attempt = self.attempts.get(fence) or self._begin_claim(fence)
+        attempt = self._claim(fence, in_force=True)
         if attempt[_OUTCOME] is None:
             attempt[_OUTCOME], attempt[_ENDED_AT] = LOST, at_ms
         self.row[_FENCE] = None

@@ -1,7 +1,8 @@
-"""Whether ``mirror_epoch`` tells of each beginning and each break of the numbering that the events show, and of no other.
+"""Whether ``mirror_epoch`` tells of each beginning and each break of the numbering that the events show, and of no
+other.
 
-What events cannot show (that Redis had ``changed`` an entry, the words of a reason) is only proved to be what the mirror
-wrote: :mod:`sql_audit.proof.batches`.
+What events cannot show (that Redis had ``changed`` an entry, the words of a reason) is only proved to be what the
+mirror wrote: :mod:`sql_audit.proof.batches`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Shown(NamedTuple):
 
 
 class EpochProof:
-    """The numbering of one queue. Feed it the log's events in order, orphaned ones too, then ask what is :meth:`wrong`."""
+    """The numbering of one queue. Feed it the log's events in order, orphaned ones too, then ask what is
+    :meth:`wrong`."""
 
     def __init__(self, queue: str, passed: Mapping[int, int]) -> None:
         """``passed``: by epoch, how many entries before it could not be mirrored."""
@@ -55,11 +57,12 @@ class EpochProof:
         """Look at the numbers of events."""
         before = self._before
         for row in rows:
-            if before is None or row[2] != before[1] or row[1] != before[0]:
-                at = OutboxId(row[1], row[2])
-                if before is None or row[4] == "epoch_started" or not follows(before, at):
-                    self._shown.update(self._shows(row, at, before))
-                before = at
+            if row[3] and before is not None:
+                continue  # Not the first of its entry.
+            at = OutboxId(row[1], row[2])
+            if before is None or row[4] == "epoch_started" or not follows(before, at):
+                self._shown.update(self._shows(row, at, before))
+            before = at
         self._before = before
 
     def _shows(self, row: EventRow, at: OutboxId, before: OutboxId | None) -> Iterator[Shown]:

@@ -7,8 +7,6 @@ forgot is derived once more at the end, job by job from its own events, in one s
 event names are found there, too.
 """
 
-# ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
-
 from __future__ import annotations
 
 import json
@@ -42,7 +40,7 @@ _CLAIM: Final = ATTEMPT_COLUMNS.index("claim")
 
 _JOB_ID: Final = JOB_COLUMNS.index("job_id")
 assert ATTEMPT_COLUMNS[_JOB_ID] == "job_id"
-STATEMENTS: Final[dict[str, type[SQLITE] | type[POSTGRESQL]]] = {
+STATEMENTS: Final[dict[str, type[SQLITE | POSTGRESQL]]] = {
     "sqlite": SQLITE,
     "postgresql": POSTGRESQL,
 }
@@ -246,7 +244,11 @@ def _agree(job: Derived, row: Row, claims: Sequence[Row]) -> bool:
     made = job.attempts
     if tuple(job.row) != row or len(made) != len(claims):
         return False
-    return all(claim[_FENCE] in made and tuple(made[claim[_FENCE]]) == claim for claim in claims)
+    for claim in claims:
+        ours = made.get(claim[_FENCE])
+        if ours is None or tuple(ours) != claim:
+            return False
+    return True
 
 
 def _differences(

@@ -1,7 +1,5 @@
 """The chain of batches: what is hashed, and how each batch is tied to the one before."""
 
-# ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
-
 from __future__ import annotations
 
 import hashlib
@@ -73,8 +71,8 @@ def rows_digest(text: str) -> str:
 
 
 def found_text(connection: Connection, queue: str, batches: range) -> Iterator[str]:
-    """What some batches found out, as PostgreSQL's COPY writes it: their rows of the tables in FOUND, in this order, each
-    without its id and in its order."""
+    """What some batches found out, as PostgreSQL's COPY writes it: their rows of the tables in FOUND, in this order,
+    each without its id and in its order."""
     for table in FOUND:
         columns = [column for column in table.columns if column.name != "id"]
         rows = connection.execute(

@@ -41,6 +41,7 @@ _ESCAPES: Final = str.maketrans(
 )
 _ESCAPED_SELDOM: Final = ("\\", "\b", "\v", "\f", "\r")
 _odd: Final = re.compile(r"[\\\x08\n\v\f\r]").search
+_NULL: Final = "\0"
 _CHUNK: Final = 64
 """Rows that are escaped together, if one of them needs it."""
 
@@ -63,6 +64,16 @@ def copy_text(rows: Sequence[Row], lines: Sequence[str] | None = None) -> str:
 def plain_line(row: Row) -> str:
     """A row as COPY writes it if nothing in it needs an escape, with NUL for null."""
     return "\t".join(["\0" if value is None else str(value) for value in row])
+
+
+def event_line(row: Row) -> str:
+    """The same of a row of job_event, in less time."""
+    queue, epoch, seq, ordinal, kind, at_ms, job_id, claim, worker, task, detail = row
+    return (
+        f"{queue}\t{epoch}\t{seq}\t{ordinal}\t{kind}\t{at_ms}\t{_NULL if job_id is None else job_id}"
+        f"\t{_NULL if claim is None else claim}\t{_NULL if worker is None else worker}"
+        f"\t{_NULL if task is None else task}\t{_NULL if detail is None else detail}"
+    )
 
 
 def _escaped(rows: Sequence[Row], lines: Sequence[str]) -> str:

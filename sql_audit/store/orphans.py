@@ -1,5 +1,5 @@
-"""What ``mirror_loss`` says of the log: which events are orphaned (SQL has them, and they are no part of the history that
-Redis went on with), and what all live jobs met that no event of theirs says.
+"""What ``mirror_loss`` says of the log: which events are orphaned (SQL has them, and they are no part of the history
+that Redis went on with), and what all live jobs met that no event of theirs says.
 """
 
 from __future__ import annotations

@@ -244,8 +244,8 @@ mirror_cursor = Table(
     PrimaryKeyConstraint("queue", name="mirror_cursor_pkey"),
 )
 """How far a queue is mirrored: the end of its last batch, and the sums of all. ``anchor`` is the SHA-256 of the last
-entry, which the next read must find; ``trim_jobs`` and ``trim_bytes`` are what the last batch takes off the backlog when
-Redis is trimmed."""
+entry, which the next read must find; ``trim_jobs`` and ``trim_bytes`` are what the last batch takes off the backlog
+when Redis is trimmed."""
 
 mirror_epoch = Table(
     "mirror_epoch",
@@ -325,9 +325,9 @@ mirror_batch = Table(
     PrimaryKeyConstraint("queue", "batch", name="mirror_batch_pkey"),
 )
 """The chain: ``digest`` is the SHA-256 of the batch's rows of job_event in the text format of COPY, ``found`` that of
-its rows of mirror_epoch, mirror_loss and quarantine (without their ids), ``head`` that of prev, queue, batch, first, last,
-entries, events, jobs, bytes, anchor, digest and found, joined by spaces. ``jobs`` and ``bytes`` are what it takes off the
-backlog, ``anchor`` is the SHA-256 of its last entry."""
+its rows of mirror_epoch, mirror_loss and quarantine (without their ids), ``head`` that of prev, queue, batch, first,
+last, entries, events, jobs, bytes, anchor, digest and found, joined by spaces. ``jobs`` and ``bytes`` are what it
+takes off the backlog, ``anchor`` is the SHA-256 of its last entry."""
 
 quarantine = Table(
     "quarantine",
@@ -392,8 +392,8 @@ mirror_prune = Table(
 )
 """The one door through which rows of the log leave, and the record of each time that it was used.
 
-While the last row of a queue is ``begun``, events up to (epoch, seq), its *cut*, and batches and quarantined bytes up to
-``batch`` may be deleted, and nothing else. ``head`` is the chain's at the cut, ``cut_at_ms`` the
+While the last row of a queue is ``begun``, events up to (epoch, seq), its *cut*, and batches and quarantined bytes up
+to ``batch`` may be deleted, and nothing else. ``head`` is the chain's at the cut, ``cut_at_ms`` the
 time of the last event there, ``through_entries`` and ``through_events`` how many there have ever been
 up to it, ``rules`` what was kept for how long. ``done``: how many ``jobs`` and ``events`` this prune
 removed, the number of events that it left up to the cut, and the SHA-256 of these and of what batches up to there had

@@ -94,7 +94,9 @@ class Log:
                 (f"UPDATE mirror_batch SET {sets}, head = :head WHERE batch = :batch", link.row)
             )
         cursor = {"h": prev, "n": len(log)}
-        self.run(*statements, ("UPDATE mirror_cursor SET head = :h, events = :n", cursor))
+        gaps = "(SELECT COUNT(*) FROM mirror_epoch WHERE kind IN ('gap', 'changed', 'lost'))"
+        counted = f"UPDATE mirror_cursor SET head = :h, events = :n, gaps = {gaps}"
+        self.run(*statements, (counted, cursor))
 
 
 KEY = "epoch = :epoch AND seq = :seq AND ordinal = :ordinal"
@@ -434,6 +436,36 @@ def test_the_head_command(log: Log, database: Database) -> None:
 
     assert said.stdout.split() == [QUEUE, f"{kept.epoch}-{kept.number}", kept.sha256]
     assert document == [kept._asdict()]
+
+
+# The numbering, as mirror_epoch tells it.
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        "DELETE FROM mirror_epoch",
+        "UPDATE mirror_epoch SET at_ms = at_ms + 1",
+        "UPDATE mirror_epoch SET detail = '{}'",
+        "UPDATE mirror_epoch SET kind = 'joined'",
+        (
+            "INSERT INTO mirror_epoch (queue, batch, epoch, seq, kind, at_ms, old_epoch, old_seq, missing) "
+            "SELECT queue, batch, epoch, seq + 3, 'gap', at_ms, epoch, seq, 2 FROM mirror_epoch"
+        ),
+    ],
+    ids=["none", "another time", "other words", "another kind", "a made up gap"],
+)
+def test_epochs_that_the_events_do_not_show_are_found_though_the_chain_was_forged(
+    log: Log, database: Database, lie: str
+) -> None:
+    log.run((lie, {}))
+    assert {v.invariant for v in verify(database).violations} == {"I5", "I7"}
+    log.chain_again()
+
+    found = verify(database).violations
+
+    assert {(v.invariant, v.event) for v in found} == {("I5", "mirror_epoch")}
+    assert all(v.says.startswith("mirror_epoch ") for v in found)
 
 
 # What cannot be told: exit status 2.
