@@ -10,6 +10,7 @@ Sending it twice is harmless, so it takes no call slot.
 Flags: allow-oom
 Keys: meta outbox wake
 Meta: epoch replid audit audit_id baseline whole_epoch
+Later: trimmed
 Args: by audit_id mode known:int
 Uses: clock(clock_ms) meta(facts set_fact read_facts write_facts) epoch(same_history) emit(emit_queue quoted)
     wake(push_token) gate_opens(note_gate wake_if_gate_opens)

@@ -13,12 +13,13 @@ claim meets it.
 
 Flags: allow-oom
 Keys: meta state waiting lanes open blocked holders caps rates fair scheduled leases outbox slots expiring wake
+Later: caps_by_task
 Args: slot number:int by why source
 Each: scope limit version:int
 Unread: scheduled
 Uses: call(open_call close_call now) meta(set_fact) emit(emit_queue quoted) state(read_line write_line rank is_claimed)
     scopes(scope_of assume_limit hold_uncounted await_no_more) lane_opening(reevaluate reevaluate_family FAMILY_MAX)
-    lane_write(check_lanes write_lanes) room(queue_cap) wake(wake_needed) batch(call_many read_many)
+    lane_write(check_lanes write_lanes) queue_cap(queue_cap) wake(wake_needed) batch(call_many read_many)
 Returns: ok {SCOPE changed|same|kept|conflict VERSION LIMIT}… | refused arguments SCOPE | refused undeclared SCOPE | epoch.
     VERSION and LIMIT are those that are stored now; of a key that is back at its family, 0 and the family's
 Invariants: I3, I5, I10

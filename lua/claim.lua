@@ -21,7 +21,7 @@ Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair s
 Args: slot number:int worker limit:int bytes_max:int sweep_max:int
 Unread: jobs dead
 Uses: call(open_call now) meta(fact) state(read_line is_claimed) batch(call_many read_many) digits(digits)
-    gate(gate_is_shut) room(queue_cap) wake(wake_needed wake_not_needed) scopes(rate_scopes) lane_fair(is_fair)
+    gate(gate_is_shut) queue_cap(queue_cap) wake(wake_needed wake_not_needed) scopes(rate_scopes) lane_fair(is_fair)
     lane_write(has_met_lanes open_growth check_lanes write_lanes)
     sweep(sweep ended_leases check_sweep emit_sweep write_sweep)
     unscoped(open_lists write_unscoped) select(select_jobs) fast_path(leave_fast)
@@ -95,7 +95,7 @@ if unfinished then
   next_due = now
 end
 local outrun = is_fair() and redis.call('ZRANGEBYSCORE', fair, '-inf', fact('fair_clock'), 'LIMIT', '0', digits(sweep_max))
--- Of what became claimable above, what this call has not taken.
+-- What became claimable above called for a worker, but this call may have taken it: a worker is needed for what is left.
 wake_not_needed()
 if more or not gated and next_due ~= '-' and next_due <= now then
   wake_needed()

@@ -6,8 +6,9 @@ Keys: meta state jobs waiting lanes open blocked holders caps rates fair schedul
 Args: slot number:int worker
 Each: id fence
 Unread: jobs scheduled
-Uses: call(open_call close_call now_text) emit(emit) fences(read_held emit_refused) state(lane_in) room(free_room)
-    lane_opening(release free_places) lane_write(check_lanes write_lanes) batch(call_many)
+Uses: call(open_call close_call now_text) emit(emit) fences(read_held emit_refused) state(lane_in)
+    queue_cap(wake_if_below_cap) lane_opening(note_release free_places) lane_write(check_lanes write_lanes)
+    batch(call_many)
 Returns: ok {REFUSED_ID gone|stale}… | epoch
 Invariants: I2, I3, I6, I9 (a fence that is not in force settles nothing), I10
 ]]
@@ -25,13 +26,13 @@ for i = 1, each_count do
   if held[i] then
     done[#done + 1] = id
     events[#events + 1] = '["' .. id .. '","' .. fences[i] .. '"]'
-    release(lane_in(held[i]), id)
+    note_release(lane_in(held[i]), id)
   else
     answer[#answer + 1], answer[#answer + 2] = id, refusals[i]
   end
 end
 free_places()
-free_room(#done)
+wake_if_below_cap(#done)
 check_lanes()
 
 emit('succeeded', now_text, worker, events)

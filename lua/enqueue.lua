@@ -66,12 +66,12 @@ local function lane_for(kind)
   return capped_tasks[task] and kind.priority .. '+' .. task or ''
 end
 
---- How many wait in a lane, with those of this call.
+--- How many wait in a lane, with those of this call. `waits` is how many Redis has.
 local function waiting_in_lane(lane)
-  if not lane.stored then
-    lane.stored = redis.call('ZLEXCOUNT', waiting, '[' .. lane.name .. '|', '(' .. lane.name .. '}')
+  if not lane.waits then
+    lane.waits = redis.call('ZLEXCOUNT', waiting, '[' .. lane.name .. '|', '(' .. lane.name .. '}')
   end
-  return lane.stored + (lane.added and #lane.added or 0)
+  return lane.waits + (lane.added and #lane.added or 0)
 end
 
 --- Which rule keeps a job out: its kind, the scope or the lane that is full, and how many it takes; nil if none does.

@@ -7,12 +7,12 @@ while ago, lanes still stand by virtual time until they are served once.
 Keys: state jobs open
 Args: limit
 Kept: NO_PAGE NO_AHEAD
-Uses: batch(read_many) digits(digits) place(padded) lane_names(order_at id_of) lane_standing(known_lanes meet_lane)
-    lane_members(first_members turn_page FIRST_STEP) lane_fair(is_fair) taken(taken)
+Uses: batch(read_many) digits(digits) place(padded PLACE_WIDTH) lane_names(order_at id_of)
+    lane_standing(known_lanes meet_lane) lane_members(first_members turn_page FIRST_STEP) lane_fair(is_fair) taken(taken)
 ]]
 
 local PAGE_MAX = 100
-local FIRST_PLACE = ('0'):rep(15)
+local FIRST_PLACE = ('0'):rep(PLACE_WIDTH - 1)   -- the lowest order of a priority, behind the digit of the priority
 
 local page         -- lanes side by side, see `turn_over`
 local page_at      -- the lane that comes next

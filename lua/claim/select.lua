@@ -4,7 +4,7 @@ Keys: state caps
 Meta: caps_by_task
 Args: limit sweep_max
 Uses: meta(facts) call(now) state(read_line count) place(padded) scopes(acquire_all hold_all limits_in_force)
-    lane_names(RANK base_of is_of_task id_of) lane_standing(lane_of stand reorder first_known)
+    lane_names(base_of is_of_task id_of) lane_standing(lane_of stand reorder first_known)
     lane_opening(block_on moved_on) lane_members(put peek remove) lane_fair(is_fair finish_of serve_fairly)
     sweep(rewrite) taken(take is_full taken)
     unscoped(open_source peek_unscoped pass_unscoped close_source next_task next_seq)
@@ -177,7 +177,7 @@ local function select_jobs()
       if moves <= sweep_max then
         order, is_new = first_open(priority)
       end
-      -- In a fair queue, plain jobs are those from before it was fair.
+      -- By age. In a fair queue, orders are no ages: plain jobs come first there, since they are from before it was fair.
       if order and (not kind or not is_fair() and order - priority * RANK < (tonumber(next_seq) or 0)) then
         local next_plain = kind and priority * RANK + (tonumber(next_seq) or 0) or math.huge
         local last = is_new and not is_fair() and take_fast(nil, rival_of(priority, next_plain))

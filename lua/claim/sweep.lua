@@ -7,9 +7,10 @@ a list: `returning` and `joining` are sources of the claim, like the lists.
 Keys: state jobs leases scheduled expiring slots rates
 Later: sequence
 Args: slot worker sweep_max
+Unread: leases
 Uses: call(now now_text) activity(note_activity) meta(fact set_fact read_now) emit(emit quoted) batch(call_many read_many)
     state(read_line write_line count rank is_claimed drop_claim) scopes(scope_of await_no_more check_scopes)
-    lane_standing(lane_of) lane_members(put) lane_opening(release free_places reevaluate reevaluate_family FAMILY_MAX)
+    lane_standing(lane_of) lane_members(put) lane_opening(note_release free_places reevaluate reevaluate_family FAMILY_MAX)
     dead(index_dead unindex_dead) due(earliest_due) digits(digits)
 ]]
 
@@ -61,7 +62,7 @@ end
 
 --- The lease of a job is over.
 local function expire(id, job)
-  release(job.lane, id)
+  note_release(job.lane, id)
   if job.state == 'cancelling' then
     note('cancelled', '["' .. id .. '",' .. quoted(job.fence) .. ']')
     note('gone', id)
@@ -89,11 +90,11 @@ local function ended_leases()
   return swept.unleased and #swept.unleased or 0
 end
 
---- Leases that are over, unless the whole fleet stood still.
+--- End the leases that are over, unless the whole fleet stood still; then `leases` is not read.
 local function expire_leases()
   note_activity(now)
   if fact('no_reap_before') > now then
-    redis.call('ZCARD', leases)
+    check_keys()
     return
   end
   local ids = redis.call('ZRANGEBYSCORE', leases, '-inf', now_text, 'LIMIT', '0', digits(sweep_max))

@@ -2,7 +2,7 @@
 and the instant (Unix ms) at which such a job becomes ready, if that is given in the place of a delay.
 
 HEAD is how the state line of such a job goes on after its state, DETAIL the fields of its event up to the digest's opening
-quote, FULL what happens when a scope is full.
+quote, FULL what happens when a scope is full. A priority is valid if `ready` has a list for it.
 
 Keys: ready
 Kept: KINDS

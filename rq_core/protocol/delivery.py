@@ -146,7 +146,7 @@ class Delivery:
             args = {**args, "slot": slot.name, "number": slot.number}
         return made.command(queue_keys(call.queue, self.prefix), call.each, **args)
 
-    def _settle(  # noqa: PLR0912 - one branch per thing that a reply can be
+    def _settle(  # noqa: PLR0912, PLR0915 - one branch per thing that a reply can be
         self, calls: Sequence[Call[Any]], slots: Sequence[Slot | None]
     ) -> Plan[list[Any]]:
         commands = [self._command(*each) for each in zip(calls, slots, strict=True)]
@@ -191,7 +191,13 @@ class Delivery:
                 self._functions = False
             elif forgotten:
                 trouble = (yield from self._load(forgotten)) or trouble
-            unusable = yield from self._meet(strangers)
+            try:
+                unusable = yield from self._meet(strangers)
+            except (errors.ServerUnavailable, errors.OutcomeUnknown) as error:
+                if not lost:
+                    raise
+                # That the handshake got no answer says nothing of a call that was sent before it.
+                trouble, unusable = error, {}
             for i in waiting:
                 results[i] = unusable.get(calls[i].queue)
             waiting = [i for i in waiting if results[i] is None]

@@ -26,11 +26,11 @@ from rq_core.scripts.binding import (
     argument_names,
     bind_args,
     bind_keys,
-    constants,
     key_check,
     names_of,
     words,
 )
+from rq_core.scripts.constants import constants
 from rq_core.scripts.header import Header, HeaderError, Variant, parse_header, without_header
 
 _DEFINED = re.compile(r"^local (?:function (\w+)|([\w, ]+))", re.MULTILINE)
@@ -106,7 +106,7 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
     arguments = bind_args(header, shared)
     mentioned = words("\n".join((*blocks, arguments)))
     lines = [
-        constants("\n".join((*blocks, script.code)), meta=_meta_of(header, includes)),
+        constants(words("\n".join((*blocks, script.code))), meta=_meta_of(header, includes)),
         f"local {', '.join((*declared, *shared))}",
         WHOLE_NUMBER if {"whole_number", "integer"} & mentioned else "",
         INTEGER if "integer" in mentioned else "",

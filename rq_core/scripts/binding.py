@@ -1,4 +1,4 @@
-"""The head of a script, made from its header: keys and arguments by name, checks of both, and the model's constants.
+"""The head of a script, made from its header: keys and arguments by name, and checks of both.
 
 No index of KEYS or ARGV is written anywhere else.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
-from rq_core.model import fields, machine, settings
+from rq_core.model import machine, settings
 from rq_core.model.keys import KEY_TYPES
 from rq_core.scripts.header import Header, HeaderError
 
@@ -112,35 +112,3 @@ def bind_args(header: Header, shared: Iterable[str]) -> str:
                 f" return {{'refused', 'arguments', '{word.removesuffix(':int')}'}} end end"
             )
     return "\n".join(lines)
-
-
-def _table(values: Iterable[Any]) -> str:
-    return "{" + ", ".join(f"'{v}'" for v in values) + "}"
-
-
-def constants(body: str, *, meta: tuple[str, ...]) -> str:
-    """The facts of machine.py and settings.py that the body mentions."""
-    values = {
-        "META": _table(meta),
-        "LAYOUT": f"'{machine.LAYOUT}'",
-        "STATE_FIELDS": _table(fields.STATE_FIELDS),
-        "DEFAULTS": f"{{attempts = {machine.DEFAULT_MAX_ATTEMPTS},"
-        f" losses = {machine.DEFAULT_MAX_LOSSES}}}",
-        "DEFAULT_PRIORITY": f"'{machine.DEFAULT_PRIORITY}'",
-        "PRIORITY_RANK": "{"
-        + ", ".join(f"{p} = {n}" for n, p in enumerate(machine.PRIORITIES))
-        + "}",
-        "SETTINGS": "{"
-        + ", ".join(f"{s.name} = {s.default}" for s in settings.SETTINGS.values())
-        + "}",
-        "FLAGS": "{" + ", ".join(f"{name} = true" for name in settings.FLAGS) + "}",
-        "MINIMA": "{"
-        + ", ".join(f"{s.name} = {s.minimum}" for s in settings.SETTINGS.values())
-        + "}",
-        "SLOT_LIFE_MS": str(settings.SLOT_LIFE_MS),
-        "OUTBOX_RING": str(settings.OUTBOX_RING),
-    }
-    mentioned = words(body)
-    return "\n".join(
-        f"local {name} = {value}" for name, value in values.items() if name in mentioned
-    )

@@ -21,6 +21,7 @@ from rq_core.model.keys import KEYS
 from rq_core.model.machine import Event, EventField, State, Transition
 from rq_core.protocol import access
 from rq_core.scripts import assemble, script
+from rq_core.scripts.constants import CONSTANTS, META
 from rq_core.scripts.header import Header, HeaderError
 from scripts.docs import headers
 
@@ -144,12 +145,14 @@ def lua_readme() -> str:
         header = headers.includes()[name]
         where = paths[name].relative_to(script.directory())
         link = f"[`{where.parent}/{name}`]({where})"
-        return (link, _purpose(header), _code(header.uses), _code(sorted(headers.changing(name))))
+        kept = header.words("Kept")
+        own = (_code(sorted(headers.changing(name))), f"kept: {_code(kept)}" if kept else "")
+        return (link, _purpose(header), _code(header.uses), "<br>".join(filter(None, own)))
 
     return _page(
         "# The scripts",
         "Each file is one family of transitions and runs as one script: whole or not at all. A\n"
-        "script checks everything, then writes; the outbox entry is its first write.",
+        "script checks everything, then writes; if it appends events, they are its first writes.",
         "## How to read a header",
         _HEADER_GUIDE,
         "## Menu",
@@ -158,14 +161,23 @@ def lua_readme() -> str:
             map(_script_row, script.names()),
         ),
         "## Includes",
-        "Steps that scripts share, by subject; and, in a folder of its name, the parts of one script. The loader\n"
-        "puts them before the script, each once and in a block of its own: a file sees what it names in `Uses`,\n"
-        "and nothing else of another. What an include keeps during a call stands at its top, and gets its first\n"
-        "values in its `reset()`; a table that the last call has not touched serves again. `Kept` names the\n"
-        "variables that outlive a call: they hold constants, or what was made of a text whoever gave it.",
+        "Steps that scripts share, by subject; and, in a folder of its name, the parts of one script. The last\n"
+        "column has the variables that a call changes, and those that outlive it (`Kept`).",
         _table(
             ("include", "purpose", "uses", "changes in a call"),
             map(include_row, sorted(paths, key=paths.__getitem__)),
+        ),
+        "## Names from elsewhere",
+        _NAMES_GUIDE,
+        _table(
+            ("constant", "says"),
+            (
+                (
+                    f"`{META}`",
+                    "the fields that the headers of the script and its includes name under `Meta`",
+                ),
+                *((f"`{name}`", says) for name, (_, says) in CONSTANTS.items()),
+            ),
         ),
         "## Keys of a queue",
         "All begin with `rqc:{queue}:`, so a queue lives in one Cluster slot. `ready` in a header\n"
@@ -184,17 +196,43 @@ binding of names to positions from it; no index of KEYS or ARGV is written anywh
 | `Transitions` | the arrows that it may draw: `source -event-> target`; `none` is: not in Redis |
 | `Flags` | Redis' script flags; `allow-oom`: it runs at `maxmemory` too |
 | `Keys` | the keys that it touches, each a local of that name |
-| `Meta` | the fields of `meta` that it reads when it begins, or changes, as `fact(name)` |
-| `Later` | the fields of `meta` that it reads only if it needs them |
+| `Meta` | the fields of `meta` that it reads when it begins, all with one command |
+| `Later` | the fields of `meta` that it reads one by one, if it needs them, or only changes |
 | `Args` | one argument each, a local of that name; `:int` ones are numbers |
 | `Each` | the fields of the records after them: `each(i)` returns one, `each_count` is how many |
-| `Unread` | keys that it writes without having read them: `check_keys()` fails if one is of another type |
-| `Uses` | the includes, and the names that it takes from each |
+| `Unread` | keys that it may get to write without having read them: `check_keys()` fails if one is of another type |
+| `Kept` | its variables that outlive a call: constants, and what was made of a text, which is true of it in any call |
+| `Uses` | from which includes it takes something, and what: `include(name name)` |
 | `Returns` | the answers, by their first word; `{A B}…` repeats; `WORD` in capitals is a value |
 | `Invariants` | what it keeps true, by its number in `ARCHITECTURE.md` |
 
-Every script answers `epoch`, having written nothing, if Redis' history is not the one that the
-queue remembers, and `refused WHY…`, having changed no job. An error is a bug."""
+Every script but handshake answers `epoch`, having written nothing, if Redis' history is not the one that the
+queue remembers; and `refused WHY…`, having changed no job. Two kinds of answers are the same for many scripts and not
+repeated under `Returns`: every script answers `refused arguments NAME` if an argument is missing or no whole number
+(NAME is `count` if the records are), and every script that takes a `slot` answers `refused layout FOUND` to a queue of
+another layout, and `refused stale_call` to a call that is older than the last one of its slot. An error is a bug, or a
+key of another type.
+
+A call fails before its first write if any of its keys is of another type, even one that it would not have touched. So
+`Unread` may name a key that the file never writes, because a script has all keys of its includes."""
+
+
+_NAMES_GUIDE: Final = """\
+The loader makes one text of a script and its includes, and puts each include, once, into a block before the script.
+What a file uses and does not define comes from one of these places:
+
+- **An include**, if the file's `Uses` names it; nothing else of an include can be seen. It is the include's own
+  variable and no copy: a file that takes `now` or `taken` sees each change as soon as it is made. Only the include
+  assigns it.
+- **The header**: a key by its name, `ready` as a table of the four lists from 0; an argument by its name; `each(i)` and
+  `each_count`; and `check_keys()`, which is made from the `Unread` of the same file.
+- **The loader**: `whole_number(text)`, the number if it is a whole one between -10^13 and 10^13, else nil.
+- **The model**: the constants below, from `rq_core/model`.
+
+The text is loaded once as a function of Redis, so variables outlive a call. What an include keeps during a call stands
+at its top and gets its first value in its `reset()`. No file calls that: before each call the loader's code calls the
+`reset()` of every include. A table that the last call has not touched serves again; for that many a `reset()` first
+looks whether it is empty."""
 
 
 RIGHTS: Final = f"""{NOTICE}

@@ -5,7 +5,8 @@ when the documentation is generated, and not at run time:
 
 - a script's Transitions are those of the one table, and it emits their events and no others;
 - every key, argument, record field, include and field of ``meta`` that is declared is used;
-- every field of ``meta`` that is read is declared, since an undeclared one reads as its default;
+- every field of ``meta`` that is read is declared, since an undeclared one reads as its default; and every one that is
+  changed, too;
 - every name that a file takes from an include stands in its ``Uses``, and is used;
 - no file assigns what belongs to another, not even a field or an element of it;
 - a variable of an include that changes gets its first value in ``reset``, or is named under ``Kept``;
@@ -35,6 +36,7 @@ _STRING = re.compile(r"'[^'\n]*'")
 _EACH = re.compile(r"local ([\w, ]+) = each\(")
 _EMIT = re.compile(r"\bemit(?:_queue)?\(([^\n]*)")
 _READ = re.compile(r"\bfacts\.(\w+)|\bfact\('(\w+)'\)")
+_SET = re.compile(r"\bset_fact\(([^,\n]*),")
 
 _OF_ANY_SCRIPT: Final = frozenset({Event.BASELINE, Event.SETTLEMENT_REFUSED})
 """Events about jobs that are no transitions."""
@@ -252,6 +254,8 @@ def _of_meta(everything: list[Source], code: str) -> Iterator[str]:
         declared |= {*source.header.words("Meta"), *source.header.words("Later")}
     read = {a or b for a, b in _READ.findall(code)}
     yield from (f"reads {word} of meta undeclared" for word in sorted(read - declared))
+    changed = {word for name in _SET.findall(code) for word in re.findall(r"'(\w+)'", name)}
+    yield from (f"changes {word} of meta undeclared" for word in sorted(changed - declared))
     for word in (*everything[0].header.words("Meta"), *everything[0].header.words("Later")):
         if word in SETTINGS and re.search(r"\b(SETTINGS|MINIMA)\b", everything[0].code):
             continue  # read by name

@@ -29,6 +29,7 @@ from sql_audit.store.rows import (
     CLAIM_NUMBER,
     CLAIM_OUTCOME,
     CLAIM_RAN,
+    CLAIM_TASK,
     ERROR_MESSAGE_MAX,
     ERROR_TYPE_MAX,
     JOB_CLAIMED_AT,
@@ -250,6 +251,9 @@ class Folder:
                 attempt.claimed_at_ms = job.claimed_at_ms
                 attempt.waited_ms = _waited(job)
             self.resumed[key] = attempt
+        elif attempt.task is None:
+            # The claim began before its job was known; SQL fills its row in a later batch, too.
+            attempt.task = job.task
         return attempt
 
     # One step per event.
@@ -362,7 +366,7 @@ class Folder:
             job, attempt = jobs.get(job_id), begun.get((job_id, fence))
             if job is None:
                 job = self._job(job_id, intake)
-            if attempt is None:
+            if attempt is None or attempt[CLAIM_TASK] is None:
                 claim = self._end(job, fence, Event.SUCCEEDED)
             else:
                 claim, claimed_at_ms = attempt[CLAIM_NUMBER], attempt[CLAIM_CLAIMED_AT]

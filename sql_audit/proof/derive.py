@@ -261,8 +261,7 @@ class Derived:
         if not same_claim:
             row[_READY_AT] = None
             row[_CLAIMED_AT] = at_ms if state == _RUNNING else None
-        if fence not in self.attempts:
-            self._begin_claim(fence)
+        self._claim(fence, in_force=True)
 
     def _be_absent(self, at_ms: int) -> None:
         """A baseline says that Redis does not have it."""
@@ -293,6 +292,15 @@ class Derived:
         self.attempts[fence] = attempt
         return attempt
 
+    def _claim(self, fence: str, *, in_force: bool) -> list[Any]:
+        """The row of a claim, with the job's task as soon as that is known."""
+        attempt = self.attempts.get(fence)
+        if attempt is None:
+            attempt = self._begin_claim(fence) if in_force else self._unknown_claim(fence)
+        elif attempt[_A["task"]] is None:
+            attempt[_A["task"]] = self.row[_TASK]
+        return attempt
+
     def _end_claim(
         self, fence: str | None, in_force: bool, kind: str, at_ms: int, error: Any
     ) -> None:
@@ -301,9 +309,7 @@ class Derived:
             row[_ERROR_TYPE], row[_ERROR_MESSAGE] = _words_of(error)
         if fence is None:
             return
-        attempt = self.attempts.get(fence)
-        if attempt is None:
-            attempt = self._begin_claim(fence) if in_force else self._unknown_claim(fence)
+        attempt = self._claim(fence, in_force=in_force)
         attempt[_OUTCOME], attempt[_ENDED_AT] = kind, at_ms
         claimed = attempt[_BEGAN]
         if claimed is not None:
@@ -316,7 +322,7 @@ class Derived:
         fence = self.row[_FENCE]
         if fence is None:
             return
-        attempt = self.attempts.get(fence) or self._begin_claim(fence)
+        attempt = self._claim(fence, in_force=True)
         if attempt[_OUTCOME] is None:
             attempt[_OUTCOME], attempt[_ENDED_AT] = LOST, at_ms
         self.row[_FENCE] = None

@@ -22,9 +22,10 @@ from rq_core.model.machine import (
 )
 from sql_audit.mirror import intake as entries
 from sql_audit.mirror.fold import Folder
+from sql_audit.proof.derive import Derivation
 from sql_audit.store import tables
 from sql_audit.store.copy import copy_text
-from sql_audit.store.rows import Attempt, Job
+from sql_audit.store.rows import CLAIM_TASK, Attempt, Job
 
 EPOCH = 1_795_225_746_504
 TASKS = ("send", "resize")
@@ -349,6 +350,47 @@ def test_an_id_used_again_keeps_the_claims_of_its_first_life() -> None:
     ]
     assert folder.jobs["a"].state == "running"
     assert folder.jobs["a"].finished_at_ms is None
+
+
+def test_a_claim_learns_its_task_from_a_baseline_however_the_log_is_cut() -> None:
+    """An audit that begins between a claim and its end: the mirror, a refold and verify make the same row of it."""
+    baseline = [
+        "a", "running", "send", "normal", 3, 3, 1, None, 1, 0, 0, 0, "7-0", "w-1", 10, None,
+    ]  # fmt: skip
+    told: list[tuple[OutboxId, dict[str, str]]] = [
+        (OutboxId(7, seq), {"type": event, "at": "20", "by": "w-1", "jobs": json.dumps([array])})
+        for seq, (event, array) in enumerate(
+            [("claimed", ["a", 1]), ("baseline", baseline), ("succeeded", ["a", "7-0"])]
+        )
+    ]
+    folders = [fold_in_batches(told, sizes) for sizes in ([], [1], [2], [1, 1])]
+    derived = Derivation("q")
+    derived.feed(folders[0].events)
+
+    rows = [list(folder.begun["a", "7-0"]) for folder in folders]
+    rows.append(derived.jobs["a"].attempts["7-0"])
+
+    assert [row[CLAIM_TASK] for row in rows] == ["send"] * 5
+    assert rows == [rows[0]] * 5
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_claims_are_told_alike_if_the_log_begins_with_one(seed: int) -> None:
+    story = Story(seed)
+    told = [story.entry() for _ in range(100)]
+    claims = [n for n, (_, raw) in enumerate(told) if raw["type"] == "claimed"]
+    told = told[story.random.choice(claims) :]
+    whole, parts = fold_in_batches(told, []), fold_in_batches(told, [1] * 60)
+    derived = Derivation("q")
+
+    derived.feed(whole.events)
+
+    assert parts.begun == whole.begun
+    assert whole.begun == {
+        (job_id, fence): attempt
+        for job_id, job in derived.jobs.items()
+        for fence, attempt in job.attempts.items()
+    }
 
 
 def test_a_refused_settlement_makes_no_job() -> None:

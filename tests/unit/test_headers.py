@@ -171,6 +171,12 @@ FALSE = {
         "facts.lease_ms or",
         "trim.lua: reads lease_ms of meta undeclared",
     ),
+    "undeclared fact that is changed": (
+        "trim.lua",
+        "set_fact('trimmed', upto)",
+        "set_fact(all and 'trimmed' or 'colour', upto)",
+        "trim.lua: changes colour of meta undeclared",
+    ),
     "unused fact": (
         "requeue.lua",
         "Later: sequence",

@@ -7,6 +7,7 @@ and its answer: a greater number is a new call, an equal one is answered again, 
 Keys: slots expiring
 Meta: layout epoch replid
 Args: slot number
+Unread: expiring
 Uses: clock(clock_ms) meta(facts read_facts write_facts) epoch(same_history) digits(digits) wake(push_token)
 ]]
 
@@ -37,7 +38,7 @@ local function open_call(replay)
   end
   now = clock_ms()
   now_text = digits(now)
-  redis.call('ZCARD', expiring)
+  check_keys()
   local held = redis.call('HGET', slots, slot)
   if not held then
     return nil
@@ -59,8 +60,9 @@ local function open_call(replay)
   return ok(words)
 end
 
---- End: keep the answer (words without spaces) in the slot, and use it up. The slot lives on for 50 to 60 minutes; its
---- deadline is moved only now and then, to spare most calls a write.
+--- End: keep the answer in the slot, and use it up. Its words are not empty and have no spaces, so that `open_call` finds
+--- them again. The slot lives on for 50 to 60 minutes; its deadline is moved only now and then, to spare most calls a
+--- write.
 local function keep_answer(words)
   if tonumber(slot_deadline) < now + SLOT_LIFE_MS - SLOT_LIFE_MS / 6 then
     slot_deadline = digits(now + SLOT_LIFE_MS)

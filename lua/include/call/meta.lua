@@ -32,7 +32,8 @@ local function fact(name)
   return value and tonumber(value) or SETTINGS[name] or 0
 end
 
---- Read a fact that is needed after the first write, when nothing may be read any more.
+--- Read a fact before the first write that is needed after it: no call is to fail half-way. (Some facts are read after a
+--- write all the same, in configure and trim: as `read_facts` came first, `meta` is known to be a hash.)
 local function read_now(name)
   facts[name] = fact(name)
 end

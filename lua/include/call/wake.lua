@@ -1,7 +1,9 @@
---[[ wake: whether this call wakes an idle worker. This is the one place that decides it.
+--[[ wake: the one place that pushes the token which wakes an idle worker.
 
 The list holds a token for one idle worker. A worker that leaves work behind pushes another, so one is always enough.
-Code that makes a job claimable, or due earlier than any other, calls `wake_needed`; the end of the call pushes the token.
+Whether a worker has something to do is decided by the code that makes a job claimable, or due earlier than any other: it
+calls `wake_needed`. Only a claim takes that back (`wake_not_needed`), to decide at its end. The end of the call pushes the
+token.
 
 Keys: wake
 ]]

@@ -19,7 +19,7 @@ local function reset()
   end
 end
 
---- Put a job into its lane. `job` may be its record.
+--- Put a job into its lane. `job` is its record if this call may still claim the job, whose line in Redis is older.
 local function put(lane, seq, id, job)
   local member = member_of(lane, seq, id)
   local added = lane.added
@@ -51,7 +51,8 @@ local function put(lane, seq, id, job)
   end
 end
 
---- A page of a lane's members was read. One that is not full is the last one; its entries may still be to be served.
+--- A page of a lane's members was read, of up to `step`: the lane goes on at its beginning. If it is not full, Redis has no
+--- members of the lane behind it (`last`).
 local function turn_page(lane, members, step)
   lane.members, lane.at, lane.offset, lane.last = members, 1, lane.offset + #members, #members < step
 end
@@ -107,8 +108,8 @@ local function has_gaps()
   return left_early ~= nil
 end
 
---- Take a job out of its lane, wherever it stands in it (nil: what leaves has left), and let the lane stand where it then
---- belongs.
+--- Take a member out of its lane, wherever it stands in it, and give the lane the order of its new head, or no place if it is
+--- empty. Without a member, because the caller has taken the first ones out itself, only the latter.
 local function remove(lane, member)
   local members, added = lane.members, lane.added
   local is_added = false

@@ -1,13 +1,12 @@
 --[[ lane_names: what the name of a lane says, and what stands in it where.
 
 A lane's name is its priority and its scopes (`2+task=send+tenant=acme`); a member of `waiting` is the lane's name, a place
-in line and an id. A lane's ORDER is its priority and the place in line of its head.
+in line and an id. A lane's ORDER is its priority and the place in line of its head, of which it takes the first digit;
+RANK is how far the orders of one priority are from the next one's.
 
 Kept: LANE_SHAPES
-Uses: scopes(is_counted) place(padded) memo(remember MEMO_MAX)
+Uses: scopes(is_counted) place(padded PLACE_FROM PLACE_UPTO PLACE_BEHIND) memo(remember MEMO_MAX)
 ]]
-
-local RANK = 1e15       -- orders of one priority are below the next one's
 
 local LANE_SHAPES = {known = {}, count = 0}
 
@@ -52,8 +51,8 @@ end
 
 --- The order of this lane if its head is this member, as text; not in a fair queue.
 local function order_at(name, head)
-  -- A digit for the priority, then the place in line.
-  return head:sub(1, 1) .. head:sub(#name + 3, #name + 17)
+  -- A digit for the priority, then the place in line without its first digit.
+  return head:sub(1, 1) .. head:sub(#name + PLACE_FROM + 1, #name + PLACE_UPTO)
 end
 
 --- Where a job with a place in line stands in its lane.
@@ -63,5 +62,5 @@ end
 
 --- Whose member of this lane it is: behind its name and the place in line.
 local function id_of(name, member)
-  return member:sub(#name + 19)
+  return member:sub(#name + PLACE_BEHIND)
 end

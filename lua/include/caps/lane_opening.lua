@@ -4,12 +4,14 @@ on that scope; what waits for a cap is the lane, so blocking costs the same what
 To re-evaluate a scope is to open the first lane that is blocked on it, if it has room. This happens whenever
 (a) a place in it becomes free (`free_places`),
 (b) its limit changes or its rate resumes (`reevaluate_family`, and `reevaluate` by the caller),
-(c) an open lane that contains it moves on (`moved_on`): it is emptied, blocked on another scope, or stands behind one that
-    is blocked.
-So no scope has room and a blocked lane unless an open lane contains it; there is no hand-off that could be lost.
+(c) an open lane that contains it moves on (`moved_on`): the lane is empty now, or blocked on another scope, or its next job
+    comes later than that of a blocked lane.
+So if a lane is blocked on a scope that has room, some open lane contains this scope, and will move on. No lane tells another
+that it may come, so no such message can be lost.
 
 Keys: blocked
-Uses: digits(digits) scopes(scope_of has_room await_no_more count_out_later unhold_all) lane_names(LANE_SHAPES shape_of)
+Uses: digits(digits) place(PLACE_FROM PLACE_UPTO PLACE_BEHIND)
+    scopes(scope_of has_room await_no_more count_out_later unhold_all) lane_names(LANE_SHAPES shape_of)
     lane_standing(known_lanes first_blocked_here meet_lane block open_lane)
 ]]
 
@@ -18,7 +20,7 @@ local FAMILY_MAX = 100   -- scopes of a family that one call re-evaluates; claim
 local any_blocked           -- whether Redis or this call has a blocked lane; nil: not asked yet
 local blocked_pages = {}    -- scope → what Redis has blocked on it, as far as it was read
 local promising = {}        -- lanes that were opened here, until they move on
-local promised = {}         -- scope → how many of them contain it
+local promised = {}         -- scope → how many of them contain it; lanes behind them are blocked beyond its room
 local promised_until = {}   -- scope → the last order among them
 local freed_shapes = {}     -- what the lanes say whose jobs free places, once everything is put back…
 local freed_ids = {}        -- …and the ids of these jobs
@@ -44,8 +46,8 @@ local function may_be_blocked()
   return any_blocked
 end
 
---- The first lane that is blocked on a scope, nil if there is none.
-local function first_blocked(on)
+--- Find the first lane that is blocked on a scope, and meet it; nil if there is none.
+local function meet_first_blocked(on)
   if not may_be_blocked() then
     return nil
   end
@@ -60,7 +62,7 @@ local function first_blocked(on)
       page.finished = #page.members == 0
       page.offset, page.at, page.step = page.offset + #page.members, 1, math.min(page.step * 2, 100)
     else
-      order, name = member:sub(#on + 2, #on + 17), member:sub(#on + 19)
+      order, name = member:sub(#on + PLACE_FROM, #on + PLACE_UPTO), member:sub(#on + PLACE_BEHIND)
       if not known_lanes[name] then
         best = tonumber(order)
         break
@@ -81,18 +83,21 @@ end
 --- that order).
 local function reevaluate(name, before)
   local scope = scope_of(name)
-  if (scope.rate or scope.stored) and not has_room(scope) then
+  -- A rate, or a scope whose holders were counted, knows whether it has room (a ZCARD per call apart). Any other is asked
+  -- only if a lane is blocked on it.
+  local asking_is_free = scope.rate or scope.held
+  if asking_is_free and not has_room(scope) then
     return
   end
-  local lane = first_blocked(name)
+  local lane = meet_first_blocked(name)
   if lane and (not before or lane.order < before) and has_room(scope) then
     open_lane(lane)
   end
 end
 
---- (c): an open lane of this shape has moved on: to the place in line `before`, if it is still open; `refused_by` is the
---- scope that it is now blocked on. The lanes that it kept waiting are looked at here, so it keeps no lane waiting that is met later in
---- this call.
+--- (c): an open lane of this shape has moved on, and other lanes may have waited for that. `before` is its order now, nil if
+--- it is no longer open: lanes behind that go on waiting for it. `refused_by` is the scope that it is blocked on now, nil if
+--- it is not blocked: that scope has no room.
 local function look_behind(shape, before, refused_by)
   local own = 'fair=' .. (shape.key or '')
   for i = 1, #shape do
@@ -105,6 +110,7 @@ end
 
 --- An open lane has moved on.
 local function moved_on(lane, refused_by)
+  -- The lanes that waited for it are looked at now. What the call meets later is not to wait for it any more.
   if promising[lane] then
     local names = lane.shape
     promising[lane] = nil
@@ -117,16 +123,17 @@ local function moved_on(lane, refused_by)
   end
 end
 
---- Find its place for a lane that has none. Beyond as many lanes as a scope has room for it is blocked at once: the
---- lanes opened before it contain the scope, and open it when they move on. It may come before them, though; then they
---- would make it wait for all that comes before them.
+--- Open a lane that stands nowhere, or block it. A call opens no more lanes of a scope than the scope has room for. Lanes
+--- beyond that are blocked on it at once: those that were opened contain the scope, and so (c) opens the others. But a lane
+--- that comes before one of those is opened all the same: blocked, it would wait for that one to be served, and thus for
+--- everything that comes between.
 local function find_place(lane, order)
   lane.order, lane.order_text = order, nil
   local names = lane.shape
   for i = 1, #names do
     local scope = scope_of(names[i])
     if scope.resumes and not scope.is_waited_for then
-      scope.is_waited_for = first_blocked(scope.name) ~= nil
+      scope.is_waited_for = meet_first_blocked(scope.name) ~= nil
       if not scope.is_waited_for then
         -- No lane waits for it, so a change of its limit did not look at it.
         await_no_more(scope)
@@ -147,15 +154,15 @@ local function find_place(lane, order)
   open_lane(lane)
 end
 
---- The claim of a job ends: its places in scopes will be free.
-local function release(lane_name, id)
+--- The claim of a job ends. Its places in scopes stay taken until `free_places`, when every job is where it belongs.
+local function note_release(lane_name, id)
   if lane_name then
     local at = #freed_ids + 1
     freed_shapes[at], freed_ids[at] = LANE_SHAPES.known[lane_name] or shape_of(lane_name), id
   end
 end
 
---- Free the places, then re-evaluate their scopes: (a).
+--- Free the places of all these jobs, then re-evaluate the scopes: (a).
 local function free_places()
   if #freed_ids == 0 then
     return

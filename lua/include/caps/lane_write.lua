@@ -42,7 +42,8 @@ local function open_growth()
   return growth
 end
 
---- The types of all keys that may be written, asked before the first write. Costs nothing if no lane was met.
+--- Check the types of the keys of lanes and scopes, before the first write. Asks nothing if the call has met no lane and
+--- changes no holders.
 local function check_lanes()
   if has_met_lanes() or holders_change() then
     check_keys()

@@ -4,8 +4,8 @@ A scope is the task's (`task=send`), one value of a family of keys (`tenant=acme
 family named with the window). A cap counts its holders, a set of claimed jobs; a rate keeps its theoretical arrival
 time (GCRA: the generic cell rate algorithm of ATM traffic control) and has no holders. A cap of N takes N.
 
-Nothing is written here: what a call acquires and gives back is counted on in Lua, so that one scope that refuses undoes
-the others in the same call and nothing of it reaches Redis. `write_scopes` writes what is left in the end.
+What a call acquires and gives back is only counted in Lua at first: if one scope refuses, the others are given back in
+the same call, and Redis sees nothing of it. `write_scopes` alone writes, at the end of the call.
 
 Keys: caps holders rates scheduled expiring
 Meta: caps_by_key
@@ -22,8 +22,10 @@ local rate_scopes = {}          -- those of them that are rates
 local holders_in = {}           -- scores and members of `holders` that come
 local holders_out = {}          -- members that go
 local holders_max               -- how many members `holders` has; nil: not read yet
-local limits = {}               -- name → the limit that is stored, or will be
-local freed_names = {}          -- scopes of one call's first release, counted only when a scope is looked at
+-- Name → limit, as `caps` has it: of families that were read (false: none is stored), and of scopes and families whose
+-- limit this call is going to store. What is read for a single scope is kept in its scope.
+local limits = {}
+local freed_names = {}          -- scopes whose holders leave first, counted only when a scope is looked at
 local counted_out = {}          -- name → holders that leave a scope that this call has not looked at
 
 local function reset()
@@ -116,7 +118,8 @@ end
 
 --- What is known of a scope in this call: its `limit`, the `cap` (nil: it takes any number) or the `rate` that it is, and
 --- how many places are `left`, once that was asked. As long as the holders were not counted that is the least that it can
---- be, and `most` is what it was at first; then `most` is the cap.
+--- be, and `most` is what it was at first; then `most` is the cap. `held` is how many hold it in Redis, nil until they are
+--- counted.
 local function scope_of(name)
   local scope = known_scopes[name]
   if scope then
@@ -138,7 +141,7 @@ local function scope_of(name)
   -- No more than 8 fields: a table that grows beyond that costs as much as three.
   scope = {
     name = name, limit = shape, cap = cap, rate = rate, left = not cap and not rate and math.huge or nil,
-    most = cap or math.huge, stored = nil, leaving = counted_out[name] or 0,
+    most = cap or math.huge, held = nil, leaving = counted_out[name] or 0,
   }
   known_scopes[name] = scope
   if rate then
@@ -151,10 +154,10 @@ end
 
 --- How many hold the scope in Redis.
 local function held_in(scope)
-  local held = scope.stored
+  local held = scope.held
   if not held then
     held = redis.call('ZLEXCOUNT', holders, '[' .. scope.name .. '|', '(' .. scope.name .. '}')
-    scope.stored = held
+    scope.held = held
   end
   return held
 end
@@ -269,7 +272,7 @@ local function hold_all(shape, id)
   end
 end
 
---- A claimed job holds a scope that it did not acquire. Only before anybody asks how many places are left.
+--- A claimed job holds a scope that it did not acquire. Only before the call asks how many places are left.
 local function hold_uncounted(name, id)
   holders_in[#holders_in + 1], holders_in[#holders_in + 2] = '0', name .. '|' .. id
   local scope = scope_of(name)

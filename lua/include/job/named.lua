@@ -5,8 +5,10 @@ Args: each each_count
 Uses: state(read_line) batch(read_many)
 ]]
 
---- Ask `decide(id, job)` for each job of the call's records: what becomes of it, nil for nothing. A job that goes gets the
---- state `gone`; a job that is named again is as the call has left it. Returns the answer.
+--- Call `decide(id, job)` for each job of the call's records that Redis has. It returns the job's outcome; without one the
+--- outcome is the job's state, which `decide` may have changed. To a job that leaves Redis `decide` gives the state `gone`.
+--- A job that is named again has the state that it was given. Returns the answer: ids and outcomes, `gone` for a job that
+--- Redis does not have, or no longer.
 local function decide_named(decide)
   local ids = {}
   for i = 1, each_count do

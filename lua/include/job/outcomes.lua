@@ -5,8 +5,9 @@ Keys: jobs state ready scheduled leases dead
 Args: each each_count worker
 Unread: jobs dead ready
 Uses: call(now) state(read_line write_line count rank drop_claim) fences(read_held emit_refused) ready(return_ready)
-    lane_standing(lane_of) lane_members(put) lane_opening(release free_places) lane_write(check_lanes write_lanes)
-    due(earliest_due) dead(index_dead) meta(read_now) wake(wake_needed) batch(call_many) room(free_room) emit(emit)
+    lane_standing(lane_of) lane_members(put) lane_opening(note_release free_places) lane_write(check_lanes write_lanes)
+    due(earliest_due) dead(index_dead) meta(read_now) wake(wake_needed) batch(call_many)
+    queue_cap(wake_if_below_cap) emit(emit)
 ]]
 
 local ended        -- ids whose claim is over
@@ -74,7 +75,7 @@ local function end_claims(decide)
     local outcome = refusals[i]
     if job then
       ended[#ended + 1] = id
-      release(job.lane, id)
+      note_release(job.lane, id)
       drop_claim(job)
     end
     if job and job.state == 'cancelling' then
@@ -89,7 +90,7 @@ local function end_claims(decide)
   end
   -- Places are free, and lanes looked at, once every job is where it belongs.
   free_places()
-  free_room(#ended)
+  wake_if_below_cap(#ended)
   check_lanes()
   return answer, refusals, cancelled
 end

@@ -1,6 +1,10 @@
---[[ state: the one reader and the one writer of state lines.
+--[[ state: a state line as the record of a job, and back.
 
 A line is the state, then name=value fields in a fixed order; fields at the layout's default are left out.
+
+For speed, some files know the form of a line without its record: enqueue and claim/taken write the lines of new and of
+claimed jobs; include/job/fences looks for a fence, claim/lines and claim/unscoped match the line of a job that was never
+claimed, cap looks for a task. They change together with this file.
 ]]
 
 --- The fields of a line by name, `state` among them; nil for no line.

@@ -1,6 +1,6 @@
 --[[ batch: one command for many values, within the 8,000 slots of Lua's stack. ]]
 
-local CHUNK = 4000
+local CHUNK = 4000   -- an even number: no pair of a score and a member, or of a field and a value, may be torn apart
 
 --- Call `command key value…` for all values, as few times as the stack allows; not at all for none.
 local function call_many(command, key, values)
@@ -12,9 +12,10 @@ end
 local MANY = 16                       -- members from which on the way around a list pays
 local NO_LIST = ('~'):rep(65)         -- longer than what Redis keeps in a list; nothing is named so
 
---- Add to a sorted set: `values` are a score and a member each. A set of up to 128 members Redis keeps as one list that it
---- searches from the front for each member, unless one of them was too long for that once: so many are added behind one
---- that is, and is gone at once.
+--- Add to a sorted set: `values` are a score and a member each, and are not to be used afterwards. A set of up to 128 members
+--- Redis keeps as one list, which it searches from the front for each member that is added. A member that is too long for
+--- a list ends that for good, so where many are added such a one is added first, and removed at the end. It takes the place
+--- of the first pair, which goes to the end: a sorted set does not care for the order in which its members come.
 local function add_many(key, values)
   local size = #values
   local has_many = size >= 2 * MANY

@@ -1,4 +1,5 @@
---[[ emit: the one place that appends events. Always the first write of a script.
+--[[ emit: the one place that appends events. They are the first writes of a call that has any. One read may still come just
+before the first of them: that of the backlog's counters, if the call has not asked for them so far.
 
 Keys: outbox
 Meta: epoch audit

@@ -269,7 +269,9 @@ class Worker(Actor):
         client.run(client.calls.delivery.handshake(QUEUE))
         while True:
             self.turn(client)
-            looks = self.now_ms + (400 if self.healing else self.random.choice((10, 60, 250)))
+            pause = 400 if self.healing else self.random.choice((10, 60, 250))
+            # As a worker does, every third of a lease at least: no lease ends while the fleet seems to stand still.
+            looks = self.now_ms + min(pause, self.simulation.lease_ms // 3)
             ends = min((run.ends_ms for run in self.held.values()), default=looks)
             strand.wait(Sleep(max(min(looks, ends), self.now_ms + 1)))
 

@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from unittest import mock
 
 from sqlalchemy.exc import OperationalError
@@ -51,7 +51,7 @@ from tests.rigs.simulator.actors import (
 )
 from tests.rigs.simulator.policy import Policy, policy_of
 from tests.rigs.simulator.strand import Fate, Request, Sleep, Step, Strand
-from tests.rigs.simulator.watch import Violated, Watch
+from tests.rigs.simulator.watch import RawEntry, Violated, Watch
 from tests.rigs.simulator.world import (
     START_MS,
     Dump,
@@ -154,6 +154,17 @@ class Failed(AssertionError):
         self.trace = trace
 
 
+class Kept(NamedTuple):
+    """What the server had in a step, and the log as the watch had it."""
+
+    dump: Dump
+    log: tuple[RawEntry, ...]
+    step: int
+
+
+NOTHING: Final = Kept([], (), -1)
+
+
 @dataclass
 class Late:
     """Commands that their sender has given up, and that are still under way."""
@@ -210,8 +221,7 @@ class Simulation:
         self._jobs = 0
         self._late: list[Late] = []
         self._paused: dict[str, int] = {}
-        self._dump: Dump = []
-        self._dumped = ("0-0", -1)
+        self._kept = NOTHING
         self._calls = 0
         self._draw_setting()
 
@@ -299,7 +309,7 @@ class Simulation:
         for step in range(self.steps):
             self.step = step
             if self.step % 25 == 0:
-                self._dump, self._dumped = self.world.dump(), (self.watch.last, self.step)
+                self._kept = Kept(self.world.dump(), tuple(self.watch.log), self.step)
             fault = self._faults.get(self.step)
             if fault is not None:
                 getattr(self, f"_fault_{fault}")()
@@ -337,7 +347,9 @@ class Simulation:
     # One step.
 
     def _step(self) -> None:
-        self.world.now_ms += self.random.choice(self.pace)
+        ms = self.random.choice(self.pace)
+        # No lease ends while the fleet is so slow that it seems to stand still; a healthy fleet is quick.
+        self.world.now_ms += min(ms, self.lease_ms // 60) if self.healing else ms
         ready = self._ready()
         while not ready:
             self.world.now_ms = max(self.world.now_ms + 1, self._next_ms())
@@ -492,20 +504,19 @@ class Simulation:
         self._note("server", f"FAILOVER, clock {self.world.skew_ms} ms")
 
     def _fault_restart(self) -> None:
-        last, step = self._dumped
-        self._forget(last, f"restarted with what it knew in step {step}")
-        self.world.come_back(self.random, self._dump)
+        step = self._kept.step
+        self._go_back(self._kept, f"restarted with what it knew in step {step}")
         self._note("server", f"RESTART of step {step}, clock {self.world.skew_ms} ms")
 
     def _fault_flush(self) -> None:
-        self._forget("0-0", "flushed")
-        self.world.come_back(self.random, [])
+        self._go_back(NOTHING, "flushed")
         self._note("server", "FLUSH")
 
-    def _forget(self, last: str, how: str) -> None:
-        if self.watch.last != last:
+    def _go_back(self, kept: Kept, how: str) -> None:
+        if tuple(self.watch.log) != kept.log:
             self.lost.append(how)
-        self.watch.forget_after(last)
+        self.watch.go_back(kept.log)
+        self.world.come_back(self.random, kept.dump)
 
     def _fault_forget_scripts(self) -> None:
         self.world.forget_scripts()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rq_core.connections.client import Client
@@ -19,14 +20,14 @@ class Violated(AssertionError):
 
 
 class Watch:
-    """The log of the queue as Redis knows it: what it forgets is taken out again, and remembered as forgotten."""
+    """The log of the queue as Redis has it. Entries that Redis forgets move to ``forgotten``."""
 
     def __init__(self) -> None:
         self.log: list[RawEntry] = []
         self.entries: list[Entry] = []
         self.records: dict[str, JobRecord] = {}
         self.forgotten: list[Entry] = []
-        """What Redis knew and knows no more."""
+        """Entries that Redis had and has no more."""
         self._proof = Proof()
 
     @property
@@ -70,11 +71,14 @@ class Watch:
         if check and unjustified:
             raise Violated(f"I3: {'; '.join(unjustified)}")
 
-    def forget_after(self, last: str) -> None:
-        """Redis has no more than what it had when ``last`` was the last entry."""
-        keep = next((n + 1 for n, (at, _) in enumerate(self.log) if at == last), 0)
-        self.forgotten += self.entries[keep:]
-        del self.log[keep:], self.entries[keep:]
+    def go_back(self, log: Sequence[RawEntry]) -> None:
+        """Redis has this log again. It may have entries that Redis had forgotten: those are known again."""
+        met = [*self.forgotten, *self.entries]
+        self.log = list(log)
+        self.entries = [decode(*each) for each in log]
+        known = {entry.id: entry for entry in self.entries}
+        # A flushed server may give a number again, to another entry.
+        self.forgotten = [entry for entry in met if known.get(entry.id) != entry]
         self.records, self._proof = {}, Proof()
         for entry in self.entries:
             self._apply(entry, check=False)

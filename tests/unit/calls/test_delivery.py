@@ -194,6 +194,27 @@ def test_a_call_that_may_have_been_carried_out_is_not_given_up_so_soon() -> None
     assert 600 < server.now < 605
 
 
+@pytest.mark.parametrize("trouble", [Unsent("refused"), Lost("cut")])
+def test_a_call_stays_unknown_if_the_handshake_after_it_gets_no_answer(trouble: Exception) -> None:
+    """ServerUnavailable says that a call was not sent: the producer would believe that there is no such job."""
+    server = Server(enqueue=[Lost("cut"), EPOCH], handshake=[GREETING, trouble])
+
+    with pytest.raises(errors.OutcomeUnknown) as caught:
+        server.run(plans(server, patience=Patience(unsent=3, unknown=60)).enqueue.many([job(1)]))
+
+    assert caught.value.ids == ("job-1",)
+    assert 60 < server.now < 65
+
+
+def test_a_refused_call_is_not_unknown_if_the_handshake_after_it_cannot_be_sent() -> None:
+    server = Server(enqueue=[EPOCH], handshake=[GREETING, Unsent("refused")])
+
+    with pytest.raises(errors.ServerUnavailable):
+        server.run(plans(server, patience=Patience(unsent=3, unknown=60)).enqueue.many([job(1)]))
+
+    assert 3 < server.now < 5
+
+
 def test_two_calls_that_find_no_functions_at_once_both_go_on_with_scripts() -> None:
     """Threads share an Operations: the second to be refused must not take the first one's way out for its end."""
     server = Server()

@@ -1,4 +1,4 @@
---[[ room: the queue's own cap. It is a gate, counted on leases, so what waits behind it waits in no lane.
+--[[ queue_cap: the queue's own cap. It is a gate, counted on leases, so what waits behind it waits in no lane.
 
 Keys: caps leases
 Uses: wake(wake_needed)
@@ -10,8 +10,9 @@ local function queue_cap()
   return stored and tonumber(stored:match('^%d+')) or nil
 end
 
---- So many claims end. A worker is woken if the queue was full and is no longer, since what waits was enqueued long ago.
-local function free_room(ended)
+--- So many claims end. A worker is woken if the queue was at its cap and is no longer, since what waits was enqueued long
+--- ago.
+local function wake_if_below_cap(ended)
   local held, cap = redis.call('ZCARD', leases), queue_cap()
   if cap ~= nil and held >= cap and held - ended < cap then
     wake_needed()

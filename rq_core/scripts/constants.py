@@ -1,0 +1,63 @@
+"""What the scripts know of the model: facts of machine.py, fields.py, scopes.py and settings.py, as Lua constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from rq_core.model import fields, machine, scopes, settings
+
+
+def table(values: Iterable[Any]) -> str:
+    """Texts as a Lua list."""
+    return "{" + ", ".join(f"'{v}'" for v in values) + "}"
+
+
+def _by_name(values: Iterable[tuple[str, Any]]) -> str:
+    return "{" + ", ".join(f"{name} = {value}" for name, value in values) + "}"
+
+
+META: Final = "META"
+"""The one constant that is not the same in each script: the fields of its headers' Meta."""
+
+_SETTINGS: Final = settings.SETTINGS.values()
+
+CONSTANTS: Final = {
+    "LAYOUT": (f"'{machine.LAYOUT}'", "the layout of Redis that the scripts know"),
+    "STATE_FIELDS": (table(fields.STATE_FIELDS), "the fields of a state line, in order"),
+    "DEFAULTS": (
+        _by_name(
+            [("attempts", machine.DEFAULT_MAX_ATTEMPTS), ("losses", machine.DEFAULT_MAX_LOSSES)]
+        ),
+        "field of a state line → what a line without it means",
+    ),
+    "PRIORITY_RANK": (
+        _by_name((p, n) for n, p in enumerate(machine.PRIORITIES)),
+        "name of a priority → its number, 0 for the highest",
+    ),
+    "DEFAULT_PRIORITY": (f"'{machine.DEFAULT_PRIORITY}'", "the priority of a line that names none"),
+    "RANK": (
+        str(scopes.RANK),
+        "in `open`, lanes of one priority are so far before those of the next",
+    ),
+    "SETTINGS": (_by_name((s.name, s.default) for s in _SETTINGS), "setting → its default"),
+    "MINIMA": (_by_name((s.name, s.minimum) for s in _SETTINGS), "setting → its lowest value"),
+    "FLAGS": (
+        _by_name((name, "true") for name in settings.FLAGS),
+        "fields of `meta` that an operator sets to 0 or 1",
+    ),
+    "SLOT_LIFE_MS": (str(settings.SLOT_LIFE_MS), "how long a call slot is remembered, in ms"),
+    "OUTBOX_RING": (
+        str(settings.OUTBOX_RING),
+        "how many entries an outbox without a mirror keeps, about",
+    ),
+}
+"""Name → its value in Lua, and what it says."""
+
+
+def constants(mentioned: frozenset[str], *, meta: Iterable[str]) -> str:
+    """The constants that are mentioned, as locals."""
+    values = {META: table(meta), **{name: value for name, (value, _) in CONSTANTS.items()}}
+    return "\n".join(
+        f"local {name} = {value}" for name, value in values.items() if name in mentioned
+    )
