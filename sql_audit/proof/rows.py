@@ -130,25 +130,39 @@ class RowProof:
         jobs.clear()
 
     def _look_at(self, connection: Connection, ids: list[str]) -> None:
-        jobs = self._derivation.jobs
+        jobs, end = self._derivation.jobs, self._end
+        level: dict[str, Derived] = {}
         rows = self._jobs(connection, ids)
-        level = []
-        for job_id in ids:
-            job, row = jobs[job_id], rows.get(job_id)
-            job.named = None if row is None else row[_LAST]
-            if job.named == job.last:
-                level.append(job_id)
-            elif job.named is None or job.named < job.last:
+        for row in rows:
+            job = jobs[row[_JOB_ID]]
+            job.named = named = row[_LAST]
+            if named == job.last:
+                level[row[_JOB_ID]] = job
+                if self._ends:
+                    job.pass_ends(self._ends)
+                if tuple(job.row) != row:
+                    self._suspect(job)
+            elif named > end:
+                self._again.add(row[_JOB_ID])
+                del jobs[row[_JOB_ID]]
+            elif named < job.last:
+                self._suspect(jobs.pop(row[_JOB_ID]))
+        if len(rows) < len(ids):
+            for job_id in set(ids).difference(row[_JOB_ID] for row in rows):
                 self._suspect(jobs.pop(job_id))
-            elif job.named > self._end:
-                self._again.add(job_id)
-                del jobs[job_id]
-        claims = self._claims(connection, level)
+        self._look_at_claims(connection, level)
         for job_id in level:
-            job = jobs.pop(job_id)
-            if self._ends:
-                job.pass_ends(self._ends)
-            if not _agree(job, rows[job_id], claims.get(job_id, ())):
+            del jobs[job_id]
+
+    def _look_at_claims(self, connection: Connection, level: dict[str, Derived]) -> None:
+        """Compare the rows of all claims of some jobs."""
+        for claim in self._claims(connection, list(level)):
+            job = level[claim[_JOB_ID]]
+            made = job.attempts.pop(claim[_FENCE], None)
+            if made is None or tuple(made) != claim:
+                self._suspect(job)
+        for job in level.values():
+            if job.attempts:
                 self._suspect(job)
 
     def _suspect(self, job: Derived) -> None:
@@ -157,26 +171,13 @@ class RowProof:
         else:
             self.more += 1
 
-    def _jobs(self, connection: Connection, ids: list[str]) -> dict[str, Row]:
-        rows = fetch(
-            self.database, STATEMENTS[self.database.dialect].JOBS, self._of_jobs(ids), connection
-        )
-        return {row[_JOB_ID]: row for row in rows}
+    def _jobs(self, connection: Connection, ids: list[str]) -> list[Row]:
+        statement = STATEMENTS[self.database.dialect].JOBS
+        return fetch(self.database, statement, self._of_jobs(ids), connection)
 
-    def _claims(self, connection: Connection, ids: list[str]) -> dict[str, list[Row]]:
-        found: dict[str, list[Row]] = {}
-        for row in (
-            fetch(
-                self.database,
-                STATEMENTS[self.database.dialect].ATTEMPTS,
-                self._of_jobs(ids),
-                connection,
-            )
-            if ids
-            else ()
-        ):
-            found.setdefault(row[_JOB_ID], []).append(row)
-        return found
+    def _claims(self, connection: Connection, ids: list[str]) -> list[Row]:
+        statement = STATEMENTS[self.database.dialect].ATTEMPTS
+        return fetch(self.database, statement, self._of_jobs(ids), connection) if ids else []
 
     def _of_jobs(self, ids: list[str]) -> tuple[Any, ...]:
         return self.queue, json.dumps(ids) if self.database.dialect == "sqlite" else ids
@@ -212,7 +213,10 @@ class RowProof:
         told = [row for row in events_of(connection, self.queue, ids) if row[1:3] <= upto]
         whole.feed(told)
         surviving.feed(row for row in told if not orphans.in_any(row[1:3], self._orphaned))
-        rows, claims = self._jobs(connection, ids), self._claims(connection, ids)
+        rows = {row[_JOB_ID]: row for row in self._jobs(connection, ids)}
+        claims: dict[str, list[Row]] = {}
+        for told_claim in self._claims(connection, ids):
+            claims.setdefault(told_claim[_JOB_ID], []).append(told_claim)
         for job_id in ids:
             job = surviving.jobs.get(job_id)
             if job is None and (job := whole.jobs.get(job_id)) is not None:
@@ -237,18 +241,6 @@ def snapshot(database: Database) -> Connection:
     if database.dialect == "postgresql":
         connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
     return connection
-
-
-def _agree(job: Derived, row: Row, claims: Sequence[Row]) -> bool:
-    """Whether the rows of a job are what its events make."""
-    made = job.attempts
-    if tuple(job.row) != row or len(made) != len(claims):
-        return False
-    for claim in claims:
-        ours = made.get(claim[_FENCE])
-        if ours is None or tuple(ours) != claim:
-            return False
-    return True
 
 
 def _differences(
