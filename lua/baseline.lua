@@ -1,5 +1,5 @@
 --[[ baseline: the log begins in the middle of a queue's life. Each call writes down some of the jobs that are
-alive, as they stand at that moment; the last one marks the baseline complete, in the log too, so that whoever reads only
+alive, as they stand at that moment; the last one marks the baseline complete, in the log too, so that a reader of only
 the log knows from where on it tells everything. Sending it twice is harmless.
 
 Flags: allow-oom

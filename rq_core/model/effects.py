@@ -140,8 +140,10 @@ def target(event: Event, facts: Mapping[str, Any]) -> State | None:
     """
     leads_to = EFFECTS[event].leads_to
     if leads_to is Leads.BY_DUE:
-        return State.READY if facts["due_ms"] is None else State.SCHEDULED
-    if isinstance(leads_to, Leads):
-        said = facts["target" if leads_to is Leads.BY_TARGET else "state"]
+        return State.READY if facts.get("due_ms") is None else State.SCHEDULED
+    if leads_to is Leads.BY_TARGET:
+        return State(facts["target"])
+    if leads_to is Leads.BY_STATE:
+        said = facts.get("state")
         return None if said is None else State(said)
     return leads_to

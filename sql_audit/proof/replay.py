@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from rq_core.model.effects import ONLY_CLAIM_ENDS
+from rq_core.model.effects import CLAIM_ENDS, EFFECTS, ONLY_CLAIM_ENDS, target
 from rq_core.model.events import OutboxId
 from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, State
 from sql_audit.proof.details import facts_in
@@ -112,8 +112,6 @@ class Record:
 _READY: Final = str(State.READY)
 _SCHEDULED: Final = str(State.SCHEDULED)
 _RUNNING: Final = str(State.RUNNING)
-_CANCELLING: Final = str(State.CANCELLING)
-_DEAD: Final = str(State.DEAD)
 _CLAIMED: Final = frozenset(str(s) for s in CLAIMED_STATES)
 
 _SOURCES: Final = {
@@ -121,6 +119,10 @@ _SOURCES: Final = {
     for event in Event
 }
 """Event → the states in which it may meet a job."""
+
+
+_MOST: Final = {"failures": ("failure", "max_attempts"), "losses": ("loss", "max_losses")}
+"""What is counted, what one of it is called, and how many there may be."""
 
 
 class Replay:
@@ -182,21 +184,13 @@ class Replay:
         self._row: EventRow = ()
         self._listed: dict[str, Listed] = {}
         self._steps: dict[str, Callable[[EventRow, str], None]] = {
+            **dict.fromkeys(map(str, EFFECTS), self._moved),
+            # Most events are of these, or they begin a life.
             "enqueued": self._enqueued,
-            "discarded": self._discarded,
-            "promoted": self._promoted,
             "claimed": self._claimed,
             "succeeded": self._succeeded,
-            "retried": self._retried,
-            "died": self._died,
-            "rolled_back": self._rolled_back,
-            "lease_expired": self._lease_expired,
-            "cancel_requested": self._cancel_requested,
-            "cancelled": self._cancelled,
-            "requeued": self._requeued,
-            "pruned": self._leaves,
+            "discarded": self._discarded,
             "restored": self._restored,
-            "removed": self._leaves,
             "baseline": self._baseline,
             "settlement_refused": self._nothing,
             "paused": self._nothing,
@@ -475,11 +469,6 @@ class Replay:
         if (old := self.jobs.get(job_id)) is not None:
             self._violated("I6", f"{old.state or 'alive'} -{row[4]}-> is not a transition")
 
-    def _promoted(self, row: EventRow, job_id: str) -> None:
-        record = self._meet(row, job_id)
-        self._release(record)
-        record.state = _READY
-
     def _claimed(self, row: EventRow, job_id: str) -> None:
         record = self._meet(row, job_id)
         detail = row[10]
@@ -512,75 +501,49 @@ class Replay:
         self._end(record, _fence(row))
         del self.jobs[job_id]
 
-    def _wait_again(self, record: Record, due_ms: int | None) -> None:
-        record.state = _READY if due_ms is None else _SCHEDULED
+    # Any other event, by the table.
 
-    def _retried(self, row: EventRow, job_id: str) -> None:
-        facts = _facts(row)
+    def _moved(self, row: EventRow, job_id: str) -> None:
+        event = Event(row[4])
+        effect, facts = EFFECTS[event], _facts(row)
+        state = target(event, facts)
         record = self._meet(row, job_id)
-        self._end(record, facts.get("fence"))
-        failures, most = facts["failures"], record.max_attempts
-        if record.failures is not None and failures != record.failures + 1:
-            self._violated("I4", f"is failure {failures}, the one before was {record.failures}")
-        if most is not None and failures >= most:
-            self._violated("I4", f"is retried after failure {failures} of at most {most}")
-        record.failures = failures
-        self._wait_again(record, facts.get("due_ms"))
-
-    def _died(self, row: EventRow, job_id: str) -> None:
-        facts = _facts(row)
-        record = self._meet(row, job_id)
-        self._end(record, facts.get("fence"))
-        failures, most, before = facts["failures"], record.max_attempts, record.failures
-        if before is not None and failures not in (before, before + 1):
-            self._violated("I4", f"is failure {failures}, the one before was {before}")
-        if most is not None and failures > most:
-            self._violated("I4", f"is failure {failures} of at most {most}")
-        record.failures = failures
-        record.state = _DEAD
-
-    def _rolled_back(self, row: EventRow, job_id: str) -> None:
-        facts = _facts(row)
-        record = self._meet(row, job_id)
-        self._end(record, facts.get("fence"))
+        if event in CLAIM_ENDS:
+            self._end(record, facts.get("fence"))
+        elif state not in CLAIMED_STATES:
+            self._release(record)
+        elif record.fence is not None and facts.get("fence") != record.fence:
+            self._violated("I9", f"concerns fence {facts.get('fence')}, in force is {record.fence}")
+        for name, told in effect.takes:
+            if name in _MOST:
+                self._count(record, event, name, facts[told], state)
+        for name in effect.zeroes:
+            if name in _MOST:
+                setattr(record, name, 0)
         if facts.get("lane") is not None:
             record.lane = facts["lane"]
-        self._wait_again(record, facts.get("due_ms"))
+        if state is None:
+            del self.jobs[job_id]
+        else:
+            record.state = str(state)
 
-    def _lease_expired(self, row: EventRow, job_id: str) -> None:
-        facts = _facts(row)
-        record = self._meet(row, job_id)
-        self._end(record, facts.get("fence"))
-        losses, most, target = facts["losses"], record.max_losses, facts["target"]
-        if record.losses is not None and losses != record.losses + 1:
-            self._violated("I4", f"is loss {losses}, the one before was {record.losses}")
-        if most is not None and (losses >= most) != (target == _DEAD):
-            self._violated("I4", f"makes the job {target} at loss {losses} of at most {most}")
-        record.losses = losses
-        record.state = _DEAD if target == _DEAD else _READY
-
-    def _cancel_requested(self, row: EventRow, job_id: str) -> None:
-        record = self._meet(row, job_id)
-        fence = _facts(row).get("fence")
-        if record.fence is not None and fence != record.fence:
-            self._violated("I9", f"concerns fence {fence}, in force is {record.fence}")
-        record.state = _CANCELLING
-
-    def _cancelled(self, row: EventRow, job_id: str) -> None:
-        record = self._meet(row, job_id)
-        self._end(record, _facts(row).get("fence"))
-        del self.jobs[job_id]
-
-    def _requeued(self, row: EventRow, job_id: str) -> None:
-        record = self._meet(row, job_id)
-        self._release(record)
-        record.failures = record.losses = 0
-        record.state = _READY
-
-    def _leaves(self, row: EventRow, job_id: str) -> None:
-        """A job goes that nobody holds."""
-        self._release(self._meet(row, job_id))
-        del self.jobs[job_id]
+    def _count(
+        self, record: Record, event: Event, name: str, number: int, state: State | None
+    ) -> None:
+        """A failure or a loss: whether it is the next, and leads where its number says."""
+        what, most = _MOST[name]
+        before, at_most = getattr(record, name), getattr(record, most)
+        # A job may die without having failed: no worker knew its task.
+        step = 0 if event is Event.DIED else 1
+        if before is not None and not before + step <= number <= before + 1:
+            self._violated("I4", f"is {what} {number}, the one before was {before}")
+        dead = state is State.DEAD
+        if at_most is not None:
+            early = dead and number < at_most and event is Event.LEASE_EXPIRED
+            if early or number > at_most or (number == at_most and not dead):
+                says = f"makes the job {state} at {what} {number} of at most {at_most}"
+                self._violated("I4", says)
+        setattr(record, name, number)
 
     def _baseline(self, row: EventRow, job_id: str) -> None:
         facts = _facts(row)

@@ -330,7 +330,7 @@ def test_failures_are_at_most_max_attempts(log: MemoryWriter) -> None:
     fence = log.jobs("claimed", ["a", 1])
     log.jobs("retried", ["a", fence, None, 1])
 
-    assert the_violation(log).says == "is retried after failure 1 of at most 1"
+    assert the_violation(log).says == "makes the job ready at failure 1 of at most 1"
 
 
 def test_a_refused_settlement_ends_nothing(log: MemoryWriter) -> None:

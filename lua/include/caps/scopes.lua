@@ -272,7 +272,7 @@ local function hold_all(shape, id)
   end
 end
 
---- A claimed job holds a scope that it did not acquire. Only before anybody asks how many places are left.
+--- A claimed job holds a scope that it did not acquire. Only before the call asks how many places are left.
 local function hold_uncounted(name, id)
   holders_in[#holders_in + 1], holders_in[#holders_in + 2] = '0', name .. '|' .. id
   local scope = scope_of(name)
