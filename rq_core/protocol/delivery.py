@@ -146,7 +146,7 @@ class Delivery:
             args = {**args, "slot": slot.name, "number": slot.number}
         return made.command(queue_keys(call.queue, self.prefix), call.each, **args)
 
-    def _settle(  # noqa: PLR0912, PLR0915 - one branch per thing that a reply can be
+    def _settle(  # noqa: PLR0912 - one branch per thing that a reply can be
         self, calls: Sequence[Call[Any]], slots: Sequence[Slot | None]
     ) -> Plan[list[Any]]:
         commands = [self._command(*each) for each in zip(calls, slots, strict=True)]
