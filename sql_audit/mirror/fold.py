@@ -402,9 +402,7 @@ class Folder:
             claim = self._apply(job, intake, facts)
             self._row(intake, ordinal, str(intake.event), job.job_id, claim, job.task, detail)
 
-    def _apply(  # noqa: PLR0912 - one branch per thing that the table may say
-        self, job: Job, intake: Intake, facts: dict[str, Any]
-    ) -> int | None:
+    def _apply(self, job: Job, intake: Intake, facts: dict[str, Any]) -> int | None:
         """Put a job where an event leaves it. Returns the number of the claim that the event is about."""
         event, fence = intake.event, facts.get("fence")
         assert event is not None
@@ -422,35 +420,38 @@ class Folder:
         job.since_ms, job.due_ms, job.reason = at_ms, facts.get("due_ms"), None
         if not restated or state is not None:
             _take(job, effect, facts, at_ms)
-        if state is None:
-            if not restated:
-                job.state = str(event)
-            elif job.state not in _KNOWN_ENDS:
-                job.state = GONE
-        else:
-            job.state = str(state)
-            job.finished_at_ms = at_ms if state is State.DEAD else None
+        self._enter(job, event, state)
         if state is State.DEAD:
             job.reason = effect.dies_of or facts["reason"]
-        elif state is State.READY:
-            # A job became ready when it was due, not when a claim noticed.
-            job.ready_at_ms = at_ms
-            if event is Event.PROMOTED and due_before is not None:
-                job.ready_at_ms = min(due_before, at_ms)
-        elif state is State.SCHEDULED:
-            job.ready_at_ms = None
-        if state not in CLAIMED_STATES:
-            job.fence = job.worker = None
+        elif state is State.READY and event is Event.PROMOTED and due_before is not None:
+            # It became ready when it was due, not when a claim noticed.
+            job.ready_at_ms = min(due_before, at_ms)
         elif event is Event.CLAIMED:
             claim = job.claims
             self._begin_claim(job, intake, facts["scopes"])
-        elif restated and fence is not None:
+        elif restated and state in CLAIMED_STATES and fence is not None:
             if not same_claim:
                 job.ready_at_ms = None
                 job.claimed_at_ms = at_ms if state is State.RUNNING else None
             claim = job.claims
             self._attempt(job, fence)
         return claim
+
+    def _enter(self, job: Job, event: Event, state: State | None) -> None:
+        """Put a job into a state, with what holds for all events that lead there."""
+        if state not in CLAIMED_STATES:
+            job.fence = job.worker = None
+        if state is not None:
+            job.state = str(state)
+            job.finished_at_ms = job.since_ms if state is State.DEAD else None
+        elif event is not Event.BASELINE:
+            job.state = str(event)
+        elif job.state not in _KNOWN_ENDS:
+            job.state = GONE
+        if state is State.READY:
+            job.ready_at_ms = job.since_ms
+        elif state is State.SCHEDULED:
+            job.ready_at_ms = None
 
     def _begin_claim(self, job: Job, intake: Intake, scopes: Any) -> None:
         job.fence, job.worker = str(intake.id), intake.by

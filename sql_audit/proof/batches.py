@@ -167,7 +167,6 @@ class BatchProof:
         return made
 
     def _unknown_batches(self, connection: Connection, now: int) -> list[int]:
-        """Batches that found something out, by the rows that are there, and that are neither in the chain nor
-        pruned."""
+        """Batches that found something out, by the rows that are there, and that never were in the chain."""
         found = set(connection.execute(_FOUND_BY, {"queue": self.queue}).scalars())
         return sorted(number for number in found if not 1 <= number <= now)

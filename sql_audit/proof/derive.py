@@ -86,11 +86,13 @@ class _Plan(NamedTuple):
         fields = {field.name for field in JOB_EVENT_FIELDS[event]}
         return cls(
             str(to) if isinstance(to, State) else to,
-            tuple((_PLACES[n], _OF_EVENT[told]) for n, told in effect.takes if told in _OF_EVENT),
+            tuple(
+                (_PLACES[n], _OF_EVENT[told]) for n, told in effect.takes if told in _TAKEN_OF_ROW
+            ),
             tuple(
                 (_PLACES[name], told, 0 if name in COUNTERS else None)
                 for name, told in effect.takes
-                if told not in _OF_EVENT
+                if told not in _TAKEN_OF_ROW
             ),
             tuple((_PLACES[name], name) for name in effect.takes_if_told),
             (
@@ -106,8 +108,10 @@ class _Plan(NamedTuple):
         )
 
 
-_OF_EVENT: Final = {name: EVENT_COLUMNS.index(name) for name in ("task", "claim")}
-"""What an event says in columns of its own."""
+_OF_EVENT: Final = {name: EVENT_COLUMNS.index(name) for name in ("task", "claim", "worker")}
+"""Columns of an event."""
+_TAKEN_OF_ROW: Final = ("task", "claim")
+"""What an event says of the job in columns of its own, and not in its detail."""
 _PLANS: Final = {str(event): _Plan.of(event, effect) for event, effect in EFFECTS.items()}
 
 _scopes: Final[dict[str, str]] = {}
@@ -159,9 +163,8 @@ class Derived:
     def unpacked(cls, packed: bytes) -> Derived:
         """What :meth:`packed` packed."""
         found = cls.__new__(cls)
-        found.row, found.attempts, found.last, found.ordinal, found.at_ms, found.named = (
-            marshal.loads(packed)  # noqa: S302 - bytes of this process
-        )
+        facts = marshal.loads(packed)  # noqa: S302 - what packed() made, in this process
+        found.row, found.attempts, found.last, found.ordinal, found.at_ms, found.named = facts
         return found
 
     def forgotten(self) -> None:
@@ -185,74 +188,80 @@ class Derived:
                 row[_WORKER] = row[_DUE] = None
                 return
 
-    def apply(  # noqa: PLR0912, PLR0915 - one branch per thing that the table may say; it runs per event
-        self, event: EventRow, plan: _Plan
-    ) -> None:
+    def apply(self, event: EventRow, plan: _Plan) -> None:
         """Put it where an event leaves it."""
-        _, epoch, seq, self.ordinal, kind, at_ms, _, _, worker, _, detail = event
-        (
-            state, of_row, takes, takes_if_told, changes, stamps, begins, ends_claim, dies_of,
-            has_fence, has_due,
-        ) = plan  # fmt: skip
+        _, epoch, seq, self.ordinal, kind, at_ms, _, _, _, _, detail = event
         row, facts = self.row, facts_in(detail)
-        fence, held = facts.get("fence") if has_fence else None, row[_FENCE]
-        due_ms = facts.get("due_ms") if has_due else None
+        fence, held = facts.get("fence") if plan.has_fence else None, row[_FENCE]
         same_claim = fence is not None and fence == held
         if held is not None and not same_claim:
             self._lose_claim(at_ms)
-        if ends_claim:
+        if plan.ends_claim:
             self._end_claim(fence, same_claim, kind, at_ms, facts.get("error"))
         self.at_ms = at_ms
         row[_EPOCH], row[_SEQ] = self.last = (epoch, seq)
+        state, due_before = plan.leads_to, row[_DUE]
+        due_ms = facts.get("due_ms") if plan.has_due else None
+        if isinstance(state, Leads):
+            state = _where(state, facts)
         restated = kind == _BASELINE
         if restated:
-            state = facts.get("state")
             if state is None:
                 self._be_absent(at_ms)
                 return
             at_ms = facts.get("since_ms")
-        elif state is Leads.BY_DUE:
-            state = _READY if due_ms is None else _SCHEDULED
-        elif state is Leads.BY_TARGET:
-            state = facts["target"]
-        due_before = row[_DUE]
         row[_SINCE], row[_DUE], row[_REASON] = at_ms, due_ms, None
-        for place, value in changes:
-            row[place] = value
-        for place, column in of_row:
-            row[place] = event[column]
-        for place, name, null in takes:
-            told = facts.get(name)
-            row[place] = null if told is None else told
-        for place, name in takes_if_told:
-            if facts.get(name) is not None:
-                row[place] = facts[name]
-        for place in stamps:
-            row[place] = at_ms
-        if begins:
-            row[_COMPLETE] = 1
-        if state is None:
-            row[_STATE] = kind
-        else:
-            row[_STATE] = state
-            row[_FINISHED_AT] = at_ms if state == _DEAD else None
+        self._change(plan, event, facts, at_ms)
         if state not in _CLAIMED:
             row[_FENCE] = row[_WORKER] = None
+        if state is None:
+            row[_STATE] = kind
+            return
+        row[_STATE], row[_FINISHED_AT] = state, at_ms if state == _DEAD else None
         if kind == _CLAIM:
-            row[_FENCE], row[_WORKER] = f"{epoch}-{seq}", worker
+            row[_FENCE], row[_WORKER] = f"{epoch}-{seq}", event[_OF_EVENT["worker"]]
             self._begin_claim(row[_FENCE], None if detail is None else _scopes_in(detail, facts))
         elif state == _READY:
-            early = kind == _PROMOTION and due_before is not None and due_before < at_ms
-            row[_READY_AT] = due_before if early else at_ms
+            noticed_late = kind == _PROMOTION and due_before is not None
+            row[_READY_AT] = min(due_before, at_ms) if noticed_late else at_ms
         elif state == _SCHEDULED:
             row[_READY_AT] = None
         elif state == _DEAD:
-            row[_REASON] = dies_of or facts.get("reason")
-        elif restated and state in _CLAIMED and fence is not None:
-            if not same_claim:
-                row[_READY_AT] = None
-                row[_CLAIMED_AT] = at_ms if state == _RUNNING else None
-            self._claim(fence, in_force=True)
+            row[_REASON] = plan.dies_of or facts.get("reason")
+        elif restated:
+            self._restate_claim(fence, state, at_ms, same_claim=same_claim)
+
+    def _change(
+        self, plan: _Plan, event: EventRow, facts: Mapping[str, Any], at_ms: int | None
+    ) -> None:
+        """Change the fields that the table names."""
+        row = self.row
+        for place, value in plan.changes:
+            row[place] = value
+        for place, column in plan.of_row:
+            row[place] = event[column]
+        for place, name, null in plan.takes:
+            told = facts.get(name)
+            row[place] = null if told is None else told
+        for place, name in plan.takes_if_told:
+            if facts.get(name) is not None:
+                row[place] = facts[name]
+        for place in plan.stamps:
+            row[place] = at_ms
+        if plan.begins:
+            row[_COMPLETE] = 1
+
+    def _restate_claim(
+        self, fence: str | None, state: str, at_ms: int | None, *, same_claim: bool
+    ) -> None:
+        """A baseline says whether a claim is in force."""
+        row = self.row
+        if fence is None or state not in _CLAIMED:
+            return
+        if not same_claim:
+            row[_READY_AT] = None
+            row[_CLAIMED_AT] = at_ms if state == _RUNNING else None
+        self._claim(fence, in_force=True)
 
     def _be_absent(self, at_ms: int) -> None:
         """A baseline says that Redis does not have it."""
@@ -275,6 +284,14 @@ class Derived:
         ]  # fmt: skip
         return attempt
 
+    def _unknown_claim(self, fence: str) -> list[Any]:
+        """The row of a claim of which nothing else is known."""
+        attempt: list[Any] = [None] * len(ATTEMPT_COLUMNS)
+        attempt[:3] = self.row[_ID], self.row[_QUEUE], fence
+        attempt[_A["task"]] = self.row[_TASK]
+        self.attempts[fence] = attempt
+        return attempt
+
     def _claim(self, fence: str, *, in_force: bool) -> list[Any]:
         """The row of a claim, with the job's task as soon as that is known."""
         attempt = self.attempts.get(fence)
@@ -282,14 +299,6 @@ class Derived:
             attempt = self._begin_claim(fence) if in_force else self._unknown_claim(fence)
         elif attempt[_A["task"]] is None:
             attempt[_A["task"]] = self.row[_TASK]
-        return attempt
-
-    def _unknown_claim(self, fence: str) -> list[Any]:
-        """The row of a claim of which nothing else is known."""
-        attempt: list[Any] = [None] * len(ATTEMPT_COLUMNS)
-        attempt[:3] = self.row[_ID], self.row[_QUEUE], fence
-        attempt[_A["task"]] = self.row[_TASK]
-        self.attempts[fence] = attempt
         return attempt
 
     def _end_claim(
@@ -355,6 +364,14 @@ class Derivation:
                 job.apply(row, plan)
             except (KeyError, ValueError, TypeError, AttributeError):
                 continue  # The replay says that it cannot be read.
+
+
+def _where(leads: Leads, facts: Mapping[str, Any]) -> str | None:
+    """The state that an event leads to which has more than one target."""
+    if leads is Leads.BY_DUE:
+        return _READY if facts.get("due_ms") is None else _SCHEDULED
+    said: str | None = facts["target"] if leads is Leads.BY_TARGET else facts.get("state")
+    return said
 
 
 def _words_of(error: Any) -> tuple[str | None, str | None]:

@@ -1,5 +1,4 @@
-"""Whether ``mirror_epoch`` tells of each beginning and each break of the numbering that the events show, and of no
-other.
+"""Whether ``mirror_epoch`` tells of each beginning and each break of the numbering that the events show, and no other.
 
 What events cannot show (that Redis had ``changed`` an entry, the words of a reason) is only proved to be what the
 mirror wrote: :mod:`sql_audit.proof.batches`.
@@ -38,8 +37,7 @@ class Shown(NamedTuple):
 
 
 class EpochProof:
-    """The numbering of one queue. Feed it the log's events in order, orphaned ones too, then ask what is
-    :meth:`wrong`."""
+    """The numbering of one queue. Feed it the log's events in order, orphaned ones too, then ask for :meth:`wrong`."""
 
     def __init__(self, queue: str, passed: Mapping[int, int]) -> None:
         """``passed``: by epoch, how many entries before it could not be mirrored."""

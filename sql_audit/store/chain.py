@@ -71,8 +71,8 @@ def rows_digest(text: str) -> str:
 
 
 def found_text(connection: Connection, queue: str, batches: range) -> Iterator[str]:
-    """What some batches found out, as PostgreSQL's COPY writes it: their rows of the tables in FOUND, in this order,
-    each without its id and in its order."""
+    """What some batches found out, as PostgreSQL's COPY writes it: their rows of the tables in FOUND, table by table in
+    the order of their ids, which are left out."""
     for table in FOUND:
         columns = [column for column in table.columns if column.name != "id"]
         rows = connection.execute(

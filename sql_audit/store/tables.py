@@ -326,8 +326,8 @@ mirror_batch = Table(
 )
 """The chain: ``digest`` is the SHA-256 of the batch's rows of job_event in the text format of COPY, ``found`` that of
 its rows of mirror_epoch, mirror_loss and quarantine (without their ids), ``head`` that of prev, queue, batch, first,
-last, entries, events, jobs, bytes, anchor, digest and found, joined by spaces. ``jobs`` and ``bytes`` are what it
-takes off the backlog, ``anchor`` is the SHA-256 of its last entry."""
+last, entries, events, jobs, bytes, anchor, digest and found, joined by spaces. ``jobs`` and ``bytes`` are what it takes
+off the backlog, ``anchor`` is the SHA-256 of its last entry."""
 
 quarantine = Table(
     "quarantine",
