@@ -1,7 +1,7 @@
 """What the outbox says: decoding its entries, and folding a job's events into where the job stands.
 
-The one reader of events. ``doctor`` folds the outbox with it, ``sql_audit`` folds it into SQL, and the tests
-compare both with ``state``. It does no I/O.
+The reader of events in rq_core: ``doctor`` folds the outbox with it. ``sql_audit`` reads and folds with code of its
+own, by the same tables; tests compare them with each other and with ``state``. It does no I/O.
 
     >>> entry = decode("1795225746504-3", {"type": "promoted", "at": "1795225746600", "by": "-",
     ...                                    "jobs": '[["a",7]]'})

@@ -1,6 +1,8 @@
 """The words that rq-core itself writes as a reason, and what a worker may present as a claim's outcome.
 
-A task's own retry policy and other clients may give other words.
+A task's own retry policy and other clients may give other words. A new word needs only a line here: scripts and SQL
+take any. A rollback whose reason begins with ``unknown_`` waits longer each time and dies in the end
+(``lua/rollback.lua``); any other is a return, at once or after the worker's delay.
 """
 
 from __future__ import annotations
@@ -44,10 +46,6 @@ class Reason(StrEnum):
     """A settlement was refused: Redis has no such job."""
     STALE = "stale"
     """A settlement was refused: its claim is not in force."""
-
-
-WORKER_LACKS_IT: Final = (Reason.UNKNOWN_TASK, Reason.UNKNOWN_ARGUMENTS)
-"""Why a job waits for another worker, longer each time."""
 
 
 class Began(StrEnum):

@@ -146,7 +146,7 @@ class Delivery:
             args = {**args, "slot": slot.name, "number": slot.number}
         return made.command(queue_keys(call.queue, self.prefix), call.each, **args)
 
-    def _settle(  # noqa: PLR0912, PLR0915 - one branch per thing that a reply can be
+    def _settle(  # noqa: PLR0912 - one branch per thing that a reply can be
         self, calls: Sequence[Call[Any]], slots: Sequence[Slot | None]
     ) -> Plan[list[Any]]:
         commands = [self._command(*each) for each in zip(calls, slots, strict=True)]
@@ -191,19 +191,13 @@ class Delivery:
                 self._functions = False
             elif forgotten:
                 trouble = (yield from self._load(forgotten)) or trouble
-            try:
-                unusable = yield from self._meet(strangers)
-            except (errors.ServerUnavailable, errors.OutcomeUnknown) as error:
-                if not lost:
-                    raise
-                # That the handshake got no answer says nothing of a call that was sent before it.
-                trouble, unusable = error, {}
+            unusable, silence = yield from self._meet(strangers, sent=bool(lost))
             for i in waiting:
                 results[i] = unusable.get(calls[i].queue)
             waiting = [i for i in waiting if results[i] is None]
             if not waiting:
                 return results
-            trouble = trouble or _too_many(rounds)
+            trouble = trouble or silence or _too_many(rounds)
             if trouble is not None:
                 self._check_patience(first, bool(lost), trouble, [calls[i] for i in waiting])
                 yield pause(attempt)
@@ -211,16 +205,23 @@ class Delivery:
             for i in waiting:
                 commands[i] = self._command(calls[i], slots[i])
 
-    def _meet(self, queues: Iterable[str]) -> Plan[dict[str, errors.RqCoreError]]:
+    def _meet(
+        self, queues: Iterable[str], *, sent: bool
+    ) -> Plan[tuple[dict[str, errors.RqCoreError], errors.ServerError | None]]:
         """Meet queues whose history is another one. Returns why some cannot be used: the others' calls, done or
-        not, must not suffer for it."""
+        not, must not suffer for it; and, if calls may have been carried out (``sent``), that there was no answer."""
         unusable: dict[str, errors.RqCoreError] = {}
         for queue in sorted(queues):
             try:
                 yield from self.handshake(queue)
             except (errors.Refused, errors.QueueDamaged) as error:
                 unusable[queue] = error
-        return unusable
+            except (errors.ServerUnavailable, errors.OutcomeUnknown) as error:
+                # A handshake without an answer says nothing of the calls that were sent before it.
+                if not sent:
+                    raise
+                return unusable, error
+        return unusable, None
 
     def _load(self, names: Iterable[str]) -> Plan[Exception | None]:
         """Load scripts. Returns what went wrong for now; raises ServerUnsuitable if it will stay so."""

@@ -71,8 +71,10 @@ def verify(
     as_json: bool,
 ) -> None:
     r"""Prove from SQL that nothing happened that must not: no gap, no double claim, no cap exceeded,
-    every step legal, nothing changed afterwards; and that the tables which people read are what the
-    events say: every row of job and job_attempt, the counts by the minute, the cursor. Exits with 0
+    every step legal, nothing changed afterwards.
+
+    The tables that people read are what the events say, too: every row of job and job_attempt, the
+    counts by the minute, the cursor, epochs, losses and quarantine. Exits with 0
     if that holds, 1 if it is violated, 2 if the log cannot tell.
 
     Only a head kept elsewhere (audit head) shows that the last events were cut off together with
