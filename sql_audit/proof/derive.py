@@ -188,7 +188,9 @@ class Derived:
                 row[_WORKER] = row[_DUE] = None
                 return
 
-    def apply(self, event: EventRow, plan: _Plan) -> None:
+    def apply(  # noqa: PLR0912 - one branch per thing that the table may say; a call would be one per event
+        self, event: EventRow, plan: _Plan
+    ) -> None:
         """Put it where an event leaves it."""
         _, epoch, seq, self.ordinal, kind, at_ms, _, _, _, _, detail = event
         row, facts = self.row, facts_in(detail)
@@ -211,7 +213,20 @@ class Derived:
                 return
             at_ms = facts.get("since_ms")
         row[_SINCE], row[_DUE], row[_REASON] = at_ms, due_ms, None
-        self._change(plan, event, facts, at_ms)
+        for place, value in plan.changes:
+            row[place] = value
+        for place, column in plan.of_row:
+            row[place] = event[column]
+        for place, name, null in plan.takes:
+            told = facts.get(name)
+            row[place] = null if told is None else told
+        for place, name in plan.takes_if_told:
+            if facts.get(name) is not None:
+                row[place] = facts[name]
+        for place in plan.stamps:
+            row[place] = at_ms
+        if plan.begins:
+            row[_COMPLETE] = 1
         if state not in _CLAIMED:
             row[_FENCE] = row[_WORKER] = None
         if state is None:
@@ -230,26 +245,6 @@ class Derived:
             row[_REASON] = plan.dies_of or facts.get("reason")
         elif restated:
             self._restate_claim(fence, state, at_ms, same_claim=same_claim)
-
-    def _change(
-        self, plan: _Plan, event: EventRow, facts: Mapping[str, Any], at_ms: int | None
-    ) -> None:
-        """Change the fields that the table names."""
-        row = self.row
-        for place, value in plan.changes:
-            row[place] = value
-        for place, column in plan.of_row:
-            row[place] = event[column]
-        for place, name, null in plan.takes:
-            told = facts.get(name)
-            row[place] = null if told is None else told
-        for place, name in plan.takes_if_told:
-            if facts.get(name) is not None:
-                row[place] = facts[name]
-        for place in plan.stamps:
-            row[place] = at_ms
-        if plan.begins:
-            row[_COMPLETE] = 1
 
     def _restate_claim(
         self, fence: str | None, state: str, at_ms: int | None, *, same_claim: bool

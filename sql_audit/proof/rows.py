@@ -58,6 +58,10 @@ _UNNAMED_CLAIMS: Final = text(
     "SELECT 1 FROM job j WHERE j.job_id = a.job_id AND j.queue = a.queue) "
     "ORDER BY job_id, fence LIMIT 20"
 )
+_COUNTS: Final = text(
+    "SELECT (SELECT COUNT(*) FROM job WHERE queue = :queue) AS jobs, "
+    "(SELECT COUNT(*) FROM job_attempt WHERE queue = :queue) AS claims"
+)
 _CURSOR: Final = text("SELECT epoch, seq FROM mirror_cursor WHERE queue = :queue")
 
 
@@ -99,7 +103,7 @@ class RowProof:
         self._again = self._derivation.unmoved
         """Jobs that are derived once more: some of their events are orphaned, or they have moved on."""
         self._suspects: set[str] = set()
-        self._since_look = 0
+        self._since_look = self._jobs_compared = self._claims_compared = 0
 
     def feed(self, rows: Sequence[EventRow]) -> None:
         """Derive what events make."""
@@ -156,7 +160,10 @@ class RowProof:
 
     def _look_at_claims(self, connection: Connection, level: dict[str, Derived]) -> None:
         """Compare the rows of all claims of some jobs."""
-        for claim in self._claims(connection, list(level)):
+        claims = self._claims(connection, list(level))
+        self._jobs_compared += len(level)
+        self._claims_compared += len(claims)
+        for claim in claims:
             job = level[claim[_JOB_ID]]
             made = job.attempts.pop(claim[_FENCE], None)
             if made is None or tuple(made) != claim:
@@ -200,6 +207,9 @@ class RowProof:
         ids = sorted(self._again | self._suspects)
         for begin in range(0, len(ids), JOBS_AT_ONCE):
             self._derive_again(connection, ids[begin : begin + JOBS_AT_ONCE], upto)
+        counted = connection.execute(_COUNTS, of_queue).one()
+        if not ids and tuple(counted) == (self._jobs_compared, self._claims_compared):
+            return  # No row is left that was not compared.
         for row in connection.execute(_UNNAMED_JOBS, of_queue):
             at = OutboxId(row.last_epoch, row.last_seq)
             says = f"its row names {at} as its last event, which is not one of its events"
