@@ -1,4 +1,4 @@
-"""Writes the files that say what the code says: ``STATES.md``, ``RIGHTS.md`` and ``lua/README.md``.
+"""Writes the files that say what the code says: two pages of ``docs/reference`` and ``lua/README.md``.
 
     python -m scripts.docs.generate            write them
     python -m scripts.docs.generate --check    exit 1 if one is stale, or a script's header not true
@@ -95,7 +95,7 @@ def _page(*parts: str) -> str:
 
 
 def states_md() -> str:
-    """Return the text of ``STATES.md``."""
+    """Return the text of ``docs/reference/states.md``."""
     docs = _docs(State)
     queue_events = ", ".join(f"`{event}`" for event in machine.QUEUE_EVENT_FIELDS)
 
@@ -271,7 +271,7 @@ RIGHTS_LIMITS: Final = """## What this does and does not keep apart
 
 
 def rights_md() -> str:
-    """Return RIGHTS.md."""
+    """Return docs/reference/rights.md."""
     rows = [
         (
             f"`{name}`: {role.does}",
@@ -310,8 +310,8 @@ def files() -> dict[Path, str]:
     """Return the generated files' texts by path. Raises HeaderError, or OSError."""
     lua = script.directory()
     return {
-        lua.parent / "STATES.md": states_md(),
-        lua.parent / "RIGHTS.md": rights_md(),
+        lua.parent / "docs/reference/states.md": states_md(),
+        lua.parent / "docs/reference/rights.md": rights_md(),
         lua / "README.md": lua_readme(),
     }
 
@@ -333,6 +333,7 @@ def main(arguments: Sequence[str]) -> int:
             name = path.relative_to(script.directory().parent)
             found.append(f"{name} is stale: run python -m scripts.docs.generate")
         else:
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
     for problem in found:
         sys.stderr.write(f"generate: {problem}\n")
