@@ -1,4 +1,4 @@
-"""URLs of servers: the default, the variables that name others, passwords, and URLs of a Redis Cluster."""
+"""URLs of servers: the default, the variables that name others, and URLs of a Redis Cluster."""
 
 from __future__ import annotations
 
@@ -15,12 +15,6 @@ AUDIT_URL_VARIABLE: Final = "RQ_CORE_AUDIT_URL"
 SCHEMES: Final = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
 """What a URL of a cluster begins with, and what those of its nodes do."""
 _URL: Final = re.compile(r"(?P<scheme>rediss?)://(?P<place>[^/?]*)")
-_PASSWORD: Final = re.compile(r"(//[^/@\s:]*:)[^/\s]+(?=@)|([?&]\w*password=)[^&\s]+")
-
-
-def without_passwords(text: str) -> str:
-    """A text with ``***`` for the passwords of all URLs in it."""
-    return _PASSWORD.sub(r"\1\2***", text)
 
 
 def is_cluster(url: str) -> bool:
