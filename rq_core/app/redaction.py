@@ -3,7 +3,7 @@ r"""Keeping secrets out of the log: what a handler's error says passes through t
 Arguments are in no log line, and in events and SQL only where a producer asks for that
 (``audit_payload="full"``), as they are. What an exception says is up to the code that
 raised it, so an app may have a function that every such text goes through, message and traceback,
-before it is sent to Redis or logged.
+before it is sent to Redis or logged. Passwords in URLs are masked in any case (:mod:`rq_core.masking`).
 
     def redact(text: str) -> str:
         return re.sub(r"token=\w+", "token=…", text)
@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rq_core.errors import InvalidOption
+from rq_core.masking import masked
 from rq_core.model.text import printable, shorten
 
 Redact = Callable[[str], str]
@@ -79,9 +80,9 @@ def describe_words(
 ) -> str:
     """The same of an exception that is known by its words only. ``lines`` is its traceback."""
     kind = shorten(printable(kind), TYPE_MAX)
-    facts = {"type": kind, "message": shorten(redacted(redact, message), MESSAGE_MAX)}
+    facts = {"type": kind, "message": shorten(masked(redacted(redact, message)), MESSAGE_MAX)}
     if lines is not None:
-        facts["traceback"] = shorten(redacted(redact, lines), TRACEBACK_MAX)
+        facts["traceback"] = shorten(masked(redacted(redact, lines)), TRACEBACK_MAX)
     return json.dumps(facts)
 
 

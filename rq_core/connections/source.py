@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +11,7 @@ import redis.asyncio
 
 from rq_core.connections import sentinel
 from rq_core.errors import InvalidOption
+from rq_core.model.url import check_password
 
 CONNECT_TIMEOUT_S: Final = 5.0
 
@@ -61,9 +61,10 @@ def source_of(pool_class: Any, url: str, retry: Any, answer_within: float) -> An
     redis-py would pass over a path that is no number of a database, and notice an unknown option only when it
     connects.
     """
+    check_password(url)
     pool: Any = None
+    problem: str | None = None
     try:
-        _check_password(url)
         real, options = resolve(url), _options(retry, answer_within)
         if sentinel.named_by(real):
             real, more = sentinel.parse(
@@ -79,21 +80,10 @@ def source_of(pool_class: Any, url: str, retry: Any, answer_within: float) -> An
         _check_files(pool.connection_kwargs)
     except (ValueError, TypeError, redis.RedisError) as error:
         problem = str(error)
-    if pool is None:
+    if problem is not None:
         # Not while it is handled: the library's error would be the context of this one, and may repeat the whole URL.
         raise InvalidOption(option="redis", value=url, must=f"must be a URL ({problem})")
     return pool
-
-
-def _check_password(url: str) -> None:
-    """Raise ValueError for a password with an unescaped ``/``, ``?`` or ``#``: what is behind it would be read, and
-    named, as another part of the URL."""
-    _, _, rest = url.partition("://")
-    place = re.split("[/?#]", rest, maxsplit=1)[0]
-    behind, _, _ = rest[len(place) :].partition("?")
-    cut_short = "@" in rest and "@" not in place and not re.fullmatch(r"[^:]*(:\d*)?", place)
-    if cut_short or ("@" in behind and not url.startswith("unix:")):
-        raise ValueError("in a password write %2F for /, %3F for ?, %23 for #, and %40 for @")
 
 
 def _check_files(options: Mapping[str, Any]) -> None:

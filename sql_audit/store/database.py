@@ -65,6 +65,9 @@ def normalise(text: str) -> URL:
         raise AuditUrlInvalid(url=text, why="it is empty")
     if "://" not in text:
         return URL.create("sqlite", database=text)
+    unescaped = text.count("@") > 1 or "@" in text.partition("?")[2]
+    if unescaped and not text.startswith("sqlite"):
+        raise AuditUrlInvalid(url=text, why="in a password write %40 for @, and %3F for ?")
     url = None
     with contextlib.suppress(ArgumentError, ValueError):
         url = make_url(text)
