@@ -11,14 +11,14 @@ from typing import Final
 
 MASK: Final = "***"
 
-_NAMED: Final = re.compile(
-    r"(\w*(?:password|passwd|passphrase|pwd|secret|token)\w*\s?=\s?)('(?:[^'\\]|\\.)*'|[^\s&]+)",
-    re.IGNORECASE,
+# Not compiled here: most processes that import this never need it.
+_NAMED: Final = (
+    r"(?i)(\w*(?:password|passwd|passphrase|pwd|secret|token)\w*\s?=\s?)('(?:[^'\\]|\\.)*'|[^\s&]+)"
 )
 """``?sentinel_password=…&``, and libpq's ``password=… host=…``, where a value with spaces stands in quotes."""
-_OF_URL: Final = re.compile(r"(//[^\s/@:]*:)\S*(?=@)")
+_OF_URL: Final = r"(//[^\s/@:]*:)\S*(?=@)"
 """``//user:password@``, to the last ``@``: people forget to escape ``/``, ``@`` and ``#``."""
-_OF_NO_URL: Final = re.compile(r"((?:^|(?<=[\s'\"(=]))[^\s/@:'\"(=]*:(?!//))\S+(?=@)")
+_OF_NO_URL: Final = r"((?:^|(?<=[\s'\"(=]))[^\s/@:'\"(=]*:(?!//))\S+(?=@)"
 """``user:password@host``, by people who forget the scheme, too."""
 
 
@@ -26,7 +26,8 @@ def masked(text: str) -> str:
     """A text with ``***`` for every password in it."""
     if "=" in text:
         # First: such a value may have an @, which would end another's password.
-        text = _NAMED.sub(rf"\1{MASK}", text)
+        text = re.sub(_NAMED, rf"\1{MASK}", text)
     if "@" in text:
-        text = _OF_NO_URL.sub(rf"\1{MASK}", _OF_URL.sub(rf"\1{MASK}", text))
+        text = re.sub(_OF_URL, rf"\1{MASK}", text)
+        text = re.sub(_OF_NO_URL, rf"\1{MASK}", text)
     return text
