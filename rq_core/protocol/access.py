@@ -64,7 +64,7 @@ ROLES: Final = {
         (
             *_COUNTS, "function|load", "function|list", "function|delete", "config|get", "multi", "exec", "eval",
             "time", "hmget", "hkeys", "hvals", "hscan", "lrange", "lindex", "lpos", "xrange", "xrevrange",
-            "xread", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore",
+            "xread", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zcount",
         ),
     ),
 }  # fmt: skip
