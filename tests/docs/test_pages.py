@@ -17,7 +17,7 @@ def test_a_page_that_is_typed_word_for_word_does_what_it_says(
     for variable in ("RQ_CORE_REDIS_URL", "RQ_CORE_AUDIT_URL"):
         monkeypatch.delenv(variable, raising=False)
 
-    assert [] == play(DOCS / name, tmp_path, seconds=60)
+    assert [] == play(DOCS / name, tmp_path, seconds=110)
 
 
 def test_the_last_command_of_a_played_page_stops_its_server() -> None:
