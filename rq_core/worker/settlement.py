@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rq_core.model.job import Claim
 from rq_core.protocol import claims
 from rq_core.protocol.plan import Call
+
+NOT_RUN: Final = "(not run)"
+"""In the place of a task: no handler began."""
 
 
 class Settlement(NamedTuple):
@@ -22,6 +25,9 @@ class Settlement(NamedTuple):
     """A JSON object."""
     lane: str = ""
     """Of a rollback: the lane that the job belongs into, if its task's policy has changed."""
+    task: str = NOT_RUN
+    ran_s: float = 0.0
+    """How long its handler ran."""
 
 
 def calls_of(
