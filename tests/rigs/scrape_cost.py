@@ -58,10 +58,9 @@ def measure(url: str, count: int, lanes: int, looks: int) -> list[float]:
         for _ in range(4):
             client.run(claims.claim("lanes", "w-1", 100))
         (state,) = client.run(client.calls.overview.of(["lanes"]))[0]
-        print(
-            f"{count:,} jobs in {time.monotonic() - began:.0f} s; of the lanes"
-            f" {state.open_lanes:,} are open and {state.blocked_lanes:,} blocked"
-        )
+        seconds = time.monotonic() - began
+        lanes_are = f"{state.open_lanes:,} lanes are open and {state.blocked_lanes:,} blocked"
+        print(f"{count:,} jobs in {seconds:.0f} s; {lanes_are}")  # noqa: T201 - what it is called for
         took = []
         for _ in range(looks):
             before = redis_ms(control)
@@ -86,7 +85,8 @@ def main() -> int:
             finally:
                 server.stop()
         middle, most = statistics.median(took), max(took)
-        print(f"{engine.name}: {middle:.2f} ms a look in Redis, {most:.2f} ms at most")
+        says = f"{engine.name}: {middle:.2f} ms a look in Redis, {most:.2f} ms at most"
+        print(says)  # noqa: T201 - what it is called for
         status |= middle >= MS_MAX
     return status
 
