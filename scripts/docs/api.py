@@ -31,9 +31,13 @@ VARIABLES: Final = {
 """The environment variables that the packages read, and what each says."""
 
 
+_NAMES: Final[list[str]] = vars(rq_core)["__all__"]
+"""The public names; `vars`, since type checkers see the module's other form, which has no list."""
+
+
 def api_md() -> str:
     """Return the page of the public names."""
-    names = [name for name in rq_core.__all__ if not _is_error(getattr(rq_core, name))]
+    names = [name for name in _NAMES if not _is_error(getattr(rq_core, name))]
     return page(
         "# API",
         "All names are imported from `rq_core`. A method whose name ends in `_async` does what its twin does, for an\n"
@@ -54,15 +58,16 @@ def _entry(name: str, thing: Any) -> Iterator[str]:
     elif isinstance(thing, type):
         yield _signature(name, thing)
         yield prose(inspect.getdoc(thing) or "")
-        if thing.__init__.__doc__ and thing.__init__.__doc__ != object.__init__.__doc__:
-            yield prose(inspect.getdoc(thing.__init__) or "")
+        made = vars(thing).get("__init__")
+        if made is not None and made.__doc__:
+            yield prose(inspect.getdoc(made) or "")
         for member in _members(thing):
             found = inspect.getattr_static(thing, member)
             if isinstance(found, property):
-                yield f"### {name}.{member} {{ #{name}.{member} }}"
+                yield f"### {name}.{member}"
                 yield prose(inspect.getdoc(found) or "")
                 continue
-            yield f"### {name}.{member}() {{ #{name}.{member} }}"
+            yield f"### {name}.{member}()"
             yield _signature(f"{name}.{member}", getattr(thing, member))
             yield prose(inspect.getdoc(found) or "")
     elif callable(thing):
@@ -112,8 +117,11 @@ def _signature(name: str, function: Any) -> str:
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
-    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
-    text = stars.get(parameter.kind, "") + parameter.name
+    stars: dict[Any, str] = {
+        inspect.Parameter.VAR_POSITIONAL: "*",
+        inspect.Parameter.VAR_KEYWORD: "**",
+    }
+    text = f"{stars.get(parameter.kind, '')}{parameter.name}"
     if kind := _type(parameter.annotation):
         text += f": {kind}"
     if parameter.default is not inspect.Parameter.empty:
@@ -179,7 +187,7 @@ def _option(option: click.Option) -> tuple[str, str]:
 
 def errors_md() -> str:
     """Return the page of the errors: the tree, and what each says."""
-    errors = [each for each in map(rq_core.__dict__.get, rq_core.__all__) if _is_error(each)]
+    errors = [each for each in map(rq_core.__dict__.get, _NAMES) if _is_error(each)]
     tree, families = [], ("UsageError", "Refused", "ServerError", "HandlerSignal")
     for each in errors:
         assert isinstance(each, type)
@@ -188,9 +196,9 @@ def errors_md() -> str:
     rows = {family: [row for row in tree if row[1] == f"`{family}`"] for family in families}
     return page(
         "# Errors",
-        "Every error that rq-core raises on purpose is an `RqCoreError`. A name in braces is an attribute of the error,\n"
-        "so a program never has to read a message. [Web frameworks](../how-to/web.md#which-errors-are-the-callers) says\n"
-        "which errors a web service answers with which status.",
+        "Every error that rq-core raises on purpose is an `RqCoreError`. A name in braces is an attribute of the\n"
+        "error, so a program never has to read a message. The page on\n"
+        "[web frameworks](../how-to/web.md#which-errors-are-the-callers) says which error gets which HTTP status.",
         *(
             part
             for family in families
@@ -224,7 +232,7 @@ def settings_md() -> str:
             ("variable", "says"), ((f"`{name}`", prose(says)) for name, says in VARIABLES.items())
         ),
         "## Of a task",
-        "What `@app.task(…)` and `with_options(…)` take is in the [API](api.md#App.task); priorities are\n"
+        "What `@app.task(…)` and `with_options(…)` take is in the [API](api.md#apptask); priorities are\n"
         f"{code(map(str, Priority))}, served strictly in this order.",
         "## Of a worker",
         "What `rq-core worker` takes is on the page of the [command line](command-line.md#rq-core-worker).",
@@ -235,8 +243,8 @@ def keys_md() -> str:
     """Return the page of a queue's keys."""
     return page(
         "# Keys",
-        "All keys of a queue begin with `rqc:{queue}:` (`--prefix` puts another word for `rqc`). The braces are a hash\n"
-        "tag, so a queue lives on one shard of a Redis Cluster. `rqc:queues` is the set of the queues' names. No key\n"
-        "has an expiry. [Looking inside](../how-to/looking-inside.md) reads some of them with `redis-cli`.",
+        "All keys of a queue begin with `rqc:{queue}:` (`--prefix` puts another word for `rqc`). The braces are a\n"
+        "hash tag, so a queue lives on one shard of a Redis Cluster. `rqc:queues` is the set of the queues' names.\n"
+        "No key has an expiry. [Looking inside](../how-to/looking-inside.md) reads some of them with `redis-cli`.",
         table(("key", "type", "holds"), ((f"`{k.name}`", k.type, k.holds) for k in KEYS)),
     )
