@@ -46,10 +46,15 @@ class Drift(Protocol):
 
 
 class MirrorCommand(Protocol):
-    """Returns the command line of a mirror, which ends when its standard input ends, or on SIGTERM, and catches up
-    before it ends."""
+    """Returns how a mirror is started: its command line, and what its environment has besides. It ends when its
+    standard input ends, or on SIGTERM, and catches up before it ends.
 
-    def __call__(self, redis_url: str, prefix: str, audit_url: str, /) -> list[str]: ...
+    The URLs go into the environment: every user of a machine can read every command line, and URLs have passwords.
+    """
+
+    def __call__(
+        self, redis_url: str, prefix: str, audit_url: str, /
+    ) -> tuple[list[str], dict[str, str]]: ...
 
 
 def commands() -> dict[str, EntryPoint]:

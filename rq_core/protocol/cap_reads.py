@@ -77,10 +77,20 @@ def read_holders(delivery: Delivery, keys: QueueKeys, ids: Sequence[str]) -> Pla
     """Who has these jobs, and since when they are where they are."""
     if not ids:
         return []
-    (lines,) = yield from delivery.ask([["HMGET", keys("state"), *ids]], keys.queue)
+    (lines,) = yield from delivery.ask([holders_command(keys, ids)], keys.queue)
+    return holders_of(keys.queue, ids, lines)
+
+
+def holders_command(keys: QueueKeys, ids: Sequence[str]) -> list[Any]:
+    """The command that asks where these jobs stand; one at least."""
+    return ["HMGET", keys("state"), *ids]
+
+
+def holders_of(queue: str, ids: Sequence[str], lines: Sequence[str | None]) -> list[Holder]:
+    """Read its answer. A job that is gone is nobody's, since never. Raises QueueDamaged."""
     found = []
     for job_id, line in zip(ids, lines, strict=True):
-        fields = read_state_line(keys.queue, job_id, line).fields if line else {}
+        fields = read_state_line(queue, job_id, line).fields if line else {}
         since = fields.get("since", "")
         found.append(Holder(job_id, fields.get("by"), int(since) if since.isdigit() else None))
     return found

@@ -118,8 +118,8 @@ def build_function(name: str, variant: Variant | None = None) -> Script:
     made = assemble(directory(), name, variant)
     flags = ", ".join(f"'{flag}'" for flag in made.header.words("Flags"))
     text = (
-        f"#!lua name={_NAME}\n{variant.prelude}{made.text}\n"
-        f"redis.register_function{{function_name='{_NAME}', callback=run, flags={{{flags}}}}}\n"
+        f"#!lua name={_NAME}\nlocal register = redis.register_function\n{variant.prelude}{made.text}\n"
+        f"register{{function_name='{_NAME}', callback=run, flags={{{flags}}}}}\n"
     )
     digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:8]
     called = f"rqc_{name}_{digest}"

@@ -47,14 +47,11 @@ def test_a_missing_part_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_mirror_of_a_supervisor_gets_its_servers_and_ends_with_its_parent() -> None:
-    command = plugins.mirror_command()("redis://h:1/2", "mine", "sqlite:///a b.db")
+    command, environment = plugins.mirror_command()("redis://h:1/2", "mine", "sqlite:///a b.db")
 
-    assert command[-6:] == [
-        "--redis",
-        "redis://h:1/2",
-        "--prefix",
-        "mine",
-        "--audit",
-        "sqlite:///a b.db",
-    ]
+    assert command[-2:] == ["--prefix", "mine"]
+    assert environment == {
+        "RQ_CORE_REDIS_URL": "redis://h:1/2",
+        "RQ_CORE_AUDIT_URL": "sqlite:///a b.db",
+    }
     assert "--until-stdin-ends" in command
