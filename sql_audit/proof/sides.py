@@ -24,6 +24,7 @@ from rq_core.model.machine import Event, State
 from sql_audit.mirror.refold import intake_of
 from sql_audit.proof.rows import snapshot
 from sql_audit.store.database import Database
+from sql_audit.store.gaps import open_gap
 from sql_audit.store.rows import EventRow
 from sql_audit.store.statements import AUDIT_ID, CURSOR
 from sql_audit.store.tables import EVENT_COLUMNS, QUARANTINED
@@ -107,8 +108,12 @@ def look(client: Client, database: Database, queue: str) -> Sides:
             )
             at = {"epoch": since.epoch, "seq": since.seq}
             rows = [tuple(row) for row in connection.execute(_EVENTS, of_queue | at)]
+            gap = open_gap(connection, queue)
         if broken:
             continue
+        if gap is not None:
+            says = f"the log has a gap at {gap.at}, and Redis has not said since then what lives"
+            raise CannotTell(after, says)
         upto = max(known, min(first, OutboxId(after.epoch, after.seq)))
         between = [row for row in rows if known < (row[1], row[2]) <= upto]
         if any(row[_TYPE] == QUARANTINED for row in between):
