@@ -53,18 +53,19 @@ class Script:
     ) -> list[Any]:
         """The whole command. ``args`` are the header's Args by name; ``each`` the records, in its order."""
         assert len(args) == len(self.args), f"{self.name} takes {self.args}, not {args}"
-        command: list[Any] = [
-            *_prefix(self.verb, self.keys, keys),
-            *[args[name] for name in self.args],
-        ]
+        command: list[Any] = [*self.head(keys), *[args[name] for name in self.args]]
         for record in each:
             command += record
         return command
 
+    def head(self, keys: QueueKeys) -> tuple[Any, ...]:
+        """How the command begins: its verb, the number of keys, and the keys."""
+        return _prefix(self.verb, self.keys, keys)
+
 
 @lru_cache(maxsize=1024)
 def _prefix(verb: tuple[str, str], names: tuple[str, ...], keys: QueueKeys) -> tuple[Any, ...]:
-    """The head of a command: how it is called, and the keys."""
+    """See Script.head."""
     return (*verb, len(names), *map(keys, names))
 
 
