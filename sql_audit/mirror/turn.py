@@ -43,6 +43,7 @@ from sql_audit.store.gaps import unasked_gap
 from sql_audit.store.statements import (
     ADVANCE_CURSOR,
     AUDIT_ID,
+    CHAIN_ID,
     CREATE_CURSOR,
     CURSOR,
     INSERT_BATCH,
@@ -201,9 +202,10 @@ class Mirror:
         """
         with self.database.readers.connect() as reader:
             audit_id: str = reader.execute(AUDIT_ID).scalar_one()
+            chain_id: str = reader.execute(CHAIN_ID).scalar_one()
             row = reader.execute(CURSOR, {"queue": self.queue}).one_or_none()
         if row is None:
-            first = {"queue": self.queue, "head": genesis(audit_id, self.queue)}
+            first = {"queue": self.queue, "head": genesis(chain_id, self.queue)}
             with self.database.writing(wait=True) as connection:
                 assert connection is not None
                 connection.execute(CREATE_CURSOR[self.database.dialect], first)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import Table, Text, bindparam, select
+from sqlalchemy import Table, Text, bindparam, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from sql_audit.store.tables import (
@@ -31,7 +31,10 @@ from sql_audit.store.tables import (
 )
 
 AUDIT_ID: Final = select(audit_meta.c.audit_id)
-"""The name of this database."""
+"""The name of this database, under which Redis knows it."""
+
+CHAIN_ID: Final = select(func.coalesce(audit_meta.c.chain_id, audit_meta.c.audit_id))
+"""The name with which its chains begin: that of the database that it is a copy of, if it is one."""
 
 CURSOR: Final = select(mirror_cursor).where(mirror_cursor.c.queue == bindparam("queue"))
 """A queue's cursor, as committed."""
