@@ -19,7 +19,7 @@ from scripts.docs.site import ROOT
 
 PAGES: Final = {
     "home": "",
-    "tutorial": "five-minutes/",
+    "tutorial": "tutorial/",
     "how-to": "how-to/tasks/",
     "reference": "reference/states/",
     "api": "reference/api/",
