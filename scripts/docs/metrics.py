@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from textwrap import dedent
 from typing import Final
 
 from rq_core.metrics.alerts import ALERTS, Alert
 from rq_core.metrics.table import BY_NAME, FAMILIES, LABELS, TASKS_MAX, Family
 from rq_core.worker.flow import BOUNDS_S
+from scripts.docs.pages import NOTICE, code, page, table
 
 RUNBOOK: Final = "how-to/alerts.md"
 SOURCES: Final = {
@@ -22,9 +22,9 @@ SOURCES: Final = {
 }
 
 
-def rules(notice: str) -> str:
+def rules() -> str:
     """Return the alerts, as Prometheus reads them."""
-    lines = [f"# {notice}", "groups:", "  - name: rq-core", "    rules:"]
+    lines = [f"# {NOTICE.strip('<!-> ')}", "groups:", "  - name: rq-core", "    rules:"]
     for alert in ALERTS:
         lines += [
             f"      - alert: {alert.name}",
@@ -46,29 +46,29 @@ def _summary(alert: Alert) -> str:
     return f"{alert.title}: queue {{{{ $labels.queue }}}}" if by_queue else alert.title
 
 
-def metrics_md(notice: str) -> str:
+def metrics_md() -> str:
     """Return the page of all metrics."""
-    parts = [notice, "# Metrics", dedent(_INTRODUCTION).strip()]
+    parts = ["# Metrics", dedent(_INTRODUCTION).strip()]
     for source, (title, where) in SOURCES.items():
         rows = [_row(family) for family in FAMILIES if family.source == source]
-        parts += [f"## {title}", where, _table(("metric", "type", "labels", "says"), rows)]
+        parts += [f"## {title}", where, table(("metric", "type", "labels", "says"), rows)]
     buckets = ", ".join(f"{bound:g}" for bound in BOUNDS_S)
     parts.append(f"The buckets of `rqc_worker_run_seconds`, in seconds: {buckets}.")
     parts += [
         "## Labels",
-        dedent(_LABELS).strip().format(labels=_code(sorted(LABELS)), most=TASKS_MAX),
+        dedent(_LABELS).strip().format(labels=code(sorted(LABELS)), most=TASKS_MAX),
     ]
     parts += ["## Several exporters", dedent(_SEVERAL).strip()]
-    return "\n\n".join(parts) + "\n"
+    return page(*parts)
 
 
-def runbook_md(notice: str) -> str:
+def runbook_md() -> str:
     """Return the runbook: a section an alert."""
-    parts = [notice, "# Alerts", dedent(_RUNBOOK).strip()]
+    parts = ["# Alerts", dedent(_RUNBOOK).strip()]
     rows = [
         (f"[{a.title}](#{a.anchor})", f"`{a.name}`", a.severity, f"{a.for_s} s") for a in ALERTS
     ]
-    parts.append(_table(("alert", "name", "severity", "after"), rows))
+    parts.append(table(("alert", "name", "severity", "after"), rows))
     for alert in ALERTS:
         parts += [
             f"## {alert.title}",
@@ -80,20 +80,11 @@ def runbook_md(notice: str) -> str:
             "**What to do.**",
             dedent(alert.do).strip(),
         ]
-    return "\n\n".join(parts) + "\n"
+    return page(*parts)
 
 
 def _row(family: Family) -> tuple[str, ...]:
-    return (f"`{family.name}`", family.kind, _code(family.labels), family.says)
-
-
-def _code(words: Iterable[str]) -> str:
-    return " ".join(f"`{word}`" for word in words)
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return (f"`{family.name}`", family.kind, code(family.labels), family.says)
 
 
 _INTRODUCTION: Final = """
