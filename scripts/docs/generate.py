@@ -296,7 +296,8 @@ def rights_md() -> str:
             "",
             "## Keys of a queue",
             "",
-            "All begin with `rqc:{queue}:`; besides them each role has `rqc:queues`, the list of the queues.",
+            "All begin with `rqc:{queue}:`; besides them each role has `rqc:queues`, the list of the queues, which a\n"
+            "viewer only reads.",
             "",
             table(["role", "reads and writes", "reads"], of_keys),
             "",
