@@ -296,8 +296,7 @@ def rights_md() -> str:
             "",
             "## Keys of a queue",
             "",
-            "All begin with `rqc:{queue}:`; besides them each role has `rqc:queues`, the list of the queues, which a\n"
-            "viewer only reads.",
+            "All begin with `rqc:{queue}:`. Each role also has `rqc:queues`, the list of queues; a viewer only reads it.",
             "",
             table(["role", "reads and writes", "reads"], of_keys),
             "",
