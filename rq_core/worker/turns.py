@@ -152,7 +152,7 @@ class Turns:
         group.turns += 1
         group.claiming += [each.call for each in asked]
         try:
-            return await self._client.run(self._client.calls.delivery.carry_out(calls))
+            return await self._client.carry_out(calls)
         finally:
             group.turns -= 1
             for each in asked:
@@ -160,9 +160,11 @@ class Turns:
 
     async def _answered(self, asked: _Asked, result: Claimed | RqCoreError) -> bool:
         """Take what a claim brought, if its limits are those of the code. True: the claim failed."""
-        uncounted = True
+        uncounted = False
         try:
-            uncounted = await self._startup.declare_anew(asked.queue, result, since=asked.epoch)
+            if isinstance(result, Claimed) and result.epoch not in (None, asked.epoch):
+                uncounted = True
+                uncounted = await self._startup.declare_anew(asked.queue, result, since=asked.epoch)
         finally:
             # Not before: the group's other turn would take the places of what has been claimed.
             asked.release()
