@@ -30,6 +30,7 @@ def test_every_part_of_an_audit_log_is_declared_and_loads() -> None:
         "history": plugins.history_reader(),
         "drift": plugins.drift(),
         "mirror": plugins.mirror_command(),
+        "reader": plugins.open_reader(),
     }
 
     assert set(found) == set(DECLARED[plugins.AUDIT])
@@ -41,7 +42,12 @@ def test_every_part_of_an_audit_log_is_declared_and_loads() -> None:
 def test_a_missing_part_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "_points", lambda _group: {})
 
-    for find in (plugins.history_reader, plugins.drift, plugins.mirror_command):
+    for find in (
+        plugins.history_reader,
+        plugins.drift,
+        plugins.mirror_command,
+        plugins.open_reader,
+    ):
         with pytest.raises(AuditNotConfigured, match="no installed package provides"):
             find()
 
