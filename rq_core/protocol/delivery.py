@@ -135,6 +135,11 @@ class Delivery:
         for name in names:
             self._script(name)
 
+    def _slot_for(self, call: Call[Any]) -> Slot | None:
+        if "slot" in self._script(call.script).args:
+            return self.take_slot(call.queue, call.script)
+        return None
+
     def take_slot(self, queue: str, name: str) -> Slot:
         """A slot of this script that no call is using, with its next number."""
         if os.getpid() != self._pid:
@@ -155,12 +160,7 @@ class Delivery:
         """
         if not calls:
             return []
-        slots: list[Slot | None] = []
-        for call in calls:
-            slot = None
-            if "slot" in self._script(call.script).args:
-                slot = self.take_slot(call.queue, call.script)
-            slots.append(slot)
+        slots = [self._slot_for(call) for call in calls]
         try:
             return (yield from self._settle(calls, slots))
         finally:
@@ -174,9 +174,7 @@ class Delivery:
         If the answer is ``ok``, ``call.parse`` reads the rest of it; else ``go_on`` does what is left. ``end`` must be
         called in any case.
         """
-        slot = None
-        if "slot" in self._script(call.script).args:
-            slot = self.take_slot(call.queue, call.script)
+        slot = self._slot_for(call)
         return Begun(self._command(call, slot), slot, self.asking.clock())
 
     def go_on(self, call: Call[Any], begun: Begun) -> Plan[Any]:

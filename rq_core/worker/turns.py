@@ -83,6 +83,9 @@ class Turns:
                 claims = self._due(group)
             if claims is not None:
                 await self.send(group, claims)
+                if handlers.arrived and self._due(group) is None:
+                    # Nothing is to be sent first.
+                    handlers.begin_arrived()
                 return
             self._groups.news.clear()
             # There is nothing to send first. What cannot be begun, or ends at once, is news.
