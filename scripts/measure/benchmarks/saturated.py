@@ -7,6 +7,7 @@ which reports its last job and claims the next as soon as it is answered, keep R
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import redis
@@ -18,7 +19,7 @@ from redis_time import ARGS, spent_us
 from rq_core.connections.client import Client
 from rq_core.connections.line import Line
 from rq_core.connections.source import source_of
-from rq_core.model.job import Claim, NewJob, profile
+from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import queue_keys
 from rq_core.protocol import claims
 from rq_core.scripts.script import function
@@ -36,34 +37,27 @@ class _Worker:
     def __init__(self, line: Line, name: str) -> None:
         keys = queue_keys(QUEUE)
         self._line = line
-        claim, complete = function("claim"), function("complete")
-        call = claims.claim(QUEUE, name, 1)
+        turn, call = function("turn"), claims.turn(QUEUE, name, 1, ())
         self._parse = call.parse
-        self._claim = (*claim.head(keys), f"{name}.claim.1")
-        self._claim_args = [call.args[arg] for arg in claim.args[2:]]
-        self._complete = (*complete.head(keys), f"{name}.complete.1")
-        self._complete_args = [name]
+        self._begin = (*turn.head(keys), f"{name}.turn.1")
+        self._args = [call.args[arg] for arg in turn.args[2:]]
         self._number = 0
-        self._held: Claim | None = None
+        self._held: Sequence[str] = ()
 
     def ask(self) -> None:
         """Send a turn."""
         self._number += 1
-        data = pack_command((*self._claim, self._number, *self._claim_args))
-        if self._held is not None:
-            held = self._held.id, self._held.fence
-            done = pack_command((*self._complete, self._number, *self._complete_args, *held))
-            data = done + data
-        self._line.send(data)
+        self._line.send(pack_command((*self._begin, self._number, *self._args, *self._held)))
 
     def hear(self) -> None:
         """Receive what it was answered."""
         replies: list[Any] = []
-        self._line.receive(1 if self._held is None else 2, replies)
-        for reply in replies:
-            if isinstance(reply, Exception) or reply[0] != "ok":
-                raise RuntimeError(f"a turn was answered {reply!r}")
-        (self._held,) = self._parse(replies[-1][1:]).jobs
+        self._line.receive(1, replies)
+        (reply,) = replies
+        if isinstance(reply, Exception) or reply[0] != "ok":
+            raise RuntimeError(f"a turn was answered {reply!r}")
+        (job,) = self._parse(reply[1:]).jobs
+        self._held = job.id, job.fence
 
 
 def measure(client: Client, turns: int) -> dict[str, float]:
@@ -106,6 +100,5 @@ def _fill(client: Client, jobs: int) -> None:
     client.run(
         client.calls.enqueue.many(NewJob(f"j-{n:032}", QUEUE, made, ARGS) for n in range(jobs))
     )
-    # So that no call has to load its script first.
-    client.run(claims.complete(QUEUE, "w-0", []))
-    client.run(claims.claim(QUEUE, "w-0", 0))
+    # So that no worker has to load the script first.
+    client.run(claims.turn(QUEUE, "w-0", 0, ()))
