@@ -40,7 +40,6 @@ class Single:
         delivery = self._delivery
         if not delivery.has_met(job.queue):
             return None
-        slot = delivery.take_slot(job.queue, "enqueue")
         job_id, _, profile, args_json, delay_ms, lane, full, spec_max, headers_json, due_ms = job
         which = (id(profile), delay_ms, full, due_ms)
         kept = self._kinds.get(which)
@@ -53,6 +52,7 @@ class Single:
         if headers_json:
             spec = spec_with_headers(spec, headers_json)
         digest = hashlib.sha256(args_json.encode()).hexdigest()[:32]
+        slot = delivery.take_slot(job.queue, "enqueue")
         command = (
             *delivery.head("enqueue", job.queue),
             slot.name, slot.number, delivery.name, spec_max, kept[1], job_id, "1", digest, lane, spec,
