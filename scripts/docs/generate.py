@@ -293,7 +293,7 @@ def rights_md() -> str:
             "",
             "## Keys of a queue",
             "",
-            "All begin with `rqc:{queue}:`. Each role also has `rqc:queues`, the list of queues; a viewer only reads it.",
+            "All begin with `rqc:{queue}:`. Each role also has `rqc:queues`, the list of queues (a viewer reads it).",
             "",
             table(["role", "reads and writes", "reads"], of_keys),
             "",
