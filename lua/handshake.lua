@@ -5,7 +5,7 @@ The new epoch is greater than any that could have been used: the one before, the
 caller's floor, and the clock in case all of those were lost.
 
 Flags: allow-oom
-Keys: meta state caps outbox
+Keys: meta state jobs caps outbox
 Meta: layout epoch replid sequence no_reap_before paused audit audit_id caps_by_task caps_by_key
     lease_ms dead_retention_ms backlog_max_jobs backlog_max_bytes
 Later: whole_epoch baseline
@@ -34,7 +34,7 @@ if not same_history(facts) then
   else
     started = 'replid_changed'
   end
-  local alive, capped = redis.call('HLEN', state), redis.call('HLEN', caps)
+  local alive, capped = redis.call('HLEN', state) + redis.call('HLEN', jobs), redis.call('HLEN', caps)
   -- A lost meta loses the count of places in line; the clock is ahead of any that could have been given.
   local sequence = facts.sequence or (alive > 0 and now or 0)
   local old_epoch, old_replid = facts.epoch, facts.replid

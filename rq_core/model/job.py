@@ -143,6 +143,17 @@ def spec_with_headers(spec: str, headers_json: str) -> str:
     return f"{_HEADERS}{headers_json},{spec[1:]}"
 
 
+def spec_of(value: str) -> str:
+    r"""Return a job's immutable JSON from its value in ``jobs``, in which a line may stand before it (see
+    :mod:`rq_core.model.state_line`).
+
+    >>> spec_of('task=send seq=7 since=5\n{"task":"send"}')
+    '{"task":"send"}'
+    """
+    # JSON has no line breaks.
+    return value[value.find("\n") + 1 :]
+
+
 def read_spec(text: str) -> Spec:
     """Take a job's JSON apart. Raises ValueError if it is not what a producer of this layout writes."""
     # The fast way: our own producers write exactly this shape, and the arguments end in a brace.

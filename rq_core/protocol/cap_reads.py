@@ -11,6 +11,7 @@ from rq_core.model.limits import CapEntry, Limit
 from rq_core.model.scopes import family_of
 from rq_core.model.state_line import read_state_line
 from rq_core.protocol.delivery import Delivery
+from rq_core.protocol.lines import read_lines
 from rq_core.protocol.plan import Plan
 
 _PIPELINE: Final = 1_000
@@ -75,9 +76,7 @@ def piped(delivery: Delivery, keys: QueueKeys, commands: list[list[Any]]) -> Pla
 
 def read_holders(delivery: Delivery, keys: QueueKeys, ids: Sequence[str]) -> Plan[list[Holder]]:
     """Who has these jobs, and since when they are where they are."""
-    if not ids:
-        return []
-    (lines,) = yield from delivery.ask([["HMGET", keys("state"), *ids]], keys.queue)
+    lines = yield from read_lines(delivery, keys, ids)
     found = []
     for job_id, line in zip(ids, lines, strict=True):
         fields = read_state_line(keys.queue, job_id, line).fields if line else {}

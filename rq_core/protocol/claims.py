@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Final
 
-from rq_core.model.job import Claim
+from rq_core.model.job import Claim, spec_of
 from rq_core.protocol.plan import Call, parse_pairs
 
 CLAIM_BYTES: Final = 1024 * 1024
@@ -104,7 +104,9 @@ def parse_claimed(queue: str, reply: Sequence[Any]) -> Claimed:
     ids, claims, failed, lost, specs, lanes = [flat[at::6] for at in range(6)]
     # Column by column: this is done for every job that a worker runs.
     numbers = map(int, claims), map(int, failed), map(int, lost)
-    jobs = tuple(map(Claim, repeat(queue), ids, repeat(fence), *numbers, specs, lanes))
+    jobs = tuple(
+        map(Claim, repeat(queue), ids, repeat(fence), *numbers, map(spec_of, specs), lanes)
+    )
     due = None if next_due == "-" else int(float(next_due))
     return Claimed(jobs, int(now_ms), due, int(more) == 1)
 

@@ -17,6 +17,7 @@ from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import NAME_PATTERN, queue_keys
 from rq_core.protocol import claims
 from tests.cli.conftest import CommandLine
+from tests.kit.snapshots import lines_of
 
 Kill = Callable[..., None]
 
@@ -63,14 +64,14 @@ def test_enqueue_reads_arguments_from_standard_input(cli: CommandLine) -> None:
 
 def test_enqueue_of_a_live_id_changes_nothing(cli: CommandLine, client: Client) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "x")
-    before = client.run(client.calls.reads.snapshot("mail"))["state"]
+    before = lines_of(client.run(client.calls.reads.snapshot("mail")))
 
     result = cli("enqueue", "mail", "other", "--id", "x")
 
     assert result.exit_code == 0
     assert result.stdout == "x\n"
     assert result.stderr == "job x is live already; it was not touched\n"
-    assert before == client.run(client.calls.reads.snapshot("mail"))["state"]
+    assert before == lines_of(client.run(client.calls.reads.snapshot("mail")))
 
 
 @pytest.fixture

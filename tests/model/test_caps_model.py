@@ -21,7 +21,7 @@ from tests.kit.clock import CLOCK, timed
 from tests.kit.lanes import breaches
 from tests.kit.seed import spec
 from tests.kit.servers import Engine
-from tests.kit.snapshots import Snapshot
+from tests.kit.snapshots import Snapshot, lines_of
 from tests.model.caps_model import CapsModel
 from tests.model.fair_model import FairModel
 from tests.model.machine import (
@@ -286,7 +286,7 @@ class CapsQueue(Queue):
 
     def take_up(self, snapshot: Snapshot) -> None:
         """Waiting jobs of a task that is capped have moved into its lanes, as far as a claim met them."""
-        for job_id, line in snapshot["state"].items():
+        for job_id, line in lines_of(snapshot).items():
             job = self.model.jobs[job_id]
             if job.state == "ready" and f" lane={self.model.lane(job)} " in line:
                 job.lane = self.model.lane(job)

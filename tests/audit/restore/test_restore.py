@@ -28,6 +28,7 @@ from tests.audit.restore.jobs import (
 from tests.kit.agreement import assert_agree, drain, states
 from tests.kit.fleet import QUEUE
 from tests.kit.servers import RedisServer
+from tests.kit.snapshots import lines_of
 from tests.kit.wait import wait_until
 
 
@@ -74,7 +75,7 @@ def test_after_a_flush_everything_is_there_again(client: Client, database: Datab
     }  # fmt: skip
     assert {found[i] for i in ("retried", "later")} == {"scheduled"}
     assert found["dies"] == "dead"
-    assert "claim=1 failed=1" in snapshot["state"]["retried"]
+    assert "claim=1 failed=1" in lines_of(snapshot)["retried"]
     assert snapshot["scheduled"]["job|retried"] - snapshot["scheduled"]["job|later"] < 60_000
 
     again = apply(client, database, QUEUE, by="ada")
