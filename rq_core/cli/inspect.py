@@ -19,54 +19,62 @@ from rq_core.cli.options import (
     queue_option,
     server_options,
 )
-from rq_core.cli.text import ago, print_table, printable
+from rq_core.cli.text import ago, oldest, one_line, print_table, printable
 from rq_core.model.machine import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, State
 
 if TYPE_CHECKING:
     from rq_core.model.state_line import JobState
-    from rq_core.protocol.reads import QueueCounts
+    from rq_core.protocol.overview import QueueOverview
 
 
 @click.command()
 @server_options
 @json_option
-def queues(redis_url: str, prefix: str, *, as_json: bool) -> None:
-    """Show the queues and how many jobs they have.
+@click.pass_context
+def queues(ctx: click.Context, redis_url: str, prefix: str, *, as_json: bool) -> None:
+    """Show the queues, how many jobs they have, and how long the oldest ready job that a worker could take has waited.
 
-    The jobs that are ready include those that wait for a cap, and those that were cancelled and not yet passed over.
+    The jobs that are ready include those that wait for a cap. With >= there may be an older job.
     """
     with connect(redis_url, prefix) as client:
-        found = [
-            client.run(client.calls.reads.counts(queue))
-            for queue in client.run(client.calls.reads.queues())
-        ]
+        found = client.run(client.calls.overview.all())
     if as_json:
-        print_json([dataclasses.asdict(counts) for counts in found])
-        return
-    print_table(
-        ("queue", "ready", "scheduled", "running", "dead", "audit", "backlog", ""),
-        (
+        print_json([_queue_document(each) for each in found.queues])
+    else:
+        print_table(
+            ("queue", "ready", "scheduled", "running", "dead", "audit", "backlog", "oldest", ""),
             (
-                c.queue,
-                sum(c.ready.values()) + c.waiting,
-                c.scheduled,
-                c.running,
-                c.dead,
-                "on" if c.audit else "off",
-                c.backlog,
-                _notes(c),
-            )
-            for c in found
-        ),
-        empty="no queues yet: the first job of a queue makes it",
-    )
+                (
+                    each.queue,
+                    each.ready_jobs,
+                    each.scheduled,
+                    each.running,
+                    each.dead,
+                    "on" if each.audit else "off",
+                    each.backlog,
+                    oldest(each.oldest_ready_ms, exact=each.oldest_ready_exact),
+                    _notes(each),
+                )
+                for each in found.queues
+            ),
+            empty="" if found.unreadable else "no queues yet: the first job of a queue makes it",
+        )
+    for queue, why in found.unreadable.items():
+        click.echo(f"rq-core: queue {queue} cannot be read: {one_line(why)}", err=True)
+    ctx.exit(1 if found.unreadable else 0)
 
 
-def _notes(counts: QueueCounts) -> str:
-    ready = [f"{n:,} {p}" for p, n in counts.ready.items() if n and p != DEFAULT_PRIORITY]
-    paused = ["paused"] if counts.paused else []
-    lanes = [f"{counts.waiting:,} in lanes"] if counts.waiting else []
-    return "; ".join([*paused, *lanes, *ready])
+def _queue_document(found: QueueOverview) -> dict[str, Any]:
+    scopes = [{**dataclasses.asdict(each), "limit": str(each.limit)} for each in found.scopes]
+    return {**dataclasses.asdict(found), "scopes": scopes}
+
+
+def _notes(found: QueueOverview) -> str:
+    paused = ["paused"] if found.paused else []
+    lanes = [f"{found.waiting:,} in lanes"] if found.waiting else []
+    ready = [f"{n:,} {p}" for p, n in found.ready.items() if n and p != DEFAULT_PRIORITY]
+    full = [f"full: {each.scope}" for each in found.full_scopes]
+    return "; ".join([*paused, *lanes, *ready, *full])
 
 
 @click.command()

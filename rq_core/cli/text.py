@@ -30,6 +30,13 @@ def span(ms: float) -> str:
     return " ".join(words[:2]) or "0 s"
 
 
+def oldest(ms: int | None, *, exact: bool) -> str:
+    """Return the age of the oldest job that was looked at; with ``>=`` if there may be an older one."""
+    if ms is None:
+        return "" if exact else "?"
+    return span(ms) if exact else f">= {span(ms)}"
+
+
 def utc(at_ms: float) -> str:
     """Return a moment (Unix ms) like ``2026-11-21 10:00:00 UTC``."""
     try:
@@ -61,7 +68,8 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, empty:
     """Print rows under their heads; numbers to the right. ``empty`` is said when there are none."""
     found = [list(row) for row in rows]
     if not found:
-        click.echo(empty)
+        if empty:
+            click.echo(empty)
         return
     from rich.box import SIMPLE_HEAD
     from rich.table import Table

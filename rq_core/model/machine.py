@@ -1,9 +1,9 @@
 """The one table: states, events, transitions, and the fields that each event carries.
 
 Everything that must agree about a job's life is derived from here: the Lua constants and the header
-check of every script, ``STATES.md``, the SQL CHECK constraints, the legality of :mod:`rq_core.model.events`,
-and the matrix of states and scripts of the tests; but for what an event does to a job's fields, which stands in
-:mod:`rq_core.model.effects`. Nothing here does I/O.
+check of every script, ``docs/reference/states.md``, the SQL CHECK constraints, the legality of
+:mod:`rq_core.model.events`, and the matrix of states and scripts of the tests. Only what an event does to
+a job's fields stands elsewhere, in :mod:`rq_core.model.effects`. Nothing here does I/O.
 """
 
 from __future__ import annotations

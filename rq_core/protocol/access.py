@@ -1,7 +1,7 @@
 """What a user of Redis must be allowed to, by role: the least with which each does its whole work.
 
 What scripts need comes from the scripts: Redis checks the rights of who calls them, for the keys of a call and for each
-command in it. What is sent besides them stands in ROLES. ``rq-core acl`` and RIGHTS.md are made of this.
+command in it. What is sent besides them stands in ROLES. ``rq-core acl`` and docs/reference/rights.md are made of this.
 
 Rights are given per command and per key, not per script. A producer is kept from settling claims because that needs
 ``leases``, which it may not touch. What it may do with the keys that it shares with others, it may also do by hand.
@@ -64,7 +64,7 @@ ROLES: Final = {
         (
             *_COUNTS, "function|load", "function|list", "function|delete", "config|get", "multi", "exec", "eval",
             "time", "hmget", "hkeys", "hvals", "hscan", "lrange", "lindex", "lpos", "xrange", "xrevrange",
-            "xread", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore",
+            "xread", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zcount",
         ),
     ),
 }  # fmt: skip

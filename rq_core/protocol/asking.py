@@ -85,6 +85,27 @@ class Asking:
             yield pause(attempt)
             attempt += 1
 
+    def ask_each(self, commands: list[list[Any]]) -> Plan[list[Any]]:
+        """Plain reads, in one round trip, where an error stands in the place of its reply: what one part of a cluster,
+        or one key, refuses must not hide the rest. Raises ServerUnavailable or ServerUnsuitable if nothing at all was
+        answered."""
+        if not commands:
+            return []
+        first, attempt = self.clock(), 0
+        while True:
+            replies: list[Any] = yield Send(commands)
+            failed = [r for r in replies if isinstance(r, Exception)]
+            later = [r for r in failed if meaning_of(r) in ("unsent", "lost")]
+            if not later or self.clock() - first > self.patience.unsent:
+                break
+            yield pause(attempt)
+            attempt += 1
+        if len(failed) == len(replies):
+            if later:
+                raise errors.ServerUnavailable(url=self.url, why=str(later[0])) from later[0]
+            raise self.unsuitable(failed[0]) from failed[0]
+        return replies
+
     def unsuitable(self, reply: Exception) -> errors.ServerUnsuitable:
         """The error for a server that answered so."""
         why = str(reply)

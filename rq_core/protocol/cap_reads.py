@@ -77,9 +77,14 @@ def piped(delivery: Delivery, keys: QueueKeys, commands: list[list[Any]]) -> Pla
 def read_holders(delivery: Delivery, keys: QueueKeys, ids: Sequence[str]) -> Plan[list[Holder]]:
     """Who has these jobs, and since when they are where they are."""
     lines = yield from read_lines(delivery, keys, ids)
+    return holders_of(keys.queue, ids, lines)
+
+
+def holders_of(queue: str, ids: Sequence[str], lines: Sequence[str | None]) -> list[Holder]:
+    """Who has jobs with these state lines. A job that is gone is nobody's, since never. Raises QueueDamaged."""
     found = []
     for job_id, line in zip(ids, lines, strict=True):
-        fields = read_state_line(keys.queue, job_id, line).fields if line else {}
+        fields = read_state_line(queue, job_id, line).fields if line else {}
         since = fields.get("since", "")
         found.append(Holder(job_id, fields.get("by"), int(since) if since.isdigit() else None))
     return found

@@ -22,20 +22,24 @@ return found"""
 """What stands before the JSON in fields of a hash: Redis has no command that reads the beginning of a field."""
 
 
+def commands(keys: QueueKeys, ids: Sequence[str]) -> list[list[Any]]:
+    """The commands that ask for the state lines of these jobs, one at least, in this order."""
+    return [
+        ["HMGET", keys("state"), *ids],
+        ["EVAL", _FIRST_LINES, 1, keys("jobs"), *ids],
+    ]
+
+
+def lines_of(replies: Sequence[Any]) -> list[str | None]:
+    """Read their answers: the state lines in order, None for a job that Redis does not have."""
+    return list(map(line_of_job, *replies))
+
+
 def read_lines(delivery: Delivery, keys: QueueKeys, ids: Sequence[str]) -> Plan[list[str | None]]:
-    """Read the state lines of jobs, in order; None for a job that Redis does not have."""
+    """Read the state lines of any number of jobs, in order; None for a job that Redis does not have."""
     lines: list[str | None] = []
     for at in range(0, len(ids), _PAGE):
-        lines += yield from _read_page(delivery, keys, ids[at : at + _PAGE])
+        lines += lines_of(
+            (yield from delivery.ask(commands(keys, ids[at : at + _PAGE]), keys.queue))
+        )
     return lines
-
-
-def _read_page(delivery: Delivery, keys: QueueKeys, ids: Sequence[str]) -> Plan[list[str | None]]:
-    (lines,) = yield from delivery.ask([["HMGET", keys("state"), *ids]], keys.queue)
-    absent = [job_id for job_id, line in zip(ids, lines, strict=True) if line is None]
-    if not absent:
-        return list(lines)
-    ask: list[Any] = ["EVAL", _FIRST_LINES, 1, keys("jobs"), *absent]
-    (heads,) = yield from delivery.ask([ask], keys.queue)
-    values = iter(heads)
-    return [line if line is not None else line_of_job(None, next(values)) for line in lines]

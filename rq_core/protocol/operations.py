@@ -19,6 +19,7 @@ from rq_core.protocol.caps import Caps
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.enqueue import Enqueue
 from rq_core.protocol.inspect import Inspect
+from rq_core.protocol.overview import Overviews
 from rq_core.protocol.reads import Reads
 from rq_core.protocol.waiting import Waiting
 
@@ -35,3 +36,4 @@ class Operations:
         self.reads = Reads(delivery)
         self.inspect = Inspect(delivery)
         self.waiting = Waiting(delivery)
+        self.overview = Overviews(delivery)

@@ -12,7 +12,6 @@ It raises HeaderError when a script uses an include whose keys it does not decla
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,32 +27,12 @@ from rq_core.scripts.binding import (
     bind_keys,
     key_check,
     names_of,
-    words,
 )
 from rq_core.scripts.constants import constants
-from rq_core.scripts.header import Header, HeaderError, Variant, parse_header, without_header
+from rq_core.scripts.header import Header, HeaderError, Variant
+from rq_core.scripts.source import Part, Source, include_paths, read, source, words
 
-_DEFINED = re.compile(r"^local (?:function (\w+)|([\w, ]+))", re.MULTILINE)
-_FUNCTION = re.compile(r"local function (\w+)")
-_OTHER_CODE = re.compile(r"^(?!--|local |end\b|[)}])\S.*", re.MULTILINE)
 _BASE_META: Final = ("layout", "epoch", "replid")
-
-
-@dataclass(frozen=True)
-class Source:
-    """A Lua file."""
-
-    header: Header
-    code: str
-    """Without the header and lines that are comments only."""
-
-    @property
-    def defines(self) -> tuple[str, ...]:
-        """The names that it defines in the first column."""
-        found: list[str] = []
-        for function, names in _DEFINED.findall(self.code):
-            found += [function] if function else re.split(r"\s*,\s*", names.strip())
-        return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -67,29 +46,11 @@ class Assembled:
     each: tuple[str, ...]
 
 
-def read(lua: Path, name: str) -> Source:
-    """A script. Raises HeaderError, or OSError if the file is not there."""
-    found = source((lua / f"{name}.lua").read_text(encoding="utf-8"), f"{name}.lua")
-    if found.header.name != name:
-        raise HeaderError(f"{name}.lua calls itself {found.header.name}")
-    return found
-
-
-def source(text: str, where: str) -> Source:
-    """A Lua file, from its text. Raises HeaderError if it has no header."""
-    lines = without_header(text).split("\n")
-    code = "\n".join(line for line in lines if line and not line.lstrip().startswith("--"))
-    return Source(parse_header(text, where), code)
-
-
-def include_paths(lua: Path) -> dict[str, Path]:
-    """Where the includes are: those of all scripts by subject, and those of one in the folder of its name."""
-    return {path.stem: path for path in sorted(lua.glob("*/**/*.lua"))}
-
-
 def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
     """The text of a script, with the includes of ``variant`` in place of those that are there."""
-    script = read(lua, name)
+    script = read(lua / f"{name}.lua")
+    if script.header.name != name:
+        raise HeaderError(f"{name}.lua calls itself {script.header.name}")
     includes = resolve(lua, script, variant)
     header, declared = script.header, script.header.words("Keys")
     for include in includes.values():
@@ -98,18 +59,18 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
     keys = tuple(k for word in declared for k in (READY if word == "ready" else (word,)))
     if unknown := set(keys) - set(KEY_TYPES):
         raise HeaderError(f"{name}.lua: unknown keys {unknown}")
-    blocks = _blocks(script, includes)
-    wanted = {word for include in includes.values() for word in include.header.words("Args")}
-    if missing := wanted - set(argument_names(header)):
+    blocks, mentioned = _blocks(script, includes)
+    needed = {word for include in includes.values() for word in include.header.words("Args")}
+    if missing := needed - set(argument_names(header)):
         raise HeaderError(f"{name}.lua lacks arguments that its includes read: {missing}")
-    shared = [word for word in argument_names(header) if word in wanted]
+    shared = [word for word in argument_names(header) if word in needed]
     arguments = bind_args(header, shared)
-    mentioned = words("\n".join((*blocks, arguments)))
+    numbers = mentioned | words(arguments)
     lines = [
-        constants(words("\n".join((*blocks, script.code))), meta=_meta_of(header, includes)),
+        constants(mentioned | script.words, meta=_meta_of(header, includes)),
         f"local {', '.join((*declared, *shared))}",
-        WHOLE_NUMBER if {"whole_number", "integer"} & mentioned else "",
-        INTEGER if "integer" in mentioned else "",
+        WHOLE_NUMBER if {"whole_number", "integer"} & numbers else "",
+        INTEGER if "integer" in numbers else "",
         "local resets = {}",
         *blocks,
         "local function bind(KEYS)",
@@ -144,14 +105,13 @@ def resolve(lua: Path, script: Source, variant: Variant) -> dict[str, Source]:
             if name in found:
                 continue
             if name in variant.includes:
-                text = variant.includes[name]
+                include = source(variant.includes[name], f"{name}.lua")
             elif name in paths:
-                text = paths[name].read_text(encoding="utf-8")
+                include = read(paths[name])
             else:
                 raise HeaderError(f"there is no include {name}.lua")
-            include = source(text, f"{name}.lua")
-            if other := _OTHER_CODE.search(include.code):
-                raise HeaderError(f"an include may only define locals, not: {other[0][:60]}")
+            if other := include.other_code:
+                raise HeaderError(f"an include may only define locals, not: {other[:60]}")
             add(include, (*above, name))
             found[name] = include
 
@@ -165,7 +125,7 @@ def _names_taken(script: Source, includes: Mapping[str, Source]) -> dict[str, li
     owners: dict[str, str] = {}
     for user in (*includes.values(), script):
         for include, names in user.header.uses.items():
-            if missing := set(names) - set(includes[include].defines):
+            if missing := set(names) - includes[include].defines:
                 raise HeaderError(f"{user.header.name} takes {missing} from {include}.lua")
             taken[include].update(dict.fromkeys(names))
             for name in names:
@@ -174,54 +134,50 @@ def _names_taken(script: Source, includes: Mapping[str, Source]) -> dict[str, li
     return {include: list(names) for include, names in taken.items()}
 
 
-def _blocks(script: Source, includes: Mapping[str, Source]) -> list[str]:
-    """The includes' text, without functions that the script does without: EVALSHA makes each function in each call."""
+def _blocks(script: Source, includes: Mapping[str, Source]) -> tuple[list[str], frozenset[str]]:
+    """The includes' text, without functions that the script does without: EVALSHA makes each function in each call. And
+    the words of it all."""
     taken = _names_taken(script, includes)
-    blocks, mentioned = [], set(words(script.code))
+    blocks: list[str] = []
+    needed_by_includes: set[str] = set()
     for name, include in reversed(list(includes.items())):
-        wanted = [each for each in taken[name] if each in mentioned]
+        wanted = [
+            each for each in taken[name] if each in script.words or each in needed_by_includes
+        ]
         if wanted:
-            code = _needed(include, wanted)
-            mentioned |= words(code)
-            blocks.append(_block(include, code, wanted))
-    return blocks[::-1]
+            parts = _needed(include, wanted)
+            needed_by_includes.update(*(part.words for part in parts))
+            blocks.append(_block(include, parts, wanted))
+    return blocks[::-1], frozenset(needed_by_includes)
 
 
-def _needed(include: Source, wanted: Iterable[str]) -> str:
-    """An include's text without the functions that these names do without."""
-    parts = re.split(r"^(?=local )", include.code, flags=re.MULTILINE)
-    functions = {found[1]: part for part in parts if (found := _FUNCTION.match(part))}
+def _needed(include: Source, wanted: Iterable[str]) -> list[Part]:
+    """An include's parts without the functions that these names do without."""
+    functions = {part.names[0]: part for part in include.parts if part.is_function}
+    others = (part.words for part in include.parts if not part.is_function)
     needed: set[str] = set()
-    names = {"reset", *wanted}.union(*(words(part) for part in parts if not _FUNCTION.match(part)))
+    names = {"reset", *wanted}.union(*others)
     while more := (names & functions.keys()) - needed:
         needed |= more
-        names.update(*(words(functions[name]) for name in more))
-    return "".join(
-        part for part in parts if not (found := _FUNCTION.match(part)) or found[1] in needed
-    ).rstrip()
+        names.update(*(functions[name].words for name in more))
+    return [part for part in include.parts if not part.is_function or part.names[0] in needed]
 
 
-def _block(include: Source, code: str, taken: Iterable[str]) -> str:
+def _block(include: Source, parts: list[Part], taken: Iterable[str]) -> str:
     """An include between `do` and `end`; the names that are taken from it are declared before, and so outlive it."""
     outside = dict.fromkeys(taken)
-    checks = key_check(include.header) if "check_keys" in words(code) else ""
-    code = _DEFINED.sub(lambda found: _without_local(found, outside), code)
+    checks = any("check_keys" in part.words for part in parts)
+    code = "".join(part.without_local(frozenset(outside)) for part in parts).rstrip()
     if "reset" in include.defines:
         code += "\nresets[#resets + 1] = reset"
-    lines = [f"local {', '.join(outside)}", "do", checks, code, "end"]
+    lines = [
+        f"local {', '.join(outside)}",
+        "do",
+        key_check(include.header) if checks else "",
+        code,
+        "end",
+    ]
     return "\n".join(line for line in lines if line)
-
-
-def _without_local(found: re.Match[str], outside: Mapping[str, None]) -> str:
-    """The beginning of a definition; `local` goes if its names are declared outside."""
-    names = [found[1]] if found[1] else re.split(r"\s*,\s*", found[2].strip())
-    there = [name in outside for name in names]
-    if not any(there):
-        return found[0]
-    if not all(there):
-        raise HeaderError(f"some of {', '.join(names)} are taken by others, and some are not")
-    declares_only = found[2] and not found.string[found.end() :].startswith("=")
-    return "" if declares_only else found[0].removeprefix("local ")
 
 
 def _meta_of(header: Header, includes: Mapping[str, Source]) -> tuple[str, ...]:

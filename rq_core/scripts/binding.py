@@ -5,7 +5,6 @@ No index of KEYS or ARGV is written anywhere else.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -13,18 +12,9 @@ from rq_core.model import machine, settings
 from rq_core.model.keys import KEY_TYPES
 from rq_core.scripts.header import Header, HeaderError
 
-_UNREAD = re.compile(r"'(?:[^'\\\n]|\\.)*'|--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
-"""Text that names nothing: strings and comments."""
-_WORD = re.compile(r"(?<![\w:])(?<![^.]\.)[A-Za-z_]\w*")
-"""A name, but for the names of fields after a dot or a colon. (Two dots join strings.)"""
 READY: Final = tuple(f"ready:{n}" for n in range(len(machine.PRIORITIES)))
 _SIZES: Final = {"hash": "HLEN", "zset": "ZCARD", "list": "LLEN", "stream": "XLEN"}
 """By type of key: the command that costs least and fails for a key of another type."""
-
-
-def words(text: str) -> frozenset[str]:
-    """The words of some Lua that may be names of locals."""
-    return frozenset(_WORD.findall(_UNREAD.sub(" ", text)))
 
 
 def names_of(words: Iterable[str]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 _HEADER = re.compile(r"\A--\[\[ (?P<name>[a-z_]+): (?P<text>.*?)\]\]\n", re.DOTALL)
 
@@ -50,7 +51,7 @@ class Header:
         text = " ".join(self.sections.get("Transitions", "").split())
         return tuple(part.strip() for part in text.split(",") if part.strip())
 
-    @property
+    @cached_property
     def uses(self) -> dict[str, tuple[str, ...]]:
         """The includes, and the names that are taken from each. Raises HeaderError if none is."""
         text = self.sections.get("Uses", "")

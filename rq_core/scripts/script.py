@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from rq_core.model.keys import QueueKeys
-from rq_core.scripts.assemble import assemble, include_paths
+from rq_core.scripts.assemble import Assembled, assemble
 from rq_core.scripts.header import Header, Variant
+from rq_core.scripts.source import include_paths
 
 _NAME: Final = "@name@"
 
@@ -98,7 +99,10 @@ def script(name: str) -> Script:
 def build_script(name: str, variant: Variant | None = None) -> Script:
     """The script to be sent with EVALSHA, with the includes of ``variant`` in place of the shipped ones."""
     variant = variant or Variant()
-    made = assemble(directory(), name, variant)
+    return _as_script(name, assemble(directory(), name, variant), variant)
+
+
+def _as_script(name: str, made: Assembled, variant: Variant) -> Script:
     flags = ",".join(made.header.words("Flags"))
     first = f"#!lua flags={flags}\n" if flags else "#!lua\n"
     text = f"{variant.prelude}\n{made.text}\nreturn run(KEYS, ARGV)\n"
@@ -119,5 +123,5 @@ def build_function(name: str, variant: Variant | None = None) -> Script:
     )
     digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:8]
     called = f"rqc_{name}_{digest}"
-    instead = build_script(name, variant)
+    instead = _as_script(name, made, variant)
     return replace(instead, text=text.replace(_NAME, called), function=called, instead=instead)

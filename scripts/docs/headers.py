@@ -26,7 +26,8 @@ from typing import Final
 from rq_core.model import machine
 from rq_core.model.machine import Event
 from rq_core.model.settings import SETTINGS
-from rq_core.scripts import assemble, script
+from rq_core.scripts import script
+from rq_core.scripts import source as lua_files
 from rq_core.scripts.header import Header
 from scripts.docs import lua_names
 
@@ -63,7 +64,7 @@ class Source:
 
 
 def _source(path: Path) -> Source:
-    made = assemble.source(path.read_text(encoding="utf-8"), path.name)
+    made = lua_files.source(path.read_text(encoding="utf-8"), path.name)
     return Source(made.header, _COMMENT.sub("", made.code), frozenset(made.defines))
 
 
@@ -75,7 +76,7 @@ def includes() -> Mapping[str, Header]:
 
 @cache
 def _includes() -> Mapping[str, Source]:
-    paths = assemble.include_paths(script.directory())
+    paths = lua_files.include_paths(script.directory())
     return {name: _source(path) for name, path in paths.items()}
 
 
@@ -119,6 +120,7 @@ def forget() -> None:
     """Read the files anew from now on."""
     for kept in (_includes, _script, _emits, shared, includes):
         kept.cache_clear()
+    lua_files.forget()
 
 
 def problems() -> list[str]:
@@ -128,7 +130,7 @@ def problems() -> list[str]:
     for name in script.names():
         script.build_script(name)
     for name, include in _includes().items():
-        where = assemble.include_paths(script.directory())[name].relative_to(script.directory())
+        where = lua_files.include_paths(script.directory())[name].relative_to(script.directory())
         found += [f"{where}: {p}" for p in (*_of_any(include), *_of_include(include))]
     for name in script.names():
         source = _script(name)

@@ -73,7 +73,7 @@ def _loss_views() -> dict[str, str]:
 
 
 def _everyday_views(dialect: str) -> dict[str, str]:
-    """The views that answer everyday questions, by name; see README.md."""
+    """The views that answer everyday questions, by name; see docs/how-to/audit-log.md."""
     minute = _readable(dialect, "minute_ms")
     if dialect == "sqlite":
         each = "json_each(a.scopes) AS each"

@@ -1,4 +1,4 @@
-"""The Python of docs/handlers.md runs as it stands there; its table is that of tests/worker/test_leaving.py."""
+"""The Python of docs/how-to/handlers.md runs as it stands there; its table is that of tests/worker/test_leaving.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from rq_core import JobContext, JobLogFilter, current_job, testing
 from tests.app.test_readme import run
 
-PAGE = (Path(__file__).parents[2] / "docs" / "handlers.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "handlers.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 

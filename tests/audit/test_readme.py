@@ -1,4 +1,4 @@
-"""What sql_audit/README.md says, tried out."""
+"""What docs/how-to/audit-log.md says, tried out."""
 
 import hashlib
 import re
@@ -15,7 +15,7 @@ from tests.kit import auditlog
 from tests.kit.outbox import StreamWriter
 from tests.kit.schemas import lay_schema
 
-README = (Path(__file__).parents[2] / "sql_audit" / "README.md").read_text()
+README = (Path(__file__).parents[2] / "docs" / "how-to" / "audit-log.md").read_text()
 QUERIES = re.findall(r"```sql\n(.*?)```", README, re.DOTALL)
 
 

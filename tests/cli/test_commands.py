@@ -17,6 +17,7 @@ from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import NAME_PATTERN, queue_keys
 from rq_core.protocol import claims
 from tests.cli.conftest import CommandLine
+from tests.kit.servers import RedisServer
 from tests.kit.snapshots import lines_of
 
 Kill = Callable[..., None]
@@ -166,8 +167,24 @@ def test_queues_are_listed_with_their_counts(cli: CommandLine, kill: Kill) -> No
     ) == (2, 1, 0, 1)
     assert mail["paused"] is True
     table = cli.ok("queues")
-    assert re.search(r"mail +2 +1 +0 +1 +off +0 +paused; 1 high", table)
-    assert re.search(r"sms +1 +0 +0 +0 +off +0", table)
+    assert re.search(r"mail +2 +1 +0 +1 +off +0 +\d+ s +paused; 1 high", table)
+    assert re.search(r"sms +1 +0 +0 +0 +off +0 +\d+ s", table)
+
+
+def test_a_queue_that_cannot_be_read_does_not_hide_the_others(
+    cli: CommandLine, client: Client, valkey: RedisServer
+) -> None:
+    cli.ok("enqueue", "mail", "send")
+    cli.ok("enqueue", "sms", "send")
+    with valkey.client() as control:
+        control.set("rqc:{mail}:dead", "x")
+
+    result = cli("queues")
+
+    assert result.exit_code == 1
+    assert "sms" in result.stdout
+    assert "mail" not in result.stdout
+    assert result.stderr.startswith("rq-core: queue mail cannot be read: WRONGTYPE")
 
 
 def test_no_queues_is_no_error(cli: CommandLine) -> None:

@@ -1,4 +1,4 @@
-"""Handlers with SQLAlchemy sessions, async and sync, as docs/handlers.md shows them."""
+"""Handlers with SQLAlchemy sessions, async and sync, as docs/how-to/handlers.md shows them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A log of ten million events, and how long it takes to ask it something: see scripts/measure/ten-million.
 
 The log is simulated (tests/kit/long_log.py) and written by the mirror itself. Then every everyday query of
-sql_audit/README.md, one job's history, `why` and `at` are asked: how long each took, and by which plan. At last
+docs/how-to/audit-log.md, one job's history, `why` and `at` are asked: how long each took, and by which plan. At last
 `audit verify` reads all of it.
 """
 
@@ -32,7 +32,7 @@ from tests.kit.long_log import EPOCH, LongLog
 from tests.kit.processes import ROOT, python
 from tests.kit.servers import DurablePostgres
 
-README: Final = (ROOT / "sql_audit" / "README.md").read_text()
+README: Final = (ROOT / "docs" / "how-to" / "audit-log.md").read_text()
 EVERYDAY: Final = [
     (title.strip(), query.strip().rstrip(";"))
     for title, query in re.findall(
@@ -296,7 +296,8 @@ def main() -> int:
             "",
             "# Everyday questions to a long log",
             "",
-            "How long the queries of [README.md](README.md#everyday-queries) and three commands take; and the plans.",
+            "How long the queries of [the audit log](../how-to/audit-log.md#everyday-queries) and",
+            "three commands take; and the plans.",
             "",
             "Three queues in six days (`tests/kit/long_log.py`), brought into each database by the mirror itself,",
             f"and analysed in PostgreSQL. The first time, and the median of {REPEATS} after it.",

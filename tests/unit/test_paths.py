@@ -6,11 +6,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 MENTION = re.compile(
-    r"(?<![\w/.-])(?:\$\w+/|\./)?((?:scripts|rq_core|sql_audit|lua|tests)/[\w./-]*\w)"
+    r"(?<![\w/.-])(?:\$\w+/|\./)?((?:docs|scripts|rq_core|sql_audit|lua|tests)/[\w./-]*\w)"
 )
 MADE_ELSEWHERE = {"rq_core/_lua", "tests/test_sums.py"}
 """Paths that only the wheel has, or that a test makes in a folder of its own."""
-RELATIVE = {"MUTANTS.md", "test_paths.py"}
+RELATIVE = {"mutants.md", "test_paths.py"}
 """Files whose paths begin in tests/; and this one."""
 
 

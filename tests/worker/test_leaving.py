@@ -1,4 +1,4 @@
-"""How a handler ends, and what was entered for it: the table of docs/handlers.md, on a real server."""
+"""How a handler ends, and what was entered for it: the table of docs/how-to/handlers.md, on a real server."""
 
 from __future__ import annotations
 

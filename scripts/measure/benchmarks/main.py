@@ -216,7 +216,9 @@ def asked() -> argparse.Namespace:
         "--plot", type=Path, metavar="DIR", help="draw the peers' figures there, SVG and PNG"
     )
     parser.add_argument(
-        "--report", action="store_true", help="renew the tables of PERFORMANCE.md and README.md"
+        "--report",
+        action="store_true",
+        help="renew the tables of docs/performance.md and README.md",
     )
     parser.add_argument(
         "--from",

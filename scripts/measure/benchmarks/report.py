@@ -1,4 +1,4 @@
-"""The tables of PERFORMANCE.md and README.md, written between markers from the figures of a run."""
+"""The tables of docs/performance.md and README.md, written between markers from the figures of a run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def write(document: Mapping[str, Any]) -> list[Path]:
     }
     tables = {part: "\n".join(lines) for part, lines in parts.items()}
     changed = []
-    for name in ("PERFORMANCE.md", "README.md"):
+    for name in ("docs/performance.md", "README.md"):
         path = ROOT / name
         before = path.read_text()
         after = before

@@ -1,7 +1,7 @@
 """What time leaves in each key: leases, losses, retention, slots."""
 
 from tests.kit.consistency import assert_consistent
-from tests.kit.seed import LEASE_MS, NO_FENCE, Seed, events_of, spec
+from tests.kit.seed import LEASE_MS, NO_FENCE, Seed, events_of
 from tests.kit.snapshots import diff, without_slot
 from tests.lua.contents.entries import T, entry
 

@@ -1,4 +1,4 @@
-"""Runs each kind of fault on its own, and writes what came of it into RELIABILITY.md. See scripts/prove/reliability.
+"""Runs each kind of fault on its own, and writes the outcome into docs/reliability.md. See scripts/prove/reliability.
 
 python -m tests.rigs.chaos.measured --minutes 0.5 --parallel 2
 """
@@ -18,7 +18,7 @@ import click
 from tests.kit.processes import ROOT
 from tests.rigs.chaos.nemesis import KINDS
 
-FILE: Final = ROOT / "RELIABILITY.md"
+FILE: Final = ROOT / "docs/reliability.md"
 BEGIN: Final = "<!-- written by scripts/prove/reliability -->"
 END: Final = "<!-- end of what scripts/prove/reliability writes -->"
 COLUMNS: Final = {
@@ -93,7 +93,7 @@ def _measure(kind: str, words: Sequence[str]) -> dict[str, Any]:
 @click.option("--kind", "kinds", multiple=True, type=click.Choice(sorted(KINDS)))
 @click.option("--into", type=click.Path(path_type=Path), default=FILE, show_default=True)
 def main(minutes: float, seed: int, parallel: int, kinds: tuple[str, ...], into: Path) -> None:
-    """Measure each kind of fault on its own; the table goes into RELIABILITY.md if all kinds were measured."""
+    """Measure each kind of fault on its own; the table goes into docs/reliability.md if all kinds were measured."""
     chosen = kinds or tuple(sorted(KINDS))
     words = ["--minutes", str(minutes), "--seed", str(seed)]
     with ThreadPoolExecutor(parallel) as pool:

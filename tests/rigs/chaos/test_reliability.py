@@ -1,4 +1,4 @@
-"""RELIABILITY.md speaks of faults and tests that exist, and its measured table is put in its place."""
+"""docs/reliability.md speaks of faults and tests that exist, and its measured table is put in its place."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from xml.etree import ElementTree as ET
 
 ROOT = Path(__file__).parents[3]
 LIST = ROOT / "tests" / "rigs" / "mutants" / "mutants.toml"
-TABLE = ROOT / "MUTANTS.md"
+TABLE = ROOT / "docs/mutants.md"
 COPIED = ("rq_core", "sql_audit", "lua", "tests", "pyproject.toml")
 CATCHER_TIMEOUT_S = 90
 """Seconds that a catcher may take."""
@@ -235,7 +235,7 @@ def _line(said: str, length: int = 300) -> str:
 
 
 def table(results: Sequence[Result], seconds: float) -> str:
-    """MUTANTS.md."""
+    """docs/mutants.md."""
     caught = sum(each.verdict is Verdict.CAUGHT for each in results)
     lines = [
         "<!-- Written by scripts/prove/mutants, which saw what it says. Do not edit. -->",

@@ -1,0 +1,1 @@
+"""What people and programs look at to see how the queues do: one shared look, and metrics made of it."""

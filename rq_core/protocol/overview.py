@@ -1,0 +1,399 @@
+"""One look at all queues: how many jobs, how old the oldest, what is full, who works. Every read is bounded.
+
+    found = client.run(client.calls.overview.all())
+    found.queues[0].oldest_ready_ms
+
+Four round trips whatever the number of queues, at most COMMANDS_MAX commands a queue, and none whose cost grows with
+the number of jobs or lanes. So some numbers cannot be had exactly; each of those says in a field of its own whether it
+is exact. ``rq-core caps`` (:mod:`rq_core.protocol.inspect`) takes the exact look at one queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rq_core.errors import QueueDamaged, ServerUnavailable
+from rq_core.model.keys import QueueKeys, queue_keys, queues_key
+from rq_core.model.limits import CapEntry, Limit
+from rq_core.model.machine import PRIORITIES
+from rq_core.model.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate
+from rq_core.model.settings import SETTINGS
+from rq_core.model.url import is_cluster
+from rq_core.protocol import lines
+from rq_core.protocol.cap_reads import entries_of, holders_of, members
+from rq_core.protocol.delivery import Delivery
+from rq_core.protocol.plan import Lost, Plan, Unsent, pairs_of
+
+COMMANDS_MAX: Final = 60
+"""Commands that one look may send for one queue."""
+SCOPES_MAX: Final = 10
+"""Scopes of a queue whose holders are counted."""
+HEADS_MAX: Final = 2
+"""Jobs at the head of a list whose age is read: the first may be a cancelled one that no claim has passed over yet."""
+BLOCKED_MAX: Final = 4
+"""Blocked lanes whose age is read: so many that wait for a task's cap, and so many of all."""
+LIMITS_MAX: Final = 200
+"""About how many stored limits of a queue are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeLoad:
+    """How full a scope is that has a limit of its own. A family of keys counts as one, all its keys together."""
+
+    scope: str
+    limit: Limit
+    holders: int
+    """Running jobs in it."""
+    blocked_lanes: int
+    """Lanes that wait for it."""
+    oldest_blocked_ms: int | None = None
+    """How long the oldest of the jobs that were looked at has waited for it: there may be older ones."""
+
+    @property
+    def is_family(self) -> bool:
+        """Whether the limit holds for each key of a family, not for all jobs of the scope together."""
+        return "=" not in self.scope and self.scope != QUEUE
+
+    @property
+    def full(self) -> bool:
+        """Whether no job of it can be claimed now. Of a family or a rate: whether a lane waits for one of its keys."""
+        if self.is_family or is_rate(self.scope):
+            return self.blocked_lanes > 0
+        return self.limit.most is not None and self.holders >= self.limit.most
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOverview:
+    """How one queue stands. Lengths of time are in ms, by the clock of its Redis."""
+
+    queue: str
+    now_ms: int
+    """Unix ms, when it was read."""
+    ready: dict[str, int]
+    """By priority, jobs without scopes. Includes the entries of cancelled jobs until a claim passes over them."""
+    cancelled_entries: int
+    """How many such entries there are."""
+    waiting: int
+    """Ready jobs with scopes, whether their scopes have room or not."""
+    open_lanes: int
+    blocked_lanes: int
+    scheduled: int
+    running: int
+    dead: int
+    paused: bool
+    fair: bool
+    audit: bool
+    epoch: int
+    cap: int | None
+    """How many of its jobs may run at once; None: any number."""
+    oldest_ready_ms: int | None
+    """How long the oldest job has been ready that stands first in a list or in an open lane; None: there is none."""
+    oldest_ready_exact: bool
+    """False: there may be an older one."""
+    oldest_blocked_ms: int | None
+    """The same of jobs in blocked lanes, which wait for a full scope."""
+    oldest_blocked_exact: bool
+    overdue_ms: int
+    """How late the earliest of what is due by itself is: 0 unless no worker claims."""
+    leases_over: int
+    """Running jobs whose lease is over and which no worker has taken back yet."""
+    backlog: int
+    """Events that wait to be mirrored."""
+    backlog_bytes: int
+    scopes: tuple[ScopeLoad, ...]
+    """Scopes with a limit of their own, those first for which a lane waits. Never one key of a family."""
+    scopes_exact: bool
+    """False: there are more of them."""
+    settings: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def ready_jobs(self) -> int:
+        """All jobs that are ready, in lists and in lanes."""
+        return max(0, sum(self.ready.values()) - self.cancelled_entries) + self.waiting
+
+    @property
+    def backlog_ratio(self) -> float:
+        """How much of the backlog's bound is used: at 1.0 enqueuing is refused."""
+        jobs = self.backlog / self.settings["backlog_max_jobs"]
+        return max(jobs, self.backlog_bytes / self.settings["backlog_max_bytes"])
+
+    @property
+    def full_scopes(self) -> tuple[ScopeLoad, ...]:
+        """The scopes that hold jobs up now."""
+        return tuple(each for each in self.scopes if each.full)
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """How all queues stand."""
+
+    queues: tuple[QueueOverview, ...]
+    """By name."""
+    unreadable: dict[str, str]
+    """Why the others could not be read, by queue."""
+    used_memory: int | None
+    """Bytes that the server uses, None if it does not say (in a cluster there are several servers)."""
+    maxmemory: int | None
+    """Bytes that it may use; 0: any number."""
+
+
+class Look:
+    """What one look has read of one queue so far."""
+
+    def __init__(self, keys: QueueKeys) -> None:
+        self.keys = keys
+        self.why: str | None = None
+        self.limits: dict[str, CapEntry] = {}
+        self.limits_exact = True
+        self.names: list[str] = []
+        self.heads: list[list[str]] = []
+        self.lanes: list[tuple[str, str]] = []
+        """Lanes whose first job's age is read: what they wait for, empty if they are open, and the lane."""
+
+    # The first commands, and what they say.
+
+    def sizes(self) -> list[list[Any]]:
+        """The commands about the whole queue."""
+        keys = self.keys
+        lists = [keys(f"ready:{n}") for n in range(len(PRIORITIES))]
+        counted = ("waiting", "open", "blocked", "scheduled", "leases", "dead")
+        return [
+            *(["LLEN", key] for key in lists),
+            *(["LRANGE", key, 0, HEADS_MAX - 1] for key in lists),
+            # Beside something of the queue: in a cluster it is its shard's clock that counts.
+            ["TIME"],
+            *(["ZCARD", keys(name)] for name in counted),
+            ["HLEN", keys("jobs")],
+            ["HGETALL", keys("meta")],
+            ["HSCAN", keys("caps"), 0, "COUNT", LIMITS_MAX],
+            ["ZRANGE", keys("scheduled"), 0, 0, "WITHSCORES"],
+            *(
+                ["ZRANGEBYSCORE", keys("open"), n * RANK, f"({(n + 1) * RANK}", "LIMIT", 0, 1]
+                for n in range(len(PRIORITIES))
+            ),
+            ["ZRANGEBYLEX", keys("blocked"), *members("task"), "LIMIT", 0, BLOCKED_MAX],
+            ["ZRANGEBYLEX", keys("blocked"), "-", "+", "LIMIT", 0, BLOCKED_MAX],
+        ]
+
+    def take_sizes(self, replies: Sequence[Any]) -> None:
+        """Take the answers to those."""
+        many = len(PRIORITIES)
+        self.lengths, self.heads = replies[:many], list(replies[many : 2 * many])
+        (seconds, micros), *rest = replies[2 * many :]
+        self.now_ms = int(seconds) * 1000 + int(micros) // 1000
+        self.waiting, self.open, self.blocked, self.scheduled, self.running, self.dead = rest[:6]
+        alive, meta, (cursor, stored), due = rest[6:10]
+        opened, tasks, first = rest[10 : 10 + many], *rest[10 + many :]
+        self.alive, self.facts = int(alive), pairs_of(meta)
+        self.limits_exact = str(cursor) == "0"
+        self.limits = entries_of(self.keys.queue, pairs_of(stored).items())
+        self.due_ms = _score(due)
+        blocked = [member.split("|") for member in dict.fromkeys([*tasks, *first])]
+        self.lanes = [("", lane) for found in opened for lane in found]
+        self.lanes += [(scope, lane) for scope, _, lane in blocked]
+        self.looked_at = len(blocked)
+        self.names = _without_keys(self.limits, {scope for scope, _, _ in blocked})
+
+    # What is asked about lanes and scopes, and what that says.
+
+    def loads(self) -> list[list[Any]]:
+        """The commands about the scopes and lanes that the first ones named."""
+        keys = self.keys
+        commands = [["ZCOUNT", keys("leases"), "-inf", f"({self.now_ms}"]]
+        for name in self.names[:SCOPES_MAX]:
+            low, high = members(name)
+            commands += [
+                ["ZLEXCOUNT", keys("holders"), low, high],
+                ["ZLEXCOUNT", keys("blocked"), low, high],
+            ]
+        return commands + [
+            ["ZRANGEBYLEX", keys("waiting"), f"[{lane}|", f"({lane}}}", "LIMIT", 0, 1]
+            for _, lane in self.lanes
+        ]
+
+    def take_loads(self, replies: Sequence[Any]) -> None:
+        """Take the answers to those."""
+        self.leases_over, *rest = replies
+        counted = 2 * len(self.names[:SCOPES_MAX])
+        self.counts = rest[:counted]
+        firsts = rest[counted:]
+        self.first_of = [found[0].rpartition("|")[2] if found else None for found in firsts]
+
+    # Since when those jobs wait.
+
+    def ages(self) -> list[list[Any]]:
+        """The commands that ask for the jobs at the heads; none if there is no job."""
+        ids = self._ids()
+        return lines.commands(self.keys, ids) if ids else []
+
+    def take_ages(self, replies: Sequence[Any]) -> None:
+        """Take their answers."""
+        ids = self._ids()
+        found = holders_of(self.keys.queue, ids, lines.lines_of(replies)) if ids else []
+        self.since = {each.id: each.since_ms for each in found if each.since_ms is not None}
+
+    def _ids(self) -> list[str]:
+        ids = [job_id for head in self.heads for job_id in head]
+        return list(dict.fromkeys([*ids, *(each for each in self.first_of if each is not None)]))
+
+    # All of it.
+
+    def result(self) -> QueueOverview:
+        """Return what was read."""
+        facts, number = self.facts, self._number
+        cancelled = number("tombstones")
+        elsewhere = sum(self.lengths) - cancelled + self.waiting + self.running + self.dead
+        gate = self.limits.get(QUEUE)
+        ready, ready_exact = self._oldest_ready(fair=facts.get("fair") == "1")
+        blocked = self._ages_of_blocked()
+        return QueueOverview(
+            queue=self.keys.queue,
+            now_ms=self.now_ms,
+            ready=dict(zip(map(str, PRIORITIES), self.lengths, strict=True)),
+            cancelled_entries=cancelled,
+            waiting=self.waiting,
+            open_lanes=self.open,
+            blocked_lanes=self.blocked,
+            # `scheduled` also has what resumes by itself, so the jobs there are those that are nowhere else.
+            scheduled=max(0, min(self.scheduled, self.alive - elsewhere)),
+            running=self.running,
+            dead=self.dead,
+            paused=facts.get("paused") == "1",
+            fair=facts.get("fair") == "1",
+            audit=facts.get("audit") == "on",
+            epoch=number("epoch"),
+            cap=gate.limit.most if gate else None,
+            oldest_ready_ms=ready,
+            oldest_ready_exact=ready_exact,
+            oldest_blocked_ms=max(blocked.values(), default=None),
+            oldest_blocked_exact=self.blocked <= self.looked_at,
+            overdue_ms=0 if self.due_ms is None else max(0, self.now_ms - int(self.due_ms)),
+            leases_over=self.leases_over,
+            backlog=number("backlog_jobs"),
+            backlog_bytes=number("backlog_bytes"),
+            scopes=tuple(self._scopes(blocked)),
+            scopes_exact=self.limits_exact and len(self.names) <= SCOPES_MAX,
+            settings={name: number(name, s.default) for name, s in SETTINGS.items()},
+        )
+
+    def _number(self, name: str, default: int = 0) -> int:
+        text = self.facts.get(name, "")
+        return int(text) if text.isascii() and text.isdigit() else default
+
+    def _oldest_ready(self, *, fair: bool) -> tuple[int | None, bool]:
+        """The age of the oldest job at a head, and whether there is none older."""
+        # A fair queue's lanes stand by virtual time: the first of them need not be the oldest.
+        exact = not (fair and self.open)
+        ages = []
+        for length, head in zip(self.lengths, self.heads, strict=True):
+            known = [self._age(job_id) for job_id in head if job_id in self.since]
+            ages += known[:1]
+            # All that were looked at were cancelled, and more follow.
+            exact = exact and (bool(known) or length <= len(head))
+        for (scope, _), job_id in zip(self.lanes, self.first_of, strict=True):
+            if not scope and job_id in self.since:
+                ages.append(self._age(job_id))
+        return max(ages, default=None), exact
+
+    def _ages_of_blocked(self) -> dict[str, int]:
+        """By scope that lanes wait for, the age of the oldest job at the head of one that was looked at."""
+        ages: dict[str, int] = {}
+        for (scope, _), job_id in zip(self.lanes, self.first_of, strict=True):
+            if scope and job_id in self.since:
+                ages[scope] = max(self._age(job_id), ages.get(scope, 0))
+        return ages
+
+    def _age(self, job_id: str) -> int:
+        return max(0, self.now_ms - self.since[job_id])
+
+    def _scopes(self, blocked: dict[str, int]) -> Iterable[ScopeLoad]:
+        counts = iter(self.counts)
+        for name, holders, lanes in zip(self.names, counts, counts, strict=False):
+            ages = [age for scope, age in blocked.items() if name in (scope, family_of(scope))]
+            yield ScopeLoad(
+                scope=name,
+                limit=self.limits[name].limit,
+                # A queue's own cap counts all that run, and blocks no lane: the queue gives out nothing.
+                holders=self.running if name == QUEUE else holders,
+                blocked_lanes=lanes,
+                oldest_blocked_ms=max(ages, default=None),
+            )
+
+
+def _score(reply: Sequence[Any]) -> float | None:
+    """The score of a reply of one member WITHSCORES, flat in RESP2, a list of pairs in RESP3; None: no member."""
+    if not reply:
+        return None
+    return float(reply[0][1] if isinstance(reply[0], list) else reply[1])
+
+
+def _without_keys(limits: dict[str, CapEntry], waited_for: set[str]) -> list[str]:
+    """The scopes with a limit that name no key of a family: those for which a lane waits first."""
+    waited = waited_for | {family_of(scope) for scope in waited_for}
+    plain = [
+        name
+        for name, entry in limits.items()
+        if entry.limit.most is not None
+        and family_of(name) != WEIGHT
+        and (name.startswith("task=") or not name.partition("=")[2])
+    ]
+    return sorted(plain, key=lambda name: (name not in waited, name != QUEUE, name))
+
+
+class Overviews:
+    """The looks of one client."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+
+    def all(self) -> Plan[Overview]:
+        """How all queues of the prefix stand. A queue that cannot be read does not hide the others.
+
+        Raises ServerUnavailable or ServerUnsuitable if nothing can be read.
+        """
+        asking = self._delivery.asking
+        names, info = yield from asking.ask_each(
+            [["SMEMBERS", queues_key(asking.prefix)], ["INFO", "memory"]]
+        )
+        if isinstance(names, (Unsent, Lost)):
+            raise ServerUnavailable(url=asking.url, why=str(names)) from names
+        if isinstance(names, Exception):
+            raise asking.unsuitable(names) from names
+        queues, unreadable = yield from self.of(sorted(names))
+        used, most = (None, None) if is_cluster(asking.url) else _memory(info)
+        return Overview(tuple(queues), unreadable, used, most)
+
+    def of(self, queues: Sequence[str]) -> Plan[tuple[list[QueueOverview], dict[str, str]]]:
+        """How these queues stand, and why some could not be read, by name. Three round trips."""
+        looks = [Look(queue_keys(queue, self._delivery.prefix)) for queue in queues]
+        for ask, take in (
+            (Look.sizes, Look.take_sizes),
+            (Look.loads, Look.take_loads),
+            (Look.ages, Look.take_ages),
+        ):
+            asked = [(look, ask(look)) for look in looks if look.why is None]
+            commands = [command for _, each in asked for command in each]
+            replies = iter((yield from self._delivery.asking.ask_each(commands)))
+            for look, each in asked:
+                answers = [next(replies) for _ in each]
+                failed = [answer for answer in answers if isinstance(answer, Exception)]
+                if failed:
+                    look.why = str(failed[0])
+                    continue
+                try:
+                    take(look, answers)
+                except QueueDamaged as damage:
+                    look.why = str(damage)
+        found = [look.result() for look in looks if look.why is None]
+        return found, {look.keys.queue: look.why for look in looks if look.why is not None}
+
+
+def _memory(info: Any) -> tuple[int | None, int | None]:
+    """Bytes in use and bytes allowed, of INFO's answer; None where it does not say."""
+    if isinstance(info, Exception):
+        return None, None
+    facts = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+    used, most = facts.get("used_memory"), facts.get("maxmemory")
+    return (int(used) if used else None), (int(most) if most else None)

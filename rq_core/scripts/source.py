@@ -1,0 +1,121 @@
+"""A Lua file as ``assemble`` needs it: its header, and its code in parts.
+
+Several scripts are made of the same includes, so a file is read and taken apart once in a process.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Final
+
+from rq_core.scripts.header import Header, HeaderError, parse_header, without_header
+
+_UNREAD: Final = re.compile(r"'(?:[^'\\\n]|\\.)*'|--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
+"""Text that names nothing: strings and comments."""
+_WORD: Final = re.compile(r"(?:^|[^\w:.]|\.\.)([A-Za-z_]\w*)")
+"""A name, but for the names of fields after a dot or a colon. (Two dots join strings.)"""
+_PARTS: Final = re.compile(r"^(?=local )", re.MULTILINE)
+_DEFINED: Final = re.compile(r"local (?:function (\w+)|([\w, ]+))")
+_OTHER_CODE: Final = re.compile(r"^(?!--|local |end\b|[)}])\S.*", re.MULTILINE)
+_COMMA: Final = re.compile(r"\s*,\s*")
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of some Lua that may be names of locals."""
+    return frozenset(_WORD.findall(_UNREAD.sub(" ", text)))
+
+
+@dataclass(frozen=True)
+class Part:
+    """One definition in the first column, up to the next."""
+
+    code: str
+    names: tuple[str, ...]
+    """What it defines; nothing if the code is not a definition."""
+    is_function: bool
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """The words that may be names of locals."""
+        return words(self.code)
+
+    def without_local(self, outside: frozenset[str]) -> str:
+        """The code, without `local` if these names are declared outside. Raises HeaderError if only some are."""
+        there = [name in outside for name in self.names]
+        if not any(there):
+            return self.code
+        if not all(there):
+            raise HeaderError(
+                f"some of {', '.join(self.names)} are taken by others, and some are not"
+            )
+        found = _DEFINED.match(self.code)
+        assert found is not None, self.code
+        declares_only = found[2] and not self.code.startswith("=", found.end())
+        return self.code[found.end() :] if declares_only else self.code.removeprefix("local ")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A Lua file."""
+
+    header: Header
+    code: str
+    """Without the header and lines that are comments only."""
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The code, by its definitions in the first column."""
+        return tuple(_part(code) for code in _PARTS.split(self.code))
+
+    @cached_property
+    def defines(self) -> frozenset[str]:
+        """The names that it defines in the first column."""
+        return frozenset(name for part in self.parts for name in part.names)
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """The words that may be names of locals."""
+        return words(self.code)
+
+    @cached_property
+    def other_code(self) -> str:
+        """The first line in the first column that defines no local; empty if there is none."""
+        found = _OTHER_CODE.search(self.code)
+        return found[0] if found else ""
+
+
+def _part(code: str) -> Part:
+    found = _DEFINED.match(code)
+    if found is None:
+        return Part(code, (), is_function=False)
+    if found[1]:
+        return Part(code, (found[1],), is_function=True)
+    return Part(code, tuple(_COMMA.split(found[2].strip())), is_function=False)
+
+
+@lru_cache(maxsize=256)
+def read(path: Path) -> Source:
+    """The file, as it was when it was read first. Raises HeaderError, or OSError if it is not there."""
+    return source(path.read_text(encoding="utf-8"), path.name)
+
+
+@lru_cache(maxsize=4)
+def include_paths(lua: Path) -> dict[str, Path]:
+    """Where the includes are: those of all scripts by subject, and those of one in the folder of its name."""
+    return {path.stem: path for path in sorted(lua.glob("*/**/*.lua"))}
+
+
+def forget() -> None:
+    """Read the files again from now on."""
+    read.cache_clear()
+    include_paths.cache_clear()
+
+
+def source(text: str, where: str) -> Source:
+    """A Lua file, from its text. Raises HeaderError if it has no header."""
+    lines = without_header(text).split("\n")
+    code = "\n".join(line for line in lines if line and not line.lstrip().startswith("--"))
+    return Source(parse_header(text, where), code)

@@ -1,0 +1,275 @@
+"""One look at all queues: true where it says so, and as cheap for a million jobs as for one."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from rq_core.connections.client import Client
+from rq_core.connections.wire import PoolWire
+from rq_core.errors import ServerUnavailable
+from rq_core.metrics.shared import SharedOverview
+from rq_core.model.limits import Limit
+from rq_core.protocol.overview import COMMANDS_MAX, QueueOverview
+from rq_core.protocol.plan import Patience
+from tests.kit.seed import Seed
+from tests.kit.servers import free_port
+
+MINUTE_MS = 60_000
+
+
+class CountingWire(PoolWire):
+    """Notes what each exchange sends."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.sent: list[list[str]] = []
+
+    def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
+        self.sent.append([str(command[0]) for command in commands])
+        return super().exchange(commands, *how)
+
+
+@pytest.fixture
+def seed(redis_url: str) -> Iterator[Seed]:
+    with Seed(redis_url, real_clock=True) as made:
+        yield made
+
+
+def look(seed: Seed) -> QueueOverview:
+    (found,) = seed.client.run(seed.client.calls.overview.all()).queues
+    return found
+
+
+def age(seed: Seed, job_id: str, minutes: int) -> None:
+    """Make a ready job older, by its state line."""
+    line: Any = seed.control.hget(seed.keys("state"), job_id)
+    words = [w for w in line.split(" ") if not w.startswith("since=")]
+    seconds, _ = seed.control.time()
+    since = int(seconds) * 1000 - minutes * MINUTE_MS
+    seed.control.hset(seed.keys("state"), job_id, " ".join([*words, f"since={since}"]))
+
+
+def minutes(ms: int | None) -> int | None:
+    return None if ms is None else round(ms / MINUTE_MS)
+
+
+def test_a_look_counts_jobs_by_where_they_stand(seed: Seed) -> None:
+    seed.enqueue("done")
+    seed.complete(*seed.claim().jobs)
+    seed.enqueue(*(seed.job(f"dead{n}") for n in range(2)))
+    seed.fail(*seed.claim(2).jobs, verdict="final")
+    seed.enqueue("running")
+    seed.claim()
+    seed.cap("tenant", 1)
+    seed.enqueue(
+        *("a", "b", seed.job("high", priority="high"), seed.job("later", delay_ms=60_000)),
+        *(seed.job(f"x{n}", scopes=["tenant=x"]) for n in range(3)),
+    )
+    seed.cancel("b")
+
+    found = look(seed)
+
+    assert {k: v for k, v in found.ready.items() if v} == {"high": 1, "normal": 2}
+    assert found.cancelled_entries == 1
+    assert (found.ready_jobs, found.waiting) == (5, 3)
+    assert (found.scheduled, found.running, found.dead) == (1, 1, 2)
+    assert (found.open_lanes, found.blocked_lanes) == (1, 0)
+    assert (found.overdue_ms, found.leases_over) == (0, 0)
+    assert found.epoch > 0
+
+
+def test_an_empty_server_shows_no_queue(seed: Seed) -> None:
+    found = seed.client.run(seed.client.calls.overview.all())
+
+    assert (found.queues, found.unreadable) == ((), {})
+    assert found.used_memory is not None
+    assert found.used_memory > 0
+
+
+def test_the_oldest_ready_job_is_found_behind_a_cancelled_one(seed: Seed) -> None:
+    seed.enqueue("gone", "old", seed.job("older", priority="low"), "young")
+    seed.cancel("gone")
+    age(seed, "old", 5)
+    age(seed, "older", 7)
+
+    found = look(seed)
+
+    assert minutes(found.oldest_ready_ms) == 7
+    assert found.oldest_ready_exact
+
+
+def test_a_look_that_saw_only_cancelled_jobs_does_not_call_its_age_exact(seed: Seed) -> None:
+    seed.enqueue("a", "b", "c", "old")
+    seed.cancel("a", "b", "c")
+
+    found = look(seed)
+
+    assert (found.oldest_ready_ms, found.oldest_ready_exact) == (None, False)
+
+
+def test_a_job_that_waits_for_a_full_scope_is_told_apart_from_one_that_waits_for_a_worker(
+    seed: Seed,
+) -> None:
+    seed.cap("task=t", 1)
+    seed.enqueue(*(seed.job(name, scopes=["task=t"]) for name in ("first", "second")))
+    seed.claim()
+    seed.claim()
+    age(seed, "second", 9)
+
+    found = look(seed)
+    (scope,) = found.full_scopes
+
+    assert (found.open_lanes, found.blocked_lanes) == (0, 1)
+    assert (found.oldest_ready_ms, found.oldest_ready_exact) == (None, True)
+    assert (minutes(found.oldest_blocked_ms), found.oldest_blocked_exact) == (9, True)
+    assert (scope.scope, scope.limit, scope.holders, scope.blocked_lanes) == (
+        "task=t",
+        Limit(1),
+        1,
+        1,
+    )
+    assert minutes(scope.oldest_blocked_ms) == 9
+
+
+def test_a_queue_at_its_own_cap_is_full(seed: Seed) -> None:
+    seed.cap("queue", 1)
+    seed.enqueue("a", "b")
+    seed.claim(1)
+
+    (scope,) = look(seed).full_scopes
+
+    assert (scope.scope, scope.holders) == ("queue", 1)
+
+
+def test_more_blocked_lanes_than_are_looked_at_make_the_age_a_lower_bound(seed: Seed) -> None:
+    seed.cap("tenant", 0)
+    seed.enqueue(*(seed.job(f"j{n}", scopes=[f"tenant={n}"]) for n in range(20)))
+    seed.claim()
+
+    found = look(seed)
+    (family,) = found.scopes
+
+    assert (found.blocked_lanes, found.oldest_blocked_exact) == (20, False)
+    assert (family.scope, family.blocked_lanes, family.full) == ("tenant", 20, True)
+
+
+def test_keys_of_a_family_are_not_named(seed: Seed) -> None:
+    """A key may be a customer's name."""
+    seed.cap("tenant", 5)
+    seed.cap("tenant=acme", 1)
+    seed.enqueue(*(seed.job(f"j{n}", scopes=["tenant=acme"]) for n in range(3)))
+    seed.claim()
+    seed.claim()
+
+    found = look(seed)
+
+    assert [each.scope for each in found.scopes] == ["tenant"]
+    assert "acme" not in repr(found)
+
+
+def test_of_many_scopes_those_that_lanes_wait_for_come_first(seed: Seed) -> None:
+    for n in range(15):
+        seed.cap(f"task=t{n:02}", 1)
+    seed.cap("task=zz", 0)
+    seed.enqueue(seed.job("waits", task="zz", scopes=["task=zz"]))
+    seed.claim()
+
+    found = look(seed)
+
+    assert (len(found.scopes), found.scopes_exact) == (10, False)
+    assert [each.scope for each in found.full_scopes] == ["task=zz"]
+
+
+def test_a_look_tells_what_is_due_and_not_taken(seed: Seed) -> None:
+    seed.enqueue(seed.job("late", delay_ms=1), "lost")
+    seed.claim()
+    now, _ = seed.control.time()
+    for key, job_id in (("scheduled", "job|late"), ("leases", "lost")):
+        seed.control.zadd(seed.keys(key), {job_id: (int(now) - 120) * 1000})
+
+    found = look(seed)
+
+    assert (minutes(found.overdue_ms), found.leases_over) == (2, 1)
+
+
+def test_a_damaged_queue_does_not_hide_the_others(seed: Seed) -> None:
+    seed.enqueue("a")
+    seed.of("other").enqueue("b")
+    seed.control.delete(seed.keys("dead"))
+    seed.control.set(seed.keys("dead"), "x")
+
+    found = seed.client.run(seed.client.calls.overview.all())
+
+    assert [each.queue for each in found.queues] == ["other"]
+    assert "WRONGTYPE" in found.unreadable[seed.queue]
+
+
+CHEAP = {
+    "LLEN", "LRANGE", "ZCARD", "HLEN", "HGETALL", "HSCAN", "ZRANGE", "ZRANGEBYSCORE", "ZRANGEBYLEX", "ZLEXCOUNT",
+    "ZCOUNT", "HMGET", "TIME",
+}  # fmt: skip
+"""None of these grows with what it is asked about, as it is asked: ranges have a LIMIT, and counts are logarithmic."""
+
+
+@pytest.mark.parametrize("lanes", [3, 2_000])
+def test_a_look_takes_four_round_trips_and_as_many_commands_whatever_waits(
+    redis_url: str, lanes: int
+) -> None:
+    queues = ("q", "r", "s")
+    with Seed(redis_url, real_clock=True) as seed:
+        for queue in queues:
+            of = seed.of(queue)
+            for n in range(15):
+                of.cap(f"task=t{n}", 0)
+            of.cap("tenant", 0)
+            of.enqueue(*(of.job(f"{queue}{n}", scopes=[f"tenant={n}"]) for n in range(lanes)))
+            of.enqueue(*(of.job(f"{queue}p{n}", priority="high") for n in range(lanes)))
+            of.claim(1)
+        wire = CountingWire(redis_url)
+        with Client(redis_url, wire=wire) as client:
+            found = client.run(client.calls.overview.all())
+
+    assert [each.ready["high"] for each in found.queues] == [lanes - 1] * len(queues)
+    first, *rest = wire.sent
+    assert first == ["SMEMBERS", "INFO"]
+    assert len(rest) == 3
+    assert {name for trip in rest for name in trip} <= CHEAP
+    assert sum(map(len, rest)) <= COMMANDS_MAX * len(queues)
+
+
+def test_fifty_viewers_cost_what_one_does(redis_url: str) -> None:
+    wire, clock = CountingWire(redis_url), [0.0]
+    with Seed(redis_url, real_clock=True) as seed:
+        seed.enqueue("a")
+    with Client(redis_url, wire=wire) as client:
+        shared = SharedOverview(client, clock=lambda: clock[0])
+        viewers = [threading.Thread(target=shared.get) for _ in range(50)]
+        for viewer in viewers:
+            viewer.start()
+        for viewer in viewers:
+            viewer.join(10)
+        for_all = len(wire.sent)
+        clock[0] = 1.0
+        shared.get()
+
+    assert (for_all, len(wire.sent)) == (4, 8)
+
+
+def test_an_outage_is_shared_too() -> None:
+    asked: list[float] = []
+
+    def clock() -> float:
+        asked.append(0.0)
+        return 0.0
+
+    url = f"redis://127.0.0.1:{free_port()}/0"
+    with Client(url, patience=Patience(unsent=0.0)) as client:
+        shared = SharedOverview(client, clock=clock)
+        with pytest.raises(ServerUnavailable) as first:
+            shared.get()
+        with pytest.raises(ServerUnavailable) as second:
+            shared.get()
+
+    assert first.value is second.value
