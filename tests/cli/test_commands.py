@@ -341,13 +341,13 @@ def test_doctor_finds_mends_and_is_content(cli: CommandLine, client: Client) -> 
 
 
 def test_doctor_says_what_it_cannot_mend(cli: CommandLine, client: Client) -> None:
-    cli.ok("enqueue", "mail", "send", "--id", "a")
+    cli.ok("enqueue", "mail", "send", "--id", "a", "--delay", "60")
     client.run(client.calls.delivery.ask([["HDEL", queue_keys("mail")("jobs"), "a"]]))
 
     result = cli("doctor", "mail", "--repair")
 
     assert result.exit_code == 1
-    assert "mail: left: no_spec: job a is ready and has no arguments" in result.stdout
+    assert "mail: left: no_spec: job a is scheduled and has no arguments" in result.stdout
     assert result.stderr == "rq-core: 1 findings\n"
 
 

@@ -135,12 +135,12 @@ def test_reads_of_a_slot_on_its_way_are_asked_for_where_they_are(cluster: RedisC
         target = next(s for s in cluster.primaries() if s is not source)
         moving = cluster.migrating(keys("meta"), target)
         assert next(moving) == "open"
-        while keys("state") in cluster.keys_in(
+        while keys("jobs") in cluster.keys_in(
             source, cluster.ask(source, "CLUSTER", "KEYSLOT", keys("meta"))
         ):
             next(moving)
 
-        plan = client.calls.delivery.ask([["HLEN", keys("state")], ["HLEN", keys("meta")]], queue)
+        plan = client.calls.delivery.ask([["HLEN", keys("jobs")], ["HLEN", keys("meta")]], queue)
         alive, facts = client.run(plan)
         list(moving)
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from rq_core.connections.client import Client
+from rq_core.model.job import spec_of
 from rq_core.model.machine import Priority
 from rq_core.protocol import claims
 from sql_audit.proof.result import Verdict
@@ -68,7 +69,7 @@ def test_after_a_flush_everything_is_there_again(client: Client, database: Datab
     assert not done.complete
     assert_agree(client, database, Verdict.HOLDS)
     snapshot = client.run(client.calls.reads.snapshot(QUEUE))
-    assert {i: specs[i] for i in snapshot["jobs"]} == snapshot["jobs"]
+    assert {i: spec_of(specs[i]) for i in snapshot["jobs"]} == snapshot["jobs"]
     found = states(database)
     assert {i for i, state in found.items() if state == "lost"} == {
         "unwanted", "digest-only", "too-long"
