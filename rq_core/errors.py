@@ -42,18 +42,21 @@
         └── LeaseLost
 
 A class's docstring is its default message: ``{fields}`` are filled from the keyword arguments, which stay
-on the error as attributes.
+on the error as attributes. Passwords in a message or in a fact are masked: an error has no other text of them.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from rq_core.masking import masked
+
 
 class RqCoreError(Exception):
     """Something in rq-core went wrong."""
 
     def __init__(self, message: str | None = None, **facts: Any) -> None:
+        facts = {name: masked(v) if isinstance(v, str) else v for name, v in facts.items()}
         self.facts = facts
         for name, value in facts.items():
             setattr(self, name, value)
@@ -61,7 +64,7 @@ class RqCoreError(Exception):
             # A class without a docstring of its own says what the one above it says.
             said = next(kind.__doc__ for kind in type(self).__mro__ if kind.__doc__)
             message = " ".join(said.split()).format(**facts)
-        super().__init__(message)
+        super().__init__(masked(message))
 
 
 class UsageError(RqCoreError):

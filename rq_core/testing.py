@@ -24,13 +24,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import redis
+
 from rq_core.app.app import App
 from rq_core.app.clients import Connections
 from rq_core.app.context import JobContext, running
 from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
-from rq_core.connections.pool import AsyncPool, Pool
-from rq_core.connections.wire import SOCKET_TIMEOUT_S, AsyncPoolWire, Meanwhile, PoolWire
+from rq_core.connections.line import Line
+from rq_core.connections.pool import Pool
+from rq_core.connections.redis_errors import words_of
+from rq_core.connections.wire import SOCKET_TIMEOUT_S, Meanwhile, PoolWire
 from rq_core.errors import RqCoreError
 from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, Spec, read_spec, spec_of
@@ -41,7 +45,7 @@ from rq_core.model.state_line import JobState, lines_of_jobs, read_state_line
 from rq_core.protocol import claims
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.operations import Operations
-from rq_core.protocol.plan import Patience, pairs_of
+from rq_core.protocol.plan import Patience, ReplyError, pairs_of
 from rq_core.scripts.header import Variant
 from rq_core.scripts.script import Script, build_script
 from rq_core.worker.executor import Executor
@@ -148,6 +152,34 @@ class FakeConnections(Connections):
         )
 
 
+class _FakeLine(Line):
+    """A connection to a fakeredis server, which has no socket: redis-py's own methods lead to it."""
+
+    def is_ready(self) -> bool:
+        """Whether it is connected."""
+        return self.is_connected
+
+    def connect(self) -> None:
+        """See Line.connect."""
+        self._made.connect()
+        self._socket = self._made
+
+    def send(self, data: bytes) -> None:
+        """See Line.send."""
+        self._made.send_packed_command([data])
+
+    def receive(self, count: int, replies: list[Any]) -> None:
+        """See Line.receive."""
+        for _ in range(count):
+            try:
+                replies.append(self._made.read_response())
+            except redis.ResponseError as error:
+                replies.append(ReplyError(words_of(error)))
+
+    def wait_for(self, seconds: float | None) -> None:
+        """Do nothing: a fake server answers at once."""
+
+
 class FakeWire(PoolWire):
     """A Wire to a fakeredis server; what it sends and reads is what redis-py would."""
 
@@ -155,28 +187,38 @@ class FakeWire(PoolWire):
         import fakeredis
 
         fake = fakeredis.FakeRedis(server=server, decode_responses=True, protocol=2)
-        self._pool = Pool(fake.connection_pool, wait=SOCKET_TIMEOUT_S)
+        self._pool = Pool(fake.connection_pool, wait=SOCKET_TIMEOUT_S, make_line=_FakeLine)
 
     def exchange(self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None) -> list[Any]:
         """See Wire.exchange."""
         return _with_info(commands, super().exchange(commands, meanwhile))
 
 
-class FakeAsyncWire(AsyncPoolWire):
-    """The same for asyncio."""
+class FakeAsyncWire:
+    """The same for asyncio: nobody waits for a server that is a dictionary."""
+
+    one_slot = False
 
     def __init__(self, server: Any) -> None:
-        import fakeredis
-
-        fake = fakeredis.FakeAsyncRedis(server=server, decode_responses=True, protocol=2)
-        self._pool = AsyncPool(fake.connection_pool, wait=SOCKET_TIMEOUT_S)
-        self._answer_within = SOCKET_TIMEOUT_S
+        self._wire = FakeWire(server)
 
     async def exchange(
         self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
     ) -> list[Any]:
         """See Wire.exchange."""
-        return _with_info(commands, await super().exchange(commands, meanwhile))
+        return self._wire.exchange(commands, meanwhile)
+
+    async def block(self, command: Sequence[Any], seconds: float) -> Any:
+        """See Wire.block."""
+        return self._wire.block(command, seconds)
+
+    def place(self, key: str) -> object:
+        """See Wire.place."""
+        return self._wire.place(key)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self._wire.close()
 
 
 def _with_info(commands: Sequence[Sequence[Any]], replies: list[Any]) -> list[Any]:

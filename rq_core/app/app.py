@@ -327,7 +327,7 @@ class App(Producer):
         Its code need not be here. See job, and Task.enqueue for what is raised.
         """
         job = self.job(queue, task, args, keys=keys, **options)
-        return self.handle(job, self.client.run(self.client.calls.enqueue.one(job)))
+        return self.handle(job, self.client.enqueue_one(job))
 
     @spelling_out_options
     async def enqueue_async(

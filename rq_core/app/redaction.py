@@ -3,7 +3,7 @@ r"""Keeping secrets out of the log: what a handler's error says passes through t
 Arguments are in no log line, and in events and SQL only where a producer asks for that
 (``audit_payload="full"``), as they are. What an exception says is up to the code that
 raised it, so an app may have a function that every such text goes through, message and traceback,
-before it is sent to Redis or logged.
+before it is sent to Redis or logged. Passwords in URLs are masked in any case (:mod:`rq_core.masking`).
 
     def redact(text: str) -> str:
         return re.sub(r"token=\w+", "token=…", text)
@@ -20,9 +20,16 @@ from collections.abc import Callable
 from typing import Final
 
 from rq_core.errors import InvalidOption
+from rq_core.masking import masked
+from rq_core.model.text import printable, shorten
 
 Redact = Callable[[str], str]
 """Takes what an exception says, and returns what may be kept of it."""
+
+TYPE_MAX: Final = 200
+MESSAGE_MAX: Final = 2_000
+TRACEBACK_MAX: Final = 8_000
+"""Characters of an error that go into the log; a job's history is not the place for a core dump."""
 
 _MUST: Final = "must be a function of a text, or its import path, like settings:redact"
 
@@ -72,9 +79,10 @@ def describe_words(
     kind: str, message: str, lines: str | None, *, redact: Redact | None = None
 ) -> str:
     """The same of an exception that is known by its words only. ``lines`` is its traceback."""
-    facts = {"type": kind, "message": _shorten(redacted(redact, message), MESSAGE_MAX)}
+    kind = shorten(printable(kind), TYPE_MAX)
+    facts = {"type": kind, "message": shorten(masked(redacted(redact, message)), MESSAGE_MAX)}
     if lines is not None:
-        facts["traceback"] = _shorten(redacted(redact, lines), TRACEBACK_MAX)
+        facts["traceback"] = shorten(masked(redacted(redact, lines)), TRACEBACK_MAX)
     return json.dumps(facts)
 
 
@@ -92,18 +100,3 @@ def traceback_of(error: BaseException) -> str:
         return "".join(traceback.format_exception(error))
     except BaseException as unsaid:  # noqa: BLE001 - a property of the user's exception; also SystemExit
         return f"<no traceback: asking for it raised {type(unsaid).__name__}>"
-
-
-def _shorten(text: str, most: int) -> str:
-    """Keep the beginning and the end: the end of a traceback says what happened."""
-    if len(text) <= most:
-        return text
-    half = most // 2 - 10
-    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
-
-
-MESSAGE_MAX: Final = 2_000
-
-
-TRACEBACK_MAX: Final = 8_000
-"""Characters of an error that go into the log; a job's history is not the place for a core dump."""

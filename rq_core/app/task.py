@@ -82,8 +82,7 @@ class PreparedTask(Generic[P, R]):
         enqueue_async.
         """
         job = self.job(*args, **kwargs)
-        client = self.app.client
-        return handle_of(self.app, job, client.run(client.calls.enqueue.one(job)))
+        return handle_of(self.app, job, self.app.client.enqueue_one(job))
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """See enqueue. Calls that are under way at the same time share round trips."""

@@ -17,9 +17,9 @@ from rq_core.cli.options import (
     print_json,
     server_options,
 )
-from rq_core.cli.text import printable
 from rq_core.errors import QueueDamaged, RqCoreError
 from rq_core.model import plugins
+from rq_core.model.text import printable
 from rq_core.model.url import AUDIT_URL_VARIABLE
 from rq_core.protocol import server_check
 

@@ -19,8 +19,9 @@ from rq_core.cli.options import (
     queue_option,
     server_options,
 )
-from rq_core.cli.text import ago, oldest, one_line, print_table, printable
+from rq_core.cli.text import ago, oldest, one_line, print_table
 from rq_core.model.machine import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, State
+from rq_core.model.text import printable
 
 if TYPE_CHECKING:
     from rq_core.model.state_line import JobState

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from rq_core.model.url import without_passwords
+from rq_core.masking import masked
+from rq_core.model.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,12 +52,6 @@ def ago(at_ms: float, now_ms: float) -> str:
     return f"{away} ago ({utc(at_ms)})" if at_ms <= now_ms else f"in {away} ({utc(at_ms)})"
 
 
-def printable(text: str) -> str:
-    """Return text from Redis such that printing it can neither fail nor steer the terminal."""
-    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-    return shown.encode("utf-8", "backslashreplace").decode()
-
-
 def terminal() -> Console:
     """Return what prints tables: as wide as the terminal, or as wide as a line may get where a program reads."""
     from rich.console import Console
@@ -85,6 +80,5 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, empty:
 
 
 def one_line(text: str) -> str:
-    """Return the text as one line that can be printed, without the passwords of URLs."""
-    line = without_passwords(" ".join(text.split()))
-    return line.encode("utf-8", "backslashreplace").decode()
+    """Return the text as one line that can be printed, without passwords."""
+    return printable(masked(" ".join(text.split())))

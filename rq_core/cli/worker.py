@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
@@ -9,6 +10,7 @@ import click
 
 from rq_core.cli.options import force_option, showing_causes, verbose_option
 from rq_core.model.keys import check_name
+from rq_core.model.url import AUDIT_URL_VARIABLE, REDIS_URL_VARIABLE
 
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*)?")
 
@@ -34,6 +36,16 @@ def _weights(_ctx: click.Context, _param: click.Parameter, text: str) -> dict[st
             )
         weights[name] = int(weight) if equals else weights.get(name, 1)
     return weights
+
+
+def _audit_url(_ctx: click.Context, _param: click.Parameter, url: str | None) -> str | None:
+    """The audit database: as given, or for ``--audit`` alone that of the environment."""
+    if url != "":
+        return url
+    url = os.environ.get(AUDIT_URL_VARIABLE)
+    if not url:
+        raise click.BadParameter(f"give a URL, or set {AUDIT_URL_VARIABLE}")
+    return url
 
 
 @click.command()
@@ -100,15 +112,24 @@ def _weights(_ctx: click.Context, _param: click.Parameter, text: str) -> dict[st
 @click.option(
     "--audit",
     "audit_url",
-    metavar="URL",
-    help="Also mirror the queues' events into this database, in a process of its own.",
+    is_flag=False,
+    flag_value="",
+    callback=_audit_url,
+    metavar="[URL]",
+    help="Also mirror the queues' events into this database, in a process of its own. Without a URL (then it must be"
+    f" the last option): into that of {AUDIT_URL_VARIABLE}, so that the list of processes shows no password.",
 )
 @click.option(
     "--health",
     metavar="[HOST:]PORT",
     help="Answer HTTP requests there: 200 if the workers work, 503 if one has long not claimed.",
 )
-@click.option("--redis", "redis_url", metavar="URL", help="The server, if not the app's own.")
+@click.option(
+    "--redis",
+    "redis_url",
+    metavar="URL",
+    help=f"The server, if not the app's own. (The list of processes shows it: {REDIS_URL_VARIABLE} does not.)",
+)
 @click.option("--prefix", help="What the keys begin with, if not as the app says.")
 @click.option(
     "--redact",

@@ -16,11 +16,14 @@ from typing import Any, Final, Self, TypeVar
 
 from rq_core.connections.open import open_wire
 from rq_core.connections.wire import Wire
+from rq_core.model.job import NewJob
 from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
 from rq_core.model.url import DEFAULT_URL
 from rq_core.protocol.delivery import Delivery
+from rq_core.protocol.enqueue import Accepted
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Call, Patience, Plan, Send
+from rq_core.protocol.single import ACCEPTED
 
 T = TypeVar("T")
 
@@ -59,8 +62,26 @@ class Client:
 
     def run(self, what: Plan[T] | Call[T]) -> T:
         """Drive a plan to its end, or carry out one call."""
-        plan = self.calls.delivery.call(what) if isinstance(what, Call) else what
-        reply: Any = None
+        return self._drive(self.calls.delivery.call(what) if isinstance(what, Call) else what)
+
+    def enqueue_one(self, job: NewJob) -> Accepted:
+        """Enqueue one job, and return what became of it. Raises what ``run`` of that call would."""
+        single = self.calls.single
+        begun = single.begin(job)
+        if begun is None:
+            return self._drive(self.calls.enqueue.one(job))
+        try:
+            replies = self._wire.exchange((begun.command,))
+            if replies == ACCEPTED:
+                return Accepted((job.id,))
+            rest = single.rest(job, begun)
+            next(rest)
+            return self._drive(rest, replies)
+        finally:
+            single.end(job, begun)
+
+    def _drive(self, plan: Plan[T], reply: Any = None) -> T:
+        """``reply``: to what the plan has asked for, if it has been begun."""
         while True:
             try:
                 step = plan.send(reply)

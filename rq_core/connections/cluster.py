@@ -8,6 +8,7 @@ Any nodes will do; the others are found. What else the URL says (user, TLS, opti
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit, urlunsplit
@@ -15,7 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 from rq_core.connections.routing import REDIRECTS_MAX, Command, Node, Replies, Round, Routing, Steps
 from rq_core.connections.wire import SOCKET_TIMEOUT_S, AsyncPoolWire, Meanwhile, PoolWire
 from rq_core.errors import InvalidOption
-from rq_core.model.url import SCHEMES
+from rq_core.model.url import SCHEMES, check_password
 from rq_core.protocol.plan import Lost, ReplyError, Unsent
 
 T = TypeVar("T")
@@ -26,18 +27,18 @@ DEFAULT_PORT: Final = 6379
 
 def seeds_of(url: str) -> tuple[Node, ...]:
     """The nodes that a URL names. Raises InvalidOption."""
+    check_password(url)
     parts = urlsplit(url)
     hosts = parts.netloc.rpartition("@")[2].split(",")
     if parts.path.strip("/") not in ("", "0"):
         raise InvalidOption(
             option="redis", value=url, must="must name no database but 0: a cluster has one"
         )
-    try:
+    with contextlib.suppress(ValueError):
         return tuple(_seed(host) for host in hosts)
-    except ValueError:
-        raise InvalidOption(
-            option="redis", value=url, must="must read redis+cluster://HOST:PORT,HOST:PORT"
-        ) from None
+    raise InvalidOption(
+        option="redis", value=url, must="must read redis+cluster://HOST:PORT,HOST:PORT"
+    )
 
 
 def _seed(text: str) -> Node:

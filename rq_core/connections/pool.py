@@ -2,6 +2,7 @@
 
 redis-py makes the connections, and could keep them, too. But its pools lock, retry, record metrics and dispatch events
 whenever a connection is taken or given back, and every exchange takes one: that was half of what Python does in it.
+What lies here are lines (:mod:`rq_core.connections.line`), which are connected when they are taken.
 
 Where all connections that the URL allows are in use (redis-py allows 100 if it says nothing), whoever needs one waits
 in line, for as long as the line moves.
@@ -14,24 +15,25 @@ import os
 import threading
 import time
 from collections import deque
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
 import redis
-import redis.asyncio
 
-_CAN_READ: Final = (
-    "can_read" if hasattr(redis.asyncio.Connection, "can_read") else "can_read_destructive"
-)
-"""What redis-py calls it depends on its version."""
+from rq_core.connections.async_line import AsyncLine
+from rq_core.connections.line import Line
 
 
 class Pool:
     """Connections as ``source``, a pool of redis-py, makes them. Threads and forked children may share it."""
 
-    def __init__(self, source: Any, *, wait: float) -> None:
-        """``wait``: seconds after which a line that does not move is left, with redis.ConnectionError."""
+    def __init__(
+        self, source: Any, *, wait: float, make_line: Callable[[Any], Line] = Line
+    ) -> None:
+        """``wait``: seconds after which a queue of callers that does not move is left, with redis.ConnectionError."""
         self._source = source
         self._wait = wait
+        self._make_line = make_line
         self._begin_process()
 
     def _begin_process(self) -> None:
@@ -40,15 +42,15 @@ class Pool:
         self._waiting = 0
         self._moved = 0.0
         """When a connection that works was given back last while others waited, on the monotonic clock."""
-        self._idle: list[Any] = []
-        self.busy: set[Any] = set()
+        self._idle: list[Line] = []
+        self.busy: set[Line] = set()
         """Those that are taken."""
-        self._leaving: set[Any] = set()
+        self._leaving: set[Line] = set()
         """Those of them that are not to be used again."""
         # Last: who finds its own process here must find nothing of its parent's any more.
         self._pid = os.getpid()
 
-    def take(self) -> Any:
+    def take(self) -> Line:
         """A connection with nothing to be read on it. Give it back. Raises what redis-py does if it cannot be made."""
         if os.getpid() != self._pid:
             # A forked child must not speak on its parent's connections.
@@ -56,28 +58,28 @@ class Pool:
         with self._lock:
             if len(self.busy) >= self._source.max_connections:
                 self._wait_for_room()
-            connection = self._idle.pop() if self._idle else _made_by(self._source)
-            self.busy.add(connection)
+            line = self._idle.pop() if self._idle else self._make_line(self._source)
+            self.busy.add(line)
         try:
-            if not _is_ready(connection):
-                _connect_anew(connection)
+            if not line.is_ready():
+                line.connect()
         except BaseException:
             # One that broke in the middle of its greeting counts as connected with redis-py.
-            connection.disconnect()
-            self.give_back(connection)
+            line.disconnect()
+            self.give_back(line)
             raise
-        return connection
+        return line
 
-    def give_back(self, connection: Any) -> None:
+    def give_back(self, line: Line) -> None:
         """Let others have a connection. One that may have replies under way must have been disconnected."""
-        if connection in self._leaving:
-            self._leaving.discard(connection)
-            connection.disconnect()
+        if self._leaving and line in self._leaving:
+            self._leaving.discard(line)
+            line.disconnect()
         with self._lock:
-            self.busy.discard(connection)
-            self._idle.append(connection)
+            self.busy.discard(line)
+            self._idle.append(line)
             if self._waiting:
-                if connection._sock is not None:  # noqa: SLF001 - see _is_ready
+                if line.is_connected:
                     self._moved = time.monotonic()
                 self._freed.notify()
 
@@ -95,14 +97,11 @@ class Pool:
         """Disconnect those that nobody uses."""
         with self._lock:
             idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.disconnect()
+        for line in idle:
+            line.disconnect()
 
     def disconnect(self) -> None:
-        """Disconnect all: those that another thread speaks on when it gives them back.
-
-        Under its hands, redis-py would have it wait for a reply that cannot come.
-        """
+        """Disconnect all: those that another thread speaks on when it gives them back."""
         with self._lock:
             self._leaving |= self.busy
         self.disconnect_idle()
@@ -115,43 +114,53 @@ class AsyncPool:
         """See Pool."""
         self._source = source
         self._wait = wait
-        self._waiting: deque[asyncio.Future[Any]] = deque()
+        self._waiting: deque[asyncio.Future[AsyncLine]] = deque()
         self._moved = 0.0
-        self._idle: list[Any] = []
-        self.busy: set[Any] = set()
+        self._idle: list[AsyncLine] = []
+        self.busy: set[AsyncLine] = set()
 
-    async def take(self) -> Any:
+    def take_idle(self) -> AsyncLine | None:
+        """The connection that was used last, if it can be used at once; None: ``take`` may have one."""
+        idle = self._idle
+        # Those who wait in line come first.
+        if not idle or not idle[-1].is_ready or len(self.busy) >= self._source.max_connections:
+            return None
+        line = idle.pop()
+        self.busy.add(line)
+        return line
+
+    async def take(self) -> AsyncLine:
         """See Pool.take."""
         if len(self.busy) >= self._source.max_connections:
-            connection = await self._next_given_back()
+            line = await self._next_given_back()
         else:
-            connection = self._idle.pop() if self._idle else _made_by(self._source)
-            self.busy.add(connection)
+            line = self._idle.pop() if self._idle else AsyncLine(self._source)
+            self.busy.add(line)
         try:
-            if not await _is_ready_async(connection):
-                await self._source.ensure_connection(connection)
+            if not line.is_ready:
+                await line.connect()
         except BaseException:
-            await connection.disconnect(nowait=True)
-            self.give_back(connection)
+            await line.drop()
+            self.give_back(line)
             raise
-        return connection
+        return line
 
-    def give_back(self, connection: Any) -> None:
+    def give_back(self, line: AsyncLine) -> None:
         """See Pool.give_back."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
-                if connection.is_connected:
+                if line.is_ready:
                     self._moved = time.monotonic()
-                turn.set_result(connection)
+                turn.set_result(line)
                 return
-        self.busy.discard(connection)
-        self._idle.append(connection)
+        self.busy.discard(line)
+        self._idle.append(line)
 
-    async def _next_given_back(self) -> Any:
+    async def _next_given_back(self) -> AsyncLine:
         """Wait in line for a connection; it stays busy from hand to hand."""
         since = time.monotonic()
-        turn: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        turn: asyncio.Future[AsyncLine] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
             while not turn.done():
@@ -166,22 +175,17 @@ class AsyncPool:
     async def disconnect_idle(self) -> None:
         """See Pool.disconnect_idle."""
         idle, self._idle = self._idle, []
-        for connection in idle:
-            await connection.disconnect(nowait=True)
+        for line in idle:
+            await line.drop()
 
     async def disconnect(self) -> None:
         """See Pool.disconnect."""
-        connections = (*self._idle, *self.busy)
+        lines = (*self._idle, *self.busy)
         self._idle = []
-        ends = (connection.disconnect() for connection in connections)
+        ends = (line.disconnect() for line in lines)
         for error in await asyncio.gather(*ends, return_exceptions=True):
             if error is not None:
                 raise error
-
-
-def _made_by(source: Any) -> Any:
-    """Another connection, not connected yet."""
-    return source.connection_class(**source.connection_kwargs)
 
 
 def _time_in_line(source: Any, wait: float, moved: float) -> float:
@@ -193,25 +197,3 @@ def _time_in_line(source: Any, wait: float, moved: float) -> float:
             f"all {most} connections are in use, and none was given back for {wait:g} s"
         )
     return left
-
-
-def _connect_anew(connection: Any) -> None:
-    connection.disconnect()
-    connection.connect()
-    if connection.can_read():
-        raise redis.ConnectionError("the server speaks without being asked")
-
-
-def _is_ready(connection: Any) -> bool:
-    """Whether it is connected, the server has not ended it, and nothing came that nobody asked for."""
-    try:
-        return connection._sock is not None and not connection.can_read()  # noqa: SLF001 - redis-py has no name for it
-    except (redis.ConnectionError, redis.TimeoutError, OSError):
-        return False
-
-
-async def _is_ready_async(connection: Any) -> bool:
-    try:
-        return connection.is_connected and not await getattr(connection, _CAN_READ)()
-    except (redis.ConnectionError, redis.TimeoutError, OSError):
-        return False

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import redis.asyncio
 
+from rq_core.connections.replies import explained
 from rq_core.protocol.plan import ReplyError, Unsent
 
 _DEMOTED = ("READONLY", "MASTERDOWN", "UNBLOCKED")
@@ -20,7 +21,8 @@ def unsent(error: Exception) -> Unsent | ReplyError:
 
 
 def is_demoted(replies: Sequence[Any]) -> bool:
-    return any(
+    # Most have no error among them: that is seen at once.
+    return ReplyError in map(type, replies) and any(
         isinstance(reply, ReplyError) and str(reply).startswith(_DEMOTED) for reply in replies
     )
 
@@ -31,9 +33,7 @@ def words_of(error: BaseException) -> str:
     for sign, advice in _TLS_ADVICE.items():
         if sign in text:
             return f"{advice} ({text})"
-    if "Protocol error: unauthenticated" in text:
-        # What a server that asks for a password says to a command of more than ten words.
-        return f"NOAUTH Authentication required ({text})"
+    text = explained(text)
     prefix = _PREFIXES.get(type(error))
     return text if prefix is None or text.startswith(prefix) else f"{prefix} {text}"
 

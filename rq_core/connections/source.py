@@ -11,6 +11,7 @@ import redis.asyncio
 
 from rq_core.connections import sentinel
 from rq_core.errors import InvalidOption
+from rq_core.model.url import check_password
 
 CONNECT_TIMEOUT_S: Final = 5.0
 
@@ -60,6 +61,9 @@ def source_of(pool_class: Any, url: str, retry: Any, answer_within: float) -> An
     redis-py would pass over a path that is no number of a database, and notice an unknown option only when it
     connects.
     """
+    check_password(url)
+    pool: Any = None
+    problem: str | None = None
     try:
         real, options = resolve(url), _options(retry, answer_within)
         if sentinel.named_by(real):
@@ -75,7 +79,10 @@ def source_of(pool_class: Any, url: str, retry: Any, answer_within: float) -> An
         pool.connection_class(**pool.connection_kwargs)
         _check_files(pool.connection_kwargs)
     except (ValueError, TypeError, redis.RedisError) as error:
-        raise InvalidOption(option="redis", value=url, must=f"must be a URL ({error})") from None
+        problem = str(error)
+    if problem is not None:
+        # Not while it is handled: the library's error would be the context of this one, and may repeat the whole URL.
+        raise InvalidOption(option="redis", value=url, must=f"must be a URL ({problem})")
     return pool
 
 

@@ -1,14 +1,12 @@
 """Connections: commands out, replies back, errors in the place of replies. Nothing is sent twice here.
 
 :mod:`rq_core.protocol.operations` decides what to re-send; redis-py's own retries are off. It must know whether a
-command was sent at all, so exchanges are made on connections taken from the pool, not through redis-py's commands.
+command was sent at all, so exchanges are made on lines taken from the pool, not through redis-py's commands.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
@@ -20,16 +18,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from rq_core.connections.pool import AsyncPool, Pool
-from rq_core.connections.redis_errors import (
-    ANSWERED,
-    BROKEN,
-    BROKEN_ASYNC,
-    is_demoted,
-    unsent,
-    words_of,
-)
+from rq_core.connections.redis_errors import BROKEN, BROKEN_ASYNC, is_demoted, unsent, words_of
 from rq_core.connections.source import source_of
-from rq_core.protocol.plan import Lost, ReplyError, Unsent
+from rq_core.protocol.plan import Lost
 
 SOCKET_TIMEOUT_S: Final = 10.0
 """Seconds without a reply after which a connection is given up."""
@@ -97,61 +88,43 @@ class PoolWire:
         )
 
     def exchange(self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None) -> list[Any]:
+        return self._exchange(commands, meanwhile, None)
+
+    def _exchange(
+        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile, seconds: float | None
+    ) -> list[Any]:
+        """``seconds``: how long a reply is waited for; None: as long as connections are given."""
         try:
-            connection: Any = self._pool.take()
+            line = self._pool.take()
         except (*BROKEN, redis.RedisError) as error:
             return [unsent(error)] * len(commands)
         replies: list[Any] = []
         try:
-            connection.send_packed_command(_packed(commands))
+            line.send(_packed(commands))
             if meanwhile is not None:
                 meanwhile()
-            for _ in commands:
-                try:
-                    replies.append(connection.read_response())
-                except redis.ResponseError as error:
-                    replies.append(ReplyError(words_of(error)))
-        except ANSWERED as error:
-            replies += [ReplyError(words_of(error))] * (len(commands) - len(replies))
+            if seconds is not None:
+                line.wait_for(seconds)
+            line.receive(len(commands), replies)
+            if seconds is not None:
+                line.wait_for(None)
+            if is_demoted(replies):
+                line.disconnect()
+                self._distrust()
         except BROKEN as error:
-            connection.disconnect()
+            line.disconnect()
             self._distrust()
             replies += [Lost(words_of(error))] * (len(commands) - len(replies))
         except BaseException:
             # Replies may still be under way: this connection cannot be used again.
-            connection.disconnect()
+            line.disconnect()
             raise
-        else:
-            if is_demoted(replies):
-                connection.disconnect()
-                self._distrust()
         finally:
-            self._pool.give_back(connection)
+            self._pool.give_back(line)
         return replies
 
     def block(self, command: Sequence[Any], seconds: float) -> Any:
-        try:
-            connection: Any = self._pool.take()
-        except redis.RedisError as error:
-            raise Unsent(words_of(error)) from error
-        try:
-            connection.send_command(*command)
-            return connection.read_response(timeout=seconds + BLOCK_MARGIN_S)
-        except redis.ResponseError as error:
-            reply = ReplyError(words_of(error))
-            if is_demoted([reply]):
-                connection.disconnect()
-                self._distrust()
-            raise reply from error
-        except BROKEN as error:
-            connection.disconnect()
-            self._distrust()
-            raise Lost(words_of(error)) from error
-        except BaseException:
-            connection.disconnect()
-            raise
-        finally:
-            self._pool.give_back(connection)
+        return _or_raise(self._exchange([command], None, seconds + BLOCK_MARGIN_S))
 
     def _distrust(self) -> None:
         """One connection is broken: those that lie idle may have died with it, and would each cost a timeout."""
@@ -180,67 +153,43 @@ class AsyncPoolWire:
         self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
     ) -> list[Any]:
         """See Wire.exchange."""
+        return await self._exchange(commands, meanwhile, self._answer_within)
+
+    async def _exchange(
+        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile, seconds: float
+    ) -> list[Any]:
+        """``seconds``: how long a reply is waited for."""
+        line = self._pool.take_idle()
+        if line is None:
+            try:
+                line = await self._pool.take()
+            except (*BROKEN_ASYNC, redis.RedisError) as error:
+                return [unsent(error)] * len(commands)
+        count = len(commands)
         try:
-            connection: Any = await self._pool.take()
-        except (*BROKEN_ASYNC, redis.RedisError) as error:
-            return [unsent(error)] * len(commands)
-        replies: list[Any] = []
-        try:
-            async with asyncio.timeout(self._answer_within) as limit:
-                await _send_now(connection, _packed(commands))
-                if meanwhile is not None:
-                    meanwhile()
-                for _ in commands:
-                    if replies:
-                        limit.reschedule(_loop_time() + self._answer_within)
-                    try:
-                        replies.append(await connection.read_response(timeout=math.inf))
-                    except redis.ResponseError as error:
-                        replies.append(ReplyError(words_of(error)))
-        except ANSWERED as error:
-            replies += [ReplyError(words_of(error))] * (len(commands) - len(replies))
-        except BROKEN_ASYNC as error:
-            await connection.disconnect(nowait=True)
-            await self._distrust()
-            replies += [Lost(words_of(error))] * (len(commands) - len(replies))
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            raise
-        else:
+            answer = line.ask(_packed(commands), count, seconds)
+            if meanwhile is not None:
+                meanwhile()
+            await answer
+            replies = line.replies
             if is_demoted(replies):
-                await connection.disconnect(nowait=True)
+                await line.drop()
                 await self._distrust()
+        except BROKEN_ASYNC as error:
+            replies = line.replies
+            await line.drop()
+            await self._distrust()
+            replies += [Lost(words_of(error))] * (count - len(replies))
+        except BaseException:
+            await line.drop()
+            raise
         finally:
-            self._pool.give_back(connection)
+            self._pool.give_back(line)
         return replies
 
     async def block(self, command: Sequence[Any], seconds: float) -> Any:
         """See Wire.block."""
-        try:
-            connection: Any = await self._pool.take()
-        except (*BROKEN_ASYNC, redis.RedisError) as error:
-            raise Unsent(words_of(error)) from error
-        try:
-            async with asyncio.timeout(seconds + BLOCK_MARGIN_S):
-                await _send_now(connection, _packed([command]))
-                # redis-py answers None at the end of a timeout that it is given, as if that were the reply, and leaves
-                # the connection with a reply to come: so it is given none.
-                return await connection.read_response(timeout=math.inf)
-        except redis.ResponseError as error:
-            reply = ReplyError(words_of(error))
-            if is_demoted([reply]):
-                await connection.disconnect(nowait=True)
-                await self._distrust()
-            raise reply from error
-        except BROKEN_ASYNC as error:
-            await connection.disconnect(nowait=True)
-            await self._distrust()
-            raise Lost(words_of(error)) from error
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            raise
-        finally:
-            self._pool.give_back(connection)
+        return _or_raise(await self._exchange([command], None, seconds + BLOCK_MARGIN_S))
 
     async def _distrust(self) -> None:
         """See PoolWire._distrust."""
@@ -256,10 +205,20 @@ class AsyncPoolWire:
         await self._pool.disconnect()
 
 
-def _packed(commands: Sequence[Sequence[Any]]) -> list[bytes]:
+def _or_raise(replies: list[Any]) -> Any:
+    (reply,) = replies
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
+
+
+def _packed(commands: Sequence[Sequence[Any]]) -> bytes:
     """Commands as bytes. redis-py would look at each argument's type first: longer than all of this takes."""
     try:
-        return [b"".join([hiredis.pack_command(tuple(command)) for command in commands])]
+        if len(commands) == 1:
+            packed: bytes = hiredis.pack_command(tuple(commands[0]))
+            return packed
+        return b"".join([hiredis.pack_command(tuple(command)) for command in commands])
     except UnicodeEncodeError:
         # Replies with bytes that are not UTF-8 were read; what is said of such a job must reach Redis, too.
         return _packed([[_as_bytes(word) for word in command] for command in commands])
@@ -267,20 +226,3 @@ def _packed(commands: Sequence[Sequence[Any]]) -> list[bytes]:
 
 def _as_bytes(word: Any) -> Any:
     return word.encode(errors="surrogateescape") if isinstance(word, str) else word
-
-
-async def _send_now(connection: Any, packed: Sequence[bytes]) -> None:
-    """Write to the socket before anybody else has a turn on the loop.
-
-    redis-py makes a task for a send that has a time limit, so the command would leave after whatever the loop does
-    next. Our limit is around the whole exchange.
-    """
-    limit, connection.socket_timeout = connection.socket_timeout, None
-    try:
-        await connection.send_packed_command(packed, check_health=False)
-    finally:
-        connection.socket_timeout = limit
-
-
-def _loop_time() -> float:
-    return asyncio.get_running_loop().time()

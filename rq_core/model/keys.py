@@ -52,6 +52,11 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("expiring", "zset", "slot|name, dead|id, rate|scope → when to forget it (Unix ms)"),
     Key("slots", "hash", "call slot → its last number and answer"),
     Key("wake", "list", "a token, as a rule one; wakes one idle worker"),
+    Key(
+        "workers",
+        "hash",
+        "worker → when it was last seen (Unix s) and what it says of itself (JSON)",
+    ),
     Key("outbox", "stream", "events, entry ids <epoch>-<n>"),
 )
 """Every key that a queue may have. ``ready`` in a script's header means the four lists."""

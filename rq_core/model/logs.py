@@ -6,10 +6,14 @@ import logging
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from rq_core.errors import InvalidOption
+from rq_core.masking import masked
+from rq_core.model.text import printable, shorten
 
+TEXT_MAX: Final = 20_000
+"""Characters of a message with its traceback, and of a fact, that a log line has."""
 FORMATS: Final = ("text", "json")
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {
     "message",
@@ -23,17 +27,27 @@ configured: tuple[str, str] | None = None
 
 
 class TextFormatter(logging.Formatter):
-    """``2026-11-21T10:00:00.123Z INFO message name=value …``"""
+    """``2026-11-21T10:00:00.123Z INFO message name=value …``; more lines of the same record are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         facts = "".join(
-            f" {name}={value}" for name, value in record.__dict__.items() if name not in _STANDARD
+            f" {name}={printable(_kept(str(value)))}"
+            for name, value in record.__dict__.items()
+            if name not in _STANDARD
         )
-        line = f"{at[:-6]}Z {record.levelname} {record.getMessage()}{facts}"
+        text = record.getMessage()
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
-        return line
+            text += f"{facts}\n{self.formatException(record.exc_info)}"
+            facts = ""
+        # A job says what it likes: only the first line of a record begins in the first column, so none is forged.
+        lines = [printable(line) for line in _kept(text).split("\n")]
+        return f"{at[:-6]}Z {record.levelname} " + "\n    ".join(lines) + facts
+
+
+def _kept(text: str) -> str:
+    """What of a text goes into the log."""
+    return masked(shorten(text, TEXT_MAX))
 
 
 def configure(
@@ -53,8 +67,13 @@ def configure(
     if form == "json":
         from pythonjsonlogger.json import JsonFormatter
 
+        class Formatter(JsonFormatter):
+            def process_log_record(self, log_data: dict[str, Any]) -> dict[str, Any]:
+                kept = {n: _kept(v) if isinstance(v, str) else v for n, v in log_data.items()}
+                return super().process_log_record(kept)
+
         handler.setFormatter(
-            JsonFormatter(
+            Formatter(
                 "{levelname}{name}{message}",
                 style="{",
                 timestamp="at",

@@ -1,7 +1,8 @@
 """What other packages add to rq-core, found by entry points, since rq_core imports none of them.
 
 ``rq_core.commands``: commands of ``rq-core``, each under its name.
-``rq_core.audit``: the parts of an audit log, ``history``, ``drift`` and ``mirror``. The protocols say what each does.
+``rq_core.audit``: the parts of an audit log, ``history``, ``drift``, ``mirror`` and ``reader``. The protocols say what
+each does.
 
 A command is a click command whose module is quick to import: ``rq-core --help`` imports it for its first sentence.
 ``pyproject.toml`` declares those of sql_audit.
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from rq_core.errors import AuditNotConfigured
+from rq_core.model.reader import AuditReader
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -39,10 +41,22 @@ class Drift(Protocol):
 
 
 class MirrorCommand(Protocol):
-    """Returns the command line of a mirror, which ends when its standard input ends, or on SIGTERM, and catches up
-    before it ends."""
+    """Returns how a mirror is started: its command line, and what its environment has besides. It ends when its
+    standard input ends, or on SIGTERM, and catches up before it ends.
 
-    def __call__(self, redis_url: str, prefix: str, audit_url: str, /) -> list[str]: ...
+    The URLs go into the environment: every user of a machine can read every command line, and URLs have passwords.
+    """
+
+    def __call__(
+        self, redis_url: str, prefix: str, audit_url: str, /
+    ) -> tuple[list[str], dict[str, str]]: ...
+
+
+class OpenReader(Protocol):
+    """Returns what reads the audit log at a URL; nothing is asked of the database yet. Raises RqCoreError for a bad URL
+    and for a driver that is not installed."""
+
+    def __call__(self, audit_url: str, /) -> AuditReader: ...
 
 
 def commands() -> dict[str, EntryPoint]:
@@ -63,6 +77,11 @@ def drift() -> Drift:
 def mirror_command() -> MirrorCommand:
     """Return what tells how a mirror is started. Raises AuditNotConfigured if no installed package does."""
     return cast(MirrorCommand, _audit("mirror"))
+
+
+def open_reader() -> OpenReader:
+    """Return what opens an audit log to look at. Raises AuditNotConfigured if no installed package does."""
+    return cast(OpenReader, _audit("reader"))
 
 
 def _audit(name: str) -> object:

@@ -1,9 +1,11 @@
-"""URLs of servers: the default, the variables that name others, passwords, and URLs of a Redis Cluster."""
+"""URLs of servers: the default, the variables that name others, and URLs of a Redis Cluster."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
+
+from rq_core.errors import InvalidOption
 
 DEFAULT_URL: Final = "redis://localhost:6379/0"
 """The server of an app or a command that names none."""
@@ -15,12 +17,18 @@ AUDIT_URL_VARIABLE: Final = "RQ_CORE_AUDIT_URL"
 SCHEMES: Final = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
 """What a URL of a cluster begins with, and what those of its nodes do."""
 _URL: Final = re.compile(r"(?P<scheme>rediss?)://(?P<place>[^/?]*)")
-_PASSWORD: Final = re.compile(r"(//[^/@\s:]*:)[^/\s]+(?=@)|([?&]\w*password=)[^&\s]+")
 
 
-def without_passwords(text: str) -> str:
-    """A text with ``***`` for the passwords of all URLs in it."""
-    return _PASSWORD.sub(r"\1\2***", text)
+def check_password(url: str) -> None:
+    """Raise InvalidOption for a password with an unescaped ``/``, ``?`` or ``#``: what is behind it would be read, and
+    told, as another part of the URL."""
+    rest = url.partition("://")[2]
+    place = re.split("[/?#]", rest, maxsplit=1)[0]
+    path = rest[len(place) :].partition("?")[0]
+    cut_short = "@" in rest and "@" not in place and not re.fullmatch(r"[^:]*(:\d*)?", place)
+    if cut_short or ("@" in path and not url.startswith("unix:")):
+        must = "must be a URL: in a password write %2F for /, %3F for ?, %23 for #, and %40 for @"
+        raise InvalidOption(option="redis", value=url, must=must)
 
 
 def is_cluster(url: str) -> bool:

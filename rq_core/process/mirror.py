@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import time
 from collections.abc import Callable
@@ -28,7 +29,8 @@ class MirrorProcess:
 
     def __init__(self, redis_url: str, prefix: str, audit_url: str) -> None:
         # It ends with its standard input, which ends with this process, however that goes.
-        self._command = plugins.mirror_command()(redis_url, prefix, audit_url)
+        command, environment = plugins.mirror_command()(redis_url, prefix, audit_url)
+        self._command, self._environment = command, {**os.environ, **environment}
         self._process: subprocess.Popen[bytes] | None = None
         self._born = 0.0
         self._failures = 0
@@ -40,7 +42,7 @@ class MirrorProcess:
         self._due = None
         self._close()
         self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, start_new_session=True
+            self._command, stdin=subprocess.PIPE, start_new_session=True, env=self._environment
         )
 
     @property

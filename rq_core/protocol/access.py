@@ -37,6 +37,8 @@ class Role(NamedTuple):
     """Commands beside ALWAYS and those of the scripts."""
     reads: tuple[str, ...] = ()
     """Keys that it only reads, and no script of it touches."""
+    writes: tuple[str, ...] = ()
+    """Keys that it writes, and no script of it touches."""
 
 
 _PRODUCER: Final = ("handshake", "enqueue", "cancel")
@@ -49,8 +51,9 @@ ROLES: Final = {
         (*_PRODUCER, "claim", "complete", "fail", "rollback", "extend", "cap", "register"),
         (
             *_COUNTS, "function|load", "config|get", "blpop", "eval", "rpush", "ltrim", "time",
-            "hmget", "hset", "hsetnx", "zrangebyscore",
+            "hmget", "hset", "hsetnx", "hdel", "zrangebyscore",
         ),
+        writes=("workers",),
     ),
     "mirror": Role(
         "writes the events into SQL, and trims them",
@@ -66,6 +69,7 @@ ROLES: Final = {
             "time", "hmget", "hkeys", "hvals", "hscan", "lrange", "lindex", "lpos", "xrange", "xrevrange",
             "xread", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zcount",
         ),
+        writes=("workers",),
     ),
 }  # fmt: skip
 """A producer and a mirror may load scripts, which are known by their digest, but no functions: whoever may load a
@@ -89,6 +93,7 @@ def commands(role: str) -> list[str]:
 def keys(role: str) -> tuple[list[str], list[str]]:
     """The keys of a queue that a role writes, or gives to scripts that might, and those that it only reads."""
     writes = {key for name in ROLES[role].scripts for key in script(name).keys}
+    writes |= set(ROLES[role].writes)
     order = [key.name for key in KEYS]
     return (
         [name for name in order if name in writes],

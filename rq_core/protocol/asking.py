@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from rq_core import errors
+from rq_core.masking import masked
 from rq_core.model.keys import DEFAULT_PREFIX, check_name
-from rq_core.model.url import cluster_url, without_passwords
+from rq_core.model.url import cluster_url
 from rq_core.protocol import denial
 from rq_core.protocol.plan import Lost, Patience, Pause, Plan, Send, Unsent, says_full
 
@@ -58,7 +59,7 @@ class Asking:
     ) -> None:
         self.prefix = check_name("prefix", prefix)
         # For messages only, so without its password.
-        self.url = without_passwords(url)
+        self.url = masked(url)
         self.patience = patience or Patience()
         self.clock = clock
 

@@ -85,6 +85,8 @@ class Delivery:
         name = check_name("client", name or boot_id("c"))
         self._scripts = scripts
         self._functions = True
+        self._heads: dict[tuple[str, str], tuple[Any, ...]] = {}
+        """How commands begin, by script and queue."""
         self._floors: dict[str, int] = {}
         self._unlisted: set[str] = set()
         """Queues that were made here and are not on the list yet."""
@@ -102,6 +104,18 @@ class Delivery:
     def _script(self, name: str) -> Script:
         made = self._scripts(name)
         return made if self._functions or made.instead is None else made.instead
+
+    def _use_functions(self, use: bool) -> None:
+        self._functions = use
+        self._heads = {}
+
+    def _head(self, name: str, queue: str) -> tuple[Any, ...]:
+        """How a call's command begins, as this server takes it by what is known of it now."""
+        head = self._heads.get((name, queue))
+        if head is None:
+            head = self._script(name).head(queue_keys(queue, self.prefix))
+            self._heads[name, queue] = head
+        return head
 
     def get_ready(self, *names: str) -> None:
         """Put the texts of these scripts together now: it takes long enough to be felt by whoever needs one first."""
@@ -139,6 +153,28 @@ class Delivery:
                 if slot is not None:
                     self._free[call.queue, call.script].append(slot)
 
+    def begin(self, script: str, queue: str) -> tuple[Slot, tuple[Any, ...]] | None:
+        """A slot with its next number, and how the command of a call begins, for a caller that makes and sends that by
+        itself; it calls ``go_on`` if the answer is not the plain one, and ``end`` in any case. None: the queue has not
+        been met, which is a plan's."""
+        if queue not in self._met:
+            return None
+        slot = self._take_slot(queue, script)
+        slot.number += 1
+        return slot, self._head(script, queue)
+
+    def go_on(self, call: Call[T], slot: Slot, since: float) -> Plan[T]:
+        """Carry out a call that was begun at ``since``, on the clock of ``asking``, and sent. The first Send is that
+        command again: its replies are those that came. Raises what the call was refused with."""
+        (result,) = yield from self._settle([call], [slot], since)
+        if isinstance(result, errors.RqCoreError):
+            raise result
+        return result  # type: ignore[no-any-return]
+
+    def end(self, script: str, queue: str, slot: Slot) -> None:
+        """Let other calls have the slot."""
+        self._free[queue, script].append(slot)
+
     def _command(self, call: Call[Any], slot: Slot | None) -> list[Any]:
         """The command of a call, as this server takes it by what is known of it now."""
         made, args = self._script(call.script), call.args
@@ -147,12 +183,15 @@ class Delivery:
         return made.command(queue_keys(call.queue, self.prefix), call.each, **args)
 
     def _settle(  # noqa: PLR0912 - one branch per thing that a reply can be
-        self, calls: Sequence[Call[Any]], slots: Sequence[Slot | None]
+        self,
+        calls: Sequence[Call[Any]],
+        slots: Sequence[Slot | None],
+        since: float | None = None,  # when they were begun, if that was before now
     ) -> Plan[list[Any]]:
         commands = [self._command(*each) for each in zip(calls, slots, strict=True)]
         results: list[Any] = [None] * len(calls)
         waiting = list(range(len(calls)))
-        first = self.asking.clock()
+        first = self.asking.clock() if since is None else since
         lost: set[int] = set()
         """Calls that may have been carried out."""
         attempt, rounds = 0, 0
@@ -188,7 +227,7 @@ class Delivery:
             waiting = again
             rounds += 1
             if refused:
-                self._functions = False
+                self._use_functions(False)
             elif forgotten:
                 trouble = (yield from self._load(forgotten)) or trouble
             unusable, silence = yield from self._meet(strangers, sent=bool(lost))
@@ -233,10 +272,10 @@ class Delivery:
             if meaning_of(reply) in ("fatal", "no functions"):
                 if any(script.function for script in made):
                     # A full server takes no new functions, and some services none at all; but they take scripts.
-                    self._functions = False
+                    self._use_functions(False)
                     return None
                 # It may call the functions that somebody else loads.
-                self._functions = True
+                self._use_functions(True)
                 raise errors.ServerUnsuitable(
                     url=self.asking.url, why=f"it loads no scripts: {reply}"
                 )

@@ -197,6 +197,11 @@ def pack(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
     return f"[{','.join(kinds)}]", records
 
 
+def kinds_of(profile: Profile, delay_ms: int, full: str, due_ms: int) -> str:
+    """The ``kinds`` of a call with jobs of one kind."""
+    return f"[{_kind(profile, delay_ms, full, due_ms)}]"
+
+
 @lru_cache(maxsize=1024)
 def _kind(profile: Profile, delay_ms: int, full: str, due_ms: int) -> str:
     kind = (profile.rank, delay_ms, profile.head, profile.detail, full)

@@ -21,6 +21,7 @@ from rq_core.protocol.enqueue import Enqueue
 from rq_core.protocol.inspect import Inspect
 from rq_core.protocol.overview import Overviews
 from rq_core.protocol.reads import Reads
+from rq_core.protocol.single import Single
 from rq_core.protocol.waiting import Waiting
 
 
@@ -30,6 +31,7 @@ class Operations:
     def __init__(self, delivery: Delivery) -> None:
         self.delivery = delivery
         self.enqueue = Enqueue(delivery)
+        self.single = Single(delivery, self.enqueue)
         self.admin = Admin(delivery)
         self.caps = Caps(delivery)
         self.audit = Audit(delivery)

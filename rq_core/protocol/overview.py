@@ -25,6 +25,7 @@ from rq_core.protocol import lines
 from rq_core.protocol.cap_reads import entries_of, holders_of, members
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.plan import Lost, Plan, Unsent, pairs_of
+from rq_core.protocol.presence import PresentWorker, rows_command, rows_of
 
 COMMANDS_MAX: Final = 60
 """Commands that one look may send for one queue."""
@@ -106,7 +107,16 @@ class QueueOverview:
     """Scopes with a limit of their own, those first for which a lane waits. Never one key of a family."""
     scopes_exact: bool
     """False: there are more of them."""
+    workers: tuple[PresentWorker, ...] = ()
+    """Those that work for it, by name, and those that ended without saying so within the last hour."""
+    workers_exact: bool = True
+    """False: there are more of them."""
     settings: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def present(self) -> tuple[PresentWorker, ...]:
+        """The workers that are not taken for gone."""
+        return tuple(each for each in self.workers if not each.gone)
 
     @property
     def ready_jobs(self) -> int:
@@ -175,6 +185,7 @@ class Look:
             ),
             ["ZRANGEBYLEX", keys("blocked"), *members("task"), "LIMIT", 0, BLOCKED_MAX],
             ["ZRANGEBYLEX", keys("blocked"), "-", "+", "LIMIT", 0, BLOCKED_MAX],
+            rows_command(keys),
         ]
 
     def take_sizes(self, replies: Sequence[Any]) -> None:
@@ -185,11 +196,12 @@ class Look:
         self.now_ms = int(seconds) * 1000 + int(micros) // 1000
         self.waiting, self.open, self.blocked, self.scheduled, self.running, self.dead = rest[:6]
         alive, meta, (cursor, stored), due = rest[6:10]
-        opened, tasks, first = rest[10 : 10 + many], *rest[10 + many :]
+        opened, tasks, first, (more, rows) = rest[10 : 10 + many], *rest[10 + many :]
         self.alive, self.facts = int(alive), pairs_of(meta)
         self.limits_exact = str(cursor) == "0"
         self.limits = entries_of(self.keys.queue, pairs_of(stored).items())
         self.due_ms = _score(due)
+        self.workers, self.workers_exact = rows_of(pairs_of(rows), self.now_ms), str(more) == "0"
         blocked = [member.split("|") for member in dict.fromkeys([*tasks, *first])]
         self.lanes = [("", lane) for found in opened for lane in found]
         self.lanes += [(scope, lane) for scope, _, lane in blocked]
@@ -275,6 +287,8 @@ class Look:
             backlog_bytes=number("backlog_bytes"),
             scopes=tuple(self._scopes(blocked)),
             scopes_exact=self.limits_exact and len(self.names) <= SCOPES_MAX,
+            workers=self.workers,
+            workers_exact=self.workers_exact,
             settings={name: number(name, s.default) for name, s in SETTINGS.items()},
         )
 

@@ -5,7 +5,8 @@ function, all but a call of ``run`` is done once, when the library is loaded. So
 gives the keys their names and lets each include that keeps something during a call ``reset()`` it.
 
 An include stands in a block of its own. What others take from it, by their ``Uses``, is visible after it, and nothing
-else of it; Lua allows a chunk 200 locals, and a function 60 names from outside.
+else of it. Lua allows a function 200 locals and 60 names from outside; so the keys and arguments stand outside of
+``library``, and all else in it.
 
 It raises HeaderError when a script uses an include whose keys it does not declare, or a name that is not there.
 """
@@ -33,6 +34,11 @@ from rq_core.scripts.header import Header, HeaderError, Variant
 from rq_core.scripts.source import Part, Source, include_paths, read, source, words
 
 _BASE_META: Final = ("layout", "epoch", "replid")
+_GLOBALS: Final = (
+    "redis", "cjson", "ipairs", "math", "next", "pairs", "pcall", "string", "table", "tonumber", "type", "unpack",
+)  # fmt: skip
+"""Names of Lua and Redis that scripts use. As a local, a name costs a call less than in Redis' guarded table of them.
+While a library is loaded they are not there, so they are taken when the first call begins."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +72,20 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
     shared = [word for word in argument_names(header) if word in needed]
     arguments = bind_args(header, shared)
     numbers = mentioned | words(arguments)
+    everything = numbers | script.words
+    taken = ", ".join(name for name in _GLOBALS if name in {*everything, "redis", "tonumber"})
     lines = [
-        constants(mentioned | script.words, meta=_meta_of(header, includes)),
+        f"local function globals() return {taken} end",
+        f"local {taken}",
         f"local {', '.join((*declared, *shared))}",
+        "local function library()",
+        constants(mentioned | script.words, meta=_meta_of(header, includes)),
         WHOLE_NUMBER if {"whole_number", "integer"} & numbers else "",
         INTEGER if "integer" in numbers else "",
         "local resets = {}",
         *blocks,
         "local function bind(KEYS)",
+        f"if not redis then {taken} = globals() end",
         bind_keys(declared),
         "for i = 1, #resets do resets[i]() end",
         "end",
@@ -83,6 +95,9 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
         arguments,
         script.code,
         "end",
+        "return run",
+        "end",
+        "local run = library()",
     ]
     return Assembled(
         header=header,

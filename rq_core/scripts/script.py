@@ -53,18 +53,19 @@ class Script:
     ) -> list[Any]:
         """The whole command. ``args`` are the header's Args by name; ``each`` the records, in its order."""
         assert len(args) == len(self.args), f"{self.name} takes {self.args}, not {args}"
-        command: list[Any] = [
-            *_prefix(self.verb, self.keys, keys),
-            *[args[name] for name in self.args],
-        ]
+        command: list[Any] = [*self.head(keys), *[args[name] for name in self.args]]
         for record in each:
             command += record
         return command
 
+    def head(self, keys: QueueKeys) -> tuple[Any, ...]:
+        """How the command begins: its verb, the number of keys, and the keys."""
+        return _prefix(self.verb, self.keys, keys)
+
 
 @lru_cache(maxsize=1024)
 def _prefix(verb: tuple[str, str], names: tuple[str, ...], keys: QueueKeys) -> tuple[Any, ...]:
-    """The head of a command: how it is called, and the keys."""
+    """See Script.head."""
     return (*verb, len(names), *map(keys, names))
 
 
@@ -118,8 +119,8 @@ def build_function(name: str, variant: Variant | None = None) -> Script:
     made = assemble(directory(), name, variant)
     flags = ", ".join(f"'{flag}'" for flag in made.header.words("Flags"))
     text = (
-        f"#!lua name={_NAME}\n{variant.prelude}{made.text}\n"
-        f"redis.register_function{{function_name='{_NAME}', callback=run, flags={{{flags}}}}}\n"
+        f"#!lua name={_NAME}\nlocal register = redis.register_function\n{variant.prelude}{made.text}\n"
+        f"register{{function_name='{_NAME}', callback=run, flags={{{flags}}}}}\n"
     )
     digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:8]
     called = f"rqc_{name}_{digest}"

@@ -20,6 +20,7 @@ from rq_core.worker.executor import Executor
 from rq_core.worker.heartbeat import LeaseKeeper
 from rq_core.worker.lease_table import LeaseTable
 from rq_core.worker.lifetime import Lifetime
+from rq_core.worker.presence import Attendance
 from rq_core.worker.queue_group import QueueGroups
 from rq_core.worker.running import Running
 from rq_core.worker.settlement import Settlement
@@ -71,6 +72,14 @@ class Handlers:
                 queue, job, fence, JobCancelled
             ),
             table=table,
+            attendance=Attendance(
+                client,
+                lifetime.worker,
+                tasks=app.tasks,
+                queues=lifetime.options.queues,
+                places=lifetime.options.concurrency,
+                busy=lambda: capacity.taken - capacity.kept,
+            ),
         )
         self._suspects = Suspects()
         self.arrived: list[Claim] = []

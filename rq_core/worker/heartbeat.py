@@ -21,6 +21,7 @@ from rq_core.protocol import claims
 from rq_core.protocol.claims import Extended
 from rq_core.protocol.plan import Call
 from rq_core.worker.lease_table import LeaseTable
+from rq_core.worker.presence import Attendance
 
 log = logging.getLogger(__name__)
 
@@ -45,14 +46,17 @@ class LeaseKeeper:
         on_cancelling: Callable[[str, str, str], None],
         clock: Callable[[], float] = time.monotonic,
         table: LeaseTable | None = None,
+        attendance: Attendance | None = None,
     ) -> None:
-        """``table`` is shared with a supervisor, who helps out when this thread cannot run."""
+        """``table`` is shared with a supervisor, who helps out when this thread cannot run. ``attendance`` is said from
+        this thread."""
         self._client = client
         self._worker = worker
         self._on_lost = on_lost
         self._on_cancelling = on_cancelling
         self._clock = clock
         self._table = table
+        self._attendance = attendance
         self._lock = threading.Lock()
         self._held: dict[str, dict[str, tuple[str, float | None]]] = {}
         self._known: dict[str, float] = {}
@@ -163,10 +167,14 @@ class LeaseKeeper:
             self.interval = min(held) / 3
 
     def _run(self) -> None:
-        pause = self.interval
+        beat_at = self._clock() + self.interval
         self._note_beat()
-        while not self._stop.wait(pause):
+        self._attend()
+        while not self._stop.wait(self._pause(beat_at)):
             self._note_beat()
+            if self._clock() < beat_at:
+                self._attend()
+                continue
             # After an outage the leases that are left are short: there is no third of one to wait for.
             pause = min(self.interval, BEAT_AGAIN_S)
             try:
@@ -177,6 +185,18 @@ class LeaseKeeper:
             except Exception:
                 # A heartbeat that dies silently would lose every lease of this worker.
                 log.exception("heartbeat failed, trying again")
+            beat_at = self._clock() + pause
+        if self._attendance is not None:
+            self._attendance.leave(self._failed)
+
+    def _pause(self, beat_at: float) -> float:
+        """Seconds until there is something to do."""
+        due = beat_at if self._attendance is None else min(beat_at, self._attendance.due)
+        return max(0.0, due - self._clock())
+
+    def _attend(self) -> None:
+        if self._attendance is not None and self._clock() >= self._attendance.due:
+            self._attendance.tell(self._failed)
 
     def _note_beat(self) -> None:
         if self._table is not None:

@@ -21,6 +21,7 @@ from rq_core.cli.options import (
     print_json,
     server_options,
 )
+from rq_core.model.url import AUDIT_URL_VARIABLE, REDIS_URL_VARIABLE
 from sql_audit.cli.options import audit_option, required
 
 
@@ -73,10 +74,13 @@ def run(
         click.echo(f"mirrored {done.events} events in {done.entries} entries")
 
 
-def command_line(redis_url: str, prefix: str, audit_url: str) -> list[str]:
+def command_line(redis_url: str, prefix: str, audit_url: str) -> tuple[list[str], dict[str, str]]:
     """The mirror that a supervisor of workers starts. See rq_core.model.plugins.MirrorCommand."""
     program = [sys.executable, "-m", "rq_core.cli", "audit", "run", "--until-stdin-ends"]
-    return [*program, "--redis", redis_url, "--prefix", prefix, "--audit", audit_url]
+    return [*program, "--prefix", prefix], {
+        REDIS_URL_VARIABLE: redis_url,
+        AUDIT_URL_VARIABLE: audit_url,
+    }
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from rq_core.connections.client import Client
 from rq_core.model.keys import queue_keys, queues_key
 from rq_core.model.machine import CLAIMED_STATES
 from rq_core.model.state_line import read_state_line
+from rq_core.model.url import AUDIT_URL_VARIABLE, REDIS_URL_VARIABLE
 from sql_audit.demo import tasks
 from sql_audit.store.tables import OUTCOMES, job_event
 
@@ -120,9 +121,7 @@ class Stage:
         tasks.app.connect_to(self.redis_url)
         tasks.app.queue(self.queue, lease=LEASE_S)
         tasks.app.apply_settings()
-        process = self._start(
-            "rq_core.cli", "audit", "run", "--audit", self.audit_url, "--queue", self.queue
-        )
+        process = self._start("rq_core.cli", "audit", "run", "--queue", self.queue)
         try:
             deadline = time.monotonic() + PATIENCE_S
             while not self.client.run(self.client.calls.reads.counts(self.queue)).audit:
@@ -164,12 +163,14 @@ class Stage:
     def _start(self, module: str, *arguments: str) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", module, *arguments, "--redis", self.redis_url],
+                [sys.executable, "-m", module, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env={
                     **os.environ,
+                    REDIS_URL_VARIABLE: self.redis_url,
+                    AUDIT_URL_VARIABLE: self.audit_url,
                     tasks.WITNESS_VARIABLE: str(self.witness),
                     tasks.QUEUE_VARIABLE: self.queue,
                 },

@@ -25,6 +25,7 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 
+from rq_core.masking import masked
 from sql_audit.errors import AuditUnavailable, AuditUrlInvalid, PlaceTaken
 from sql_audit.store.background import BackgroundCall
 from sql_audit.store.copy import EventRows, Row, Rows
@@ -64,10 +65,15 @@ def normalise(text: str) -> URL:
         raise AuditUrlInvalid(url=text, why="it is empty")
     if "://" not in text:
         return URL.create("sqlite", database=text)
-    try:
+    unescaped = text.count("@") > 1 or "@" in text.partition("?")[2]
+    if unescaped and not text.startswith("sqlite"):
+        raise AuditUrlInvalid(url=text, why="in a password write %40 for @, and %3F for ?")
+    url = None
+    with contextlib.suppress(ArgumentError, ValueError):
         url = make_url(text)
-    except (ArgumentError, ValueError):
-        raise AuditUrlInvalid(url=text.split("@")[-1], why="it cannot be read as a URL") from None
+    if url is None:
+        # Not while it is handled: the library's error would be the context of this one, and may repeat the whole URL.
+        raise AuditUrlInvalid(url=text, why="it cannot be read as a URL")
     dialect = url.drivername.partition("+")[0]
     if dialect in ("postgres", "postgresql"):
         return url.set(drivername="postgresql+psycopg")
@@ -100,8 +106,9 @@ class Database:
     def url(self) -> str:
         """The address for people: without its password."""
         if self.dialect == "sqlite":
-            return self.address.database or ""
-        return self.address.set(drivername="postgresql").render_as_string(hide_password=True)
+            return masked(self.address.database or "")
+        address = self.address.set(drivername="postgresql")
+        return masked(address.render_as_string(hide_password=True))
 
     @property
     def path(self) -> Path:

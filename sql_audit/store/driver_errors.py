@@ -6,6 +6,7 @@ import sqlite3
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from rq_core.masking import masked
 from sql_audit.errors import PlaceTaken
 
 
@@ -37,4 +38,4 @@ def describe(error: BaseException) -> str:
     """The first line of what a driver says, without the statement and its rows."""
     original = getattr(error, "orig", None) or error
     lines = str(original).strip().splitlines() or [type(original).__name__]
-    return " ".join(lines[0].split())[:300]
+    return masked(" ".join(lines[0].split()))[:300]

@@ -11,10 +11,11 @@ import pytest
 from rq_core.cli.change import parse_assignment
 from rq_core.cli.options import actor
 from rq_core.cli.root import root
-from rq_core.cli.text import ago, printable, span, utc
+from rq_core.cli.text import ago, span, utc
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import NAME_PATTERN, queue_keys
+from rq_core.model.text import printable
 from rq_core.protocol import claims
 from tests.cli.conftest import CommandLine
 from tests.kit.servers import RedisServer

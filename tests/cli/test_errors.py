@@ -214,7 +214,7 @@ def test_a_name_with_other_characters_is_refused_with_the_rule(
     ("words", "expected"),
     [
         (("nothing",), "No such command 'nothing'. Try"),
-        (("wrker",), "No such command 'wrker'. Did you mean 'worker'? Try"),
+        (("helth",), "No such command 'helth'. Did you mean 'health'? Try"),
         (("audit", "verfy"), "Did you mean 'verify'? Try"),
         (("queues", "--colour"), "No such option"),
         (("enqueue", "mail"), "Missing argument 'TASK'"),

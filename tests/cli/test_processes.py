@@ -57,8 +57,10 @@ def test_help_imports_nothing_slow() -> None:
     ours = {
         "rq_core",
         "rq_core.errors",
+        "rq_core.masking",
         "rq_core.model",
         "rq_core.model.plugins",
+        "rq_core.model.text",
         "rq_core.model.url",
     }
     ours |= {"rq_core.cli", *(f"rq_core.cli.{name}" for name in ("lazy", "root", "text"))}

@@ -23,6 +23,7 @@ NO_INDEXES = {
     "slots": "the answers to calls are nowhere else",
     "outbox": "the log is a story of its own; see test_doctor",
     "wake": "a token belongs to no job; see test_doctor",
+    "workers": "workers say themselves that they are there",
 }
 
 NOT_IMPLIED = {

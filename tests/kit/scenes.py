@@ -430,5 +430,5 @@ def repair(seed: Seed) -> Scene:
     # That queue is not fair.
     records.append((len(found), "fair", "a", LOWER, "20000"))
     untouched = KEY_TYPES.keys() - {key for _, key, *_ in records} - set(LISTS)
-    assert untouched == {"caps", "tasks", "wake"}
+    assert untouched == {"caps", "tasks", "wake", "workers"}
     return Scene("repair", {"by": "somebody"}, records)

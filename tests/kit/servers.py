@@ -69,7 +69,8 @@ MEMORY_NEEDED = 2**31
 
 
 def private_directory(name: str, *, in_memory: bool = False) -> Path:
-    """Make a directory that every user can pass through and that goes when the run ends; in memory if there is room."""
+    """Make a directory of this user's that goes when the run ends, where other users could pass if they owned it; in
+    memory if there is room."""
     bases = [tempfile.gettempdir(), "/tmp", "/var/tmp"]  # noqa: S108 - mkdtemp makes it private
     if in_memory and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_NEEDED:
         bases.insert(0, str(MEMORY))
@@ -371,6 +372,7 @@ class PostgresServer:
         if self._identity and not _open_to_all(package):
             # Not beside the data: what is in memory may not be executable.
             copy = private_directory("postgres-programs")
+            os.chown(copy, self._identity["user"], self._identity["group"])
             for part in (Path(package.name, "pginstall"), Path(f"{package.name}.libs")):
                 if (package.parent / part).is_dir():
                     shutil.copytree(package.parent / part, copy / part, symlinks=True)

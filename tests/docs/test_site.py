@@ -1,0 +1,109 @@
+"""The site builds without a warning and asks no foreign host for anything; links in Markdown lead somewhere."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.docs import site
+from tests.docs.transcript import with_snippets
+
+ROOT = site.ROOT
+LINK = re.compile(r"(?<!`)\[[^\]\n]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^(```|~~~).*?^\1$", re.MULTILINE | re.DOTALL)
+
+
+def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    """In a copy, since Zensical writes beside what it reads."""
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+
+    pages = site.build(tmp_path)
+
+    assert [] == site.foreign_of(pages)
+    assert (pages / "five-minutes" / "index.html").is_file()
+
+
+def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("# Home\n\n[there](nowhere.md)\n")
+    (tmp_path / "mkdocs.yml").write_text("site_name: a\nsite_dir: build/site\n")
+
+    with pytest.raises(site.SiteError, match="nowhere"):
+        site.build(tmp_path)
+
+
+def test_plain_mkdocs_reads_the_same_file(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--theme", "mkdocs", "-d", tmp_path],
+        cwd=ROOT, capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+
+    assert (0, []) == (done.returncode, re.findall("WARNING.*", done.stderr))
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        '<script async src="https://unpkg.com/mermaid.js"></script>',
+        "<img alt=x src=//example.org/a.png>",
+        '<link href="https://fonts.googleapis.com/css" rel="stylesheet">',
+        "@import url(https://example.org/a.css);",
+    ],
+)
+def test_what_a_page_would_load_from_elsewhere_is_found(page: str) -> None:
+    assert len(list(site.foreign(page))) == 1
+
+
+def test_a_link_to_elsewhere_is_no_load() -> None:
+    page = '<a href="https://keepachangelog.com">x</a><img src="plots/a.svg"><link rel="canonical" href="https://a.b">'
+
+    assert [] == list(site.foreign(page))
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a Markdown text's headings, as GitHub and Python-Markdown make them."""
+    found = set()
+    for heading in re.findall(r"^#+ (.*)$", FENCE.sub("", text), re.MULTILINE):
+        plain = re.sub(r"[^\w\s-]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower())
+        found |= {plain.strip().replace(" ", "-"), re.sub(r"[-\s]+", "-", plain.strip())}
+    return found
+
+
+def test_links_between_files_lead_somewhere() -> None:
+    """Zensical checks the links between pages; this one also those of README and of what else is in Markdown."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "*.md"],  # noqa: S607 - whichever git is on PATH
+        cwd=ROOT, capture_output=True, text=True, check=True, timeout=30,
+    )  # fmt: skip
+    broken = []
+    for name in listed.stdout.splitlines():
+        path = ROOT / name
+        if not path.is_file():
+            continue
+        for link in LINK.findall(FENCE.sub("", with_snippets(path.read_text()))):
+            target, _, anchor = link.partition("#")
+            if re.match(r"[a-z]+:", target):
+                continue
+            to = (path.parent / target).resolve() if target else path
+            if not to.exists() or (anchor and anchor not in anchors(to.read_text())):
+                broken.append(f"{name}: {link}")
+
+    assert [] == broken
+
+
+def test_a_link_out_of_the_pages_is_none() -> None:
+    """A site has no page for what lies outside of docs, so pages name such files and do not link them."""
+    docs = ROOT / "docs"
+    outside = [
+        f"{path.name}: {link}"
+        for path in docs.rglob("*.md")
+        for link in LINK.findall(FENCE.sub("", path.read_text()))
+        if not re.match(r"[a-z]+:|#", link)
+        and not (path.parent / link.partition("#")[0]).resolve().is_relative_to(docs)
+    ]
+
+    assert [] == outside

@@ -1,0 +1,135 @@
+"""Runs what a page shows: files are laid down, commands are typed, and what they print is compared.
+
+A page is read from top to bottom. A ``python`` block with a title is a file of that name. In a ``console`` block a line
+after ``$ `` is a command, and the lines after it are what it prints; in a ``sh`` block each line is a command that
+prints what it likes. Times, ids, process numbers and how many jobs
+share an entry differ from run to run and are masked; ``…`` stands for any text, a line of it for any lines.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+DOCS: Final = ROOT / "docs"
+EXAMPLES: Final = DOCS / "examples"
+_BLOCK: Final = re.compile(
+    r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
+_SNIPPET: Final = re.compile(r'^--8<-- "([\w./-]+)"$', re.MULTILINE)
+_SETUP: Final = ("python3 -m venv", ". .venv/", "pip install")
+"""What makes the environment that the tests run in already."""
+_MASKS: Final = (
+    (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\.\d{3}Z?"), "TIME"),
+    (re.compile(r"\b[0-9a-f]{40,64}\b"), "HASH"),
+    (re.compile(r"\b[0-9a-f]{32}\b"), "ID"),
+    (re.compile(r"\b([wcm])-\d+-[0-9a-f]{12}\b"), r"\1-PROCESS"),
+    (re.compile(r"\b\d{13}-\d+\b"), "NUMBER"),
+    (re.compile(r"\b\d{13}, number \d+"), "NUMBER"),
+    (re.compile(r"\bin \d+ entries and \d+ batches\b"), "in N entries and N batches"),
+    (re.compile(r"\bin \d+ entries\b"), "in N entries"),
+    (re.compile(r"\bran_s=[\d.]+"), "ran_s=N"),
+    (re.compile(r"─+"), "─"),
+)
+
+
+@dataclass
+class File:
+    """A file that the page shows."""
+
+    name: str
+    text: str
+
+
+@dataclass
+class Command:
+    """A command of the page; ``prints`` is None where the page does not say."""
+
+    line: str
+    prints: list[str] | None = field(default=None)
+
+
+def with_snippets(text: str) -> str:
+    """The text with the files of docs/examples in the place of their names."""
+    return _SNIPPET.sub(lambda match: (EXAMPLES / match[1]).read_text().rstrip("\n"), text)
+
+
+def steps(text: str) -> Iterator[File | Command]:
+    """What a reader of the page does, in order."""
+    for kind, title, body in _BLOCK.findall(text):
+        if kind == "python" and title:
+            yield File(title, with_snippets(body))
+        elif kind == "sh":
+            yield from (Command(line) for line in body.splitlines() if line.strip())
+        elif kind == "console":
+            command: Command | None = None
+            for line in body.splitlines():
+                if line.startswith("$ "):
+                    if command is not None:
+                        yield command
+                    command = Command(line[2:], [])
+                elif command is not None and command.prints is not None:
+                    command.prints.append(line)
+            if command is not None:
+                yield command
+
+
+def _same(expected: str, printed: str) -> bool:
+    pattern = "".join(
+        ".*" if part == "…" else re.escape(part) for part in re.split("(…)", expected)
+    )
+    return re.fullmatch(pattern, printed) is not None
+
+
+def _masked(lines: list[str]) -> list[str]:
+    text = "\n".join(lines)
+    for pattern, mask in _MASKS:
+        text = pattern.sub(mask, text)
+    return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+
+
+def agrees(expected: list[str], printed: list[str]) -> bool:
+    """Whether this is what the page says, but for what differs from run to run: the order of lines does, too."""
+    said = _masked(expected)
+    left = _masked(printed)
+    for line in sorted((line for line in said if line != "…"), key=lambda line: line.count("…")):
+        match = next((each for each in left if _same(line, each)), None)
+        if match is None:
+            return False
+        left.remove(match)
+    return "…" in said or not left
+
+
+def play(page: Path, directory: Path, *, seconds: float) -> list[str]:
+    """Do what the page says, in ``directory``; returns what came out otherwise, as text. Stops at a failing command."""
+    wrong = []
+    script = ["exec 2>&1"]
+    typed: list[Command] = []
+    for step in steps(page.read_text(encoding="utf-8")):
+        if isinstance(step, File):
+            # Written when its turn comes: a page may show a second version of a file.
+            script.append(f"cat >{step.name} <<'END_OF_FILE'\n{step.text}\nEND_OF_FILE")
+        elif not step.line.startswith(_SETUP):
+            script += [f"echo '@@ {len(typed)}'", step.line, 'echo "@@ status $?"']
+            typed.append(step)
+    home = {"HOME": str(directory), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    extra = {"PYTHONUNBUFFERED": "1", "COLUMNS": "100", "USER": "ada", "LOGNAME": "ada"}
+    done = subprocess.run(
+        ["/bin/bash", "-c", "\n".join(script)], cwd=directory, env=os.environ | home | extra,
+        capture_output=True, text=True, timeout=seconds, check=False,
+    )  # fmt: skip
+    said = re.split(r"^@@ \d+\n", done.stdout, flags=re.MULTILINE)[1:]
+    for command, printed in zip(typed, said, strict=True):
+        text, _, status = printed.rpartition("@@ status ")
+        if command.prints is not None and not agrees(command.prints, text.splitlines()):
+            wrong.append(f"$ {command.line}\n{text}")
+        if status.strip() != "0" and "|| true" not in command.line:
+            wrong.append(f"$ {command.line}\n{text}exit status {status.strip()}")
+    return wrong

@@ -1,0 +1,227 @@
+"""What is said on a connection after redis-py has made it: each reply in its place, and none of another exchange."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import hiredis
+import pytest
+import redis
+import redis.asyncio
+
+from rq_core.connections import borrowed
+from rq_core.connections.wire import AsyncPoolWire, PoolWire
+from rq_core.protocol.plan import Lost, ReplyError
+from tests.kit.wait import wait_until_async
+
+Answer = Callable[[Sequence[bytes]], bytes | None]
+"""What a server says to a command; None: nothing."""
+
+
+@contextlib.asynccontextmanager
+async def server(answer: Answer) -> AsyncIterator[str]:
+    """A server that greets like Redis and then says what the test wants. Gives its URL."""
+    writers = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        commands = hiredis.Reader()
+        while data := await reader.read(65_536):
+            commands.feed(data)
+            while command := commands.gets():
+                said = b"+OK\r\n" if command[0] == b"CLIENT" else answer(command)
+                writer.write(said or b"")
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        host, port = listening.sockets[0].getsockname()
+        yield f"redis://{host}:{port}/0"
+        for writer in writers:
+            writer.close()
+        # From Python 3.12 on, the end of the block waits for those who serve.
+        await asyncio.gather(*[w.wait_closed() for w in writers], return_exceptions=True)
+
+
+def _echo(command: Sequence[bytes]) -> bytes:
+    return b"+" + command[0] + b"\r\n"
+
+
+async def test_the_names_that_are_borrowed_of_redis_py_are_there(valkey_url: str) -> None:
+    """A version of redis-py in which this fails needs another line in rq_core/connections/borrowed.py."""
+    direct = redis.ConnectionPool.from_url(valkey_url).get_connection()
+    waiting: Any = await redis.asyncio.ConnectionPool.from_url(valkey_url).get_connection()
+
+    found = [
+        callable(getattr(borrowed.socket_of(direct), name, None))
+        for name in ("sendall", "recv", "settimeout", "fileno")
+    ]
+    transport = borrowed.transport_of(waiting)
+    direct.disconnect()
+    await waiting.disconnect()
+
+    assert all(found), "redis.Connection keeps its socket elsewhere"
+    assert isinstance(transport, asyncio.Transport), "redis.asyncio.Connection has another writer"
+
+
+async def test_a_push_message_is_no_reply(valkey_url: str) -> None:
+    """Whether it comes between two exchanges or within one."""
+    url = f"{valkey_url}?protocol=3"
+    waiting, direct = AsyncPoolWire(url), PoolWire(url)
+    read = [["SET", "key", "1"], ["GET", "key"]]
+    tracking = [["CLIENT", "TRACKING", "ON"], ["GET", "key"], ["SET", "key", "2"], ["GET", "key"]]
+
+    for wire in (waiting, direct):
+        for _ in range(3):
+            commands = [*tracking, *read, ["CLIENT", "ID"]]
+            asked = wire.exchange(commands)
+            got = await asked if isinstance(wire, AsyncPoolWire) else asked
+
+            assert got[2:6] == ["OK", "2", "OK", "1"]
+    _, connection = await waiting.exchange([["GET", "key"], ["CLIENT", "ID"]])
+    (line,) = waiting._pool._idle
+    came: list[bytes] = []
+    take = line.data_received
+    line.data_received = lambda data: (came.append(data), take(data))[1]  # type: ignore[method-assign]
+    with redis.Redis.from_url(valkey_url) as other:
+        other.set("key", "3")
+    await wait_until_async(lambda: came, "the message has come")
+
+    assert await waiting.exchange([["GET", "key"], ["CLIENT", "ID"]]) == ["3", connection]
+    await waiting.close()
+    direct.close()
+
+
+async def test_replies_that_are_false_or_nothing_are_replies(valkey_url: str) -> None:
+    commands = [["EVAL", "redis.setresp(3) return false", 0], ["GET", "none"], ["ECHO", ""]]
+    url = f"{valkey_url}?protocol=3"
+    waiting, direct = AsyncPoolWire(url), PoolWire(url)
+
+    assert await waiting.exchange(commands) == [False, None, ""]
+    assert direct.exchange(commands) == [False, None, ""]
+    await waiting.close()
+    direct.close()
+
+
+async def test_an_error_stands_in_the_place_of_its_reply(valkey_url: str) -> None:
+    """With its code, unless that is ERR; those after it are still the replies to their own commands."""
+    commands = [
+        ["ECHO", "1"],
+        ["EVALSHA", "0" * 40, 0],
+        ["NO"],
+        ["HGET", "text", "f"],
+        ["ECHO", "2"],
+    ]
+    waiting, direct = AsyncPoolWire(valkey_url), PoolWire(valkey_url)
+    direct.exchange([["SET", "text", "x"]])
+
+    for got in (await waiting.exchange(commands), direct.exchange(commands)):
+        assert [got[0], got[4]] == ["1", "2"]
+        assert all(type(reply) is ReplyError for reply in got[1:4])
+        assert [str(reply).split()[0] for reply in got[1:4]] == ["NOSCRIPT", "unknown", "WRONGTYPE"]
+    await waiting.close()
+    direct.close()
+
+
+async def test_an_exchange_that_is_cancelled_ends_its_connection(valkey_url: str) -> None:
+    """Its replies are still to come; the next exchange would take them for its own."""
+    wire = AsyncPoolWire(valkey_url)
+    (before,) = await wire.exchange([["CLIENT", "ID"]])
+    asking = asyncio.create_task(wire.exchange([["BLPOP", "nothing", "0.2"], ["ECHO", "1"]]))
+    await wait_until_async(lambda: wire._pool.busy, "it asks")
+
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    after, said = await wire.exchange([["CLIENT", "ID"], ["ECHO", "2"]])
+    await wire.close()
+
+    assert after != before
+    assert said == "2"
+
+
+async def test_what_came_before_an_outage_counts() -> None:
+    """A reply that is not there in time is lost, with those after it; its connection is not used again."""
+    asked: list[bytes] = []
+
+    def answer(command: Sequence[bytes]) -> bytes | None:
+        asked.append(command[0])
+        return None if asked[-2:-1] == [b"SILENT"] or asked[-1] == b"SILENT" else _echo(command)
+
+    async with server(answer) as url:
+        wire = AsyncPoolWire(url, answer_within=0.05)
+        one, two, three = await wire.exchange([["ONE"], ["SILENT"], ["THREE"]])
+        again = await wire.exchange([["FOUR"]])
+        await wire.close()
+
+    assert one == "ONE"
+    assert str(two) == str(three) == "no reply for 0.05 s"
+    assert isinstance(two, Lost)
+    assert isinstance(three, Lost)
+    assert again == ["FOUR"]
+    assert asked == [b"ONE", b"SILENT", b"THREE", b"FOUR"]
+
+
+async def test_each_reply_has_the_whole_time_to_come() -> None:
+    """A pipeline whose replies come one by one may take longer than one reply may."""
+    loop = asyncio.get_running_loop()
+
+    async with server(_echo) as url:
+        wire = AsyncPoolWire(url, answer_within=60)
+        await wire.exchange([["ONE"]])
+        (line,) = wire._pool._idle
+        answer = line.ask(b"*1\r\n$3\r\nTWO\r\n", 2, 60)
+        first = line._deadline
+        await wait_until_async(lambda: line.replies == ["TWO"], "the first of them is there")
+        later = line._deadline
+        line.data_received(b"+three\r\n")
+        await answer
+        await wire.close()
+
+    assert first < later <= loop.time() + 60
+
+
+async def test_a_short_wait_after_a_long_one_is_not_as_long() -> None:
+    """One timer watches all exchanges of a connection, and is moved only if it would go off too late."""
+    async with server(lambda command: None if command[0] == b"SILENT" else b"+OK\r\n") as url:
+        wire = AsyncPoolWire(url, answer_within=0.05)
+        await wire.block(["WAIT"], 3600)
+        (line,) = wire._pool._idle
+        long = line._watchdog
+        (lost,) = await asyncio.wait_for(wire.exchange([["SILENT"]]), 10)
+        await wire.close()
+
+    assert long is not None
+    assert long.cancelled()
+    assert isinstance(lost, Lost)
+
+
+async def test_one_timer_serves_many_exchanges(valkey_url: str) -> None:
+    """Making one for each costs as much as the exchange."""
+    wire = AsyncPoolWire(valkey_url)
+    await wire.exchange([["PING"]])
+    (line,) = wire._pool._idle
+    timer = line._watchdog
+    for _ in range(5):
+        await wire.exchange([["PING"]])
+
+    assert timer is not None
+    assert line._watchdog is timer
+    await wire.close()
+    assert timer.cancelled()
+
+
+@pytest.mark.parametrize("said", [b"?what\r\n", b"+ONE\r\n+TWO\r\n"])
+async def test_a_server_that_says_what_is_no_reply_is_given_up(said: bytes) -> None:
+    """What follows could be anything."""
+    async with server(lambda command: said if command[0] == b"ODD" else b"+OK\r\n") as url:
+        wire = AsyncPoolWire(url, answer_within=10)
+        (odd,) = await wire.exchange([["ODD"]])
+        idle = [line.is_ready for line in wire._pool._idle]
+        after = await wire.exchange([["EVEN"]])
+        await wire.close()
+
+    assert not any(idle)
+    assert after == ["OK"]
+    assert odd == "ONE" or isinstance(odd, Lost)

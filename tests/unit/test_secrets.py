@@ -1,0 +1,180 @@
+"""Passwords are in no error, wherever a URL can be given and however it is spelt wrongly."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rq_core import App
+from rq_core.connections.open import open_wire
+from rq_core.errors import InvalidOption, RqCoreError
+from rq_core.masking import masked
+from rq_core.model import logs
+from sql_audit.store import migrate
+from sql_audit.store.database import Database
+
+SECRETS = ("hunter", "second")
+"""In the passwords below, before and behind the character that people forget to escape."""
+PASSWORDS = ["huntersecond", "hunter/second", "hunter@second", "hunter#second", "hunter?second"]
+REDIS = [
+    "redis://:{p}@127.0.0.1:1/0",
+    "redis://user:{p}@127.0.0.1:port/0",
+    "redis://user:{p}@127.0.0.1:1/first",
+    "redis://user:{p}@127.0.0.1:1/0?socket_timeout=long",
+    "redis://user:{p}@127.0.0.1:1/0?no_such_option=1",
+    "rediss://user:{p}@127.0.0.1:1/0?ssl_ca_certs=/there/is/none",
+    "redis://127.0.0.1:1/0?password={p}&no_such_option=1",
+    "redis+cluster://user:{p}@127.0.0.1:1/0",
+    "redis+sentinel://user:{p}@127.0.0.1:1/main?sentinel_password={p}",
+    "redis+sentinel://127.0.0.1:1/main?sentinel_password={p}&db=first",
+    "redis+sentinel://user:{p}@127.0.0.1:one/main",
+    "http://user:{p}@127.0.0.1:1/0",
+    "user:{p}@127.0.0.1:1",
+    ":{p}@127.0.0.1:1",
+    "//user:{p}@127.0.0.1:1",
+]
+SQL = [
+    "postgresql://user:{p}@127.0.0.1:1/d",
+    "postgresql://user:{p}@127.0.0.1:port/d",
+    "postgresql://127.0.0.1:1/d?password={p}&user=u",
+    "postgresql://user@127.0.0.1:1/d?password={p}&no_such_option=1",
+    "postgresql://user@127.0.0.1:1/d?passfile=/there/is/none&sslpassword={p}",
+    "mysql://user:{p}@127.0.0.1:1/d",
+    "user:{p}@127.0.0.1:1/d",
+    "host=127.0.0.1 port=1 user=u password={p}",
+    "host=127.0.0.1 port=1 password='{p} {p}'",
+]
+
+
+def texts_of(error: BaseException | None) -> Iterator[str]:
+    """Every text by which an error may be shown or sent."""
+    while error is not None:
+        yield str(error)
+        yield repr(error)
+        yield repr(error.args)
+        if isinstance(error, RqCoreError):
+            yield repr(vars(error))
+            yield repr(pickle.loads(pickle.dumps(error)).__dict__)  # noqa: S301 - ours
+        yield from texts_of(error.__context__)
+        error = error.__cause__
+
+
+def assert_no_secret(text: str) -> None:
+    assert not [secret for secret in SECRETS if secret in text], text
+
+
+def assert_tells_no_secret(error: BaseException) -> None:
+    for text in texts_of(error):
+        assert_no_secret(text)
+
+
+def use_redis(url: str) -> None:
+    with App(redis=url) as app:
+        app.client.run(app.client.calls.reads.queues())
+
+
+@pytest.mark.parametrize("password", PASSWORDS)
+@pytest.mark.parametrize("url", REDIS)
+@pytest.mark.parametrize("use", [open_wire, use_redis])
+def test_no_error_of_a_server_has_a_password(
+    use: Callable[[str], Any], url: str, password: str
+) -> None:
+    try:
+        use(url.format(p=password))
+    except RqCoreError as error:
+        assert_tells_no_secret(error)
+
+
+@pytest.mark.parametrize("password", PASSWORDS)
+@pytest.mark.parametrize("url", SQL)
+def test_no_error_of_a_database_has_a_password(url: str, password: str, tmp_path: Any) -> None:
+    with pytest.raises(RqCoreError) as caught:
+        migrate.check_current(Database(url.format(p=password)))
+
+    assert_tells_no_secret(caught.value)
+
+
+@pytest.mark.parametrize("password", PASSWORDS)
+@pytest.mark.parametrize("url", [*REDIS, *SQL])
+def test_a_password_is_masked_wherever_a_url_stands_in_a_text(url: str, password: str) -> None:
+    url = url.format(p=password)
+
+    for text in (url, f"cannot reach {url}, says redis-py", f"({url!r})", f"url={url}"):
+        assert_no_secret(masked(text))
+    assert "127.0.0.1" in masked(url)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "redis://localhost:6379/0",
+        "postgresql://user@host/database",
+        "unix:///run/redis.sock",
+        "by ops@example.org at 10:00:00",
+        "tenant=acme",
+        "task mail.send of queue mail: 3 of 5 attempts",
+    ],
+)
+def test_what_is_no_password_stays(text: str) -> None:
+    assert masked(text) == text
+
+
+def test_an_unescaped_character_is_explained() -> None:
+    with pytest.raises(InvalidOption, match="write %2F for /"):
+        open_wire("redis://user:a/b@host:6379/0")
+
+
+@pytest.fixture
+def record() -> logging.LogRecord:
+    """What a handler may log: more lines than one, an escape sequence, a password, and a fact with a line end."""
+    error = ValueError("boom\n2026-11-21T10:00:00.000Z INFO forged too\x1b[2J")
+    says = "at redis://u:hunter@h\n2026-11-21 INFO forged\x1b[2J"
+    made = logging.LogRecord("x", logging.ERROR, "f.py", 1, says, (), (ValueError, error, None))
+    made.job = "a\nb"
+    return made
+
+
+def test_a_text_log_shows_no_password_and_no_line_that_a_job_made_up(
+    record: logging.LogRecord,
+) -> None:
+    first, *others = logs.TextFormatter().format(record).split("\n")
+
+    assert "redis://u:***@h" in first
+    assert others
+    assert all(line.startswith("    ") for line in others)
+    assert "\x1b" not in "".join(others)
+    assert any("job=a\\nb" in line for line in others)
+
+
+def test_a_json_log_shows_no_password(
+    record: logging.LogRecord, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = logging.getLogger().handlers[:]
+    try:
+        logs.configure("json")
+        logging.getLogger().handle(record)
+    finally:
+        logging.basicConfig(handlers=before, force=True)
+    said = capsys.readouterr().err
+
+    assert "redis://u:***@h" in said
+    assert_no_secret(said)
+    assert len(said.splitlines()) == 1
+
+
+def test_a_log_line_is_bounded() -> None:
+    huge = logging.LogRecord("x", logging.ERROR, "f.py", 1, "m" * 50_000_000, (), None)
+
+    assert len(logs.TextFormatter().format(huge)) < logs.TEXT_MAX + 200
+
+
+def test_tracebacks_have_no_password() -> None:
+    try:
+        open_wire(REDIS[4].format(p=PASSWORDS[0]))
+    except InvalidOption as error:
+        assert_no_secret("".join(traceback.format_exception(error)))

@@ -1,0 +1,168 @@
+"""Workers say in Redis that they are there, idle ones too; and those that are gone do not stay."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from rq_core import App
+from rq_core.connections.client import Client
+from rq_core.doctor import examine
+from rq_core.model.keys import queue_keys
+from rq_core.protocol import presence
+from rq_core.protocol.overview import QueueOverview
+from rq_core.protocol.presence import Presence
+from rq_core.worker import presence as attendance
+from rq_core.worker.presence import Attendance, code_digest
+from tests.kit import crew
+from tests.kit.crew import worker_process
+from tests.kit.servers import RedisServer, free_port
+from tests.kit.wait import wait_until, wait_until_async
+from tests.kit.working import working
+
+KEY = queue_keys("crew")("workers")
+
+
+def look(client: Client) -> QueueOverview:
+    (found,) = client.run(client.calls.overview.of(["crew"]))[0]
+    return found
+
+
+def attending(client: Client, name: str = "w-1", **how: Any) -> Attendance:
+    given = {"tasks": crew.app.tasks, "queues": ["crew"], "places": 4, "busy": lambda: 1}
+    return Attendance(client, name, **(given | how))
+
+
+async def test_an_idle_worker_is_seen_and_gone_when_it_has_stopped(
+    app: App, client: Client
+) -> None:
+    async with working(app, queues=("crew",), concurrency=7) as worker:
+        (seen,) = await wait_until_async(lambda: look(client).present, "it says that it is there")
+        assert (seen.worker, seen.says.places, seen.says.busy) == (worker.name, 7, 0)
+        assert (seen.says.queues, seen.says.code) == (("crew",), code_digest(app.tasks))
+
+    assert look(client).workers == ()
+
+
+async def test_a_worker_says_how_many_of_its_places_are_taken(
+    app: App, client: Client, monkeypatch: pytest.MonkeyPatch, witness: crew.Witness
+) -> None:
+    monkeypatch.setattr(attendance, "TELL_EVERY_S", 0.02)
+    async with working(app, queues=("crew",), concurrency=3, grace=0.0):
+        for _ in range(2):
+            await app.tasks["sleeping"].enqueue_async(60)
+
+        def busy() -> list[int]:
+            return [each.says.busy for each in look(client).present]
+
+        await wait_until_async(lambda: busy() == [2], "two places are taken")
+
+
+def test_the_list_of_workers_makes_no_queue(client: Client) -> None:
+    attending(client).tell()
+
+    assert client.run(client.calls.reads.queues()) == []
+    assert client.run(client.calls.reads.counts("crew")).epoch == 0
+
+
+def test_the_list_of_workers_is_no_damage_to_the_doctor(client: Client, app: App) -> None:
+    app.enqueue("crew", "coroutine", {})
+    attending(client).tell()
+
+    snapshot = client.run(client.calls.reads.snapshot("crew"))
+
+    assert [*snapshot["workers"]] == ["w-1"]
+    assert examine(snapshot) == []
+
+
+def test_a_worker_that_fell_silent_is_taken_for_gone_and_its_row_is_swept(
+    client: Client, valkey: RedisServer
+) -> None:
+    attending(client, "w-killed").tell()
+    with valkey.client(decode_responses=True) as control:
+        row = control.hget(KEY, "w-killed")
+        now, _ = control.time()
+        for name, age_s in (("w-killed", 31), ("w-long-ago", 3_601)):
+            control.hset(KEY, name, f"{int(now) - age_s} {row.partition(' ')[2]}")
+        control.hset(KEY, "w-unreadable", "x")
+        found = look(client)
+
+        assert [(each.worker, each.gone) for each in found.workers] == [
+            ("w-killed", True),
+            ("w-long-ago", True),
+        ]
+        assert found.present == ()
+        attending(client).tell()
+        assert set(control.hkeys(KEY)) == {"w-1", "w-killed"}
+
+
+def test_a_full_server_still_learns_who_works(client: Client, valkey: RedisServer) -> None:
+    with valkey.client() as control:
+        control.config_set("maxmemory", "1")
+        with pytest.raises(redis.OutOfMemoryError):
+            control.set("x", "y")
+        attending(client).tell()
+        control.config_set("maxmemory", "0")
+
+    assert [each.worker for each in look(client).present] == ["w-1"]
+
+
+def test_a_server_that_is_away_does_not_harm_the_heartbeat() -> None:
+    with Client(f"redis://127.0.0.1:{free_port()}/0") as away:
+        one = attending(away)
+        one.tell()
+        one.leave()
+
+    assert one.due > 0
+
+
+def test_a_server_that_failed_the_last_heartbeat_is_not_asked(client: Client) -> None:
+    attending(client).tell(failed={client.place("crew")})
+
+    assert look(client).workers == ()
+
+
+def test_a_row_of_another_version_is_passed_over() -> None:
+    says = Presence("h", 1, "9", "c", ("q",), 1, 0, 5)
+    row = json.dumps({"host": "h", "unheard_of": 1})
+
+    assert presence.read_row("w", f"5 {row}", 6_000) is None
+    assert presence.read_row("w", f"5 {json.dumps(_dict(says))}", 6_000)
+
+
+def _dict(says: Presence) -> dict[str, Any]:
+    return {name: getattr(says, name) for name in Presence.__slots__}
+
+
+def test_different_code_has_a_different_digest() -> None:
+    def app_with(handler: Callable[..., Any]) -> App:
+        app = App()
+        app.task(handler, name="t")
+        return app
+
+    def one() -> int:
+        return 1
+
+    def same() -> int:
+        return 1
+
+    def two() -> int:
+        return 2
+
+    digests = [code_digest(app_with(handler).tasks) for handler in (one, same, two)]
+
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_killed_worker_process_is_seen_to_be_gone(
+    app: App, client: Client, witness: crew.Witness, valkey: RedisServer
+) -> None:
+    with worker_process(app.redis_url, witness) as process:
+        (seen,) = wait_until(lambda: look(client).present, "it says that it is there", timeout=20)
+        assert seen.says.pid == process.pid
+        process.kill()
+        process.wait(10)
+
+    assert [each.worker for each in look(client).workers] == [seen.worker]
