@@ -55,7 +55,7 @@ class Profile:
 
     @cached_property
     def head(self) -> str:
-        """The beginning of the job's state line: what never changes, defaults left out."""
+        """What each line about the job begins with, behind its state: what never changes, defaults left out."""
         parts = [f"task={self.task}"]
         if self.priority is not DEFAULT_PRIORITY:
             parts.append(f"priority={self.priority}")
