@@ -100,8 +100,12 @@ def states_md() -> str:
     docs = _docs(State)
     queue_events = ", ".join(f"`{event}`" for event in machine.QUEUE_EVENT_FIELDS)
 
+    drawn: dict[Transition, list[str]] = {}
+    for each in machine.TRANSITIONS:
+        drawn.setdefault(each._replace(script=""), []).append(each.script)
+
     def row(t: Transition) -> tuple[str, ...]:
-        return (t.source or "none", f"`{t.event}`", t.target or "none", f"`{t.script}`", t.when)
+        return (t.source or "none", f"`{t.event}`", t.target or "none", _code(drawn[t]), t.when)
 
     return _page(
         "# States and events",
@@ -112,7 +116,7 @@ def states_md() -> str:
         _diagram(),
         "## Transitions",
         "Nothing else may move a job. `none` is: not in Redis.",
-        _table(("from", "event", "to", "script", "when"), map(row, machine.TRANSITIONS)),
+        _table(("from", "event", "to", "drawn by", "when"), map(row, drawn)),
         "## Events about jobs",
         "An outbox entry carries one event that happened to one or more jobs: `type`, `at` (Unix\n"
         "ms), `by`, perhaps `why`, and `jobs`, a JSON array with one array per job, its fields in\n"
