@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from rq_core.errors import AuditNotConfigured
-from rq_core.model.reader import AuditReader
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+    from rq_core.model.reader import AuditReader
 
 COMMANDS: Final = "rq_core.commands"
 AUDIT: Final = "rq_core.audit"
