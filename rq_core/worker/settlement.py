@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rq_core.model.job import Claim
 from rq_core.protocol import claims
 from rq_core.protocol.claims import Claimed
 from rq_core.protocol.plan import Call
+
+NOT_RUN: Final = "(not run)"
+"""In the place of a task: no handler began."""
 
 
 class Settlement(NamedTuple):
@@ -23,6 +26,9 @@ class Settlement(NamedTuple):
     """A JSON object."""
     lane: str = ""
     """Of a rollback: the lane that the job belongs into, if its task's policy has changed."""
+    task: str = NOT_RUN
+    ran_s: float = 0.0
+    """How long its handler ran."""
 
 
 def successes_in(

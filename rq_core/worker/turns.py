@@ -15,6 +15,7 @@ from rq_core.model.reasons import Reason
 from rq_core.protocol.claims import Claimed
 from rq_core.protocol.plan import Call
 from rq_core.worker.capacity import Capacity
+from rq_core.worker.flow import FlowTable
 from rq_core.worker.handlers import OVERLAP_S_MAX, Handlers
 from rq_core.worker.lifetime import Lifetime
 from rq_core.worker.queue_group import QueueGroup, QueueGroups
@@ -57,8 +58,9 @@ class Turns:
         startup: Startup,
         *,
         on_claim: Callable[[], None],
+        flow: FlowTable,
     ) -> None:
-        """``on_claim`` is called whenever Redis has answered a claim."""
+        """``on_claim`` is called whenever Redis has answered a claim. ``flow`` counts what was settled."""
         self._client = client
         self._lifetime = lifetime
         self._stats = lifetime.stats
@@ -67,6 +69,7 @@ class Turns:
         self._handlers = handlers
         self._startup = startup
         self._on_claim = on_claim
+        self._flow = flow
 
     async def turn(self, group: QueueGroup) -> None:
         """Wait until there is something to do, then do it in one round trip. Raises RqCoreError if the server cannot be
@@ -188,6 +191,7 @@ class Turns:
             return True
         # Until here their leases were kept: a settlement may take as long as an outage does.
         self._handlers.leases.drop(*[settlement.claim for settlement in group])
+        self._flow.ended(group, result)
         if not result and group[0].verdict == "complete":
             self._stats.completed += len(group)
             return False
@@ -232,6 +236,8 @@ class Turns:
         watcher.note(queue, result)
         self._capacity.shares.refund(queue.name, limit - len(result.jobs))
         self._stats.claimed += len(result.jobs)
+        if result.jobs:
+            self._flow.claimed(queue.name, len(result.jobs))
         for claim in result.jobs:
             if uncounted:
                 self._groups.settle(Settlement(claim, "rollback", 0, Reason.NEW_EPOCH))
