@@ -25,6 +25,9 @@ class Holder(NamedTuple):
     id: str
     worker: str | None
     since_ms: int | None
+    task: str | None = None
+    reason: str | None = None
+    """Of a dead job: why it died."""
 
 
 def members(scope: str) -> tuple[str, str]:
@@ -92,5 +95,7 @@ def holders_of(queue: str, ids: Sequence[str], lines: Sequence[str | None]) -> l
     for job_id, line in zip(ids, lines, strict=True):
         fields = read_state_line(queue, job_id, line).fields if line else {}
         since = fields.get("since", "")
-        found.append(Holder(job_id, fields.get("by"), int(since) if since.isdigit() else None))
+        since_ms = int(since) if since.isdigit() else None
+        by, task, reason = map(fields.get, ("by", "task", "reason"))
+        found.append(Holder(job_id, by, since_ms, task, reason))
     return found

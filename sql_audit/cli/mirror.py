@@ -134,9 +134,11 @@ def off(url: str | None, redis_url: str, prefix: str, queue: str, *, force: bool
             holder = client.run(client.calls.delivery.handshake(queue)).audit_id or "none"
         else:
             from sql_audit.queries.history import audit_id
+            from sql_audit.store import place
             from sql_audit.store.database import Database
 
             with contextlib.closing(Database(address)) as database:
+                place.check(database)
                 holder = audit_id(database)
         client.run(client.calls.audit.detach(queue, holder))
     click.echo(f"queue {queue}: audit off")

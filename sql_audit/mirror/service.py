@@ -22,7 +22,7 @@ from rq_core.errors import UnknownQueue
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.source import OutboxSource
 from sql_audit.mirror.turn import Mirror, Outcome
-from sql_audit.store import migrate, partitions
+from sql_audit.store import migrate, partitions, place
 from sql_audit.store.database import STALLED_MS, Database
 from sql_audit.store.driver_errors import describe
 
@@ -268,6 +268,7 @@ def run(
     database = url if isinstance(url, Database) else Database(url)
     try:
         migrate.ensure(database)
+        place.check(database)
         return Service(source, database, queues, limits, on_step).run(stop, once=once)
     finally:
         if database is not url:

@@ -1,5 +1,8 @@
 """The audit database: its address, its connections, its transactions, and writing many rows at once.
 
+No connection to PostgreSQL has a state of its own: each transaction says what holds for it, and leaves nothing. So the
+database may be behind a pooler that gives a server's connection to others after each transaction (PgBouncer).
+
 One writer at a time. On PostgreSQL that is the lock on a queue's cursor. On SQLite it is BEGIN
 IMMEDIATE, and a lock file besides: SQLite before 3.51.3 can damage its write-ahead log when one
 connection checkpoints while another writes, so whoever writes or checkpoints holds that file, and
@@ -147,19 +150,25 @@ class Database:
         else:
             engine = create_engine(
                 self.address,
-                connect_args={"connect_timeout": 10, "application_name": "rq-core audit"},
+                connect_args={
+                    "connect_timeout": 10,
+                    "application_name": "rq-core audit",
+                    # A statement that is prepared belongs to a server's connection, which a pooler gives to others.
+                    "prepare_threshold": None,
+                },
                 pool_pre_ping=not writer,
             )
 
             @event.listens_for(engine, "connect")
-            def set_up_session(connection: Any, _: Any) -> None:
-                with connection.cursor() as cursor:
-                    cursor.execute(f"SET idle_in_transaction_session_timeout = {IDLE_TIMEOUT_MS:d}")
-                    cursor.execute("SET TIME ZONE 'UTC'")
-                    cursor.execute("SET client_min_messages = warning")
-                    if not writer:
-                        cursor.execute("SET default_transaction_read_only = on")
-                connection.commit()
+            def set_up_transactions(connection: Any, _: Any) -> None:
+                # Said by each BEGIN, and over with its transaction.
+                connection.read_only = not writer
+
+            if writer:
+
+                @event.listens_for(engine, "begin")
+                def bound_transaction(connection: Connection) -> None:
+                    connection.exec_driver_sql(POSTGRESQL.BOUND.format(idle_ms=IDLE_TIMEOUT_MS))
 
         @event.listens_for(engine, "before_cursor_execute")
         def tell(_c: Any, _cursor: Any, statement: str, *_: Any) -> None:
@@ -288,8 +297,7 @@ class Database:
         connection.exec_driver_sql(POSTGRESQL.COUNT_MINUTES, tuple(columns))
 
     def _stage(self, connection: Connection, statement: str, rows: Rows) -> None:
-        for create in POSTGRESQL.STAGING:
-            connection.exec_driver_sql(create)
+        connection.exec_driver_sql(POSTGRESQL.STAGING[statement])
         self._copy(connection, statement, rows.text())
 
     def _copy(

@@ -11,7 +11,7 @@ from rq_core.connections.wire import PoolWire
 from rq_core.errors import ServerUnavailable
 from rq_core.metrics.shared import SharedOverview
 from rq_core.model.limits import Limit
-from rq_core.protocol.overview import COMMANDS_MAX, QueueOverview
+from rq_core.protocol.overview import COMMANDS_MAX, SCOPES_MAX, QueueOverview
 from rq_core.protocol.plan import Patience
 from tests.kit.seed import Seed
 from tests.kit.servers import free_port
@@ -78,6 +78,8 @@ def test_a_look_counts_jobs_by_where_they_stand(seed: Seed) -> None:
     assert (found.open_lanes, found.blocked_lanes) == (1, 0)
     assert (found.overdue_ms, found.leases_over) == (0, 0)
     assert found.epoch > 0
+    assert found.last_death is not None
+    assert (found.last_death.task, found.last_death.reason) == ("t", "final")
 
 
 def test_an_empty_server_shows_no_queue(seed: Seed) -> None:
@@ -178,7 +180,7 @@ def test_of_many_scopes_those_that_lanes_wait_for_come_first(seed: Seed) -> None
 
     found = look(seed)
 
-    assert (len(found.scopes), found.scopes_exact) == (10, False)
+    assert (len(found.scopes), found.scopes_exact) == (SCOPES_MAX, False)
     assert [each.scope for each in found.full_scopes] == ["task=zz"]
 
 
