@@ -81,7 +81,8 @@ local function write_taken(fence)
   local ending = ' since=' .. now_text .. ' by=' .. worker
   local lines, leased = taken > 1 and {}, taken > 1 and {}
   for i = 1, taken do
-    local id, head, place, line = ids[i], heads[i], places[i], nil
+    local id, head, place = ids[i], heads[i], places[i]
+    local line
     if place then
       line = 'running ' .. head .. fenced .. place .. ending
     else

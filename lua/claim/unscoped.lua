@@ -223,9 +223,9 @@ end
 --- Write where plain jobs stand.
 local function write_unscoped()
   for priority = 0, 3 do
-    local count, back, new = passed[priority], left_heads[priority], left_tails[priority]
-    if count then
-      redis.call('LTRIM', ready[priority], digits(count), '-1')
+    local gone, back, new = passed[priority], left_heads[priority], left_tails[priority]
+    if gone then
+      redis.call('LTRIM', ready[priority], digits(gone), '-1')
     end
     if back then
       return_ready(priority, back)
