@@ -69,7 +69,8 @@ Keys: meta
 local function clock_ms()
   local time = redis.call('TIME')
   local added = redis.call('HGET', meta, 'test_clock_ms') or 0
-  return time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(added)
+  local now = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(added)
+  return now, string.format('%.0f', now)
 end
 """
 

@@ -203,25 +203,24 @@ class Delivery:
             strangers: set[str] = set()
             trouble: Exception | None = None
             for i, reply in zip(waiting, replies, strict=True):
-                if isinstance(reply, Exception):
-                    if isinstance(reply, Lost):
-                        lost.add(i)
-                    meaning = meaning_of(reply, lost=i in lost)
-                    if meaning == "fatal":
+                if isinstance(reply, Lost):
+                    lost.add(i)
+                match meaning_of(reply, lost=i in lost):
+                    case "answer":
+                        results[i] = self._read(calls[i], reply)
+                        continue
+                    case "fatal":
                         results[i] = yield from self._explain(calls[i], reply)
                         continue
-                    if meaning == "forgotten":
+                    case "epoch":
+                        strangers.add(calls[i].queue)
+                    case "forgotten":
                         forgotten.add(calls[i].script)
-                    elif meaning == "no functions":
+                    case "no functions":
                         refused = True
-                    else:
+                    case _:
                         trouble = reply
-                    again.append(i)
-                elif reply[0] == "epoch":
-                    strangers.add(calls[i].queue)
-                    again.append(i)
-                else:
-                    results[i] = self._read(calls[i], reply)
+                again.append(i)
             if not again:
                 return results
             waiting = again

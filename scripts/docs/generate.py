@@ -21,7 +21,7 @@ from rq_core.model.keys import KEYS
 from rq_core.model.machine import Event, EventField, State, Transition
 from rq_core.protocol import access
 from rq_core.scripts import script
-from rq_core.scripts.constants import CONSTANTS, META
+from rq_core.scripts.constants import CONSTANTS, OF_SCRIPT
 from rq_core.scripts.header import Header, HeaderError
 from rq_core.scripts.source import include_paths
 from scripts.docs import api, headers
@@ -159,10 +159,7 @@ def lua_readme() -> str:
         table(
             ("constant", "says"),
             (
-                (
-                    f"`{META}`",
-                    "the fields that the headers of the script and its includes name under `Meta`",
-                ),
+                *((f"`{name}`", says) for name, says in OF_SCRIPT.items()),
                 *((f"`{name}`", says) for name, (_, says) in CONSTANTS.items()),
             ),
         ),
