@@ -1,15 +1,15 @@
 --[[ fences: who may end a claim, and the refusals that are audited.
 
-Keys: state
+Keys: state jobs
 Args: each each_count
 Uses: emit(emit) batch(read_many)
 ]]
 
 --- Why the holder of this fence may not settle a job with this line: `gone`, or `stale` if that claim is not in force; nil if
---- it may. Only a claimed job's line has a fence.
-local function refusal_of(line, fence)
+--- it may. Only a claimed job's line has a fence. A job without a line waits, and its id may be one that was used before.
+local function refusal_of(id, line, fence)
   if not line then
-    return 'gone'
+    return redis.call('HEXISTS', jobs, id) == 1 and 'stale' or 'gone'
   elseif not line:find(' fence=' .. fence .. ' ', 1, true) then
     return 'stale'
   end
@@ -27,8 +27,8 @@ local function read_held()
   local lines = read_many(state, ids)
   for i = 1, each_count do
     local id = ids[i]
-    local line = not seen[id] and lines[i]
-    local why = refusal_of(line, fences[i])
+    local line = lines[i]
+    local why = seen[id] and 'gone' or refusal_of(id, line, fences[i])
     if why then
       held[i], refusals[i] = false, why
     else

@@ -27,7 +27,7 @@ end
 local function decide_one()
   local id, fence = each(1)
   local line = redis.call('HGET', state, id)
-  local why = refusal_of(line, fence)
+  local why = refusal_of(id, line, fence)
   if why then
     done, refusals = {}, {why}
     return 0, {id, why}
