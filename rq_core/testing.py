@@ -34,7 +34,7 @@ from rq_core.connections.client import Client
 from rq_core.connections.line import Line
 from rq_core.connections.pool import Pool
 from rq_core.connections.redis_errors import words_of
-from rq_core.connections.wire import SOCKET_TIMEOUT_S, Meanwhile, PoolWire
+from rq_core.connections.wire import SOCKET_TIMEOUT_S, Hear, Meanwhile, PoolWire
 from rq_core.errors import RqCoreError
 from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, Spec, read_spec, spec_of
@@ -209,9 +209,12 @@ class FakeAsyncWire:
         """See Wire.exchange."""
         return self._wire.exchange(commands, meanwhile)
 
-    async def block(self, command: Sequence[Any], seconds: float) -> Any:
-        """See Wire.block."""
-        return self._wire.block(command, seconds)
+    async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
+        """See AsyncWire.block."""
+        reply = self._wire.block(command, seconds)
+        if hear is not None:
+            hear(reply)
+        return reply
 
     def place(self, key: str) -> object:
         """See Wire.place."""
