@@ -4,6 +4,7 @@ and their new lines say of each.
 Keys: state jobs leases
 Meta: lease_ms
 Args: worker limit bytes_max
+Unread: leases
 Uses: call(now now_text) state(count write_line) meta(fact) batch(call_many add_many) digits(digits) emit(emit)
 ]]
 
@@ -33,6 +34,7 @@ end
 
 --- Begin. `said` is nil if the queue has no limit.
 local function open_reply(said)
+  check_keys()
   queue_said, lease_until = said, digits(now + fact('lease_ms'))
   reply_words[1], reply_words[2] = 'ok', ''
 end
