@@ -3,7 +3,7 @@
 Transitions: dead -pruned-> none
 Flags: allow-oom
 Keys: meta state jobs dead outbox slots expiring wake
-Unread: jobs dead wake
+Unread: jobs dead wake expiring
 Args: slot number:int by why
 Each: id
 Uses: call(open_call close_call now) emit(emit) named(decide_named) dead(unindex_dead) batch(call_many)

@@ -17,7 +17,7 @@ Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair s
 Meta: sequence restored
 Args: slot number:int by why after
 Each: id kind due_ms:int line detail spec
-Unread: jobs dead
+Unread: jobs dead expiring
 Uses: call(open_call close_call now) backlog(refuse_backlog) meta(facts fact set_fact read_now) emit(emit)
     state(read_line write_line is_claimed) lane_standing(meet_lanes) lane_write(check_lanes write_lanes)
     joining(join write_joining) discard(discard write_discards) due(earliest_due) dead(index_dead unindex_dead)

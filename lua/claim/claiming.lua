@@ -13,9 +13,8 @@ The plot:
 Everything is read and decided before anything is written: jobs that the sweep makes ready can be claimed in the same call
 without touching a list, and a scope that refuses leaves no trace of those that had been acquired before it.
 
-Keys: state jobs leases fair dead
+Keys: state jobs open leases fair dead
 Args: limit sweep_max
-Unread: jobs dead
 Uses: call(now now_text keep_answer) meta(fact) state(read_line is_claimed) batch(call_many read_many) digits(digits)
     gate(gate_is_shut) queue_cap(queue_cap) wake(wake_needed wake_not_needed) scopes(rate_scopes) lane_fair(is_fair)
     lane_write(has_met_lanes open_growth check_lanes write_lanes)
@@ -70,7 +69,6 @@ local function decide_claim(ended)
     limit = math.min(limit, room)
   end
 
-  check_keys()
   open_lists()
   open_reply(queue_limit)
   local left = select_jobs()

@@ -11,12 +11,12 @@ a list: `returning` and `joining` are sources of the claim, like the lists.
 Keys: state jobs leases scheduled expiring slots rates
 Later: sequence
 Args: slot worker sweep_max
-Unread: leases
+Unread: jobs
 Uses: call(now now_text answer_field) activity(note_activity) meta(fact set_fact read_now notes_of_queue) emit(emit quoted)
     batch(call_many read_many)
     state(read_line write_line count rank is_claimed drop_claim) scopes(scope_of await_no_more check_scopes)
     lane_standing(lane_of) lane_members(put) lane_opening(note_release free_places reevaluate reevaluate_family FAMILY_MAX)
-    dead(index_dead unindex_dead) due(earliest_due) digits(digits) settled(is_settled)
+    dead(index_dead unindex_dead check_dead) due(earliest_due) digits(digits) settled(is_settled)
 ]]
 
 local SWEEP_MS = 100   -- the longest time between two looks at leases while workers claim
@@ -115,7 +115,6 @@ end
 local function expire_leases()
   local reap_from = fact('no_reap_before')
   if reap_from > now then
-    check_keys()
     note_swept(reap_from)
     return
   end
@@ -226,6 +225,13 @@ end
 
 --- Check the types of keys that only `write_sweep` writes.
 local function check_sweep()
+  if not next(swept) then
+    return
+  end
+  check_keys()
+  if swept.died or swept.gone then
+    check_dead()
+  end
   if swept.stale then
     check_scopes()
   end
@@ -235,9 +241,7 @@ end
 local function sweep()
   note_activity(now)
   local is_quiet = is_swept()
-  if is_quiet then
-    check_keys()
-  else
+  if not is_quiet then
     expire_leases()
   end
   local next_due = promote_due()

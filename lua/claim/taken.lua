@@ -4,6 +4,7 @@ and their new lines say of each.
 Keys: state jobs leases
 Meta: lease_ms
 Args: worker limit bytes_max
+Unread: leases
 Uses: call(now now_text) state(count write_line) meta(fact) batch(call_many add_many) digits(digits) emit(emit)
 ]]
 
@@ -27,6 +28,7 @@ end
 
 --- Begin. `said` is nil if the queue has no limit.
 local function open_reply(said)
+  check_keys()
   queue_said = said
   claimed, ids, heads, places = {}, {}, {}, {}
   reply_words = {'ok', ''}

@@ -26,6 +26,7 @@ from rq_core.scripts.binding import (
     argument_names,
     bind_args,
     bind_keys,
+    each_record,
     key_check,
     names_of,
 )
@@ -90,6 +91,7 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
         "for i = 1, #resets do resets[i]() end",
         "end",
         key_check(header),
+        each_record(header, shared),
         "local function run(KEYS, ARGV)",
         "bind(KEYS)",
         arguments,

@@ -77,8 +77,28 @@ with a Unix time in ms still has the 14 digits that Lua writes exactly. Most are
 remembered."""
 
 
+def each_record(header: Header, shared: Iterable[str]) -> str:
+    """``each(i)``, the fields of a record of this call; nothing if the script takes no records."""
+    args, each = header.words("Args"), header.words("Each")
+    if not each:
+        return ""
+    values = ", ".join(
+        f"tonumber(records[at + {n}])" if word.endswith(":int") else f"records[at + {n}]"
+        for n, word in enumerate(each, 1)
+    )
+    return "\n".join(
+        [
+            "local records",
+            f"{'' if 'each' in shared else 'local '}function each(i)",
+            f"local at = {len(args)} + (i - 1) * {len(each)}",
+            f"return {values}",
+            "end",
+        ]
+    )
+
+
 def bind_args(header: Header, shared: Iterable[str]) -> str:
-    """One local per argument, and ``each(i)`` for the records after them. Those of ``shared`` are declared already."""
+    """One local per argument, and the records after them for ``each``. Those of ``shared`` are declared already."""
     args, each = header.words("Args"), header.words("Each")
     known = set(shared)
 
@@ -96,16 +116,11 @@ def bind_args(header: Header, shared: Iterable[str]) -> str:
     if not each:
         lines.append(f"if #ARGV ~= {len(args)} then return {{'refused', 'arguments', 'count'}} end")
         return "\n".join(lines)
-    values = ", ".join(
-        f"tonumber(ARGV[at + {n}])" if word.endswith(":int") else f"ARGV[at + {n}]"
-        for n, word in enumerate(each, 1)
-    )
     lines += [
+        "records = ARGV",
         f"{local('each_count')} = (#ARGV - {len(args)}) / {len(each)}",
         f"local whole = each_count % 1 == 0 and each_count <= {settings.BATCH_MAX}",
         "if not whole then return {'refused', 'arguments', 'count'} end",
-        f"{local('each')} = function(i)",
-        f"local at = {len(args)} + (i - 1) * {len(each)} return {values} end",
     ]
     for n, word in enumerate(each, 1):
         if word.endswith(":int"):

@@ -19,6 +19,7 @@ def _by_name(values: Iterable[tuple[str, Any]]) -> str:
 
 OF_SCRIPT: Final = {
     "META": "`v`, and the fields that the headers of the script and its includes name under Meta, the counters first",
+    "AUDITED": "what is read in each call of a queue that is audited: `v`, the counters, and those of the backlog",
     "COUNTED": "how many of these are read in each call: `v` and the counters",
     "LATER": "the counters that stand under Later alone",
 }
@@ -73,6 +74,7 @@ def constants(mentioned: frozenset[str], *, meta: Iterable[str], later: Iterable
     counted = ["v", *(name for name in meta if name in counters)]
     of_script = (
         table([*counted, *(name for name in meta if name not in counters)]),
+        table(dict.fromkeys([*counted, "backlog_jobs", "backlog_bytes"])),
         str(len(counted)),
         table(name for name in later if name in counters and name not in meta),
     )

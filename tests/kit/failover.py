@@ -16,7 +16,8 @@ def forget_memories(control: redis.Redis) -> None:
     """Load all functions again, as a restart or a full resynchronization does."""
     # Not decoded: a dump is no text.
     given = {**control.connection_pool.connection_kwargs, "decode_responses": False}
-    pool = redis.ConnectionPool(**given)
+    kind = control.connection_pool.connection_class
+    pool = redis.ConnectionPool(connection_class=kind, **given)
     plain: Any = redis.Redis(connection_pool=pool)
     plain.function_restore(plain.function_dump(), "FLUSH")
     pool.disconnect()

@@ -31,6 +31,11 @@ local function ok(words)
   return reply
 end
 
+--- Whether the slot is to be remembered for longer. Its deadline is moved only now and then, to spare most calls a write.
+local function needs_deadline()
+  return tonumber(slot_deadline) < now + SLOT_LIFE_MS - SLOT_LIFE_MS / 6
+end
+
 --- The field of `slots` that has the answer of a slot.
 local function answer_field(name)
   return name .. SLOT_ANSWER
@@ -53,14 +58,17 @@ local function open_call(replay)
   elseif facts.layout ~= LAYOUT then
     return {'refused', 'layout', facts.layout}
   end
-  check_keys()
   local held = redis.call('HGET', slots, slot)
   if not held then
+    check_keys()
     return nil
   end
   local last, deadline, more = held:match('^(%d+) (%d+) ?(%+?)')
   last, slot_deadline = tonumber(last), deadline
   if number > last then
+    if needs_deadline() then
+      check_keys()
+    end
     return nil
   elseif number < last then
     return {'refused', 'stale_call'}
@@ -72,10 +80,9 @@ local function open_call(replay)
   return ok(words_of(answer))
 end
 
---- End: keep the answer, a text, in the slot, and use it up. The slot lives on for 50 to 60 minutes; its deadline is moved
---- only now and then, to spare most calls a write.
+--- End: keep the answer, a text, in the slot, and use it up. The slot lives on for 50 to 60 minutes.
 local function keep_answer(answer)
-  if tonumber(slot_deadline) < now + SLOT_LIFE_MS - SLOT_LIFE_MS / 6 then
+  if needs_deadline() then
     slot_deadline = digits(now + SLOT_LIFE_MS)
     redis.call('ZADD', expiring, slot_deadline, 'slot|' .. slot)
   end

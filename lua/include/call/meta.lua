@@ -21,7 +21,7 @@ local changes = {}   -- names and values that `write_facts` writes
 local renewed        -- whether they have a new version
 
 local function reset()
-  facts, notes, renewed = {}, nil, false
+  facts, notes, renewed = nil, nil, false
   if #changes > 0 then
     changes = {}
   end
@@ -33,16 +33,25 @@ local function recall_facts(at)
   if not known or at < known.at or at >= known.at + RECALL_MS then
     return false
   end
-  local counted = redis.call('HMGET', meta, unpack(META, 1, COUNTED))
-  if counted[1] ~= known.facts.v then
+  local remembered = known.facts
+  -- A queue that is audited counts its backlog in nearly every call.
+  local audited = remembered.audit == 'on'
+  local counted
+  if audited then
+    counted = redis.call('HMGET', meta, unpack(AUDITED))
+  else
+    counted = redis.call('HMGET', meta, unpack(META, 1, COUNTED))
+  end
+  if counted[1] ~= remembered.v then
     return false
   end
-  facts, notes = known.facts, known.notes
-  for i = 2, COUNTED do
-    facts[META[i]] = counted[i]
-  end
+  facts, notes = remembered, known.notes
+  local names = audited and AUDITED or META
   for i = 1, #LATER do
     facts[LATER[i]] = nil
+  end
+  for i = 2, audited and #AUDITED or COUNTED do
+    facts[names[i]] = counted[i]
   end
   return true
 end

@@ -9,7 +9,7 @@ the same call, and Redis sees nothing of it. `write_scopes` alone writes, at the
 
 Keys: caps holders rates scheduled expiring
 Meta: caps_by_key
-Unread: holders rates
+Unread: holders rates expiring
 Kept: LIMIT_SHAPES NO_LIMIT
 Uses: batch(call_many add_many) meta(facts) memo(remember MEMO_MAX)
 ]]

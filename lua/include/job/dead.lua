@@ -1,9 +1,15 @@
 --[[ dead: where jobs stop for good, until they are requeued or their retention ends.
 
 Keys: dead expiring
+Unread: dead expiring
 Later: dead_retention_ms
 Uses: meta(fact) batch(call_many)
 ]]
+
+--- Check the types of what this file writes.
+local function check_dead()
+  check_keys()
+end
 
 --- Index jobs that died at `at`.
 local function index_dead(ids, at)

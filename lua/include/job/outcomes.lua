@@ -1,12 +1,12 @@
 --[[ outcomes: where jobs go whose claim ends without success. What is decided is collected here, so that everything is
 checked and decided before the first write.
 
-Keys: jobs state ready scheduled leases dead
+Keys: jobs state ready scheduled leases
 Args: each each_count worker
-Unread: jobs dead ready
+Unread: jobs ready
 Uses: call(now) state(read_line write_line count rank drop_claim) fences(read_held emit_refused) ready(return_ready)
     lane_standing(lane_of) lane_members(put) lane_opening(note_release free_places) lane_write(check_lanes write_lanes)
-    due(earliest_due) dead(index_dead) meta(read_now) wake(wake_needed) batch(call_many)
+    due(earliest_due) dead(index_dead check_dead) meta(read_now) wake(wake_needed) batch(call_many)
     queue_cap(wake_if_below_cap) emit(emit)
 ]]
 
@@ -92,6 +92,9 @@ local function end_claims(decide)
   free_places()
   wake_if_below_cap(#ended)
   check_lanes()
+  if #buried > 0 then
+    check_dead()
+  end
   return answer, refusals, cancelled
 end
 

@@ -7,11 +7,14 @@ An outbox is never empty, so one that is not there was lost; then nothing is wri
 Keys: outbox
 Meta: epoch audit
 Later: backlog_jobs backlog_bytes
-Kept: NO_REASON
+Kept: NO_REASON appended
 Uses: meta(facts fact set_fact)
 ]]
 
 local NO_REASON = {}
+local TRIM_EVERY = 20   -- appends of a function to a ring that nobody mirrors, until it trims it
+
+local appended = -1     -- how often the function has appended
 
 --- Append an entry about `happened` things; `name` is the field that has the `body`.
 local function append(event, at, by, name, body, happened, why)
@@ -29,7 +32,11 @@ local function append(event, at, by, name, body, happened, why)
     entry = redis.call('XADD', outbox, id, 'type', event, 'at', at, 'by', by, name, body)
   elseif facts.audit == 'on' then
     entry = redis.call('XADD', outbox, 'NOMKSTREAM', id, 'type', event, 'at', at, 'by', by, name, body, unpack(reason))
+  elseif (appended + 1) % TRIM_EVERY > 0 then
+    appended = appended + 1
+    entry = redis.call('XADD', outbox, 'NOMKSTREAM', id, 'type', event, 'at', at, 'by', by, name, body, unpack(reason))
   else
+    appended = 0
     entry = redis.call('XADD', outbox, 'NOMKSTREAM', 'MAXLEN', '~', OUTBOX_RING, id, 'type', event, 'at', at, 'by', by, name, body,
       unpack(reason))
   end
