@@ -336,7 +336,13 @@ def test_doctor_finds_mends_and_is_content(cli: CommandLine, client: Client) -> 
     assert cli.ok("doctor", "--repair").endswith("mail: mended, all agrees\nsms: all agrees\n")
     server, mail = cli.json("doctor", "mail")
     assert (None, ["persistence"]) == (server["queue"], [f["kind"] for f in server["found"]])
-    assert mail == {"queue": "mail", "error": None, "found": [], "left": [], "unknown": []}
+    assert mail == {
+        "queue": "mail",
+        "error": None,
+        "found": [],
+        "left": [],
+        "unknown": [],
+    }
 
 
 def test_doctor_says_what_it_cannot_mend(cli: CommandLine, client: Client) -> None:
