@@ -8,7 +8,8 @@ in the producer's code, for as long as no worker has stored one; it may be left 
 KINDS says once what many jobs of the call have in common (see enqueue/kinds.lua); KIND is a place in it, from 1.
 
 A plain job that is ready at once gets no line in `state`: what it would say is the first line of its value in `jobs` (see
-include/job/standing). A job in a lane, or with a delay, gets one.
+include/job/standing). A job in a lane, or with a delay, gets one, and so does one whose JSON is long: to put a line before it,
+Lua has to copy it, at some 12 instructions a byte.
 
 SPEC_MAX is up to how many bytes of a job its event keeps whole, arguments included, so that SQL can restore it; 0 is none.
 
@@ -27,6 +28,8 @@ Returns: ok {PLACE duplicate|discarded|rejected SCOPE}… | refused audit_backlo
 Invariants: I1 (the outbox entry and the jobs are one write), I6, I10
 ]]
 
+local SPEC_LONG = 256   -- bytes of JSON from which a line in `state` costs less than the copy
+
 local refusal = open_call() or refuse_backlog()
 if refusal then
   return refusal
@@ -39,15 +42,15 @@ end
 
 -- Nearly all calls are of plain jobs, many of them of one: so tables that such a call does without are made when they are
 -- needed, and what only others write is not read.
-local ids, names, may_wait = {}, nil, false
+local ids, names, may_wait, is_long = {}, nil, false, false
 for i = 1, each_count do
-  local id, place, _, lane = each(i)
+  local id, place, _, lane, spec = each(i)
   local kind = kind_of[place]
   if not kind then
     return {'refused', 'arguments', 'kind'}
   end
   ids[i] = id
-  may_wait = may_wait or kind.may_wait
+  may_wait, is_long = may_wait or kind.may_wait, is_long or #spec > SPEC_LONG
   if lane ~= '' then
     names = names or {}
     names[#names + 1] = lane
@@ -55,7 +58,7 @@ for i = 1, each_count do
 end
 local live = read_many(jobs, ids)
 local caps_by_task = facts.caps_by_task
-if names or may_wait or caps_by_task then
+if names or may_wait or caps_by_task or is_long then
   check_keys()
 end
 local next_due = may_wait and earliest_due(0)
@@ -126,7 +129,12 @@ for i = 1, each_count do
           tail, tail_kind = tail_of(kind.priority), kind
         end
         tail[#tail + 1] = id
-        spec = kind.head .. ' seq=' .. place_text .. since_line .. spec
+        if #spec > SPEC_LONG then
+          local at = #lines
+          lines[at + 1], lines[at + 2] = id, 'ready ' .. kind.head .. ' seq=' .. place_text .. since
+        else
+          spec = kind.head .. ' seq=' .. place_text .. since_line .. spec
+        end
       end
     end
     values[2 * taken - 1], values[2 * taken] = id, spec

@@ -13,7 +13,7 @@ The plot:
 Everything is read and decided before anything is written: jobs that the sweep makes ready can be claimed in the same call
 without touching a list, and a scope that refuses leaves no trace of those that had been acquired before it.
 
-Keys: state jobs open leases fair dead
+Keys: state jobs leases fair
 Args: limit sweep_max
 Uses: call(now now_text keep_answer) meta(fact) state(read_line is_claimed) batch(call_many read_many) digits(digits)
     gate(gate_is_shut) queue_cap(queue_cap) wake(wake_needed wake_not_needed) scopes(rate_scopes) lane_fair(is_fair)

@@ -153,13 +153,13 @@ end
 --- Take the plain job that comes next, or move it into its lane.
 local function serve_plain(priority)
   local elsewhere = facts.caps_by_task and other_lane(next_task(), tostring(priority))
-  local id, spec, head, seq, job = pass_unscoped()
+  local id, spec, head, seq, job, line = pass_unscoped()
   if not elsewhere then
     take(id, spec, '', '', head, seq, job)
     return
   end
   if not job then
-    job = read_line(waiting_line(spec))
+    job = read_line(line or waiting_line(spec))
     job.id = id
   end
   move_job(job, elsewhere)

@@ -6,12 +6,13 @@ of them per call. Steps begin small and double, so that large payloads, which th
 Keys: state jobs ready
 Later: tombstones
 Args: sweep_max
-Kept: FRESH
+Kept: FRESH FRESH_LINES
 Uses: state(read_line count rank) standing(waiting_line) taken(take is_full) sweep(returning joining decided)
     batch(call_many read_many) ready(return_ready lengths) meta(fact set_fact read_now) digits(digits)
 ]]
 
-local FRESH = {}     -- priority → the pattern of a value's first line
+local FRESH = {}     -- priority → the pattern of a value's first line…
+local FRESH_LINES = {}   -- …and that of a state line that says the same
 
 local lengths_by     -- by priority: entries of the lists
 local given = {}     -- ids that were given out from a list
@@ -44,13 +45,14 @@ local function reset()
   next_kind, next_id, next_spec, next_head, next_seq, next_job = nil, nil, nil, nil, nil, nil
 end
 
---- How the value of a job of this priority begins that has no state line, the way nearly all do. What stands before its
---- place in line goes into the line of its claim as it is. The value is not taken apart: Lua looks at each byte of each text
---- that is made, and its arguments may be long.
+--- How the value of a job of this priority begins, or how its state line looks, if it was never claimed, the way nearly all
+--- do. What stands before its place in line goes into the line of its claim as it is. The value is not taken apart: Lua looks
+--- at each byte of each text that is made, and its arguments may be long.
 local function fresh_line(priority)
   for name, at in pairs(PRIORITY_RANK) do
     local said = name == DEFAULT_PRIORITY and '' or ' priority=' .. name
     FRESH[at] = '^(task=%S+' .. said .. ') seq=(%d+) since=%d+\n'
+    FRESH_LINES[at] = '^ready (task=%S+' .. said .. ') seq=(%d+) since=%d+$'
   end
   return FRESH[priority]
 end
@@ -111,8 +113,11 @@ local function read_entry(most)
   end
   local priority = source.priority
   next_job, next_head, next_seq = nil, nil, nil
-  if not line then
-    next_head, next_seq = spec:match(FRESH[priority] or fresh_line(priority))
+  local fresh = FRESH[priority] or fresh_line(priority)
+  if line then
+    next_head, next_seq = line:match(FRESH_LINES[priority])
+  else
+    next_head, next_seq = spec:match(fresh)
   end
   if not next_head then
     next_job = read_line(line or waiting_line(spec))
@@ -158,9 +163,11 @@ local function peek_unscoped(most)
   return nil
 end
 
---- Go on behind it. Returns it: id, spec, head, place in line, and its record, if it was read.
+--- Go on behind it. Returns it: id, spec, head, place in line, its record, if it was read, and its line, if it has one.
 local function pass_unscoped()
+  local line
   if next_kind == 'list' then
+    line = entry_lines[entry]
     given[next_id] = true
     entry, entries_read = entry + 1, entries_read + 1
   elseif next_kind == 'returning' then
@@ -169,13 +176,13 @@ local function pass_unscoped()
     source.joined = source.joined + 1
   end
   next_kind = nil
-  return next_id, next_spec, next_head, next_seq, next_job
+  return next_id, next_spec, next_head, next_seq, next_job, line
 end
 
 --- Take the plain job that was found, and those behind it on the page as long as they were never claimed either. Only while
 --- nothing else can come first, since nothing else is looked at.
 local function take_run()
-  local pattern, at = FRESH[source.priority], entry
+  local pattern, pattern_of_line, at = FRESH[source.priority], FRESH_LINES[source.priority], entry
   local id, spec, head, seq = next_id, next_spec, next_head, next_seq
   repeat
     given[id] = true
@@ -183,10 +190,15 @@ local function take_run()
     at = at + 1
     id = entries[at]
     spec = entry_specs[at]
-    if not spec or entry_lines[at] or given[id] or decided[id] or is_full() then
+    if not spec or given[id] or decided[id] or is_full() then
       break
     end
-    head, seq = spec:match(pattern)
+    local line = entry_lines[at]
+    if line then
+      head, seq = line:match(pattern_of_line)
+    else
+      head, seq = spec:match(pattern)
+    end
   until not head
   entry, entries_read, next_kind = at, entries_read + at - entry, nil
 end

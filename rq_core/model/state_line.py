@@ -2,8 +2,9 @@
 
     running task=send claim=1 fence=1795225746504-88 seq=7 since=1795225746504 by=w-3f2a
 
-A plain job that has done nothing but wait since it was enqueued has no line there. What its line would say stands on
-the first line of its value in ``jobs``, before the JSON, and stays there when ``state`` says more:
+A plain job that has done nothing but wait since it was enqueued has no line there, unless its JSON is long. What its
+line would say stands on the first line of its value in ``jobs``, before the JSON, and stays there when ``state`` says
+more:
 
     task=send seq=7 since=1795225746504
     {"task":"send","args":{"to":"a@b.c"}}

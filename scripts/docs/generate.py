@@ -110,9 +110,10 @@ def states_md() -> str:
         "## A state line",
         "`HGET rqc:{queue}:state ID` is the state, then those of these fields that are not at\n"
         f"their default: {code(fields.STATE_FIELDS)}.\n\n"
-        "A plain job that has only waited since it was enqueued has no such line: a job that is in\n"
-        "`jobs` and not in `state` is ready. Its fields are the first line of `HGET rqc:{queue}:jobs ID`,\n"
-        "before its JSON. They stay there when the job does more, as they were when it was enqueued.",
+        "A plain job that has only waited since it was enqueued has no such line, unless its JSON is\n"
+        "long: a job that is in `jobs` and not in `state` is ready. Its fields are the first line of\n"
+        "`HGET rqc:{queue}:jobs ID`, before its JSON. They stay there when the job does more, as they\n"
+        "were when it was enqueued.",
     )
 
 

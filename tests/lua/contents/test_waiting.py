@@ -27,6 +27,24 @@ def test_a_job_gets_its_line_when_it_does_more_than_wait(seed: Seed) -> None:
     assert (other.id, other.number, other.spec) == ("b", 1, spec())
 
 
+@pytest.mark.parametrize("priority", ["normal", "high"])
+def test_a_job_whose_json_is_long_has_its_line_in_state(seed: Seed, priority: str) -> None:
+    """Lua would have to copy the JSON to put a line before it. Nothing else is different."""
+    seed.enqueue("a", "b", args_json=LONG, priority=priority)
+    seed.enqueue("c", priority=priority)
+    head = "task=t" if priority == "normal" else "task=t priority=high"
+
+    assert seed.snapshot()["state"] == {
+        "a": f"ready {head} seq=1 since={T}",
+        "b": f"ready {head} seq=2 since={T}",
+    }
+    assert_consistent(seed.snapshot())
+    seed.cap("task=t", 1)
+    assert [claim.spec for claim in seed.claim().jobs] == [spec().replace("{}", LONG)]
+    assert str(seed.state("b")).startswith("ready task=t")
+    assert_consistent(seed.snapshot())
+
+
 def test_operators_calls_take_it_for_ready(seed: Seed) -> None:
     seed.enqueue("a", "b", "c")
 
