@@ -15,7 +15,7 @@ Meta: sequence caps_by_task
 Args: slot number:int by spec_max:int kinds
 Each: id kind digest lane spec
 Unread: jobs
-Uses: call(open_call close_call now) backlog(refuse_backlog) meta(facts fact set_fact) digits(digits_of_next) emit(emit quoted)
+Uses: call(open_call close_call now now_text) backlog(refuse_backlog) meta(facts fact set_fact) digits(digits_of_next) emit(emit quoted)
     kinds(kinds_from) scopes(scope_of held_in) lane_standing(lane_of meet_lanes) lane_members(put)
     lane_write(check_lanes write_lanes) joining(join_lists write_joining) due(earliest_due) wake(wake_needed)
     batch(call_many read_many)
@@ -97,7 +97,7 @@ end
 local seq = fact('sequence')
 local plain = {[0] = {}, {}, {}, {}}
 local events, dropped, specs, lines, due, seen, answer = {}, {}, {}, {}, {}, {}, {}
-local since = ' since=' .. now
+local since = ' since=' .. now_text
 for i = 1, each_count do
   local id, place, digest, lane, spec = each(i)
   local kind = kind_of[place]
@@ -157,8 +157,8 @@ join_lists(plain)
 check_lanes()
 
 -- An id that was dropped may come again in the same call, and be taken.
-emit('discarded', now, by, dropped)
-emit('enqueued', now, by, events)
+emit('discarded', now_text, by, dropped)
+emit('enqueued', now_text, by, events)
 call_many('HSET', jobs, specs)
 call_many('HSET', state, lines)
 write_joining()

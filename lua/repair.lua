@@ -14,7 +14,7 @@ Meta: epoch
 Args: by
 Each: finding:int key member was value
 Unread: ready
-Uses: clock(clock_ms) meta(read_facts write_facts facts) epoch(same_history) emit(emit) state(read_line)
+Uses: clock(clock_ms) meta(read_facts write_facts facts set_fact renew) epoch(same_history) emit(emit) state(read_line)
     ready(return_ready) wake(wake_needed push_token) batch(call_many) baseline_of(baseline_of)
 Returns: ok MENDED | epoch. MENDED is how many findings
 Invariants: I8, I10
@@ -66,6 +66,13 @@ local given, removed = {}, {}
 
 --- Note what becomes of a member, for the writes at the end.
 local function note(key, member, value)
+  if key == 'meta' then
+    renew()
+    if value ~= '' then
+      set_fact(member, value)
+      return
+    end
+  end
   local noted = value == '' and removed or given
   local list = noted[key] or {}
   noted[key] = list

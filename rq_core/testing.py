@@ -34,7 +34,7 @@ from rq_core.connections.client import Client
 from rq_core.connections.line import Line
 from rq_core.connections.pool import Pool
 from rq_core.connections.redis_errors import words_of
-from rq_core.connections.wire import SOCKET_TIMEOUT_S, Meanwhile, PoolWire
+from rq_core.connections.wire import SOCKET_TIMEOUT_S, Hear, Meanwhile, PoolWire
 from rq_core.errors import RqCoreError
 from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, Spec, read_spec
@@ -69,7 +69,8 @@ Keys: meta
 local function clock_ms()
   local time = redis.call('TIME')
   local added = redis.call('HGET', meta, 'test_clock_ms') or 0
-  return time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(added)
+  local now = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(added)
+  return now, string.format('%.0f', now)
 end
 """
 
@@ -208,9 +209,12 @@ class FakeAsyncWire:
         """See Wire.exchange."""
         return self._wire.exchange(commands, meanwhile)
 
-    async def block(self, command: Sequence[Any], seconds: float) -> Any:
-        """See Wire.block."""
-        return self._wire.block(command, seconds)
+    async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
+        """See AsyncWire.block."""
+        reply = self._wire.block(command, seconds)
+        if hear is not None:
+            hear(reply)
+        return reply
 
     def place(self, key: str) -> object:
         """See Wire.place."""

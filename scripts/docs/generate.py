@@ -21,10 +21,10 @@ from rq_core.model.keys import KEYS
 from rq_core.model.machine import Event, EventField, State, Transition
 from rq_core.protocol import access
 from rq_core.scripts import script
-from rq_core.scripts.constants import CONSTANTS, META
+from rq_core.scripts.constants import CONSTANTS, OF_SCRIPT
 from rq_core.scripts.header import Header, HeaderError
 from rq_core.scripts.source import include_paths
-from scripts.docs import api, headers
+from scripts.docs import api, headers, metrics, panels
 from scripts.docs.pages import NOTICE, code, page, table
 
 
@@ -159,10 +159,7 @@ def lua_readme() -> str:
         table(
             ("constant", "says"),
             (
-                (
-                    f"`{META}`",
-                    "the fields that the headers of the script and its includes name under `Meta`",
-                ),
+                *((f"`{name}`", says) for name, says in OF_SCRIPT.items()),
                 *((f"`{name}`", says) for name, (_, says) in CONSTANTS.items()),
             ),
         ),
@@ -317,6 +314,10 @@ def files() -> dict[Path, str]:
         reference / "api.md": api.api_md(),
         reference / "command-line.md": api.command_line_md(),
         reference / "errors.md": api.errors_md(),
+        reference / "metrics.md": metrics.metrics_md(),
+        reference.parent / metrics.RUNBOOK: metrics.runbook_md(),
+        reference.parent / "grafana/alerts.yml": metrics.rules(),
+        reference.parent / "grafana/rq-core.json": panels.dashboard(),
         reference / "keys.md": api.keys_md(),
         reference / "rights.md": rights_md(),
         reference / "scripts.md": scripts_md(),

@@ -12,8 +12,9 @@ from rq_core.errors import InvalidOption, ServerUnavailable, ServerUnsuitable
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, Profile
 from rq_core.model.keys import queue_keys, queues_key
-from rq_core.protocol import claims
+from rq_core.protocol import claims, presence
 from rq_core.protocol.plan import Patience, Unsent
+from rq_core.protocol.presence import Presence
 from tests.kit.clusters import RedisCluster
 
 ids = JobIds()
@@ -39,6 +40,23 @@ def test_queues_on_all_shards_take_jobs(cluster: RedisCluster) -> None:
         for queue in queues:
             assert sum(client.run(client.calls.reads.counts(queue)).ready.values()) == 3
             assert len(client.run(client.calls.reads.snapshot(queue))["state"]) == 3
+
+
+def test_one_look_shows_queues_of_all_shards(cluster: RedisCluster) -> None:
+    queues = names(cluster)
+    with Client(cluster.url) as client:
+        for queue in queues:
+            client.run(client.calls.enqueue.many(jobs(queue)))
+        says = Presence("h", 1, "0.1.0", "c0de", tuple(queues), 10, 0, 0)
+        client.run(presence.tell("rqc", "w-1", says, queues))
+        client.run(presence.sweep("rqc", queues))
+
+        found = client.run(client.calls.overview.all())
+
+    assert [each.queue for each in found.queues] == sorted(queues)
+    assert {each.ready_jobs for each in found.queues} == {3}
+    assert {each.present[0].worker for each in found.queues} == {"w-1"}
+    assert (found.unreadable, found.used_memory) == ({}, None)
 
 
 async def test_one_round_trip_serves_several_shards(cluster: RedisCluster) -> None:
