@@ -7,7 +7,7 @@ caller's floor, and the clock in case all of those were lost.
 The same history under another name begins no epoch (see include/call/renaming).
 
 Flags: allow-oom
-Keys: meta state caps outbox
+Keys: meta state jobs caps outbox
 Meta: layout epoch replid sequence no_reap_before paused audit audit_id caps_by_task caps_by_key
     lease_ms dead_retention_ms backlog_max_jobs backlog_max_bytes
 Later: whole_epoch baseline
@@ -44,7 +44,7 @@ else
   else
     started = 'replid_changed'
   end
-  local alive, capped = redis.call('HLEN', state), redis.call('HLEN', caps)
+  local alive, capped = redis.call('HLEN', state) + redis.call('HLEN', jobs), redis.call('HLEN', caps)
   -- A lost meta loses the count of places in line; the clock is ahead of any that could have been given.
   local sequence = facts.sequence or (alive > 0 and now or 0)
   local epoch = math.max(

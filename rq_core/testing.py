@@ -37,11 +37,11 @@ from rq_core.connections.redis_errors import words_of
 from rq_core.connections.wire import SOCKET_TIMEOUT_S, Hear, Meanwhile, PoolWire
 from rq_core.errors import RqCoreError
 from rq_core.model.headers import NO_HEADERS, read_headers
-from rq_core.model.job import Claim, Spec, read_spec
+from rq_core.model.job import Claim, Spec, read_spec, spec_of
 from rq_core.model.keys import queue_keys
 from rq_core.model.machine import Priority, State
 from rq_core.model.reasons import Reason
-from rq_core.model.state_line import JobState, read_state_line
+from rq_core.model.state_line import JobState, lines_of_jobs, read_state_line
 from rq_core.protocol import claims
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.operations import Operations
@@ -285,12 +285,13 @@ class Fake:
             read = client.calls.delivery.ask(
                 [["HGETALL", keys("jobs")], ["HGETALL", keys("state")]]
             )
-            specs, lines = map(pairs_of, client.run(read))
+            values, lines = map(pairs_of, client.run(read))
+            standing = lines_of_jobs(lines, values)
             # The fake server keeps what it was given in that order.
-            for job_id, spec in specs.items():
-                job = read_state_line(queue, job_id, lines[job_id])
+            for job_id, value in values.items():
+                job = read_state_line(queue, job_id, standing[job_id])
                 if job.state in (State.READY, State.SCHEDULED):
-                    found.append(_enqueued(job, read_spec(spec)))
+                    found.append(_enqueued(job, read_spec(spec_of(value))))
         return found
 
     def advance(self, seconds: float) -> None:

@@ -109,7 +109,10 @@ def states_md() -> str:
         _fields(machine.QUEUE_EVENT_FIELDS),
         "## A state line",
         "`HGET rqc:{queue}:state ID` is the state, then those of these fields that are not at\n"
-        f"their default: {code(fields.STATE_FIELDS)}.",
+        f"their default: {code(fields.STATE_FIELDS)}.\n\n"
+        "A plain job that has only waited since it was enqueued has no such line: a job that is in\n"
+        "`jobs` and not in `state` is ready. Its fields are the first line of `HGET rqc:{queue}:jobs ID`,\n"
+        "before its JSON. They stay there when the job does more, as they were when it was enqueued.",
     )
 
 
@@ -213,8 +216,8 @@ repeated under `Returns`: every script answers `refused arguments NAME` if an ar
 another layout, and `refused stale_call` to a call that is older than the last one of its slot. An error is a bug, or a
 key of another type.
 
-A call fails before its first write if any of its keys is of another type, even one that it would not have touched. So
-`Unread` may name a key that the file never writes, because a script has all keys of its includes."""
+A call fails before its first write if a key that it is going to write is of another type, and as a rule if any of its
+keys is. So `Unread` may name a key that the file never writes, because a script has all keys of its includes."""
 
 
 _NAMES_GUIDE: Final = """\

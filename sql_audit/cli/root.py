@@ -41,6 +41,10 @@ COMMANDS: Final[Commands] = {
     ),
     "prune": ("prune:prune", "Remove jobs that ended long ago, whole."),
     "migrate": ("mirror:migrate", "Create the tables, or bring them to this release's schema."),
+    "grants": (
+        "grants:grants",
+        "Print the statements that give a role of PostgreSQL the least rights for its part of the audit log.",
+    ),
     "fork": (
         "place:fork",
         "Make a copy of an audit database a log of its own, which Redis knows by another name.",

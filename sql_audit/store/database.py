@@ -20,13 +20,15 @@ import fcntl
 import json
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DisconnectionError
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from rq_core.masking import masked
 from sql_audit.errors import AuditUnavailable, AuditUrlInvalid, PlaceTaken
@@ -53,6 +55,9 @@ SQLITE_ROWS: Final = 256
 
 BACKGROUND_ROWS: Final = 500
 """From this many rows on, a thread that works while SQLite inserts them is worth its start."""
+
+PAUSE_S: Final = 1.0
+"""Seconds of rest after which a connection to PostgreSQL is looked at before it is used."""
 
 T = TypeVar("T")
 
@@ -156,8 +161,18 @@ class Database:
                     # A statement that is prepared belongs to a server's connection, which a pooler gives to others.
                     "prepare_threshold": None,
                 },
-                pool_pre_ping=not writer,
             )
+
+            @event.listens_for(engine, "checkin")
+            def note_use(_connection: Any, record: ConnectionPoolEntry) -> None:
+                record.info["used"] = time.monotonic()
+
+            @event.listens_for(engine, "checkout")
+            def look_after_a_pause(connection: Any, record: Any, _proxy: Any) -> None:
+                # The server may have ended it meanwhile (idle_session_timeout, a failover), which is no error.
+                used = record.info.get("used")
+                if used is not None and time.monotonic() - used > PAUSE_S and _is_gone(connection):
+                    raise DisconnectionError
 
             @event.listens_for(engine, "connect")
             def set_up_transactions(connection: Any, _: Any) -> None:
@@ -338,6 +353,17 @@ def _insert_many(connection: Connection, statement: str, rows: Sequence[Row]) ->
         blocks = [tuple(chain.from_iterable(rows[n : n + size])) for n in range(0, many, size)]
         connection.exec_driver_sql(of_rows(statement, size), blocks)
     connection.exec_driver_sql(statement, list(map(tuple, rows[many:])))
+
+
+def _is_gone(connection: Any) -> bool:
+    """Whether PostgreSQL has ended a connection. One exchange, outside of any transaction."""
+    try:
+        connection.autocommit = True
+        connection.execute("")
+        connection.autocommit = False
+    except Exception:  # noqa: BLE001 - whatever it is, another connection is made, which says what is wrong
+        return True
+    return False
 
 
 def _set_up_sqlite(connection: sqlite3.Connection, *, writer: bool) -> None:

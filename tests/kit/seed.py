@@ -240,8 +240,12 @@ class Seed:
         assert_consistent(self.snapshot())
 
     def state(self, job_id: str) -> str | None:
+        """How a job stands, None if Redis does not have it."""
         line: Any = self.control.hget(self.keys("state"), job_id)
-        return None if line is None else str(line)
+        value: Any = self.control.hget(self.keys("jobs"), job_id)
+        if line is not None or "\n" not in (value or ""):
+            return None if line is None else str(line)
+        return "ready " + str(value).partition("\n")[0]
 
     def meta(self, field: str) -> str | None:
         value: Any = self.control.hget(self.keys("meta"), field)

@@ -99,7 +99,7 @@ def test_a_completion_costs_the_same_from_the_first_to_the_last(seed: Seed) -> N
         costs.append(calls_of(seed.control, tenth) / (jobs // tenths))
 
     assert not running
-    assert seed.control.hlen(seed.keys("state")) == 0
+    assert seed.control.hlen(seed.keys("jobs")) == 0
     budgets.check("redis_calls", "settle_and_claim.200_tenants", max(costs))
     assert max(costs) <= min(costs) * 1.2, costs
 

@@ -30,7 +30,7 @@ from tests.kit.snapshots import raw
 WRITES = {"XADD", "HSET", "HDEL", "ZADD", "ZREM", "LPUSH", "RPUSH", "LTRIM", "XTRIM"}
 READS = {
     "GET", "HMGET", "HGET", "HLEN", "INFO", "XLEN", "XRANGE", "XREVRANGE", "ZCARD", "ZRANGE", "ZRANGEBYSCORE",
-    "LLEN", "LRANGE", "ZSCORE", "ZRANGEBYLEX", "ZLEXCOUNT", "HEXISTS",
+    "LLEN", "LRANGE", "HSCAN", "ZSCORE", "ZRANGEBYLEX", "ZLEXCOUNT", "HEXISTS",
 }  # fmt: skip
 
 # A script may have 200 locals, and some have nearly as many: each of these adds one.
@@ -147,7 +147,7 @@ def test_a_wrong_type_reaches_the_caller_as_damage(seed: Seed) -> None:
     seed.control.set(seed.keys("scheduled"), "x")
 
     with pytest.raises(errors.QueueDamaged, match=r"wrong type.*doctor q --repair"):
-        seed.enqueue("b")
+        seed.enqueue("b", delay_ms=1)
     with pytest.raises(errors.QueueDamaged, match="scheduled"):
         seed.snapshot()
     with pytest.raises(errors.QueueDamaged, match="wrong type"):

@@ -3,6 +3,7 @@
 import pytest
 
 from rq_core import errors
+from rq_core.model.machine import LAYOUT
 from tests.kit.consistency import assert_consistent
 from tests.kit.failover import fail_over
 from tests.kit.seed import LEASE_MS, Seed
@@ -103,7 +104,7 @@ def test_after_flushall_the_queue_begins_anew(seed: Seed) -> None:
 
 def test_another_layout_is_refused(seed: Seed) -> None:
     seed.enqueue("a")
-    seed.control.hset(seed.keys("meta"), "layout", "2")
+    seed.control.hset(seed.keys("meta"), "layout", str(LAYOUT + 1))
     seed.advance(1_000)
     before = seed.snapshot()
 

@@ -269,7 +269,7 @@ async def test_connections_that_are_cut_under_two_turns_cost_no_claim(
     assert set(ran) == set(range(20_000))
     assert max(ran.values()) == 1
     assert (worker.stats.refused, worker.stats.rolled_back) == (0, 0)
-    assert app.client.run(app.client.calls.reads.snapshot("q"))["state"] == {}
+    assert app.client.run(app.client.calls.reads.snapshot("q"))["jobs"] == {}
 
 
 async def test_jobs_that_arrive_while_others_take_their_first_steps_are_begun(app: App) -> None:
