@@ -25,6 +25,8 @@ ALWAYS: Final = (
     "cluster|slots", "asking",
 )  # fmt: skip
 """What every role sends to meet a server and a queue; the last two in a cluster only."""
+LOOKING: Final = ("select", "info", "smembers", "cluster|slots", "asking")
+"""What a role sends instead that meets no queue, since it calls no script."""
 _COUNTS: Final = ("llen", "zcard", "hlen", "hget", "hgetall")
 
 
@@ -34,7 +36,7 @@ class Role(NamedTuple):
     does: str
     scripts: tuple[str, ...]
     sends: tuple[str, ...]
-    """Commands beside ALWAYS and those of the scripts."""
+    """Commands beside those of the scripts and ALWAYS, or LOOKING if it has no script."""
     reads: tuple[str, ...] = ()
     """Keys that it only reads, and no script of it touches."""
     writes: tuple[str, ...] = ()
@@ -71,6 +73,15 @@ ROLES: Final = {
         ),
         writes=("workers",),
     ),
+    "viewer": Role(
+        "looks and changes nothing: `rq-core metrics`, `top`, `queues`, `workers`, `caps`, `job` and `dead`",
+        (),
+        (
+            *_COUNTS, "time", "hmget", "hscan", "lrange", "lindex", "lpos", "zrange", "zrangebyscore", "zrangebylex",
+            "zlexcount", "zscore", "zcount",
+        ),
+        tuple(key.name for key in KEYS),
+    ),
 }  # fmt: skip
 """A producer and a mirror may load scripts, which are known by their digest, but no functions: whoever may load a
 function may replace one that a worker calls with its own rights."""
@@ -85,8 +96,9 @@ def commands_of(name: str) -> frozenset[str]:
 def commands(role: str) -> list[str]:
     """All commands of a role, sorted."""
     known = ROLES[role]
+    always = ALWAYS if known.scripts else LOOKING
     return sorted(
-        {*ALWAYS, *known.sends, *(c for name in known.scripts for c in commands_of(name))}
+        {*always, *known.sends, *(c for name in known.scripts for c in commands_of(name))}
     )
 
 
@@ -114,10 +126,11 @@ def rules(role: str, *, prefix: str = DEFAULT_PREFIX, queue: str = "*") -> list[
     tag = f"{check_name('prefix', prefix)}:{{{queue}}}:"
     writes, reads = keys(role)
     every = [f"~{tag}*"] if len(writes) == len(KEYS) else [f"~{tag}{name}" for name in writes]
+    only_reads = [f"%R~{tag}*"] if len(reads) == len(KEYS) else [f"%R~{tag}{n}" for n in reads]
     return [
-        f"~{prefix}:queues",
+        f"~{prefix}:queues" if writes else f"%R~{prefix}:queues",
         *every,
-        *(f"%R~{tag}{name}" for name in reads),
+        *only_reads,
         *(f"+{command}" for command in commands(role)),
     ]
 

@@ -296,7 +296,7 @@ def rights_md() -> str:
             "",
             "## Keys of a queue",
             "",
-            "All begin with `rqc:{queue}:`; besides them each role has `rqc:queues`, the list of the queues.",
+            "All begin with `rqc:{queue}:`. Each role also has `rqc:queues`, the list of queues (a viewer reads it).",
             "",
             table(["role", "reads and writes", "reads"], of_keys),
             "",

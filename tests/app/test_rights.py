@@ -147,6 +147,8 @@ def test_an_operator_does_its_whole_work_with_its_rights(
     cli("doctor", "--repair")
     cli("doctor", "mail")
     cli("queues")
+    cli("workers")
+    cli("top", "--once")
     for handle in handles:
         cli("job", handle.id)
     cli("dead", "mail")
@@ -166,7 +168,39 @@ def test_an_operator_does_its_whole_work_with_its_rights(
     assert denied(control) == []
 
 
-@pytest.mark.parametrize("role", access.ROLES)
+def test_a_viewer_sees_everything_and_changes_nothing(
+    control: Any, as_: As, redis_server: RedisServer
+) -> None:
+    with App(redis_server.url) as app:
+        handles = enqueue_all(app_at(redis_server.url, []))
+        app.client.run(claims.claim("mail", "w-1", 2))
+    url = as_("viewer")
+
+    for words in (
+        ("queues",),
+        ("workers",),
+        ("top", "--once"),
+        ("caps", "mail"),
+        ("dead", "mail"),
+        ("metrics", "--once"),
+        *(("job", handle.id) for handle in handles),
+    ):
+        result = CliRunner().invoke(root, [*words, "--redis", url])
+        assert result.exit_code == 0, (words, result.output)
+    assert "rqc_up 1.0" in CliRunner().invoke(root, ["metrics", "--once", "--redis", url]).stdout
+    assert denied(control) == []
+
+    before = control.dbsize()
+    for command in (["HSET", "rqc:{mail}:meta", "paused", 1], ["SADD", "rqc:queues", "x"]):
+        with Client(url) as client, pytest.raises(ServerUnsuitable):
+            client.run(client.calls.delivery.ask([command]))
+    result = CliRunner().invoke(root, ["pause", "mail", "--redis", url])
+    assert result.exit_code == 1
+    assert control.dbsize() == before
+    assert control.hget("rqc:{mail}:meta", "paused") in (None, "0")
+
+
+@pytest.mark.parametrize("role", [name for name, role in access.ROLES.items() if role.scripts])
 def test_each_role_may_call_its_scripts_and_can_call_no_others_than_said(
     control: Any, as_: As, role: str
 ) -> None:

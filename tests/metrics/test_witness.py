@@ -93,6 +93,9 @@ def test_totals_are_exact_for_orderly_ends_and_never_fall(
             wait_until(
                 lambda: scraped(2 * JOBS - 50), "but those of the killed process", timeout=60
             )
+            # In order, so that the mirror ends with it and finds no other test's server.
+            process.terminate()
+            process.wait(30)
 
     assert len({line["job"] for line in witness.lines("coroutine")}) == 2 * JOBS
     assert JOBS < total(scrapes[-1], SETTLED, outcome="succeeded") <= 2 * JOBS
