@@ -13,14 +13,14 @@ The plot:
 Everything is read and decided before anything is written: jobs that the sweep makes ready can be claimed in the same call
 without touching a list, and a scope that refuses leaves no trace of those that had been acquired before it.
 
-Keys: state jobs open leases fair dead
+Keys: state jobs leases fair dead
 Args: limit sweep_max
 Unread: jobs dead
 Uses: call(now now_text keep_answer) meta(fact) state(read_line is_claimed) batch(call_many read_many) digits(digits)
     gate(gate_is_shut) queue_cap(queue_cap) wake(wake_needed wake_not_needed) scopes(rate_scopes) lane_fair(is_fair)
     lane_write(has_met_lanes open_growth check_lanes write_lanes)
     sweep(sweep ended_leases check_sweep emit_sweep write_sweep)
-    unscoped(open_lists write_unscoped) select(select_jobs) fast_path(leave_fast)
+    unscoped(open_lists write_unscoped) pages(count_stored) select(select_jobs) fast_path(leave_fast)
     taken(taken open_reply word_of emit_claimed write_taken close_reply)
 ]]
 
@@ -77,7 +77,7 @@ local function decide_claim(ended)
   leave_fast()
 
   if has_met_lanes() or left == 0 then
-    left = left + redis.call('ZCARD', open) + open_growth()
+    left = left + count_stored() + open_growth()
   end
   more = not gated and (not room or room > taken) and left > 0
   for i = 1, #rate_scopes do

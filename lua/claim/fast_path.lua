@@ -12,7 +12,7 @@ Meta: caps_by_task
 Uses: lane_names(LANE_SHAPES shape_of base_of order_at id_of is_of_task) scopes(acquire_all hold_all limits_in_force)
     lane_standing(meet_lane stand first_known first_other) lane_opening(may_be_blocked look_behind)
     lane_members(leave_all remove turn_page has_gaps FIRST_STEP) lane_fair(is_fair) lane_write(write_also leave_run)
-    pages(stored_order stored_lane pass_stored line_of) taken(take is_full) lines(fresh_head)
+    pages(stored_order stored_lane pass_stored line_of) taken(take is_full) lines(fresh_head place_behind)
     call(now) meta(facts) place(padded)
 ]]
 
@@ -120,10 +120,15 @@ local function take_more(lane, next_plain)
   local base, limits = base_of(lane.name), nil
   local members, at = lane.members, lane.at
   local first = at
+  local head, beginning = nil, nil   -- those of the job before
   while members[at] and not is_full() do
     local member = members[at]
     local line, spec = line_of(lane, member)
-    local head, seq = fresh_head(lane.name, line)
+    local seq = head and place_behind(beginning, line)
+    if not seq then
+      head, seq = fresh_head(lane.name, line)
+      beginning = head and 'ready ' .. head .. ' seq='
+    end
     if not head or base + seq >= rival or acquire_all(shape, now) then
       break
     end

@@ -9,3 +9,10 @@ local function fresh_head(name, line)
   end
   return nil
 end
+
+--- The place in line of a job whose line begins as that of a fresh one before it, up to its place: most jobs of a lane are of
+--- one task. Nil if it does not.
+local function place_behind(beginning, line)
+  local size = #beginning
+  return line and line:sub(1, size) == beginning and line:match('^(%d+) since=', size + 1) or nil
+end

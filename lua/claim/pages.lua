@@ -14,6 +14,7 @@ Uses: batch(read_many) digits(digits) place(padded PLACE_WIDTH) lane_names(order
 local PAGE_MAX = 100
 local FIRST_PLACE = ('0'):rep(PLACE_WIDTH - 1)   -- the lowest order of a priority, behind the digit of the priority
 
+local stored_open  -- how many lanes are open in Redis; nil: not asked yet
 local page         -- lanes side by side, see `turn_over`
 local page_at      -- the lane that comes next
 local page_upto    -- the last one whose members were read
@@ -26,8 +27,17 @@ local NO_PAGE = {names = {}}
 local NO_AHEAD = {upto = 0}
 
 local function reset()
+  stored_open = nil
   page, page_at, page_upto, next_page, page_step, ahead = NO_PAGE, 1, 0, 0, 4, NO_AHEAD
   head_member, head_line, head_spec = nil, nil, nil
+end
+
+--- How many lanes are open in Redis.
+local function count_stored()
+  if not stored_open then
+    stored_open = redis.call('ZCARD', open)
+  end
+  return stored_open
 end
 
 local function turn_over()

@@ -7,8 +7,8 @@ Uses: meta(facts) call(now) state(read_line count) standing(waiting_line) place(
     lane_names(base_of is_of_task id_of) lane_standing(lane_of stand reorder first_known)
     lane_opening(block_on moved_on) lane_members(put peek remove) lane_fair(is_fair finish_of serve_fairly)
     sweep(rewrite) taken(take is_full taken)
-    unscoped(open_source peek_unscoped pass_unscoped close_source next_task next_seq)
-    pages(stored_order meet_stored line_of) lines(fresh_head) fast_path(take_fast rejoin noted_first)
+    unscoped(open_source peek_unscoped pass_unscoped take_run close_source next_task next_seq next_head)
+    pages(count_stored stored_order meet_stored line_of) lines(fresh_head) fast_path(take_fast rejoin noted_first)
 ]]
 
 local moves                -- visits of lanes that gave no job, and jobs that were moved
@@ -165,8 +165,35 @@ local function serve_plain(priority)
   move_job(job, elsewhere)
 end
 
+--- Take plain jobs of a priority where there is no lane and no job can get one.
+local function take_plain()
+  while not is_full() and peek_unscoped(limit - taken) do
+    if next_head then
+      take_run()
+    else
+      local id, spec, head, seq, job = pass_unscoped()
+      take(id, spec, '', '', head, seq, job)
+    end
+  end
+end
+
+--- Take jobs where there are no lanes, and return how many stay behind.
+local function select_plain()
+  local left = 0
+  for priority = 0, 3 do
+    if open_source(priority) then
+      take_plain()
+      left = left + close_source()
+    end
+  end
+  return left
+end
+
 --- Take jobs, and return how many plain ones stay behind.
 local function select_jobs()
+  if not facts.caps_by_task and not first_known() and count_stored() == 0 then
+    return select_plain()
+  end
   local left = 0
   local served_before = nil   -- a lane that comes twice in a row may come more often
   for priority = 0, 3 do

@@ -7,23 +7,17 @@ Args: worker limit bytes_max
 Uses: call(now now_text) state(count write_line) meta(fact) batch(call_many add_many) digits(digits) emit(emit)
 ]]
 
-local HEADER = 2   -- words of the reply before the jobs
-
 local taken           -- how many jobs are taken
 local taken_bytes     -- and of how many bytes
 local queue_said      -- the queue's own limit, as the event says it; nil if it has none
-local lease_until
 local claimed         -- the event's jobs
-local reply_words
-local ids             -- of the jobs, as the answer has them that the slot keeps
-local leased, running -- leases, and lines, as ZADD and HSET take them
--- Of a job whose line is of the usual form: its head and its place in line; of any other its record.
-local heads, places, records
+local reply_words     -- `ok`, the header, then two of each job
+local ids             -- of the jobs
+local heads, places   -- of a job whose line is of the usual form: its head and its place in line; of any other its record, and false
 
 local function reset()
-  taken, taken_bytes, queue_said, lease_until = 0, 0, nil, nil
-  claimed, reply_words, ids, leased, running = {}, {}, {}, {}, {}
-  heads, places, records = {}, {}, {}
+  taken, taken_bytes, queue_said = 0, 0, nil
+  claimed, reply_words, ids, heads, places = nil, nil, nil, nil, nil
 end
 
 --- Whether no more may be taken.
@@ -33,8 +27,9 @@ end
 
 --- Begin. `said` is nil if the queue has no limit.
 local function open_reply(said)
-  queue_said, lease_until = said, digits(now + fact('lease_ms'))
-  reply_words[1], reply_words[2] = 'ok', ''
+  queue_said = said
+  claimed, ids, heads, places = {}, {}, {}, {}
+  reply_words = {'ok', ''}
 end
 
 --- What a reply says of a job: its id; its lane, if it has one; and how often it was claimed, failed and lost its worker, if it
@@ -49,24 +44,26 @@ end
 --- Take a job: with its head and its place in line, or with its record. `limits` are those of its lane.
 local function take(id, spec, limits, lane, head, seq, job)
   spec = spec or redis.call('HGET', jobs, id) or ''
-  local to = 2 * taken
-  taken = taken + 1
+  local at = taken + 1
+  taken = at
   taken_bytes = taken_bytes + #spec
+  ids[at] = id
   if queue_said then
     limits = (limits == '' and ',[' or limits .. ',') .. queue_said
   end
-  local ending = limits == '' and ']' or ']]'
-  leased[to + 1], leased[to + 2], running[to + 1], running[to + 2] = lease_until, id, id, ''
-  ids[taken] = id
+  local ending = limits == '' and ']' or limits .. ']]'
   if job then
     local claim = count(job, 'claim') + 1
-    job.is_taken, job.claim, records[taken] = true, claim, job
-    claimed[taken] = '["' .. id .. '",' .. claim .. limits .. ending
+    job.is_taken, job.claim = true, claim
+    heads[at], places[at] = job, false
+    claimed[at] = '["' .. id .. '",' .. claim .. ending
+    reply_words[2 * at + 1] = word_of(id, lane, job)
   else
-    heads[taken], places[taken] = head, seq
-    claimed[taken] = '["' .. id .. '",1' .. limits .. ending
+    heads[at], places[at] = head, seq
+    claimed[at] = '["' .. id .. '",1' .. ending
+    reply_words[2 * at + 1] = lane == '' and id or id .. ' ' .. lane
   end
-  reply_words[HEADER + to + 1], reply_words[HEADER + to + 2] = word_of(id, lane, job), spec
+  reply_words[2 * at + 2] = spec
 end
 
 --- Append their event. Returns the fence, which is the number that the event gets, or `-`.
@@ -76,23 +73,37 @@ end
 
 --- Write their lines and leases, under this fence.
 local function write_taken(fence)
+  if taken == 0 then
+    return
+  end
+  local lease_until = digits(now + fact('lease_ms'))
   local fenced = ' claim=1 fence=' .. fence .. ' seq='
   local ending = ' since=' .. now_text .. ' by=' .. worker
+  local lines, leased = taken > 1 and {}, taken > 1 and {}
   for i = 1, taken do
-    local job = records[i]
-    if job then
-      job.state, job.fence, job.by, job.since = 'running', fence, worker, now
-      running[2 * i] = write_line(job)
+    local id, head, place = ids[i], heads[i], places[i]
+    local line
+    if place then
+      line = 'running ' .. head .. fenced .. place .. ending
     else
-      running[2 * i] = 'running ' .. heads[i] .. fenced .. places[i] .. ending
+      head.state, head.fence, head.by, head.since = 'running', fence, worker, now
+      line = write_line(head)
     end
+    if not lines then
+      redis.call('HSET', state, id, line)
+      redis.call('ZADD', leases, lease_until, id)
+      return
+    end
+    local at = 2 * i - 1
+    lines[at], lines[at + 1] = id, line
+    leased[at], leased[at + 1] = lease_until, id
   end
-  call_many('HSET', state, running)
+  call_many('HSET', state, lines)
   add_many(leases, leased)
 end
 
 --- The reply, which begins with this header; and the answer that the slot is to keep.
 local function close_reply(header)
   reply_words[2] = header
-  return reply_words, taken == 0 and header or header .. ' | ' .. table.concat(ids, ' ')
+  return reply_words, taken == 0 and header or header .. ' | ' .. (taken == 1 and ids[1] or table.concat(ids, ' '))
 end

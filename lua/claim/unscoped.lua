@@ -7,8 +7,8 @@ Keys: state jobs ready
 Later: tombstones
 Args: sweep_max
 Kept: FRESH
-Uses: state(read_line count rank) standing(waiting_line) sweep(returning joining decided) batch(call_many read_many)
-    ready(return_ready lengths) meta(fact set_fact read_now) digits(digits)
+Uses: state(read_line count rank) standing(waiting_line) taken(take is_full) sweep(returning joining decided)
+    batch(call_many read_many) ready(return_ready lengths) meta(fact set_fact read_now) digits(digits)
 ]]
 
 local FRESH = {}     -- priority → the pattern of a value's first line
@@ -25,7 +25,8 @@ local entries, entry_lines, entry_specs   -- a page of its list…
 local entry          -- …and which of it comes next
 local entries_read   -- how many entries of the list were passed over or given out
 -- What `peek_unscoped` has found: its source, or nil, and the job: its id, spec, head and place in line, or its record.
-local next_kind, next_id, next_spec, next_head, next_job
+local next_kind, next_id, next_spec, next_job
+local next_head
 local next_seq
 
 local function reset()
@@ -35,7 +36,10 @@ local function reset()
     given = {}
   end
   if next(passed) then
-    passed, left_heads, left_tails = {}, {}, {}
+    passed = {}
+  end
+  if next(left_heads) or next(left_tails) then
+    left_heads, left_tails = {}, {}
   end
   next_kind, next_id, next_spec, next_head, next_seq, next_job = nil, nil, nil, nil, nil, nil
 end
@@ -87,10 +91,18 @@ end
 local function read_entry(most)
   if entry > #entries then
     local step = source.step
-    local last = entries_read + math.min(most, step) - 1
-    entries, entry = redis.call('LRANGE', ready[source.priority], digits(entries_read), digits(last)), 1
-    source.step = math.min(step * 2, 1000)
-    entry_lines, entry_specs = read_many(state, entries), read_many(jobs, entries)
+    local list = ready[source.priority]
+    entry = 1
+    if most == 1 then
+      local only = redis.call('LINDEX', list, digits(entries_read))
+      entries = {only}
+      entry_lines, entry_specs = {redis.call('HGET', state, only)}, {redis.call('HGET', jobs, only)}
+    else
+      local last = entries_read + math.min(most, step) - 1
+      entries = redis.call('LRANGE', list, digits(entries_read), digits(last))
+      source.step = math.min(step * 2, 1000)
+      entry_lines, entry_specs = read_many(state, entries), read_many(jobs, entries)
+    end
   end
   local id = entries[entry]
   local line, spec = entry_lines[entry], entry_specs[entry]
@@ -160,6 +172,25 @@ local function pass_unscoped()
   return next_id, next_spec, next_head, next_seq, next_job
 end
 
+--- Take the plain job that was found, and those behind it on the page as long as they were never claimed either. Only while
+--- nothing else can come first, since nothing else is looked at.
+local function take_run()
+  local pattern, at = FRESH[source.priority], entry
+  local id, spec, head, seq = next_id, next_spec, next_head, next_seq
+  repeat
+    given[id] = true
+    take(id, spec, '', '', head, seq, nil)
+    at = at + 1
+    id = entries[at]
+    spec = entry_specs[at]
+    if not spec or entry_lines[at] or given[id] or decided[id] or is_full() then
+      break
+    end
+    head, seq = spec:match(pattern)
+  until not head
+  entry, entries_read, next_kind = at, entries_read + at - entry, nil
+end
+
 --- The task of the job that was found.
 local function next_task()
   return next_job and next_job.task or next_head:match('^task=(%S+)')
@@ -169,7 +200,9 @@ end
 local function close_source()
   local from, priority = source, source.priority
   local left = from.length - entries_read
-  passed[priority] = entries_read
+  if entries_read > 0 then
+    passed[priority] = entries_read
+  end
   for i = from.returned, from.returning and #from.returning or 0 do
     local job = from.returning[i]
     local list = left_heads[priority] or {}
@@ -189,13 +222,16 @@ end
 --- Write where plain jobs stand.
 local function write_unscoped()
   for priority = 0, 3 do
-    if (passed[priority] or 0) > 0 then
-      redis.call('LTRIM', ready[priority], digits(passed[priority]), '-1')
+    local gone, back, new = passed[priority], left_heads[priority], left_tails[priority]
+    if gone then
+      redis.call('LTRIM', ready[priority], digits(gone), '-1')
     end
-    if left_heads[priority] then
-      return_ready(priority, left_heads[priority])
+    if back then
+      return_ready(priority, back)
     end
-    call_many('RPUSH', ready[priority], left_tails[priority])
+    if new then
+      call_many('RPUSH', ready[priority], new)
+    end
   end
   if skipped > 0 then
     set_fact('tombstones', math.max(0, fact('tombstones') - skipped))

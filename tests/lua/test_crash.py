@@ -30,7 +30,7 @@ from tests.kit.snapshots import raw
 WRITES = {"XADD", "HSET", "HDEL", "ZADD", "ZREM", "LPUSH", "RPUSH", "LTRIM", "XTRIM"}
 READS = {
     "GET", "HMGET", "HGET", "HLEN", "INFO", "XLEN", "XRANGE", "XREVRANGE", "ZCARD", "ZRANGE", "ZRANGEBYSCORE",
-    "LLEN", "LRANGE", "HSCAN", "ZSCORE", "ZRANGEBYLEX", "ZLEXCOUNT", "HEXISTS",
+    "LLEN", "LINDEX", "LRANGE", "EXISTS", "HSCAN", "ZSCORE", "ZRANGEBYLEX", "ZLEXCOUNT", "HEXISTS",
 }  # fmt: skip
 
 # A script may have 200 locals, and some have nearly as many: each of these adds one.

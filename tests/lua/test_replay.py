@@ -450,6 +450,24 @@ def test_a_settled_job_that_has_gone_on_is_left_alone(
     assert [str(e.event) for e in lossy.entries()].count("settlement_refused") == 1
 
 
+@pytest.mark.parametrize("how", ["complete", "turn"])
+def test_a_call_that_was_accepted_is_not_answered_as_the_one_before(
+    lossy: LossySeed, how: str
+) -> None:
+    """The answer to the earlier call of the slot is still there: it was a longer one."""
+    held = lossy.running("a")
+    report = lossy.turn if how == "turn" else lossy.complete
+    lossy.enqueue("b")
+    report(("nobody", NO_FENCE))
+    lossy.wire.lose = 1
+
+    answer = report(held)
+
+    assert (answer.refused if isinstance(answer, Claimed) else answer) == {}
+    assert not isinstance(answer, Claimed) or answer.jobs == ()
+    assert_fully_consistent(lossy)
+
+
 def test_a_claim_sent_again_leaves_out_what_is_no_longer_held(
     lossy: LossySeed, other: Seed
 ) -> None:

@@ -2,7 +2,7 @@
 
 Keys: waiting lanes open blocked fair
 Unread: waiting open blocked lanes fair
-Uses: batch(call_many) place(padded) scopes(check_scopes write_scopes holders_change) lane_standing(lane_list)
+Uses: batch(call_many set_many) place(padded) scopes(check_scopes write_scopes holders_change) lane_standing(lane_list)
     lane_members(leaving) lane_fair(write_fair)
 ]]
 
@@ -95,7 +95,7 @@ local function write_places()
   call_many('ZREM', blocked, unblocked)
   call_many('ZADD', blocked, blocking)
   call_many('HDEL', lanes, gone)
-  call_many('HSET', lanes, places)
+  set_many(lanes, places)
 end
 
 --- Write everything that was decided about lanes and scopes.

@@ -5,9 +5,20 @@ Args: each each_count
 Uses: emit(emit) batch(read_many)
 ]]
 
+--- Why the holder of this fence may not settle a job with this line: `gone`, or `stale` if that claim is not in force; nil if
+--- it may. Only a claimed job's line has a fence. A job without a line waits, and its id may be one that was used before.
+local function refusal_of(id, line, fence)
+  if not line then
+    return redis.call('HEXISTS', jobs, id) == 1 and 'stale' or 'gone'
+  elseif not line:find(' fence=' .. fence .. ' ', 1, true) then
+    return 'stale'
+  end
+  return nil
+end
+
 --- Read the state lines of this call's records (id, fence, …). Returns one line or false per record; why each false one is
---- refused, which is `gone`, or `stale` if that claim is not in force; the ids and fences; and a table whose keys are the ids of
---- the others. Only a claimed job's line has a fence. A record that names a job a second time finds it gone.
+--- refused; the ids and fences; and a table whose keys are the ids of the others. A record that names a job a second time finds
+--- it gone.
 local function read_held()
   local ids, fences, held, refusals, seen = {}, {}, {}, {}, {}
   for i = 1, each_count do
@@ -16,13 +27,10 @@ local function read_held()
   local lines = read_many(state, ids)
   for i = 1, each_count do
     local id = ids[i]
-    local line = not seen[id] and lines[i]
-    if not line then
-      -- A job without a line waits, and its id may be one that was used before.
-      local waits = not seen[id] and redis.call('HEXISTS', jobs, id) == 1
-      held[i], refusals[i] = false, waits and 'stale' or 'gone'
-    elseif not line:find(' fence=' .. fences[i] .. ' ', 1, true) then
-      held[i], refusals[i] = false, 'stale'
+    local line = lines[i]
+    local why = seen[id] and 'gone' or refusal_of(id, line, fences[i])
+    if why then
+      held[i], refusals[i] = false, why
     else
       held[i], seen[id] = line, true
     end
@@ -30,8 +38,12 @@ local function read_held()
   return held, refusals, ids, fences, seen
 end
 
---- Append one event for all refused records. `outcome` is what the worker presented.
+--- Append one event for all refused records: `refusals` are the reasons, by record; nil if there are none. `outcome` is what
+--- the worker presented.
 local function emit_refused(refusals, outcome, at, by)
+  if not refusals or not next(refusals) then
+    return
+  end
   local records = {}
   for i = 1, each_count do
     if refusals[i] then

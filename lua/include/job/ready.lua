@@ -15,10 +15,17 @@ local function return_ready(priority, entries)
   call_many('LPUSH', ready[priority], ids)
 end
 
---- How many entries the four lists have, one by one. Also their type check.
+--- How many entries the four lists have, one by one. Also their type check: most queues have jobs of the default priority
+--- only, and a key that does not exist is of no type.
 local function lengths()
-  return {
-    [0] = redis.call('LLEN', ready[0]), redis.call('LLEN', ready[1]),
-    redis.call('LLEN', ready[2]), redis.call('LLEN', ready[3]),
-  }
+  local found = {[0] = 0, 0, 0, 0}
+  local usual = PRIORITY_RANK[DEFAULT_PRIORITY]
+  local length = redis.call('LLEN', ready[usual])
+  found[usual] = length
+  if redis.call('EXISTS', ready[0], ready[1], ready[2], ready[3]) > (length > 0 and 1 or 0) then
+    for priority = 0, 3 do
+      found[priority] = redis.call('LLEN', ready[priority])
+    end
+  end
+  return found
 end

@@ -1,40 +1,64 @@
 --[[ success: holders of claims report success. The jobs leave Redis; their history is in the outbox.
 
+Most reports are of one job, from workers with one place: that one is decided and written without the tables of many.
+
 Keys: jobs state leases
-Args: each_count worker
+Args: each each_count worker
 Unread: jobs
-Uses: call(now_text) emit(emit) fences(read_held emit_refused) state(lane_in) settled(note_settled)
+Uses: call(now_text) emit(emit) fences(refusal_of read_held emit_refused) state(lane_in) settled(note_settled)
     lane_opening(note_release) batch(call_many)
 ]]
 
 local done       -- ids of the jobs that succeeded
 local events     -- what the event says of each
-local refusals   -- by record: why it is refused, if it is
+local refusals   -- by record: why it is refused, if it is; nil if none is
 
 local function reset()
   done, events, refusals = nil, nil, nil
 end
 
+--- The claim on a job with this line ends with success. Returns what the event says of it.
+local function succeed(id, fence, line)
+  note_release(lane_in(line), id)
+  return '["' .. id .. '","' .. fence .. '"]'
+end
+
+--- Decide about a call's only record.
+local function decide_one()
+  local id, fence = each(1)
+  local line = redis.call('HGET', state, id)
+  local why = refusal_of(id, line, fence)
+  if why then
+    done, refusals = {}, {why}
+    return 0, {id, why}
+  end
+  done, events = {id}, {succeed(id, fence, line)}
+  note_settled({[id] = true})
+  return 1, {}
+end
+
 --- Decide about this call's records, and note the places that become free. Returns how many claims end, and the answer: the
 --- ids that are refused, and why.
 local function decide_success()
+  check_keys()
+  if each_count == 1 then
+    return decide_one()
+  end
   local held, ids, fences, seen
   held, refusals, ids, fences, seen = read_held()
-  check_keys()
   done, events = {}, {}
-  local answer = {}
+  local answer, size = {}, 0
   for i = 1, each_count do
-    local id = ids[i]
-    if held[i] then
-      done[#done + 1] = id
-      events[#events + 1] = '["' .. id .. '","' .. fences[i] .. '"]'
-      note_release(lane_in(held[i]), id)
+    local id, line = ids[i], held[i]
+    if line then
+      size = size + 1
+      done[size], events[size] = id, succeed(id, fences[i], line)
     else
       answer[#answer + 1], answer[#answer + 2] = id, refusals[i]
     end
   end
   note_settled(seen)
-  return #done, answer
+  return size, answer
 end
 
 --- Append the events of successes and of refusals.
@@ -44,6 +68,13 @@ local function emit_success()
 end
 
 local function write_success()
+  if #done == 1 then
+    local id = done[1]
+    redis.call('HDEL', state, id)
+    redis.call('HDEL', jobs, id)
+    redis.call('ZREM', leases, id)
+    return
+  end
   call_many('HDEL', state, done)
   call_many('HDEL', jobs, done)
   call_many('ZREM', leases, done)

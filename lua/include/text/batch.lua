@@ -29,6 +29,21 @@ local function add_many(key, values)
   end
 end
 
+--- Set fields of a hash: `values` are a field and a short value each, and are not to be used afterwards. Redis keeps a hash of up
+--- to 512 short values as one list as well.
+local function set_many(key, values)
+  local size = #values
+  local has_many = size >= 2 * MANY
+  if has_many then
+    values[size + 1], values[size + 2] = values[1], values[2]
+    values[1], values[2] = NO_LIST, ''
+  end
+  call_many('HSET', key, values)
+  if has_many then
+    redis.call('HDEL', key, NO_LIST)
+  end
+end
+
 --- The hash fields `names`, in order; false where there is none.
 local function read_many(key, names)
   if #names <= CHUNK then

@@ -301,3 +301,15 @@ def test_an_entry_of_another_priority_gives_nothing_out(seed: Seed) -> None:
 
     assert ["b", "a"] == [c.id for c in seed.claim().jobs]
     assert_consistent(seed.snapshot())
+
+
+def test_a_job_with_two_entries_in_its_list_is_taken_once(seed: Seed) -> None:
+    """One of them is from before it was cancelled, and enqueued again under the same id."""
+    seed.enqueue("a", "b")
+    seed.cancel("a")
+    seed.enqueue("a", "c")
+
+    claimed = seed.claim()
+
+    assert sorted(job.id for job in claimed.jobs) == ["a", "b", "c"]
+    seed.assert_consistent()
