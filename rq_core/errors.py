@@ -101,22 +101,22 @@ class UnknownQueue(UsageError):
 
 
 class UnknownScope(UsageError):
-    """queue {queue!r} has no scope {scope!r}: no task that its workers registered is counted by it. Known are
+    """queue {queue!r} has no scope {scope!r}: no task that its workers registered has a cap or rate for it. Known are
     {known}; one value of a key is FAMILY=VALUE."""
 
 
 class KeyNeeded(UsageError):
-    """task {task!r} of queue {queue!r} takes its key {family!r} from a function, which is not here: give
-    the key with keys=, a mapping that has {family!r}, or with `--key {family}=VALUE` on the command line."""
+    """task {task!r} of queue {queue!r} makes its key {family!r} with a function that this program does not have. Pass
+    the key: in Python keys=, a mapping that has {family!r}; on the command line `--key {family}=VALUE`."""
 
 
 class KeyFailed(UsageError):
-    """the function {function} gives the key {family!r} of task {task!r}, and raised {error}: mend it, or let it return
-    None where the cap counts nothing."""
+    """the function {function}, which makes the key {family!r} of task {task!r}, raised {error}. Correct it, or let it
+    return None if the cap should not count the job."""
 
 
 class AuditNotConfigured(UsageError):
-    """history is kept in SQL, and no audit database is set: pass App(audit=…) or set
+    """no audit database is set, and a job's history is in SQL: pass App(audit=…) or set
     RQ_CORE_AUDIT_URL."""
 
 
@@ -125,8 +125,8 @@ class TargetBroken(UsageError):
 
 
 class NoCurrentJob(UsageError):
-    """no job is running here: current_job() belongs into a task's function while a worker runs it. In a
-    test, run the function inside rq_core.testing.job_running()."""
+    """no job is running here: call current_job() in a task's function while a worker runs it. In a
+    test, call the function inside `with rq_core.testing.job_running():`."""
 
 
 class Refused(RqCoreError):
@@ -134,23 +134,23 @@ class Refused(RqCoreError):
 
 
 class QueueFull(Refused):
-    """queue {queue!r} takes no new jobs: Redis has reached maxmemory, and of this call it took nothing. Workers go on
-    and drain it: enqueue again later, or raise maxmemory."""
+    """queue {queue!r} takes no new jobs: Redis has reached maxmemory. No job of this call was accepted. Workers go on
+    and free memory: enqueue again later, or raise maxmemory."""
 
 
 class AuditBacklogFull(Refused):
-    """queue {queue!r} takes no new jobs: {backlog} events wait to be mirrored to SQL, the bound is
-    {bound}. Start `rq-core audit run`, or give up the audit trail with `rq-core audit off`."""
+    """queue {queue!r} takes no new jobs: {backlog} events wait for the mirror, and the limit is
+    {bound}. Start `rq-core audit run`, or switch the audit log off with `rq-core audit off {queue}`."""
 
 
 class AuditElsewhere(Refused):
-    """queue {queue!r} is mirrored to another audit database ({attached}): use that one, or, if it is
-    lost, detach it with `rq-core audit off {queue} --force` first."""
+    """queue {queue!r} is mirrored into another audit database ({attached}). Use that one. If it is
+    lost, detach it first: `rq-core audit off {queue} --force`."""
 
 
 class AuditOff(Refused):
-    """queue {queue!r} is not mirrored: its audit trail was switched off, so its outbox is no mirror's to trim. A mirror
-    that starts, `rq-core audit run`, switches it on again."""
+    """the audit log of queue {queue!r} is off, so its outbox must not be trimmed. `rq-core audit run`
+    switches it on."""
 
 
 class ScopeFull(Refused):
@@ -159,27 +159,27 @@ class ScopeFull(Refused):
 
 
 class CapConflict(Refused):
-    """the limit of {scope} in queue {queue!r} was changed meanwhile: it is {limit} now, version {version}. Look at it,
-    then set it from that version."""
+    """the limit of {scope} in queue {queue!r} has changed: it is {limit} now, version {version}. To replace it,
+    set the limit from that version."""
 
 
 class NothingDeclared(Refused):
-    """no worker of queue {queue!r} has declared a limit for {scope}, so there is none to go back to: set a number,
-    or none to lift it."""
+    """no worker declares a limit for {scope} in queue {queue!r}, so `code` has nothing to restore. Set a number, or
+    `none` for no limit."""
 
 
 class RestoredMeanwhile(Refused):
-    """jobs of queue {queue!r} were restored meanwhile ({last}), so what SQL knew is not up to date: once that is
-    mirrored, run `rq-core audit restore` again."""
+    """another restore of queue {queue!r} came first ({last}), so SQL is out of date. Wait until the mirror has it,
+    then run `rq-core audit restore` again."""
 
 
 class LayoutMismatch(Refused):
-    """queue {queue!r} has layout {found}, this release knows layout {known}: use the release that
-    made it, or drain the queue first."""
+    """queue {queue!r} has layout {found}, but this release needs layout {known}. Use the release that made the
+    queue, or drain the queue with it first."""
 
 
 class StaleCall(Refused):
-    """a later call of the same slot was already carried out; this one came too late and did nothing."""
+    """a later call of the same slot was carried out first; this call came too late and changed nothing."""
 
 
 class BadArguments(Refused):
@@ -187,7 +187,7 @@ class BadArguments(Refused):
 
 
 class ServerError(RqCoreError):
-    """Redis, or its configuration, stands in the way."""
+    """Redis cannot do this, or its configuration does not allow it."""
 
 
 class ServerUnavailable(ServerError):
@@ -204,9 +204,9 @@ class QueueDamaged(ServerError):
 
 
 class OutcomeUnknown(ServerError):
-    """no answer for {seconds:.0f} s: the call may have been carried out, or may still be when the
-    server goes on. The jobs concerned are in .ids; enqueue them again under the same ids, and those
-    that are live are duplicates that change nothing."""
+    """no answer for {seconds:.0f} s: the call may have been carried out, or may be when the server
+    goes on. Its jobs are in .ids. Enqueue them again under the same ids: a job that is
+    live is then a duplicate and changes nothing."""
 
     ids: tuple[str, ...] = ()
 
@@ -244,8 +244,8 @@ class JobCancelled(HandlerSignal):
 
 
 class WorkerStopping(HandlerSignal):
-    """the worker stops; the job is given back, and no attempt is spent."""
+    """the worker stops and gives the job back; no attempt is spent."""
 
 
 class LeaseLost(HandlerSignal):
-    """the claim is no longer in force; whatever the handler still does, it can settle nothing."""
+    """the claim is no longer in force, so the handler's outcome will be refused."""

@@ -440,7 +440,7 @@ class App(Producer):
         """Change a limit while everything runs; every worker follows at once.
 
         ``scope`` is queue, task=NAME, a family of keys (send.tenant, or the cap's name: the limit of
-        each key), or one key (tenant=acme). 0 stops it, None lifts the cap. Lowering ends no claim.
+        each key), or one key (send.tenant=acme). 0 stops it, None lifts the cap. Lowering ends no claim.
         "code" gives it back to what code declares, and a key for which code says nothing to its
         family. A number for a rate is per its own window. ``version`` makes it fail with CapConflict if the
         limit has another version by now; without it, the last change holds. Raises InvalidOption,

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 def cap(queue: str, scope: str, limit: str, **given: Any) -> None:
     """Change how much SCOPE of QUEUE takes, at once and for every worker.
 
-    SCOPE is queue, task=NAME, a family of keys (the limit of each), or one key, like tenant=acme.
+    SCOPE is queue, task=NAME, a family of keys (the limit of each), or one key, like send.tenant=acme.
     The limit is a number, 0 to stop it, none to lift it, or for a rate like 100/60s, with bursts of
     5 100/60s/5. Lowering it ends nothing that runs. code ends a limit set live: what the code of the
     workers declares holds again, and one key is back at its family's limit.

@@ -38,10 +38,10 @@ ARGS_OPTION: Final = "--json-args"
     metavar="OBJECT",
     help="The task's arguments by name, as a JSON object; - reads it from standard input.",
 )
-@click.option("--delay", type=float, metavar="SECONDS", help="Not before so long from now.")
+@click.option("--delay", type=float, metavar="SECONDS", help="Seconds until the job may run.")
 @click.option("--priority", type=click.Choice(PRIORITIES, case_sensitive=False))
-@click.option("--max-attempts", type=int, metavar="N", help="Failures at which it is dead.")
-@click.option("--id", "job_id", metavar="ID", help="The job's id; nothing happens if it is live.")
+@click.option("--max-attempts", type=int, metavar="N", help="Failures after which it is dead.")
+@click.option("--id", "job_id", metavar="ID", help="The job's id. If it is live, nothing changes.")
 @click.option(
     "--key",
     "keys",
@@ -62,7 +62,7 @@ ARGS_OPTION: Final = "--json-args"
 def enqueue(ctx: click.Context, /, queue: str, task: str, **given: Any) -> None:
     """Hand over a job of TASK to QUEUE, and print its id.
 
-    The queue is made if there is none. Without --app, the task's name and arguments are checked by
+    A queue that does not exist is made. Without --app, the task's name and arguments are checked by
     the worker.
     """
     values = parse_args(sys.stdin.read() if given["args"] == "-" else given["args"])

@@ -37,7 +37,7 @@ class Alert(NamedTuple):
     name: str
     title: str
     severity: Literal["page", "ticket"]
-    """page: somebody has to look now; ticket: within a working day."""
+    """page: an operator has to look now; ticket: within a working day."""
     for_s: int
     """How long it must hold before it fires, in seconds."""
     all_of: tuple[When, ...]
@@ -341,7 +341,7 @@ ALERTS: Final = (
         0,
         (When("rqc_audit_gaps_total", ">", 0, within_s=3600),),
         """
-        Numbers of events are missing in the log: somebody trimmed or changed the outbox by hand.
+        Numbers of events are missing in the log: an operator trimmed or changed the outbox by hand.
         """,
         (
             "rq-core audit verify --queue QUEUE",

@@ -90,14 +90,15 @@ class MirrorProcess:
         process = self._process
         if process is None:
             return
-        process.terminate()
+        # By its standard input, not by SIGTERM: a mirror that is still starting has no handler for that yet, and would
+        # die with the workers' last events unmirrored.
+        self._close()
         try:
             process.wait(timeout=GRACE_S)
         except subprocess.TimeoutExpired:
             log.warning("the mirror did not catch up in %g s; the rest stays in Redis", GRACE_S)
             process.kill()
             process.wait()
-        self._close()
 
     def _close(self) -> None:
         if self._process is not None and self._process.stdin is not None:

@@ -263,9 +263,9 @@ RIGHTS_LIMITS: Final = """## What this does and does not keep apart
   cannot: a role can call what needs no more than it has (third column), and can do by hand with its keys whatever its
   commands allow. A producer can therefore spoil a queue that it may enqueue to; it cannot settle, extend or take a
   claim, and can do nothing in queues that are not its own.
-- A producer and a mirror load scripts, known by their digest, and no functions: whoever may load a function may replace
-  one that a worker runs with more rights. Their calls run as functions where somebody else has loaded them, else by
-  `EVALSHA`, which costs a little more.
+- A producer and a mirror load scripts, known by their digest, and no functions: a user that may load functions may
+  replace one that a worker runs with more rights. Their calls run as functions where another client has loaded
+  them, else by `EVALSHA`, which costs a little more.
 - Take no single right away: a script that is refused a command half-way leaves what it wrote before (`rq-core doctor
   --repair` mends that). What is missing is named in the error, as the rule that gives it.
 - Redis 7.2 and newer, and Valkey: redis-py also sends `CLIENT SETINFO`, and goes on when that is refused.

@@ -50,7 +50,7 @@ def look(site: Path) -> list[str]:
     wrong: list[str] = []
     try:
         with sync_playwright() as driver:
-            browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+            browser: Any = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
             for name, width, scheme in itertools.product(PAGES, WIDTHS, SCHEMES):
                 view = f"{name}-{width}-{scheme}"
                 page = browser.new_page(

@@ -134,5 +134,5 @@ _RUNBOOK: Final = """
     What each alert of `docs/grafana/alerts.yml` means, what to look at, and what to type. `rq-core top` names the
     same causes as soon as it sees them. Put the name of the queue in the place of QUEUE.
 
-    `page`: somebody has to look now. `ticket`: within a working day.
+    `page`: an operator has to look now. `ticket`: within a working day.
 """

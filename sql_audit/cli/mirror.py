@@ -35,7 +35,7 @@ from sql_audit.cli.options import audit_option, required
     "--until-stdin-ends",
     is_flag=True,
     hidden=True,
-    help="Stop when standard input ends, as it does when whoever started this is gone.",
+    help="Stop when standard input ends, as it does when the parent process is gone.",
 )
 @force_option
 @json_option
@@ -127,7 +127,7 @@ def _check_server(redis_url: str, prefix: str) -> None:
 @click.option("--force", is_flag=True, help="Whichever database has it, for one that is lost.")
 @click.argument("queue")
 def off(url: str | None, redis_url: str, prefix: str, queue: str, *, force: bool) -> None:
-    """Give QUEUE's audit trail up: its events are no longer kept for SQL."""
+    """Switch QUEUE's audit log off: its events are no longer kept for SQL."""
     address = None if force else required(url)
     with connect(redis_url, prefix) as client:
         known_queues(client, queue)

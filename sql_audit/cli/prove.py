@@ -228,7 +228,7 @@ def _print_result(result: Result) -> None:
 @queue_option
 @json_option
 def head(url: str | None, queue: str | None, as_json: bool) -> None:
-    """The head of each queue's chain, to be kept where nobody who writes to the log can write."""
+    """Print the head of each queue's chain: keep it where those who write to the log cannot."""
     with current(url) as database:
         from sql_audit.proof.verify import heads
 

@@ -19,7 +19,7 @@ COMMANDS: Final[Commands] = {
     ),
     "head": (
         "prove:head",
-        "The head of each queue's chain, to be kept where nobody who writes to the log can write.",
+        "Print the head of each queue's chain: keep it where those who write to the log cannot.",
     ),
     "history": ("events:history", "Everything that happened to JOB, oldest first."),
     "why": ("moments:why", "What JOB waited for, each time, and behind whom."),
@@ -55,7 +55,7 @@ COMMANDS: Final[Commands] = {
     ),
     "off": (
         "mirror:off",
-        "Give QUEUE's audit trail up: its events are no longer kept for SQL.",
+        "Switch QUEUE's audit log off: its events are no longer kept for SQL.",
     ),
 }
 

@@ -132,6 +132,8 @@ class Service:
 
     def _drain(self) -> None:
         deadline = time.monotonic() + DRAIN_S
+        # A mirror that is told to stop while it starts knows no queue yet.
+        self._find_queues(raise_errors=False)
         while time.monotonic() < deadline and self._turn_all():
             pass
 

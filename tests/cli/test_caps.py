@@ -77,7 +77,7 @@ def test_a_limit_is_given_back_to_code_and_a_key_to_its_family(
     assert (last["type"], last["by"], last["why"]) == ("cap_changed", "ada", "calm again")
     assert cli.ok("cap", "mail", "tenant=acme", "code") == "tenant=acme is now 1 (as tenant)\n"
     assert cli.ok("cap", "mail", "tenant=acme", "code") == "tenant=acme was already 1 (as tenant)\n"
-    assert "no worker of queue 'mail' has declared" in cli.line(1, "cap", "mail", "queue", "code")
+    assert "no worker declares" in cli.line(1, "cap", "mail", "queue", "code")
 
 
 def test_a_task_that_nobody_has_seen_is_refused_unless_it_is_forced(
@@ -360,7 +360,7 @@ def test_enqueue_gets_the_scopes_and_says_what_became_of_the_job(
     app.apply_settings()
     given = ("enqueue", "mail", "send", "--json-args")
 
-    assert "takes its key 'shard' from a function" in cli.line(
+    assert "makes its key 'shard' with a function" in cli.line(
         2, *given, '{"tenant": "a", "to": "x"}'
     )
     key = ("--key", "shard=s 1")

@@ -133,7 +133,7 @@ def test_a_key_function_that_raises_is_one_line(
     said = cli.line(2, "enqueue", "mail", "send", *words)
 
     assert said.startswith(
-        "the function shard_of gives the key 'send.shard_of' of task 'send', and"
+        "the function shard_of, which makes the key 'send.shard_of' of task 'send',"
     )
     assert "raised LookupError: no shard" in said
 

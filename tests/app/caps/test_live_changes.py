@@ -97,9 +97,7 @@ def test_what_code_does_not_declare_is_not_given_back(app: App, other: App, scop
         len(events(app, "cap_changed")),
     )
 
-    with pytest.raises(
-        NothingDeclared, match=f"has declared a limit for {scope}, so there is none"
-    ):
+    with pytest.raises(NothingDeclared, match=f"worker declares a limit for {scope} in queue"):
         other.set_cap("mail", scope, "code")
 
     assert (

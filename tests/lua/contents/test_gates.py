@@ -94,7 +94,7 @@ def test_a_trim_of_a_queue_that_is_not_mirrored_is_refused_and_says_so(seed: See
     seed.client.run(seed.client.calls.audit.detach("q", "db-1"))
     before = seed.snapshot()
 
-    with pytest.raises(errors.AuditOff, match="its audit trail was switched off"):
+    with pytest.raises(errors.AuditOff, match="the audit log of queue"):
         seed.client.run(seed.client.calls.audit.trim("q", "db-1", before["outbox"][-1][0], 1, 10))
 
     assert seed.snapshot() == before

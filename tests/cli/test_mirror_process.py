@@ -1,0 +1,27 @@
+"""The mirror that a supervisor of workers starts, and ends."""
+
+from pathlib import Path
+
+from rq_core import App
+from rq_core.process.mirror import MirrorProcess
+from sql_audit.queries.history import history_of
+
+
+def test_a_mirror_that_is_ended_while_it_starts_still_mirrors_what_happened(
+    valkey_url: str, tmp_path: Path
+) -> None:
+    """SIGTERM reached it before its handler was there: `worker --burst --audit` left its last events unmirrored."""
+    audit = str(tmp_path / "audit.db")
+    with App(valkey_url) as app:
+
+        @app.task(queue="mail")
+        def send() -> None: ...
+
+        job = send.enqueue()
+    mirror = MirrorProcess(valkey_url, "rqc", audit)
+
+    mirror.start()
+    mirror.end()
+
+    assert 0 == mirror.status
+    assert ["enqueued"] == [str(event.type) for event in history_of(audit, job.id, "mail")]
