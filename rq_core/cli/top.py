@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rq_core.model.reader import LogOverview
     from rq_core.protocol.overview import Overview, QueueOverview
 
-WIDE: Final = 100
+WIDE: Final = 120
 """Columns of a terminal from which on everything is shown."""
 NARROW: Final = 60
 """Below so many columns only what matters most is shown."""
@@ -179,13 +179,16 @@ def _causes(found: Sequence[Cause], width: int) -> RenderableType:
 
 def _headline(state: Overview) -> str:
     workers = {each.worker: each.says for queue in state.queues for each in queue.present}
-    words = [f"{len(state.queues):,} queues", f"{len(workers):,} workers"]
-    words.append(
-        f"{sum(w.busy for w in workers.values()):,} of {sum(w.places for w in workers.values()):,} places busy"
-    )
+    busy, places = (sum(getattr(w, name) for w in workers.values()) for name in ("busy", "places"))
+    words = [_count(len(state.queues), "queue"), _count(len(workers), "worker")]
+    words.append(f"{busy:,} of {_count(places, 'place')} busy")
     if state.used_memory is not None:
         words.append(f"Redis {state.used_memory / 2**20:,.0f} MiB")
     return " · ".join(words)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _queues(frame: Frame, before: Frame | None, width: int) -> RenderableType:
@@ -204,7 +207,7 @@ def _queues(frame: Frame, before: Frame | None, width: int) -> RenderableType:
         whole = max([len(title), *(len(row[place]) for row in rows)]) if place else None
         table.add_column(
             title,
-            justify="right" if title and place else "left",
+            justify="right" if place else "left",
             overflow="ellipsis",
             no_wrap=bool(place),
             min_width=whole,
@@ -247,7 +250,6 @@ def _columns(
     ]
     if rates is not None:
         needed.append(("ended/s", lambda q: f"{rates.get(q.queue, 0.0):,.1f}"))
-    needed.append(("", lambda q: "paused" if q.paused else ""))
     return needed
 
 

@@ -89,7 +89,7 @@ def _of_queue(queue: QueueOverview) -> Iterator[Cause]:
             )
     death = queue.last_death
     if death is not None and death.ago_ms < JUST_NOW_MS:
-        says = f"a job of {death.task} died {_span(death.ago_ms)} ago: {death.reason}; {queue.dead:,} are dead"
+        says = f"a job of {death.task} died {_span(death.ago_ms)} ago: {death.reason}; {queue.dead:,} dead in all"
         yield Cause("RqCoreJobsDie", name, says)
     if queue.backlog_ratio > _bound("RqCoreBacklogHalf"):
         says = f"{queue.backlog:,} events wait to be mirrored, {queue.backlog_ratio:.0%} of what is allowed"

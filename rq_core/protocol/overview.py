@@ -21,7 +21,8 @@ from rq_core.model.machine import PRIORITIES
 from rq_core.model.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate
 from rq_core.model.settings import SETTINGS
 from rq_core.model.url import is_cluster
-from rq_core.protocol.cap_reads import entries_of, holders_command, holders_of, members
+from rq_core.protocol import lines
+from rq_core.protocol.cap_reads import entries_of, holders_of, members
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.plan import Lost, Plan, Unsent, pairs_of
 from rq_core.protocol.presence import PresentWorker, rows_command, rows_of
@@ -247,14 +248,14 @@ class Look:
     # Since when those jobs wait.
 
     def ages(self) -> list[list[Any]]:
-        """The command that asks for the jobs at the heads; none if there is no job."""
+        """The commands that ask for the jobs at the heads; none if there is no job."""
         ids = self._ids()
-        return [holders_command(self.keys, ids)] if ids else []
+        return lines.commands(self.keys, ids) if ids else []
 
     def take_ages(self, replies: Sequence[Any]) -> None:
-        """Take its answer."""
+        """Take their answers."""
         ids = self._ids()
-        found = holders_of(self.keys.queue, ids, replies[0]) if ids else []
+        found = holders_of(self.keys.queue, ids, lines.lines_of(replies)) if ids else []
         self.since = {each.id: each.since_ms for each in found if each.since_ms is not None}
         self.jobs = {each.id: each for each in found}
 

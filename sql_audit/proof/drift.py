@@ -2,7 +2,7 @@
 
 I7: what the outbox still has of what is mirrored is what SQL has, and what follows is all there.
 I8: the projection ``job``, with the entries that are not mirrored yet folded onto it, is what the
-queue's state lines say; and the queue's indexes are what :mod:`rq_core.doctor` expects.
+queue's ``jobs`` and ``state`` say; and the queue's indexes are what :mod:`rq_core.doctor` expects.
 
 The log need not be at rest, nor the mirror level: :mod:`sql_audit.proof.sides` reads both as they were at one moment.
 """

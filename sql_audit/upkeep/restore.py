@@ -34,6 +34,7 @@ from rq_core.model.machine import State
 from rq_core.protocol.admin import IDS_CHUNK
 from rq_core.protocol.audit import Restoration, take_out
 from rq_core.protocol.enqueue import ENQUEUE_CHUNK_BYTES
+from rq_core.protocol.lines import read_lines
 from sql_audit.errors import MirrorBehind
 from sql_audit.mirror import refold
 from sql_audit.mirror.fold import Folder
@@ -300,11 +301,11 @@ def _gap(client: Client, database: Database, queue: str) -> _Gap:
 def _lines(client: Client, queue: str, ids: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     """Jobs and their state lines in Redis, None for those that it does not have."""
     calls = client.calls
-    key = queue_keys(queue, calls.delivery.prefix)("state")
+    keys = queue_keys(queue, calls.delivery.prefix)
     for begin in range(0, len(ids), CHUNK):
         chunk = ids[begin : begin + CHUNK]
-        replies: list[Any] = client.run(calls.delivery.ask([["HMGET", key, *chunk]], queue))
-        yield from zip(chunk, replies[0], strict=True)
+        lines = client.run(read_lines(calls.delivery, keys, chunk))
+        yield from zip(chunk, lines, strict=True)
 
 
 def _lost(

@@ -78,7 +78,7 @@ def test_top_and_the_alerts_name_the_cause(name: str, valkey_url: str) -> None:
     (cause,) = shown["causes"]
     assert cause["says"].startswith(says)
     if name == "poison":
-        assert ": poison; 1 are dead" in cause["says"]
+        assert ": poison; 1 dead in all" in cause["says"]
     if name == "sql_away":
         assert (cause["queue"], shown["audit_up"]) == (None, False)
         assert shown["queues"][0]["backlog"] > 0
