@@ -40,17 +40,20 @@ def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
             elif wait.ended is not None:
                 forgotten = wait.ended != "cancelled"
                 ended = "until Redis forgot it" if forgotten else "until it was cancelled"
+            least = "at least " if wait.judged_from_ms is not None else ""
             held_back = f"held back by {wait.held_back_by}; " if wait.held_back_by else ""
             click.echo(
                 f"  waited {in_ms(wait.waited_ms)} from {readable(wait.since_ms)}, {ended}; {held_back}"
-                f"{wait.others_claimed} claims of others began meanwhile"
+                f"{least}{wait.others_claimed} claims of others began meanwhile"
             )
+            if wait.judged_from_ms is not None:
+                click.echo(f"    from {readable(wait.judged_from_ms)} on:")
             for each in wait.in_front:
                 named = f", the last {', '.join(each.named)}" if each.named else ""
                 word = "spent" if " per " in each.limit else "full"
                 click.echo(
                     f"    {each.scope} ≤ {each.limit}: {word} for {in_ms(each.full_ms)}, "
-                    f"{each.holders} claims of others{named}"
+                    f"{least}{each.holders} claims of others{named}"
                 )
         if answer.pruned is not None:
             click.echo(f"  not all may be told: {answer.pruned.says}")
@@ -84,19 +87,21 @@ def at_command(moment: int, url: str | None, queue: str | None, as_json: bool) -
         }
         print_answer(document, marks)
         return
-    click.echo(f"{queue} at {readable(moment)}: {len(answer.running)} running")
+    least = "at least " if answer.more_ran else ""
+    click.echo(f"{queue} at {readable(moment)}: {least}{len(answer.running)} running")
     for claim in answer.running:
         under = history.under(claim.scopes)
         click.echo(
             f"  {claim.job_id}  {claim.task or '?'}  claim {claim.claim} by {claim.worker} since "
             f"{readable(claim.claimed_at_ms)}{f', under {under}' if under else ''}"
         )
-    click.echo(f"{len(answer.waiting)} waiting")
+    least = "at least " if answer.more_waited else ""
+    click.echo(f"{least}{answer.waiting_count} waiting")
     for job in answer.waiting[:20]:
         lane = f", lane {job.lane}" if job.lane else ""
         click.echo(f"  {job.job_id}  {job.task or '?'}  since {readable(job.ready_at_ms)}{lane}")
-    if len(answer.waiting) > 20:
-        click.echo(f"  and {len(answer.waiting) - 20} more")
+    if answer.waiting_count > 20:
+        click.echo(f"  and {least}{answer.waiting_count - 20} more")
     for scope, (cap, holders) in sorted(answer.scopes.items()):
         click.echo(f"{scope}: {len(holders)} of {'any' if cap is None else cap}")
     if answer.pruned is not None:

@@ -9,50 +9,63 @@ under which scopes: nothing is replayed.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from functools import lru_cache
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, Row, text
+from sqlalchemy import Connection, Engine, Row, bindparam, text
 
-from rq_core.model.scopes import is_rate, scopes_of
+from rq_core.model.scopes import scopes_of
 from sql_audit.mirror import refold
 from sql_audit.queries.history import PrunedTo, pruned_to, unknown
-from sql_audit.store.tables import GONE, LOST, SPAN, SPANS_MS
+from sql_audit.queries.occupancy import holds, limit_in, ms_full, ms_spent
+from sql_audit.store.spans import RAN, SPAN, SPANS_MS
+from sql_audit.store.tables import GONE, LOST
 from sql_audit.times import readable
 
+COUNTED_MAX: Final = 5_000
+"""Claims or jobs of one kind that are looked at: of more it is said that there are at least so many."""
+LISTED_MAX: Final = 100
+"""Waiting jobs that are listed."""
 NAMED_MAX: Final = 5
 """How many of the jobs in front are named."""
 BEFORE_MAX: Final = 1_000
 """Claims before a wait in which it is looked what had spent a rate already."""
 
 
-def _of_each_span(select: str, since: str, until: str) -> str:
+def _of_each_span(select: str, since: str, until: str, *, order: str, span: str = RAN) -> str:
     """``select``, for claims that were not over at ``since`` and had begun before ``until``: those that are
-    in force, and those that ended, by index, class by class (:data:`sql_audit.store.tables.SPAN`)."""
-    parts = [f"{select} AND a.ended_at_ms IS NULL"]
-    for span, bound in zip(range(len(SPANS_MS) + 1), (*SPANS_MS, None), strict=True):
-        part = f"{select} AND {SPAN} = {span} AND a.ended_at_ms > {since}"
-        parts.append(part if bound is None else f"{part} AND a.ended_at_ms <= {until} + {bound}")
-    return " UNION ALL ".join(parts)
+    in force, and those that ended, by index, class by class (``span``: by how long they ran, or with the wait before);
+    of each class at most ``:most``, those that end first (``order`` ASC) or last (DESC).
+    """
+    parts = [f"{select} AND a.ended_at_ms IS NULL ORDER BY a.claimed_at_ms {order}"]
+    for number, bound in zip(range(len(SPANS_MS) + 1), (*SPANS_MS, None), strict=True):
+        part = f"{select} AND {span} = {number} AND a.ended_at_ms > {since}"
+        last = "" if bound is None else f" AND a.ended_at_ms <= {until} + {bound}"
+        parts.append(f"{part}{last} ORDER BY a.ended_at_ms {order}")
+    return " UNION ALL ".join(
+        f"SELECT * FROM (SELECT {place} AS part, {part.removeprefix('SELECT ')} LIMIT :most) AS part_{place}"
+        for place, part in enumerate(parts)
+    )
 
 
 _RUNNING: Final = text(
     _of_each_span(
-        "SELECT job_id, task, worker, claim, fence, claimed_at_ms, ended_at_ms, outcome, scopes "
+        "SELECT job_id, task, worker, claim, claimed_at_ms, ended_at_ms, outcome, scopes "
         "FROM job_attempt a WHERE queue = :queue AND claimed_at_ms <= :at",
         ":at",
         ":at",
+        order="ASC",
     )
-    + " ORDER BY claimed_at_ms, job_id"
 )
 _THEN_CLAIMED: Final = _of_each_span(
     "SELECT job_id, task, ready_at_ms FROM job_attempt a "
     "WHERE queue = :queue AND ready_at_ms <= :at AND claimed_at_ms > :at",
     ":at",
     ":at",
+    order="ASC",
+    span=SPAN,
 )
 _LOST_AT: Final = (
     "(SELECT MIN(l.at_ms) FROM mirror_loss l WHERE l.queue = j.queue AND l.epoch > j.last_epoch AND "
@@ -61,19 +74,33 @@ _LOST_AT: Final = (
 )
 """When Redis forgot a job ``j`` that is lost or gone, by its own clock."""
 
-_WAITING: Final = text(
-    "SELECT w.job_id, w.task, w.ready_at_ms, j.lane, j.priority "
-    f"FROM ({_THEN_CLAIMED}) w JOIN job j ON j.job_id = w.job_id AND j.queue = :queue "
-    "UNION ALL SELECT job_id, task, ready_at_ms, lane, priority FROM job "
-    "WHERE queue = :queue AND ready_at_ms <= :at AND state = 'ready' AND finished_at_ms IS NULL "
-    "UNION ALL SELECT job_id, task, ready_at_ms, lane, priority FROM job "
-    "WHERE queue = :queue AND ready_at_ms <= :at AND state = 'cancelled' AND finished_at_ms > :at "
-    "AND (claimed_at_ms IS NULL OR claimed_at_ms < ready_at_ms) "
-    "UNION ALL SELECT job_id, task, ready_at_ms, lane, priority FROM job j "
-    f"WHERE queue = :queue AND ready_at_ms <= :at AND state IN ('{LOST}', '{GONE}') "
-    f"AND finished_at_ms IS NULL AND reason = 'ready' AND {_LOST_AT} > :at "
-    "ORDER BY 3, 1"
+_READY: Final = (
+    "SELECT job_id, task, ready_at_ms FROM job j WHERE queue = :queue AND ready_at_ms <= :at"
 )
+_WAITING: Final = text(
+    f"SELECT job_id, task, ready_at_ms FROM ({_THEN_CLAIMED}) AS claimed UNION ALL "
+    + " UNION ALL ".join(
+        f"SELECT * FROM ({_READY} AND {condition} ORDER BY ready_at_ms LIMIT :most) AS {name}"
+        for name, condition in (
+            ("ready", "state = 'ready' AND finished_at_ms IS NULL"),
+            (
+                "cancelled",
+                (
+                    "state = 'cancelled' AND finished_at_ms > :at "
+                    "AND (claimed_at_ms IS NULL OR claimed_at_ms < ready_at_ms)"
+                ),
+            ),
+            (
+                "lost",
+                f"state IN ('{LOST}', '{GONE}') AND finished_at_ms IS NULL AND reason = 'ready' AND {_LOST_AT} > :at",
+            ),
+        )
+    )
+    + " LIMIT :most"
+)
+_PLACES: Final = text(
+    "SELECT job_id, lane, priority FROM job WHERE queue = :queue AND job_id IN :ids"
+).bindparams(bindparam("ids", expanding=True))
 _JOB: Final = text(
     "SELECT queue, state, reason, lane, ready_at_ms, claimed_at_ms, finished_at_ms, due_ms, "
     f"{_LOST_AT} AS lost_at_ms FROM job j "
@@ -85,12 +112,12 @@ _WAITS: Final = text(
 )
 _MEANWHILE: Final = text(
     _of_each_span(
-        "SELECT job_id, task, worker, claimed_at_ms, ended_at_ms, scopes FROM job_attempt a "
+        "SELECT job_id, task, claimed_at_ms, ended_at_ms, scopes FROM job_attempt a "
         "WHERE queue = :queue AND job_id <> :job_id AND claimed_at_ms < :until",
         ":since",
         ":until",
+        order="DESC",
     )
-    + " ORDER BY claimed_at_ms, job_id"
 )
 _BEFORE: Final = text(
     _of_each_span(
@@ -98,8 +125,8 @@ _BEFORE: Final = text(
         "WHERE queue = :queue AND claimed_at_ms < :since AND claimed_at_ms >= :earliest",
         ":earliest",
         ":since",
+        order="DESC",
     )
-    + " ORDER BY claimed_at_ms DESC LIMIT :most"
 )
 _FIRST: Final = text(
     "SELECT at_ms FROM job_event WHERE queue = :queue ORDER BY epoch, seq, ordinal LIMIT 1"
@@ -146,6 +173,12 @@ class Moment:
     at_ms: int
     running: list[Running]
     waiting: list[Waiting]
+    """The first LISTED_MAX."""
+    waiting_count: int = 0
+    """How many waited; with ``more_waited`` at least so many."""
+    more_waited: bool = False
+    more_ran: bool = False
+    """Whether more ran than ``running`` has."""
     pruned: PrunedTo | None = None
     """If others may have run or waited that were pruned since."""
     caveats: tuple[str, ...] = ()
@@ -166,19 +199,42 @@ class Moment:
 
 def at(engine: Engine, queue: str, at_ms: int) -> Moment:
     """What was running and waiting in a queue at a time (Unix ms)."""
-    of = {"queue": queue, "at": at_ms}
+    of = {"queue": queue, "at": at_ms, "most": COUNTED_MAX + 1}
     with engine.connect() as connection:
+        ran = connection.execute(_RUNNING, of).all()
         running = [
             Running(
                 row.job_id, row.task, row.worker, row.claim, row.claimed_at_ms, row.ended_at_ms,
                 row.outcome, json.loads(row.scopes or "[]"),
             )
-            for row in connection.execute(_RUNNING, of)
+            for row in sorted(ran, key=lambda row: (row.claimed_at_ms, row.job_id))[:COUNTED_MAX]
         ]  # fmt: skip
-        waiting = [Waiting(*row) for row in connection.execute(_WAITING, of)]
+        waited = connection.execute(_WAITING, of).all()
+        waiting = _placed(connection, queue, waited)
         pruned = _pruned_after(connection, queue, at_ms)
         caveats = tuple(_caveats(connection, queue, at_ms, pruned))
-    return Moment(at_ms, running, waiting, pruned, caveats)
+    count, most = len(waited), COUNTED_MAX
+    return Moment(
+        at_ms, running, waiting, min(count, most), count > most, len(ran) > most, pruned, caveats
+    )
+
+
+def _placed(connection: Connection, queue: str, waited: Sequence[Row[Any]]) -> list[Waiting]:
+    """The first of those that waited, with where they stood in line."""
+    first = sorted(waited, key=lambda row: (row.ready_at_ms, row.job_id))[:LISTED_MAX]
+    of = {"queue": queue, "ids": [row.job_id for row in first]}
+    places = {row.job_id: row for row in connection.execute(_PLACES, of)} if first else {}
+    return [
+        Waiting(
+            row.job_id,
+            row.task,
+            row.ready_at_ms,
+            places[row.job_id].lane,
+            places[row.job_id].priority,
+        )
+        for row in first
+        if row.job_id in places
+    ]
 
 
 def _caveats(
@@ -236,6 +292,9 @@ class Wait:
     in_front: list[InFront]
     held_back_by: str | None
     """The scope that was full, or spent, for most of it; None: none was."""
+    judged_from_ms: int | None = None
+    """If so many claims began meanwhile that only the last were looked at: from when on. Counts are then at least so
+    many, and times those from then on."""
     ended: str | None = None
     """Without a claim, how it ended all the same: ``cancelled``, ``lost`` or ``gone``, the last two with Redis'
     memory of the job."""
@@ -323,16 +382,14 @@ def _wait(
     scopes: Sequence[Sequence[Any]],
 ) -> Wait:
     until_ms = max(since_ms, until_ms)
-    others = [
-        (row.job_id, row.task, row.claimed_at_ms, row.ended_at_ms, json.loads(row.scopes or "[]"))
-        for row in connection.execute(_MEANWHILE, {**of, "since": since_ms, "until": until_ms})
-    ]
+    others, judged_from_ms = _others(connection, of, since_ms, until_ms)
+    begun_ms, since_ms = since_ms, since_ms if judged_from_ms is None else judged_from_ms
     in_front = []
     for scope, *limit in scopes:
         held = [
-            (job, begin, end, _limit_in(theirs, scope))
+            (job, begin, end, limit_in(theirs, scope))
             for job, task, begin, end, theirs in others
-            if _holds(scope, task, theirs)
+            if holds(scope, task, theirs)
         ]
         # A job that still waits carries no limits; the claims under its scopes do.
         carried = [found for *_, found in held if found]
@@ -343,17 +400,44 @@ def _wait(
             held = [h for h in held if h[1] >= since_ms]
             words = f"{in_force[0]} per {in_force[1] / 1000:g} s"
             before = _claims_before(connection, of, since_ms, in_force)
-            spenders = [at_ms for at_ms, theirs in before if _limit_in(theirs, scope) is not None]
-            full = _spent([*spenders, *(h[1] for h in held)], in_force, since_ms, until_ms)
+            spenders = [at_ms for at_ms, theirs in before if limit_in(theirs, scope) is not None]
+            full_ms = ms_spent([*spenders, *(h[1] for h in held)], in_force, since_ms, until_ms)
         else:
             words = str(in_force[0])
-            full = _full([(b, e) for _, b, e, _ in held], int(in_force[0]), since_ms, until_ms)
+            full_ms = ms_full([(b, e) for _, b, e, _ in held], int(in_force[0]), since_ms, until_ms)
         named = [job for job, *_ in held[-NAMED_MAX:]]
-        in_front.append(InFront(scope, words, full, len(held), named))
-    others_claimed = sum(begin >= since_ms for _, _, begin, _, _ in others)
+        in_front.append(InFront(scope, words, full_ms, len(held), named))
+    others_claimed = sum(begin >= begun_ms for _, _, begin, _, _ in others)
     longest = max(in_front, key=lambda each: each.full_ms, default=None)
     held_back_by = longest.scope if longest is not None and longest.full_ms else None
-    return Wait(since_ms, until_ms, claim, worker, others_claimed, in_front, held_back_by)
+    return Wait(
+        begun_ms, until_ms, claim, worker, others_claimed, in_front, held_back_by, judged_from_ms
+    )
+
+
+_Other = tuple[str, str | None, int, int | None, list[list[Any]]]
+"""A claim: its job, task, begin, end and scopes."""
+
+
+def _others(
+    connection: Connection, of: dict[str, Any], since_ms: int, until_ms: int
+) -> tuple[list[_Other], int | None]:
+    """The claims of others in force at some time of a wait, by their begin; and from when on they are all of them,
+    if there are more than COUNTED_MAX of a class.
+    """
+    bound = {**of, "since": since_ms, "until": until_ms, "most": COUNTED_MAX + 1}
+    rows = connection.execute(_MEANWHILE, bound).all()
+    ends: dict[int, list[int]] = {}
+    for row in rows:
+        # One that is in force has no end: its begin is what the next one lies before.
+        end = row.claimed_at_ms if row.ended_at_ms is None else row.ended_at_ms
+        ends.setdefault(row.part, []).append(end)
+    cut = [min(each) for each in ends.values() if len(each) > COUNTED_MAX]
+    judged_from_ms = min(until_ms, max(since_ms, *cut)) if cut else None
+    read = lru_cache(maxsize=1_000)(lambda scopes: json.loads(scopes or "[]"))
+    others = [(r.job_id, r.task, r.claimed_at_ms, r.ended_at_ms, read(r.scopes)) for r in rows]
+    others.sort(key=lambda other: (other[2], other[0]))
+    return others, judged_from_ms
 
 
 def _claims_before(
@@ -363,49 +447,5 @@ def _claims_before(
     most, window_ms, burst = rate
     reaches_ms = window_ms + (burst * window_ms // most if most else 0)
     bound = {**of, "since": since_ms, "earliest": since_ms - reaches_ms, "most": BEFORE_MAX}
-    found = connection.execute(_BEFORE, bound).all()
-    return [(row.claimed_at_ms, json.loads(row.scopes or "[]")) for row in reversed(found)]
-
-
-def _limit_in(scopes: Iterable[Sequence[Any]], wanted: str) -> list[Any] | None:
-    return next((list(limit) for scope, *limit in scopes if scope == wanted), None)
-
-
-def _holds(scope: str, task: str | None, theirs: Iterable[Sequence[Any]]) -> bool:
-    if scope == "queue" or (scope == f"task={task}" and not is_rate(scope)):
-        return True
-    return any(other == scope for other, *_ in theirs)
-
-
-def _spent(claims: Sequence[int], rate: Sequence[int], since_ms: int, until_ms: int) -> int:
-    """For how many ms of a time a rate was spent, by the claims that spent it (in order, with some from before).
-
-    As scopes.lua reckons it: the generic cell rate algorithm."""
-    most, window_ms, burst = rate
-    if not most:
-        return until_ms - since_ms
-    interval_us = math.ceil(window_ms * 1000 / most)
-    spent, arrival_us = 0, 0
-    for at_ms, following in pairwise((*claims, until_ms)):
-        arrival_us = max(arrival_us, at_ms * 1000) + interval_us
-        resumes_ms = math.ceil((arrival_us - (burst - 1) * interval_us) / 1000)
-        spent += max(0, min(following, resumes_ms, until_ms) - max(at_ms, since_ms))
-    return spent
-
-
-def _full(held: Sequence[tuple[int, int | None]], cap: int, since_ms: int, until_ms: int) -> int:
-    """For how many ms of a time at least ``cap`` held."""
-    changes = []
-    for begin, end in held:
-        changes.append((max(begin, since_ms), 1))
-        changes.append((min(until_ms if end is None else end, until_ms), -1))
-    changes.sort()
-    full, holders, before = 0, 0, since_ms
-    for at_ms, change in changes:
-        if holders >= cap:
-            full += at_ms - before
-        before = at_ms
-        holders += change
-    if holders >= cap:
-        full += until_ms - before
-    return full
+    found = sorted(connection.execute(_BEFORE, bound).all(), key=lambda row: row.claimed_at_ms)
+    return [(row.claimed_at_ms, json.loads(row.scopes or "[]")) for row in found[-BEFORE_MAX:]]

@@ -28,6 +28,7 @@ from sqlalchemy import (
 )
 
 from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, Priority, State
+from sql_audit.store.spans import RAN, SPAN
 
 metadata = MetaData()
 
@@ -406,22 +407,13 @@ APPEND_ONLY: Final = (
 )  # fmt: skip
 """Tables in which the database itself refuses UPDATE and DELETE, but for DOORS."""
 
-
-_LASTED: Final = "ended_at_ms - COALESCE(ready_at_ms, claimed_at_ms, ended_at_ms)"
-SPANS_MS: Final = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
-"""The bounds of the classes of how long a claim lasted, the wait before it included."""
-SPAN: Final = (
-    "CASE "
-    + " ".join(f"WHEN {_LASTED} < {bound} THEN {k}" for k, bound in enumerate(SPANS_MS))
-    + f" ELSE {len(SPANS_MS)} END"
-)
-"""The class of a claim that ended. What was going on at a moment is found in the index of each class
-without looking at more than ten times the claims that were: of a class, only those that ended less
-than its bound later can have begun by then."""
-
 EVERYDAY_INDEXES: Final = (
     (
-        f"CREATE INDEX job_attempt_span ON job_attempt (queue, ({SPAN}), ended_at_ms) "
+        f"CREATE INDEX job_attempt_span ON job_attempt (queue, ({SPAN}), ended_at_ms, claimed_at_ms, ready_at_ms) "
+        "WHERE ended_at_ms IS NOT NULL"
+    ),
+    (
+        f"CREATE INDEX job_attempt_ran ON job_attempt (queue, ({RAN}), ended_at_ms) "
         "WHERE ended_at_ms IS NOT NULL"
     ),
     "CREATE INDEX job_attempt_open ON job_attempt (queue, claimed_at_ms) WHERE ended_at_ms IS NULL",
@@ -429,11 +421,11 @@ EVERYDAY_INDEXES: Final = (
         "CREATE INDEX job_attempt_failed ON job_attempt (outcome, ended_at_ms) "
         "WHERE outcome <> 'succeeded'"
     ),
-    "CREATE INDEX job_alive ON job (state, queue) WHERE finished_at_ms IS NULL",
+    "CREATE INDEX job_alive ON job (state, queue, ready_at_ms) WHERE finished_at_ms IS NULL",
     "CREATE INDEX job_cancelled ON job (queue, finished_at_ms) WHERE state = 'cancelled'",
     "CREATE INDEX job_claimed_again ON job (claims) WHERE claims > 1",
 )
-"""The indexes behind the everyday questions; all but the first hold few rows. They stand here and not at
+"""The indexes behind the everyday questions; all but the first two hold few rows. They stand here and not at
 their tables, since SQLAlchemy reads no expressions back from SQLite."""
 
 EVENT_COLUMNS: Final = tuple(column.name for column in job_event.columns)

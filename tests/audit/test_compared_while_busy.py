@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from rq_core.cli.root import root
 from rq_core.connections.client import Client
+from rq_core.model.keys import queue_keys
 from rq_core.protocol.plan import Plan
 from rq_core.protocol.reads import Reads
 from sql_audit.mirror.source import Outbox
@@ -91,12 +92,15 @@ def test_a_lie_is_seen_however_far_the_mirror_trims_meanwhile(
     fleet.enqueue()
     lost = fleet.known[-1]
     mirrored_between(fleet.enqueue)
-    client.run(client.calls.delivery.ask([["HDEL", f"rqc:{{{QUEUE}}}:state", lost]]))
+    keys = queue_keys(QUEUE)
+    taken = [["HDEL", keys(name), lost] for name in ("state", "jobs")]
+    client.run(client.calls.delivery.ask(taken))
 
-    results = [verify(database, valkey_url), doctor(database, valkey_url)]
+    verified, examined = verify(database, valkey_url), doctor(database, valkey_url)
 
-    assert [each.exit_code for each in results] == [1, 1]
-    assert all(lost in each.output for each in results)
+    assert (verified.exit_code, examined.exit_code) == (1, 1)
+    assert lost in verified.output
+    assert "drift: gone in Redis, ready by the log" in examined.output
 
 
 def test_an_epoch_that_begins_meanwhile_is_compared_behind_its_baseline(

@@ -25,6 +25,7 @@ from rq_core.cli.root import root
 from rq_core.connections.client import Client
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, Profile
+from rq_core.model.keys import queue_keys
 from rq_core.protocol import claims
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
@@ -99,9 +100,10 @@ def run(redis_url: str, audit_url: str, directory: Path, *, rounds: int, jobs: i
                     wrong.append(f"{name}: {result.output[-600:]}")
         took = time.monotonic() - begun
         with Client(redis_url) as client:
-            state = f"rqc:{{{QUEUE}}}:state"
-            (page,) = client.run(client.calls.delivery.ask([["HRANDFIELD", state, TAKEN]]))
-            client.run(client.calls.delivery.ask([["HDEL", state, *page]]))
+            keys = queue_keys(QUEUE)
+            (page,) = client.run(client.calls.delivery.ask([["HRANDFIELD", keys("jobs"), TAKEN]]))
+            taken = [["HDEL", keys(name), *page] for name in ("state", "jobs")]
+            client.run(client.calls.delivery.ask(taken))
         for name, result in zip(("verify", "doctor"), ask(redis_url, audit_url), strict=True):
             if result.exit_code != 1:
                 wrong.append(

@@ -1,0 +1,54 @@
+"""How long a scope was full, or a rate spent, by the claims that were under it. No I/O."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from rq_core.model.scopes import is_rate
+
+
+def limit_in(scopes: Iterable[Sequence[Any]], wanted: str) -> list[Any] | None:
+    return next((list(limit) for scope, *limit in scopes if scope == wanted), None)
+
+
+def holds(scope: str, task: str | None, theirs: Iterable[Sequence[Any]]) -> bool:
+    if scope == "queue" or (scope == f"task={task}" and not is_rate(scope)):
+        return True
+    return any(other == scope for other, *_ in theirs)
+
+
+def ms_spent(claims: Sequence[int], rate: Sequence[int], since_ms: int, until_ms: int) -> int:
+    """For how many ms of a time a rate was spent, by the claims that spent it (in order, with some from before).
+
+    As scopes.lua reckons it: the generic cell rate algorithm."""
+    most, window_ms, burst = rate
+    if not most:
+        return until_ms - since_ms
+    interval_us = math.ceil(window_ms * 1000 / most)
+    spent, arrival_us = 0, 0
+    for at_ms, following in pairwise((*claims, until_ms)):
+        arrival_us = max(arrival_us, at_ms * 1000) + interval_us
+        resumes_ms = math.ceil((arrival_us - (burst - 1) * interval_us) / 1000)
+        spent += max(0, min(following, resumes_ms, until_ms) - max(at_ms, since_ms))
+    return spent
+
+
+def ms_full(held: Sequence[tuple[int, int | None]], cap: int, since_ms: int, until_ms: int) -> int:
+    """For how many ms of a time at least ``cap`` held."""
+    changes = []
+    for begin, end in held:
+        changes.append((max(begin, since_ms), 1))
+        changes.append((min(until_ms if end is None else end, until_ms), -1))
+    changes.sort()
+    full, holders, before = 0, 0, since_ms
+    for at_ms, change in changes:
+        if holders >= cap:
+            full += at_ms - before
+        before = at_ms
+        holders += change
+    if holders >= cap:
+        full += until_ms - before
+    return full
