@@ -6,9 +6,9 @@ cheap.
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
+from rq_core.app.first_use import PREPARING
 from rq_core.app.placing import PolicyCache
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ class Connections:
         self.patience = patience
         self.policies = PolicyCache()
         """Of tasks whose code is not here, as the queues' workers registered them."""
-        self._lock = threading.Lock()
         self._client: Client | None = None
         self._async_clients: dict[asyncio.AbstractEventLoop, AsyncClient] = {}
 
@@ -48,7 +47,7 @@ class Connections:
     def client(self) -> Client:
         """The synchronous client."""
         if self._client is None:
-            with self._lock:
+            with PREPARING:
                 if self._client is None:
                     self._client = self.make_client()
         return self._client
@@ -63,7 +62,7 @@ class Connections:
         loop = asyncio.get_running_loop()
         found = self._async_clients.get(loop)
         if found is None:
-            with self._lock:
+            with PREPARING:
                 # A loop that is closed took its connections with it.
                 for other in [other for other in self._async_clients if other.is_closed()]:
                     del self._async_clients[other]
