@@ -8,10 +8,10 @@ Keys: state jobs leases scheduled expiring slots rates
 Later: sequence
 Args: slot worker sweep_max
 Unread: leases
-Uses: call(now now_text) activity(note_activity) meta(fact set_fact read_now) emit(emit quoted) batch(call_many read_many)
+Uses: call(now now_text answer_field) activity(note_activity) meta(fact set_fact read_now) emit(emit quoted) batch(call_many read_many)
     state(read_line write_line count rank is_claimed drop_claim) scopes(scope_of await_no_more check_scopes)
     lane_standing(lane_of) lane_members(put) lane_opening(note_release free_places reevaluate reevaluate_family FAMILY_MAX)
-    dead(index_dead unindex_dead) due(earliest_due) digits(digits)
+    dead(index_dead unindex_dead) due(earliest_due) digits(digits) settled(is_settled)
 ]]
 
 local swept = {}       -- what was decided, by kind: ids, members or events
@@ -100,10 +100,12 @@ local function expire_leases()
   local ids = redis.call('ZRANGEBYSCORE', leases, '-inf', now_text, 'LIMIT', '0', digits(sweep_max))
   local held = read_many(state, ids)
   for i, id in ipairs(ids) do
-    local job = read_line(held[i])
-    note('unleased', id)
-    if job and is_claimed(job) then
-      expire(id, job)
+    if not is_settled(id) then
+      local job = read_line(held[i])
+      note('unleased', id)
+      if job and is_claimed(job) then
+        expire(id, job)
+      end
     end
   end
 end
@@ -154,6 +156,7 @@ local function forget_old()
     if kind == 'slot' and name ~= slot then
       note('unexpired', member)
       note('slots', name)
+      note('slots', answer_field(name))
     elseif kind == 'dead' then
       note('unexpired', member)
       local job = read_line(redis.call('HGET', state, name))

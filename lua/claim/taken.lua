@@ -4,12 +4,10 @@ and their new lines say of each.
 Keys: state jobs leases
 Meta: lease_ms
 Args: worker limit bytes_max
-Uses: call(now now_text keep_answer) state(count write_line) meta(fact) batch(call_many add_many) digits(digits)
-    emit(emit)
+Uses: call(now now_text) state(count write_line) meta(fact) batch(call_many add_many) digits(digits) emit(emit)
 ]]
 
-local HEADER = 5   -- words of the reply before the jobs
-local WORDS = 6    -- words of each job
+local HEADER = 2   -- words of the reply before the jobs
 
 local taken           -- how many jobs are taken
 local taken_bytes     -- and of how many bytes
@@ -17,14 +15,14 @@ local queue_said      -- the queue's own limit, as the event says it; nil if it 
 local lease_until
 local claimed         -- the event's jobs
 local reply_words
-local stored_words    -- the answer that the slot keeps
+local ids             -- of the jobs, as the answer has them that the slot keeps
 local leased, running -- leases, and lines, as ZADD and HSET take them
 -- Of a job whose line is of the usual form: its head and its place in line; of any other its record.
 local heads, places, records
 
 local function reset()
   taken, taken_bytes, queue_said, lease_until = 0, 0, nil, nil
-  claimed, reply_words, stored_words, leased, running = {}, {}, {}, {}, {}
+  claimed, reply_words, ids, leased, running = {}, {}, {}, {}, {}
   heads, places, records = {}, {}, {}
 end
 
@@ -33,17 +31,25 @@ local function is_full()
   return taken >= limit or taken_bytes >= bytes_max
 end
 
---- Begin. What the reply says before the jobs is filled in when it is known; `said` is nil if the queue has no limit.
+--- Begin. `said` is nil if the queue has no limit.
 local function open_reply(said)
   queue_said, lease_until = said, digits(now + fact('lease_ms'))
-  reply_words[1], reply_words[2], reply_words[3], reply_words[4], reply_words[5] = '', '', '', '', ''
-  stored_words[1], stored_words[2], stored_words[3], stored_words[4] = '', '', '', ''
+  reply_words[1], reply_words[2] = 'ok', ''
+end
+
+--- What a reply says of a job: its id; its lane, if it has one; and how often it was claimed, failed and lost its worker, if it
+--- was claimed before.
+local function word_of(id, lane, job)
+  if job and (job.claim > 1 or job.failed or job.lost) then
+    return id .. ' ' .. (lane == '' and '-' or lane) .. ' ' .. job.claim .. ' ' .. (job.failed or 0) .. ' ' .. (job.lost or 0)
+  end
+  return lane == '' and id or id .. ' ' .. lane
 end
 
 --- Take a job: with its head and its place in line, or with its record. `limits` are those of its lane.
 local function take(id, spec, limits, lane, head, seq, job)
   spec = spec or redis.call('HGET', jobs, id) or ''
-  local at, to = HEADER + WORDS * taken, 2 * taken
+  local to = 2 * taken
   taken = taken + 1
   taken_bytes = taken_bytes + #spec
   if queue_said then
@@ -51,18 +57,16 @@ local function take(id, spec, limits, lane, head, seq, job)
   end
   local ending = limits == '' and ']' or ']]'
   leased[to + 1], leased[to + 2], running[to + 1], running[to + 2] = lease_until, id, id, ''
-  stored_words[HEADER - 1 + taken] = id
+  ids[taken] = id
   if job then
     local claim = count(job, 'claim') + 1
     job.is_taken, job.claim, records[taken] = true, claim, job
     claimed[taken] = '["' .. id .. '",' .. claim .. limits .. ending
-    reply_words[at + 1], reply_words[at + 2], reply_words[at + 3], reply_words[at + 4] = id, claim, job.failed or 0, job.lost or 0
   else
     heads[taken], places[taken] = head, seq
     claimed[taken] = '["' .. id .. '",1' .. limits .. ending
-    reply_words[at + 1], reply_words[at + 2], reply_words[at + 3], reply_words[at + 4] = id, 1, 0, 0
   end
-  reply_words[at + 5], reply_words[at + 6] = spec, lane
+  reply_words[HEADER + to + 1], reply_words[HEADER + to + 2] = word_of(id, lane, job), spec
 end
 
 --- Append their event. Returns the fence, which is the number that the event gets, or `-`.
@@ -87,11 +91,8 @@ local function write_taken(fence)
   add_many(leases, leased)
 end
 
---- End the call; its slot keeps what a repetition is answered from.
-local function close_reply(next_due, more, fence)
-  more = more and 1 or 0
-  reply_words[1], reply_words[2], reply_words[3], reply_words[4], reply_words[5] = 'ok', now, next_due, more, fence
-  stored_words[1], stored_words[2], stored_words[3], stored_words[4] = now_text, next_due ~= '-' and digits(next_due) or '-', more, fence
-  keep_answer(stored_words)
-  return reply_words
+--- The reply, which begins with this header; and the answer that the slot is to keep.
+local function close_reply(header)
+  reply_words[2] = header
+  return reply_words, taken == 0 and header or header .. ' | ' .. table.concat(ids, ' ')
 end

@@ -122,7 +122,8 @@ def _audit_url(_ctx: click.Context, _param: click.Parameter, url: str | None) ->
 @click.option(
     "--health",
     metavar="[HOST:]PORT",
-    help="Answer HTTP requests there: 200 if the workers work, 503 if one has long not claimed.",
+    help="Answer HTTP requests there: 200 if the workers work, 503 if one has long not claimed. At /metrics: what they"
+    " count, for Prometheus.",
 )
 @click.option(
     "--redis",
@@ -151,6 +152,7 @@ def worker(ctx: click.Context, /, target: str, **given: Any) -> None:
     The module is imported with the current directory first on the path.
     """
     check_target(target)
+    from rq_core.metrics.page import worker_page
     from rq_core.process.supervisor import ServeOptions, serve
     from rq_core.worker import WorkerOptions
 
@@ -176,5 +178,5 @@ def worker(ctx: click.Context, /, target: str, **given: Any) -> None:
         log_level=given["log_level"],
     )
     with showing_causes(verbose=given["verbose"]):
-        status = serve(options)
+        status = serve(options, metrics=worker_page)
     ctx.exit(status)

@@ -11,7 +11,7 @@ from rq_core.doctor.places import Place, fair_key, kept_waiting, opened, places
 from rq_core.doctor.view import View
 from rq_core.model import scopes
 from rq_core.model.machine import CLAIMED_STATES, PRIORITIES, State
-from rq_core.model.settings import SLOT_LIFE_MS
+from rq_core.model.settings import SLOT_ANSWER, SLOT_LIFE_MS
 from rq_core.model.state_line import Job, line_of, read_job, with_task, write_line
 
 LISTS: Final = tuple(f"ready:{rank}" for rank in range(len(PRIORITIES)))
@@ -159,6 +159,8 @@ def _of_lane(lane: str, place: Place) -> Iterator[Entry]:
 
 
 def _of_slot(name: str, kept: str) -> Iterator[Entry]:
+    if name.endswith(SLOT_ANSWER):
+        return
     deadline = kept.split(" ")[1:2]
     known = deadline and deadline[0].isascii() and deadline[0].isdigit()
     yield "expiring", f"slot|{name}", int(deadline[0]) if known else Kept(f"+{SLOT_LIFE_MS}")

@@ -82,7 +82,7 @@ def _wake(expected: Expected) -> Iterator[Finding]:
 
 
 def _gated(expected: Expected) -> bool:
-    """Say whether claims give out nothing for now; see claim.lua."""
+    """Say whether claims give out nothing for now; see claim/claiming.lua."""
     view = expected.view
     most = view.limit(QUEUE).most
     full = most is not None and len(expected.in_state(*CLAIMED_STATES)) >= most

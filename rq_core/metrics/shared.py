@@ -1,51 +1,107 @@
-"""One look at all queues for all who watch: fifty viewers cost Redis what one does."""
+"""One look for all who watch: fifty viewers cost Redis what one does, and none waits long for a server that is away."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from rq_core.connections.client import Client
-from rq_core.errors import RqCoreError
+from rq_core.connections.open import open_wire
+from rq_core.errors import RqCoreError, ServerUnavailable
+from rq_core.model.keys import DEFAULT_PREFIX
 from rq_core.protocol.overview import Overview
+from rq_core.protocol.plan import Patience
 
 SHARED_S: Final = 1.0
 """Seconds for which a look is shown to everybody."""
+WITHIN_S: Final = 1.5
+"""Seconds that a viewer waits for a look."""
+
+T = TypeVar("T")
 
 
-class SharedOverview:
-    """Shows the last look at all queues, and looks again when it is older than ``shared_s`` seconds.
+class Shared(Generic[T]):
+    """Shows what was last found, and looks again, on a thread of its own, when that is older than ``shared_s``.
 
-    Threads may share it: while one looks, the others wait for what it finds. That nothing could be read is shared as
-    well, so viewers do not queue up before a server that is away.
+    Threads may share it: while one look is under way, all wait for it, ``within_s`` seconds at most. That nothing was
+    found is shared as well, so viewers do not queue up before a server that is away.
     """
 
     def __init__(
         self,
-        client: Client,
+        look: Callable[[], T],
+        late: Callable[[], RqCoreError],
         *,
         shared_s: float = SHARED_S,
+        within_s: float = WITHIN_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._client = client
+        """``look`` may raise RqCoreError; ``late`` makes the error for one that takes too long."""
+        self._look = look
+        self._late = late
         self._shared_s = shared_s
+        self._within_s = within_s
         self._clock = clock
-        self._lock = threading.Lock()
-        self._found: Overview | RqCoreError | None = None
+        self._changed = threading.Condition()
+        self._found: T | Exception | None = None
         self._until = float("-inf")
+        self._thread: threading.Thread | None = None
+        self.took_s = 0.0
+        """Seconds that the last look took."""
 
-    def get(self) -> Overview:
-        """Return how all queues stand. Raises ServerUnavailable or ServerUnsuitable."""
-        with self._lock:
-            if self._found is None or self._clock() >= self._until:
-                try:
-                    self._found = self._client.run(self._client.calls.overview.all())
-                except RqCoreError as error:
-                    self._found = error
-                self._until = self._clock() + self._shared_s
+    def get(self) -> T:
+        """Return what was found. Raises RqCoreError."""
+        with self._changed:
+            if self._thread is None and (self._found is None or self._clock() >= self._until):
+                self._thread = threading.Thread(target=self._run, name="rq-core-look", daemon=True)
+                self._thread.start()
+            if not self._changed.wait_for(lambda: self._thread is None, self._within_s):
+                raise self._late()
             found = self._found
-        if isinstance(found, RqCoreError):
+        if isinstance(found, Exception):
             raise found
+        assert found is not None
         return found
+
+    def close(self) -> None:
+        """Wait for a look that is under way."""
+        thread = self._thread
+        if thread is not None:
+            thread.join(self._within_s)
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        found: T | Exception
+        try:
+            found = self._look()
+        except Exception as error:  # noqa: BLE001 - raised again to all who wait for it
+            found = error
+        with self._changed:
+            self.took_s = time.monotonic() - began
+            self._found, self._until = found, self._clock() + self._shared_s
+            self._thread = None
+            self._changed.notify_all()
+
+
+class SharedOverview(Shared[Overview]):
+    """The same, of all queues of one server."""
+
+    def __init__(self, client: Client, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """``client`` should be impatient, such as that of :func:`viewer`; it is not closed here."""
+        super().__init__(
+            lambda: client.run(client.calls.overview.all()),
+            lambda: ServerUnavailable(url=client.url, why=f"no answer within {WITHIN_S:g} s"),
+            clock=clock,
+        )
+
+
+def viewer(url: str, prefix: str = DEFAULT_PREFIX) -> Client:
+    """Make a client for looking: it asks once, and waits a second for a connection and for an answer."""
+    return Client(
+        url,
+        prefix=prefix,
+        patience=Patience(unsent=0.0, unknown=0.0),
+        wire=open_wire(url, answer_within=1.0),
+    )

@@ -46,7 +46,11 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("leases", "zset", "id → until when its claim is in force (Unix ms)"),
     Key("dead", "zset", "id → when it died (Unix ms)"),
     Key("expiring", "zset", "slot|name, dead|id, rate|scope → when to forget it (Unix ms)"),
-    Key("slots", "hash", "call slot → its last number and answer"),
+    Key(
+        "slots",
+        "hash",
+        "call slot → its last number, until when it is remembered (Unix ms), and + if slot|a has its answer",
+    ),
     Key("wake", "list", "a token, as a rule one; wakes one idle worker"),
     Key(
         "workers",

@@ -73,7 +73,7 @@ class Transition(NamedTuple):
 
 _S, _E = State, Event
 
-TRANSITIONS: Final[tuple[Transition, ...]] = (
+_ALONE: Final[tuple[Transition, ...]] = (
     Transition(None, _E.ENQUEUED, _S.READY, "enqueue"),
     Transition(None, _E.ENQUEUED, _S.SCHEDULED, "enqueue", "a delay was asked for"),
     Transition(None, _E.DISCARDED, None, "enqueue", "a scope is full, and its cap says discard"),
@@ -112,6 +112,12 @@ TRANSITIONS: Final[tuple[Transition, ...]] = (
     Transition(_S.READY, _E.REMOVED, None, "restore", "it had ended, and Redis forgot that"),
     Transition(_S.SCHEDULED, _E.REMOVED, None, "restore", "it had ended, and Redis forgot that"),
     Transition(_S.DEAD, _E.REMOVED, None, "restore", "it had ended, and Redis forgot that"),
+)
+
+TRANSITIONS: Final[tuple[Transition, ...]] = (
+    *_ALONE,
+    # A turn is both in one call.
+    *(t._replace(script="turn") for t in _ALONE if t.script in ("claim", "complete")),
 )
 """Every legal arrow of a job, by the script that draws it. Nothing else may move a job."""
 

@@ -45,6 +45,9 @@ VALUE_MAX: Final = SECONDS_MAX * 1000
 SLOT_LIFE_MS: Final = 3_600_000
 """How long a call slot is remembered after its last call."""
 
+SLOT_ANSWER: Final = "|a"
+"""What stands behind a slot's name in the field of ``slots`` that has its last answer."""
+
 OUTBOX_RING: Final = 1_000
 """About how many entries an outbox keeps while no mirror is attached."""
 

@@ -15,12 +15,12 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import TCPServer
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rq_core.errors import InvalidOption
 
@@ -31,6 +31,18 @@ AGE_S_MAX: Final = 30.0
 TOUCH_EVERY_S: Final = 1.0
 REQUEST_WAIT_S: Final = 5.0
 """Seconds that somebody who asks by HTTP may take to ask."""
+
+
+class Answer(NamedTuple):
+    """What a page answers."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+Page = Callable[[], Answer]
+"""Makes a page when it is asked for, on the thread of who asks."""
 
 
 def directory() -> Path:
@@ -130,12 +142,12 @@ def verdict(found: Iterable[WorkerHealth], max_age: float) -> tuple[bool, dict[s
     return healthy, report | {"workers": [asdict(each) for each in known]}
 
 
-def parse_address(text: str) -> tuple[str, int]:
+def parse_address(text: str, *, option: str = "health") -> tuple[str, int]:
     """Read ``8080`` or ``0.0.0.0:8080``. Raises InvalidOption."""
     host, _, port = text.rpartition(":")
     if not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65_535:
         raise InvalidOption(
-            option="health", value=text, must="must be PORT or HOST:PORT, like 8080 or 0.0.0.0:8080"
+            option=option, value=text, must="must be PORT or HOST:PORT, like 8080 or 0.0.0.0:8080"
         )
     return host or "127.0.0.1", int(port)
 
@@ -150,27 +162,39 @@ class _Server(ThreadingHTTPServer):
 
 
 class Probe:
-    """Answers HTTP requests about this process' workers: 200 if they are healthy, 503 if not; the body is JSON."""
+    """Answers HTTP requests about this process' workers: 200 if they are healthy, 503 if not; the body is JSON.
+
+    ``pages`` have paths of their own, such as /metrics.
+    """
 
     def __init__(
-        self, address: str, *, max_age: float = AGE_S_MAX, place: Path | None = None
+        self,
+        address: str,
+        *,
+        max_age: float = AGE_S_MAX,
+        place: Path | None = None,
+        pages: Mapping[str, Page] | None = None,
     ) -> None:
         """Raises InvalidOption, also if the address cannot be had."""
         host, port = parse_address(address)
         me = os.getpid()
+        shown = pages or {}
+
+        def healthy() -> Answer:
+            mine = [each for each in workers(place) if me in (each.pid, each.parent)]
+            fine, report = verdict(mine, max_age)
+            return Answer(200 if fine else 503, "application/json", json.dumps(report).encode())
 
         class Handler(BaseHTTPRequestHandler):
             timeout = REQUEST_WAIT_S
 
             def do_GET(self) -> None:
-                mine = [each for each in workers(place) if me in (each.pid, each.parent)]
-                healthy, report = verdict(mine, max_age)
-                body = json.dumps(report).encode()
-                self.send_response(200 if healthy else 503)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
+                answer = shown.get(self.path.partition("?")[0], healthy)()
+                self.send_response(answer.status)
+                self.send_header("Content-Type", answer.content_type)
+                self.send_header("Content-Length", str(len(answer.body)))
                 self.end_headers()
-                self.wfile.write(body)
+                self.wfile.write(answer.body)
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
                 log.debug("health: %s", format % args)
@@ -197,10 +221,10 @@ class Probe:
 
 
 @contextlib.contextmanager
-def probing(address: str | None) -> Any:
-    """Answer HTTP requests during the block, if an address is given."""
+def probing(address: str | None, pages: Mapping[str, Page] | None = None) -> Any:
+    """Answer HTTP requests during the block, if an address is given; ``pages`` as Probe has them."""
     if address is None:
         yield
         return
-    with contextlib.closing(Probe(address)):
+    with contextlib.closing(Probe(address, pages=pages)):
         yield

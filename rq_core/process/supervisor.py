@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from types import FrameType
@@ -26,12 +27,14 @@ from rq_core.connections.open import open_wire
 from rq_core.connections.wire import WORKER_SOCKET_TIMEOUT_S
 from rq_core.errors import InvalidOption, RqCoreError
 from rq_core.model import logs
-from rq_core.process.health import Pulse, parse_address, probing
+from rq_core.process.flow_totals import FlowTotals
+from rq_core.process.health import Page, Pulse, parse_address, probing
 from rq_core.process.lease_guard import LeaseGuard
 from rq_core.process.mirror import MirrorProcess
 from rq_core.protocol import server_check
 from rq_core.protocol.plan import Patience
 from rq_core.worker import CLAIM_MAX, Worker, WorkerOptions
+from rq_core.worker.flow import FlowTable
 from rq_core.worker.lease_table import LeaseTable
 
 if TYPE_CHECKING:
@@ -80,15 +83,22 @@ class ServeOptions:
             parse_address(self.health)
 
 
-def serve(options: ServeOptions) -> int:
-    """Run until asked to stop (SIGTERM, SIGINT; a second one ends the grace). Returns the exit status."""
+def serve(options: ServeOptions, metrics: Callable[[FlowTotals], Page] | None = None) -> int:
+    """Run until asked to stop (SIGTERM, SIGINT; a second one ends the grace). Returns the exit status.
+
+    ``metrics`` makes the page that the port of ``health`` shows at /metrics, of what the workers count.
+    """
     logs.configure(options.log_format, options.log_level, filters=[JobLogFilter()])
     app = load(options)
-    with probing(options.health):
+    totals = FlowTotals()
+    pages = {} if metrics is None else {"/metrics": metrics(totals)}
+    with probing(options.health, pages):
         alone = options.processes == 1 and options.audit_url is None
         if alone and options.worker.max_jobs is None and options.worker.max_memory is None:
-            return work(app, options.worker)
-        return Supervisor(options, app).run()
+            flow = FlowTable()
+            totals.join(0, flow)
+            return work(app, options.worker, flow=flow)
+        return Supervisor(options, app, totals).run()
 
 
 def load(options: ServeOptions) -> App:
@@ -103,12 +113,17 @@ def load(options: ServeOptions) -> App:
     return app
 
 
-def work(app: App, options: WorkerOptions, table: LeaseTable | None = None) -> int:
+def work(
+    app: App,
+    options: WorkerOptions,
+    table: LeaseTable | None = None,
+    flow: FlowTable | None = None,
+) -> int:
     """Run one worker in this process. Returns the exit status: RETIRED if another should take its place."""
 
     async def main() -> int:
         pulse = Pulse()
-        worker = Worker(app, options, on_claim=pulse.beat, lease_table=table)
+        worker = Worker(app, options, on_claim=pulse.beat, lease_table=table, flow=flow)
         pulse.start(worker.name, options.queues)
         _stop_on_signals(worker, supervised=table is not None)
         try:
@@ -169,14 +184,14 @@ def _run(main: Any) -> Any:
     return uvloop.run(main)
 
 
-def _child(options: ServeOptions, table: LeaseTable) -> None:
+def _child(options: ServeOptions, table: LeaseTable, flow: FlowTable) -> None:
     """A worker process, as the supervisor spawns it."""
     # Ctrl-C reaches the whole process group; only the supervisor answers it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logs.configure(options.log_format, options.log_level, filters=[JobLogFilter()])
     threading.Thread(target=_end_with_parent, name="rq-core-parent", daemon=True).start()
     try:
-        status = work(load(options), options.worker, table)
+        status = work(load(options), options.worker, table, flow)
     except RqCoreError as error:
         status = _refused(error, supervised=True)
     sys.exit(status)
@@ -194,8 +209,10 @@ def _end_with_parent() -> None:
 class Supervisor:
     """Keeps the worker processes, and the mirror if there is one, running."""
 
-    def __init__(self, options: ServeOptions, app: App) -> None:
+    def __init__(self, options: ServeOptions, app: App, totals: FlowTotals | None = None) -> None:
+        """``totals`` sums what the worker processes count."""
         self._options = options
+        self._totals = totals or FlowTotals()
         self._app = app
         self._context = multiprocessing.get_context("spawn")
         self._children: dict[int, BaseProcess] = {}
@@ -289,8 +306,10 @@ class Supervisor:
         # A finished job keeps its lease until it is reported, so a worker may hold more than it runs.
         rows = 2 * self._options.worker.concurrency + CLAIM_MAX
         table = self._tables[place] = LeaseTable(self._context, rows)
+        flow = FlowTable(self._context)
+        self._totals.join(place, flow)
         child = self._context.Process(
-            target=_child, args=(self._options, table), name=f"rq-core-worker-{place}"
+            target=_child, args=(self._options, table, flow), name=f"rq-core-worker-{place}"
         )
         child.start()
         self._born[place] = time.monotonic()
@@ -314,10 +333,12 @@ class Supervisor:
                 child.join()
                 del self._children[place]
                 if child.exitcode == RETIRED and not self._stops:
+                    self._totals.depart(place, "retired")
                     self._due[place] = time.monotonic()
                     continue
                 # Without burst no worker is ever done: a handler has ended the process (os._exit, a C library).
                 if self._stops or (child.exitcode == 0 and self._options.worker.burst):
+                    self._totals.depart(place)
                     if child.exitcode not in (CANNOT_RUN, RETIRED):
                         status = status or max(0, child.exitcode)
                     continue
@@ -338,6 +359,7 @@ class Supervisor:
 
     def _bury(self, place: int, exitcode: int) -> None:
         """A worker died: its jobs run again when their leases expire; another takes its place."""
+        self._totals.depart(place, "died")
         lived = time.monotonic() - self._born[place]
         before = 0 if lived > HEALTHY_LIFE_S else self._failures.get(place, 0)
         failures = self._failures[place] = before + 1

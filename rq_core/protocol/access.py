@@ -48,7 +48,7 @@ ROLES: Final = {
     ),
     "worker": Role(
         "runs jobs, declares its tasks' caps, and enqueues what handlers and hooks do",
-        (*_PRODUCER, "claim", "complete", "fail", "rollback", "extend", "cap", "register"),
+        (*_PRODUCER, "turn", "claim", "complete", "fail", "rollback", "extend", "cap", "register"),
         (
             *_COUNTS, "function|load", "config|get", "blpop", "eval", "rpush", "ltrim", "time",
             "hmget", "hset", "hsetnx", "hdel", "zrangebyscore",

@@ -1,4 +1,4 @@
-"""Claims, and how they end: complete, fail, rollback; and extend, which keeps them.
+"""Claims, and how they end: complete, fail, rollback; turn, which completes and claims; and extend, which keeps them.
 
 A worker puts several of these calls into one round trip:
 :meth:`rq_core.protocol.delivery.Delivery.carry_out`.
@@ -6,9 +6,8 @@ A worker puts several of these calls into one round trip:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import repeat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rq_core.model.job import Claim
@@ -29,6 +28,8 @@ class Claimed:
     """When the next scheduled job is due, if one is."""
     more: bool
     """Whether claimable jobs are left."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Of a turn: why a success that it reports is refused, ``gone`` or ``stale``, by the job's id."""
 
     @property
     def epoch(self) -> int | None:
@@ -53,12 +54,24 @@ def claim(
     sweep_max: int = SWEEP_MAX,
 ) -> Call[Claimed]:
     """Take up to ``limit`` jobs, and do what is due for everybody."""
-    return Call(
-        "claim",
-        queue,
-        {"worker": worker, "limit": limit, "bytes_max": bytes_max, "sweep_max": sweep_max},
-        lambda reply: parse_claimed(queue, reply),
-    )
+    args = {"worker": worker, "limit": limit, "bytes_max": bytes_max, "sweep_max": sweep_max}
+    return Call("claim", queue, args, lambda reply: parse_claimed(queue, reply))
+
+
+def turn(
+    queue: str,
+    worker: str,
+    limit: int,
+    held: Sequence[tuple[str, str]],
+    *,
+    bytes_max: int = CLAIM_BYTES,
+    sweep_max: int = SWEEP_MAX,
+) -> Call[Claimed]:
+    """Report success of (id, fence) pairs, and take up to ``limit`` jobs as ``claim`` does, the places that become free
+    among them. Both happen, or neither."""
+    args = {"worker": worker, "limit": limit, "bytes_max": bytes_max, "sweep_max": sweep_max}
+    ids = tuple(h[0] for h in held)
+    return Call("turn", queue, args, lambda reply: parse_claimed(queue, reply), held, ids)
 
 
 def complete(queue: str, worker: str, held: Sequence[tuple[str, str]]) -> Call[dict[str, str]]:
@@ -99,14 +112,19 @@ def extend(queue: str, worker: str, held: Sequence[tuple[str, str]]) -> Call[Ext
 
 
 def parse_claimed(queue: str, reply: Sequence[Any]) -> Claimed:
-    now_ms, next_due, more, fence = reply[:4]
-    flat = reply[4:]
-    ids, claims, failed, lost, specs, lanes = [flat[at::6] for at in range(6)]
-    # Column by column: this is done for every job that a worker runs.
-    numbers = map(int, claims), map(int, failed), map(int, lost)
-    jobs = tuple(map(Claim, repeat(queue), ids, repeat(fence), *numbers, specs, lanes))
-    due = None if next_due == "-" else int(float(next_due))
-    return Claimed(jobs, int(now_ms), due, int(more) == 1)
+    now_ms, next_due, more, fence, *refused = reply[0].split(" ")
+    jobs = []
+    # This is done for every job that a worker runs.
+    for word, spec in zip(reply[1::2], reply[2::2], strict=True):
+        if " " in word:
+            job_id, lane, *counts = word.split(" ")
+            claim, failed, lost = map(int, counts) if counts else (1, 0, 0)
+            lane = "" if lane == "-" else lane
+        else:
+            job_id, lane, claim, failed, lost = word, "", 1, 0, 0
+        jobs.append(Claim(queue, job_id, fence, claim, failed, lost, spec, lane))
+    due = None if next_due == "-" else int(next_due)
+    return Claimed(tuple(jobs), int(now_ms), due, more == "1", parse_pairs(refused))
 
 
 def parse_extended(reply: Sequence[Any]) -> Extended:

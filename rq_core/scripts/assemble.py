@@ -6,7 +6,7 @@ gives the keys their names and lets each include that keeps something during a c
 
 An include stands in a block of its own. What others take from it, by their ``Uses``, is visible after it, and nothing
 else of it. Lua allows a function 200 locals and 60 names from outside; so the keys and arguments stand outside of
-``library``, and all else in it.
+``library``, and all else in it, an include that only one other uses inside of that one's block.
 
 It raises HeaderError when a script uses an include whose keys it does not declare, or a name that is not there.
 """
@@ -153,7 +153,7 @@ def _blocks(script: Source, includes: Mapping[str, Source]) -> tuple[list[str], 
     """The includes' text, without functions that the script does without: EVALSHA makes each function in each call. And
     the words of it all."""
     taken = _names_taken(script, includes)
-    blocks: list[str] = []
+    needed: dict[str, tuple[list[Part], list[str]]] = {}
     needed_by_includes: set[str] = set()
     for name, include in reversed(list(includes.items())):
         wanted = [
@@ -162,8 +162,18 @@ def _blocks(script: Source, includes: Mapping[str, Source]) -> tuple[list[str], 
         if wanted:
             parts = _needed(include, wanted)
             needed_by_includes.update(*(part.words for part in parts))
-            blocks.append(_block(include, parts, wanted))
-    return blocks[::-1], frozenset(needed_by_includes)
+            needed[name] = parts, wanted
+    users: dict[str, list[str]] = {name: [] for name in includes}
+    for user in (*includes.values(), script):
+        for name in user.header.uses:
+            users[name].append(user.header.name)
+    blocks: list[str] = []
+    inside: dict[str, list[str]] = {name: [] for name in needed}
+    for name, (parts, wanted) in reversed(needed.items()):
+        block = _block(includes[name], parts, wanted, inside[name])
+        only = users[name][0] if len(users[name]) == 1 else ""
+        inside.get(only, blocks).append(block)
+    return blocks, frozenset(needed_by_includes)
 
 
 def _needed(include: Source, wanted: Iterable[str]) -> list[Part]:
@@ -178,8 +188,9 @@ def _needed(include: Source, wanted: Iterable[str]) -> list[Part]:
     return [part for part in include.parts if not part.is_function or part.names[0] in needed]
 
 
-def _block(include: Source, parts: list[Part], taken: Iterable[str]) -> str:
-    """An include between `do` and `end`; the names that are taken from it are declared before, and so outlive it."""
+def _block(include: Source, parts: list[Part], taken: Iterable[str], inside: Iterable[str]) -> str:
+    """An include between `do` and `end`, behind the blocks that it alone uses; the names that are taken from it are
+    declared before, and so outlive it."""
     outside = dict.fromkeys(taken)
     checks = any("check_keys" in part.words for part in parts)
     code = "".join(part.without_local(frozenset(outside)) for part in parts).rstrip()
@@ -188,6 +199,7 @@ def _block(include: Source, parts: list[Part], taken: Iterable[str]) -> str:
     lines = [
         f"local {', '.join(outside)}",
         "do",
+        *inside,
         key_check(include.header) if checks else "",
         code,
         "end",

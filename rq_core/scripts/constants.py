@@ -46,6 +46,10 @@ CONSTANTS: Final = {
         _by_name((name, "true") for name in settings.FLAGS),
         "fields of `meta` that an operator sets to 0 or 1",
     ),
+    "SLOT_ANSWER": (
+        f"'{settings.SLOT_ANSWER}'",
+        "behind a slot's name: the field of `slots` that has its last answer",
+    ),
     "SLOT_LIFE_MS": (str(settings.SLOT_LIFE_MS), "how long a call slot is remembered, in ms"),
     "OUTBOX_RING": (
         str(settings.OUTBOX_RING),

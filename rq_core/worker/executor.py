@@ -279,7 +279,8 @@ class Executor:
         running.settled = True
         claim = running.claim
         if error is None:
-            self._on_settlement(Settlement(claim, "complete"))
+            ran_s = time.monotonic() - running.started
+            self._on_settlement(Settlement(claim, "complete", task=running.task.name, ran_s=ran_s))
             return
         # However a handler ends that was asked to stop, that is why.
         error = running.ending or error
@@ -287,11 +288,11 @@ class Executor:
             # That claim is not in force: there is nothing to report it to.
             return
         if isinstance(error, WorkerStopping):
-            self._on_settlement(Settlement(claim, "rollback", 0, Reason.SHUTDOWN))
+            self._report(running, "rollback", 0, Reason.SHUTDOWN)
             return
         if isinstance(error, JobCancelled):
             said = describe(error, redact=self._redact)
-            self._on_settlement(Settlement(claim, "final", 0, Reason.CANCELLED, said))
+            self._report(running, "final", 0, Reason.CANCELLED, said)
             return
         verdict = running.task.retry.verdict(error, claim.failures + 1, self._rng.random)
         said = describe(error, redact=self._redact)
@@ -315,9 +316,23 @@ class Executor:
             redacted(self._redact, message),
             extra=_facts(running) | {"verdict": verdict.outcome},
         )
-        delay_ms = round(verdict.delay * 1000)
+        self._report(running, verdict.outcome, round(verdict.delay * 1000), verdict.reason, said)
+
+    def _report(
+        self, running: Running, verdict: str, delay_ms: int, reason: str, error: str = "null"
+    ) -> None:
+        """Have the end of a handler reported that was no success."""
+        ran_s = time.monotonic() - running.started
         self._on_settlement(
-            Settlement(running.claim, verdict.outcome, delay_ms, verdict.reason, said)
+            Settlement(
+                running.claim,
+                verdict,
+                delay_ms,
+                reason,
+                error,
+                task=running.task.name,
+                ran_s=ran_s,
+            )
         )
 
     def _free(self, running: Running) -> None:

@@ -1,14 +1,18 @@
-"""How a claim ends, from the worker's side: what is sent to complete, fail and rollback."""
+"""How a claim ends, from the worker's side: what is sent to turn, complete, fail and rollback."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Collection, Iterable
+from typing import Final, NamedTuple
 
 from rq_core.model.job import Claim
 from rq_core.protocol import claims
+from rq_core.protocol.claims import Claimed
 from rq_core.protocol.plan import Call
+
+NOT_RUN: Final = "(not run)"
+"""In the place of a task: no handler began."""
 
 
 class Settlement(NamedTuple):
@@ -22,6 +26,34 @@ class Settlement(NamedTuple):
     """A JSON object."""
     lane: str = ""
     """Of a rollback: the lane that the job belongs into, if its task's policy has changed."""
+    task: str = NOT_RUN
+    ran_s: float = 0.0
+    """How long its handler ran."""
+
+
+def successes_in(
+    settlements: Iterable[Settlement], queues: Collection[str]
+) -> tuple[dict[str, list[Settlement]], list[Settlement]]:
+    """Divide settlements: successes of these queues, which go with a claim of theirs, by queue; and the others."""
+    successes: dict[str, list[Settlement]] = {}
+    others = []
+    for settlement in settlements:
+        queue = settlement.claim.queue
+        if settlement.verdict == "complete" and queue in queues:
+            successes.setdefault(queue, []).append(settlement)
+        else:
+            others.append(settlement)
+    return successes, others
+
+
+def claim_call(
+    queue: str, worker: str, limit: int, successes: Iterable[Settlement] = ()
+) -> Call[Claimed]:
+    """The call that claims up to ``limit`` jobs, and reports these successes of the queue if there are any."""
+    held = [(s.claim.id, s.claim.fence) for s in successes]
+    if held:
+        return claims.turn(queue, worker, limit, held)
+    return claims.claim(queue, worker, limit)
 
 
 def calls_of(

@@ -74,7 +74,9 @@ class Shutdown:
         for running in executor.unsettled:
             # Threads, and async handlers that do not let themselves be cancelled.
             running.settled = True
-            self._groups.settle(Settlement(running.claim, "rollback", 0, Reason.SHUTDOWN))
+            self._groups.settle(
+                Settlement(running.claim, "rollback", 0, Reason.SHUTDOWN, task=running.task.name)
+            )
         await asyncio.gather(*map(self._report_last, self._groups.all))
 
     async def _flush_all(self) -> None:

@@ -41,7 +41,7 @@ class Startup:
         """
         queues, client = self._groups.queues.values(), self._client
         self._app.check()
-        client.calls.delivery.get_ready("claim", "complete", "fail", "rollback", "extend")
+        client.calls.delivery.get_ready("turn", "claim", "complete", "fail", "rollback", "extend")
         # Without a server at the start somebody has to hear of it; later, outages are waited out.
         client.calls.delivery.asking.patience = Patience()
         if not checked:

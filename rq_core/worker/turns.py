@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.errors import RqCoreError
 from rq_core.model.reasons import Reason
-from rq_core.protocol import claims
 from rq_core.protocol.claims import Claimed
 from rq_core.protocol.plan import Call
 from rq_core.worker.capacity import Capacity
+from rq_core.worker.flow import FlowTable
 from rq_core.worker.handlers import OVERLAP_S_MAX, Handlers
 from rq_core.worker.lifetime import Lifetime
 from rq_core.worker.queue_group import QueueGroup, QueueGroups
-from rq_core.worker.settlement import Settlement, calls_of
+from rq_core.worker.settlement import Settlement, calls_of, claim_call, successes_in
 from rq_core.worker.startup import Startup
 from rq_core.worker.wakeups import TROUBLE_PAUSE_S, WatchedQueue
 
@@ -36,6 +36,8 @@ class _Asked:
 
     queue: WatchedQueue
     limit: int
+    successes: Sequence[Settlement]
+    """What it reports of the queue besides."""
     epoch: int
     """The history of Redis in which the queue's limits had been declared when it was sent."""
     call: Call[Claimed]
@@ -56,8 +58,9 @@ class Turns:
         startup: Startup,
         *,
         on_claim: Callable[[], None],
+        flow: FlowTable,
     ) -> None:
-        """``on_claim`` is called whenever Redis has answered a claim."""
+        """``on_claim`` is called whenever Redis has answered a claim. ``flow`` counts what was settled."""
         self._client = client
         self._lifetime = lifetime
         self._stats = lifetime.stats
@@ -66,6 +69,7 @@ class Turns:
         self._handlers = handlers
         self._startup = startup
         self._on_claim = on_claim
+        self._flow = flow
 
     async def turn(self, group: QueueGroup) -> None:
         """Wait until there is something to do, then do it in one round trip. Raises RqCoreError if the server cannot be
@@ -114,8 +118,9 @@ class Turns:
     async def send(self, group: QueueGroup, claims: Sequence[tuple[WatchedQueue, int]]) -> None:
         """One round trip: report what finished, claim for ``claims``. Raises RqCoreError as ``turn`` does."""
         finished, group.finished = group.finished, []
-        settling = calls_of(self._lifetime.worker, finished)
-        asking = [self._ask(queue, limit) for queue, limit in claims]
+        successes, others = successes_in(finished, {queue.name for queue, _ in claims})
+        settling = calls_of(self._lifetime.worker, others)
+        asking = [self._ask(*each, successes.get(each[0].name, ())) for each in claims]
         calls: list[Call[Any]] = [*(call for call, _ in settling), *(each.call for each in asking)]
         trouble = False
         try:
@@ -129,7 +134,12 @@ class Turns:
                 raise
             for (_, reported), result in zip(settling, results, strict=False):
                 trouble = self._settled(reported, result) or trouble
-            for each, result in zip(asking, results[len(settling) :], strict=True):
+            answers = [*zip(asking, results[len(settling) :], strict=True)]
+            for each, result in answers:
+                if each.successes:
+                    refused = result if isinstance(result, RqCoreError) else result.refused
+                    trouble = self._settled(each.successes, refused) or trouble
+            for each, result in answers:
                 trouble = await self._answered(each, result) or trouble
         finally:
             for each in asking:
@@ -137,12 +147,13 @@ class Turns:
         if trouble:
             await asyncio.sleep(TROUBLE_PAUSE_S)
 
-    def _ask(self, queue: WatchedQueue, limit: int) -> _Asked:
+    def _ask(self, queue: WatchedQueue, limit: int, successes: Sequence[Settlement]) -> _Asked:
         """Get ready to claim, and keep the places."""
         queue.ask()
         self._capacity.shares.take(queue.name, limit)
-        call = claims.claim(queue.name, self._lifetime.worker, limit)
-        return _Asked(queue, limit, queue.epoch, call, self._capacity.reserve(limit, self._groups))
+        call = claim_call(queue.name, self._lifetime.worker, limit, successes)
+        release = self._capacity.reserve(limit, self._groups)
+        return _Asked(queue, limit, successes, queue.epoch, call, release)
 
     async def _exchange(
         self, group: QueueGroup, calls: Sequence[Call[Any]], asked: Sequence[_Asked]
@@ -169,7 +180,9 @@ class Turns:
             failed = self._claimed(asked.queue, asked.limit, result, uncounted=uncounted)
         return failed
 
-    def _settled(self, group: list[Settlement], result: dict[str, str] | RqCoreError) -> bool:
+    def _settled(
+        self, group: Sequence[Settlement], result: Mapping[str, str] | RqCoreError
+    ) -> bool:
         """Take note of what became of settlements. True: not done, they are tried again."""
         if isinstance(result, RqCoreError):
             log.error("%d jobs could not be reported, trying again: %s", len(group), result)
@@ -178,6 +191,7 @@ class Turns:
             return True
         # Until here their leases were kept: a settlement may take as long as an outage does.
         self._handlers.leases.drop(*[settlement.claim for settlement in group])
+        self._flow.ended(group, result)
         if not result and group[0].verdict == "complete":
             self._stats.completed += len(group)
             return False
@@ -222,6 +236,8 @@ class Turns:
         watcher.note(queue, result)
         self._capacity.shares.refund(queue.name, limit - len(result.jobs))
         self._stats.claimed += len(result.jobs)
+        if result.jobs:
+            self._flow.claimed(queue.name, len(result.jobs))
         for claim in result.jobs:
             if uncounted:
                 self._groups.settle(Settlement(claim, "rollback", 0, Reason.NEW_EPOCH))

@@ -18,6 +18,7 @@ from rq_core.protocol.plan import Patience
 from rq_core.worker.burst import Burst
 from rq_core.worker.capacity import Capacity
 from rq_core.worker.dead_hooks import tell_of_deaths
+from rq_core.worker.flow import FlowTable
 from rq_core.worker.handlers import Handlers
 from rq_core.worker.lease_table import LeaseTable
 from rq_core.worker.lifetime import Lifetime, end_tasks
@@ -48,10 +49,12 @@ class Worker:
         name: str | None = None,
         on_claim: Callable[[], None] = lambda: None,
         lease_table: LeaseTable | None = None,
+        flow: FlowTable | None = None,
         wire: AsyncWire | None = None,
     ) -> None:
-        """``on_claim`` is called whenever Redis has answered a claim. ``lease_table`` is shared with a supervisor.
-        ``wire`` takes the place of the worker's own connections, so that a test can watch or hold its calls."""
+        """``on_claim`` is called whenever Redis has answered a claim. ``lease_table`` and ``flow`` (what it counts) are
+        shared with a supervisor. ``wire`` takes the place of the worker's own connections, so that a test can watch or
+        hold its calls."""
         self.app = app
         self.options = options or WorkerOptions()
         self.name = check_name("worker", name or boot_id("w"))
@@ -98,6 +101,7 @@ class Worker:
             self._handlers,
             self._startup,
             on_claim=on_claim,
+            flow=flow or FlowTable(),
         )
         self._burst = Burst(self._client, self.name, self._groups, self._handlers)
         self._shutdown = Shutdown(

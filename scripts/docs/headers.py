@@ -105,15 +105,10 @@ def emitters(event: Event) -> tuple[str, ...]:
 
 @cache
 def _emits(name: str) -> str:
-    """The calls by which a script appends events: its own, and those of the includes that it calls."""
+    """The calls by which a script appends events: its own, and those of its includes."""
     source = _script(name)
-    return " ".join(each for s in (source, *_called(source)) for each in _EMIT.findall(s.code))
-
-
-def _called(source: Source) -> Iterator[Source]:
-    """Give the includes of which the file itself takes something."""
-    for name in source.header.uses:
-        yield _includes()[name]
+    everything = (source, *_closure(source).values())
+    return " ".join(each for s in everything for each in _EMIT.findall(s.code))
 
 
 def forget() -> None:

@@ -45,11 +45,12 @@ CASES: Final = {
 }
 CALLS: Final = {1: 150, 100: 15}
 """By batch: the calls of a window."""
-SCRIPTS: Final = ("enqueue", "claim", "complete")
+SCRIPTS: Final = ("enqueue", "claim", "complete", "turn")
+LIFE: Final = ("enqueue", "turn")
+"""What a job costs where workers have something to report whenever they claim."""
 
 _COMMENT: Final = re.compile(r"--[^\n]*")
 _OWN_NAME: Final = re.compile(r"rqc_\w+")
-_KEYS: Final = queue_keys("mail")
 _KINDS: Final = '[[2,0,"task=t","\\"t\\",\\"normal\\",3,3,\\"",""]]'
 _SPEC: Final = (
     '{"task":"t","args":{"number":12345,"text":"0123456789012345678901234567890123456789"}}'
@@ -57,9 +58,9 @@ _SPEC: Final = (
 _COLLECT: Final = """#!lua name=collect
 redis.register_function('collect', function() return collectgarbage('collect') end)"""
 """Called before each window: when Lua collects garbage by itself differs from run to run."""
-_FIRST_JOB: Final = 5
+_FIRST_JOB: Final = 2
 """Words of a claim's reply before its jobs, and of each job."""
-_JOB_WORDS: Final = 6
+_JOB_WORDS: Final = 2
 
 
 def digest() -> str:
@@ -145,23 +146,28 @@ def serving() -> Iterator[Server]:
         shutil.rmtree(directory)
 
 
-class Life:
-    """Jobs that are enqueued, claimed and completed by calls of shipped functions."""
+def empty(server: Server) -> None:
+    """Let the server and Lua begin anew, so that Lua's garbage is the same each time, with the functions loaded."""
+    server("FLUSHALL", "SYNC")
+    server("FUNCTION", "FLUSH", "SYNC")
+    server("FUNCTION", "LOAD", _COLLECT)
+    for name in ("handshake", *SCRIPTS):
+        server(*function(name).loading)
 
-    def __init__(self, server: Server, case: str) -> None:
+
+class Life:
+    """Jobs of one queue that are enqueued, claimed and completed by shipped functions, or enqueued and taken by turns,
+    each of which reports what the one before it has claimed."""
+
+    def __init__(self, server: Server, case: str, queue: str) -> None:
         self._server = server
+        self._keys = queue_keys(queue)
         self._scopes, caps = CASES[case]
         self._jobs = self._number = 0
         self._held: list[list[tuple[str, str]]] = []
-        server("FLUSHALL", "SYNC")
-        # Lua begins anew, so its garbage is the same each time.
-        server("FUNCTION", "FLUSH", "SYNC")
-        server("FUNCTION", "LOAD", _COLLECT)
-        for name in ("handshake", *SCRIPTS):
-            server(*function(name).loading)
-        server(*function("handshake").command(_KEYS, by="c-1", floor=0))
+        server(*function("handshake").command(self._keys, by="c-1", floor=0))
         for name, value in caps.items():
-            server("HSET", _KEYS("caps"), name, value)
+            server("HSET", self._keys("caps"), name, value)
         # A lease so long that the slowness under callgrind is no outage, and one gate that is open.
         facts = {
             "lease_ms": 10**10,
@@ -171,13 +177,13 @@ class Life:
         if caps:
             facts["caps_by_task"] = 1
         for name, fact in facts.items():
-            server("HSET", _KEYS("meta"), name, fact)
+            server("HSET", self._keys("meta"), name, fact)
         self.enqueue(100, DEPTH // 100)
 
     def _call(self, script: str, each: Sequence[tuple[Any, ...]] = (), **args: Any) -> list[bytes]:
         self._number += 1
         slot = f"c-4211-9f3a61c2d0be.{script}.1"
-        command = function(script).command(_KEYS, each, slot=slot, number=self._number, **args)
+        command = function(script).command(self._keys, each, slot=slot, number=self._number, **args)
         reply: list[bytes] = self._server(*command)
         assert reply[0] == b"ok", reply
         return reply
@@ -192,14 +198,21 @@ class Life:
                 records.append((f"{self._jobs:032x}", "1", "0123456789abcdef" * 2, lane, _SPEC))
             self._call("enqueue", records, by="c-4211-9f3a61c2d0be", spec_max=0, kinds=_KINDS)
 
+    def _take(self, script: str, batch: int, held: Sequence[tuple[str, str]] = ()) -> None:
+        bounds = {"limit": batch, "bytes_max": 1 << 20, "sweep_max": 250}
+        reply = self._call(script, held, worker="w-4211-9f3a61c2d0be", **bounds)
+        fence = reply[1].split()[3].decode()
+        jobs = reply[_FIRST_JOB::_JOB_WORDS]
+        assert len(jobs) == batch
+        self._held.append([(job.decode().split()[0], fence) for job in jobs])
+
     def claim(self, batch: int, calls: int) -> None:
         for _ in range(calls):
-            reply = self._call(
-                "claim", worker="w-4211-9f3a61c2d0be", limit=batch, bytes_max=1 << 20, sweep_max=250
-            )
-            ids = reply[_FIRST_JOB::_JOB_WORDS]
-            assert len(ids) == batch
-            self._held.append([(job.decode(), reply[4].decode()) for job in ids])
+            self._take("claim", batch)
+
+    def turn(self, batch: int, calls: int) -> None:
+        for _ in range(calls):
+            self._take("turn", batch, self._held.pop(0))
 
     def complete(self, _batch: int, _calls: int) -> None:
         while self._held:
@@ -212,17 +225,29 @@ def measured(server: Server) -> Iterator[tuple[str, int]]:
     nothing = server.counted(lambda: None)
     for case in CASES:
         for batch, calls in CALLS.items():
-            life = Life(server, case)
+            empty(server)
+            life, turning = Life(server, case, "mail"), Life(server, case, "turning")
+            turning.enqueue(batch, 1)
+            turning.claim(batch, 1)
             found: dict[str, list[int]] = {script: [] for script in SCRIPTS}
             for window in range(-1, WINDOWS):
                 for script in SCRIPTS:
+                    if script == "turn":
+                        turning.enqueue(batch, calls)
                     server("FCALL", "collect", 0)
-                    count = server.counted(partial(getattr(life, script), batch, calls))
+                    lives = turning if script == "turn" else life
+                    count = server.counted(partial(getattr(lives, script), batch, calls))
                     if window >= 0:
                         found[script].append(count)
+            spent = {
+                s: (statistics.median(counts) - nothing) / calls for s, counts in found.items()
+            }
             for script in SCRIPTS:
-                spent = statistics.median(found[script]) - nothing
-                yield f"{script} of {batch}, {case}", round(spent / calls)
+                yield f"{script} of {batch}, {case}", round(spent[script])
+            yield (
+                f"life of a job, {batch} at a time, {case}",
+                round(sum(spent[s] for s in LIFE) / batch),
+            )
 
 
 def written(counts: dict[str, int], version: str) -> str:

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
+import rq_core
 from rq_core import App, testing
-from sql_audit.store.database import Database
-from tests.kit.schemas import lay_schema
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -35,66 +34,53 @@ def run(source: str, **names: Any) -> dict[str, Any]:
     return names
 
 
-@pytest.fixture
-def audit_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    path = str(tmp_path / "audit.db")
-    database = Database(path)
-    lay_schema(database)
-    database.close()
-    monkeypatch.setenv("RQ_CORE_AUDIT_URL", path)
-    return path
-
-
-def test_the_first_task_is_enqueued_in_every_way_that_is_shown(
-    audit_path: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_ten_lines_run_and_print_what_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     tasks = run(block("# tasks.py"))
-    app, send = tasks["app"], tasks["send"]
+
+    with testing.fake(tasks["app"]) as fake:
+        tasks["send"].enqueue(tenant="acme", to="a@b.c")
+        (ran,) = fake.drain("mail")
+
+    assert "succeeded" == ran.outcome
+    assert "to a@b.c for acme\n" == capsys.readouterr().out
+
+
+def test_the_retries_that_are_shown_are_as_said() -> None:
+    app = App()
+    names = {name: getattr(rq_core, name) for name in ("RetryPolicy", "RetryLater", "GiveUp")}
+    busy = iter([True, False])
+    run(
+        block("bank_is_busy"),
+        app=app,
+        bank_is_busy=lambda: next(busy),
+        known=lambda account: account == "ada",
+        **names,
+    )
 
     with testing.fake(app) as fake:
-        rows = [("acme", "x@b.c"), ("umbrella", "y@b.c")]
-        names = run(block("enqueue_async"), app=app, send=send, rows=rows)
-        waiting = fake.enqueued("mail")
-        handle = names["handle"]
-        told = (handle.state(), handle.history())
-        fake.drain()
+        app.enqueue("payments", "charge", {"account": "bob", "cents": 1})
+        ran = fake.drain("payments")
 
-    assert len(waiting) == 5, "six, and the last was cancelled"
-    assert [(job.delay, job.priority) for job in waiting if job.delay] == [(60, "high")]
-    assert told == ("gone", []), "no mirror runs"
-    assert sorted(capsys.readouterr().out.splitlines()) == [
-        "to a@b.c for acme", "to a@b.c for acme", "to a@b.c for acme", "to x@b.c for acme",
-        "to y@b.c for umbrella",
-    ]  # fmt: skip
-
-
-def test_the_example_of_a_users_own_test_passes() -> None:
-    tasks = run(block("# tasks.py"))
-
-    def sign_up(to: str) -> None:
-        tasks["send"].enqueue(tenant="acme", to=to)
-
-    names = run(block("testing.fake"), app=tasks["app"], sign_up=sign_up)
-
-    assert names["ran"].outcome == "succeeded"
+    assert ["scheduled", "dead"] == [each.outcome for each in ran]
+    assert ran[1].error == "GiveUp: no such account"
 
 
 def test_the_caps_that_are_shown_are_declared_and_changed() -> None:
     app = App()
-
-    def shard_of(tenant: str, to: str) -> str:
-        return f"{tenant[:1]}{len(to)}"
-
-    run(block("Rate(100"), app=app, shard_of=shard_of)
+    source = block("Rate(100")
+    declared, _, change = source.partition("app.set_cap")
+    run(declared, app=app, Cap=rq_core.Cap, Rate=rq_core.Rate)
     with testing.fake(app):
-        run(block("app.set_cap"), app=app)
+        run("app.set_cap" + change, app=app)
         limits = {status.scope: str(status.limit) for status in app.caps("mail")}
 
     assert limits == {
         "queue": "50",
-        "task=send": "20",
-        "send.tenant": "1",
-        "shard": "5",
-        "send.tenant@60s": "100/60000ms/5",
-        "weight=acme": "3",
+        "task=send_capped": "20",
+        "send_capped.tenant": "1",
+        "task@60s=send_capped": "100/60000ms/1",
     }
+
+
+def test_readme_is_a_landing_page() -> None:
+    assert len(README.splitlines()) <= 120

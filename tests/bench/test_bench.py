@@ -106,7 +106,8 @@ def test_a_table_that_both_documents_have_is_renewed_in_both(
     """The first used it up, and the README kept the figures of another run."""
     for name in ("docs/performance.md", "README.md"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("<!-- bench: peers -->\nold\n<!-- bench: end peers -->\n")
+        part = "peers-short" if name == "README.md" else "peers"
+        (tmp_path / name).write_text(f"<!-- bench: {part} -->\nold\n<!-- bench: end {part} -->\n")
     code = (
         f"import pathlib, report; report.ROOT = pathlib.Path({str(tmp_path)!r})"
         "; report._facts = lambda d: ''; report._redis = report._stages = lambda d: []"
@@ -115,7 +116,21 @@ def test_a_table_that_both_documents_have_is_renewed_in_both(
 
     assert run_in_bench(code, figures) == ["docs/performance.md", "README.md"]
 
-    assert "130,000" in (tmp_path / "README.md").read_text()
+    assert "130,000" in (tmp_path / "docs/performance.md").read_text()
+    assert "rq-core" in (tmp_path / "README.md").read_text()
+    assert "130,000" not in (tmp_path / "README.md").read_text(), (
+        "a queue that README does not name"
+    )
+
+
+def test_readme_has_a_place_for_its_rows() -> None:
+    text = (ROOT / "README.md").read_text()
+
+    assert (
+        1
+        == text.count("<!-- bench: peers-short -->")
+        == text.count("<!-- bench: end peers-short -->")
+    )
 
 
 @pytest.mark.parametrize("part", ["facts", "targets", "floors", "redis", "microsecond", "peers"])

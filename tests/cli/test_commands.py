@@ -5,12 +5,10 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import click
 import pytest
 
 from rq_core.cli.change import parse_assignment
 from rq_core.cli.options import actor
-from rq_core.cli.root import root
 from rq_core.cli.text import ago, span, utc
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
@@ -386,21 +384,3 @@ def test_assignments_are_read_in_seconds() -> None:
     assert parse_assignment("lease=0.5") == ("lease_ms", 500)
     assert parse_assignment("dead_retention=1") == ("dead_retention_ms", 1000)
     assert parse_assignment("backlog-max-bytes=5") == ("backlog_max_bytes", 5)
-
-
-# --- README.md ----------------------------------------------------------------------------------
-
-
-def test_the_readme_names_every_command_and_none_as_missing() -> None:
-    """`audit verify` was there, and the README said that it was not."""
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    told = readme.partition("## On the command line")[2].partition("```\n")[2].partition("```")[0]
-    missing = re.findall(r"Not here yet: (.*)", readme)
-    context = click.Context(root)
-    for name in root.list_commands(context):
-        command = root.get_command(context, name)
-        assert name in told or f"scripts/{name}" in readme, name
-        for word in command.list_commands(context) if isinstance(command, click.Group) else []:
-            lines = [line for line in told.splitlines() if line.startswith(f"rq-core {name} ")]
-            assert any(re.search(rf"\b{word}\b", line) for line in lines), (name, word)
-            assert not any(f"{name} {word}" in line for line in missing), (name, word)

@@ -8,6 +8,7 @@ from typing import Any
 from rq_core.model import events
 from rq_core.model.fields import STATE_FIELDS
 from rq_core.model.machine import PRIORITIES, State
+from rq_core.model.settings import SLOT_ANSWER
 from tests.kit.lanes import lane_problems
 from tests.kit.snapshots import fields_of, number_of
 
@@ -115,7 +116,15 @@ def _indexes(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[
         {job_id: float(job["since"]) for job_id, job in having("dead").items()},
         snapshot["dead"],
     )
-    slots = {f"slot|{name}": float(kept.split(" ")[1]) for name, kept in snapshot["slots"].items()}
+    kept = snapshot["slots"]
+    answered = sorted(name + SLOT_ANSWER for name, facts in kept.items() if facts.endswith(" +"))
+    missing = set(answered) - kept.keys()
+    found += [f"{name}: a slot lacks its answer" for name in sorted(missing)]
+    slots = {
+        f"slot|{name}": float(facts.split(" ")[1])
+        for name, facts in kept.items()
+        if not name.endswith(SLOT_ANSWER)
+    }
     marks = {m: score for m, score in snapshot["expiring"].items() if m.startswith("slot|")}
     compare("expiring slots", slots, marks)
     compare(

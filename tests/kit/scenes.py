@@ -122,7 +122,8 @@ def claim(seed: Seed) -> Scene:
     seed.running("poison", losses=1)
     seed.cancelling("unwanted")
     # As a client that has long gone left it.
-    seed.control.hset(seed.keys("slots"), "gone", f"7 {seed.now} ")
+    seed.control.hset(seed.keys("slots"), "gone", f"7 {seed.now} +")
+    seed.control.hset(seed.keys("slots"), "gone|a", "a cancelled")
     seed.control.zadd(seed.keys("expiring"), {"slot|gone": seed.now})
     seed.live(LEASE_MS)
     seed.enqueue("tomb", "a", "b")
@@ -194,6 +195,25 @@ def _held(seed: Seed) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
 def complete(seed: Seed) -> Scene:
     held, refused = _held(seed)
     return Scene("complete", _slotted(worker=WORKER), [*held, *refused])
+
+
+@scene
+def turn(seed: Seed) -> Scene:
+    """Reports what the queue is full of, one of them long over its lease, and claims what waited for that."""
+    made = claim(seed)
+    seed.complete(*seed.claim(2).jobs)
+    seed.cap("queue", "none")
+    held = [(c.id, c.fence) for c in seed.claim(3).jobs]
+    late = [(c.id, c.fence) for c in seed.claim(2).jobs]
+    for job_id, _ in late:
+        seed.control.zadd(seed.keys("leases"), {job_id: seed.now - 1})
+    running = [job_id for job_id, line in seed.snapshot()["state"].items() if "fence=" in line]
+    assert {job_id for job_id, _ in [*held, *late]} <= set(running)
+    seed.cap("queue", len(running))
+    seed.enqueue("waiting")
+    seed.take_token()
+    refused = [("waiting", NO_FENCE), ("nobody", NO_FENCE)]
+    return Scene("turn", made.args, [*held, *late, *refused])
 
 
 @scene

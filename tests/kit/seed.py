@@ -141,6 +141,13 @@ class Seed:
         pairs = [(h.id, h.fence) if isinstance(h, Claim) else h for h in held]
         return self.client.run(claims.complete(self.queue, worker, pairs))
 
+    def turn(
+        self, *held: Claim | tuple[str, str], limit: int = 100, worker: str = WORKER, **bounds: int
+    ) -> Claimed:
+        """Report successes and claim, in one call."""
+        pairs = [(h.id, h.fence) if isinstance(h, Claim) else h for h in held]
+        return self.client.run(claims.turn(self.queue, worker, limit, pairs, **bounds))
+
     def fail(
         self,
         *held: Claim | tuple[str, str],

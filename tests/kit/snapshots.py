@@ -5,6 +5,8 @@ from typing import Any
 
 import redis
 
+from rq_core.model.settings import SLOT_ANSWER
+
 Snapshot = dict[str, Any]
 Diff = dict[str, Any]
 
@@ -34,9 +36,9 @@ def _change(old: Any, new: Any) -> Any:
 
 
 def without_slot(changes: Diff, now_ms: int) -> tuple[Diff, str | None]:
-    """Take the call's own slot out of a diff, having checked it. Returns the rest and the stored answer.
+    """Take the call's own slot out of a diff, having checked it. Returns the rest and the name of the slot.
 
-    The answer is None if the call kept none.
+    The name is None if the call used none.
     """
     rest = {
         key: dict(value) if isinstance(value, dict) else value for key, value in changes.items()
@@ -44,13 +46,20 @@ def without_slot(changes: Diff, now_ms: int) -> tuple[Diff, str | None]:
     moved = rest.pop("slots", {})
     for name, (_, kept) in list(moved.items()):
         if kept is None:
-            # Another slot was forgotten: with its mark, or not at all.
+            # Another slot was forgotten: with its answer and its mark, or not at all.
             del moved[name]
-            assert rest["expiring"].pop(f"slot|{name}")[1] is None
+            slot = name.removesuffix(SLOT_ANSWER)
+            assert slot == name or slot not in moved
+            assert slot != name or rest["expiring"].pop(f"slot|{name}")[1] is None
+    answers = {name: moved.pop(name)[1] for name in list(moved) if name.endswith(SLOT_ANSWER)}
     if not moved:
+        assert not answers
         return rest, None
     ((name, (old, new)),) = moved.items()
-    number, deadline, answer = new.split(" ", 2)
+    number, deadline, *has_answer = new.split(" ")
+    assert has_answer in ([], ["+"])
+    assert set(answers) <= ({name + SLOT_ANSWER} if has_answer else set())
+    assert all(answers.values())
     assert int(number) == (int(old.split(" ")[0]) if old else 0) + 1
     assert now_ms + SLOT_LIFE_MS * 5 // 6 <= int(deadline) <= now_ms + SLOT_LIFE_MS
     marked = rest.get("expiring", {}).pop(f"slot|{name}", None)
@@ -60,7 +69,7 @@ def without_slot(changes: Diff, now_ms: int) -> tuple[Diff, str | None]:
         assert marked[1] == int(deadline)
     if not rest.get("expiring", True):
         del rest["expiring"]
-    return rest, answer
+    return rest, name
 
 
 _READ: dict[str, Any] = {

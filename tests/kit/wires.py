@@ -11,6 +11,11 @@ def _is_call(command: Sequence[Any]) -> bool:
     return command[0] in {"FCALL", "EVALSHA"}
 
 
+def is_claim(command: Sequence[Any]) -> bool:
+    """Whether a command claims jobs, with or without a report."""
+    return command[0] == "FCALL" and str(command[1]).split("_")[1] in {"claim", "turn"}
+
+
 class LossyWire:
     """A PoolWire that can lose the replies of exchanges with script calls, after they were carried out.
 
@@ -99,7 +104,7 @@ class Counted(AsyncPoolWire):
     async def exchange(
         self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
     ) -> list[Any]:
-        if not any("claim" in str(command[1:2]) for command in commands):
+        if not any(map(is_claim, commands)):
             return await super().exchange(commands, meanwhile)
         self.sent += 1
         self.under_way += 1

@@ -20,7 +20,8 @@ DELAY_MS = 60_000
 FULL_SCOPE = "host=full"
 FULL_LANE = f"2+{FULL_SCOPE}"
 RETENTION_MS = 30 * 86_400_000
-SETTLING = {"complete", "fail", "rollback"}
+SETTLING = {"turn": "complete", "complete": "complete", "fail": "fail", "rollback": "rollback"}
+"""By script: what it presents of a claim."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,14 @@ GUARDS: dict[str, Callable[[Facts], bool]] = {
     "claim: dead -pruned-> none": lambda f: f.retention_over,
     "complete: running -succeeded-> none": lambda f: f.holds,
     "complete: cancelling -succeeded-> none": lambda f: f.holds,
+    "turn: running -succeeded-> none": lambda f: f.holds,
+    "turn: cancelling -succeeded-> none": lambda f: f.holds,
+    "turn: scheduled -promoted-> ready": lambda f: f.due,
+    "turn: ready -claimed-> running": lambda f: f.takes,
+    "turn: running -lease_expired-> ready": lambda f: f.lease_over and not (f.last_loss or f.holds),
+    "turn: running -lease_expired-> dead": lambda f: f.lease_over and f.last_loss and not f.holds,
+    "turn: cancelling -cancelled-> none": lambda f: f.lease_over and not f.holds,
+    "turn: dead -pruned-> none": lambda f: f.retention_over,
     "fail: running -retried-> scheduled": lambda f: (
         f.holds and f.delayed and not (f.final or f.last_attempt)
     ),
@@ -357,6 +366,10 @@ PROBES = [
     ),
     Probe("claim", "claim", lambda s, f: s.claim(worker="w-2"), {}),
     Probe("claim none", "claim", lambda s, f: s.claim(0, worker="w-2"), {"takes": False}),
+    Probe("turn", "turn", lambda s, f: s.turn((JOB, f), worker="w-2"), {}),
+    Probe(
+        "turn none", "turn", lambda s, f: s.turn((JOB, f), limit=0, worker="w-2"), {"takes": False}
+    ),
     Probe("complete", "complete", lambda s, f: s.complete((JOB, f)), {}),
     Probe("fail", "fail", lambda s, f: s.fail((JOB, f)), {}),
     Probe("fail delayed", "fail", lambda s, f: s.fail((JOB, f), delay_ms=5_000), {"delayed": True}),
@@ -415,7 +428,7 @@ PROBES = [
 
 def cases(each: Stand) -> list[tuple[Probe, bool]]:
     """The calls to make on a job that stands so; those with a fence also with one that is not in force."""
-    settling = [(p, True) for p in PROBES if p.script in SETTLING | {"extend"}]
+    settling = [(p, True) for p in PROBES if p.script in {*SETTLING, "extend"}]
     return [*((p, False) for p in PROBES), *(settling if each.state else [])]
 
 
@@ -464,8 +477,8 @@ def check(seed: Seed, each: Stand, probe: Probe, *, wrong: bool) -> None:
     after = seed.snapshot()
     assert_consistent(after)
     entries = seed.entries()[len(before["outbox"]) :]
-    refused = not path and probe.script in SETTLING
-    expected = [str(t.event) for t in path] or (["settlement_refused"] if refused else [])
+    refused = probe.script in SETTLING and not facts_of(each, probe, wrong=wrong).holds
+    expected = [*(["settlement_refused"] if refused else []), *(str(t.event) for t in path)]
     assert expected == events_of(entries, JOB)
     assert len(entries) == len(expected)
     target = path[-1].target if path else each.state
@@ -501,16 +514,18 @@ def assert_nothing_moved(
 ) -> None:
     """Only what the call notes about itself: activity, and that a settlement was refused."""
     meta = changes.pop("meta", {})
-    if probe.script in {"claim", "extend"}:
+    if probe.script in {"claim", "turn", "extend"}:
         noted = {"last_activity", "no_reap_before"}
-        if probe.script == "claim" and len(before["ready:2"]) > 0:
+        if probe.script != "extend" and len(before["ready:2"]) > 0:
             # A claim that passes over the entry of a cancelled job forgets it.
             noted.add("tombstones")
             changes.pop("ready:2", None)
         assert set(meta) <= noted
     else:
         assert meta == {}
-    if probe.name == "claim none" and any(before[f"ready:{rank}"] for rank in range(4)):
+    if probe.name in {"claim none", "turn none"} and any(
+        before[f"ready:{rank}"] for rank in range(4)
+    ):
         # Somebody else can take what this worker could not; an entry that leads nowhere counts until it is met.
         assert changes.pop("wake") == ([], ["1"])
     if probe.script == "extend" and holds and list(changes) == ["leases"]:
@@ -519,8 +534,9 @@ def assert_nothing_moved(
     if refused:
         ((_, raw),) = changes.pop("outbox")
         assert raw["type"] == "settlement_refused"
-        assert f',"{probe.script}",' in raw["jobs"]
-        assert (raw["at"], raw["by"]) == (str(seed.now), WORKER)
+        assert f',"{SETTLING[probe.script]}",' in raw["jobs"]
+        worker = "w-2" if probe.script == "turn" else WORKER
+        assert (raw["at"], raw["by"]) == (str(seed.now), worker)
     assert changes == {}
 
 

@@ -6,6 +6,7 @@ wherever jobs can be claimed there is a token. A failure prints the steps that l
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -264,7 +265,19 @@ class Queue(RuleBasedStateMachine):
         self.before_call()
         if woken:
             self.seed.take_token()
-        claimed = self.seed.claim(limit, worker=worker)
+        self.take(worker, limit, [])
+
+    @rule(numbers=picks, wrong=rarely, worker=workers, limit=st.integers(0, 4).map(lambda n: 4 - n))
+    def turn(self, numbers: list[int], wrong: bool, worker: str, limit: int) -> None:
+        """Successes are reported first, so nothing that is reported loses its lease in the same call."""
+        self.before_call()
+        self.take(worker, limit, self.held(self.pick(numbers, "running", "cancelling"), wrong))
+
+    def take(self, worker: str, limit: int, held: list[tuple[str, str]]) -> None:
+        """Claim, with a report of successes if there are any."""
+        call = partial(self.seed.turn, *held) if held else self.seed.claim
+        claimed = call(limit=limit, worker=worker)
+        assert self.succeed(held) == claimed.refused
         self.model.sweep()
         ready = {job.id: job for job in self.model.in_state("ready")}
         expected = 0 if self.model.paused else min(limit, len(ready))
@@ -299,6 +312,16 @@ class Queue(RuleBasedStateMachine):
             assert not [j for j in peers if j.returning]
             assert not [j for j in peers if (j.seq or 0) < (job.seq or 0)]
 
+    def succeed(self, held: Iterable[tuple[str, str]]) -> dict[str, str]:
+        """Jobs leave the model. Returns why some do not, by id."""
+        refused = {}
+        for job_id, fence in held:
+            if self.model.in_force(job_id, fence) is not None:
+                del self.model.jobs[job_id]
+            else:
+                refused[job_id] = "stale" if job_id in self.model.jobs else "gone"
+        return refused
+
     def held(self, names: list[str], wrong: bool) -> list[tuple[str, str]]:
         """What a worker presents: the last fence that it knows, or one that was never given."""
         return [(i, NO_FENCE if wrong else self.fences.get(i, NO_FENCE)) for i in names]
@@ -310,6 +333,8 @@ class Queue(RuleBasedStateMachine):
         match how:
             case "complete":
                 outcomes = self.seed.complete(*held, worker=worker)
+                assert self.succeed(held) == outcomes
+                return
             case "retry" | "final":
                 outcomes = self.seed.fail(
                     *held, verdict=how, delay_ms=delay, reason="given_up", worker=worker
@@ -321,10 +346,9 @@ class Queue(RuleBasedStateMachine):
             job = self.model.in_force(job_id, fence)
             if job is None:
                 expected[job_id] = "stale" if job_id in self.model.jobs else "gone"
-            elif how == "complete" or job.state == "cancelling":
+            elif job.state == "cancelling":
                 del self.model.jobs[job_id]
-                if how != "complete":
-                    expected[job_id] = "cancelled"
+                expected[job_id] = "cancelled"
             else:
                 self.model.give_up(job, how, delay)
                 expected[job_id] = job.state

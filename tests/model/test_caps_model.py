@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -184,7 +185,13 @@ class CapsQueue(Queue):
 
     @rule(worker=workers, limit=st.integers(0, 6).map(lambda n: 6 - n), woken=st.booleans())
     def claim(self, worker: str, limit: int, woken: bool) -> None:
-        self.claim_within(worker, limit, woken, CLAIM_BYTES, SWEEP_MAX)
+        self.before_call()
+        if woken:
+            self.seed.take_token()
+        self.take(worker, limit, [])
+
+    def take(self, worker: str, limit: int, held: list[tuple[str, str]]) -> None:
+        self.take_within(worker, limit, held, CLAIM_BYTES, SWEEP_MAX)
 
     @rule(
         worker=workers,
@@ -194,17 +201,23 @@ class CapsQueue(Queue):
     )
     def claim_little(self, worker: str, limit: int, bytes_max: int, sweep_max: int) -> None:
         """With budgets that run out."""
-        self.claim_within(worker, limit, True, bytes_max, sweep_max)
-
-    def claim_within(
-        self, worker: str, limit: int, woken: bool, bytes_max: int, sweep_max: int
-    ) -> None:
         self.before_call()
+        self.seed.take_token()
+        self.take_within(worker, limit, [], bytes_max, sweep_max)
+
+    def take_within(
+        self,
+        worker: str,
+        limit: int,
+        held: list[tuple[str, str]],
+        bytes_max: int,
+        sweep_max: int,
+    ) -> None:
         self.model.note_waiting()
         self.model.begin_claim()
-        if woken:
-            self.seed.take_token()
-        claimed = self.seed.claim(limit, worker=worker, bytes_max=bytes_max, sweep_max=sweep_max)
+        call = partial(self.seed.turn, *held) if held else self.seed.claim
+        claimed = call(limit=limit, worker=worker, bytes_max=bytes_max, sweep_max=sweep_max)
+        assert self.succeed(held) == claimed.refused
         snapshot = self.seed.snapshot()
         entries = self.new_entries(snapshot)
         ample = sweep_max == SWEEP_MAX

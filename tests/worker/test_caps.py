@@ -16,6 +16,7 @@ from rq_core import App, Cap, Rate
 from rq_core.connections.wire import AsyncPoolWire, Meanwhile
 from rq_core.worker import Worker
 from tests.kit.wait import wait_until_async
+from tests.kit.wires import is_claim
 from tests.kit.working import working
 from tests.worker.conftest import event_types, events
 
@@ -302,7 +303,7 @@ class Late(AsyncPoolWire):
         self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
     ) -> list[Any]:
         replies = await super().exchange(commands, meanwhile)
-        if self.holds and any("claim" in str(command[1]) for command in commands):
+        if self.holds and any(map(is_claim, commands)):
             self.held.append(asyncio.Event())
             await self.held[-1].wait()
         return replies

@@ -4,6 +4,9 @@ A client numbers the calls of a slot 1, 2, 3… and has one of them in flight. T
 and its answer: a greater number is a new call, an equal one is answered again, a lower one came too late.
 (The client table of viewstamped replication; Kafka's idempotent producer and RIFL are the same idea.)
 
+In `slots`, SLOT is the number, until when the slot is remembered, and `+` if there is more to the answer than `ok`; that
+stands in SLOT|a, which only a repetition reads: a claim of a hundred jobs has a long answer.
+
 Keys: slots expiring
 Meta: layout epoch replid
 Args: slot number
@@ -28,7 +31,21 @@ local function ok(words)
   return reply
 end
 
---- Begin. Returns a reply that ends the script at once, or nil. `replay(words)` may rebuild a stored answer.
+--- The field of `slots` that has the answer of a slot.
+local function answer_field(name)
+  return name .. SLOT_ANSWER
+end
+
+--- The words of a text.
+local function words_of(text)
+  local words = {}
+  for word in text:gmatch('%S+') do
+    words[#words + 1] = word
+  end
+  return words
+end
+
+--- Begin. Returns a reply that ends the script at once, or nil. `replay(answer)` may rebuild the reply from an answer.
 local function open_call(replay)
   read_facts()
   if not same_history(facts) then
@@ -43,40 +60,40 @@ local function open_call(replay)
   if not held then
     return nil
   end
-  local last, deadline, answer = held:match('^(%d+) (%d+) ?(.*)$')
+  local last, deadline, more = held:match('^(%d+) (%d+) ?(%+?)')
   last, slot_deadline = tonumber(last), deadline
   if number > last then
     return nil
   elseif number < last then
     return {'refused', 'stale_call'}
   end
-  local words = {}
-  for word in answer:gmatch('%S+') do
-    words[#words + 1] = word
-  end
+  local answer = more == '+' and redis.call('HGET', slots, answer_field(slot)) or ''
   if replay then
-    return replay(words)
+    return replay(answer)
   end
-  return ok(words)
+  return ok(words_of(answer))
 end
 
---- End: keep the answer in the slot, and use it up. Its words are not empty and have no spaces, so that `open_call` finds
---- them again. The slot lives on for 50 to 60 minutes; its deadline is moved only now and then, to spare most calls a
---- write.
-local function keep_answer(words)
+--- End: keep the answer, a text, in the slot, and use it up. The slot lives on for 50 to 60 minutes; its deadline is moved
+--- only now and then, to spare most calls a write.
+local function keep_answer(answer)
   if tonumber(slot_deadline) < now + SLOT_LIFE_MS - SLOT_LIFE_MS / 6 then
     slot_deadline = digits(now + SLOT_LIFE_MS)
     redis.call('ZADD', expiring, slot_deadline, 'slot|' .. slot)
   end
-  words[1] = digits(number) .. ' ' .. slot_deadline .. ' ' .. (words[1] or '')
-  redis.call('HSET', slots, slot, table.concat(words, ' '))
+  local kept = digits(number) .. ' ' .. slot_deadline
+  if answer == '' then
+    redis.call('HSET', slots, slot, kept)
+  else
+    redis.call('HSET', slots, slot, kept .. ' +', answer_field(slot), answer)
+  end
   write_facts()
   push_token()
 end
 
---- End, and return the answer.
+--- End, and return the answer. Its words are not empty and have no spaces, so that `open_call` finds them again.
 local function close_call(words)
   local reply = ok(words)
-  keep_answer(words)
+  keep_answer(table.concat(words, ' '))
   return reply
 end

@@ -6,8 +6,8 @@ Uses: emit(emit) batch(read_many)
 ]]
 
 --- Read the state lines of this call's records (id, fence, …). Returns one line or false per record; why each false one is
---- refused, which is `gone`, or `stale` if that claim is not in force; and the ids and fences. Only a claimed job's line has
---- a fence. A record that names a job a second time finds it gone.
+--- refused, which is `gone`, or `stale` if that claim is not in force; the ids and fences; and a table whose keys are the ids of
+--- the others. Only a claimed job's line has a fence. A record that names a job a second time finds it gone.
 local function read_held()
   local ids, fences, held, refusals, seen = {}, {}, {}, {}, {}
   for i = 1, each_count do
@@ -25,7 +25,7 @@ local function read_held()
       held[i], seen[id] = line, true
     end
   end
-  return held, refusals, ids, fences
+  return held, refusals, ids, fences, seen
 end
 
 --- Append one event for all refused records. `outcome` is what the worker presented.

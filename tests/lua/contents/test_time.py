@@ -184,13 +184,13 @@ def test_a_requeued_job_is_not_pruned(seed: Seed) -> None:
 def test_slots_are_forgotten_an_hour_after_their_last_call(seed: Seed) -> None:
     seed.enqueue("a")
     seed.cancel("a")
-    assert sorted(seed.snapshot()["slots"]) == ["c-1.cancel.2", "c-1.enqueue.1"]
+    assert sorted(seed.snapshot()["slots"]) == ["c-1.cancel.2", "c-1.cancel.2|a", "c-1.enqueue.1"]
     seed.advance(45 * 60_000)
     seed.enqueue("b")
     seed.advance(30 * 60_000)
     seed.claim(0)
 
-    assert sorted(seed.snapshot()["slots"]) == ["c-1.claim.3", "c-1.enqueue.1"]
+    assert sorted(seed.snapshot()["slots"]) == ["c-1.claim.3", "c-1.claim.3|a", "c-1.enqueue.1"]
     assert_consistent(seed.snapshot())
 
 
@@ -199,6 +199,5 @@ def test_a_slot_in_use_is_not_forgotten_by_its_own_claim(seed: Seed) -> None:
     seed.advance(2 * 3_600_000)
     seed.claim(0)
 
-    (kept,) = seed.snapshot()["slots"].values()
-    assert kept.startswith(f"2 {seed.now + 3_600_000} ")
+    assert seed.snapshot()["slots"]["c-1.claim.1"] == f"2 {seed.now + 3_600_000} +"
     assert_consistent(seed.snapshot())

@@ -20,11 +20,10 @@ from rq_core.connections.wire import Meanwhile
 from rq_core.model.job import Claim, NewJob, profile, read_spec
 from rq_core.model.machine import Priority
 from rq_core.model.scopes import lane_name
-from rq_core.protocol import claims
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Patience
 from rq_core.worker.heartbeat import BEAT_AGAIN_S, LeaseKeeper
-from rq_core.worker.settlement import Settlement, calls_of
+from rq_core.worker.settlement import Settlement, calls_of, claim_call, successes_in
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Outcome
@@ -277,18 +276,21 @@ class Worker(Actor):
 
     def turn(self, client: Client) -> None:
         finished = self.finished()
-        calls = calls_of(self.name, finished)
+        successes, others = successes_in(finished, {QUEUE})
+        reported = successes.get(QUEUE, [])
+        calls = calls_of(self.name, others)
         room = self.CONCURRENCY - len(self.held)
         everything: list[Any] = [call for call, _ in calls]
-        everything.append(claims.claim(QUEUE, self.name, room))
+        everything.append(claim_call(QUEUE, self.name, room, reported))
         results = client.run(client.calls.delivery.carry_out(everything))
+        for result in results:
+            if isinstance(result, errors.RqCoreError):
+                raise Violated(f"{self.name} was told {result!r}") from result
         for (_, group), outcomes in zip(calls, results, strict=False):
-            if isinstance(outcomes, errors.RqCoreError):
-                raise Violated(f"{self.name} was told {outcomes!r}") from outcomes
             for settlement in group:
                 self.settled(settlement, outcomes.get(settlement.claim.id))
-        if isinstance(results[-1], errors.RqCoreError):
-            raise Violated(f"{self.name} was told {results[-1]!r}") from results[-1]
+        for settlement in reported:
+            self.settled(settlement, results[-1].refused.get(settlement.claim.id))
         for claim in results[-1].jobs:
             self.start(claim)
 

@@ -100,7 +100,7 @@ def test_what_is_no_longer_wanted_is_asked_for_under_the_same_number() -> None:
         claim.args["limit"] = 0
         return Lost("cut")
 
-    server = Server(claim=[lose, ["ok", 1, "-", 0, "-"]])
+    server = Server(claim=[lose, ["ok", "1 - 0 -"]])
     operations = plans(server)
     claim = claims.claim("q", "w-1", 5)
 

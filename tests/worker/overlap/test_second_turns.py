@@ -16,6 +16,7 @@ from rq_core.protocol.plan import Lost
 from rq_core.scripts.script import function
 from rq_core.worker import Worker, WorkerOptions
 from tests.kit.wait import wait_until_async
+from tests.kit.wires import is_claim
 from tests.kit.working import at_work
 
 
@@ -32,7 +33,7 @@ class Ender(asyncio.Semaphore):
 
 def limit_of(claim: Sequence[Any]) -> int:
     """For how many jobs a claim asks."""
-    script = function("claim")
+    script = function("turn" if "_turn_" in claim[1] else "claim")
     return int(claim[3 + len(script.keys) + script.args.index("limit")])
 
 
@@ -68,7 +69,7 @@ class Gate(AsyncPoolWire):
         return await super().exchange(commands, meanwhile)
 
     def _is_held(self, command: Sequence[Any]) -> bool:
-        return "claim" in str(command[1:2]) and f"{{{self.holds}}}" in str(command[3])
+        return is_claim(command) and f"{{{self.holds}}}" in str(command[3])
 
 
 @contextlib.asynccontextmanager

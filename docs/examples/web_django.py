@@ -1,0 +1,23 @@
+from django.db import transaction
+from django.http import HttpRequest, JsonResponse
+
+from rq_core import App, RqCoreError
+
+jobs = App()
+
+
+@jobs.task(queue="mail")
+def send(tenant: str, to: str) -> None:
+    print(f"to {to} for {tenant}")
+
+
+def post_mail(request: HttpRequest) -> JsonResponse:
+    tenant, to = request.POST["tenant"], request.POST["to"]
+    made = []
+    try:
+        with transaction.atomic():
+            # … rows that the handler will read are written here …
+            transaction.on_commit(lambda: made.append(send.enqueue(tenant=tenant, to=to)))
+    except RqCoreError as error:
+        return JsonResponse({"error": str(error)}, status=503)
+    return JsonResponse({"job": made[0].id}, status=202)

@@ -1,0 +1,24 @@
+from flask import Flask, request
+
+from rq_core import App, ArgumentsInvalid, Refused, ScopeFull, ServerError
+
+jobs = App()
+web = Flask(__name__)
+
+
+@jobs.task(queue="mail")
+def send(tenant: str, to: str) -> None:
+    print(f"to {to} for {tenant}")
+
+
+@web.errorhandler(ArgumentsInvalid)
+@web.errorhandler(Refused)
+@web.errorhandler(ServerError)
+def refused(error: Exception) -> tuple[dict[str, str], int]:
+    return {"error": str(error)}, {ArgumentsInvalid: 422, ScopeFull: 429}.get(type(error), 503)
+
+
+@web.post("/mails")
+def post_mail() -> tuple[dict[str, str], int]:
+    job = send.enqueue(tenant=request.form["tenant"], to=request.form["to"])
+    return {"job": job.id}, 202

@@ -1,0 +1,31 @@
+--[[ turn: a worker reports jobs that succeeded, and takes others: `complete` and `claim` in one call.
+
+The places that the successes free are seen by the sweep, which frees those of leases that are over at the same time, and so
+by the claim. A job that is reported here does not lose its lease here.
+
+Transitions: running -succeeded-> none, cancelling -succeeded-> none, scheduled -promoted-> ready, ready -claimed-> running,
+    running -lease_expired-> ready, running -lease_expired-> dead, cancelling -cancelled-> none, dead -pruned-> none
+Flags: allow-oom
+Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled leases dead expiring outbox
+    slots wake
+Args: slot number:int worker limit:int bytes_max:int sweep_max:int
+Each: id fence
+Uses: call(open_call) success(decide_success emit_success write_success)
+    claiming(replay decide_claim emit_claim write_claim close_claim)
+Returns: ok HEADER {JOB SPEC}… | epoch. HEADER and JOB are those of `claim`; behind its four words HEADER has REFUSED_ID gone|stale
+    for each success that is refused
+Invariants: I2, I3, I4, I6, I9 (a fence that is not in force settles nothing), I10
+]]
+
+local refusal = open_call(replay)
+if refusal then
+  return refusal
+end
+local ended, refused = decide_success()
+decide_claim(ended)
+
+emit_success()
+emit_claim()
+write_success()
+write_claim()
+return close_claim(#refused == 0 and '' or ' ' .. table.concat(refused, ' '))

@@ -1,0 +1,83 @@
+"""``rq-core metrics``."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+
+import click
+
+from rq_core.cli.options import server_options
+from rq_core.cli.text import print_table
+from rq_core.model.url import AUDIT_URL_VARIABLE
+
+
+@click.command()
+@click.option(
+    "--listen",
+    default="127.0.0.1:9464",
+    show_default=True,
+    metavar="[HOST:]PORT",
+    help="Where Prometheus asks, at /metrics.",
+)
+@click.option(
+    "--audit",
+    "audit_url",
+    metavar="URL",
+    envvar=AUDIT_URL_VARIABLE,
+    show_envvar=True,
+    help="The audit database, for metrics of the log.",
+)
+@click.option("--once", is_flag=True, help="Print the metrics once, and end.")
+@click.option("--list", "listing", is_flag=True, help="Print what metrics there are, and end.")
+@server_options
+def metrics(
+    listen: str,
+    audit_url: str | None,
+    redis_url: str,
+    prefix: str,
+    *,
+    once: bool,
+    listing: bool,
+) -> None:
+    """Show Prometheus how the queues stand, until SIGTERM or Ctrl-C.
+
+    What workers count is on their own port, `rq-core worker --health`. Needs the extra rq-core[metrics].
+    """
+    from rq_core.metrics.table import FAMILIES
+
+    if listing:
+        print_table(
+            ("metric", "type", "labels", "of"),
+            ((each.name, each.kind, " ".join(each.labels), each.source) for each in FAMILIES),
+            empty="",
+        )
+        return
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+        from prometheus_client.exposition import generate_latest
+    except ImportError:
+        from rq_core.metrics.page import MISSING
+
+        raise click.ClickException(MISSING.strip()) from None
+    from rq_core.metrics.collector import QueueCollector
+    from rq_core.process.health import parse_address
+
+    host, port = parse_address(listen, option="listen")
+    registry = CollectorRegistry()
+    with contextlib.closing(
+        QueueCollector.at(redis_url, prefix=prefix, audit_url=audit_url)
+    ) as collector:
+        registry.register(collector)
+        if once:
+            click.echo(generate_latest(registry).decode(), nl=False)
+            return
+        # Blocked in the threads that begin from now on; this one takes them.
+        signals = {signal.SIGTERM, signal.SIGINT}
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+        server, thread = start_http_server(port, host, registry)
+        click.echo(f"metrics at http://{host}:{server.server_port}/metrics")
+        signal.sigwait(signals)
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,165 @@
+"""Metrics as prometheus_client collects them, for ``rq-core metrics``, a worker's port, and registries of your own.
+
+    from prometheus_client import REGISTRY
+    from rq_core.metrics.collector import QueueCollector
+
+    REGISTRY.register(QueueCollector.at("redis://localhost:6379/0", audit_url="audit.db"))
+
+Needs ``pip install "rq-core[metrics]"``. Nothing is asked before a scrape.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Self
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.registry import Collector
+
+from rq_core.errors import RqCoreError
+from rq_core.metrics.samples import Sample, TaskNames, log_samples, state_samples
+from rq_core.metrics.shared import WITHIN_S, Shared, SharedOverview, viewer
+from rq_core.metrics.table import BY_NAME, FAMILIES, Family
+from rq_core.model import plugins
+from rq_core.model.keys import DEFAULT_PREFIX
+from rq_core.model.reader import LogOverview
+from rq_core.process.flow_totals import FlowTotals
+from rq_core.protocol.overview import Overview
+from rq_core.worker.flow import BOUNDS_S, parts_of
+from rq_core.worker.settlement import NOT_RUN
+
+_LE: Final = (*(f"{bound:g}" for bound in BOUNDS_S), "+Inf")
+
+
+def _family(family: Family) -> Any:
+    """An empty family, as prometheus_client has it."""
+    if family.kind == "counter":
+        name = family.name.removesuffix("_total")
+        return CounterMetricFamily(name, family.says, labels=family.labels)
+    kinds = {"gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
+    return kinds[family.kind](family.name, family.says, labels=family.labels)
+
+
+def _families(samples: Iterable[Sample]) -> Iterator[Any]:
+    """Families with their samples, in the order of the table."""
+    found: dict[str, list[Sample]] = {}
+    for sample in samples:
+        found.setdefault(sample.name, []).append(sample)
+    for name in sorted(found, key=list(BY_NAME).index):
+        family = _family(BY_NAME[name])
+        for sample in found[name]:
+            family.add_metric(sample.labels, sample.value)
+        yield family
+
+
+class QueueCollector(Collector):
+    """The state of all queues of a server, and of their log if there is one.
+
+    A scrape shows a look that is at most a second old, and waits at most 1.5 s for each of the two. It costs Redis four
+    round trips, however many jobs there are. If one of them is away, ``rqc_up`` or ``rqc_audit_up`` is 0, and what the
+    other knows is shown all the same.
+    """
+
+    def __init__(self, overview: Shared[Overview], log: Shared[LogOverview] | None = None) -> None:
+        self._overview = overview
+        self._log = log
+        self._tasks = TaskNames()
+        self._own = contextlib.ExitStack()
+
+    @classmethod
+    def at(
+        cls, redis_url: str, *, prefix: str = DEFAULT_PREFIX, audit_url: str | None = None
+    ) -> Self:
+        """Make one with connections of its own; ``close`` closes them.
+
+        Raises AuditNotConfigured if no installed package reads audit logs, and RqCoreError for an invalid URL.
+        """
+        with contextlib.ExitStack() as own:
+            log = None
+            if audit_url is not None:
+                reader = own.enter_context(contextlib.closing(plugins.open_reader()(audit_url)))
+                late = f"no answer from the audit log within {WITHIN_S:g} s"
+                log = own.enter_context(
+                    contextlib.closing(Shared(reader.look, lambda: RqCoreError(late)))
+                )
+            client = own.enter_context(viewer(redis_url, prefix))
+            made = cls(own.enter_context(contextlib.closing(SharedOverview(client))), log)
+            made._own = own.pop_all()
+        return made
+
+    def close(self) -> None:
+        """Close the connections that it made for itself."""
+        self._own.close()
+
+    def describe(self) -> Iterator[Any]:
+        """The families, without asking anybody."""
+        return (_family(family) for family in FAMILIES if family.source != "worker")
+
+    def collect(self) -> Iterator[Any]:
+        """Look, and return what was found."""
+        state: Overview | None = None
+        samples: list[Sample] = []
+        try:
+            state = self._overview.get()
+            samples += state_samples(state)
+        except RqCoreError:
+            pass
+        samples.append(Sample("rqc_up", (), int(state is not None)))
+        samples.append(Sample("rqc_look_seconds", (), self._overview.took_s))
+        if self._log is not None:
+            log: LogOverview | None = None
+            try:
+                log = self._log.get()
+                now_ms = int(time.time() * 1000)
+                samples += log_samples(log, state, now_ms, self._tasks)
+            except RqCoreError:
+                pass
+            samples.append(Sample("rqc_audit_up", (), int(log is not None)))
+        return _families(samples)
+
+
+class WorkerCollector(Collector):
+    """What the worker processes of one machine count. Asks nobody."""
+
+    def __init__(self, totals: FlowTotals) -> None:
+        self._totals = totals
+
+    def describe(self) -> Iterator[Any]:
+        """The families."""
+        return (_family(family) for family in FAMILIES if family.source == "worker")
+
+    def collect(self) -> Iterator[Any]:
+        """Return what was counted."""
+        samples: list[Sample] = [Sample("rqc_worker_processes", (), self._totals.processes)]
+        for why, times in self._totals.replaced.items():
+            samples.append(Sample("rqc_worker_processes_replaced_total", (why,), times))
+        runs = _family(BY_NAME["rqc_worker_run_seconds"])
+        claims: dict[str, float] = {}
+        for (queue, task), row in sorted(self._totals.sums().items()):
+            claimed, outcomes, ran_s, buckets = parts_of(row)
+            claims[queue] = claims.get(queue, 0) + claimed
+            for outcome, count in outcomes.items():
+                # An outcome that never was would only be noise, but for the two that alerts ask for.
+                if count or outcome in ("succeeded", "died"):
+                    labels = (queue, task, outcome)
+                    samples.append(Sample("rqc_worker_settled_total", labels, count))
+            if task != NOT_RUN:
+                runs.add_metric((queue, task), _cumulative(buckets), sum_value=ran_s)
+        samples += [Sample("rqc_worker_claims_total", (q,), n) for q, n in claims.items()]
+        yield from _families(samples)
+        yield runs
+
+
+def _cumulative(buckets: Iterable[float]) -> list[tuple[str, float]]:
+    total = 0.0
+    found = []
+    for le, count in zip(_LE, buckets, strict=True):
+        total += count
+        found.append((le, total))
+    return found

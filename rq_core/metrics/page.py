@@ -1,0 +1,26 @@
+"""``/metrics`` on the port where a worker answers for its health."""
+
+from __future__ import annotations
+
+from rq_core.process.flow_totals import FlowTotals
+from rq_core.process.health import Answer, Page
+
+MISSING = 'install the extra that shows metrics: pip install "rq-core[metrics]"\n'
+
+
+def worker_page(totals: FlowTotals) -> Page:
+    """Make the page of what the workers of this machine count. What it needs is imported when it is asked for."""
+
+    def page() -> Answer:
+        try:
+            from prometheus_client import CollectorRegistry
+            from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+        except ImportError:
+            return Answer(501, "text/plain; charset=utf-8", MISSING.encode())
+        from rq_core.metrics.collector import WorkerCollector
+
+        registry = CollectorRegistry()
+        registry.register(WorkerCollector(totals))
+        return Answer(200, CONTENT_TYPE_LATEST, generate_latest(registry))
+
+    return page

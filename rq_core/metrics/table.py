@@ -1,0 +1,198 @@
+"""Every metric: its name, type, labels, where it comes from, and what it says.
+
+The one table from which come the collectors, the page of metrics, the dashboard and the tests that they agree. Labels
+are bounded: never a job, a worker, the text of an error, or a key of a cap, which may be a customer's name.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+LABELS: Final = frozenset({"queue", "state", "priority", "scope", "task", "outcome", "why"})
+"""The labels that there are. A scope is one without a key: ``queue``, ``task=send``, a family of keys."""
+TASKS_MAX: Final = 256
+"""Tasks that are named in labels; what further ones do is counted under ``(other)``."""
+
+
+class Family(NamedTuple):
+    """One metric with all its labels."""
+
+    name: str
+    kind: Literal["gauge", "counter", "histogram"]
+    source: Literal["state", "log", "worker"]
+    """state: one look at Redis; log: the audit database; worker: what the processes of one machine count."""
+    labels: tuple[str, ...]
+    says: str
+
+
+def _state(name: str, says: str, *labels: str) -> Family:
+    return Family(name, "gauge", "state", labels, says)
+
+
+def _log(name: str, says: str, *labels: str) -> Family:
+    return Family(name, "counter" if name.endswith("_total") else "gauge", "log", labels, says)
+
+
+def _worker(name: str, says: str, *labels: str) -> Family:
+    kind: Literal["gauge", "counter", "histogram"] = "gauge"
+    if name.endswith("_total"):
+        kind = "counter"
+    elif name == "rqc_worker_run_seconds":
+        kind = "histogram"
+    return Family(name, kind, "worker", labels, says)
+
+
+FAMILIES: Final = (
+    _state("rqc_up", "1 if Redis answered the last look at the queues, else 0."),
+    _state("rqc_look_seconds", "How long that look took."),
+    _state(
+        "rqc_queue_jobs",
+        "Jobs by where they stand: ready, scheduled, running (those that are cancelling included) and dead. The ready"
+        " ones include those that wait for a cap.",
+        "queue",
+        "state",
+    ),
+    _state(
+        "rqc_queue_ready_jobs",
+        "Ready jobs without scopes. Includes cancelled ones until a claim passes over them.",
+        "queue",
+        "priority",
+    ),
+    _state(
+        "rqc_queue_lanes",
+        "Lanes of ready jobs with scopes: open, or blocked by a full scope.",
+        "queue",
+        "state",
+    ),
+    _state(
+        "rqc_queue_oldest_ready_seconds",
+        "How long the oldest job has waited that stands first in line and that no full scope holds up. 0 if there is"
+        " none. Delayed jobs and jobs that wait for a cap do not raise it.",
+        "queue",
+    ),
+    _state(
+        "rqc_queue_oldest_blocked_seconds",
+        "The same of jobs that wait for a full scope. Of more than a few blocked lanes, a lower bound.",
+        "queue",
+    ),
+    _state(
+        "rqc_queue_overdue_seconds",
+        "How late the earliest of what is due by itself is, such as a delayed job. It stays 0 while any worker claims.",
+        "queue",
+    ),
+    _state(
+        "rqc_queue_leases_over",
+        "Running jobs whose lease is over and which no worker has taken back yet.",
+        "queue",
+    ),
+    _state("rqc_queue_paused", "1 if the queue is paused.", "queue"),
+    _state(
+        "rqc_queue_unreadable", "1 if the queue could not be read; then it has no others.", "queue"
+    ),
+    _state("rqc_scope_holders", "Running jobs in a scope that has a limit.", "queue", "scope"),
+    _state(
+        "rqc_scope_limit",
+        "Its limit. Of a family, the limit of each key; of a rate, jobs in each window.",
+        "queue",
+        "scope",
+    ),
+    _state("rqc_scope_blocked_lanes", "Lanes that wait for it.", "queue", "scope"),
+    _state(
+        "rqc_scope_full",
+        "1 if it takes no job now. Of a family or a rate: if a lane waits for one of its keys.",
+        "queue",
+        "scope",
+    ),
+    _state("rqc_backlog_events", "Events that wait to be mirrored.", "queue"),
+    _state("rqc_backlog_bytes", "Their size.", "queue"),
+    _state(
+        "rqc_backlog_ratio",
+        "How much of the backlog's bound they use: at 1 enqueuing is refused, at 2 claiming.",
+        "queue",
+    ),
+    _state(
+        "rqc_workers",
+        "Workers that work for the queue, busy or idle, and have been heard of in the last 30 s.",
+        "queue",
+    ),
+    _state(
+        "rqc_worker_places",
+        "How many jobs they may run at once. A worker for several queues counts in each.",
+        "queue",
+    ),
+    _state("rqc_worker_busy_places", "How many of these places are taken.", "queue"),
+    _state(
+        "rqc_worker_codes",
+        "How many different digests of their tasks' code and versions of rq-core they have: more than 1 while a deploy"
+        " is under way, or after one that missed a worker.",
+        "queue",
+    ),
+    _state("rqc_redis_used_memory_bytes", "Memory that Redis uses. Not of a cluster."),
+    _state("rqc_redis_maxmemory_bytes", "Memory that it may use; 0: any number of bytes."),
+    _state("rqc_redis_memory_ratio", "The share of it that is used, if there is a bound."),
+    _log("rqc_audit_up", "1 if the audit database answered the last look, else 0."),
+    _log(
+        "rqc_audit_lag_seconds",
+        "How long ago the last mirrored event happened, if others wait to be mirrored; else 0.",
+        "queue",
+    ),
+    _log("rqc_audit_events_total", "Events in the log.", "queue"),
+    _log("rqc_audit_gaps_total", "Recorded breaks in their numbering.", "queue"),
+    _log(
+        "rqc_audit_quarantined_total", "Entries that could not be read, kept as they were.", "queue"
+    ),
+    _log(
+        "rqc_audit_losses_total", "How often Redis forgot something that was in the log.", "queue"
+    ),
+    _log("rqc_audit_orphaned_events", "Events in the log that Redis forgot.", "queue"),
+    _log("rqc_audit_unproven_events", "Events that no proof has gone through yet.", "queue"),
+    _log("rqc_audit_proof_age_seconds", "How long ago the log was last proven.", "queue"),
+    _log(
+        "rqc_claims_ended_total",
+        "Claims that ended, by the event that ended them, or lost. Exact: restarts and killed processes change nothing,"
+        " and what Redis forgot or a prune removed goes on being counted.",
+        "queue",
+        "task",
+        "outcome",
+    ),
+    _log(
+        "rqc_claims_waited_seconds_total",
+        "How long their jobs had been ready before, all together.",
+        "queue",
+        "task",
+        "outcome",
+    ),
+    _log(
+        "rqc_claims_ran_seconds_total",
+        "How long they lasted, all together.",
+        "queue",
+        "task",
+        "outcome",
+    ),
+    _worker(
+        "rqc_worker_processes", "Worker processes of this machine, as one supervisor has them."
+    ),
+    _worker(
+        "rqc_worker_processes_replaced_total",
+        "Processes that were replaced: retired (they had done their share) or died.",
+        "why",
+    ),
+    _worker("rqc_worker_claims_total", "Jobs that they claimed.", "queue"),
+    _worker(
+        "rqc_worker_settled_total",
+        "Claims that they ended, as Redis answered: succeeded, retried, died, cancelled, rolled_back, or refused (the"
+        " claim was no longer in force). What a killed process had not counted is missing.",
+        "queue",
+        "task",
+        "outcome",
+    ),
+    _worker(
+        "rqc_worker_run_seconds",
+        "How long handlers ran. The task is (not run) where none began.",
+        "queue",
+        "task",
+    ),
+)
+"""In the order of the page."""
+
+BY_NAME: Final = {family.name: family for family in FAMILIES}

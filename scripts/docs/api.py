@@ -1,0 +1,250 @@
+"""The reference pages of the public names, the command line, errors, settings and keys, made from the code."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import click
+
+import rq_core
+from rq_core.cli.root import root
+from rq_core.errors import RqCoreError
+from rq_core.model.keys import KEYS
+from rq_core.model.machine import Priority
+from rq_core.model.settings import SETTINGS
+from rq_core.model.url import AUDIT_URL_VARIABLE, DEFAULT_URL, REDIS_URL_VARIABLE
+from rq_core.protocol.server_check import FORCE_VARIABLE
+from scripts.docs.pages import code, page, prose, table
+
+_ADDRESS: Final = re.compile(r"<[^<>]* at 0x[0-9a-f]+>")
+
+VARIABLES: Final = {
+    REDIS_URL_VARIABLE: f"the server, where neither `--redis` nor `App(redis)` names one; else {DEFAULT_URL}",
+    AUDIT_URL_VARIABLE: "the audit database, where neither `--audit` nor `App(audit=…)` names one."
+    " A worker mirrors only with `--audit`",
+    FORCE_VARIABLE: "1: producers use a server that may lose jobs, or is a replica, as `--force` does for workers",
+}
+"""The environment variables that the packages read, and what each says."""
+
+
+_NAMES: Final[list[str]] = vars(rq_core)["__all__"]
+"""The public names; `vars`, since type checkers see the module's other form, which has no list."""
+
+
+def api_md() -> str:
+    """Return the page of the public names."""
+    names = [name for name in _NAMES if not _is_error(getattr(rq_core, name))]
+    return page(
+        "# API",
+        "All names are imported from `rq_core`. A method whose name ends in `_async` does what its twin does, for an\n"
+        "event loop. The errors have [a page of their own](errors.md).",
+        *(part for name in names for part in _entry(name, getattr(rq_core, name))),
+    )
+
+
+def _is_error(thing: object) -> bool:
+    return isinstance(thing, type) and issubclass(thing, RqCoreError)
+
+
+def _entry(name: str, thing: Any) -> Iterator[str]:
+    yield f"## {name}"
+    if isinstance(thing, type) and issubclass(thing, enum.Enum):
+        yield prose(inspect.getdoc(thing) or "")
+        yield "\n".join(f"- `{member.value}`" for member in thing)
+    elif isinstance(thing, type):
+        yield _signature(name, thing)
+        yield prose(inspect.getdoc(thing) or "")
+        made = vars(thing).get("__init__")
+        if made is not None and made.__doc__:
+            yield prose(inspect.getdoc(made) or "")
+        for member in _members(thing):
+            found = inspect.getattr_static(thing, member)
+            if isinstance(found, property):
+                yield f"### {name}.{member}"
+                yield prose(inspect.getdoc(found) or "")
+                continue
+            yield f"### {name}.{member}()"
+            yield _signature(f"{name}.{member}", getattr(thing, member))
+            yield prose(inspect.getdoc(found) or "")
+    elif callable(thing):
+        yield _signature(name, thing)
+        yield prose(inspect.getdoc(thing) or "")
+    else:
+        yield prose(inspect.getdoc(type(thing)) or "")
+
+
+def _members(cls: type) -> list[str]:
+    """The methods and properties that the class, or a class of rq_core above it, documents, in their order."""
+    found: dict[str, None] = {}
+    for each in cls.__mro__:
+        if not each.__module__.startswith("rq_core"):
+            continue
+        for name, value in vars(each).items():
+            shown = isinstance(value, property) or inspect.isfunction(value)
+            if shown and not name.startswith("_") and inspect.getdoc(value):
+                found[name] = None
+    return list(found)
+
+
+def _signature(name: str, function: Any) -> str:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return f"```text\n{name}\n```"
+    words = []
+    star = False
+    for parameter in signature.parameters.values():
+        if parameter.name in {"self", "cls"}:
+            continue
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not star:
+            words.append("*")
+        star |= parameter.kind in (
+            inspect.Parameter.KEYWORD_ONLY,
+            inspect.Parameter.VAR_POSITIONAL,
+        )
+        words.append(_parameter(parameter))
+    returns = "" if isinstance(function, type) else _type(signature.return_annotation)
+    arrow = f" -> {returns}" if returns else ""
+    line = f"{name}({', '.join(words)}){arrow}"
+    if len(line) > 90:
+        body = "".join(f"    {word},\n" for word in words)
+        line = f"{name}(\n{body}){arrow}"
+    return f"```text\n{line}\n```"
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    stars: dict[Any, str] = {
+        inspect.Parameter.VAR_POSITIONAL: "*",
+        inspect.Parameter.VAR_KEYWORD: "**",
+    }
+    text = f"{stars.get(parameter.kind, '')}{parameter.name}"
+    if kind := _type(parameter.annotation):
+        text += f": {kind}"
+    if parameter.default is not inspect.Parameter.empty:
+        default = parameter.default
+        value = str(default) if isinstance(default, enum.Enum) else repr(default)
+        text += f" = {_ADDRESS.sub('…', value)}"
+    return text
+
+
+def _type(annotation: object) -> str:
+    if annotation is inspect.Parameter.empty:
+        return ""
+    if isinstance(annotation, str):
+        return annotation.strip("'\"")
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+def command_line_md() -> str:
+    """Return the page of the commands, in the order in which `rq-core --help` has them."""
+    return page(
+        "# Command line",
+        prose(_help(root)),
+        "The exit status is 0 if the command did its work, 1 if it did not, 2 if it was called wrongly, and 130 after\n"
+        "Ctrl-C. Where a command uses the status for more, its help says so. An error is one line on standard error.",
+        *_commands(root, "rq-core"),
+    )
+
+
+def _commands(group: click.Group, path: str) -> Iterator[str]:
+    context = click.Context(group, info_name=path)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None, name
+        title = f"{path} {name}"
+        yield f"{'#' * (1 + len(title.split()) - 1)} {title}"
+        usage = " ".join(command.collect_usage_pieces(click.Context(command, info_name=title)))
+        yield f"```text\n{title} {usage}\n```"
+        yield prose(_help(command))
+        if isinstance(command, click.Group):
+            yield from _commands(command, title)
+        elif rows := [_option(each) for each in command.params if isinstance(each, click.Option)]:
+            yield table(("option", "meaning"), rows)
+
+
+def _help(command: click.Command) -> str:
+    text = inspect.cleandoc(command.help or "")
+    # \b keeps click from wrapping a paragraph, so its lines stay lines here, too.
+    parts = []
+    for part in text.split("\n\n"):
+        if part.startswith("\b"):
+            lines = [line.rstrip() for line in part.lstrip("\b\n").splitlines()]
+            parts.append("```text\n" + "\n".join(lines) + "\n```")
+        else:
+            parts.append(part.replace("<", "&lt;"))
+    return "\n\n".join(parts)
+
+
+def _option(option: click.Option) -> tuple[str, str]:
+    context = click.Context(click.Command("x"))
+    names, says = option.get_help_record(context) or (", ".join(option.opts), "")
+    return f"`{names}`", says
+
+
+def errors_md() -> str:
+    """Return the page of the errors: the tree, and what each says."""
+    errors = [each for each in map(rq_core.__dict__.get, _NAMES) if _is_error(each)]
+    tree, families = [], ("UsageError", "Refused", "ServerError", "HandlerSignal")
+    for each in errors:
+        assert isinstance(each, type)
+        above = each.__mro__[1].__name__
+        tree.append((f"`{each.__name__}`", f"`{above}`", _message(each)))
+    rows = {family: [row for row in tree if row[1] == f"`{family}`"] for family in families}
+    return page(
+        "# Errors",
+        "Every error that rq-core raises on purpose is an `RqCoreError`. A name in braces is an attribute of the\n"
+        "error, so a program never has to read a message. The page on\n"
+        "[web frameworks](../how-to/web.md#which-errors-are-the-callers) says which error gets which HTTP status.",
+        *(
+            part
+            for family in families
+            for part in (
+                f"## {family}",
+                _message(getattr(rq_core, family)),
+                table(("error", "message"), ((name, says) for name, _, says in rows[family])),
+            )
+        ),
+    )
+
+
+def _message(error: type) -> str:
+    return " ".join((inspect.getdoc(error) or "").split()).replace("<", "&lt;").replace("{", "\\{")
+
+
+def settings_md() -> str:
+    """Return the page of what can be set, where, and with which default."""
+    settings = (
+        (f"`{s.name}`", f"{s.default:,}", f"{s.minimum:,}", s.meaning) for s in SETTINGS.values()
+    )
+    return page(
+        "# Settings",
+        "## Of a queue",
+        "A queue's settings are numbers in its key `meta`, the same for every producer and worker. `rq-core set`\n"
+        "shows and changes them. `app.queue(…)` declares `lease` and `dead_retention`; a worker writes them when\n"
+        "it starts. Names that end in `_ms` are in milliseconds here; the command line and Python take seconds.",
+        table(("setting", "default", "at least", "meaning"), settings),
+        "## Of a process",
+        table(
+            ("variable", "says"), ((f"`{name}`", prose(says)) for name, says in VARIABLES.items())
+        ),
+        "## Of a task",
+        "What `@app.task(…)` and `with_options(…)` take is in the [API](api.md#apptask); priorities are\n"
+        f"{code(map(str, Priority))}, served strictly in this order.",
+        "## Of a worker",
+        "What `rq-core worker` takes is on the page of the [command line](command-line.md#rq-core-worker).",
+    )
+
+
+def keys_md() -> str:
+    """Return the page of a queue's keys."""
+    return page(
+        "# Keys",
+        "All keys of a queue begin with `rqc:{queue}:` (`--prefix` puts another word for `rqc`). The braces are a\n"
+        "hash tag, so a queue lives on one shard of a Redis Cluster. `rqc:queues` is the set of the queues' names.\n"
+        "No key has an expiry. [Looking inside](../how-to/looking-inside.md) reads some of them with `redis-cli`.",
+        table(("key", "type", "holds"), ((f"`{k.name}`", k.type, k.holds) for k in KEYS)),
+    )

@@ -1,0 +1,186 @@
+"""Each file of docs/examples does what its page says of it."""
+
+import asyncio
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import django
+import pytest
+from django.conf import settings
+from django.db import connections
+from django.test import RequestFactory
+from fastapi.testclient import TestClient
+
+from rq_core import testing
+from rq_core.errors import QueueFull, ServerUnavailable
+from tests.docs.transcript import DOCS, EXAMPLES
+
+Load = Callable[[str], Any]
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Load:
+    """Import an example as a module of its own."""
+
+    def loaded(name: str) -> ModuleType:
+        spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, module)
+        spec.loader.exec_module(module)
+        return module
+
+    return loaded
+
+
+def test_every_example_stands_on_a_page_and_in_a_test() -> None:
+    pages = "".join(page.read_text() for page in DOCS.rglob("*.md"))
+    tests = "".join(test.read_text() for test in Path(__file__).parent.glob("test_*.py"))
+    names = {example.stem for example in EXAMPLES.glob("*.py")}
+    played = {name for name in names if f'title="tasks.py"\n--8<-- "{name}.py"' in pages}
+
+    assert names == {name for name in names if f'--8<-- "{name}.py"' in pages}
+    assert names == played | {name for name in names if f'"{name}"' in tests}
+
+
+def test_a_job_is_enqueued_in_every_way_that_is_shown(
+    load: Load, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = load("enqueueing")
+    with testing.fake(example.app) as fake:
+        example.enqueue_in_every_way([("acme", "x@b.c"), ("umbrella", "y@b.c")])
+        asyncio.run(example.enqueue_in_an_event_loop())
+        states = example.look_after_a_job()
+        delayed = [job for job in fake.enqueued("mail") if job.delay]
+        ran = fake.drain()
+
+    assert ["ready", "cancelled", "gone"] == states
+    assert ["high", "normal"] == [job.priority for job in delayed]
+    assert 60 == delayed[0].delay
+    assert 7 == len(ran)
+    assert 7 == len(capsys.readouterr().out.splitlines())
+
+
+def test_a_failure_is_retried_and_a_death_is_told(
+    load: Load, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = load("retries")
+    with testing.fake(example.app) as fake:
+        for account in ("unknown", "busy", "down", "ada"):
+            example.charge.enqueue(account=account, cents=100)
+        ran = fake.drain("payments")
+    outcomes = {n: [each.outcome for each in ran if each.claim == n] for n in (1, 5)}
+
+    assert {1: ["dead", "scheduled", "scheduled", "succeeded"], 5: ["dead", "dead"]} == outcomes
+    assert "charged 100 in claim 1" in capsys.readouterr().out
+
+
+def test_a_hook_is_told_of_a_dead_job(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
+    from rq_core import DeadJob
+
+    job = DeadJob("j", "payments", "charge", {"cents": 1}, "gave_up", 1, 1, 0, 0, "0-0")
+    load("retries").tell_support(job)
+
+    assert "charge {'cents': 1} is dead: gave_up after 1 failures\n" == capsys.readouterr().out
+
+
+def test_the_caps_that_are_shown_are_declared(load: Load) -> None:
+    app = load("caps").app
+    with testing.fake(app):
+        app.set_cap("mail", "task=send", 20, reason="more servers")
+        limits = {status.scope: str(status.limit) for status in app.caps("mail")}
+
+    assert limits == {
+        "queue": "50",
+        "task=send": "20",
+        "send.tenant": "1",
+        "shard": "5",
+        "send.tenant@60s": "100/60000ms/5",
+        "weight=acme": "3",
+    }
+
+
+def test_the_tests_of_the_page_pass(load: Load) -> None:
+    example = load("own_tests")
+    tests = [function for name, function in vars(example).items() if name.startswith("test_")]
+    for test in tests:
+        test()
+
+    assert 3 == len(tests)
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch, example: Any, name: str, error: Exception) -> None:
+    async def refuse_async(**_: object) -> None:
+        raise error
+
+    def refuse(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(
+        example.send, name, refuse_async if name.endswith("_async") else refuse, raising=False
+    )
+
+
+ERRORS = [
+    (QueueFull(queue="mail"), 503),
+    (ServerUnavailable(url="redis://x", why="refused"), 503),
+]
+
+
+def test_fastapi_answers_with_the_job_or_with_what_refused_it(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = load("web_fastapi")
+    with testing.fake(example.jobs), TestClient(example.api) as client:
+        asked = client.post("/mails", params={"tenant": "acme", "to": "a@b.c"})
+        state = client.get(f"/mails/{asked.json()['job']}")
+        answers = []
+        for error, _ in ERRORS:
+            refusing(monkeypatch, example, "enqueue_async", error)
+            answers.append(client.post("/mails", params={"tenant": "a", "to": "b"}).status_code)
+
+    assert (202, {"state": "ready"}) == (asked.status_code, state.json())
+    assert [status for _, status in ERRORS] == answers
+
+
+def test_flask_answers_with_the_job_or_with_what_refused_it(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = load("web_flask")
+    client = example.web.test_client()
+    with testing.fake(example.jobs) as fake:
+        asked = client.post("/mails", data={"tenant": "acme", "to": "a@b.c"})
+        (job,) = fake.enqueued("mail")
+        answers = []
+        for error, _ in ERRORS:
+            refusing(monkeypatch, example, "enqueue", error)
+            answers.append(client.post("/mails", data={"tenant": "a", "to": "b"}).status_code)
+
+    assert (202, job.id) == (asked.status_code, asked.json["job"])
+    assert [status for _, status in ERRORS] == answers
+
+
+def test_django_enqueues_after_the_commit(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not settings.configured:
+        memory = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+        settings.configure(DATABASES={"default": memory}, ALLOWED_HOSTS=["testserver"])
+        django.setup()
+    example = load("web_django")
+    data = {"tenant": "acme", "to": "a@b.c"}
+    try:
+        with testing.fake(example.jobs) as fake:
+            asked = example.post_mail(RequestFactory().post("/mails", data))
+            (job,) = fake.enqueued("mail")
+            refusing(monkeypatch, example, "enqueue", ERRORS[0][0])
+            refused = example.post_mail(RequestFactory().post("/mails", data))
+    finally:
+        connections.close_all()
+
+    assert 202 == asked.status_code
+    assert job.id in asked.content.decode()
+    assert 503 == refused.status_code

@@ -1,0 +1,138 @@
+"""A turn reports successes and claims in one call: what the one gives back, the other may take."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kit.seed import LEASE_MS, NO_FENCE, Seed, events_of
+
+
+@pytest.fixture
+def seed(redis_url: str) -> Iterator[Seed]:
+    with Seed(redis_url) as made:
+        yield made
+
+
+def events(seed: Seed, since: int) -> list[str]:
+    return [str(entry.event) for entry in seed.entries()[since:]]
+
+
+@pytest.mark.parametrize("scope", ["task=t", "tenant=x", "queue"])
+def test_a_place_that_a_success_frees_is_taken_by_the_same_turn(seed: Seed, scope: str) -> None:
+    """A worker with one place at a cap of 1 would find nothing, and wait for the token of its own report."""
+    seed.cap(scope, 1)
+    scopes = [] if scope == "queue" else [scope]
+    seed.enqueue(*(seed.job(name, scopes=scopes) for name in ("a", "b")))
+    (held,) = seed.claim().jobs
+    before = len(seed.entries())
+
+    turned = seed.turn(held)
+
+    assert [job.id for job in turned.jobs] == ["b"]
+    assert turned.refused == {}
+    assert events(seed, before) == ["succeeded", "claimed"]
+    seed.assert_consistent()
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_reported_job_whose_lease_is_over_does_not_lose_it(seed: Seed, size: int) -> None:
+    """Its success would be stale, and the job would run again though it has succeeded."""
+    names = [f"j-{n}" for n in range(size)]
+    held = [seed.running(name) for name in names]
+    seed.live(LEASE_MS)
+
+    turned = seed.turn(*held)
+
+    assert (turned.jobs, turned.refused) == ((), {})
+    for name in names:
+        assert events_of(seed.entries(), name) == ["enqueued", "claimed", "succeeded"]
+    seed.assert_consistent()
+
+
+def test_a_claim_that_ends_is_counted_once_in_the_queues_cap(seed: Seed) -> None:
+    """One ends by a success, though its lease is over as well, and one by its lease: two places beside the third."""
+    seed.cap("queue", 3)
+    reported, lost, kept = map(seed.running, ("reported", "lost", "kept"))
+    seed.live(LEASE_MS // 3)
+    seed.extend([kept])
+    seed.live(LEASE_MS - LEASE_MS // 3)
+    seed.enqueue(*(f"j-{n}" for n in range(5)))
+
+    turned = seed.turn(reported)
+
+    assert {job.id for job in turned.jobs} == {"lost", "j-0"}
+    assert turned.more is False
+    assert set(seed.snapshot()["leases"]) == {"lost", "j-0", kept.id}
+    assert lost.fence != turned.jobs[0].fence
+    seed.assert_consistent()
+
+
+def test_a_turn_claims_though_its_reports_are_refused(seed: Seed) -> None:
+    held = seed.running("a")
+    seed.complete(held)
+    stale = seed.running("b")
+    seed.enqueue("c")
+
+    turned = seed.turn(held, (stale.id, NO_FENCE))
+
+    assert turned.refused == {"a": "gone", "b": "stale"}
+    assert [job.id for job in turned.jobs] == ["c"]
+    assert (seed.state("b") or "").startswith("running")
+    seed.assert_consistent()
+
+
+def test_a_job_that_is_reported_twice_in_a_turn_succeeds_once(seed: Seed) -> None:
+    seed.cap("task=t", 2)
+    held = seed.running("a", scopes=["task=t"])
+    seed.enqueue(*(seed.job(f"j-{n}", scopes=["task=t"]) for n in range(5)))
+
+    turned = seed.turn(held, held)
+
+    assert turned.refused == {"a": "gone"}
+    assert len(turned.jobs) == 2
+    assert events_of(seed.entries(), "a") == [
+        "enqueued", "claimed", "succeeded", "settlement_refused",
+    ]  # fmt: skip
+    seed.assert_consistent()
+
+
+def test_a_turn_of_a_paused_queue_reports_and_takes_nothing(seed: Seed) -> None:
+    held = seed.running("a")
+    seed.enqueue("b")
+    seed.configure(paused=1)
+
+    turned = seed.turn(held)
+
+    assert (turned.jobs, turned.more) == ((), False)
+    assert events_of(seed.entries(), "a")[-1] == "succeeded"
+    seed.assert_consistent()
+
+
+def test_a_turn_that_asks_for_nothing_wakes_a_worker_for_what_waits(seed: Seed) -> None:
+    held = seed.running("a")
+    seed.enqueue("b")
+    seed.take_token()
+
+    turned = seed.turn(held, limit=0)
+
+    assert (turned.jobs, turned.more) == ((), True)
+    assert seed.tokens() == 1
+
+
+def test_a_job_says_what_its_worker_must_know(seed: Seed) -> None:
+    """Of a plain job that is new, nothing but its arguments: that is nearly all of them."""
+    lanes = {"plain": "", "capped": "2+tenant=x"}
+    for name, lane in lanes.items():
+        seed.enqueue(name, lane=lane, args_json='{"n":1}')
+    seed.enqueue("late", delay_ms=1)
+    seed.advance(1)
+
+    first = seed.turn().jobs
+    seed.fail(*first)
+    again = seed.turn().jobs
+
+    for jobs, counts in ((first, (1, 0, 0)), (again, (2, 1, 0))):
+        told = {job.id: (job.number, job.failures, job.losses) for job in jobs}
+        assert told == dict.fromkeys(("plain", "capped", "late"), counts)
+        assert {job.id: job.lane for job in jobs} == {**lanes, "late": ""}
+    assert [job.spec for job in first] == [job.spec for job in again]

@@ -1,0 +1,63 @@
+"""What Prometheus would see: scraped over HTTP, or collected in this process, and parsed by its own parser."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+Scrape = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
+"""By the sample's name and labels."""
+
+
+def parsed(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """The samples of an exposition."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def exposition(collector: Collector) -> str:
+    """What a scrape of a registry with this collector says."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return generate_latest(registry).decode()
+
+
+def value(found: Scrape, name: str, **labels: str) -> float | None:
+    """One sample; None if there is none."""
+    return found.get((name, frozenset(labels.items())))
+
+
+def total(found: Scrape, name: str, **labels: str) -> float:
+    """The sum of a name's samples that have these labels."""
+    wanted = labels.items()
+    return sum(
+        n for (each, has), n in found.items() if each == name and wanted <= dict(has).items()
+    )
+
+
+def get(port: int, path: str = "/metrics") -> tuple[int, str]:
+    """The status and the text of a page; 0 if nobody answers."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
+
+
+def fell(before: Scrape, after: Scrape) -> dict[Any, tuple[float, float | None]]:
+    """Counters that fell or vanished between two scrapes."""
+    counters = {k: n for k, n in before.items() if k[0].endswith(("_total", "_bucket", "_count"))}
+    return {k: (n, after.get(k)) for k, n in counters.items() if after.get(k, -1) < n}

@@ -1,0 +1,240 @@
+"""The collectors: what they show is in the table, and what is away does not hide the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from rq_core.connections.client import Client
+from rq_core.errors import RqCoreError
+from rq_core.metrics.collector import QueueCollector, WorkerCollector
+from rq_core.metrics.samples import TaskNames
+from rq_core.metrics.shared import Shared
+from rq_core.metrics.table import BY_NAME, FAMILIES, LABELS, TASKS_MAX
+from rq_core.process.flow_totals import FlowTotals
+from rq_core.protocol import presence
+from rq_core.protocol.presence import Presence
+from rq_core.worker.flow import OTHER, FlowTable
+from sql_audit.proof.record import record_proofs
+from sql_audit.proof.verify import verify
+from sql_audit.store.database import Database
+from tests.kit.agreement import drain
+from tests.kit.schemas import lay_schema
+from tests.kit.seed import Seed
+from tests.kit.servers import RedisServer, free_port
+from tests.metrics.scrape import exposition, parsed, total, value
+from tests.metrics.test_flow import settlement
+
+TENANT = "acme-gmbh"
+
+
+@pytest.fixture
+def seed(redis_url: str) -> Iterator[Seed]:
+    with Seed(redis_url, real_clock=True) as made:
+        yield made
+
+
+@pytest.fixture
+def database(audit_url: str) -> Iterator[Database]:
+    database = Database(audit_url)
+    lay_schema(database)
+    yield database
+    database.close()
+
+
+def address(database: Database) -> str:
+    return database.address.render_as_string(hide_password=False)
+
+
+def busy(seed: Seed) -> None:
+    """A queue that has something of everything, and a tenant."""
+    seed.cap("tenant", 1)
+    seed.cap(f"tenant={TENANT}", 1)
+    seed.cap("task=t", 5)
+    seed.cap("queue", 50)
+    seed.enqueue(*(seed.job(f"x{n}", scopes=["task=t", f"tenant={TENANT}"]) for n in range(3)))
+    seed.enqueue("a", "b", "dies", seed.job("later", delay_ms=60_000))
+    for claim in seed.claim(7).jobs:
+        if claim.id == "dies":
+            seed.fail(claim, verdict="final")
+        elif claim.id == "a":
+            seed.complete(claim)
+    seed.claim(1)
+
+
+@pytest.fixture
+def collector_at() -> Iterator[Callable[..., QueueCollector]]:
+    """Makes collectors, and closes them."""
+    with contextlib.ExitStack() as stack:
+
+        def make(url: object, **how: str) -> QueueCollector:
+            made = QueueCollector.at(str(url), **how)
+            return stack.enter_context(contextlib.closing(made))
+
+        yield make
+
+
+def worked() -> FlowTotals:
+    totals, table = FlowTotals(), FlowTable()
+    table.claimed("mail", 2)
+    table.ended([settlement("send")], {})
+    table.ended([settlement("send", "final")], {"j": "dead"})
+    totals.join(0, table)
+    return totals
+
+
+def test_every_sample_is_in_the_table_and_every_family_has_samples(
+    collector_at: Callable[..., QueueCollector], seed: Seed, database: Database
+) -> None:
+    seed.enqueue("first")
+    drain(seed.client, database)
+    busy(seed)
+    seed.control.config_set("maxmemory", "1gb")
+    says = Presence("web-1", 1, "0.1.0", "c0de", (seed.queue,), 10, 3, 0)
+    seed.client.run(presence.tell("rqc", "w-1", says, [seed.queue]))
+    drain(seed.client, database)
+    record_proofs(database, verify(database))
+    seed.enqueue("unmirrored")
+    collector = collector_at(seed.client.url, audit_url=address(database))
+
+    text = exposition(collector) + exposition(WorkerCollector(worked()))
+    seed.control.config_set("maxmemory", "0")
+    found = parsed(text)
+
+    shown: dict[str, set[frozenset[str]]] = {}
+    for name, labels in found:
+        plain = name
+        for suffix in ("_bucket", "_sum", "_count"):
+            plain = plain.removesuffix(suffix) if plain.removesuffix(suffix) in BY_NAME else plain
+        shown.setdefault(plain, set()).add(frozenset(dict(labels)) - {"le"})
+    assert {name: {frozenset(f.labels)} for name, f in BY_NAME.items()} == shown
+    assert TENANT not in text
+    assert value(found, "rqc_up") == value(found, "rqc_audit_up") == 1
+    assert value(found, "rqc_queue_jobs", queue="q", state="dead") == 1
+    assert value(found, "rqc_workers", queue="q") == 1
+    assert value(found, "rqc_backlog_events", queue="q") == 1
+    assert value(found, "rqc_audit_unproven_events", queue="q") == 0
+    assert total(found, "rqc_claims_ended_total", outcome="succeeded") == 1
+    assert total(found, "rqc_worker_settled_total", outcome="died") == 1
+    assert value(found, "rqc_worker_run_seconds_count", queue="mail", task="send") == 2
+
+
+def test_labels_are_bounded() -> None:
+    assert {label for family in FAMILIES for label in family.labels} == LABELS
+    tasks = TaskNames()
+
+    labels = [tasks.of(f"t{n}") for n in range(TASKS_MAX + 5)]
+
+    assert labels[TASKS_MAX - 1 :] == [f"t{TASKS_MAX - 1}", *[OTHER] * 5]
+    assert tasks.of("t3") == "t3"
+
+
+def test_a_collector_joins_a_registry_of_others_without_asking_anybody(
+    collector_at: Callable[..., QueueCollector],
+) -> None:
+    registry = CollectorRegistry(auto_describe=True)
+
+    registry.register(collector_at(f"redis://127.0.0.1:{free_port()}/0"))
+    registry.register(WorkerCollector(FlowTotals()))
+
+
+@pytest.mark.parametrize("how", ["closed", "frozen"])
+def test_a_server_that_is_away_is_told_within_two_seconds(
+    collector_at: Callable[..., QueueCollector], start_redis: Callable[..., RedisServer], how: str
+) -> None:
+    server = start_redis()
+    collector = collector_at(server.url)
+    assert value(parsed(exposition(collector)), "rqc_up") == 1
+    if how == "frozen":
+        server.freeze()
+    else:
+        server.kill()
+    collector._overview._until = float("-inf")
+
+    began = time.monotonic()
+    found = parsed(exposition(collector))
+    took_s = time.monotonic() - began
+
+    assert value(found, "rqc_up") == 0
+    assert [name for name, _ in found if name.startswith("rqc_queue")] == []
+    assert took_s < 2
+    if how == "frozen":
+        server.thaw()
+
+
+def test_a_database_that_is_away_leaves_the_state_whole(
+    collector_at: Callable[..., QueueCollector], seed: Seed
+) -> None:
+    seed.enqueue("a", "b")
+    url = f"postgresql://nobody@127.0.0.1:{free_port()}/none"
+
+    found = parsed(exposition(collector_at(seed.client.url, audit_url=url)))
+
+    assert (value(found, "rqc_up"), value(found, "rqc_audit_up")) == (1, 0)
+    assert value(found, "rqc_queue_jobs", queue="q", state="ready") == 2
+
+
+def test_a_log_that_hangs_does_not_hold_up_the_state(
+    collector_at: Callable[..., QueueCollector], seed: Seed
+) -> None:
+    seed.enqueue("a")
+    collector = collector_at(seed.client.url)
+    with Client(str(seed.client.url)) as client:
+
+        def hang() -> None:
+            client.run(client.calls.delivery.ask([["BLPOP", "never", 30]]))
+
+        late = Shared(hang, lambda: RqCoreError("late"), within_s=0.05)
+        collector._log = late  # type: ignore[assignment]
+        found = parsed(exposition(collector))
+        seed.control.rpush("never", "x")
+        late._within_s = 10
+        late.close()
+
+    assert (value(found, "rqc_up"), value(found, "rqc_audit_up")) == (1, 0)
+
+
+def test_a_damaged_queue_is_told(collector_at: Callable[..., QueueCollector], seed: Seed) -> None:
+    seed.enqueue("a")
+    seed.of("other").enqueue("b")
+    seed.control.delete(seed.keys("dead"))
+    seed.control.set(seed.keys("dead"), "x")
+
+    found = parsed(exposition(collector_at(seed.client.url)))
+
+    assert value(found, "rqc_queue_unreadable", queue="q") == 1
+    assert value(found, "rqc_queue_jobs", queue="other", state="ready") == 1
+
+
+@pytest.mark.parametrize(
+    "imported", ["rq_core", "rq_core.cli.worker", "rq_core.process.supervisor", "rq_core.worker"]
+)
+def test_the_extra_is_imported_by_nothing_that_does_without(imported: str) -> None:
+    code = (
+        f"import sys, {imported}; from rq_core.metrics.page import worker_page; "
+        "print([name for name in sys.modules if name.startswith('prometheus_client')])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"
+
+
+def test_without_the_extra_the_page_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['prometheus_client'] = None\n"
+        "from rq_core.metrics.page import worker_page\n"
+        "from rq_core.process.flow_totals import FlowTotals\n"
+        "print(*worker_page(FlowTotals())())"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.startswith("501 text/plain")
+    assert 'pip install "rq-core[metrics]"' in done.stdout
