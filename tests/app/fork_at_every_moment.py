@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
@@ -94,11 +95,13 @@ def _traced(tracer: Callable[..., Any], use: Callable[[], None]) -> None:
 def _fork_at(moment: int, use: Callable[[], None]) -> int:
     reached, forking, forked = threading.Event(), threading.Event(), threading.Event()
     calls = 0
+    stack: list[str] = []
 
-    def tracer(_frame: FrameType, event: str, _arg: Any) -> None:
+    def tracer(frame: FrameType, event: str, _arg: Any) -> None:
         nonlocal calls
         calls += event == "call"
         if calls == moment and not reached.is_set():
+            stack[:] = traceback.format_stack(frame)
             reached.set()
             forking.wait(HANGS_S)
             # A fork may wait for this thread to come to a point where it can be forked.
@@ -121,6 +124,7 @@ def _fork_at(moment: int, use: Callable[[], None]) -> int:
     _, status = os.waitpid(pid, 0)
     thread.join(HANGS_S)
     if os.WIFSIGNALED(status):
+        print("the child hangs; the thread was here:", *stack, sep="\n", flush=True)
         return 72
     return os.WEXITSTATUS(status)
 
