@@ -2,14 +2,17 @@
 alive, as they stand at that moment; the last one marks the baseline complete, in the log too, so that a reader of only
 the log knows from where on it tells everything. Sending it twice is harmless.
 
+CURSOR is 0 in the first call, and in each further one what the call before it answered: `jobs` is scanned here, about MOST
+jobs in a call, so that no arguments travel.
+
 Flags: allow-oom
-Keys: meta state outbox
+Keys: meta state jobs outbox
 Meta: epoch baseline
-Args: by last:int
-Each: id
+Args: by cursor most:int
 Uses: clock(clock_ms) meta(facts set_fact read_facts write_facts) epoch(same_history) emit(emit emit_queue)
-    state(read_line) batch(read_many) baseline_of(baseline_of)
-Returns: ok | epoch
+    state(read_line) batch(read_many) standing(waiting_line)
+    baseline_of(baseline_of)
+Returns: ok CURSOR | epoch. CURSOR is 0 after the last jobs
 Invariants: I5, I7
 ]]
 
@@ -17,25 +20,33 @@ read_facts()
 if not same_history(facts) then
   return {'epoch'}
 end
-local ids = {}
-for i = 1, each_count do
-  ids[i] = each(i)
+local page = redis.call('HSCAN', jobs, cursor, 'COUNT', most)
+local ids, values = {}, {}
+for i = 1, #page[2], 2 do
+  ids[#ids + 1], values[#values + 1] = page[2][i], page[2][i + 1]
 end
 local lines = read_many(state, ids)
-local jobs = {}
-for i, id in ipairs(ids) do
-  if lines[i] then
-    jobs[#jobs + 1] = baseline_of(id, read_line(lines[i]))
+local parts, part = {}, {}
+for i = 1, #ids do
+  local line = lines[i] or waiting_line(values[i])
+  if line then
+    part[#part + 1] = baseline_of(ids[i], read_line(line))
+  end
+  -- Redis may give more than it was asked for, and an event is to stay small.
+  if #part == most or i == #ids then
+    parts[#parts + 1], part = part, {}
   end
 end
 
 local now = clock_ms()
-emit('baseline', now, by, jobs)
-if last == 1 then
+for i = 1, #parts do
+  emit('baseline', now, by, parts[i])
+end
+if page[1] == '0' then
   if facts.baseline == 'pending' then
     emit_queue('policy_changed', now, by, '["baseline","pending","done"]')
   end
   set_fact('baseline', 'done')
 end
 write_facts()
-return {'ok'}
+return {'ok', page[1]}

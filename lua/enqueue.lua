@@ -7,6 +7,9 @@ in the producer's code, for as long as no worker has stored one; it may be left 
 
 KINDS says once what many jobs of the call have in common (see enqueue/kinds.lua); KIND is a place in it, from 1.
 
+A plain job that is ready at once gets no line in `state`: what it would say is the first line of its value in `jobs` (see
+include/job/standing). A job in a lane, or with a delay, gets one.
+
 SPEC_MAX is up to how many bytes of a job its event keeps whole, arguments included, so that SQL can restore it; 0 is none.
 
 Transitions: none -enqueued-> ready, none -enqueued-> scheduled, none -discarded-> none
@@ -14,21 +17,17 @@ Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair s
 Meta: sequence caps_by_task
 Args: slot number:int by spec_max:int kinds
 Each: id kind digest lane spec
-Unread: jobs
-Uses: call(open_call close_call now) backlog(refuse_backlog) meta(facts fact set_fact) digits(digits_of_next) emit(emit quoted)
-    kinds(kinds_from) scopes(scope_of held_in) lane_standing(lane_of meet_lanes) lane_members(put)
-    lane_write(check_lanes write_lanes) joining(join_lists write_joining) due(earliest_due) wake(wake_needed)
+Unread: state
+Uses: call(open_call close_call now now_text) backlog(refuse_backlog) meta(facts fact set_fact) digits(digits_of_next)
+    emit(emit quoted) kinds(kinds_from) placing(lane_for kept_out) lane_standing(lane_of meet_lanes) lane_members(put)
+    lane_write(check_lanes write_lanes) joining(tail_of write_joining) due(earliest_due) wake(wake_needed)
     batch(call_many read_many)
 Returns: ok {PLACE duplicate|discarded|rejected SCOPE}… | refused audit_backlog BACKLOG BOUND |
     refused arguments kinds|kind | epoch. PLACE counts the jobs of the call from 1; SCOPE is - for a duplicate
 Invariants: I1 (the outbox entry and the jobs are one write), I6, I10
 ]]
 
-local refusal = open_call()
-if refusal then
-  return refusal
-end
-refusal = refuse_backlog()
+local refusal = open_call() or refuse_backlog()
 if refusal then
   return refusal
 end
@@ -38,81 +37,54 @@ if not kind_of then
   return {'refused', 'arguments', 'kinds'}
 end
 
-local ids, names = {}, {}
+-- Nearly all calls are of plain jobs, many of them of one: so tables that such a call does without are made when they are
+-- needed, and what only others write is not read.
+local ids, names, may_wait = {}, nil, false
 for i = 1, each_count do
   local id, place, _, lane = each(i)
-  if not kind_of[place] then
+  local kind = kind_of[place]
+  if not kind then
     return {'refused', 'arguments', 'kind'}
   end
   ids[i] = id
+  may_wait = may_wait or kind.may_wait
   if lane ~= '' then
+    names = names or {}
     names[#names + 1] = lane
   end
 end
-local live = read_many(state, ids)
-check_keys()
-local next_due = earliest_due(0)
-if #names > 0 then
+local live = read_many(jobs, ids)
+local caps_by_task = facts.caps_by_task
+if names or may_wait or caps_by_task then
+  check_keys()
+end
+local next_due = may_wait and earliest_due(0)
+if names then
   meet_lanes(names)
 end
 
---- The lane of a job whose producer knows of no cap on its task, if there is one by now.
-local capped_tasks = {}
-local function lane_for(kind)
-  local task = kind.task
-  if capped_tasks[task] == nil then
-    capped_tasks[task] = redis.call('HEXISTS', caps, task) == 1
-  end
-  return capped_tasks[task] and kind.priority .. '+' .. task or ''
-end
-
---- How many wait in a lane, with those of this call. `waits` is how many Redis has.
-local function waiting_in_lane(lane)
-  if not lane.waits then
-    lane.waits = redis.call('ZLEXCOUNT', waiting, '[' .. lane.name .. '|', '(' .. lane.name .. '}')
-  end
-  return lane.waits + (lane.added and #lane.added or 0)
-end
-
---- Which rule keeps a job out: its kind, the scope or the lane that is full, and how many it takes; nil if none does.
-local function kept_out(name, rules)
-  local lane = lane_of(name)
-  for kind, value, declared in rules:gmatch('(%l+)|([^|%s]+)|?(%d*)') do
-    local queued = waiting_in_lane(lane)
-    if kind == 'most' then
-      if queued >= tonumber(value) then
-        return 'reject', name
-      end
-    else
-      local scope = scope_of(value)
-      local cap = scope.cap or not scope.limit.is_set and tonumber(declared)
-      if cap and held_in(scope) + queued >= cap then
-        return kind, value, cap
-      end
-    end
-  end
-  return nil
-end
-
-local seq = fact('sequence')
-local plain = {[0] = {}, {}, {}, {}}
-local events, dropped, specs, lines, due, seen, answer = {}, {}, {}, {}, {}, {}, {}
-local since = ' since=' .. now
+local seq, place_text = fact('sequence'), nil
+local events, values, taken = {}, {}, 0
+local lines, due, dropped, answer = {}, nil, nil, {}
+local seen = each_count > 1 and {}
+local tail, tail_kind   -- the plain list that the last plain job has joined, and its kind
+local since = ' since=' .. now_text
+local since_line = since .. '\n'
 for i = 1, each_count do
   local id, place, digest, lane, spec = each(i)
   local kind = kind_of[place]
-  local head = kind.head
-  if lane == '' and facts.caps_by_task then
+  if caps_by_task and lane == '' then
     lane = lane_for(kind)
   end
   local out, on, cap
-  if live[i] or seen[id] then
+  if live[i] or seen and seen[id] then
     out, on = 'duplicate', '-'
   elseif kind.full ~= '' then
     out, on, cap = kept_out(lane, kind.full)
   end
   if out then
     if out == 'discard' then
+      dropped = dropped or {}
       dropped[#dropped + 1] = '["' .. id .. '","' .. kind.task:sub(6) .. '",' .. quoted(lane) .. ',' ..
         quoted(on) .. ',' .. cap .. ']'
     end
@@ -120,51 +92,57 @@ for i = 1, each_count do
     answer[#answer + 1] = out == 'discard' and 'discarded' or out == 'reject' and 'rejected' or out
     answer[#answer + 1] = on
   else
-    seen[id] = true
-    local at = #lines + 1
-    specs[at], specs[at + 1] = id, spec
-    lines[at] = id
+    if seen then
+      seen[id] = true
+    end
+    taken = taken + 1
     local ending = '"]'
     if lane ~= '' then
-      head, ending = head .. ' lane=' .. lane, '","' .. lane .. '"]'
+      ending = '","' .. lane .. '"]'
     end
     if #spec <= spec_max then
       ending = (lane ~= '' and ending:sub(1, -2) or '",null') .. ',' .. cjson.encode(spec) .. ']'
     end
-    local due_at = kind.due_ms or now + kind.delay_ms
-    if due_at > now then
-      lines[at + 1] = 'scheduled ' .. head .. ' due=' .. due_at .. since
+    local due_at = kind.may_wait and (kind.due_ms or now + kind.delay_ms)
+    if due_at and due_at > now then
+      due = due or {}
       due[#due + 1], due[#due + 2] = due_at, 'job|' .. id
-      events[#events + 1] = '["' .. id .. '",null,' .. due_at .. ',' .. kind.detail .. digest .. ending
+      local at = #lines
+      lines[at + 1], lines[at + 2] = id, 'scheduled ' .. kind.head .. (lane ~= '' and ' lane=' .. lane or '') .. ' due=' .. due_at .. since
+      events[taken] = '["' .. id .. '",null,' .. due_at .. ',' .. kind.detail .. digest .. ending
       if not next_due or due_at < next_due then
         wake_needed()
       end
     else
       seq = seq + 1
-      local place_text = digits_of_next(seq)
-      lines[at + 1] = 'ready ' .. head .. ' seq=' .. place_text .. since
-      events[#events + 1] = '["' .. id .. '",' .. place_text .. ',null,' .. kind.detail .. digest .. ending
+      place_text = digits_of_next(seq)
+      events[taken] = '["' .. id .. '",' .. place_text .. ',null,' .. kind.detail .. digest .. ending
       if lane ~= '' then
+        local at = #lines
+        lines[at + 1], lines[at + 2] = id, 'ready ' .. kind.head .. ' lane=' .. lane .. ' seq=' .. place_text .. since
         put(lane_of(lane), place_text, id)
       else
-        local list = plain[kind.priority]
-        list[#list + 1] = id
+        if tail_kind ~= kind then
+          tail, tail_kind = tail_of(kind.priority), kind
+        end
+        tail[#tail + 1] = id
+        spec = kind.head .. ' seq=' .. place_text .. since_line .. spec
       end
     end
+    values[2 * taken - 1], values[2 * taken] = id, spec
   end
 end
-join_lists(plain)
 check_lanes()
 
 -- An id that was dropped may come again in the same call, and be taken.
-emit('discarded', now, by, dropped)
-emit('enqueued', now, by, events)
-call_many('HSET', jobs, specs)
+emit('discarded', now_text, by, dropped)
+emit('enqueued', now_text, by, events)
+call_many('HSET', jobs, values)
 call_many('HSET', state, lines)
 write_joining()
 call_many('ZADD', scheduled, due)
 write_lanes()
-if seq ~= fact('sequence') then
-  set_fact('sequence', seq)
+if place_text then
+  set_fact('sequence', place_text)
 end
 return close_call(answer)

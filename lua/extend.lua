@@ -7,17 +7,16 @@ Meta: epoch lease_ms
 Args: worker
 Each: id fence
 Unread: leases
-Uses: clock(clock_ms) meta(facts fact read_facts write_facts) epoch(same_history) state(read_line is_claimed)
+Uses: clock(clock_ms) meta(fact write_facts) epoch(know_facts) state(read_line is_claimed)
     batch(call_many read_many) activity(note_activity)
 Returns: ok NOW {ID lost|cancelling}… | epoch
 Invariants: I9
 ]]
 
-read_facts()
-if not same_history(facts) then
+local now = clock_ms()
+if not know_facts(now) then
   return {'epoch'}
 end
-local now = clock_ms()
 check_keys()
 local ids = {}
 for i = 1, each_count do

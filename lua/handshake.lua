@@ -4,13 +4,16 @@ history is not the one that the queue remembers. Sending it twice is harmless, s
 The new epoch is greater than any that could have been used: the one before, the stream's last entry, the
 caller's floor, and the clock in case all of those were lost.
 
+The same history under another name begins no epoch (see include/call/renaming).
+
 Flags: allow-oom
-Keys: meta state caps outbox
+Keys: meta state jobs caps outbox
 Meta: layout epoch replid sequence no_reap_before paused audit audit_id caps_by_task caps_by_key
     lease_ms dead_retention_ms backlog_max_jobs backlog_max_bytes
 Later: whole_epoch baseline
 Args: by floor:int
 Uses: clock(clock_ms) meta(facts fact set_fact read_facts write_facts) epoch(same_history) replid(server_replid)
+    renaming(note_name is_a_name)
     emit(emit_queue quoted)
 Returns: ok EPOCH NOW LEASE_MS PAUSED AUDIT AUDIT_ID STARTED | refused layout FOUND. STARTED is the reason of the
     epoch that this call started, or -
@@ -23,10 +26,17 @@ if facts.layout and facts.layout ~= LAYOUT then
 end
 local now = clock_ms()
 local started = '-'
-if not same_history(facts) then
-  local replid = server_replid()
-  local info = redis.call('XLEN', outbox) > 0 and redis.call('XREVRANGE', outbox, '+', '-', 'COUNT', 1)[1]
-  local last = info and info[1]
+local replid, info = server_replid()
+note_name(replid, info)
+local old_epoch, old_replid = facts.epoch, facts.replid
+if facts.epoch and facts.replid ~= replid and is_a_name(facts.replid) then
+  set_fact('replid', replid)
+end
+if same_history(facts) then
+  write_facts()
+else
+  local entry = redis.call('XLEN', outbox) > 0 and redis.call('XREVRANGE', outbox, '+', '-', 'COUNT', 1)[1]
+  local last = entry and entry[1]
   if not facts.epoch then
     started = 'created'
   elseif not last then
@@ -34,10 +44,9 @@ if not same_history(facts) then
   else
     started = 'replid_changed'
   end
-  local alive, capped = redis.call('HLEN', state), redis.call('HLEN', caps)
+  local alive, capped = redis.call('HLEN', state) + redis.call('HLEN', jobs), redis.call('HLEN', caps)
   -- A lost meta loses the count of places in line; the clock is ahead of any that could have been given.
   local sequence = facts.sequence or (alive > 0 and now or 0)
-  local old_epoch, old_replid = facts.epoch, facts.replid
   local epoch = math.max(
     (tonumber(old_epoch) or 0) + 1, now, (tonumber(last and last:match('^%d+')) or 0) + 1, floor)
   set_fact('layout', LAYOUT)

@@ -4,7 +4,8 @@ doctor looks again. So a queue is mended while it works. Sending it twice is har
 
 An edit names a member of KEY, the value that it WAS, and the VALUE that it gets; empty stands for none. The same value twice
 only says what must not have moved. WAS `<` is any lower number. A score that begins with `+` counts from now on.
-Some keys are edited in their own way. `head` is the first member of `waiting` in a lane, and is not written. `ready:N`: the
+Some keys are edited in their own way. `line` is how a job stands (its line in `state`, else what `jobs` says of one that
+only waits), `head` the first member of `waiting` in a lane; neither is written. `ready:N`: the
 id goes to the head of the list, by its place in line, VALUE; an entry too many is harmless, since claim passes over it.
 `outbox`: a baseline event of the job. `wake`: one token is left, whatever the edits are.
 
@@ -14,8 +15,8 @@ Meta: epoch
 Args: by
 Each: finding:int key member was value
 Unread: ready
-Uses: clock(clock_ms) meta(read_facts write_facts facts) epoch(same_history) emit(emit) state(read_line)
-    ready(return_ready) wake(wake_needed push_token) batch(call_many) baseline_of(baseline_of)
+Uses: clock(clock_ms) meta(read_facts write_facts facts set_fact renew) epoch(same_history) emit(emit) state(read_line)
+    standing(read_lines) ready(return_ready) wake(wake_needed push_token) batch(call_many) baseline_of(baseline_of)
 Returns: ok MENDED | epoch. MENDED is how many findings
 Invariants: I8, I10
 ]]
@@ -40,6 +41,8 @@ local function read_member(key, member)
     return redis.call('HGET', hashes[key], member) or ''
   elseif sets[key] then
     return redis.call('ZSCORE', sets[key], member) or ''
+  elseif key == 'line' then
+    return read_lines({member})[1] or ''
   elseif key == 'head' then
     return redis.call('ZRANGEBYLEX', waiting, '[' .. member .. '|', '(' .. member .. '}', 'LIMIT', 0, 1)[1] or ''
   end
@@ -66,6 +69,13 @@ local given, removed = {}, {}
 
 --- Note what becomes of a member, for the writes at the end.
 local function note(key, member, value)
+  if key == 'meta' then
+    renew()
+    if value ~= '' then
+      set_fact(member, value)
+      return
+    end
+  end
   local noted = value == '' and removed or given
   local list = noted[key] or {}
   noted[key] = list
@@ -95,7 +105,7 @@ for i = 1, each_count do
     elseif value ~= was then
       note(key, member, value)
     end
-    if key == 'state' then
+    if key == 'line' or key == 'state' then
       lines[member] = value ~= '' and value
     end
   end

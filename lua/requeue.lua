@@ -2,9 +2,9 @@
 counted on, and they join the tail of the line.
 
 Transitions: dead -requeued-> ready
-Keys: meta state ready waiting lanes open blocked holders caps rates fair scheduled dead outbox slots expiring wake
+Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled dead outbox slots expiring wake
 Later: sequence
-Unread: dead
+Unread: dead jobs
 Args: slot number:int by why
 Each: id
 Uses: call(open_call close_call now) emit(emit) state(write_line) meta(fact set_fact) named(decide_named) joining(join write_joining)

@@ -21,7 +21,7 @@ Unread: jobs dead
 Uses: call(open_call close_call now) backlog(refuse_backlog) meta(facts fact set_fact read_now) emit(emit)
     state(read_line write_line is_claimed) lane_standing(meet_lanes) lane_write(check_lanes write_lanes)
     joining(join write_joining) discard(discard write_discards) due(earliest_due) dead(index_dead unindex_dead)
-    wake(wake_needed) batch(call_many read_many) baseline_of(baseline_of)
+    wake(wake_needed) batch(call_many) standing(read_lines) baseline_of(baseline_of)
 Returns: ok ENTRY {ID restored|removed|STATE|gone}… | refused audit_backlog BACKLOG BOUND | refused restored ENTRY |
     refused arguments kind | epoch. ENTRY is the AFTER of the next call; STATE is that of a job that was left alone
 Invariants: I1, I6, I10
@@ -50,7 +50,7 @@ for i = 1, each_count do
   ids[i] = id
   names[#names + 1] = job.lane
 end
-local held = read_many(state, ids)
+local held = read_lines(ids)
 check_keys()
 local next_due = earliest_due(0)
 if #names > 0 then

@@ -12,7 +12,7 @@ Args: slot number:int worker limit:int bytes_max:int sweep_max:int
 Each: id fence
 Uses: call(open_call) success(decide_success emit_success write_success)
     claiming(replay decide_claim emit_claim write_claim close_claim)
-Returns: ok HEADER {JOB SPEC}… | epoch. HEADER and JOB are those of `claim`; behind its four words HEADER has REFUSED_ID gone|stale
+Returns: ok HEADER {JOB VALUE}… | epoch. HEADER, JOB and VALUE are those of `claim`; behind its four words HEADER has REFUSED_ID gone|stale
     for each success that is refused
 Invariants: I2, I3, I4, I6, I9 (a fence that is not in force settles nothing), I10
 ]]

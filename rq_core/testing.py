@@ -34,14 +34,14 @@ from rq_core.connections.client import Client
 from rq_core.connections.line import Line
 from rq_core.connections.pool import Pool
 from rq_core.connections.redis_errors import words_of
-from rq_core.connections.wire import SOCKET_TIMEOUT_S, Meanwhile, PoolWire
+from rq_core.connections.wire import SOCKET_TIMEOUT_S, Hear, Meanwhile, PoolWire
 from rq_core.errors import RqCoreError
 from rq_core.model.headers import NO_HEADERS, read_headers
-from rq_core.model.job import Claim, Spec, read_spec
+from rq_core.model.job import Claim, Spec, read_spec, spec_of
 from rq_core.model.keys import queue_keys
 from rq_core.model.machine import Priority, State
 from rq_core.model.reasons import Reason
-from rq_core.model.state_line import JobState, read_state_line
+from rq_core.model.state_line import JobState, lines_of_jobs, read_state_line
 from rq_core.protocol import claims
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.operations import Operations
@@ -69,7 +69,8 @@ Keys: meta
 local function clock_ms()
   local time = redis.call('TIME')
   local added = redis.call('HGET', meta, 'test_clock_ms') or 0
-  return time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(added)
+  local now = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(added)
+  return now, string.format('%.0f', now)
 end
 """
 
@@ -208,9 +209,12 @@ class FakeAsyncWire:
         """See Wire.exchange."""
         return self._wire.exchange(commands, meanwhile)
 
-    async def block(self, command: Sequence[Any], seconds: float) -> Any:
-        """See Wire.block."""
-        return self._wire.block(command, seconds)
+    async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
+        """See AsyncWire.block."""
+        reply = self._wire.block(command, seconds)
+        if hear is not None:
+            hear(reply)
+        return reply
 
     def place(self, key: str) -> object:
         """See Wire.place."""
@@ -281,12 +285,13 @@ class Fake:
             read = client.calls.delivery.ask(
                 [["HGETALL", keys("jobs")], ["HGETALL", keys("state")]]
             )
-            specs, lines = map(pairs_of, client.run(read))
+            values, lines = map(pairs_of, client.run(read))
+            standing = lines_of_jobs(lines, values)
             # The fake server keeps what it was given in that order.
-            for job_id, spec in specs.items():
-                job = read_state_line(queue, job_id, lines[job_id])
+            for job_id, value in values.items():
+                job = read_state_line(queue, job_id, standing[job_id])
                 if job.state in (State.READY, State.SCHEDULED):
-                    found.append(_enqueued(job, read_spec(spec)))
+                    found.append(_enqueued(job, read_spec(spec_of(value))))
         return found
 
     def advance(self, seconds: float) -> None:

@@ -10,6 +10,8 @@ RqCoreError
     ├── AuditRefused
     ├── NothingMirrored
     ├── AuditEmpty
+    ├── AuditCopied
+    ├── SchemaUnseen
     ├── SchemaBehind
     ├── SchemaAhead
     ├── SchemaForeign
@@ -56,6 +58,20 @@ class NothingMirrored(AuditError):
 class AuditEmpty(AuditError):
     """there is no audit log at {url} yet: start `rq-core audit run --audit {url}`, or create it
     with `rq-core audit migrate --audit {url}`.
+    """
+
+
+class AuditCopied(AuditError):
+    """the audit database {url} is a copy, or it was moved: it belongs to {bound} and is at {here}. If it is to be a
+    log of its own: `rq-core audit fork --audit {url}`. If it is the log now, after a move or a restore from a backup,
+    and no mirror writes to the other: `rq-core audit rebind --audit {url}`.
+    """
+
+
+class SchemaUnseen(AuditError):
+    """the audit log of {url} is in schema {schema}, which role {role} does not see: `rq-core audit grants` prints its
+    rights and its search path (ALTER ROLE … SET search_path = {schema}). To make another log there:
+    `rq-core audit migrate`.
     """
 
 

@@ -3,7 +3,7 @@
 Keys: state caps
 Meta: caps_by_task
 Args: limit sweep_max
-Uses: meta(facts) call(now) state(read_line count) place(padded) scopes(acquire_all hold_all limits_in_force)
+Uses: meta(facts) call(now) state(read_line count) standing(waiting_line) place(padded) scopes(acquire_all hold_all limits_in_force)
     lane_names(base_of is_of_task id_of) lane_standing(lane_of stand reorder first_known)
     lane_opening(block_on moved_on) lane_members(put peek remove) lane_fair(is_fair finish_of serve_fairly)
     sweep(rewrite) taken(take is_full taken)
@@ -153,13 +153,13 @@ end
 --- Take the plain job that comes next, or move it into its lane.
 local function serve_plain(priority)
   local elsewhere = facts.caps_by_task and other_lane(next_task(), tostring(priority))
-  local id, spec, head, seq, job, line = pass_unscoped()
+  local id, spec, head, seq, job = pass_unscoped()
   if not elsewhere then
     take(id, spec, '', '', head, seq, job)
     return
   end
   if not job then
-    job = read_line(line)
+    job = read_line(waiting_line(spec))
     job.id = id
   end
   move_job(job, elsewhere)

@@ -1,6 +1,10 @@
 --[[ sweep: what is due in the queue, whichever worker claims: expired leases end, due jobs become ready, rates that were
 spent resume, what has expired is forgotten. At most `sweep_max` of each in a call.
 
+The head of `scheduled` is read in each call. Leases and `expiring` are looked at again once the first lease of the last look
+is over, and after SWEEP_MS at the latest: no lease that is given meanwhile ends sooner. When that is, a function notes with the
+queue's facts: so a queue that is another one by now, or facts that changed, are looked at at once.
+
 It is decided here and written by `write_sweep`. Jobs that become ready can be claimed in the same call without touching
 a list: `returning` and `joining` are sources of the claim, like the lists.
 
@@ -8,11 +12,14 @@ Keys: state jobs leases scheduled expiring slots rates
 Later: sequence
 Args: slot worker sweep_max
 Unread: leases
-Uses: call(now now_text answer_field) activity(note_activity) meta(fact set_fact read_now) emit(emit quoted) batch(call_many read_many)
+Uses: call(now now_text answer_field) activity(note_activity) meta(fact set_fact read_now notes_of_queue) emit(emit quoted)
+    batch(call_many read_many)
     state(read_line write_line count rank is_claimed drop_claim) scopes(scope_of await_no_more check_scopes)
     lane_standing(lane_of) lane_members(put) lane_opening(note_release free_places reevaluate reevaluate_family FAMILY_MAX)
     dead(index_dead unindex_dead) due(earliest_due) digits(digits) settled(is_settled)
 ]]
+
+local SWEEP_MS = 100   -- the longest time between two looks at leases while workers claim
 
 local swept = {}       -- what was decided, by kind: ids, members or events
 local returning = {}   -- jobs that go to the head of their list, by priority
@@ -90,11 +97,32 @@ local function ended_leases()
   return swept.unleased and #swept.unleased or 0
 end
 
+--- Whether it is too early to look at leases and `expiring` again.
+local function is_swept()
+  local notes = notes_of_queue()
+  return notes and notes.quiet_until and now < notes.quiet_until
+end
+
+--- This call looks. Until `quiet_until` no lease ends.
+local function note_swept(quiet_until)
+  local notes = notes_of_queue()
+  if notes then
+    notes.quiet_until = math.min(quiet_until, now + SWEEP_MS)
+  end
+end
+
 --- End the leases that are over, unless the whole fleet stood still; then `leases` is not read.
 local function expire_leases()
-  note_activity(now)
-  if fact('no_reap_before') > now then
+  local reap_from = fact('no_reap_before')
+  if reap_from > now then
     check_keys()
+    note_swept(reap_from)
+    return
+  end
+  local first = redis.call('ZRANGE', leases, '0', '0', 'WITHSCORES')
+  local ends = tonumber(first[2]) or math.huge
+  note_swept(ends)
+  if ends > now then
     return
   end
   local ids = redis.call('ZRANGEBYSCORE', leases, '-inf', now_text, 'LIMIT', '0', digits(sweep_max))
@@ -122,10 +150,11 @@ end
 --- Jobs that are due; rates that resume and families whose limit has changed are left to `let_resume`. Returns when the
 --- next member is due, or '-'.
 local function promote_due()
-  local due = redis.call('ZRANGEBYSCORE', scheduled, '-inf', now_text, 'LIMIT', '0', digits(sweep_max))
-  if #due == 0 then
-    return earliest_due(0) or '-'
+  local first = earliest_due(0)
+  if not first or first > now then
+    return first or '-'
   end
+  local due = redis.call('ZRANGEBYSCORE', scheduled, '-inf', now_text, 'LIMIT', '0', digits(sweep_max))
   local ids, seq = {}, fact('sequence')
   for i, member in ipairs(due) do
     local kind, name = member:match('^(%l+)|(.*)$')
@@ -175,6 +204,9 @@ end
 --- whether changes of limits are left for the next claim.
 local function let_resume()
   free_places()
+  if not next(swept) then
+    return false
+  end
   for _, name in ipairs(swept.rate or {}) do
     await_no_more(scope_of(name))
     reevaluate(name)
@@ -201,9 +233,17 @@ end
 
 --- Do all that. Returns when the next scheduled member is due ('-': none is), and whether changes of limits are left.
 local function sweep()
-  expire_leases()
+  note_activity(now)
+  local is_quiet = is_swept()
+  if is_quiet then
+    check_keys()
+  else
+    expire_leases()
+  end
   local next_due = promote_due()
-  forget_old()
+  if not is_quiet then
+    forget_old()
+  end
   return next_due, let_resume()
 end
 

@@ -7,11 +7,11 @@ Keys: state jobs ready
 Later: tombstones
 Args: sweep_max
 Kept: FRESH
-Uses: state(read_line count rank) sweep(returning joining decided) batch(call_many read_many) ready(return_ready lengths)
-    meta(fact set_fact read_now) digits(digits)
+Uses: state(read_line count rank) standing(waiting_line) sweep(returning joining decided) batch(call_many read_many)
+    ready(return_ready lengths) meta(fact set_fact read_now) digits(digits)
 ]]
 
-local FRESH = {}     -- priority → the pattern of a line
+local FRESH = {}     -- priority → the pattern of a value's first line
 
 local lengths_by     -- by priority: entries of the lists
 local given = {}     -- ids that were given out from a list
@@ -40,12 +40,13 @@ local function reset()
   next_kind, next_id, next_spec, next_head, next_seq, next_job = nil, nil, nil, nil, nil, nil
 end
 
---- How the line of a job of this priority looks that was never claimed, the way nearly all do. What stands before its
---- place in line goes into the line of its claim as it is.
+--- How the value of a job of this priority begins that has no state line, the way nearly all do. What stands before its
+--- place in line goes into the line of its claim as it is. The value is not taken apart: Lua looks at each byte of each text
+--- that is made, and its arguments may be long.
 local function fresh_line(priority)
   for name, at in pairs(PRIORITY_RANK) do
     local said = name == DEFAULT_PRIORITY and '' or ' priority=' .. name
-    FRESH[at] = '^ready (task=%S+' .. said .. ') seq=(%d+) since=%d+$'
+    FRESH[at] = '^(task=%S+' .. said .. ') seq=(%d+) since=%d+\n'
   end
   return FRESH[priority]
 end
@@ -92,22 +93,23 @@ local function read_entry(most)
     entry_lines, entry_specs = read_many(state, entries), read_many(jobs, entries)
   end
   local id = entries[entry]
-  local line = entry_lines[entry]
-  if not line or decided[id] or given[id] then
+  local line, spec = entry_lines[entry], entry_specs[entry]
+  if not line and not spec or decided[id] or given[id] then
     return false
   end
   local priority = source.priority
-  next_head, next_seq = line:match(FRESH[priority] or fresh_line(priority))
+  next_job, next_head, next_seq = nil, nil, nil
+  if not line then
+    next_head, next_seq = spec:match(FRESH[priority] or fresh_line(priority))
+  end
   if not next_head then
-    next_job = read_line(line)
-    if next_job.state ~= 'ready' or next_job.lane or rank(next_job) ~= priority then
+    next_job = read_line(line or waiting_line(spec))
+    if not next_job or next_job.state ~= 'ready' or next_job.lane or rank(next_job) ~= priority then
       return false
     end
     next_job.id, next_seq = id, next_job.seq
-  else
-    next_job = nil
   end
-  next_id, next_spec = id, entry_specs[entry]
+  next_id, next_spec = id, spec
   return true
 end
 
@@ -144,11 +146,9 @@ local function peek_unscoped(most)
   return nil
 end
 
---- Go on behind it. Returns it: id, spec, head, place in line, record, and its line if it is one of the list's.
+--- Go on behind it. Returns it: id, spec, head, place in line, and its record, if it was read.
 local function pass_unscoped()
-  local line
   if next_kind == 'list' then
-    line = entry_lines[entry]
     given[next_id] = true
     entry, entries_read = entry + 1, entries_read + 1
   elseif next_kind == 'returning' then
@@ -157,7 +157,7 @@ local function pass_unscoped()
     source.joined = source.joined + 1
   end
   next_kind = nil
-  return next_id, next_spec, next_head, next_seq, next_job, line
+  return next_id, next_spec, next_head, next_seq, next_job
 end
 
 --- The task of the job that was found.

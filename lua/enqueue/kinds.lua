@@ -1,7 +1,7 @@
 --[[ kinds: what many jobs of a call have in common, said once: a JSON array of [priority, delay in ms, head, detail, full] each,
 and the instant (Unix ms) at which such a job becomes ready, if that is given in the place of a delay.
 
-HEAD is how the state line of such a job goes on after its state, DETAIL the fields of its event up to the digest's opening
+HEAD is how the line of such a job goes on after its state, DETAIL the fields of its event up to the digest's opening
 quote, FULL what happens when a scope is full. A priority is valid if `ready` has a list for it.
 
 Keys: ready
@@ -26,7 +26,7 @@ local function kind_from(given)
     return nil
   end
   return {priority = priority, delay_ms = delay_ms, due_ms = due_ms, head = head, detail = detail, full = full,
-    task = task}
+    task = task, may_wait = due_ms ~= nil or delay_ms > 0}
 end
 
 --- The kinds, by their place (from '1', as text); nil if one of them is none. The same come in call after call, so what

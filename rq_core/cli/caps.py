@@ -185,7 +185,10 @@ def waiting_document(standing: Standing) -> dict[str, Any]:
         "waits_for": standing.scope,
         "limit": None if standing.scope is None else str(standing.limit),
         "holders": standing.holders,
-        "held_by": [holder._asdict() for holder in standing.shown],
+        "held_by": [
+            {"id": holder.id, "worker": holder.worker, "since_ms": holder.since_ms}
+            for holder in standing.shown
+        ],
         "resumes_ms": standing.resumes_ms,
         "ahead": standing.ahead,
         "ahead_in": standing.ahead_in or None,

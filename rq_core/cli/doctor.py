@@ -55,8 +55,9 @@ def doctor(
 ) -> None:
     """Look at the server's settings, and compare queues (all, if none is named) with their state lines and their logs.
 
-    Changes nothing without --repair. The exit status is 1 if something is left that does not agree. What Redis
-    lost and SQL has is put back by `rq-core audit restore`. It reads whole queues.
+    Changes nothing without --repair. The exit status is 1 if something is left that does not agree, and 2 if it only
+    cannot be told whether SQL does. What Redis lost and SQL has is put back by `rq-core audit restore`. It reads whole
+    queues.
     """
     who = actor(by)
     reports = []
@@ -78,6 +79,12 @@ def doctor(
     if left:
         fix = "" if mend else "; --repair mends what can be mended"
         raise click.ClickException(f"{left} findings{fix}")
+    if any(r["unknown"] for r in reports):
+        raise _CannotTell("it cannot be told whether SQL agrees")
+
+
+class _CannotTell(click.ClickException):
+    exit_code = 2
 
 
 def _report_on_server(remarks: Sequence[server_check.Remark]) -> dict[str, Any]:
@@ -86,14 +93,16 @@ def _report_on_server(remarks: Sequence[server_check.Remark]) -> dict[str, Any]:
         {"kind": r.about, "job": None, "keys": [], "says": r.says, "mendable": False}
         for r in remarks
     ]
-    return {"queue": None, "error": None, "found": found, "left": []}
+    return {"queue": None, "error": None, "found": found, "left": [], "unknown": []}
 
 
 def _examine(client: Client, queue: str, by: str | None, audit_url: str | None) -> dict[str, Any]:
     """Return the report on one queue; ``by`` None only looks."""
     from rq_core.doctor import diagnose, repair
 
-    report: dict[str, Any] = {"queue": queue, "error": None, "found": [], "left": []}
+    report: dict[str, Any] = {
+        "queue": queue, "error": None, "found": [], "left": [], "unknown": [],
+    }  # fmt: skip
     try:
         found = diagnose(client, queue)
         left = found if by is None else repair(client, queue, found, by=by)
@@ -104,22 +113,20 @@ def _examine(client: Client, queue: str, by: str | None, audit_url: str | None) 
         return report
     if audit_url is not None and client.run(client.calls.reads.counts(queue)).audit:
         try:
-            drift = _drift(audit_url, client, queue)
+            differences = plugins.drift()(audit_url, client, queue)
         except RqCoreError as error:
             # What Redis alone has shown is told all the same.
             report["error"] = str(error)
             return report
+        # After a repair, whose events SQL need not have yet.
+        drift: list[dict[str, Any]] = [
+            {"kind": "drift", "job": job, "keys": [], "says": says, "mendable": False}
+            for job, says in differences.found
+        ]
         report["found"] += drift
         report["left"] += drift
+        report["unknown"] += differences.unknown
     return report
-
-
-def _drift(audit_url: str, client: Client, queue: str) -> list[dict[str, Any]]:
-    """What SQL tells otherwise; after a repair, whose events SQL need not have yet."""
-    return [
-        {"kind": "drift", "job": job, "keys": [], "says": says, "mendable": False}
-        for job, says in plugins.drift()(audit_url, client, queue)
-    ]
 
 
 def _document(finding: Finding) -> dict[str, Any]:
@@ -136,10 +143,12 @@ def _print(report: dict[str, Any], *, mend: bool) -> None:
     queue, found, left = report["queue"] or "server", report["found"], report["left"]
     if report["error"] is not None:
         click.echo(printable(f"{queue}: {report['error']}"))
-    elif not found:
+    elif not found and not report["unknown"]:
         click.echo(f"{queue}: all agrees")
     for each in found:
         click.echo(printable(f"{queue}: {each['kind']}: {each['says']}"))
+    for says in report["unknown"]:
+        click.echo(printable(f"{queue}: cannot tell: {says}"))
     if mend and found:
         click.echo(f"{queue}: {len(left)} left" if left else f"{queue}: mended, all agrees")
         for each in left:

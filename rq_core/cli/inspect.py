@@ -40,7 +40,7 @@ def queues(ctx: click.Context, redis_url: str, prefix: str, *, as_json: bool) ->
     with connect(redis_url, prefix) as client:
         found = client.run(client.calls.overview.all())
     if as_json:
-        print_json([_queue_document(each) for each in found.queues])
+        print_json([queue_document(each) for each in found.queues])
     else:
         print_table(
             ("queue", "ready", "scheduled", "running", "dead", "audit", "backlog", "oldest", ""),
@@ -65,7 +65,8 @@ def queues(ctx: click.Context, redis_url: str, prefix: str, *, as_json: bool) ->
     ctx.exit(1 if found.unreadable else 0)
 
 
-def _queue_document(found: QueueOverview) -> dict[str, Any]:
+def queue_document(found: QueueOverview) -> dict[str, Any]:
+    """Return a queue as the JSON of the command line has it. Lengths of time are in ms."""
     scopes = [{**dataclasses.asdict(each), "limit": str(each.limit)} for each in found.scopes]
     return {**dataclasses.asdict(found), "scopes": scopes}
 

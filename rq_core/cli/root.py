@@ -33,6 +33,7 @@ COMMANDS: Final[Commands] = {
     "cap": ("caps:cap", "Change how many jobs may run, of a queue, a task or a key."),
     "caps": ("caps:caps", "Show what limits a queue's jobs, and who waits for it."),
     "workers": ("workers:workers", "Show who works, and which code each worker runs."),
+    "top": ("top:top", "Show how the queues stand and what is wrong with them, again and again."),
     "metrics": ("metrics:metrics", "Show Prometheus how the queues stand."),
     "health": ("health:health", "Say whether the workers of this machine work."),
     "doctor": ("doctor:doctor", "Compare queues with their logs; mend what differs."),

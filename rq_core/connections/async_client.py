@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -60,8 +60,29 @@ class AsyncClient:
 
     async def run(self, what: Plan[T] | Call[T]) -> T:
         """Drive a plan to its end, or carry out one call."""
-        plan = self.calls.delivery.call(what) if isinstance(what, Call) else what
-        reply: Any = None
+        return await self._drive(self.calls.delivery.call(what) if isinstance(what, Call) else what)
+
+    async def carry_out(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """Carry out calls in one round trip, as Delivery.carry_out does: a value or an RqCoreError per call."""
+        delivery = self.calls.delivery
+        if len(calls) != 1:
+            return await self._drive(delivery.carry_out(calls))
+        # One call needs a plan only if its answer is not ``ok``.
+        (call,) = calls
+        begun = delivery.begin(call)
+        try:
+            replies = await self._wire.exchange((begun.command,))
+            (reply,) = replies
+            if type(reply) is list and reply[0] == "ok":
+                return [call.parse(reply[1:])]
+            rest = delivery.go_on(call, begun)
+            next(rest)
+            return [await self._drive(rest, replies)]
+        finally:
+            delivery.end(call.script, call.queue, begun)
+
+    async def _drive(self, plan: Plan[T], reply: Any = None) -> T:
+        """``reply``: to what the plan has asked for, if it has been begun."""
         while True:
             try:
                 step = plan.send(reply)
@@ -155,12 +176,25 @@ class AsyncClient:
         self._waiting = rest
         return list(batch.values())
 
-    async def wait_wake(self, queues: Sequence[str], seconds: float) -> str | None:
+    async def wait_wake(
+        self,
+        queues: Sequence[str],
+        seconds: float,
+        on_token: Callable[[str], None] = lambda _: None,
+    ) -> str | None:
         """Take a wake token: the queue that had one, or None after ``seconds``. With ``one_slot`` it must be one queue.
-        Raises Unsent, Lost or ReplyError
-        of rq_core.protocol.operations."""
+
+        ``on_token`` is called with the queue a round of the loop before this returns it. Raises Unsent, Lost or
+        ReplyError of rq_core.protocol.plan.
+        """
         names = {queue_keys(queue, self.prefix)("wake"): queue for queue in queues}
-        found = await self._wire.block(["BLPOP", *names, max(seconds, 0.001)], seconds)
+
+        def hear(found: Any) -> None:
+            if type(found) is list:
+                on_token(names[found[0]])
+
+        command = ["BLPOP", *names, max(seconds, 0.001)]
+        found = await self._wire.block(command, seconds, hear)
         return names[found[0]] if found else None
 
     async def return_token(self, queue: str) -> None:

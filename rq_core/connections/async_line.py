@@ -7,6 +7,7 @@ would wake him for each piece, and a timeout of its own for each exchange costs 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from rq_core.connections.borrowed import transport_of
@@ -29,6 +30,7 @@ class AsyncLine(asyncio.Protocol):
         """Of the exchange that is under way."""
         self._missing = 0
         """Replies that it still waits for."""
+        self._hear: Callable[[Any], None] | None = None
         self.replies: list[Any] = []
         """Those of the last exchange that have come."""
         self._within = 0.0
@@ -66,17 +68,24 @@ class AsyncLine(asyncio.Protocol):
         self._forget()
         await self._made.disconnect(nowait=True)
 
-    def ask(self, data: bytes, count: int, within: float) -> asyncio.Future[None]:
+    def ask(
+        self,
+        data: bytes,
+        count: int,
+        within: float,
+        hear: Callable[[Any], None] | None = None,
+    ) -> asyncio.Future[None]:
         """Send, and have so many replies put into ``replies``, an error as a ReplyError in its place.
 
-        The future is done when all are there. It raises OSError (TimeoutError if none came for ``within`` seconds), or
-        EOFError if the server has ended the connection. Whoever stops waiting must drop the line.
+        The future is done when all are there. Whoever awaits it goes on in the next round of the loop; ``hear`` is
+        called at once, with the last reply. It raises OSError (TimeoutError if none came for ``within`` seconds),
+        or EOFError if the server has ended the connection. Whoever stops waiting must drop the line.
         """
         assert self._transport is not None
         assert self._answer is None, "an exchange is under way on this line"
         loop = self._loop
         self.replies = []
-        self._missing = count
+        self._missing, self._hear = count, hear
         self._answer = answer = loop.create_future()
         self._within = within
         self._deadline = deadline = loop.time() + within
@@ -110,6 +119,8 @@ class AsyncLine(asyncio.Protocol):
         if not self._missing:
             answer, self._answer = self._answer, None
             if not answer.done():
+                if self._hear is not None:
+                    self._hear(replies[-1])
                 answer.set_result(None)
         elif len(replies) > came:
             self._deadline = self._loop.time() + self._within

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from rq_core.connections.routing import REDIRECTS_MAX, Command, Node, Replies, Round, Routing, Steps
-from rq_core.connections.wire import SOCKET_TIMEOUT_S, AsyncPoolWire, Meanwhile, PoolWire
+from rq_core.connections.wire import SOCKET_TIMEOUT_S, AsyncPoolWire, Hear, Meanwhile, PoolWire
 from rq_core.errors import InvalidOption
 from rq_core.model.url import SCHEMES, check_password
 from rq_core.protocol.plan import Lost, ReplyError, Unsent
@@ -147,12 +147,12 @@ class AsyncClusterWire:
         """See Wire.exchange."""
         return await self._drive(self._routing.exchange(commands), meanwhile)
 
-    async def block(self, command: Command, seconds: float) -> Any:
-        """See Wire.block."""
+    async def block(self, command: Command, seconds: float, hear: Hear = None) -> Any:
+        """See AsyncWire.block."""
         for _ in range(REDIRECTS_MAX):
             node = await self._drive(self._routing.locate(command))
             try:
-                return await self._pools(node).block(command, seconds)
+                return await self._pools(node).block(command, seconds, hear)
             except ReplyError as error:
                 if not self._routing.follow(error, node):
                     raise

@@ -32,6 +32,7 @@ BLOCK_MARGIN_S: Final = 2.0
 
 
 Meanwhile = Callable[[], None] | None
+Hear = Callable[[Any], None] | None
 
 
 class Wire(Protocol):
@@ -66,8 +67,9 @@ class AsyncWire(Protocol):
     ) -> list[Any]:
         """See Wire.exchange."""
 
-    async def block(self, command: Sequence[Any], seconds: float) -> Any:
-        """See Wire.block."""
+    async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
+        """See Wire.block. ``hear`` is called with the reply, which may be a ReplyError, when it has been read: a round
+        of the loop before the caller goes on."""
 
     def place(self, key: str) -> object:
         """See Wire.place."""
@@ -156,7 +158,11 @@ class AsyncPoolWire:
         return await self._exchange(commands, meanwhile, self._answer_within)
 
     async def _exchange(
-        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile, seconds: float
+        self,
+        commands: Sequence[Sequence[Any]],
+        meanwhile: Meanwhile,
+        seconds: float,
+        hear: Hear = None,
     ) -> list[Any]:
         """``seconds``: how long a reply is waited for."""
         line = self._pool.take_idle()
@@ -167,7 +173,7 @@ class AsyncPoolWire:
                 return [unsent(error)] * len(commands)
         count = len(commands)
         try:
-            answer = line.ask(_packed(commands), count, seconds)
+            answer = line.ask(_packed(commands), count, seconds, hear)
             if meanwhile is not None:
                 meanwhile()
             await answer
@@ -187,9 +193,9 @@ class AsyncPoolWire:
             self._pool.give_back(line)
         return replies
 
-    async def block(self, command: Sequence[Any], seconds: float) -> Any:
-        """See Wire.block."""
-        return _or_raise(await self._exchange([command], None, seconds + BLOCK_MARGIN_S))
+    async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
+        """See AsyncWire.block."""
+        return _or_raise(await self._exchange([command], None, seconds + BLOCK_MARGIN_S, hear))
 
     async def _distrust(self) -> None:
         """See PoolWire._distrust."""

@@ -1,4 +1,4 @@
-"""Whether a queue's indexes and its log agree with ``state`` (invariant I8), and how to mend it.
+"""Whether a queue's indexes and its log agree with ``jobs`` and ``state`` (invariant I8), and how to mend it.
 
 `examine` takes a snapshot and does no I/O; `diagnose` takes the snapshot itself; `repair` mends
 what was found, as far as Redis or the outbox still know how it was, and looks again.

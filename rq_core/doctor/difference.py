@@ -101,18 +101,19 @@ def guarded(expected: Expected, owner: Owner, edits: Iterable[Edit]) -> tuple[Ed
     view, (kind, name) = expected.view, owner
     edits = tuple(edits)
     changed = {(edit.key, edit.member) for edit in edits}
-    first = [("state", job_id) for _, job_id in expected.lanes.get(name, ())[:1]]
+    first = [("line", job_id) for _, job_id in expected.lanes.get(name, ())[:1]]
     rests_on = {
-        "job": [("state", name)],
+        "job": [("line", name)],
         # A job that enters an empty lane may change its head alone.
         "lane": [("head", name), ("lanes", name), *first],
         "call slot": [("slots", name)],
         "rate": [("rates", name), ("expiring", f"rate|{name}")],
     }
+    read_alone = {"head": view.heads, "line": view.standing}
     kept = []
     for key, member in rests_on.get(kind, ()):
         if (key, member) not in changed:
-            actual = view.heads if key == "head" else view.snapshot[key]
+            actual = read_alone[key] if key in read_alone else view.snapshot[key]
             was = as_text(actual.get(member))
             kept.append(Edit(key, member, was, was))
     return (*kept, *edits)

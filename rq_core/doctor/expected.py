@@ -19,7 +19,7 @@ INDEXES: Final = (
     *("state", "jobs", *LISTS, "waiting", "lanes", "open", "blocked", "holders"),
     *("rates", "fair", "scheduled", "leases", "dead", "expiring", "meta"),
 )
-"""The keys of which something is derived; of `state` and `jobs` that a job is in both."""
+"""The keys of which something is derived; of `jobs` that each job is in it, of `state` the lines that are lost."""
 
 
 class Kept(NamedTuple):

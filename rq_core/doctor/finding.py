@@ -40,7 +40,7 @@ class Edit(NamedTuple):
     """One change of one member of one key, and what the member must still be for it: a record of repair.lua."""
 
     key: str
-    """A key of the queue, or `head`: the first member of `waiting` in a lane."""
+    """A key of the queue; or `line`, how a job stands, or `head`, the first member of `waiting` in a lane."""
     member: str
     was: str
     """The member's value in the snapshot: empty if there is none; LOWER stands for any lower number."""

@@ -10,9 +10,11 @@ from typing import Any
 
 from rq_core.doctor.log import Log, read_log
 from rq_core.model import scopes
+from rq_core.model.events import JobRecord
 from rq_core.model.limits import CapEntry, Limit
+from rq_core.model.machine import State
 from rq_core.model.settings import SETTINGS
-from rq_core.model.state_line import Job, read_job
+from rq_core.model.state_line import Job, lines_of_jobs, read_job
 
 
 @dataclass
@@ -32,11 +34,20 @@ class View:
             except ValueError as why:
                 self.unreadable[job_id] = str(why)
 
-    @property
+    @cached_property
+    def standing(self) -> Mapping[str, str]:
+        """The state lines by job id, as scripts read them: a job without a line in ``state`` only waits."""
+        return lines_of_jobs(self.snapshot["state"], self.snapshot["jobs"])
+
+    @cached_property
     def lines(self) -> Mapping[str, str]:
-        """The state lines by job id."""
-        lines: Mapping[str, str] = self.snapshot["state"]
-        return lines
+        """Those of them that are not lost: by the log, a job has done more than wait, and has no line in ``state``."""
+        lost = {
+            job_id
+            for job_id in self.standing.keys() - self.snapshot["state"].keys()
+            if (record := self.log.records.get(job_id)) is not None and _does_more(record)
+        }
+        return {job_id: line for job_id, line in self.standing.items() if job_id not in lost}
 
     @property
     def facts(self) -> Mapping[str, str]:
@@ -81,3 +92,10 @@ class View:
     def log(self) -> Log:
         """What the outbox says."""
         return read_log(self.snapshot)
+
+
+def _does_more(record: JobRecord) -> bool:
+    """Whether a live job has done more than wait since it was enqueued, by all of its log."""
+    if record.state is None or not record.complete:
+        return False
+    return record.state is not State.READY or record.claims > 0

@@ -24,9 +24,8 @@ from prometheus_client.registry import Collector
 
 from rq_core.errors import RqCoreError
 from rq_core.metrics.samples import Sample, TaskNames, log_samples, state_samples
-from rq_core.metrics.shared import WITHIN_S, Shared, SharedOverview, viewer
+from rq_core.metrics.shared import Shared, SharedOverview, shared_log, viewer
 from rq_core.metrics.table import BY_NAME, FAMILIES, Family
-from rq_core.model import plugins
 from rq_core.model.keys import DEFAULT_PREFIX
 from rq_core.model.reader import LogOverview
 from rq_core.process.flow_totals import FlowTotals
@@ -83,11 +82,7 @@ class QueueCollector(Collector):
         with contextlib.ExitStack() as own:
             log = None
             if audit_url is not None:
-                reader = own.enter_context(contextlib.closing(plugins.open_reader()(audit_url)))
-                late = f"no answer from the audit log within {WITHIN_S:g} s"
-                log = own.enter_context(
-                    contextlib.closing(Shared(reader.look, lambda: RqCoreError(late)))
-                )
+                log = own.enter_context(shared_log(audit_url))
             client = own.enter_context(viewer(redis_url, prefix))
             made = cls(own.enter_context(contextlib.closing(SharedOverview(client))), log)
             made._own = own.pop_all()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rq_core.metrics.table import TASKS_MAX
 from rq_core.model.reader import LogOverview
 from rq_core.protocol.overview import Overview, QueueOverview
 from rq_core.worker.flow import OTHER
+
+ALWAYS_SHOWN: Final = ("succeeded", "died", "lease_expired")
+"""Outcomes of claims that alerts and panels ask for: shown with 0 until there are any."""
 
 
 class Sample(NamedTuple):
@@ -111,6 +114,9 @@ def log_samples(
         key = (each.queue, tasks.of(each.task), each.outcome)
         claims, waited, ran = sums.get(key, (0, 0, 0))
         sums[key] = (claims + each.claims, waited + each.waited_ms, ran + each.ran_ms)
+        for outcome in ALWAYS_SHOWN:
+            # Prometheus sees no increase in a counter that begins with 1.
+            sums.setdefault((*key[:2], outcome), (0, 0, 0))
     for key, (claims, waited, ran) in sums.items():
         yield Sample("rqc_claims_ended_total", key, claims)
         yield Sample("rqc_claims_waited_seconds_total", key, waited / 1000)

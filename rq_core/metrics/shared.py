@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Generic, TypeVar
 
 from rq_core.connections.client import Client
 from rq_core.connections.open import open_wire
 from rq_core.errors import RqCoreError, ServerUnavailable
+from rq_core.model import plugins
 from rq_core.model.keys import DEFAULT_PREFIX
+from rq_core.model.reader import LogOverview
 from rq_core.protocol.overview import Overview
 from rq_core.protocol.plan import Patience
 
@@ -88,13 +91,34 @@ class Shared(Generic[T]):
 class SharedOverview(Shared[Overview]):
     """The same, of all queues of one server."""
 
-    def __init__(self, client: Client, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        shared_s: float = SHARED_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """``client`` should be impatient, such as that of :func:`viewer`; it is not closed here."""
         super().__init__(
             lambda: client.run(client.calls.overview.all()),
             lambda: ServerUnavailable(url=client.url, why=f"no answer within {WITHIN_S:g} s"),
+            shared_s=shared_s,
             clock=clock,
         )
+
+
+@contextlib.contextmanager
+def shared_log(audit_url: str) -> Iterator[Shared[LogOverview]]:
+    """The same, of an audit log, during the block.
+
+    Raises AuditNotConfigured if no installed package reads audit logs, and RqCoreError for an invalid URL.
+    """
+    late = f"no answer from the audit log within {WITHIN_S:g} s"
+    with (
+        contextlib.closing(plugins.open_reader()(audit_url)) as reader,
+        contextlib.closing(Shared(reader.look, lambda: RqCoreError(late))) as shared,
+    ):
+        yield shared
 
 
 def viewer(url: str, prefix: str = DEFAULT_PREFIX) -> Client:

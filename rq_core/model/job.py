@@ -56,7 +56,7 @@ class Profile:
 
     @cached_property
     def head(self) -> str:
-        """The beginning of the job's state line: what never changes, defaults left out."""
+        """What each line about the job begins with, behind its state: what never changes, defaults left out."""
         parts = [f"task={self.task}"]
         if self.priority is not DEFAULT_PRIORITY:
             parts.append(f"priority={self.priority}")
@@ -142,6 +142,17 @@ _HEADERS: Final = '{"headers":'
 def spec_with_headers(spec: str, headers_json: str) -> str:
     """A job's JSON with its headers, which stand first."""
     return f"{_HEADERS}{headers_json},{spec[1:]}"
+
+
+def spec_of(value: str) -> str:
+    r"""Return a job's immutable JSON from its value in ``jobs``, in which a line may stand before it (see
+    :mod:`rq_core.model.state_line`).
+
+    >>> spec_of('task=send seq=7 since=5\n{"task":"send"}')
+    '{"task":"send"}'
+    """
+    # JSON has no line breaks.
+    return value[value.find("\n") + 1 :]
 
 
 def read_spec(text: str) -> Spec:

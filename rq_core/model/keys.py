@@ -27,8 +27,12 @@ class Key(NamedTuple):
 
 KEYS: Final[tuple[Key, ...]] = (
     Key("meta", "hash", "layout, epoch, replid, sequence, paused, audit mode, bounds, settings"),
-    Key("jobs", "hash", "id → immutable JSON (task and arguments); never parsed in Lua"),
-    Key("state", "hash", "id → one readable line: where the job stands"),
+    Key(
+        "jobs",
+        "hash",
+        "id → immutable JSON (task and arguments), never parsed in Lua; before it, how a plain job waits",
+    ),
+    Key("state", "hash", "id → one readable line: where a job stands that does more than wait"),
     Key("ready:0", "list", "ids that may be claimed, priority critical"),
     Key("ready:1", "list", "priority high"),
     Key("ready:2", "list", "priority normal"),

@@ -264,7 +264,7 @@ class Priority(StrEnum):
 
 PRIORITIES: Final = tuple(Priority)
 
-LAYOUT: Final = 1
+LAYOUT: Final = 2
 """Version of what the keys hold. A client refuses a queue of another layout."""
 
 DEFAULT_PRIORITY: Final = Priority.NORMAL

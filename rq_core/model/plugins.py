@@ -11,13 +11,14 @@ A command is a click command whose module is quick to import: ``rq-core --help``
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from rq_core.errors import AuditNotConfigured
-from rq_core.model.reader import AuditReader
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+    from rq_core.model.reader import AuditReader
 
 COMMANDS: Final = "rq_core.commands"
 AUDIT: Final = "rq_core.audit"
@@ -29,15 +30,22 @@ class HistoryReader(Protocol):
     def __call__(self, audit_url: str, job_id: str, queue: str, /) -> list[Any]: ...
 
 
+class Differences(NamedTuple):
+    """What Redis and SQL tell differently of a queue."""
+
+    found: Sequence[tuple[str | None, str]]
+    """The job, or None, and a sentence."""
+    unknown: Sequence[str]
+    """Why it cannot be told whether they differ, a sentence each."""
+
+
 class Drift(Protocol):
-    """Returns what Redis and SQL tell differently of a queue: the job, or None, and a sentence.
+    """Returns what Redis and SQL tell differently of a queue.
 
     ``client`` is a Client. Raises RqCoreError if Redis or the database does not answer.
     """
 
-    def __call__(
-        self, audit_url: str, client: Any, queue: str, /
-    ) -> Sequence[tuple[str | None, str]]: ...
+    def __call__(self, audit_url: str, client: Any, queue: str, /) -> Differences: ...
 
 
 class MirrorCommand(Protocol):

@@ -35,6 +35,12 @@ FLAGS: Final = ("paused", "fair")
 """Facts of ``meta`` that are 0 or 1 and changed like settings. In a fair queue, lanes of one priority are served by
 virtual time per key instead of age."""
 
+COUNTERS: Final = (
+    "sequence", "last_activity", "backlog_jobs", "backlog_bytes", "fair_clock", "fair_top", "tombstones", "trimmed",
+    "restored",
+)  # fmt: skip
+"""Facts of ``meta`` that go on with the calls. When any other changes, the version ``v`` of the facts does."""
+
 AUDIT_PAYLOADS: Final = {"digest": 0, "full": 64 * 1024}
 """What an App's ``audit_payload`` may be, and up to how many bytes of a job its event then keeps whole. A job that is
 longer is in the log by its digest alone: the log is no store for files."""

@@ -2,7 +2,14 @@
 
     running task=send claim=1 fence=1795225746504-88 seq=7 since=1795225746504 by=w-3f2a
 
-:func:`read_state_line` reads what a script wrote; :func:`read_job` also checks it, for the doctor.
+A plain job that has done nothing but wait since it was enqueued has no line there. What its line would say stands on
+the first line of its value in ``jobs``, before the JSON, and stays there when ``state`` says more:
+
+    task=send seq=7 since=1795225746504
+    {"task":"send","args":{"to":"a@b.c"}}
+
+:func:`line_of_job` makes one line of both, :func:`read_state_line` reads a line, and :func:`read_job` also checks it,
+for the doctor.
 """
 
 from __future__ import annotations
@@ -36,6 +43,31 @@ class JobState:
     fields: Mapping[str, str]
     """The other fields of the line, as text: task, claim, fence, seq, due, since, by…"""
     spec: str | None = None
+
+
+def line_of_job(line: str | None, value: str | None) -> str | None:
+    r"""Return the state line of a job: its ``line`` in ``state``, else what its ``value`` in ``jobs`` says of one that
+    only waits; None if Redis does not have the job. Of two reads, that of ``state`` must come first.
+
+    ``value`` may be cut off behind its first line.
+
+    >>> line_of_job(None, 'task=send seq=7 since=5\n{"task":"send"}')
+    'ready task=send seq=7 since=5'
+    """
+    if line is not None or value is None:
+        return line
+    head = value.partition("\n")[0]
+    return f"{State.READY} {head}" if head.startswith("task=") else None
+
+
+def lines_of_jobs(lines: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
+    """Return the state line of each job, by id, from all of ``state`` and all of ``jobs``."""
+    found = dict(lines)
+    for job_id, value in values.items():
+        line = line_of_job(lines.get(job_id), value)
+        if line is not None:
+            found[job_id] = line
+    return found
 
 
 def read_state_line(queue: str, job_id: str, line: str, spec: str | None = None) -> JobState:

@@ -25,8 +25,10 @@ def pause(attempt: int) -> Pause:
     return Pause(min(0.05 * 2 ** min(attempt, 5), 1.0))
 
 
-def meaning_of(reply: Exception, *, lost: bool = False) -> str:
-    """What an error in the place of a reply means. ``lost``: an earlier reply to the same call was lost."""
+def meaning_of(reply: Any, *, lost: bool = False) -> str:
+    """What a script's reply means, or the error in its place. ``lost``: an earlier reply to the same call was lost."""
+    if not isinstance(reply, Exception):
+        return "epoch" if reply[0] == "epoch" else "answer"
     if isinstance(reply, Unsent):
         return "unsent"
     if isinstance(reply, Lost):
@@ -36,6 +38,8 @@ def meaning_of(reply: Exception, *, lost: bool = False) -> str:
         return "forgotten"
     if "'fcall'" in text.lower() and ("unknown command" in text or text.startswith("NOPERM")):
         return "no functions"
+    if text.startswith("EPOCH"):
+        return "epoch"
     if lost and says_full(reply):
         # A full server refuses a call before looking at its slot: that says nothing of the first time.
         return "unsent"

@@ -22,7 +22,7 @@ from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.plan import Call, Plan, pairs_of, parse_nothing, parse_pairs
 
 BASELINE_CHUNK: Final = 1_000
-"""Most jobs whose baseline is written in one call."""
+"""About how many jobs' baselines are written in one call, and the most that stand in one event."""
 
 
 _TARGETS: Final = {
@@ -79,19 +79,10 @@ class Audit:
         answer = yield from self._attach(queue, audit_id, "on", known)
         if answer != "baseline":
             return
-        keys = queue_keys(queue, self._delivery.prefix)
         cursor = "0"
         while True:
-            (reply,) = yield from self._delivery.ask(
-                [["HSCAN", keys("state"), cursor, "COUNT", 1000]], queue
-            )
-            cursor, flat = reply
-            ids = list(pairs_of(flat))
-            chunks = [ids[at : at + BASELINE_CHUNK] for at in range(0, len(ids), BASELINE_CHUNK)]
-            for chunk in chunks:
-                yield from self._baseline(queue, chunk, last=0)
-            if str(cursor) == "0":
-                yield from self._baseline(queue, [], last=1)
+            cursor = yield from self._baseline(queue, cursor)
+            if cursor == "0":
                 return
 
     def detach(self, queue: str, audit_id: str) -> Plan[None]:
@@ -109,10 +100,13 @@ class Audit:
             yield from self._delivery.call(Call("attach", queue, args, lambda reply: str(reply[0])))
         )
 
-    def _baseline(self, queue: str, ids: Sequence[str], *, last: int) -> Plan[None]:
-        args = {"by": self._delivery.name, "last": last}
-        yield from self._delivery.call(
-            Call("baseline", queue, args, parse_nothing, [(i,) for i in ids])
+    def _baseline(self, queue: str, cursor: str) -> Plan[str]:
+        """Write the baseline of the next jobs. Returns the cursor of those behind them, "0" after the last ones."""
+        args = {"by": self._delivery.name, "cursor": cursor, "most": BASELINE_CHUNK}
+        return (
+            yield from self._delivery.call(
+                Call("baseline", queue, args, lambda reply: str(reply[0]))
+            )
         )
 
     def read_outbox(

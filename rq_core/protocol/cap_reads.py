@@ -11,6 +11,7 @@ from rq_core.model.limits import CapEntry, Limit
 from rq_core.model.scopes import family_of
 from rq_core.model.state_line import read_state_line
 from rq_core.protocol.delivery import Delivery
+from rq_core.protocol.lines import read_lines
 from rq_core.protocol.plan import Plan
 
 _PIPELINE: Final = 1_000
@@ -25,6 +26,9 @@ class Holder(NamedTuple):
     id: str
     worker: str | None
     since_ms: int | None
+    task: str | None = None
+    reason: str | None = None
+    """Of a dead job: why it died."""
 
 
 def members(scope: str) -> tuple[str, str]:
@@ -75,22 +79,17 @@ def piped(delivery: Delivery, keys: QueueKeys, commands: list[list[Any]]) -> Pla
 
 def read_holders(delivery: Delivery, keys: QueueKeys, ids: Sequence[str]) -> Plan[list[Holder]]:
     """Who has these jobs, and since when they are where they are."""
-    if not ids:
-        return []
-    (lines,) = yield from delivery.ask([holders_command(keys, ids)], keys.queue)
+    lines = yield from read_lines(delivery, keys, ids)
     return holders_of(keys.queue, ids, lines)
 
 
-def holders_command(keys: QueueKeys, ids: Sequence[str]) -> list[Any]:
-    """The command that asks where these jobs stand; one at least."""
-    return ["HMGET", keys("state"), *ids]
-
-
 def holders_of(queue: str, ids: Sequence[str], lines: Sequence[str | None]) -> list[Holder]:
-    """Read its answer. A job that is gone is nobody's, since never. Raises QueueDamaged."""
+    """Who has jobs with these state lines. A job that is gone is nobody's, since never. Raises QueueDamaged."""
     found = []
     for job_id, line in zip(ids, lines, strict=True):
         fields = read_state_line(queue, job_id, line).fields if line else {}
         since = fields.get("since", "")
-        found.append(Holder(job_id, fields.get("by"), int(since) if since.isdigit() else None))
+        since_ms = int(since) if since.isdigit() else None
+        by, task, reason = map(fields.get, ("by", "task", "reason"))
+        found.append(Holder(job_id, by, since_ms, task, reason))
     return found

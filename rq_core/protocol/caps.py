@@ -10,6 +10,7 @@ from rq_core import errors
 from rq_core.model.events import decode
 from rq_core.model.keys import check_name, queue_keys
 from rq_core.model.limits import DECLARED, CapEntry, Limit, check_limit, shown
+from rq_core.model.machine import PRIORITIES
 from rq_core.model.policy import NO_CAPS, families_of
 from rq_core.model.scopes import FAIR, QUEUE, TASK, WEIGHT, family_of, is_scope
 from rq_core.model.settings import BATCH_MAX
@@ -17,6 +18,7 @@ from rq_core.model.state_line import read_state_line
 from rq_core.protocol.admin import check_why
 from rq_core.protocol.cap_reads import entries_of
 from rq_core.protocol.delivery import Delivery
+from rq_core.protocol.lines import read_lines
 from rq_core.protocol.plan import Call, Plan, pairs_of, parse_pairs
 
 CHANGES_MAX: Final = 20
@@ -208,20 +210,25 @@ class Caps:
         if family.partition("@")[0] != TASK or not name:
             return
         keys = queue_keys(queue, self._delivery.prefix)
-        capped, policies, (_, lines), entries = yield from self._delivery.ask(
+        lists = [keys(f"ready:{rank}") for rank in range(len(PRIORITIES))]
+        capped, policies, (_, lines), entries, *listed = yield from self._delivery.ask(
             [
                 ["HKEYS", keys("caps")],
                 ["HKEYS", keys("tasks")],
                 ["HSCAN", keys("state"), 0, "COUNT", SEEN_MAX],
                 ["XREVRANGE", keys("outbox"), "+", "-", "COUNT", SEEN_MAX],
+                *(["LRANGE", key, 0, SEEN_MAX // len(lists) - 1] for key in lists),
             ],
             queue,
         )
+        waiting = [job_id for each in listed for job_id in each]
+        waiting_lines = yield from read_lines(self._delivery, keys, waiting)
         known = {name.partition("=")[2] for name in capped if name.startswith(f"{TASK}=")} | {
             *policies
         }
-        for job_id, line in pairs_of(lines).items():
-            known.add(read_state_line(queue, job_id, line).fields.get("task", ""))
+        for job_id, line in [*pairs_of(lines).items(), *zip(waiting, waiting_lines, strict=True)]:
+            if line is not None:
+                known.add(read_state_line(queue, job_id, line).fields.get("task", ""))
         for entry_id, flat in entries:
             for event in decode(entry_id, pairs_of(flat)).jobs:
                 known.add(str(event.fields.get("task", "")))

@@ -12,7 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rq_core import errors
 from rq_core.model.ids import boot_id
@@ -44,6 +44,15 @@ class Slot:
     def __init__(self, name: str) -> None:
         self.name = name
         self.number = 0
+
+
+class Begun(NamedTuple):
+    """A call that a client sends without a plan."""
+
+    command: Sequence[Any]
+    slot: Slot | None
+    since: float
+    """On the clock of ``asking``."""
 
 
 def _too_many(rounds: int) -> Exception | None:
@@ -109,7 +118,11 @@ class Delivery:
         self._functions = use
         self._heads = {}
 
-    def _head(self, name: str, queue: str) -> tuple[Any, ...]:
+    def has_met(self, queue: str) -> bool:
+        """Whether a queue was met, so that it needs no handshake before a call."""
+        return queue in self._met
+
+    def head(self, name: str, queue: str) -> tuple[Any, ...]:
         """How a call's command begins, as this server takes it by what is known of it now."""
         head = self._heads.get((name, queue))
         if head is None:
@@ -122,15 +135,23 @@ class Delivery:
         for name in names:
             self._script(name)
 
-    def _take_slot(self, queue: str, name: str) -> Slot:
+    def _slot_for(self, call: Call[Any]) -> Slot | None:
+        if "slot" in self._script(call.script).args:
+            return self.take_slot(call.queue, call.script)
+        return None
+
+    def take_slot(self, queue: str, name: str) -> Slot:
+        """A slot of this script that no call is using, with its next number."""
         if os.getpid() != self._pid:
             # A forked child must not go on with its parent's slots: both would use the same numbers.
             self._begin_process(boot_id(self.name.partition("-")[0]))
         try:
-            return self._free[queue, name].pop()
+            slot = self._free[queue, name].pop()
         except IndexError:
             who, number = next(self._serial)
-            return Slot(f"{who}.{name}.{number}")
+            slot = Slot(f"{who}.{name}.{number}")
+        slot.number += 1
+        return slot
 
     def carry_out(self, calls: Sequence[Call[Any]]) -> Plan[list[Any]]:
         """Carry out calls in one pipelined round trip, and again what got no answer, until each has one.
@@ -139,13 +160,7 @@ class Delivery:
         """
         if not calls:
             return []
-        slots: list[Slot | None] = []
-        for call in calls:
-            slot = None
-            if "slot" in self._script(call.script).args:
-                slot = self._take_slot(call.queue, call.script)
-                slot.number += 1
-            slots.append(slot)
+        slots = [self._slot_for(call) for call in calls]
         try:
             return (yield from self._settle(calls, slots))
         finally:
@@ -153,34 +168,32 @@ class Delivery:
                 if slot is not None:
                     self._free[call.queue, call.script].append(slot)
 
-    def begin(self, script: str, queue: str) -> tuple[Slot, tuple[Any, ...]] | None:
-        """A slot with its next number, and how the command of a call begins, for a caller that makes and sends that by
-        itself; it calls ``go_on`` if the answer is not the plain one, and ``end`` in any case. None: the queue has not
-        been met, which is a plan's."""
-        if queue not in self._met:
-            return None
-        slot = self._take_slot(queue, script)
-        slot.number += 1
-        return slot, self._head(script, queue)
+    def begin(self, call: Call[Any]) -> Begun:
+        """Give a call its slot and number, for a client that sends the command by itself, without a plan.
 
-    def go_on(self, call: Call[T], slot: Slot, since: float) -> Plan[T]:
-        """Carry out a call that was begun at ``since``, on the clock of ``asking``, and sent. The first Send is that
-        command again: its replies are those that came. Raises what the call was refused with."""
-        (result,) = yield from self._settle([call], [slot], since)
-        if isinstance(result, errors.RqCoreError):
-            raise result
-        return result  # type: ignore[no-any-return]
+        If the answer is ``ok``, ``call.parse`` reads the rest of it; else ``go_on`` does what is left. ``end`` must be
+        called in any case.
+        """
+        slot = self._slot_for(call)
+        return Begun(self._command(call, slot), slot, self.asking.clock())
 
-    def end(self, script: str, queue: str, slot: Slot) -> None:
+    def go_on(self, call: Call[Any], begun: Begun) -> Plan[Any]:
+        """Do what is left of a call that was begun and sent. The first Send is that command again: it is owed the
+        replies that came. Returns a value or an RqCoreError."""
+        (result,) = yield from self._settle([call], [begun.slot], begun.since)
+        return result
+
+    def end(self, script: str, queue: str, begun: Begun) -> None:
         """Let other calls have the slot."""
-        self._free[queue, script].append(slot)
+        if begun.slot is not None:
+            self._free[queue, script].append(begun.slot)
 
     def _command(self, call: Call[Any], slot: Slot | None) -> list[Any]:
         """The command of a call, as this server takes it by what is known of it now."""
         made, args = self._script(call.script), call.args
         if slot is not None:
             args = {**args, "slot": slot.name, "number": slot.number}
-        return made.command(queue_keys(call.queue, self.prefix), call.each, **args)
+        return made.filled(self.head(call.script, call.queue), args, call.each)
 
     def _settle(  # noqa: PLR0912 - one branch per thing that a reply can be
         self,
@@ -203,25 +216,24 @@ class Delivery:
             strangers: set[str] = set()
             trouble: Exception | None = None
             for i, reply in zip(waiting, replies, strict=True):
-                if isinstance(reply, Exception):
-                    if isinstance(reply, Lost):
-                        lost.add(i)
-                    meaning = meaning_of(reply, lost=i in lost)
-                    if meaning == "fatal":
+                if isinstance(reply, Lost):
+                    lost.add(i)
+                match meaning_of(reply, lost=i in lost):
+                    case "answer":
+                        results[i] = self._read(calls[i], reply)
+                        continue
+                    case "fatal":
                         results[i] = yield from self._explain(calls[i], reply)
                         continue
-                    if meaning == "forgotten":
+                    case "epoch":
+                        strangers.add(calls[i].queue)
+                    case "forgotten":
                         forgotten.add(calls[i].script)
-                    elif meaning == "no functions":
+                    case "no functions":
                         refused = True
-                    else:
+                    case _:
                         trouble = reply
-                    again.append(i)
-                elif reply[0] == "epoch":
-                    strangers.add(calls[i].queue)
-                    again.append(i)
-                else:
-                    results[i] = self._read(calls[i], reply)
+                again.append(i)
             if not again:
                 return results
             waiting = again

@@ -21,14 +21,15 @@ from rq_core.model.machine import PRIORITIES
 from rq_core.model.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate
 from rq_core.model.settings import SETTINGS
 from rq_core.model.url import is_cluster
-from rq_core.protocol.cap_reads import entries_of, holders_command, holders_of, members
+from rq_core.protocol import lines
+from rq_core.protocol.cap_reads import entries_of, holders_of, members
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.plan import Lost, Plan, Unsent, pairs_of
 from rq_core.protocol.presence import PresentWorker, rows_command, rows_of
 
 COMMANDS_MAX: Final = 60
 """Commands that one look may send for one queue."""
-SCOPES_MAX: Final = 10
+SCOPES_MAX: Final = 9
 """Scopes of a queue whose holders are counted."""
 HEADS_MAX: Final = 2
 """Jobs at the head of a list whose age is read: the first may be a cancelled one that no claim has passed over yet."""
@@ -62,6 +63,16 @@ class ScopeLoad:
         if self.is_family or is_rate(self.scope):
             return self.blocked_lanes > 0
         return self.limit.most is not None and self.holders >= self.limit.most
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The last job that died and is still in Redis."""
+
+    job_id: str
+    task: str
+    reason: str
+    ago_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +113,7 @@ class QueueOverview:
     backlog: int
     """Events that wait to be mirrored."""
     backlog_bytes: int
+    last_death: Death | None
     scopes: tuple[ScopeLoad, ...]
     """Scopes with a limit of their own, those first for which a lane waits. Never one key of a family."""
     scopes_exact: bool
@@ -185,6 +197,7 @@ class Look:
             ["ZRANGEBYLEX", keys("blocked"), *members("task"), "LIMIT", 0, BLOCKED_MAX],
             ["ZRANGEBYLEX", keys("blocked"), "-", "+", "LIMIT", 0, BLOCKED_MAX],
             rows_command(keys),
+            ["ZRANGE", keys("dead"), 0, 0, "REV"],
         ]
 
     def take_sizes(self, replies: Sequence[Any]) -> None:
@@ -195,7 +208,7 @@ class Look:
         self.now_ms = int(seconds) * 1000 + int(micros) // 1000
         self.waiting, self.open, self.blocked, self.scheduled, self.running, self.dead = rest[:6]
         alive, meta, (cursor, stored), due = rest[6:10]
-        opened, tasks, first, (more, rows) = rest[10 : 10 + many], *rest[10 + many :]
+        opened, tasks, first, (more, rows), self.died = rest[10 : 10 + many], *rest[10 + many :]
         self.alive, self.facts = int(alive), pairs_of(meta)
         self.limits_exact = str(cursor) == "0"
         self.limits = entries_of(self.keys.queue, pairs_of(stored).items())
@@ -235,19 +248,21 @@ class Look:
     # Since when those jobs wait.
 
     def ages(self) -> list[list[Any]]:
-        """The command that asks for the jobs at the heads; none if there is no job."""
+        """The commands that ask for the jobs at the heads; none if there is no job."""
         ids = self._ids()
-        return [holders_command(self.keys, ids)] if ids else []
+        return lines.commands(self.keys, ids) if ids else []
 
     def take_ages(self, replies: Sequence[Any]) -> None:
-        """Take its answer."""
+        """Take their answers."""
         ids = self._ids()
-        found = holders_of(self.keys.queue, ids, replies[0]) if ids else []
+        found = holders_of(self.keys.queue, ids, lines.lines_of(replies)) if ids else []
         self.since = {each.id: each.since_ms for each in found if each.since_ms is not None}
+        self.jobs = {each.id: each for each in found}
 
     def _ids(self) -> list[str]:
         ids = [job_id for head in self.heads for job_id in head]
-        return list(dict.fromkeys([*ids, *(each for each in self.first_of if each is not None)]))
+        firsts = [each for each in self.first_of if each is not None]
+        return list(dict.fromkeys([*ids, *firsts, *self.died]))
 
     # All of it.
 
@@ -284,6 +299,7 @@ class Look:
             leases_over=self.leases_over,
             backlog=number("backlog_jobs"),
             backlog_bytes=number("backlog_bytes"),
+            last_death=self._last_death(),
             scopes=tuple(self._scopes(blocked)),
             scopes_exact=self.limits_exact and len(self.names) <= SCOPES_MAX,
             workers=self.workers,
@@ -317,6 +333,12 @@ class Look:
             if scope and job_id in self.since:
                 ages[scope] = max(self._age(job_id), ages.get(scope, 0))
         return ages
+
+    def _last_death(self) -> Death | None:
+        job = self.jobs.get(self.died[0]) if self.died else None
+        if job is None or job.id not in self.since:
+            return None
+        return Death(job.id, job.task or "?", job.reason or "?", self._age(job.id))
 
     def _age(self, job_id: str) -> int:
         return max(0, self.now_ms - self.since[job_id])

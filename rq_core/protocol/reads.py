@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rq_core import errors
+from rq_core.model.job import spec_of
 from rq_core.model.keys import KEYS, check_name, queue_keys, queues_key
 from rq_core.model.limits import CapEntry
 from rq_core.model.machine import (
@@ -14,7 +15,7 @@ from rq_core.model.machine import (
 )
 from rq_core.model.scopes import QUEUE
 from rq_core.model.settings import SETTINGS
-from rq_core.model.state_line import JobState, read_state_line
+from rq_core.model.state_line import JobState, line_of_job, read_state_line
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.one_step import in_one_step
 from rq_core.protocol.plan import Plan, pairs_of, says_full
@@ -62,7 +63,7 @@ class Reads:
         sets = ("scheduled", "leases", "dead", "waiting", "open")
         rest = [["ZCARD", keys(name)] for name in sets]
         facts_of = [
-            ["HLEN", keys("state")],
+            ["HLEN", keys("jobs")],
             ["HGET", keys("caps"), QUEUE],
             ["HGETALL", keys("meta")],
         ]
@@ -101,8 +102,11 @@ class Reads:
             commands += [["HGET", keys("state"), job_id], ["HGET", keys("jobs"), job_id]]
         replies = (yield from self._delivery.ask(commands)) if commands else []
         for at, queue in enumerate(queues):
-            if replies[2 * at] is not None:
-                return read_state_line(queue, job_id, replies[2 * at], replies[2 * at + 1])
+            line, value = replies[2 * at : 2 * at + 2]
+            stands = line_of_job(line, value)
+            if stands is not None:
+                spec = None if value is None else spec_of(value)
+                return read_state_line(queue, job_id, stands, spec)
         return None
 
     def dead(self, queue: str, limit: int = 100) -> Plan[list[JobState]]:

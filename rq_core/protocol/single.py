@@ -8,10 +8,11 @@ the command itself: whatever can happen to a call is said once, in :mod:`rq_core
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Final, NamedTuple
+from typing import Final
 
+from rq_core.errors import RqCoreError
 from rq_core.model.job import NewJob, Profile, spec_with_headers
-from rq_core.protocol.delivery import Delivery, Slot
+from rq_core.protocol.delivery import Begun, Delivery
 from rq_core.protocol.enqueue import Accepted, Enqueue, kinds_of
 from rq_core.protocol.plan import Plan
 
@@ -19,14 +20,6 @@ ACCEPTED: Final = [["ok"]]
 """The replies to a command whose job was accepted."""
 KINDS_MAX: Final = 1_000
 """Kinds of jobs whose text is kept; with as many, all are forgotten."""
-
-
-class Begun(NamedTuple):
-    """An enqueue that is to be sent."""
-
-    command: tuple[Any, ...]
-    slot: Slot
-    since: float
 
 
 class Single:
@@ -45,10 +38,8 @@ class Single:
         If the replies are not ACCEPTED, ``rest`` says what became of it. ``end`` must be called in any case.
         """
         delivery = self._delivery
-        begun = delivery.begin("enqueue", job.queue)
-        if begun is None:
+        if not delivery.has_met(job.queue):
             return None
-        slot, head = begun
         job_id, _, profile, args_json, delay_ms, lane, full, spec_max, headers_json, due_ms = job
         which = (id(profile), delay_ms, full, due_ms)
         kept = self._kinds.get(which)
@@ -61,15 +52,22 @@ class Single:
         if headers_json:
             spec = spec_with_headers(spec, headers_json)
         digest = hashlib.sha256(args_json.encode()).hexdigest()[:32]
+        slot = delivery.take_slot(job.queue, "enqueue")
         command = (
-            *head, slot.name, slot.number, delivery.name, spec_max, kept[1], job_id, "1", digest, lane, spec,
+            *delivery.head("enqueue", job.queue),
+            slot.name, slot.number, delivery.name, spec_max, kept[1], job_id, "1", digest, lane, spec,
         )  # fmt: skip
         return Begun(command, slot, delivery.asking.clock())
 
     def rest(self, job: NewJob, begun: Begun) -> Plan[Accepted]:
-        """What is left to do, and what became of the job. The first Send has been sent: it is owed its replies."""
-        return self._delivery.go_on(self._enqueue.chunk(job.queue, (job,)), begun.slot, begun.since)
+        """What is left to do, and what became of the job. The first Send has been sent: it is owed its replies. Raises
+        what the job was refused with."""
+        result = yield from self._delivery.go_on(self._enqueue.chunk(job.queue, (job,)), begun)
+        if isinstance(result, RqCoreError):
+            raise result
+        accepted: Accepted = result
+        return accepted
 
     def end(self, job: NewJob, begun: Begun) -> None:
         """Let other calls have the slot."""
-        self._delivery.end("enqueue", job.queue, begun.slot)
+        self._delivery.end("enqueue", job.queue, begun)

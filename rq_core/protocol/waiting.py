@@ -20,6 +20,7 @@ from rq_core.protocol.cap_reads import (
     read_holders,
 )
 from rq_core.protocol.delivery import Delivery
+from rq_core.protocol.lines import read_lines
 from rq_core.protocol.plan import Plan
 
 AHEAD_MAX: Final = 1_000
@@ -137,7 +138,7 @@ class Waiting:
         if not lane and index is not None:
             heads[-1], lengths[-1] = own[:index], index
         ids = [job_id for head in heads for job_id in head]
-        lines = (yield from self._delivery.ask([["HMGET", keys("state"), *ids]]))[0] if ids else []
+        lines = yield from read_lines(self._delivery, keys, ids)
         # Cancelled jobs are in the list until claim passes over them.
         alive = [read_state_line(keys.queue, i, s) for i, s in zip(ids, lines, strict=True) if s]
         beyond = sum(lengths) - len(ids)

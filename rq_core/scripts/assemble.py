@@ -79,7 +79,7 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
         f"local {taken}",
         f"local {', '.join((*declared, *shared))}",
         "local function library()",
-        constants(mentioned | script.words, meta=_meta_of(header, includes)),
+        constants(mentioned | script.words, **_facts_of(header, includes)),
         WHOLE_NUMBER if {"whole_number", "integer"} & numbers else "",
         INTEGER if "integer" in numbers else "",
         "local resets = {}",
@@ -207,9 +207,11 @@ def _block(include: Source, parts: list[Part], taken: Iterable[str], inside: Ite
     return "\n".join(line for line in lines if line)
 
 
-def _meta_of(header: Header, includes: Mapping[str, Source]) -> tuple[str, ...]:
-    """The fields of meta that a script reads when it begins, itself and in its includes."""
-    fields = dict.fromkeys(_BASE_META)
-    for each in (header, *(include.header for include in includes.values())):
-        fields |= dict.fromkeys(each.words("Meta"))
-    return tuple(fields)
+def _facts_of(header: Header, includes: Mapping[str, Source]) -> dict[str, tuple[str, ...]]:
+    """The fields of meta that a script reads when it begins, itself and in its includes, and those that it may read
+    later."""
+    headers = (header, *(include.header for include in includes.values()))
+    return {
+        "meta": tuple(dict.fromkeys([*_BASE_META, *(w for h in headers for w in h.words("Meta"))])),
+        "later": tuple(dict.fromkeys(w for h in headers for w in h.words("Later"))),
+    }

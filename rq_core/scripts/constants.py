@@ -17,8 +17,12 @@ def _by_name(values: Iterable[tuple[str, Any]]) -> str:
     return "{" + ", ".join(f"{name} = {value}" for name, value in values) + "}"
 
 
-META: Final = "META"
-"""The one constant that is not the same in each script: the fields of its headers' Meta."""
+OF_SCRIPT: Final = {
+    "META": "`v`, and the fields that the headers of the script and its includes name under Meta, the counters first",
+    "COUNTED": "how many of these are read in each call: `v` and the counters",
+    "LATER": "the counters that stand under Later alone",
+}
+"""The constants that are not the same in each script, and what they say."""
 
 _SETTINGS: Final = settings.SETTINGS.values()
 
@@ -46,22 +50,34 @@ CONSTANTS: Final = {
         _by_name((name, "true") for name in settings.FLAGS),
         "fields of `meta` that an operator sets to 0 or 1",
     ),
+    "COUNTERS": (
+        _by_name((name, "true") for name in settings.COUNTERS),
+        "fields of `meta` that go on with the calls, and have no part in the version `v`",
+    ),
     "SLOT_ANSWER": (
         f"'{settings.SLOT_ANSWER}'",
         "behind a slot's name: the field of `slots` that has its last answer",
     ),
     "SLOT_LIFE_MS": (str(settings.SLOT_LIFE_MS), "how long a call slot is remembered, in ms"),
     "OUTBOX_RING": (
-        str(settings.OUTBOX_RING),
+        f"'{settings.OUTBOX_RING}'",
         "how many entries an outbox without a mirror keeps, about",
     ),
 }
 """Name → its value in Lua, and what it says."""
 
 
-def constants(mentioned: frozenset[str], *, meta: Iterable[str]) -> str:
-    """The constants that are mentioned, as locals."""
-    values = {META: table(meta), **{name: value for name, (value, _) in CONSTANTS.items()}}
+def constants(mentioned: frozenset[str], *, meta: Iterable[str], later: Iterable[str]) -> str:
+    """The constants that are mentioned, as locals. ``meta`` and ``later`` are the fields under Meta and Later."""
+    meta, counters = tuple(meta), settings.COUNTERS
+    counted = ["v", *(name for name in meta if name in counters)]
+    of_script = (
+        table([*counted, *(name for name in meta if name not in counters)]),
+        str(len(counted)),
+        table(name for name in later if name in counters and name not in meta),
+    )
+    values = dict(zip(OF_SCRIPT, of_script, strict=True))
+    values |= {name: value for name, (value, _) in CONSTANTS.items()}
     return "\n".join(
         f"local {name} = {value}" for name, value in values.items() if name in mentioned
     )

@@ -6,7 +6,7 @@ The names of a library and its function end with a digest of its text: clients o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -53,8 +53,14 @@ class Script:
         self, keys: QueueKeys, each: Iterable[tuple[Any, ...]] = (), **args: Any
     ) -> list[Any]:
         """The whole command. ``args`` are the header's Args by name; ``each`` the records, in its order."""
+        return self.filled(self.head(keys), args, each)
+
+    def filled(
+        self, head: Sequence[Any], args: Mapping[str, Any], each: Iterable[tuple[Any, ...]]
+    ) -> list[Any]:
+        """The whole command, from what ``head`` gave for its queue."""
         assert len(args) == len(self.args), f"{self.name} takes {self.args}, not {args}"
-        command: list[Any] = [*self.head(keys), *[args[name] for name in self.args]]
+        command: list[Any] = [*head, *[args[name] for name in self.args]]
         for record in each:
             command += record
         return command

@@ -34,7 +34,7 @@ class Capacity:
         self.taken = 0
         self.kept = 0
         """Those of them that are kept for claims under way."""
-        self.shares = Shares(options.weights)
+        self.shares = Shares(options.weights, alone=len(options.queues) == 1)
 
     def full(self) -> bool:
         """Whether none is free."""
@@ -44,20 +44,22 @@ class Capacity:
         self, group: QueueGroup, groups: QueueGroups, most: float
     ) -> list[tuple[WatchedQueue, int]]:
         """How many jobs to claim from which queues of a group now; at most ``most``."""
+        mine = [queue for queue in group.queues.values() if queue.promising]
+        if not mine:
+            return []
         free = self.most - self.taken
         if self.most >= HALVES_MIN:
             free = min(free, -(-self.most // 2))
         free = int(min(free, most))
-        mine = [queue for queue in group.queues.values() if queue.promising]
-        if not mine:
-            return []
         if free <= 0:
             # A full worker does what is due for everybody all the same.
             now = time.monotonic()
             return [(queue, 0) for queue in mine if queue.overdue(now)]
-        # What others could use now is left to them; who is waiting for an answer cannot use any.
-        others = [o for o in groups.all if o is not group and not o.turns]
-        rivals = [queue for other in others for queue in other.queues.values() if queue.look]
+        rivals = []
+        if len(groups.all) > 1:
+            # What others could use now is left to them; who is waiting for an answer cannot use any.
+            others = [o for o in groups.all if o is not group and not o.turns]
+            rivals = [queue for other in others for queue in other.queues.values() if queue.look]
         shares = self.shares.divide(free, [queue.name for queue in (*mine, *rivals)])
         return [(queue, min(n, CLAIM_MAX)) for queue in mine if (n := shares[queue.name]) > 0]
 

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from rq_core.app.dead_hooks import DeadJob, arguments_of, hook_name
-from rq_core.model.job import NewJob, profile
+from rq_core.model.job import NewJob, profile, spec_of
 from rq_core.model.keys import queue_keys
 from rq_core.model.settings import BATCH_MAX
 from rq_core.protocol.one_step import in_one_step
@@ -139,26 +139,26 @@ class DeathWatch:
         return ids, int(float(last)), True
 
     def _hand_over(self, ids: list[str]) -> Plan[None]:
-        lines, specs = yield from self._calls.delivery.ask(
+        lines, values = yield from self._calls.delivery.ask(
             [["HMGET", self._keys("state"), *ids], ["HMGET", self._keys("jobs"), *ids]], self._queue
         )
         told = [
             job
-            for job_id, line, spec in zip(ids, lines, specs, strict=True)
-            if line and spec
-            if (job := _job_of(self._queue, job_id, line, spec, self._tasks)) is not None
+            for job_id, line, value in zip(ids, lines, values, strict=True)
+            if line and value
+            if (job := _job_of(self._queue, job_id, line, value, self._tasks)) is not None
         ]
         if told:
             yield from self._calls.enqueue.many(told)
 
 
 def _job_of(
-    queue: str, job_id: str, line: str, spec: str, tasks: Mapping[str, Task[Any, Any]]
+    queue: str, job_id: str, line: str, value: str, tasks: Mapping[str, Task[Any, Any]]
 ) -> NewJob | None:
     # Imported here: whoever only defines tasks needs none of it.
     from rq_core.model.state_line import read_state_line
 
-    job = read_state_line(queue, job_id, line, spec)
+    job = read_state_line(queue, job_id, line)
     if job.state != "dead" or hook_name(job.fields.get("task", "")) not in tasks:
         return None
     facts = job.fields
@@ -166,7 +166,7 @@ def _job_of(
         id=job_id,
         queue=queue,
         task=facts["task"],
-        arguments=arguments_of(spec),
+        arguments=arguments_of(spec_of(value)),
         reason=facts.get("reason", ""),
         claims=int(facts.get("claim", 0)),
         failures=int(facts.get("failed", 0)),

@@ -13,15 +13,18 @@ from collections.abc import Mapping, Sequence
 class Shares:
     """The clocks of some queues."""
 
-    def __init__(self, weights: Mapping[str, int]) -> None:
-        """``weights`` by queue; those that are not named have 1."""
+    def __init__(self, weights: Mapping[str, int], *, alone: bool = False) -> None:
+        """``weights`` by queue; those that are not named have 1. ``alone``: one queue gets all places."""
         self._weights = weights
+        self._alone = alone
         self._clocks: dict[str, float] = {}
         self._now = 0.0
         """That of the queue that was furthest behind when places were last divided."""
 
     def divide(self, places: int, queues: Sequence[str]) -> dict[str, int]:
         """How many of so many places each queue, all of which have something to do, would get now. Takes none."""
+        if self._alone:
+            return dict.fromkeys(queues, places)
         self._now = min(map(self._clock, queues))
         if len(queues) == 1:
             return {queues[0]: places}
@@ -37,11 +40,13 @@ class Shares:
 
     def take(self, queue: str, places: int) -> None:
         """Note that a queue was given places."""
-        self._clocks[queue] = self._clock(queue) + places / self._weight(queue)
+        if not self._alone:
+            self._clocks[queue] = self._clock(queue) + places / self._weight(queue)
 
     def refund(self, queue: str, places: int) -> None:
         """Note that it had no use for some."""
-        self._clocks[queue] = self._clocks.get(queue, self._now) - places / self._weight(queue)
+        if not self._alone:
+            self._clocks[queue] = self._clocks.get(queue, self._now) - places / self._weight(queue)
 
     def _weight(self, queue: str) -> int:
         return self._weights.get(queue, 1)

@@ -61,17 +61,13 @@ class Startup:
         for sentence in await self._client.run(declared):
             log.warning("%s", sentence, extra={"worker": self._worker})
 
-    async def declare_anew(
-        self, queue: WatchedQueue, result: Claimed | RqCoreError, *, since: int
-    ) -> bool:
-        """Declare the limits again if this claim was carried out in another history of Redis than that of ``since``,
+    async def declare_anew(self, queue: WatchedQueue, claimed: Claimed, *, since: int) -> bool:
+        """Declare the limits again: this claim was carried out in another history of Redis than that of ``since``,
         when it was sent. Another claim may have been under way with it, and have had them declared meanwhile.
 
         Returns True if that history began with nothing: then the jobs of this claim may have been counted by nobody.
         Whether the limits were declared before they were claimed or after, by another worker, does not show.
         """
-        if isinstance(result, RqCoreError) or result.epoch in (None, since):
-            return False
         meta = queue_keys(queue.name, self._app.prefix)("meta")
         try:
             ask = self._client.calls.delivery.ask([["HGET", meta, "whole_epoch"]], queue.name)
@@ -83,5 +79,5 @@ class Startup:
             await asyncio.sleep(TROUBLE_PAUSE_S)
             return True
         began_anew = int(began or 0) > since
-        queue.epoch = result.epoch or 0
+        queue.epoch = claimed.epoch or 0
         return began_anew and bool(self._app.declared.limits(queue.name))

@@ -87,6 +87,9 @@ class Turns:
                 claims = self._due(group)
             if claims is not None:
                 await self.send(group, claims)
+                if handlers.arrived and self._due(group) is None:
+                    # Nothing is to be sent first.
+                    handlers.begin_arrived()
                 return
             self._groups.news.clear()
             # There is nothing to send first. What cannot be begun, or ends at once, is news.
@@ -163,7 +166,7 @@ class Turns:
         group.turns += 1
         group.claiming += [each.call for each in asked]
         try:
-            return await self._client.run(self._client.calls.delivery.carry_out(calls))
+            return await self._client.carry_out(calls)
         finally:
             group.turns -= 1
             for each in asked:
@@ -171,9 +174,11 @@ class Turns:
 
     async def _answered(self, asked: _Asked, result: Claimed | RqCoreError) -> bool:
         """Take what a claim brought, if its limits are those of the code. True: the claim failed."""
-        uncounted = True
+        uncounted = False
         try:
-            uncounted = await self._startup.declare_anew(asked.queue, result, since=asked.epoch)
+            if isinstance(result, Claimed) and result.epoch not in (None, asked.epoch):
+                uncounted = True
+                uncounted = await self._startup.declare_anew(asked.queue, result, since=asked.epoch)
         finally:
             # Not before: the group's other turn would take the places of what has been claimed.
             asked.release()

@@ -90,6 +90,8 @@ class Watcher:
         self._interval = interval
         self._on_look = on_look
         self._stopping = False
+        self._looked = False
+        """Whether the last token was used."""
         self._room = asyncio.Event()
         self._quiet = asyncio.Event()
 
@@ -104,8 +106,6 @@ class Watcher:
                     await self._wait_for(self._room)
                 else:
                     await self._wait_for_token()
-                    # What that brought is asked for before there is another wait.
-                    await asyncio.sleep(0)
             except (Lost, Unsent, ReplyError, RqCoreError) as error:
                 log.warning("waiting for jobs failed, trying again: %s", error)
                 await asyncio.sleep(PAUSE_S)
@@ -190,10 +190,19 @@ class Watcher:
         seconds = min(LOOK_S_MAX, self._interval())
         if self._burst:
             seconds = min(seconds, BURST_LOOK_S)
-        name = await self._client.wait_wake(list(self._queues), seconds)
+        self._looked = False
+        name = await self._client.wait_wake(list(self._queues), seconds, self._use_token)
+        if self._looked:
+            return
         if name is None:
             self.look_at(self._queues.values())
-        elif self._full() or self._stopping:
-            await self._client.return_token(name)
         else:
+            await self._client.return_token(name)
+        # What that brought is asked for before there is another wait.
+        await asyncio.sleep(0)
+
+    def _use_token(self, name: str) -> None:
+        """There is a token: have its queue looked at, unless it is for others."""
+        if not (self._full() or self._stopping):
+            self._looked = True
             self.look_at([self._queues[name]])

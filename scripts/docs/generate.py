@@ -21,10 +21,10 @@ from rq_core.model.keys import KEYS
 from rq_core.model.machine import Event, EventField, State, Transition
 from rq_core.protocol import access
 from rq_core.scripts import script
-from rq_core.scripts.constants import CONSTANTS, META
+from rq_core.scripts.constants import CONSTANTS, OF_SCRIPT
 from rq_core.scripts.header import Header, HeaderError
 from rq_core.scripts.source import include_paths
-from scripts.docs import api, headers
+from scripts.docs import api, headers, metrics, panels
 from scripts.docs.pages import NOTICE, code, page, table
 
 
@@ -109,7 +109,10 @@ def states_md() -> str:
         _fields(machine.QUEUE_EVENT_FIELDS),
         "## A state line",
         "`HGET rqc:{queue}:state ID` is the state, then those of these fields that are not at\n"
-        f"their default: {code(fields.STATE_FIELDS)}.",
+        f"their default: {code(fields.STATE_FIELDS)}.\n\n"
+        "A plain job that has only waited since it was enqueued has no such line: a job that is in\n"
+        "`jobs` and not in `state` is ready. Its fields are the first line of `HGET rqc:{queue}:jobs ID`,\n"
+        "before its JSON. They stay there when the job does more, as they were when it was enqueued.",
     )
 
 
@@ -159,10 +162,7 @@ def lua_readme() -> str:
         table(
             ("constant", "says"),
             (
-                (
-                    f"`{META}`",
-                    "the fields that the headers of the script and its includes name under `Meta`",
-                ),
+                *((f"`{name}`", says) for name, says in OF_SCRIPT.items()),
                 *((f"`{name}`", says) for name, (_, says) in CONSTANTS.items()),
             ),
         ),
@@ -216,8 +216,8 @@ repeated under `Returns`: every script answers `refused arguments NAME` if an ar
 another layout, and `refused stale_call` to a call that is older than the last one of its slot. An error is a bug, or a
 key of another type.
 
-A call fails before its first write if any of its keys is of another type, even one that it would not have touched. So
-`Unread` may name a key that the file never writes, because a script has all keys of its includes."""
+A call fails before its first write if a key that it is going to write is of another type, and as a rule if any of its
+keys is. So `Unread` may name a key that the file never writes, because a script has all keys of its includes."""
 
 
 _NAMES_GUIDE: Final = """\
@@ -317,6 +317,10 @@ def files() -> dict[Path, str]:
         reference / "api.md": api.api_md(),
         reference / "command-line.md": api.command_line_md(),
         reference / "errors.md": api.errors_md(),
+        reference / "metrics.md": metrics.metrics_md(),
+        reference.parent / metrics.RUNBOOK: metrics.runbook_md(),
+        reference.parent / "grafana/alerts.yml": metrics.rules(),
+        reference.parent / "grafana/rq-core.json": panels.dashboard(),
         reference / "keys.md": api.keys_md(),
         reference / "rights.md": rights_md(),
         reference / "scripts.md": scripts_md(),

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 
 import click
@@ -134,9 +135,11 @@ def off(url: str | None, redis_url: str, prefix: str, queue: str, *, force: bool
             holder = client.run(client.calls.delivery.handshake(queue)).audit_id or "none"
         else:
             from sql_audit.queries.history import audit_id
+            from sql_audit.store import place
             from sql_audit.store.database import Database
 
             with contextlib.closing(Database(address)) as database:
+                place.check(database)
                 holder = audit_id(database)
         client.run(client.calls.audit.detach(queue, holder))
     click.echo(f"queue {queue}: audit off")
@@ -146,14 +149,24 @@ def off(url: str | None, redis_url: str, prefix: str, queue: str, *, force: bool
 @audit_option
 @json_option
 def migrate(url: str | None, as_json: bool) -> None:
-    """Create the tables, or bring them to this release's schema."""
+    """Create the tables, or bring them to this release's schema.
+
+    On PostgreSQL it also makes the partitions of this month and the next two, as a mirror does whose role owns the
+    tables. Events that stand in the default partition are moved; nobody can read the log meanwhile.
+    """
     address = required(url)
     from sql_audit.store.database import Database
     from sql_audit.store.migrate import upgrade
+    from sql_audit.store.partitions import create_ahead
 
     with contextlib.closing(Database(address)) as database:
         version = upgrade(database)
+        ahead = create_ahead(database, int(time.time() * 1000), moved_max=None)
+    left = {month.table: why for month, why in ahead.left.items()}
     if as_json:
-        print_json({"url": database.url, "schema": version})
+        made = [month.table for month in ahead.made]
+        print_json({"url": database.url, "schema": version, "months": made, "left": left})
     else:
         click.echo(f"{database.url}: schema {version}")
+        for name, why in left.items():
+            click.echo(f"{name}: no partition: {why}", err=True)

@@ -21,7 +21,8 @@ from sql_audit.cli.options import audit_option, current, known_watermarks
 from sql_audit.cli.text import print_answer, print_marks, progress
 
 if TYPE_CHECKING:
-    from sql_audit.upkeep.restore import Applied, LostJob
+    from sql_audit.upkeep.lost import LostJob
+    from sql_audit.upkeep.restore import Applied
 
 
 @click.command()
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 @server_options
 @queue_option
 @click.option("--apply", "wanted", is_flag=True, help="Put back and take out; else it only lists.")
+@click.option(
+    "--accept-gaps",
+    is_flag=True,
+    help="Put back also what may have ended in a gap of the log: it may run a second time.",
+)
 @click.option(
     "--wait",
     "wait_s",
@@ -48,6 +54,7 @@ def restore(
     by: str | None,
     *,
     wanted: bool,
+    accept_gaps: bool,
     wait_s: float,
     as_json: bool,
 ) -> None:
@@ -56,8 +63,9 @@ def restore(
 
     With --apply the first are enqueued again under their own ids, and the second removed unless they
     run. That takes a running mirror, and the arguments in the log: App(audit_payload="full"). If it
-    was stopped half-way, run it again. Exits with 0 if nothing is left to be done, 2 if some jobs
-    could not be put back or taken out, 1 if it could not do its work.
+    was stopped half-way, run it again. Where the log has a gap, a job of which nothing was told since may have ended
+    unseen: it is named apart, and left alone without --accept-gaps. Exits with 0 if nothing is left to be done, 2 if
+    some jobs could not be put back or taken out, 1 if it could not do its work.
     """
     with current(url) as database:
         from rq_core.connections.client import Client
@@ -76,6 +84,7 @@ def restore(
                             database,
                             mark.queue,
                             by=who,
+                            accept_gaps=accept_gaps,
                             wait_s=wait_s,
                             on_progress=functools.partial(on_progress, mark.queue),
                         )
@@ -88,15 +97,22 @@ def restore(
         print_answer({"queues": queues}, marks)
         return
     for name, each in found.items():
-        click.echo(f"{name}: {len(each.lost)} jobs lost, {len(each.revived)} revived")
+        uncertain = sum(job.uncertain is not None and job.over is None for job in each.lost)
+        apart = f", {uncertain} that may have ended in a gap" if uncertain else ""
+        lost = len(each.lost) - uncertain
+        click.echo(f"{name}: {lost} jobs lost, {len(each.revived)} revived{apart}")
         for job in each.lost:
-            click.echo(f"  lost: {_lost_job(job)}")
+            click.echo(f"  {_kind(job)}: {_lost_job(job)}")
         for job_ in each.revived:
             click.echo(
                 f"  revived: {job_.job_id}  {job_.state}, {job_.finished} at {job_.number}: "
                 "it will run again"
             )
     print_marks(terminal(), marks)
+
+
+def _kind(job: LostJob) -> str:
+    return "lost" if job.uncertain is None or job.over is not None else "uncertain"
 
 
 def _lost_job(job: LostJob) -> str:
@@ -107,6 +123,8 @@ def _lost_job(job: LostJob) -> str:
     went_on = ", a worker went on with it" if job.ran_on else ""
     if job.unknown is not None:
         return f"{words}{went_on}; cannot be put back: {job.unknown}"
+    if job.uncertain is not None:
+        return f"{words}{went_on}; {job.uncertain}"
     return f"{words}{went_on}"
 
 
@@ -120,12 +138,17 @@ def _print_applied(done: dict[str, Applied], *, as_json: bool) -> None:
         return
     for name, each in done.items():
         click.echo(f"{name}: {each.restored} jobs restored, {each.removed} removed")
-        for job in (*each.over, *each.unknown):
-            click.echo(f"  lost: {_lost_job(job)}")
+        for job in (*each.over, *each.uncertain, *each.unknown):
+            click.echo(f"  {_kind(job)}: {_lost_job(job)}")
         for job_id, state in each.alive.items():
             click.echo(f"  not lost: {job_id}  is {state} in Redis")
         for job_id, state in each.left.items():
             click.echo(f"  left alone: {job_id}  is {state} in Redis: cancel it if it must not run")
+    if any(each.uncertain for each in done.values()):
+        click.echo(
+            "some of these jobs may have run to their end: --accept-gaps puts them back, and they may run twice",
+            err=True,
+        )
     if any(each.unknown for each in done.values()):
         click.echo(
             "without their arguments only who enqueued these jobs can do so again, under the same ids;\n"

@@ -41,6 +41,18 @@ COMMANDS: Final[Commands] = {
     ),
     "prune": ("prune:prune", "Remove jobs that ended long ago, whole."),
     "migrate": ("mirror:migrate", "Create the tables, or bring them to this release's schema."),
+    "grants": (
+        "grants:grants",
+        "Print the statements that give a role of PostgreSQL the least rights for its part of the audit log.",
+    ),
+    "fork": (
+        "place:fork",
+        "Make a copy of an audit database a log of its own, which Redis knows by another name.",
+    ),
+    "rebind": (
+        "place:rebind",
+        "Say that the log is in this database now, after a move or a restore from a backup.",
+    ),
     "off": (
         "mirror:off",
         "Give QUEUE's audit trail up: its events are no longer kept for SQL.",

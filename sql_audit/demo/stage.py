@@ -212,6 +212,7 @@ class Stage:
         )
 
     def _held_by(self, pid: int) -> int:
+        # A claimed job has its line in `state`.
         lines = self.client.run(self.client.calls.reads.snapshot(self.queue))["state"]
         states = (read_state_line(self.queue, i, line) for i, line in lines.items())
         return sum(

@@ -29,6 +29,8 @@ from sql_audit.store.tables import EVENT_COLUMNS, QUARANTINED
 
 PAGE: Final = 200
 """Entries of Redis that are compared at once."""
+LAST_NUMBER: Final = str(OutboxId(INTEGER_MAX, 0))
+"""Behind every entry."""
 _COLUMNS: Final = ", ".join(EVENT_COLUMNS)
 
 _EVENTS_OF_ENTRIES: Final = text(
@@ -101,7 +103,7 @@ def find(
     fork = _compare(connection, source, queue, beginning, tail.anchor.at)
     if fork.passed and not beginning.is_restated and beginning.id.epoch >= restated_from:
         # What it had under passed numbers is missing from what follows.
-        last, _ = source.read_outbox_back(queue, str(OutboxId(INTEGER_MAX, 0)), 1)[0]
+        last, _ = source.read_outbox_back(queue, LAST_NUMBER, 1)[0]
         why = f"{len(fork.passed)} entries before {beginning.id} have numbers that SQL had passed"
         raise Behind(OutboxId.parse(last).epoch + 1, why)
     return fork

@@ -22,7 +22,7 @@ from rq_core.errors import UnknownQueue
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.source import OutboxSource
 from sql_audit.mirror.turn import Mirror, Outcome
-from sql_audit.store import migrate, partitions
+from sql_audit.store import migrate, partitions, place
 from sql_audit.store.database import STALLED_MS, Database
 from sql_audit.store.driver_errors import describe
 
@@ -36,6 +36,8 @@ BACKOFF_S: Final = 0.2
 BACKOFF_S_MAX: Final = 10.0
 PARTITIONS_EVERY_S: Final = 3600.0
 """How often the mirror looks whether PostgreSQL has partitions for the months to come."""
+PARTITIONS_AGAIN_S: Final = 30.0
+"""Seconds after which it tries again to make one that it could not, for a reader's lock or a right that it lacked."""
 LAG_EVERY_S: Final = 10.0
 """How often the mirror looks how far behind it is."""
 LAG_TOLD: Final = 10_000
@@ -87,7 +89,9 @@ class Service:
     _awaited: set[str] = field(default_factory=set)
     """Queues that were said not to be there yet; the empty name: any at all."""
     _listed: float = float("-inf")
-    _partitioned: float = float("-inf")
+    _partitions_due: float = float("-inf")
+    _partitions_left: dict[str, str] = field(default_factory=dict)
+    """Months without a partition, and why, as it was told last."""
     _lag_told: float = float("-inf")
     _redis_error: str | None = None
     _redis_backoff_s: float = BACKOFF_S
@@ -108,13 +112,23 @@ class Service:
 
     def _make_partitions(self) -> None:
         """Make the months ahead, now and then. Without them events go to the default partition."""
-        if time.monotonic() - self._partitioned < PARTITIONS_EVERY_S:
+        if time.monotonic() < self._partitions_due:
             return
-        self._partitioned = time.monotonic()
+        self._partitions_due = time.monotonic() + PARTITIONS_EVERY_S
         try:
-            partitions.create_ahead(self.database, int(time.time() * 1000))
+            ahead = partitions.create_ahead(self.database, int(time.time() * 1000))
+            left = {month.table: why for month, why in ahead.left.items()}
         except Exception as error:  # noqa: BLE001 - mirroring does not depend on it
-            logger.warning("no partitions are made ahead: %s", describe(error))
+            left = {"no months are made ahead": describe(error)}
+        if left:
+            self._partitions_due = time.monotonic() + PARTITIONS_AGAIN_S
+        for name, why in left.items():
+            # Once per reason, however often it is tried.
+            if self._partitions_left.get(name) != why:
+                logger.warning("%s: no partition: %s", name, why)
+        for name in self._partitions_left.keys() - left.keys():
+            logger.info("%s: has its partition", name)
+        self._partitions_left = left
 
     def _drain(self) -> None:
         deadline = time.monotonic() + DRAIN_S
@@ -268,6 +282,7 @@ def run(
     database = url if isinstance(url, Database) else Database(url)
     try:
         migrate.ensure(database)
+        place.check(database)
         return Service(source, database, queues, limits, on_step).run(stop, once=once)
     finally:
         if database is not url:

@@ -31,7 +31,7 @@ from sql_audit.mirror import forks, gaps, losses
 from sql_audit.mirror.batch import Batch, Projection
 from sql_audit.mirror.cursor import Anchor, Cursor
 from sql_audit.mirror.fold import Folder, job_ids
-from sql_audit.mirror.forks import Behind
+from sql_audit.mirror.forks import LAST_NUMBER, Behind
 from sql_audit.mirror.reading import BatchLimits, Reader, Tail
 from sql_audit.mirror.source import OutboxSource
 from sql_audit.store.background import BackgroundCall
@@ -39,9 +39,11 @@ from sql_audit.store.chain import NOTHING_FOUND, Link, found_digest, genesis
 from sql_audit.store.copy import EventRows
 from sql_audit.store.database import Database
 from sql_audit.store.driver_errors import data_refused
+from sql_audit.store.gaps import unasked_gap
 from sql_audit.store.statements import (
     ADVANCE_CURSOR,
     AUDIT_ID,
+    CHAIN_ID,
     CREATE_CURSOR,
     CURSOR,
     INSERT_BATCH,
@@ -121,6 +123,8 @@ class Mirror:
         """
         if self._audit_id is None:
             self.attach()
+            # A mirror may have died between a gap's commit and its asking.
+            self.restate()
         cursor, tail = self.read()
         if not tail.entries and not tail.detached:
             return Turn(Outcome.IDLE)
@@ -154,6 +158,8 @@ class Mirror:
         if batch.taken.begins_epoch:
             # Redis may have forgotten that this database mirrors the queue, or ask for a baseline.
             self.attach()
+        if batch.breaks:
+            self.restate()
         self.trim(batch.cursor)
         self.position = batch.cursor.position
         return Turn(Outcome.MIRRORED, len(batch.taken.entries), events)
@@ -178,6 +184,11 @@ class Mirror:
         connection.commit()
         # Until the trim is answered it is owed, and the next turn begins with it.
         self.position = None
+        for each in batch.breaks:
+            if each.kind != "started":
+                logger.warning(
+                    "queue %s: %s recorded at %s: %s", self.queue, each.kind, each.at, each.reason
+                )
         self._done("committed")
         return projection.events
 
@@ -191,9 +202,10 @@ class Mirror:
         """
         with self.database.readers.connect() as reader:
             audit_id: str = reader.execute(AUDIT_ID).scalar_one()
+            chain_id: str = reader.execute(CHAIN_ID).scalar_one()
             row = reader.execute(CURSOR, {"queue": self.queue}).one_or_none()
         if row is None:
-            first = {"queue": self.queue, "head": genesis(audit_id, self.queue)}
+            first = {"queue": self.queue, "head": genesis(chain_id, self.queue)}
             with self.database.writing(wait=True) as connection:
                 assert connection is not None
                 connection.execute(CREATE_CURSOR[self.database.dialect], first)
@@ -202,6 +214,22 @@ class Mirror:
         self.source.attach(self.queue, audit_id, max(known, epoch))
         self._audit_id, self._attached_in = audit_id, epoch
         self._done("attached")
+
+    def restate(self) -> None:
+        """Have Redis say anew what lives, if the log has a gap since it last did: a job may have ended in it.
+
+        Redis is asked once SQL is in its last epoch: an epoch that is not mirrored yet may bring a baseline by itself.
+        Raises as :meth:`attach` does.
+        """
+        with self.database.readers.connect() as reader:
+            gap = unasked_gap(reader, self.queue)
+            epoch = reader.execute(CURSOR, {"queue": self.queue}).one().epoch
+        last = [] if gap is None else self.source.read_outbox_back(self.queue, LAST_NUMBER, 1)
+        if gap is None or not last or OutboxId.parse(last[0][0]).epoch != epoch:
+            return
+        logger.warning("queue %s: the gap at %s: Redis is asked what lives", self.queue, gap.at)
+        self._restated_from = epoch + 1
+        self.attach(self._restated_from)
 
     def read(self) -> tuple[Cursor, Tail]:
         """Read the cursor, settle the trim it may still owe, and read from Redis up to a batch."""

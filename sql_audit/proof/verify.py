@@ -31,7 +31,7 @@ from sql_audit.store.chain import found_text
 from sql_audit.store.copy import copy_text
 from sql_audit.store.database import Database
 from sql_audit.store.rows import EventRow
-from sql_audit.store.statements import AUDIT_ID, CURSOR
+from sql_audit.store.statements import CHAIN_ID, CURSOR
 from sql_audit.times import readable
 
 LOOKS: Final = 3
@@ -74,14 +74,14 @@ def verify(
     result = Result()
     missing = set(heads)
     with database.readers.connect() as connection:
-        audit_id: str = connection.execute(AUDIT_ID).scalar_one()
+        chain_id: str = connection.execute(CHAIN_ID).scalar_one()
         names = [row.queue for row in connection.execute(_CURSORS, {"queue": queue})]
         without = set(connection.execute(_CHAINED, {"queue": queue}).scalars()) - set(names)
     for name in sorted(without):
         result.problems.append(f"queue {name} has batches and no cursor: the log was rewritten")
     for name in names:
         for _ in range(LOOKS):
-            check = _Check(database, audit_id, name, since_ms, missing)
+            check = _Check(database, chain_id, name, since_ms, missing)
             result.queues[name] = check.run(lambda done, of, name=name: on_progress(name, done, of))  # type: ignore[misc]
             if not check.changed_meanwhile:
                 break

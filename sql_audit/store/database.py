@@ -1,5 +1,8 @@
 """The audit database: its address, its connections, its transactions, and writing many rows at once.
 
+No connection to PostgreSQL has a state of its own: each transaction says what holds for it, and leaves nothing. So the
+database may be behind a pooler that gives a server's connection to others after each transaction (PgBouncer).
+
 One writer at a time. On PostgreSQL that is the lock on a queue's cursor. On SQLite it is BEGIN
 IMMEDIATE, and a lock file besides: SQLite before 3.51.3 can damage its write-ahead log when one
 connection checkpoints while another writes, so whoever writes or checkpoints holds that file, and
@@ -17,13 +20,15 @@ import fcntl
 import json
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DisconnectionError
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from rq_core.masking import masked
 from sql_audit.errors import AuditUnavailable, AuditUrlInvalid, PlaceTaken
@@ -50,6 +55,9 @@ SQLITE_ROWS: Final = 256
 
 BACKGROUND_ROWS: Final = 500
 """From this many rows on, a thread that works while SQLite inserts them is worth its start."""
+
+PAUSE_S: Final = 1.0
+"""Seconds of rest after which a connection to PostgreSQL is looked at before it is used."""
 
 T = TypeVar("T")
 
@@ -147,19 +155,35 @@ class Database:
         else:
             engine = create_engine(
                 self.address,
-                connect_args={"connect_timeout": 10, "application_name": "rq-core audit"},
-                pool_pre_ping=not writer,
+                connect_args={
+                    "connect_timeout": 10,
+                    "application_name": "rq-core audit",
+                    # A statement that is prepared belongs to a server's connection, which a pooler gives to others.
+                    "prepare_threshold": None,
+                },
             )
 
+            @event.listens_for(engine, "checkin")
+            def note_use(_connection: Any, record: ConnectionPoolEntry) -> None:
+                record.info["used"] = time.monotonic()
+
+            @event.listens_for(engine, "checkout")
+            def look_after_a_pause(connection: Any, record: Any, _proxy: Any) -> None:
+                # The server may have ended it meanwhile (idle_session_timeout, a failover), which is no error.
+                used = record.info.get("used")
+                if used is not None and time.monotonic() - used > PAUSE_S and _is_gone(connection):
+                    raise DisconnectionError
+
             @event.listens_for(engine, "connect")
-            def set_up_session(connection: Any, _: Any) -> None:
-                with connection.cursor() as cursor:
-                    cursor.execute(f"SET idle_in_transaction_session_timeout = {IDLE_TIMEOUT_MS:d}")
-                    cursor.execute("SET TIME ZONE 'UTC'")
-                    cursor.execute("SET client_min_messages = warning")
-                    if not writer:
-                        cursor.execute("SET default_transaction_read_only = on")
-                connection.commit()
+            def set_up_transactions(connection: Any, _: Any) -> None:
+                # Said by each BEGIN, and over with its transaction.
+                connection.read_only = not writer
+
+            if writer:
+
+                @event.listens_for(engine, "begin")
+                def bound_transaction(connection: Connection) -> None:
+                    connection.exec_driver_sql(POSTGRESQL.BOUND.format(idle_ms=IDLE_TIMEOUT_MS))
 
         @event.listens_for(engine, "before_cursor_execute")
         def tell(_c: Any, _cursor: Any, statement: str, *_: Any) -> None:
@@ -288,8 +312,7 @@ class Database:
         connection.exec_driver_sql(POSTGRESQL.COUNT_MINUTES, tuple(columns))
 
     def _stage(self, connection: Connection, statement: str, rows: Rows) -> None:
-        for create in POSTGRESQL.STAGING:
-            connection.exec_driver_sql(create)
+        connection.exec_driver_sql(POSTGRESQL.STAGING[statement])
         self._copy(connection, statement, rows.text())
 
     def _copy(
@@ -330,6 +353,17 @@ def _insert_many(connection: Connection, statement: str, rows: Sequence[Row]) ->
         blocks = [tuple(chain.from_iterable(rows[n : n + size])) for n in range(0, many, size)]
         connection.exec_driver_sql(of_rows(statement, size), blocks)
     connection.exec_driver_sql(statement, list(map(tuple, rows[many:])))
+
+
+def _is_gone(connection: Any) -> bool:
+    """Whether PostgreSQL has ended a connection. One exchange, outside of any transaction."""
+    try:
+        connection.autocommit = True
+        connection.execute("")
+        connection.autocommit = False
+    except Exception:  # noqa: BLE001 - whatever it is, another connection is made, which says what is wrong
+        return True
+    return False
 
 
 def _set_up_sqlite(connection: sqlite3.Connection, *, writer: bool) -> None:

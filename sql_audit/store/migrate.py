@@ -19,6 +19,7 @@ from sql_audit.errors import (
     SchemaAhead,
     SchemaBehind,
     SchemaForeign,
+    SchemaUnseen,
 )
 from sql_audit.store.database import Database
 from sql_audit.store.driver_errors import describe
@@ -34,6 +35,11 @@ VERSION_TABLE: Final = "audit_schema_version"
 _MIGRATION_LOCK: Final = 0x72712D61
 """Number of PostgreSQL's advisory lock under which a schema is migrated."""
 
+
+_UNSEEN: Final = text(
+    "SELECT n.nspname, current_user AS role FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+    "WHERE c.relname = :table AND c.relkind = 'r' ORDER BY n.nspname"
+)
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
@@ -146,10 +152,21 @@ def check_current(url: str | Database) -> None:
         if database is not url:
             database.close()
     if current is None:
+        _refuse_unseen(database)
         raise AuditEmpty(url=database.url)
     _refuse_ahead(database, current)
     if current != needed():
         raise SchemaBehind(url=database.url, found=current, needed=needed())
+
+
+def _refuse_unseen(database: Database) -> None:
+    """Raise SchemaUnseen if the log is in a schema that this role does not see: the mirror would begin another."""
+    if database.dialect != "postgresql":
+        return
+    with database.readers.connect() as connection:
+        row = connection.execute(_UNSEEN, {"table": VERSION_TABLE}).first()
+    if row is not None:
+        raise SchemaUnseen(url=database.url, schema=row.nspname, role=row.role)
 
 
 def ensure(database: Database) -> None:

@@ -19,11 +19,21 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from sql_audit.store.database import Database
+from sql_audit.store.driver_errors import describe
 from sql_audit.store.triggers import refuse_truncate
 
 AHEAD: Final = 2
 """Months after the present one that have a partition."""
 
+MOVED_MAX: Final = 200_000
+"""Most rows of the default partition that a mirror moves, while nobody can read the log: some seconds."""
+
+CHECK_VIOLATION: Final = "23514"
+"""The default partition has events of the month that is to be made."""
+INSUFFICIENT_PRIVILEGE: Final = "42501"
+
+_NOT_FOR_LONG: Final = text("SET LOCAL lock_timeout = '2s'")
+_MORE_THAN: Final = text("SELECT 1 FROM job_event_default OFFSET :moved_max LIMIT 1")
 _NAME: Final = re.compile(r"job_event_(\d{4})_(\d\d)")
 _PARTITIONS: Final = text(
     "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid "
@@ -86,31 +96,84 @@ def create(connection: Connection, month: Month) -> None:
     connection.execute(text(refuse_truncate(month.table)))
 
 
-def create_ahead(database: Database, now_ms: int) -> list[Month]:
-    """Make the partitions of this month and of the AHEAD next ones, where they are missing. Returns
-    those that it made.
+class Ahead(NamedTuple):
+    """What came of making months ahead."""
 
-    A month whose events stand in the default partition already, or whose moment is bad (the table
-    is locked), is left for another time: its events have a place. Does nothing on SQLite.
+    made: list[Month]
+    left: dict[Month, str]
+    """Months that have no partition yet, and why. Their events have a place: the default partition."""
+
+
+def create_ahead(database: Database, now_ms: int, *, moved_max: int | None = MOVED_MAX) -> Ahead:
+    """Make the partitions of this month and of the AHEAD next ones, where they are missing.
+
+    A month whose events stand in the default partition already gets them, unless that has more than ``moved_max`` rows
+    (None: however many it has), which nobody may read meanwhile. Does nothing on SQLite. Raises
+    sqlalchemy.exc.DBAPIError if the database does not answer.
     """
+    ahead = Ahead([], {})
     if database.dialect != "postgresql":
-        return []
+        return ahead
     wanted = [month_of(now_ms)]
     for _ in range(AHEAD):
         wanted.append(wanted[-1].next)
     with database.readers.connect() as connection:
         existing = partitions(connection)
-    made = []
     for month in wanted:
         if month in existing:
             continue
         try:
-            with database.writing() as connection_:
-                assert connection_ is not None
-                connection_.execute(text("SET LOCAL lock_timeout = '2s'"))
-                create(connection_, month)
-                connection_.commit()
-        except DBAPIError:
-            continue
-        made.append(month)
-    return made
+            _make(database, month, moved_max)
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                raise
+            ahead.left[month] = _told(error)
+        except _TooMany as error:
+            ahead.left[month] = str(error)
+        else:
+            ahead.made.append(month)
+    return ahead
+
+
+class _TooMany(Exception):
+    """The default partition has more rows than may be moved meanwhile."""
+
+
+def _make(database: Database, month: Month, moved_max: int | None) -> None:
+    with database.writing() as connection:
+        assert connection is not None
+        connection.execute(_NOT_FOR_LONG)
+        try:
+            with connection.begin_nested():
+                create(connection, month)
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) != CHECK_VIOLATION:
+                raise
+            _move(connection, month, moved_max)
+        connection.commit()
+
+
+def _move(connection: Connection, month: Month, moved_max: int | None) -> None:
+    """Make a month's partition although the default one has events of it: those come along."""
+    connection.execute(text("LOCK TABLE job_event IN ACCESS EXCLUSIVE MODE"))
+    if moved_max is not None:
+        counted = connection.execute(_MORE_THAN, {"moved_max": moved_max}).first()
+        if counted is not None:
+            raise _TooMany(
+                f"the default partition has its events, and more than {moved_max} rows: "
+                "`rq-core audit migrate` moves them, while nobody can read the log"
+            )
+    connection.execute(text("ALTER TABLE job_event DETACH PARTITION job_event_default"))
+    connection.execute(text("ALTER TABLE job_event_default RENAME TO job_event_moved"))
+    connection.execute(text("CREATE TABLE job_event_default PARTITION OF job_event DEFAULT"))
+    connection.execute(text(refuse_truncate("job_event_default")))
+    create(connection, month)
+    connection.execute(text("INSERT INTO job_event SELECT * FROM job_event_moved"))
+    connection.execute(text("DROP TABLE job_event_moved"))
+
+
+def _told(error: DBAPIError) -> str:
+    says = describe(error)
+    if getattr(error.orig, "sqlstate", None) == INSUFFICIENT_PRIVILEGE:
+        return f"{says}: let the owner of the tables run `rq-core audit migrate` each month"
+    return says

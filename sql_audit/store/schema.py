@@ -29,15 +29,25 @@ def create(connection: Connection) -> None:
     """Create everything in a database that has none of it."""
     dialect = connection.dialect.name
     metadata.create_all(connection)
-    for statement in _beside_tables(dialect):
+    for statement in _beside_tables(dialect, _schema(connection)):
         # DDL() fills % itself, so every one is doubled.
         connection.execute(DDL(statement.replace("%", "%%")))  # type: ignore[no-untyped-call]
 
 
-def _beside_tables(dialect: str) -> Iterator[str]:
+def _schema(connection: Connection) -> str:
+    """The schema of PostgreSQL in which tables are created, quoted."""
+    if connection.dialect.name != "postgresql":
+        return ""
+    name = connection.exec_driver_sql("SELECT quote_ident(current_schema())").scalar_one()
+    return str(name)
+
+
+def _beside_tables(dialect: str, schema: str) -> Iterator[str]:
     """What a dialect has besides tables and their plain indexes, in the order in which it can be created."""
     if dialect == "postgresql":
-        yield from (REFUSE_FUNCTION, *DOOR_FUNCTIONS, *POSTGRES_EVENTS)
+        for function in (REFUSE_FUNCTION, *DOOR_FUNCTIONS):
+            yield function.replace("{schema}", schema)
+        yield from POSTGRES_EVENTS
     yield from EVERYDAY_INDEXES
     for table in APPEND_ONLY:
         yield from triggers(dialect, table.name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import Table, Text, bindparam, select
+from sqlalchemy import Table, Text, bindparam, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from sql_audit.store.tables import (
@@ -31,7 +31,10 @@ from sql_audit.store.tables import (
 )
 
 AUDIT_ID: Final = select(audit_meta.c.audit_id)
-"""The name of this database."""
+"""The name of this database, under which Redis knows it."""
+
+CHAIN_ID: Final = select(func.coalesce(audit_meta.c.chain_id, audit_meta.c.audit_id))
+"""The name with which its chains begin: that of the database that it is a copy of, if it is one."""
 
 CURSOR: Final = select(mirror_cursor).where(mirror_cursor.c.queue == bindparam("queue"))
 """A queue's cursor, as committed."""
@@ -163,7 +166,7 @@ class SQLITE:
 
 
 class POSTGRESQL:
-    """For psycopg's execute and COPY. ``*_staging`` are temporary tables of the connection."""
+    """For psycopg's execute and COPY. ``*_staging`` are temporary tables of the transaction."""
 
     JOBS: Final = f"SELECT {_names(JOB_COLUMNS)} FROM job WHERE queue = %s AND job_id = ANY(%s)"
     """The rows of the jobs of a batch."""
@@ -173,11 +176,11 @@ class POSTGRESQL:
     )
     """The claims of some jobs."""
 
-    STAGING: Final = tuple(
-        f"CREATE TEMPORARY TABLE IF NOT EXISTS {name}_staging (LIKE {name}) ON COMMIT DELETE ROWS"
-        for name in ("job", "job_attempt")
+    BOUND: Final = (
+        "SET LOCAL idle_in_transaction_session_timeout = {idle_ms:d}; "
+        "SET LOCAL client_min_messages = warning"
     )
-    """Asked each time: a rollback takes them away again."""
+    """What holds for a transaction that writes. Of the session nothing is set, since a pooler hands it on."""
 
     END_STALLED: Final = (
         "SELECT COUNT(pg_terminate_backend(pid)) FROM pg_stat_activity "
@@ -209,6 +212,7 @@ class POSTGRESQL:
     """Jobs that were never seen before."""
 
     COPY_JOBS_STAGING: Final = f"COPY job_staging ({_names(JOB_COLUMNS)}) FROM STDIN"
+    """Jobs that have a row."""
 
     UPDATE_JOBS: Final = (
         f"UPDATE job SET {_assignments(JOB_COLUMNS, _keys(job), 's')} FROM job_staging s "
@@ -222,6 +226,14 @@ class POSTGRESQL:
     COPY_ATTEMPTS_STAGING: Final = (
         f"COPY job_attempt_staging ({_names(ATTEMPT_COLUMNS)}) FROM STDIN"
     )
+    """Claims that may have a row."""
+
+    STAGING: Final = {
+        copy: f"CREATE TEMPORARY TABLE IF NOT EXISTS {name}_staging (LIKE {name}) ON COMMIT DROP"
+        for copy, name in ((COPY_JOBS_STAGING, "job"), (COPY_ATTEMPTS_STAGING, "job_attempt"))
+    }
+    """The table that each of the two needs, which ends with its transaction: one that stayed would hold back the
+    cluster's oldest transaction for as long as its connection."""
 
     END_ATTEMPTS: Final = (
         f"INSERT INTO job_attempt ({_names(ATTEMPT_COLUMNS)}) "

@@ -93,6 +93,8 @@ audit_meta = Table(
     metadata,
     Column("one", SmallInteger, primary_key=True, autoincrement=False),
     _text("audit_id", null=False),
+    _text("chain_id"),
+    _text("place"),
     CheckConstraint("one = 1", name="audit_meta_one_row"),
 )
 """One row: the random name of this database, which every trim presents to Redis."""

@@ -52,15 +52,18 @@ def _is_open(door: str) -> str:
     )
 
 
+# search_path: whoever meets the trigger may look for names elsewhere.
 REFUSE_FUNCTION: Final = (
-    "CREATE OR REPLACE FUNCTION audit_refuse() RETURNS trigger LANGUAGE plpgsql AS "
+    "CREATE OR REPLACE FUNCTION audit_refuse() RETURNS trigger LANGUAGE plpgsql "
+    "SET search_path = {schema}, pg_temp AS "
     "$$ BEGIN RAISE EXCEPTION '% is append-only', TG_TABLE_NAME "
     "USING ERRCODE = 'restrict_violation'; END $$"
 )
 
 
 DOOR_FUNCTIONS: Final = tuple(
-    f"CREATE OR REPLACE FUNCTION {table}_refuse_unless_pruned() RETURNS trigger LANGUAGE plpgsql AS "
+    f"CREATE OR REPLACE FUNCTION {table}_refuse_unless_pruned() RETURNS trigger LANGUAGE plpgsql "
+    "SET search_path = {schema}, pg_temp AS "
     f"$$ BEGIN IF TG_OP = 'DELETE' AND {_is_open(door)} THEN RETURN OLD; END IF; "
     "RAISE EXCEPTION '% is append-only', TG_TABLE_NAME "
     "USING ERRCODE = 'restrict_violation'; END $$"

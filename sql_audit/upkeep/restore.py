@@ -9,14 +9,15 @@
 happens whole or not at all; one that was killed is run again, and does what is left.
 
 What decides that a job is lost is read in this order: Redis lacks it, then the mirror has everything that
-Redis had logged by then, then SQL still takes it for alive or lost. So it cannot have ended unseen.
+Redis had logged by then, then SQL still takes it for alive or lost. So it cannot have ended unseen, but in a gap of the
+log or in an entry that is in quarantine: a job of which nothing was told since is *uncertain*
+(:mod:`sql_audit.upkeep.uncertain`), and is put back only with ``accept_gaps``.
 """
 
 # ruff: noqa: S608 - statements are joined from the machine's own words; values are bound
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,23 +27,24 @@ from sqlalchemy import Connection, bindparam, text
 
 from rq_core.connections.client import Client
 from rq_core.errors import AuditBacklogFull, RestoredMeanwhile
-from rq_core.model.effects import JOB_ENDS, REVIVALS
-from rq_core.model.events import JobRecord, OutboxId
-from rq_core.model.job import read_spec
+from rq_core.model.effects import JOB_ENDS
+from rq_core.model.events import OutboxId
 from rq_core.model.keys import queue_keys
-from rq_core.model.machine import Event, State
+from rq_core.model.machine import State
 from rq_core.protocol.admin import IDS_CHUNK
-from rq_core.protocol.audit import PUT_BACK, Restoration, put_back, take_out
+from rq_core.protocol.audit import Restoration, take_out
 from rq_core.protocol.enqueue import ENQUEUE_CHUNK_BYTES
+from rq_core.protocol.lines import read_lines
 from sql_audit.errors import MirrorBehind
 from sql_audit.mirror import refold
 from sql_audit.mirror.fold import Folder
 from sql_audit.queries.history import audit_id
 from sql_audit.store import orphans
 from sql_audit.store.database import Database
-from sql_audit.store.rows import EventRow, Job
 from sql_audit.store.statements import CURSOR
-from sql_audit.store.tables import LOST
+from sql_audit.store.tables import GONE, LOST
+from sql_audit.upkeep.lost import LostJob, judge, tell
+from sql_audit.upkeep.uncertain import Places, ended_by_baselines
 
 CHUNK: Final = 1_000
 """Jobs that Redis, or SQL, is asked about at once."""
@@ -52,40 +54,21 @@ ROUNDS_MAX: Final = 10
 """How often it is begun anew because somebody else restores, too."""
 WHY: Final = "audit restore"
 
-_LIVE: Final = ", ".join(repr(str(state)) for state in State)
+LIVE: Final = frozenset(str(state) for state in State)
+_LIVE: Final = ", ".join(map(repr, sorted(LIVE)))
 
 _KNOWN: Final = text(
     f"SELECT job_id FROM job WHERE queue = :queue AND state IN ('{LOST}', {_LIVE}) "
     "ORDER BY seq IS NULL, seq, enqueued_at_ms, job_id"
 )
 _STANDS: Final = text(
-    f"SELECT job_id, task, state, reason FROM job WHERE queue = :queue AND job_id IN :ids "
-    f"AND state IN ('{LOST}', {_LIVE})"
+    "SELECT job_id, task, state, reason, last_epoch, last_seq FROM job "
+    f"WHERE queue = :queue AND job_id IN :ids AND state IN ('{LOST}', '{GONE}', {_LIVE})"
 ).bindparams(bindparam("ids", expanding=True))
 _FINISHED: Final = text(
     "SELECT DISTINCT job_id FROM job_event_orphaned WHERE queue = :queue "
     f"AND type IN ({', '.join(repr(str(end)) for end in sorted(JOB_ENDS))}) ORDER BY job_id"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class LostJob:
-    """A job that SQL knows as live or lost, and that Redis does not have."""
-
-    job_id: str
-    task: str | None
-    was: str
-    """The state that it was in when it was last heard of."""
-    enqueued_at_ms: int | None
-    digest: str | None
-    finished: str | None
-    """The event that ended it in what Redis forgot, if one did: then it needs no other run."""
-    ran_on: bool
-    """A worker went on with it and was refused when it reported how that ended."""
-    over: str | None
-    """Why nobody needs it to run again; None: somebody does."""
-    unknown: str | None
-    """Why it cannot be put back; None: it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +100,8 @@ class Applied:
     removed: int = 0
     over: list[LostJob] = field(default_factory=list)
     """Lost jobs that need no other run. Nothing was done about them."""
+    uncertain: list[LostJob] = field(default_factory=list)
+    """Jobs that may have ended in a gap. Without ``accept_gaps`` nothing was done about them."""
     unknown: list[LostJob] = field(default_factory=list)
     """Lost jobs that could not be put back."""
     alive: dict[str, str] = field(default_factory=dict)
@@ -127,7 +112,7 @@ class Applied:
     @property
     def complete(self) -> bool:
         """Whether nothing is left to be done by people."""
-        return not self.unknown and not self.left
+        return not self.unknown and not self.left and not self.uncertain
 
 
 class _Gap(NamedTuple):
@@ -162,11 +147,13 @@ def apply(
     queue: str,
     *,
     by: str,
+    accept_gaps: bool = False,
     wait_s: float = 30.0,
     on_progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> Applied:
     """Put the lost jobs of a queue back, and take those out that had ended.
 
+    A job that may have ended in a gap of the log is put back only with ``accept_gaps``: it may run a second time.
     A revived job with a claim in force is left to its worker: it may be half-way. ``wait_s`` is how many seconds
     the mirror may take to catch up. ``on_progress`` is told how many jobs were dealt with, and of how many.
     Raises MirrorBehind, RestoredMeanwhile if others go on restoring, and what Redis and SQL raise.
@@ -182,9 +169,11 @@ def apply(
         wait_level(client, database, queue, wait_s)
         gap = _gap(client, database, queue)
         wait_level(client, database, queue, wait_s)
-        done.over, done.unknown, done.alive, done.left = [], [], {}, {}
+        done.over, done.uncertain, done.unknown, done.alive, done.left = [], [], [], {}, {}
         try:
-            _carry_out(client, database, queue, gap, done, by, wait_s, on_progress)
+            _carry_out(
+                client, database, queue, gap, done, by, wait_s, on_progress, accept_gaps=accept_gaps
+            )
         except RestoredMeanwhile:
             if turn == ROUNDS_MAX - 1:
                 raise
@@ -227,6 +216,8 @@ def _carry_out(
     by: str,
     wait_s: float,
     on_progress: Callable[[int, int], None],
+    *,
+    accept_gaps: bool,
 ) -> None:
     of, count, last = len(gap.missing) + len(gap.revived), 0, gap.last
 
@@ -259,7 +250,9 @@ def _carry_out(
         ids = gap.missing[begin : begin + IDS_CHUNK]
         records = []
         for lost, record in _lost(database, queue, ids):
-            if record is not None:
+            if lost.uncertain and not lost.over and not accept_gaps:
+                done.uncertain.append(lost)
+            elif record is not None:
                 records.append(record)
             else:
                 (done.over if lost.over else done.unknown).append(lost)
@@ -292,7 +285,10 @@ def _chunks(records: Iterable[Restoration]) -> Iterator[list[Restoration]]:
 def _gap(client: Client, database: Database, queue: str) -> _Gap:
     of_queue = {"queue": queue}
     with database.readers.connect() as connection:
-        known = connection.execute(_KNOWN, of_queue).scalars().all()
+        known = [
+            *connection.execute(_KNOWN, of_queue).scalars(),
+            *ended_by_baselines(connection, queue),
+        ]
         finished = connection.execute(_FINISHED, of_queue).scalars().all()
     calls = client.calls
     meta = queue_keys(queue, calls.delivery.prefix)("meta")
@@ -305,52 +301,11 @@ def _gap(client: Client, database: Database, queue: str) -> _Gap:
 def _lines(client: Client, queue: str, ids: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     """Jobs and their state lines in Redis, None for those that it does not have."""
     calls = client.calls
-    key = queue_keys(queue, calls.delivery.prefix)("state")
+    keys = queue_keys(queue, calls.delivery.prefix)
     for begin in range(0, len(ids), CHUNK):
         chunk = ids[begin : begin + CHUNK]
-        replies: list[Any] = client.run(calls.delivery.ask([["HMGET", key, *chunk]], queue))
-        yield from zip(chunk, replies[0], strict=True)
-
-
-# What the log says of them.
-
-
-@dataclass(slots=True)
-class _Told:
-    """What the events of a job say besides where they leave it."""
-
-    specs: dict[str, str] = field(default_factory=dict)
-    """The job's JSON by the digest of its arguments: an id may have been used twice."""
-    fence: str | None = None
-    """Its last claim."""
-    refused: str | None = None
-    """What the worker that had that claim presented, when Redis had lost the job."""
-    end: tuple[str, OutboxId] | None = None
-    """What ended it in what Redis forgot."""
-
-
-def _tell(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dict[str, _Told]:
-    """Read the events of some jobs, in order."""
-    told: dict[str, _Told] = {}
-    for row in rows:
-        intake = refold.intake_of(row)
-        if intake is None:
-            continue
-        event_type, job_id = str(intake.event), str(row[6])
-        job = told.setdefault(job_id, _Told())
-        facts = {name: column[0] for name, column in intake.columns.items()}
-        if event_type in REVIVALS:
-            job.fence = job.refused = job.end = None
-            if facts.get("spec") is not None:
-                job.specs[facts["digest"]] = facts["spec"]
-        elif event_type == Event.CLAIMED:
-            job.fence, job.refused = str(intake.id), None
-        elif event_type == Event.SETTLEMENT_REFUSED:
-            if facts["reason"] == "gone" and facts["fence"] == job.fence:
-                job.refused = facts["outcome"]
-        elif event_type in JOB_ENDS and orphans.in_any(intake.id, orphaned):
-            job.end = event_type, intake.id
-    return told
+        lines = client.run(read_lines(calls.delivery, keys, chunk))
+        yield from zip(chunk, lines, strict=True)
 
 
 def _lost(
@@ -369,7 +324,8 @@ def _lost_chunk(
     of_jobs = {"queue": queue, "ids": list(ids)}
     stands = {row.job_id: row for row in connection.execute(_STANDS, of_jobs)}
     rows = refold.events_of(connection, queue, list(stands))
-    told = _tell(rows, orphaned)
+    told = tell(rows, orphaned)
+    places = Places(connection, queue)
     folds = Folder(queue, ()), Folder(queue, ())
     for row in rows:
         intake = refold.intake_of(row)
@@ -381,49 +337,12 @@ def _lost_chunk(
         if job_id not in stands:
             continue
         row = stands[job_id]
+        uncertain = places.of(job_id, OutboxId(row.last_epoch, row.last_seq))
+        if row.state == GONE and uncertain is None:
+            continue  # A baseline has ended it since it was missed.
         job = folds[0].touched.get(job_id) or folds[1].touched[job_id]
-        yield _judge(job, told[job_id], row.reason if row.state == LOST else row.state, row.state)
-
-
-def _judge(
-    job: Job, told: _Told, was: str | None, state: str
-) -> tuple[LostJob, Restoration | None]:
-    """Whether a job is put back, and how."""
-    finished = None if told.end is None else told.end[0]
-    spec = told.specs.get(job.digest or "")
-    over = unknown = None
-    if finished is not None:
-        over = f"it had {finished}" if finished == "succeeded" else f"it was {finished}"
-    elif told.refused == "complete":
-        over = "a worker completed it all the same"
-    elif was == State.CANCELLING:
-        over = "somebody had asked to cancel it"
-    elif spec is None:
-        unknown = "the log has no arguments of it"
-    elif _digest(spec) != job.digest:
-        unknown = "the arguments in the log are not those that it was enqueued with"
-    elif job.state not in PUT_BACK:
-        unknown = f"the log leaves it {job.state}"
-    lost = LostJob(
-        job.job_id, job.task, was or "unknown", job.enqueued_at_ms, job.digest, finished,
-        told.refused is not None, over, unknown,
-    )  # fmt: skip
-    if over or unknown or spec is None or job.digest is None:
-        return lost, None
-    record = JobRecord(job.job_id, State(job.state))
-    for name in JobRecord.__slots__:
-        if name not in ("id", "state"):
-            setattr(record, name, getattr(job, name))
-    enqueued_ms, missing = job.enqueued_at_ms, state != LOST
-    return lost, put_back(record, spec, job.digest, enqueued_ms=enqueued_ms, missing=missing)
-
-
-def _digest(spec: str) -> str | None:
-    try:
-        args_json = read_spec(spec).args_json
-    except ValueError:
-        return None
-    return hashlib.sha256(args_json.encode()).hexdigest()[:32]
+        was = row.state if row.state in LIVE else row.reason
+        yield judge(job, told[job_id], was, uncertain, missing=row.state in LIVE)
 
 
 def _revived(database: Database, queue: str, lines: dict[str, str]) -> Iterator[RevivedJob]:
@@ -433,7 +352,7 @@ def _revived(database: Database, queue: str, lines: dict[str, str]) -> Iterator[
         orphaned = orphans.ranges(connection, queue)
         for begin in range(0, len(ids), CHUNK):
             chunk = ids[begin : begin + CHUNK]
-            told = _tell(refold.events_of(connection, queue, chunk), orphaned)
+            told = tell(refold.events_of(connection, queue, chunk), orphaned)
             for job_id in chunk:
                 end = told[job_id].end if job_id in told else None
                 if end is not None:

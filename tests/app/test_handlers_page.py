@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from rq_core import JobContext, JobLogFilter, current_job, testing
+from rq_core.model.job import spec_of
 from tests.app.test_readme import run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "handlers.md").read_text()
@@ -104,8 +105,8 @@ def test_headers_are_sent_as_the_page_says(page: dict[str, Any]) -> None:
     run(enqueues, **page, request=SimpleNamespace(id="01a2"))
     client = page["app"].client
 
-    (spec,) = client.run(client.calls.reads.snapshot("reports"))["jobs"].values()
-    assert spec.startswith('{"headers":{"request-id":"01a2"},')
+    (value,) = client.run(client.calls.reads.snapshot("reports"))["jobs"].values()
+    assert spec_of(value).startswith('{"headers":{"request-id":"01a2"},')
     with testing.job_running(headers={"request-id": "01a2"}):
         run(reads, current_job=current_job)
 

@@ -11,8 +11,8 @@ from rq_core.connections.wire import PoolWire
 from rq_core.errors import ServerUnavailable
 from rq_core.metrics.shared import SharedOverview
 from rq_core.model.limits import Limit
-from rq_core.protocol.overview import COMMANDS_MAX, QueueOverview
-from rq_core.protocol.plan import Patience
+from rq_core.protocol.overview import COMMANDS_MAX, SCOPES_MAX, QueueOverview
+from rq_core.protocol.plan import Patience, Unsent
 from tests.kit.seed import Seed
 from tests.kit.servers import free_port
 
@@ -43,9 +43,8 @@ def look(seed: Seed) -> QueueOverview:
 
 
 def age(seed: Seed, job_id: str, minutes: int) -> None:
-    """Make a ready job older, by its state line."""
-    line: Any = seed.control.hget(seed.keys("state"), job_id)
-    words = [w for w in line.split(" ") if not w.startswith("since=")]
+    """Make a ready job older, by a state line."""
+    words = [w for w in str(seed.state(job_id)).split(" ") if not w.startswith("since=")]
     seconds, _ = seed.control.time()
     since = int(seconds) * 1000 - minutes * MINUTE_MS
     seed.control.hset(seed.keys("state"), job_id, " ".join([*words, f"since={since}"]))
@@ -78,6 +77,8 @@ def test_a_look_counts_jobs_by_where_they_stand(seed: Seed) -> None:
     assert (found.open_lanes, found.blocked_lanes) == (1, 0)
     assert (found.overdue_ms, found.leases_over) == (0, 0)
     assert found.epoch > 0
+    assert found.last_death is not None
+    assert (found.last_death.task, found.last_death.reason) == ("t", "final")
 
 
 def test_an_empty_server_shows_no_queue(seed: Seed) -> None:
@@ -178,7 +179,7 @@ def test_of_many_scopes_those_that_lanes_wait_for_come_first(seed: Seed) -> None
 
     found = look(seed)
 
-    assert (len(found.scopes), found.scopes_exact) == (10, False)
+    assert (len(found.scopes), found.scopes_exact) == (SCOPES_MAX, False)
     assert [each.scope for each in found.full_scopes] == ["task=zz"]
 
 
@@ -206,9 +207,32 @@ def test_a_damaged_queue_does_not_hide_the_others(seed: Seed) -> None:
     assert "WRONGTYPE" in found.unreadable[seed.queue]
 
 
+class Shard(PoolWire):
+    """Has no connection to where one queue lies."""
+
+    def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
+        replies = super().exchange(commands, *how)
+        away = "{other}"
+        return [
+            Unsent("no connection") if any(away in str(word) for word in command) else reply
+            for command, reply in zip(commands, replies, strict=True)
+        ]
+
+
+def test_a_part_of_a_cluster_that_is_away_hides_only_its_queues(redis_url: str) -> None:
+    with Seed(redis_url, real_clock=True) as seed:
+        seed.enqueue("a")
+        seed.of("other").enqueue("b")
+    with Client(redis_url, wire=Shard(redis_url), patience=Patience(unsent=0.0)) as client:
+        found = client.run(client.calls.overview.all())
+
+    assert [each.queue for each in found.queues] == ["q"]
+    assert found.unreadable == {"other": "no connection"}
+
+
 CHEAP = {
     "LLEN", "LRANGE", "ZCARD", "HLEN", "HGETALL", "HSCAN", "ZRANGE", "ZRANGEBYSCORE", "ZRANGEBYLEX", "ZLEXCOUNT",
-    "ZCOUNT", "HMGET", "TIME",
+    "ZCOUNT", "HMGET", "TIME", "EVAL",
 }  # fmt: skip
 """None of these grows with what it is asked about, as it is asked: ranges have a LIMIT, and counts are logarithmic."""
 

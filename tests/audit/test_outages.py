@@ -293,7 +293,7 @@ def test_what_an_older_sql_cannot_get_again_is_recorded(
     result = verify(older)
     assert result.verdict is Verdict.UNKNOWN
     assert result.violations == []
-    assert auditlog.events(older, QUEUE)[-1]["job_id"] == "d"
+    assert [e["job_id"] for e in auditlog.events(older, QUEUE) if e["job_id"]][-1] == "d"
 
 
 # Cut by an operator.

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
+from sql_audit.mirror import service
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.result import Verdict
@@ -37,26 +38,74 @@ def months(database: Database) -> list[Month]:
 def test_months_are_made_ahead_once(postgres: Database) -> None:
     december = Month(2026, 12)
 
-    made = create_ahead(postgres, december.begin_ms + 1)
+    made = create_ahead(postgres, december.begin_ms + 1).made
 
     assert made == [december, Month(2027, 1), Month(2027, 2)] == months(postgres)
-    assert create_ahead(postgres, december.end_ms - 1) == []
-    assert create_ahead(postgres, december.end_ms) == [Month(2027, 3)]
+    assert create_ahead(postgres, december.end_ms - 1) == ([], {})
+    assert create_ahead(postgres, december.end_ms).made == [Month(2027, 3)]
 
 
-def test_a_month_that_is_in_the_default_partition_stays_there(
+def in_default(database: Database) -> int:
+    count: int = auditlog.one(database, "SELECT COUNT(*) AS n FROM job_event_default")["n"]
+    return count
+
+
+def test_a_month_that_is_in_the_default_partition_gets_its_own(
     postgres: Database, writer: StreamWriter, source: Any
 ) -> None:
     writer.life("a")
     auditlog.drain(Mirror(source, postgres, QUEUE))
+    before = auditlog.events(postgres, QUEUE)
+    assert in_default(postgres) == len(before)
 
-    made = create_ahead(postgres, writer.now_ms)
+    made, left = create_ahead(postgres, writer.now_ms)
 
-    assert month_of(writer.now_ms) not in made
-    assert len(made) == 2
+    assert month_of(writer.now_ms) in made
+    assert left == {}
+    assert in_default(postgres) == 0
+    assert auditlog.events(postgres, QUEUE) == before
     writer.life("b")
     auditlog.drain(Mirror(source, postgres, QUEUE))
     assert verify(postgres).verdict is Verdict.HOLDS
+    for table in ("job_event", "job_event_default", month_of(writer.now_ms).table):
+        with postgres.writing() as connection, pytest.raises(DBAPIError, match="append-only"):
+            assert connection is not None
+            connection.execute(text(f"TRUNCATE {table}"))
+
+
+def test_a_large_default_partition_is_left_to_its_owner(
+    postgres: Database, writer: StreamWriter, source: Any
+) -> None:
+    writer.life("a")
+    auditlog.drain(Mirror(source, postgres, QUEUE))
+    rows = in_default(postgres)
+
+    ahead = create_ahead(postgres, writer.now_ms, moved_max=rows - 1)
+
+    assert "rq-core audit migrate" in ahead.left[month_of(writer.now_ms)]
+    assert in_default(postgres) == rows
+    assert create_ahead(postgres, writer.now_ms, moved_max=None).left == {}
+    assert in_default(postgres) == 0
+
+
+def test_a_reader_that_holds_a_partition_up_is_told_and_soon_tried_again(
+    postgres: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "PARTITIONS_AGAIN_S", 0.0)
+    caplog.set_level("INFO", "rq_core.audit")
+    working = service.Service(None, postgres)  # type: ignore[arg-type] - it asks Redis nothing here
+    with postgres.readers.connect() as reader:
+        reader.execute(text("SELECT COUNT(*) FROM job_event"))
+        working._make_partitions()
+        working._make_partitions()
+    said = [record.message for record in caplog.records]
+    assert len(said) == len(set(said)) == 3, "each once, however often it is tried"
+    assert all("no partition: canceling statement due to lock timeout" in each for each in said)
+
+    working._make_partitions()
+
+    assert len(months(postgres)) == 3
+    assert caplog.records[-1].message.endswith("has its partition")
 
 
 def test_an_old_month_is_dropped_but_for_what_is_kept(

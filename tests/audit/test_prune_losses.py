@@ -114,7 +114,7 @@ def test_a_log_with_orphans_and_losses_is_pruned_and_proven(
     assert {row["job_id"] for row in left if row["job_id"]} <= states(database).keys()
 
     seasons.run(20)
-    alive = len(seasons.client.run(seasons.client.calls.reads.snapshot(QUEUE))["state"])
+    alive = len(seasons.client.run(seasons.client.calls.reads.snapshot(QUEUE))["jobs"])
     seasons.flush()
     seasons.run(60)
     assert list(states(database).values()).count("lost") == alive > 0

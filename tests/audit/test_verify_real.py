@@ -137,10 +137,11 @@ def differences(client: Client, database: Database) -> list[tuple[str, str]]:
 
 
 def test_a_job_that_redis_forgot_is_drift(client: Client, database: Database, level: Fleet) -> None:
-    (lines,) = client.run(client.calls.delivery.ask([["HKEYS", "rqc:{q}:state"]]))
-    job_id = lines[0]
+    (ids,) = client.run(client.calls.delivery.ask([["HKEYS", "rqc:{q}:jobs"]]))
+    job_id = ids[0]
     assert differences(client, database) == []
-    spoil(client, "state", "HDEL", job_id)
+    for key in ("state", "jobs"):
+        spoil(client, key, "HDEL", job_id)
 
     (violation, *_), _ = compare(client, database, QUEUE)
 

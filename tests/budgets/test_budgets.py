@@ -44,6 +44,17 @@ def running(seed: Seed, name: str, count: int) -> list[Claim]:
     return list(seed.claim(count).jobs)
 
 
+def test_the_memory_of_a_waiting_job_is_within_its_budget(seed: Seed) -> None:
+    """By the growth of used_memory, so that Redis' tables and the allocator's classes count."""
+    count = 20_000
+    seed.attach()
+    before = seed.control.info("memory")["used_memory"]
+    seed.enqueue(*jobs(seed, "waits", count))
+
+    grown = seed.control.info("memory")["used_memory"] - before
+    budgets.check("redis_bytes", "waiting_job", grown / count)
+
+
 SETTLING: dict[str, Callable[[Seed, Sequence[Claim]], object]] = {
     "complete": lambda seed, held: seed.complete(*held),
     "extend": lambda seed, held: seed.extend(held),

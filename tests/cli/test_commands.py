@@ -17,6 +17,7 @@ from rq_core.model.text import printable
 from rq_core.protocol import claims
 from tests.cli.conftest import CommandLine
 from tests.kit.servers import RedisServer
+from tests.kit.snapshots import lines_of
 
 Kill = Callable[..., None]
 
@@ -63,14 +64,14 @@ def test_enqueue_reads_arguments_from_standard_input(cli: CommandLine) -> None:
 
 def test_enqueue_of_a_live_id_changes_nothing(cli: CommandLine, client: Client) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "x")
-    before = client.run(client.calls.reads.snapshot("mail"))["state"]
+    before = lines_of(client.run(client.calls.reads.snapshot("mail")))
 
     result = cli("enqueue", "mail", "other", "--id", "x")
 
     assert result.exit_code == 0
     assert result.stdout == "x\n"
     assert result.stderr == "job x is live already; it was not touched\n"
-    assert before == client.run(client.calls.reads.snapshot("mail"))["state"]
+    assert before == lines_of(client.run(client.calls.reads.snapshot("mail")))
 
 
 @pytest.fixture
@@ -335,17 +336,23 @@ def test_doctor_finds_mends_and_is_content(cli: CommandLine, client: Client) -> 
     assert cli.ok("doctor", "--repair").endswith("mail: mended, all agrees\nsms: all agrees\n")
     server, mail = cli.json("doctor", "mail")
     assert (None, ["persistence"]) == (server["queue"], [f["kind"] for f in server["found"]])
-    assert mail == {"queue": "mail", "error": None, "found": [], "left": []}
+    assert mail == {
+        "queue": "mail",
+        "error": None,
+        "found": [],
+        "left": [],
+        "unknown": [],
+    }
 
 
 def test_doctor_says_what_it_cannot_mend(cli: CommandLine, client: Client) -> None:
-    cli.ok("enqueue", "mail", "send", "--id", "a")
+    cli.ok("enqueue", "mail", "send", "--id", "a", "--delay", "60")
     client.run(client.calls.delivery.ask([["HDEL", queue_keys("mail")("jobs"), "a"]]))
 
     result = cli("doctor", "mail", "--repair")
 
     assert result.exit_code == 1
-    assert "mail: left: no_spec: job a is ready and has no arguments" in result.stdout
+    assert "mail: left: no_spec: job a is scheduled and has no arguments" in result.stdout
     assert result.stderr == "rq-core: 1 findings\n"
 
 

@@ -12,8 +12,9 @@ from rq_core.errors import InvalidOption, ServerUnavailable, ServerUnsuitable
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, Profile
 from rq_core.model.keys import queue_keys, queues_key
-from rq_core.protocol import claims
+from rq_core.protocol import claims, presence
 from rq_core.protocol.plan import Patience, Unsent
+from rq_core.protocol.presence import Presence
 from tests.kit.clusters import RedisCluster
 
 ids = JobIds()
@@ -38,7 +39,24 @@ def test_queues_on_all_shards_take_jobs(cluster: RedisCluster) -> None:
         assert client.run(client.calls.reads.queues()) == sorted(queues)
         for queue in queues:
             assert sum(client.run(client.calls.reads.counts(queue)).ready.values()) == 3
-            assert len(client.run(client.calls.reads.snapshot(queue))["state"]) == 3
+            assert len(client.run(client.calls.reads.snapshot(queue))["jobs"]) == 3
+
+
+def test_one_look_shows_queues_of_all_shards(cluster: RedisCluster) -> None:
+    queues = names(cluster)
+    with Client(cluster.url) as client:
+        for queue in queues:
+            client.run(client.calls.enqueue.many(jobs(queue)))
+        says = Presence("h", 1, "0.1.0", "c0de", tuple(queues), 10, 0, 0)
+        client.run(presence.tell("rqc", "w-1", says, queues))
+        client.run(presence.sweep("rqc", queues))
+
+        found = client.run(client.calls.overview.all())
+
+    assert [each.queue for each in found.queues] == sorted(queues)
+    assert {each.ready_jobs for each in found.queues} == {3}
+    assert {each.present[0].worker for each in found.queues} == {"w-1"}
+    assert (found.unreadable, found.used_memory) == ({}, None)
 
 
 async def test_one_round_trip_serves_several_shards(cluster: RedisCluster) -> None:
@@ -118,11 +136,11 @@ def test_slot_that_moved_is_found(cluster: RedisCluster) -> None:
         target = next(s for s in cluster.primaries() if s is not cluster.primary_of(key))
 
         cluster.migrate(key, target)
-        assert len(client.run(client.calls.reads.snapshot(queue))["state"]) == 3
+        assert len(client.run(client.calls.reads.snapshot(queue))["jobs"]) == 3
         client.run(client.calls.enqueue.many(jobs(queue)))
 
         assert cluster.primary_of(key) is target
-        assert len(client.run(client.calls.reads.snapshot(queue))["state"]) == 6
+        assert len(client.run(client.calls.reads.snapshot(queue))["jobs"]) == 6
 
 
 def test_reads_of_a_slot_on_its_way_are_asked_for_where_they_are(cluster: RedisCluster) -> None:
@@ -135,12 +153,12 @@ def test_reads_of_a_slot_on_its_way_are_asked_for_where_they_are(cluster: RedisC
         target = next(s for s in cluster.primaries() if s is not source)
         moving = cluster.migrating(keys("meta"), target)
         assert next(moving) == "open"
-        while keys("state") in cluster.keys_in(
+        while keys("jobs") in cluster.keys_in(
             source, cluster.ask(source, "CLUSTER", "KEYSLOT", keys("meta"))
         ):
             next(moving)
 
-        plan = client.calls.delivery.ask([["HLEN", keys("state")], ["HLEN", keys("meta")]], queue)
+        plan = client.calls.delivery.ask([["HLEN", keys("jobs")], ["HLEN", keys("meta")]], queue)
         alive, facts = client.run(plan)
         list(moving)
 

@@ -6,10 +6,11 @@ import pytest
 
 from tests.docs.transcript import DOCS, Command, File, agrees, play, steps
 
-PLAYED = ["five-minutes.md"]
+PLAYED = ["five-minutes.md", "tutorial.md"]
 """Pages that are one session from top to bottom, on the embedded server."""
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", PLAYED)
 def test_a_page_that_is_typed_word_for_word_does_what_it_says(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -17,7 +18,7 @@ def test_a_page_that_is_typed_word_for_word_does_what_it_says(
     for variable in ("RQ_CORE_REDIS_URL", "RQ_CORE_AUDIT_URL"):
         monkeypatch.delenv(variable, raising=False)
 
-    assert [] == play(DOCS / name, tmp_path, seconds=110)
+    assert [] == play(DOCS / name, tmp_path, seconds=280)
 
 
 def test_the_last_command_of_a_played_page_stops_its_server() -> None:

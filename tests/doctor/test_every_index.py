@@ -131,7 +131,7 @@ def test_a_planted_difference_is_named_and_mended(
         for name in ("state", "jobs", "outbox", "holders", "waiting", "dead"):
             assert list(before[name]) == list(after[name]), name
     assert planted, "there is something to plant in"
-    left = before["state"].keys() - {"dead"}
+    left = before["jobs"].keys() - {"dead"}
     assert left == busy.drain()
 
 

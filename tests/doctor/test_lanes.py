@@ -12,6 +12,7 @@ from tests.kit.consistency import assert_consistent
 from tests.kit.doctor import look, mend, named
 from tests.kit.lanes import holders_of
 from tests.kit.seed import Seed
+from tests.kit.snapshots import lines_of
 
 
 @pytest.fixture
@@ -46,9 +47,9 @@ def test_all_indexes_lost_at_once_are_mended(seed: Seed) -> None:
 
     after = seed.snapshot()
     assert_consistent(after)
-    assert before["state"] == after["state"]
+    assert lines_of(before) == lines_of(after)
     assert holders_of(before) == holders_of(after)
-    left = before["state"].keys() - {"dead"}
+    left = before["jobs"].keys() - {"dead"}
     assert left == busy.drain()
 
 
@@ -165,9 +166,9 @@ def test_a_careless_hand_is_named_and_mended(seed: Seed, hand: str) -> None:
     assert mend(seed) == []
     after = seed.snapshot()
     assert_consistent(after)
-    assert before["state"] == after["state"]
+    assert lines_of(before) == lines_of(after)
     assert holders_of(before) == holders_of(after)
-    left = before["state"].keys() - {"dead"}
+    left = before["jobs"].keys() - {"dead"}
     assert left == busy.drain()
 
 
@@ -197,13 +198,13 @@ def test_any_damage_to_indexes_is_mended(seed: Seed, number: int) -> None:
         assert repair(seed.client, seed.queue, found, by="ada") == []
         after = seed.snapshot()
         assert_consistent(after)
-        assert before["state"] == after["state"]
+        assert lines_of(before) == lines_of(after)
         busy.take(chance.randrange(1, 6))
         if busy.held:
             busy.end()
     seed.take_token()
-    assert busy.drain() <= before["state"].keys()
-    assert list(seed.snapshot()["state"]) == ["dead"]
+    assert busy.drain() <= before["jobs"].keys()
+    assert list(seed.snapshot()["jobs"]) == ["dead"]
 
 
 @pytest.mark.parametrize("lost", LOST)
@@ -327,7 +328,7 @@ def test_lost_limits_are_said_and_let_everybody_in(seed: Seed) -> None:
     assert [f.kind for f in left] == [Kind.NO_CAPS]
     assert "set again" in left[0].says
     # What waits for the rate still waits for the moment that was set.
-    waiting = seed.snapshot()["state"].keys() - {"dead", "again", *(c.id for c in busy.held)}
+    waiting = seed.snapshot()["jobs"].keys() - {"dead", "again", *(c.id for c in busy.held)}
     assert {i for i in waiting if not i.startswith("rated")} == set(busy.take())
 
 
@@ -352,7 +353,7 @@ def test_limits_outlive_a_lost_meta(seed: Seed) -> None:
     assert mend(seed) == []
     facts = seed.snapshot()["meta"]
     assert ("1", "1") == (facts["caps_by_task"], facts["caps_by_key"])
-    left = before["state"].keys() - {"dead"}
+    left = before["jobs"].keys() - {"dead"}
     assert left == busy.drain()
 
 
@@ -387,7 +388,7 @@ def test_a_queue_that_is_no_longer_fair_has_no_findings(seed: Seed) -> None:
     seed.configure(fair=0)
 
     assert look(seed) == []
-    left = seed.snapshot()["state"].keys() - {"dead"}
+    left = seed.snapshot()["jobs"].keys() - {"dead"}
     assert left == busy.drain()
     assert look(seed) == []
 

@@ -66,7 +66,7 @@ class Busy:
             self.take()
             if self.held:
                 ran.add(self.end())
-            elif self.seed.snapshot()["state"].keys() == {"dead"}:
+            elif self.seed.snapshot()["jobs"].keys() == {"dead"}:
                 break
             else:
                 self.seed.advance(10_000)

@@ -29,8 +29,14 @@ def make(directory: Path) -> Certificates:
         subprocess.run([program, *words], cwd=directory, check=True, capture_output=True)
 
     new = ("req", "-newkey", "rsa:2048", "-nodes")
-    openssl(*new, "-x509", "-days", "2", "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.crt")
-    (directory / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+    # From Python 3.13 on, an authority must say what its key is for, and a certificate who has signed it.
+    openssl(
+        *(*new, "-x509", "-days", "2", "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.crt"),
+        *("-addext", "keyUsage=critical,keyCertSign,cRLSign"),
+    )
+    (directory / "names").write_text(
+        "subjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid\nsubjectKeyIdentifier=hash\n"
+    )
     for who in ("server", "client"):
         openssl(*new, "-subj", f"/CN={who}", "-keyout", f"{who}.key", "-out", f"{who}.csr")
         openssl(

@@ -15,10 +15,11 @@ CLOCK = f"""--[[ clock: the time that a test has set, or the server's if it has 
 local function clock_ms()
   local set = redis.call('GET', '{CLOCK_KEY}')
   if set then
-    return tonumber(set)
+    return tonumber(set), set
   end
   local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
+  local text = time[1] .. ('00000' .. time[2]):sub(-6, -4)
+  return tonumber(text), text
 end
 """
 

@@ -10,7 +10,7 @@ from rq_core.model.fields import STATE_FIELDS
 from rq_core.model.machine import PRIORITIES, State
 from rq_core.model.settings import SLOT_ANSWER
 from tests.kit.lanes import lane_problems
-from tests.kit.snapshots import fields_of, number_of
+from tests.kit.snapshots import fields_of, lines_of, number_of
 
 CLAIMED = {"running", "cancelling"}
 # How a state line's fields are called in a folded record, and what their absence means.
@@ -41,7 +41,7 @@ def without_task(lane: str | None) -> str | None:
 
 def problems(snapshot: dict[str, Any], *, whole_log: bool = True) -> list[str]:
     """Say everything that does not agree. ``whole_log`` False: the outbox may have lost its beginning."""
-    jobs = {job_id: fields_of(line) for job_id, line in snapshot["state"].items()}
+    jobs = {job_id: fields_of(line) for job_id, line in lines_of(snapshot).items()}
     found = [*_lines(jobs), *_indexes(snapshot, jobs), *_log(snapshot, whole_log)]
     if whole_log:
         found += _fold(snapshot, jobs)

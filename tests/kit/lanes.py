@@ -3,7 +3,7 @@
 from collections import defaultdict
 from typing import Any
 
-from tests.kit.snapshots import fields_of
+from tests.kit.snapshots import fields_of, lines_of
 
 CLAIMED = {"running", "cancelling"}
 RANK = 10**15
@@ -115,4 +115,4 @@ def breaches(snapshot: dict[str, Any]) -> list[str]:
 
 
 def state_of(snapshot: dict[str, Any], job_id: str) -> dict[str, str]:
-    return fields_of(snapshot["state"][job_id])
+    return fields_of(lines_of(snapshot)[job_id])

@@ -15,6 +15,7 @@ from rq_core.model.keys import KEY_TYPES
 from rq_core.model.machine import State
 from rq_core.protocol.enqueue import pack
 from rq_core.scripts.script import Script
+from tests.kit.failover import fail_over
 from tests.kit.seed import ERROR, LEASE_MS, NO_FENCE, WORKER, Seed
 
 SLOT = "scene.slot"
@@ -374,8 +375,7 @@ def handshake_with_nothing(seed: Seed) -> Scene:
 @scene
 def handshake_after_a_failover(seed: Seed) -> Scene:
     _of_every_kind(seed)
-    control: Any = seed.control
-    control.execute_command("DEBUG", "CHANGE-REPL-ID")
+    fail_over(seed.control)
     return _handshake()
 
 
@@ -409,9 +409,9 @@ def detach(seed: Seed) -> Scene:
 
 @scene
 def baseline(seed: Seed) -> Scene:
-    each = _of_every_kind(seed)
+    _of_every_kind(seed)
     seed.attach()
-    return Scene("baseline", {"by": "somebody", "last": 1}, each)
+    return Scene("baseline", {"by": "somebody", "cursor": "0", "most": 1_000}, [])
 
 
 @scene

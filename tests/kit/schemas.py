@@ -4,8 +4,11 @@ To migrate one takes a fifth of a second of processor time, and the tests want h
 migrations themselves.
 """
 
+import contextlib
 import secrets
 import shutil
+import sqlite3
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -44,6 +47,38 @@ def lay_schema(database: Database) -> None:
         changed = writing.exec_driver_sql(f"UPDATE audit_meta SET audit_id = '{audit_id}'")
         assert changed.rowcount == 1
         writing.commit()
+
+
+@contextlib.contextmanager
+def copied(database: Database) -> Iterator[Database]:
+    """A copy of a database, as pg_dump and cp make one: all rows, its audit id included. It is removed after the block.
+
+    Its connections are closed first: PostgreSQL copies only a database that nobody uses.
+    """
+    database.close()
+    name = f"copy_{secrets.token_hex(6)}"
+    if database.dialect == "sqlite":
+        path = database.path.with_name(f"{name}.db")
+        with contextlib.closing(sqlite3.connect(database.path)) as source:
+            source.execute("VACUUM INTO ?", (str(path),))
+        copy = Database(str(path))
+        yield copy
+        copy.close()
+        return
+    host, port, of = database.address.host, database.address.port, database.address.database
+    assert host is not None
+    assert port is not None
+    assert of is not None
+    identifier, original = sql.Identifier(name), sql.Identifier(of)
+    with _connect(host, port) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(identifier, original))
+        copy = Database(database.address.set(database=name))
+        try:
+            yield copy
+        finally:
+            copy.close()
+            drop = sql.SQL("DROP DATABASE {} WITH (FORCE)").format(identifier)
+            connection.execute(drop)
 
 
 @cache

@@ -231,14 +231,21 @@ class Seed:
     # What there is.
 
     def snapshot(self) -> Snapshot:
-        return self.client.run(self.client.calls.reads.snapshot(self.queue))
+        """All of the queue, but for the version of its facts, which has the server's time."""
+        found: Snapshot = self.client.run(self.client.calls.reads.snapshot(self.queue))
+        found["meta"].pop("v", None)
+        return found
 
     def assert_consistent(self) -> None:
         assert_consistent(self.snapshot())
 
     def state(self, job_id: str) -> str | None:
+        """How a job stands, None if Redis does not have it."""
         line: Any = self.control.hget(self.keys("state"), job_id)
-        return None if line is None else str(line)
+        value: Any = self.control.hget(self.keys("jobs"), job_id)
+        if line is not None or "\n" not in (value or ""):
+            return None if line is None else str(line)
+        return "ready " + str(value).partition("\n")[0]
 
     def meta(self, field: str) -> str | None:
         value: Any = self.control.hget(self.keys("meta"), field)

@@ -94,6 +94,17 @@ def raw(control: redis.Redis, pattern: str = "*") -> dict[str, Any]:
         return dict(zip(keys, zip(kinds, pipe.execute(), strict=True), strict=True))
 
 
+def lines_of(snapshot: Snapshot) -> dict[str, str]:
+    """How each live job stands, by id. What only waits has no line in `state`, but one before its JSON."""
+    waiting = {
+        job_id: "ready " + value.split("\n")[0]
+        for job_id, value in snapshot["jobs"].items()
+        if "\n" in value
+    }
+    lines: dict[str, str] = snapshot["state"]
+    return waiting | lines
+
+
 def fields_of(line: str) -> dict[str, str]:
     """The fields of a state line, its first word as ``state``."""
     word, *rest = line.split(" ")

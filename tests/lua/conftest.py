@@ -14,7 +14,7 @@ from tests.kit.servers import engines
 
 HERE = Path(__file__).parent
 FIRST = engines()[0]
-ON_BOTH = {"test_matrix.py", "test_crash.py", "test_replay.py"}
+ON_BOTH = {"test_matrix.py", "test_crash.py", "test_replay.py", "test_remembered.py"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,7 +12,7 @@ from rq_core.model.events import Entry
 from rq_core.model.machine import Event
 from tests.kit.lanes import holders_of
 from tests.kit.seed import LEASE_MS, Seed
-from tests.kit.snapshots import fields_of
+from tests.kit.snapshots import fields_of, lines_of
 from tests.rigs.judge.caps import most_running, unproved
 
 CAPS = pytest.mark.parametrize("cap", [1, 2, 3, 10])
@@ -48,7 +48,7 @@ def test_a_cap_is_not_read_before_the_claim(redis_url: str, cap: int) -> None:
             jobs = who.claim(3, worker=who.calls.delivery.name).jobs
             if jobs:
                 who.complete(*jobs, worker=who.calls.delivery.name)
-            elif not who.snapshot()["state"]:
+            elif not who.snapshot()["jobs"]:
                 return
 
     at_once(*(lambda who=who: work(who) for who in crowd))
@@ -119,13 +119,13 @@ def test_a_refused_job_is_not_touched(seed: Seed) -> None:
     seed.cap("task=t", 1)
     seed.enqueue("first", "second", "third", scopes=["task=t"], attempts=1)
     (first,) = seed.claim().jobs
-    before, log = seed.snapshot()["state"], len(seed.entries())
+    before, log = lines_of(seed.snapshot()), len(seed.entries())
 
     for _ in range(20):
         seed.advance(1_000)
         seed.claim()
 
-    assert seed.snapshot()["state"] == before
+    assert lines_of(seed.snapshot()) == before
     assert len(seed.entries()) == log
     seed.complete(first)
     assert ids(seed.claim()) == ["second"]

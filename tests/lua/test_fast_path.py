@@ -128,9 +128,7 @@ def test_any_mixture_of_many_lanes_is_taken_by_priority_and_age(seed: Seed, numb
         scopes = [] if plain else [f"tenant=k{draw.randrange(60)}"]
         seed.enqueue(seed.job(f"j-{n:03}", scopes=scopes, priority=priority))
     seed.cancel(*draw.sample(names["normal"], 5))
-    wanted = [
-        name for group in names.values() for name in group if name in seed.snapshot()["state"]
-    ]
+    wanted = [name for group in names.values() for name in group if name in seed.snapshot()["jobs"]]
 
     taken: list[str] = []
     while len(taken) < len(wanted):

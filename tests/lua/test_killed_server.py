@@ -92,7 +92,7 @@ def test_a_killed_server_comes_back_consistent_and_with_all_it_acknowledged(
         assert examine(snapshot) == []
         told = _enqueued(snapshot)
         assert acknowledged <= told
-        ended = told - set(snapshot["state"])
+        ended = told - set(snapshot["jobs"])
         assert ended <= _ended(snapshot)
 
 

@@ -13,7 +13,7 @@ import pytest
 from rq_core.model.machine import TRANSITIONS, Event, State, Transition
 from tests.kit.consistency import assert_consistent
 from tests.kit.seed import LEASE_MS, NO_FENCE, QUEUE, WORKER, Seed, events_of
-from tests.kit.snapshots import diff, fields_of, without_slot
+from tests.kit.snapshots import diff, fields_of, lines_of, without_slot
 
 JOB = "job"
 DELAY_MS = 60_000
@@ -482,7 +482,7 @@ def check(seed: Seed, each: Stand, probe: Probe, *, wrong: bool) -> None:
     assert expected == events_of(entries, JOB)
     assert len(entries) == len(expected)
     target = path[-1].target if path else each.state
-    line = after["state"].get(JOB)
+    line = lines_of(after).get(JOB)
     assert target == (fields_of(line)["state"] if line else None)
     changes, _ = without_slot(diff(before, after), seed.now)
     if path:

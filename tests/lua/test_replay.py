@@ -409,7 +409,7 @@ def test_a_job_that_has_run_and_gone_does_not_run_again(lossy: LossySeed, other:
     accepted = lossy.enqueue("a", "b")
 
     assert (("a", "b"), ()) == (accepted.ids, accepted.duplicates)
-    assert {} == lossy.snapshot()["state"]
+    assert {} == lossy.snapshot()["jobs"]
     for job_id in ("a", "b"):
         assert ["enqueued", "claimed", "succeeded"] == events_of(lossy.entries(), job_id)
 
@@ -704,7 +704,7 @@ async def test_jobs_enqueued_at_once_share_calls_and_each_has_its_answer(redis_u
         assert [Accepted((f"a-{n}",)) for n in range(100)] == found[:100]
         assert [Accepted((), ("live",)), Accepted((), ("a-7",))] == found[100:]
         assert_consistent(seed.snapshot())
-        assert 101 == len(seed.snapshot()["state"])
+        assert 101 == len(seed.snapshot()["jobs"])
 
 
 async def test_a_job_that_cannot_be_sent_raises_to_its_caller(redis_url: str) -> None:

@@ -22,8 +22,9 @@ from rq_core.model.machine import PRIORITIES
 from rq_core.scripts.script import Script
 from tests.kit.clock import timed
 from tests.kit.consistency import assert_consistent
+from tests.kit.failover import fail_over
 from tests.kit.seed import LEASE_MS, NO_FENCE, START_MS, Seed
-from tests.kit.snapshots import Snapshot
+from tests.kit.snapshots import Snapshot, lines_of
 from tests.kit.wires import LossyWire
 
 RETENTION_MS = 100_000
@@ -488,7 +489,7 @@ class Queue(RuleBasedStateMachine):
     @rule()
     def failover(self) -> None:
         """To a replica that has everything: only the server's history is another."""
-        self.seed.control.execute_command("DEBUG", "CHANGE-REPL-ID")
+        fail_over(self.seed.control)
         self.stranger = True
 
     # What holds after every step.
@@ -501,7 +502,7 @@ class Queue(RuleBasedStateMachine):
     def check(self, snapshot: Snapshot) -> None:
         told = {job.id: job.line() for job in self.model.jobs.values()}
 
-        assert told == snapshot["state"]
+        assert told == lines_of(snapshot)
         leases = {j.id: float(j.lease) for j in self.model.in_state("running", "cancelling")}
         assert leases == snapshot["leases"]
         assert_consistent(snapshot)

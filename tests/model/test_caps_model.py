@@ -20,9 +20,8 @@ from rq_core.scripts.header import Variant
 from rq_core.scripts.script import Script, build_function, include
 from tests.kit.clock import CLOCK, timed
 from tests.kit.lanes import breaches
-from tests.kit.seed import spec
 from tests.kit.servers import Engine
-from tests.kit.snapshots import Snapshot
+from tests.kit.snapshots import Snapshot, lines_of
 from tests.model.caps_model import CapsModel
 from tests.model.fair_model import FairModel
 from tests.model.machine import (
@@ -251,7 +250,8 @@ class CapsQueue(Queue):
                 job.lane or "",
             )
             self.fences[job.id] = taken.fence
-            size += len(spec(job.task))
+            # The value in `jobs`, which may have a line before its JSON.
+            size += len(snapshot["jobs"][job.id])
         self.check_whole(claimed, min(limit, max(0, free)), size >= bytes_max, ample)
         due = snapshot["scheduled"].values()
         if due and ample:
@@ -299,7 +299,7 @@ class CapsQueue(Queue):
 
     def take_up(self, snapshot: Snapshot) -> None:
         """Waiting jobs of a task that is capped have moved into its lanes, as far as a claim met them."""
-        for job_id, line in snapshot["state"].items():
+        for job_id, line in lines_of(snapshot).items():
             job = self.model.jobs[job_id]
             if job.state == "ready" and f" lane={self.model.lane(job)} " in line:
                 job.lane = self.model.lane(job)

@@ -1,6 +1,6 @@
-"""Checked by mypy, never run: what callers of tasks may write and may not.
+"""Checked by mypy and pyright, never run: what callers of tasks may write and may not.
 
-An error that mypy stops finding makes its `type: ignore` unused, which fails the check.
+An error that one of them stops finding makes its `type: ignore` unused, which fails the check.
 """
 
 from collections.abc import AsyncIterator, Coroutine

@@ -225,3 +225,27 @@ async def test_a_server_that_says_what_is_no_reply_is_given_up(said: bytes) -> N
     assert not any(idle)
     assert after == ["OK"]
     assert odd == "ONE" or isinstance(odd, Lost)
+
+
+async def test_who_listens_hears_a_reply_before_the_one_who_waits(valkey_url: str) -> None:
+    """A round of the loop before: that is what a worker begins with when a token comes."""
+    wire = AsyncPoolWire(valkey_url)
+    await wire.exchange([["RPUSH", "list", "1"], ["SET", "text", "x"]])
+    heard: list[Any] = []
+    order: list[str] = []
+
+    def hear(reply: Any) -> None:
+        heard.append(reply)
+        order.append("heard")
+        asyncio.get_running_loop().call_soon(order.append, "a round later")
+
+    found = await wire.block(["BLPOP", "list", 1], 1, hear)
+    order.append("waited")
+    with pytest.raises(ReplyError):
+        await wire.block(["BLPOP", "text", 1], 1, hear)
+    await wire.exchange([["PING"]])
+    await wire.close()
+
+    assert found == ["list", "1"]
+    assert order[:3] == ["heard", "a round later", "waited"]
+    assert [type(reply) for reply in heard] == [list, ReplyError]

@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 MENTION = re.compile(
     r"(?<![\w/.-])(?:\$\w+/|\./)?((?:docs|scripts|rq_core|sql_audit|lua|tests)/[\w./-]*\w)"
 )
-MADE_ELSEWHERE = {"rq_core/_lua", "tests/test_sums.py"}
+MADE_ELSEWHERE = {"rq_core/_lua", "rq_core/_lua/claim.lua", "tests/test_sums.py"}
 """Paths that only the wheel has, or that a test makes in a folder of its own."""
 RELATIVE = {"mutants.md", "test_paths.py"}
 """Files whose paths begin in tests/; and this one."""

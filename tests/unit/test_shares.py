@@ -61,3 +61,14 @@ def test_places_without_jobs_are_not_held_against_a_queue() -> None:
 )
 def test_all_places_are_given_and_no_more(weights: dict[str, int], places: int) -> None:
     assert places == sum(Shares(weights).divide(places, list(weights)).values())
+
+
+def test_one_queue_gets_all_places_and_keeps_no_clock() -> None:
+    """Most workers have one; for them this is done before every claim."""
+    shares = Shares({"mail": 3}, alone=True)
+
+    assert shares.divide(7, ["mail"]) == {"mail": 7}
+    shares.take("mail", 7)
+    shares.refund("mail", 2)
+
+    assert not shares._clocks

@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.protocol.claims import Claimed
 from rq_core.worker.wakeups import WatchedQueue, Watcher
+from tests.kit.wait import wait_until_async
 
 
 class Server(AsyncClient):
-    """Has no tokens, and knows whether somebody waited for one."""
+    """Has the tokens that the test gives it, and knows whether a worker waited for one and what it gave back."""
 
-    waited = False
+    def __init__(self, *tokens: str) -> None:
+        super().__init__()
+        self.waited = False
+        self.tokens = [*tokens]
+        self.returned: list[str] = []
 
-    async def wait_wake(self, queues: Sequence[str], seconds: float) -> str | None:
+    async def wait_wake(
+        self,
+        queues: Sequence[str],
+        seconds: float,
+        on_token: Callable[[str], None] = lambda _: None,
+    ) -> str | None:
         self.waited = bool(queues)
+        if self.tokens:
+            on_token(self.tokens[0])
+            await asyncio.sleep(0)
+            return self.tokens.pop(0)
         await asyncio.sleep(seconds)
         return None
+
+    async def return_token(self, queue: str) -> None:
+        self.returned.append(queue)
 
 
 def watcher(
@@ -119,3 +136,42 @@ async def test_no_token_is_taken_while_claims_are_under_way_anyway(asked: bool) 
 
     assert server.waited == (not asked)
     assert queue.look, "it looks now and then all the same"
+
+
+async def test_a_token_is_used_when_it_is_heard_of() -> None:
+    """Once, and without waiting for the watcher's own turn on the loop: a job is waiting."""
+    mail, other = WatchedQueue("mail", look=False), WatchedQueue("other", look=False)
+    server = Server("mail")
+    watching, looked = watcher(mail, other, client=server)
+
+    watch = asyncio.create_task(watching.run())
+    await asyncio.sleep(0)
+
+    assert looked.is_set()
+    assert (mail.look, other.look) == (True, False)
+    assert server.tokens, "the watcher has not heard of it itself"
+    watching.stop()
+    await watch
+    assert server.returned == []
+
+
+async def test_a_token_that_comes_too_late_goes_back() -> None:
+    """It is for another worker, if this one has no room any more or stops."""
+    full, queue = asyncio.Event(), WatchedQueue("mail", look=False)
+    server = Server("mail")
+    watching, looked = watcher(queue, client=server)
+    watching._full = full.is_set
+    hear = watching._use_token
+
+    def fills_up(name: str) -> None:
+        full.set()
+        hear(name)
+
+    watching._use_token = fills_up  # type: ignore[method-assign]
+    watch = asyncio.create_task(watching.run())
+    await wait_until_async(lambda: server.returned, "the token goes back")
+
+    assert server.returned == ["mail"]
+    assert not looked.is_set()
+    watching.stop()
+    await watch

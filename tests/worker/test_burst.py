@@ -89,4 +89,4 @@ async def test_burst_works_off_what_waits_in_lanes(
 
     assert len(witness.lines("coroutine")) == 30
     assert client.run(client.calls.reads.counts("crew")).waiting == 0
-    assert client.run(client.calls.reads.snapshot("crew"))["state"] == {}
+    assert client.run(client.calls.reads.snapshot("crew"))["jobs"] == {}

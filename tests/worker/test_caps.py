@@ -15,6 +15,7 @@ import pytest
 from rq_core import App, Cap, Rate
 from rq_core.connections.wire import AsyncPoolWire, Meanwhile
 from rq_core.worker import Worker
+from tests.kit.snapshots import lines_of
 from tests.kit.wait import wait_until_async
 from tests.kit.wires import is_claim
 from tests.kit.working import working
@@ -122,7 +123,7 @@ async def test_jobs_that_were_enqueued_without_their_scopes_are_put_right(
 
 
 def lines(app: App) -> list[str]:
-    return list(app.client.run(app.client.calls.reads.snapshot("mail"))["state"].values())
+    return list(lines_of(app.client.run(app.client.calls.reads.snapshot("mail"))).values())
 
 
 async def test_a_deploy_that_adds_a_cap_takes_in_what_waits(

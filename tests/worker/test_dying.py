@@ -92,7 +92,7 @@ def test_a_pause_of_the_whole_fleet_costs_no_claim(
         for worker in (first, second):
             os.kill(worker.pid, signal.SIGCONT)
         wait_until(
-            lambda: not client.run(client.calls.reads.snapshot("crew"))["state"],
+            lambda: not client.run(client.calls.reads.snapshot("crew"))["jobs"],
             "all are done",
             timeout=20,
         )

@@ -86,7 +86,7 @@ async def test_a_full_server_refuses_jobs_whole_and_drains_itself(
     with pytest.raises(QueueFull):
         await send.enqueue_async(1, "x")
     assert before == app.client.run(app.client.calls.reads.snapshot("full"))
-    assert set(before["state"]) == {*accepted, mortal.id}
+    assert set(before["jobs"]) == {*accepted, mortal.id}
     result = CliRunner().invoke(root, ["doctor", "--redis", server.url])
     assert result.exit_code == 0, result.output
 

@@ -11,6 +11,7 @@ import pytest
 from rq_core.app.app import App
 from rq_core.connections.client import Client
 from rq_core.doctor import examine
+from rq_core.model.job import spec_of
 from rq_core.protocol import claims
 from rq_core.protocol.plan import Pause, Plan, Send
 from rq_core.worker import dead_hooks
@@ -104,7 +105,10 @@ def die_untold(client: Client, how: str = "no", spec: bytes | None = None) -> st
         "the clock goes on",
     )
     if spec is not None:
-        client.run(client.calls.delivery.ask([["HSET", "rqc:{crew}:jobs", handle.id, spec]]))
+        jobs = "rqc:{crew}:jobs"
+        (value,) = client.run(client.calls.delivery.ask([["HGET", jobs, handle.id]]))
+        head = value.removesuffix(spec_of(value)).encode()
+        client.run(client.calls.delivery.ask([["HSET", jobs, handle.id, head + spec]]))
     (claim,) = client.run(claims.claim("crew", "w-1", 1)).jobs
     failed = (claim.id, claim.fence, "final", 0, "gave_up", "null")
     client.run(claims.fail("crew", "w-1", [failed]))

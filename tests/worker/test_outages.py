@@ -47,7 +47,7 @@ async def test_work_goes_on_after_redis_was_killed_and_restarted(
             )
         client = crew.app.client
         await wait_until_async(
-            lambda: not client.run(client.calls.reads.snapshot("crew"))["state"], "all is settled"
+            lambda: not client.run(client.calls.reads.snapshot("crew"))["jobs"], "all is settled"
         )
         epochs = [raw for _, raw in client.run(client.calls.audit.read_outbox("crew", "-", 1000))]
     finally:
@@ -118,7 +118,7 @@ async def test_scripts_forgotten_within_a_pipeline_cost_nothing(
         await wait_until_async(
             lambda: (
                 not any(
-                    client.run(client.calls.reads.snapshot(queue))["state"]
+                    client.run(client.calls.reads.snapshot(queue))["jobs"]
                     for queue in ("crew", "other")
                 )
             ),
@@ -245,7 +245,7 @@ async def test_an_outage_of_two_leases_costs_no_claim(
         server.thaw()
     client = crew.app.client
     await wait_until_async(
-        lambda: not client.run(client.calls.reads.snapshot("crew"))["state"],
+        lambda: not client.run(client.calls.reads.snapshot("crew"))["jobs"],
         "all are done",
         timeout=20,
     )
@@ -297,7 +297,7 @@ async def test_a_restart_that_keeps_the_caps_gives_no_claim_back(
             send.enqueue()
             await wait_until_async(lambda n=n: len(begun) == n, "it ran", timeout=10.0)  # type: ignore[misc]
             await wait_until_async(
-                lambda: not app.client.run(app.client.calls.reads.snapshot("mail"))["state"],
+                lambda: not app.client.run(app.client.calls.reads.snapshot("mail"))["jobs"],
                 "it is settled",
             )
             server.kill()
@@ -347,7 +347,7 @@ def test_a_disk_that_takes_no_writes_is_waited_for(start_redis: Callable[..., Re
         obstacle.rmdir()
         save(control, "ok")
         calling.join(20)
-        assert set(client.run(client.calls.reads.snapshot("crew"))["state"]) == {before, *told}
+        assert set(client.run(client.calls.reads.snapshot("crew"))["jobs"]) == {before, *told}
         assert len(told) == 1
 
 

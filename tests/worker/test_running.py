@@ -132,7 +132,8 @@ async def test_a_spec_that_cannot_be_read_kills_the_job_not_the_worker(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     bad, good = crew.function.enqueue(1), crew.function.enqueue(2)
-    client.run(client.calls.delivery.ask([["HSET", "rqc:{crew}:jobs", bad.id, b'\xff{"task":']]))
+    spoilt = b'task=function seq=1 since=1\n\xff{"task":'
+    client.run(client.calls.delivery.ask([["HSET", "rqc:{crew}:jobs", bad.id, spoilt]]))
 
     async with run_worker():
         await wait_until_async(gone(client, good.id), "the good job is done")

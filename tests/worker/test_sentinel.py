@@ -93,7 +93,7 @@ def test_a_producer_in_mid_call_waits_the_failover_out(group: SentinelGroup) -> 
     group.wait_whole()
 
     with Client(group.url) as client:
-        alive = set(client.run(client.calls.reads.snapshot(QUEUE))["state"])
+        alive = set(client.run(client.calls.reads.snapshot(QUEUE))["jobs"])
         reasons = [
             decode(entry_id, raw)
             for entry_id, raw in client.run(client.calls.audit.read_outbox(QUEUE, "-", 10_000))
@@ -140,7 +140,7 @@ def test_what_the_replica_did_not_have_is_reported(group: SentinelGroup, tmp_pat
             group.wait_promoted(lost)
             (later,) = client.run(client.calls.enqueue.many([deliver.job(9)])).ids
             wait_until(lambda: _is_logged(audit, later), "the log goes on", timeout=30)
-            assert set(client.run(client.calls.reads.snapshot(QUEUE))["state"]) == {kept, later}
+            assert set(client.run(client.calls.reads.snapshot(QUEUE))["jobs"]) == {kept, later}
         mirror.end()
 
     status, said = _rq_core("audit", "verify", "--audit", audit, "--redis", group.url, "--json")
@@ -162,13 +162,13 @@ def test_a_primary_that_was_cut_off_accepts_nothing_that_would_be_lost(
         replica = group.cut_replica_off()
         with pytest.raises(ServerUnavailable, match="NOREPLICAS"):
             client.run(client.calls.enqueue.many([deliver.job(2)]))
-        assert set(client.run(client.calls.reads.snapshot(QUEUE))["state"]) == {kept}
+        assert set(client.run(client.calls.reads.snapshot(QUEUE))["jobs"]) == {kept}
     lost = group.lose_primary()
     replica.thaw()
     group.wait_promoted(lost)
     with Client(group.url, patience=PATIENT) as client:
         (later,) = client.run(client.calls.enqueue.many([deliver.job(3)])).ids
-        assert set(client.run(client.calls.reads.snapshot(QUEUE))["state"]) == {kept, later}
+        assert set(client.run(client.calls.reads.snapshot(QUEUE))["jobs"]) == {kept, later}
 
 
 async def test_a_demoted_server_is_asked_on_new_connections_only(
@@ -210,7 +210,7 @@ def test_a_failover_that_an_operator_asks_for(group: SentinelGroup) -> None:
         group.wait_promoted(old)
         wait_until(lambda: group.role(old) == "slave", "the old primary follows", timeout=30)
         (second,) = client.run(client.calls.enqueue.many([deliver.job(2)])).ids
-        assert set(client.run(client.calls.reads.snapshot(QUEUE))["state"]) == {first, second}
+        assert set(client.run(client.calls.reads.snapshot(QUEUE))["jobs"]) == {first, second}
 
 
 def test_every_command_takes_such_a_url(group: SentinelGroup, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ Keys: slots expiring
 Meta: layout epoch replid
 Args: slot number
 Unread: expiring
-Uses: clock(clock_ms) meta(facts read_facts write_facts) epoch(same_history) digits(digits) wake(push_token)
+Uses: clock(clock_ms) meta(facts write_facts) epoch(know_facts) digits(digits) wake(push_token)
 ]]
 
 local now             -- Unix time of the call in ms
@@ -47,14 +47,12 @@ end
 
 --- Begin. Returns a reply that ends the script at once, or nil. `replay(answer)` may rebuild the reply from an answer.
 local function open_call(replay)
-  read_facts()
-  if not same_history(facts) then
+  now, now_text = clock_ms()
+  if not know_facts(now) then
     return {'epoch'}
   elseif facts.layout ~= LAYOUT then
     return {'refused', 'layout', facts.layout}
   end
-  now = clock_ms()
-  now_text = digits(now)
   check_keys()
   local held = redis.call('HGET', slots, slot)
   if not held then

@@ -1,7 +1,8 @@
 --[[ clock: the server's time, read once per call. No worker's clock decides anything. ]]
 
---- Unix time in whole milliseconds.
+--- Unix time in whole milliseconds, and the same as text.
 local function clock_ms()
   local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
+  local text = time[1] .. ('00000' .. time[2]):sub(-6, -4)
+  return tonumber(text), text
 end

@@ -1,25 +1,72 @@
---[[ meta: the queue's own facts. Those under Meta are read at once when a call begins, those under Later when they are
-asked for; changes are written at once when it ends.
+--[[ meta: the queue's own facts. Those under Meta are there when a call begins, those under Later are read when they are
+asked for; changes are written at once when the call ends.
+
+Most facts hardly ever change, so a function remembers them. What changes one of them renews the version `v`; a call reads `v`
+and the counters, and the others only if `v` is another one. `v` has the server's time in microseconds, so no two histories
+share one. What was remembered is read again after a second all the same: an operator may write into `meta` by hand.
 
 Keys: meta
+Later: v
+Kept: FACTS
+Uses: memo(remember MEMO_MAX) digits(digits)
 ]]
 
-local facts        -- name → what meta has, false if nothing; those that were read
-local changes = {} -- names and values that `write_facts` writes
+local RECALL_MS = 1000   -- how long facts are remembered
+
+local FACTS = {known = {}, count = 0}   -- the key of `meta` → its facts as a call has read them, and when that was
+
+local facts          -- name → what meta has, false if nothing; those that were read
+local notes          -- what else is remembered as long as these facts are; nil if they are not
+local changes = {}   -- names and values that `write_facts` writes
+local renewed        -- whether they have a new version
 
 local function reset()
-  facts = {}
+  facts, notes, renewed = {}, nil, false
   if #changes > 0 then
     changes = {}
   end
 end
 
+--- Go on with the facts that are remembered, if they still are those of Redis. False if they are not, or none are.
+local function recall_facts(at)
+  local known = FACTS.known[meta]
+  if not known or at < known.at or at >= known.at + RECALL_MS then
+    return false
+  end
+  local counted = redis.call('HMGET', meta, unpack(META, 1, COUNTED))
+  if counted[1] ~= known.facts.v then
+    return false
+  end
+  facts, notes = known.facts, known.notes
+  for i = 2, COUNTED do
+    facts[META[i]] = counted[i]
+  end
+  for i = 1, #LATER do
+    facts[LATER[i]] = nil
+  end
+  return true
+end
+
 --- Read the fields that the headers name under Meta. One that is not there is false.
 local function read_facts()
   local values = redis.call('HMGET', meta, unpack(META))
+  facts = {}
   for i = 1, #META do
     facts[META[i]] = values[i]
   end
+end
+
+--- Remember the facts that were read.
+local function remember_facts(at)
+  if facts.v then
+    notes = {}
+    remember(FACTS, meta, {at = at, facts = facts, notes = notes}, MEMO_MAX)
+  end
+end
+
+--- What this library notes of the queue, as long as its facts are remembered; nil if they are not.
+local function notes_of_queue()
+  return notes
 end
 
 --- A numeric fact, or its default.
@@ -38,11 +85,25 @@ local function read_now(name)
   facts[name] = fact(name)
 end
 
+--- The facts get a version that they have never had.
+local function renew()
+  if renewed then
+    return
+  end
+  renewed = true
+  FACTS.known[meta] = nil
+  local time = redis.call('TIME')
+  local count = tonumber((facts.v or ''):match('^%d+')) or 0
+  changes[#changes + 1], changes[#changes + 2] = 'v', digits(count + 1) .. '.' .. time[1] .. '.' .. time[2]
+end
+
 --- Change a fact, from now on in this call and, at its end, in Redis.
 local function set_fact(name, value)
+  if not COUNTERS[name] then
+    renew()
+  end
   facts[name] = value
-  changes[#changes + 1] = name
-  changes[#changes + 1] = value
+  changes[#changes + 1], changes[#changes + 2] = name, type(value) == 'number' and digits(value) or value
 end
 
 local function write_facts()

@@ -1,7 +1,8 @@
 --[[ replid: the server's name for its history. It changes when a replica is promoted or data is lost. ]]
 
+--- The name, and all that the server says of its replication.
 local function server_replid()
   local info = redis.call('INFO', 'replication')
   local _, at = info:find('master_replid:', 1, true)
-  return info:sub(at + 1, at + 40)
+  return info:sub(at + 1, at + 40), info
 end

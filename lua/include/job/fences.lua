@@ -1,6 +1,6 @@
 --[[ fences: who may end a claim, and the refusals that are audited.
 
-Keys: state
+Keys: state jobs
 Args: each each_count
 Uses: emit(emit) batch(read_many)
 ]]
@@ -18,7 +18,9 @@ local function read_held()
     local id = ids[i]
     local line = not seen[id] and lines[i]
     if not line then
-      held[i], refusals[i] = false, 'gone'
+      -- A job without a line waits, and its id may be one that was used before.
+      local waits = not seen[id] and redis.call('HEXISTS', jobs, id) == 1
+      held[i], refusals[i] = false, waits and 'stale' or 'gone'
     elseif not line:find(' fence=' .. fences[i] .. ' ', 1, true) then
       held[i], refusals[i] = false, 'stale'
     else

@@ -11,13 +11,18 @@ local function reset()
   tails = nil
 end
 
---- These ids, by priority, join the tails of the plain lists. Once in a call.
-local function join_lists(ids)
-  if #ids[0] + #ids[1] + #ids[2] + #ids[3] > 0 then
-    check_keys()
+--- The ids that join the plain list of a priority; more may be added. Of the lists it checks this one's type only, which is
+--- enough: an enqueue, which nearly always needs one, is spared three commands.
+local function tail_of(priority)
+  tails = tails or {}
+  local list = tails[priority]
+  if not list then
+    redis.call('LLEN', ready[priority])
     wake_needed()
-    tails = ids
+    list = {}
+    tails[priority] = list
   end
+  return list
 end
 
 --- A job joins: its record has its place in line.
@@ -28,10 +33,8 @@ local function join(id, job)
   end
   if not tails then
     check_keys()
-    wake_needed()
-    tails = {[0] = {}, {}, {}, {}}
   end
-  local list = tails[rank(job)]
+  local list = tail_of(rank(job))
   list[#list + 1] = id
 end
 

@@ -1,8 +1,7 @@
 --[[ named: the jobs that an operator or a producer names in a call, and what becomes of each.
 
-Keys: state
 Args: each each_count
-Uses: state(read_line) batch(read_many)
+Uses: state(read_line) standing(read_lines)
 ]]
 
 --- Call `decide(id, job)` for each job of the call's records that Redis has. It returns the job's outcome; without one the
@@ -14,7 +13,7 @@ local function decide_named(decide)
   for i = 1, each_count do
     ids[i] = each(i)
   end
-  local lines = read_many(state, ids)
+  local lines = read_lines(ids)
   local answer, seen = {}, {}
   for i = 1, each_count do
     local id = ids[i]

@@ -1,6 +1,7 @@
 --[[ state: a state line as the record of a job, and back.
 
-A line is the state, then name=value fields in a fixed order; fields at the layout's default are left out.
+A line is the state, then name=value fields in a fixed order; fields at the layout's default are left out. Which job has one:
+include/job/standing.
 
 For speed, some files know the form of a line without its record: enqueue and claim/taken write the lines of new and of
 claimed jobs; include/job/fences looks for a fence, claim/lines and claim/unscoped match the line of a job that was never

@@ -1,25 +1,42 @@
 --[[ emit: the one place that appends events. They are the first writes of a call that has any. One read may still come just
 before the first of them: that of the backlog's counters, if the call has not asked for them so far.
 
+An outbox is never empty, so one that is not there was lost; then nothing is written, and the error EPOCH is what the reply
+`epoch` is: the client is to meet the queue again. Only a new epoch makes an outbox.
+
 Keys: outbox
 Meta: epoch audit
 Later: backlog_jobs backlog_bytes
+Kept: NO_REASON
 Uses: meta(facts fact set_fact)
 ]]
 
-local function append(fields, happened, size)
-  local bound = {}
+local NO_REASON = {}
+
+--- Append an entry about `happened` things; `name` is the field that has the `body`.
+local function append(event, at, by, name, body, happened, why)
+  local id = facts.epoch .. '-*'
+  local reason = NO_REASON
+  if why and why ~= '' then
+    reason = {'why', why}
+  end
   if facts.audit == 'on' then
     set_fact('backlog_jobs', fact('backlog_jobs') + happened)
-    set_fact('backlog_bytes', fact('backlog_bytes') + size)
+    set_fact('backlog_bytes', fact('backlog_bytes') + #event + #body + #(why or ''))
+  end
+  local entry
+  if event == 'epoch_started' then
+    entry = redis.call('XADD', outbox, id, 'type', event, 'at', at, 'by', by, name, body)
+  elseif facts.audit == 'on' then
+    entry = redis.call('XADD', outbox, 'NOMKSTREAM', id, 'type', event, 'at', at, 'by', by, name, body, unpack(reason))
   else
-    bound = {'MAXLEN', '~', OUTBOX_RING}
+    entry = redis.call('XADD', outbox, 'NOMKSTREAM', 'MAXLEN', '~', OUTBOX_RING, id, 'type', event, 'at', at, 'by', by, name, body,
+      unpack(reason))
   end
-  bound[#bound + 1] = facts.epoch .. '-*'
-  for i = 1, #fields do
-    bound[#bound + 1] = fields[i]
+  if not entry then
+    error({err = 'EPOCH the outbox is lost'})
   end
-  return redis.call('XADD', outbox, unpack(bound))
+  return entry
 end
 
 --- Append what happened to some jobs: `records` holds one JSON array per job, and is used up. Returns the entry's id, or
@@ -32,21 +49,12 @@ local function emit(event, at, by, records, why)
   -- Lua looks at each byte of each text that is made, so the brackets go where the texts are short.
   records[1] = '[' .. records[1]
   records[size] = records[size] .. ']'
-  local body = table.concat(records, ',')
-  local fields = {'type', event, 'at', at, 'by', by, 'jobs', body}
-  if why and why ~= '' then
-    fields[9], fields[10] = 'why', why
-  end
-  return append(fields, size, #event + #body + #(why or ''))
+  return append(event, at, by, 'jobs', table.concat(records, ','), size, why)
 end
 
 --- Append what happened to the queue itself: `data` is one JSON array.
 local function emit_queue(event, at, by, data, why)
-  local fields = {'type', event, 'at', at, 'by', by, 'data', data}
-  if why and why ~= '' then
-    fields[9], fields[10] = 'why', why
-  end
-  return append(fields, 1, #event + #data + #(why or ''))
+  return append(event, at, by, 'data', data, 1, why)
 end
 
 --- A JSON string of a name, or null. Names need no escaping: see keys.NAME_PATTERN.

@@ -45,7 +45,7 @@ def measure(stage: Stage, databases: Databases, dialect: str, jobs: int) -> floa
 def _await_mirror(stage: Stage, outbox: str) -> None:
     """The mirror trims what SQL has, but for the last entry."""
     patience = time.monotonic() + OURS.part_s
-    while stage.control.xlen(outbox) > 1 or stage.control.hlen(queue_keys(QUEUE)("state")):
+    while stage.control.xlen(outbox) > 1 or stage.control.hlen(queue_keys(QUEUE)("jobs")):
         if time.monotonic() > patience:
             raise Failed("the mirror did not get done")
         time.sleep(0.01)

@@ -140,12 +140,12 @@ def _lane(scopes: tuple[str, ...], number: int) -> str:
 
 
 def timed(client: Client, work: Callable[[], None]) -> float:
-    before = _spent_us(client)
+    before = spent_us(client)
     work()
-    return _spent_us(client) - before
+    return spent_us(client) - before
 
 
-def _spent_us(client: Client) -> float:
+def spent_us(client: Client) -> float:
     """Processor time that the server's main thread has used. Other programs on the machine do not count, as they would
     in the duration of the calls; what a call costs beside its script (some 10 µs) does."""
     (text,) = client.run(client.calls.delivery.ask([["INFO", "cpu"]]))

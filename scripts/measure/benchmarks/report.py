@@ -38,9 +38,10 @@ def write(document: Mapping[str, Any]) -> list[Path]:
     """Renew what stands between the markers. Returns the files that changed."""
     parts = {
         "facts": [_facts(document)],
-        "targets": _table(
-            ("what", "target", "median", "spread", ""), targets.target_rows(document)
+        "promised": _table(
+            ("what", "promised", "median", "spread", "held by"), targets.promised_rows(document)
         ),
+        "aimed": _table(("what", "aimed at", "median", "spread", ""), targets.aimed_rows(document)),
         "floors": _table(("floor", "median", "spread"), targets.floor_rows(document)),
         "redis": _redis(document),
         "microsecond": _stages(document),

@@ -9,6 +9,7 @@ import pytest
 from rq_core import App, Cap, KeyNeeded
 from rq_core.protocol.plan import Plan
 from tests.app.caps.tasks import claim, send
+from tests.kit.snapshots import lines_of
 
 
 async def test_a_producer_by_name_gets_the_same_scopes(app: App, other: App) -> None:
@@ -41,7 +42,7 @@ async def test_enqueue_async_by_name_does_not_use_the_blocking_client(
     other.connections._async_clients.clear()
 
     assert (
-        app.client.run(app.client.calls.reads.snapshot("mail"))["state"][handle.id].count(
+        lines_of(app.client.run(app.client.calls.reads.snapshot("mail")))[handle.id].count(
             "lane=2+send.tenant=a"
         )
         == 1
@@ -54,7 +55,7 @@ def test_a_key_from_a_function_is_refused_by_name_or_given(app: App, other: App)
 
     with pytest.raises(KeyNeeded, match="keys="):
         other.enqueue("mail", "send", {"tenant": "a"})
-    assert app.client.run(app.client.calls.reads.snapshot("mail"))["state"] == {}
+    assert app.client.run(app.client.calls.reads.snapshot("mail"))["jobs"] == {}
     other.enqueue("mail", "send", {"tenant": "a"}, keys={"tenant": "a"})
     assert [c.lane for c in claim(app)] == ["2+tenant=a"]
 

@@ -95,7 +95,7 @@ async def test_a_full_scope_discards_or_rejects(app: App, policy: Any) -> None:
     # A refusal changes nothing; what is dropped is in the log.
     assert len(events(app, "discarded")) == (5 if policy == "discard" else 0)
     assert app.client.run(app.client.calls.reads.counts("mail")).running == 0
-    assert len(app.client.run(app.client.calls.reads.snapshot("mail"))["state"]) == 2
+    assert len(app.client.run(app.client.calls.reads.snapshot("mail"))["jobs"]) == 2
 
 
 def test_no_more_wait_in_a_lane_than_max_waiting(app: App) -> None:

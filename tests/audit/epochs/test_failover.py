@@ -16,6 +16,7 @@ from tests.audit.epochs.forgetting import MINUTE_MS, START_MS, enqueue, orphaned
 from tests.kit import auditlog
 from tests.kit.agreement import assert_agree, drain, states
 from tests.kit.clock import Clock
+from tests.kit.failover import fail_over
 from tests.kit.fleet import QUEUE, Fleet
 from tests.kit.servers import RedisServer
 from tests.kit.wait import wait_until
@@ -153,7 +154,7 @@ def test_a_promoted_server_whose_clock_is_behind_begins_an_epoch_beyond_what_sql
         pair.follow(pair.second, pair.first)
         pair.promote(pair.second)
         clock.advance(10 * MINUTE_MS)
-        of_first.execute_command("DEBUG", "CHANGE-REPL-ID")
+        fail_over(of_first)
         enqueue(old, "forgotten")
         drain(old, database)
         epoch = old.run(old.calls.reads.counts(QUEUE)).epoch

@@ -32,7 +32,7 @@ def test_when_redis_remembers_nothing_what_lived_is_lost(
         fleet.run(60)
         enqueue(client, "waiting", "ran")
         drain(client, database)
-        alive = set(client.run(client.calls.reads.snapshot(QUEUE))["state"])
+        alive = set(client.run(client.calls.reads.snapshot(QUEUE))["jobs"])
         if how == "flushed":
             with server.client() as control:
                 control.flushall()

@@ -20,6 +20,7 @@ from sql_audit.store.database import Database
 from tests.kit import auditlog
 from tests.kit.command import audit
 from tests.kit.fleet import QUEUE
+from tests.kit.snapshots import lines_of
 
 FULL = 64 * 1024
 
@@ -65,7 +66,7 @@ def flush(client: Client) -> None:
 
 
 def lines(client: Client) -> dict[str, str]:
-    found: dict[str, str] = client.run(client.calls.reads.snapshot(QUEUE))["state"]
+    found: dict[str, str] = lines_of(client.run(client.calls.reads.snapshot(QUEUE)))
     return found
 
 

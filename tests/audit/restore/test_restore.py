@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from rq_core.connections.client import Client
+from rq_core.model.job import spec_of
 from rq_core.model.machine import Priority
 from rq_core.protocol import claims
 from sql_audit.proof.result import Verdict
@@ -28,6 +29,7 @@ from tests.audit.restore.jobs import (
 from tests.kit.agreement import assert_agree, drain, states
 from tests.kit.fleet import QUEUE
 from tests.kit.servers import RedisServer
+from tests.kit.snapshots import lines_of
 from tests.kit.wait import wait_until
 
 
@@ -67,14 +69,14 @@ def test_after_a_flush_everything_is_there_again(client: Client, database: Datab
     assert not done.complete
     assert_agree(client, database, Verdict.HOLDS)
     snapshot = client.run(client.calls.reads.snapshot(QUEUE))
-    assert {i: specs[i] for i in snapshot["jobs"]} == snapshot["jobs"]
+    assert {i: spec_of(specs[i]) for i in snapshot["jobs"]} == snapshot["jobs"]
     found = states(database)
     assert {i for i, state in found.items() if state == "lost"} == {
         "unwanted", "digest-only", "too-long"
     }  # fmt: skip
     assert {found[i] for i in ("retried", "later")} == {"scheduled"}
     assert found["dies"] == "dead"
-    assert "claim=1 failed=1" in snapshot["state"]["retried"]
+    assert "claim=1 failed=1" in lines_of(snapshot)["retried"]
     assert snapshot["scheduled"]["job|retried"] - snapshot["scheduled"]["job|later"] < 60_000
 
     again = apply(client, database, QUEUE, by="ada")

@@ -4,6 +4,7 @@ import json
 
 from tests.kit.consistency import assert_consistent
 from tests.kit.seed import LEASE_MS, Seed, spec
+from tests.kit.snapshots import lines_of
 from tests.lua.contents.entries import T, entry
 
 DIGEST = "44136fa355b3678a1146ad16f7e8649e"  # of {}
@@ -22,12 +23,15 @@ def test_enqueue_writes_the_job_its_place_and_its_event(seed: Seed) -> None:
 
     assert changes == {
         "meta": {"sequence": ("0", "2")},
-        "jobs": {"a": (None, spec()), "b": (None, spec("mail.send")), "c": (None, spec())},
-        "state": {
-            "a": (None, f"ready task=t seq=1 since={T}"),
-            "b": (None, f"ready task=mail.send priority=low attempts=5 losses=2 seq=2 since={T}"),
-            "c": (None, f"scheduled task=t due={T + 60_000} since={T}"),
+        "jobs": {
+            "a": (None, f"task=t seq=1 since={T}\n{spec()}"),
+            "b": (
+                None,
+                f"task=mail.send priority=low attempts=5 losses=2 seq=2 since={T}\n{spec('mail.send')}",
+            ),
+            "c": (None, spec()),
         },
+        "state": {"c": (None, f"scheduled task=t due={T + 60_000} since={T}")},
         "ready:2": ([], ["a"]),
         "ready:3": ([], ["b"]),
         "scheduled": {"job|c": (None, T + 60_000.0)},
@@ -54,7 +58,7 @@ def test_an_instant_is_the_due_time_and_one_that_has_passed_is_no_delay(seed: Se
 
     changes = seed.changes(lambda: seed.enqueue(ahead, at, past, seed.job("d")))
 
-    assert {name: line for name, (_, line) in changes["state"].items()} == {
+    assert lines_of(seed.snapshot()) == {
         "a": f"scheduled task=t due={T + 1} since={T}",
         "b": f"ready task=t seq=1 since={T}",
         "c": f"ready task=t seq=2 since={T}",
@@ -99,10 +103,7 @@ def test_claim_writes_the_claim_its_lease_and_its_event(seed: Seed) -> None:
     assert changes == {
         "meta": {"last_activity": (None, str(T))},
         "state": {
-            "a": (
-                f"ready task=t seq=1 since={T}",
-                f"running task=t claim=1 fence={T}-2 seq=1 since={T} by=w-1",
-            )
+            "a": (None, f"running task=t claim=1 fence={T}-2 seq=1 since={T} by=w-1"),
         },
         "ready:2": (["a", "b"], ["b"]),
         "leases": {"a": (None, T + float(LEASE_MS))},

@@ -3,7 +3,9 @@
 import pytest
 
 from rq_core import errors
+from rq_core.model.machine import LAYOUT
 from tests.kit.consistency import assert_consistent
+from tests.kit.failover import fail_over
 from tests.kit.seed import LEASE_MS, Seed
 from tests.lua.contents.entries import T
 
@@ -30,7 +32,7 @@ def test_the_first_epoch_begins_with_its_creation(seed: Seed) -> None:
 def test_a_failover_starts_an_epoch_and_ends_no_claim(seed: Seed) -> None:
     claim = seed.running("a")
     before = seed.meta("replid")
-    seed.control.execute_command("DEBUG", "CHANGE-REPL-ID")
+    fail_over(seed.control)
     seed.advance(LEASE_MS * 3)
 
     assert seed.claim().jobs == ()
@@ -51,11 +53,11 @@ def test_a_failover_starts_an_epoch_and_ends_no_claim(seed: Seed) -> None:
 def test_an_epoch_is_greater_than_any_before_whatever_the_clock_says(seed: Seed) -> None:
     seed.enqueue("a")
     seed.clock.set(T - 10**9)
-    seed.control.execute_command("DEBUG", "CHANGE-REPL-ID")
+    fail_over(seed.control)
     seed.enqueue("b")
     assert seed.meta("epoch") == str(T + 1)
     seed.calls.delivery.set_floor("q", T + 77)
-    seed.control.execute_command("DEBUG", "CHANGE-REPL-ID")
+    fail_over(seed.control)
     seed.enqueue("c")
     assert seed.meta("epoch") == str(T + 78)
     seed.control.delete(seed.keys("meta"))
@@ -102,7 +104,8 @@ def test_after_flushall_the_queue_begins_anew(seed: Seed) -> None:
 
 def test_another_layout_is_refused(seed: Seed) -> None:
     seed.enqueue("a")
-    seed.control.hset(seed.keys("meta"), "layout", "2")
+    seed.control.hset(seed.keys("meta"), "layout", str(LAYOUT + 1))
+    seed.advance(1_000)
     before = seed.snapshot()
 
     with pytest.raises(errors.LayoutMismatch):

@@ -13,7 +13,7 @@ def test_complete_removes_the_job_and_keeps_its_event(seed: Seed) -> None:
     changes = seed.changes(lambda: seed.complete(claim))
 
     assert changes == {
-        "jobs": {"a": (spec(), None)},
+        "jobs": {"a": (f"task=t priority=critical seq=1 since={T}\n{spec()}", None)},
         "state": {
             "a": (
                 f"running task=t priority=critical claim=1 fence={T}-2 seq=1 since={T} by=w-1",

@@ -1,7 +1,7 @@
 """When a call pushes a wake token."""
 
 from tests.kit.seed import Seed
-from tests.kit.snapshots import fields_of
+from tests.kit.snapshots import fields_of, lines_of
 
 
 def fence_of(seed: Seed, job_id: str) -> str:
@@ -31,7 +31,7 @@ def test_a_token_is_pushed_only_when_a_worker_may_be_needed(seed: Seed) -> None:
     }
     held = {
         i: (i, line.split("fence=")[1].split(" ")[0])
-        for i, line in seed.snapshot()["state"].items()
+        for i, line in lines_of(seed.snapshot()).items()
         if "fence" in line
     }
     found |= {

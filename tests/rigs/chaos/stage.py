@@ -29,7 +29,7 @@ from sql_audit.store.database import Database
 from tests.kit.processes import Child, python, rq_core
 from tests.kit.proxy import Proxy
 from tests.kit.servers import Engine, PostgresServer, RedisServer
-from tests.kit.snapshots import fields_of
+from tests.kit.snapshots import fields_of, lines_of
 from tests.kit.wait import wait_until
 from tests.rigs.chaos import tasks
 from tests.rigs.chaos.records import Progress, read_cursors, states_of
@@ -182,7 +182,7 @@ class Stage:
                     mine |= {child.pid for child in psutil.Process(unit.pid).children()}
         found: dict[int, list[str]] = defaultdict(list)
         for queue in tasks.QUEUES:
-            for job_id, line in client.run(client.calls.reads.snapshot(queue))["state"].items():
+            for job_id, line in lines_of(client.run(client.calls.reads.snapshot(queue))).items():
                 job = fields_of(line)
                 if State(job["state"]) in CLAIMED_STATES:
                     found[int(job["by"].split("-")[1])].append(job_id)
@@ -195,7 +195,7 @@ class Stage:
         """Every job that Redis has, with its state."""
         found: dict[str, str] = {}
         for queue in tasks.QUEUES:
-            found |= states_of(client.run(client.calls.reads.snapshot(queue))["state"])
+            found |= states_of(lines_of(client.run(client.calls.reads.snapshot(queue))))
         return found
 
     def drained(self, client: Client) -> bool:

@@ -60,7 +60,7 @@ def drain(client: Client, crew: Crew, kind: str, n: int, jobs: int, *, timeout: 
     wait_until(
         lambda: (
             client.run(client.calls.reads.counts(queue)).running == 0
-            and client.run(client.calls.delivery.ask([["HLEN", f"rqc:{{{queue}}}:state"]]))[0] == 0
+            and client.run(client.calls.delivery.ask([["HLEN", f"rqc:{{{queue}}}:jobs"]]))[0] == 0
         ),
         lambda: f"{queue} is drained: {client.run(client.calls.reads.counts(queue))}",
         timeout=timeout,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rq_core.connections.client import Client
 from tests.kit.lanes import CLAIMED, holders_of, lane_problems
-from tests.kit.snapshots import fields_of
+from tests.kit.snapshots import fields_of, lines_of
 from tests.kit.wait import wait_until
 from tests.rigs.live import tasks
 from tests.rigs.live.processes import Crew, crew
@@ -44,7 +44,7 @@ class Kills:
 def sample(client: Client, queue: str) -> tuple[list[str], dict[str, str]]:
     """One look at the whole queue at one moment: what does not agree, and who claims which job."""
     snapshot = client.run(client.calls.reads.snapshot(queue))
-    jobs = {job_id: fields_of(line) for job_id, line in snapshot["state"].items()}
+    jobs = {job_id: fields_of(line) for job_id, line in lines_of(snapshot).items()}
     problems = lane_problems(snapshot, jobs)
     held = holders_of(snapshot)
     for job_id, job in jobs.items():
@@ -84,7 +84,7 @@ def kill_workers(client: Client, place: Path, kills: int, *, processes: int = 3)
                 found.problems.append(f"{len(ends)} leases of {len(mine)} expired")
             found.freed_ms.append(max(ends) - killed_ms)
         wait_until(
-            lambda: not client.run(client.calls.reads.snapshot(queue))["state"],
+            lambda: not client.run(client.calls.reads.snapshot(queue))["jobs"],
             "all jobs are done",
             timeout=60,
         )
@@ -172,7 +172,7 @@ def stop_and_continue(client: Client, place: Path, zombies: int) -> Zombies:
         while follower.catch_up().refused < zombies and time.monotonic() < deadline:
             problems += sample(client, queue)[0]
         wait_until(
-            lambda: not client.run(client.calls.reads.snapshot(queue))["state"],
+            lambda: not client.run(client.calls.reads.snapshot(queue))["jobs"],
             f"{job.id} and the other are done",
             timeout=30,
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from rq_core.connections.client import Client
 from rq_core.model.keys import queue_keys
+from tests.kit.snapshots import lines_of
 from tests.rigs.live import tasks
 from tests.rigs.live.replay import Follower, Replay
 
@@ -75,11 +76,11 @@ def _rounds(
     live_max: int,
 ) -> Race:
     follower = Follower(client, queue)
-    state = queue_keys(queue)("state")
+    jobs = queue_keys(queue)("jobs")
     stuck: list[str] = []
 
     def live() -> int:
-        (count,) = client.run(client.calls.delivery.ask([["HLEN", state]]))
+        (count,) = client.run(client.calls.delivery.ask([["HLEN", jobs]]))
         return int(count)
 
     def wait_below(most: int) -> None:
@@ -87,7 +88,7 @@ def _rounds(
         while live() > most:
             if time.monotonic() > deadline:
                 snapshot = client.run(client.calls.reads.snapshot(queue))
-                stuck.append(f"{snapshot['state']} {snapshot['lanes']} wake={snapshot['wake']}")
+                stuck.append(f"{lines_of(snapshot)} {snapshot['lanes']} wake={snapshot['wake']}")
                 # A token by hand, so that the next rounds are not the same failure.
                 client.run(client.calls.delivery.ask([["RPUSH", queue_keys(queue)("wake"), "1"]]))
                 deadline = time.monotonic() + LIMIT_S

@@ -329,9 +329,14 @@ class Simulation:
         raise Violated(f"I11: not worked off after {DRAIN_STEPS_MAX} steps: {self._left()}")
 
     def _left(self) -> list[str]:
+        """The live jobs that are not dead, and what is known of each."""
+        values: Any = self.world.control.hgetall(f"rqc:{{{QUEUE}}}:jobs")
         lines: Any = self.world.control.hgetall(f"rqc:{{{QUEUE}}}:state")
+        standing = values | lines
         return sorted(
-            f"{i.decode()} {line.decode()}" for i, line in lines.items() if line[:5] != b"dead "
+            f"{i.decode()} {text.decode()}"
+            for i, text in standing.items()
+            if not text.startswith(b"dead ")
         )
 
     def _drained(self) -> bool:

@@ -19,6 +19,7 @@ from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
 from rq_core.scripts.header import Variant
 from rq_core.scripts.script import Script, build_function, directory
 from tests.kit.clock import CLOCK, CLOCK_KEY
+from tests.kit.failover import forget_memories
 from tests.kit.fleet import QUEUE
 from tests.kit.servers import Engine, RedisServer, engines
 
@@ -126,6 +127,7 @@ class World:
         self.replid = f"{rng.getrandbits(160):040x}"
         self.skew_ms += rng.choice((0, 0, -4_000, 700))
         self._tell()
+        forget_memories(self.control)
 
     def dump(self) -> Dump:
         """Everything that the queues have."""

@@ -37,12 +37,12 @@ def test_threads_of_a_forked_child_share_no_slot_with_its_parent(
 ) -> None:
     """Who came while another thread let go of the parent's slots took one of them, and its answers."""
     operations = plans(Server())
-    of_parent = operations.delivery._take_slot("q", "enqueue")
+    of_parent = operations.delivery.take_slot("q", "enqueue")
     operations.delivery._free["q", "enqueue"].append(of_parent)
     operations.delivery._pid = -1
     taken: list[Slot] = []
     other = threading.Thread(
-        target=lambda: taken.append(operations.delivery._take_slot("q", "enqueue"))
+        target=lambda: taken.append(operations.delivery.take_slot("q", "enqueue"))
     )
 
     def half_way(kind: type[list[Slot]]) -> defaultdict[Any, list[Slot]]:
@@ -52,7 +52,7 @@ def test_threads_of_a_forked_child_share_no_slot_with_its_parent(
         return defaultdict(kind)
 
     monkeypatch.setattr(delivery, "defaultdict", half_way)
-    taken.append(operations.delivery._take_slot("q", "enqueue"))
+    taken.append(operations.delivery.take_slot("q", "enqueue"))
     other.join()
 
     assert len({slot.name for slot in (of_parent, *taken)}) == 3

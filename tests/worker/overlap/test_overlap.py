@@ -14,7 +14,7 @@ import redis.asyncio
 
 from rq_core import GiveUp
 from rq_core.app.app import App
-from rq_core.connections.wire import AsyncPoolWire, Meanwhile
+from rq_core.connections.wire import AsyncPoolWire, Hear, Meanwhile
 from rq_core.model.job import Claim
 from rq_core.scripts.script import function
 from rq_core.worker import Worker, WorkerOptions, wakeups
@@ -59,9 +59,9 @@ class Diary(AsyncPoolWire):
         self.events += [command[1].split("_")[1] for command in commands if command[0] == "FCALL"]
         return await super().exchange(commands, meanwhile)
 
-    async def block(self, command: Sequence[Any], seconds: float) -> Any:
+    async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
         self.events.append("wait")
-        return await super().block(command, seconds)
+        return await super().block(command, seconds, hear)
 
 
 async def test_an_idle_worker_begins_a_job_before_it_does_anything_else(
@@ -269,7 +269,7 @@ async def test_connections_that_are_cut_under_two_turns_cost_no_claim(
     assert set(ran) == set(range(20_000))
     assert max(ran.values()) == 1
     assert (worker.stats.refused, worker.stats.rolled_back) == (0, 0)
-    assert app.client.run(app.client.calls.reads.snapshot("q"))["state"] == {}
+    assert app.client.run(app.client.calls.reads.snapshot("q"))["jobs"] == {}
 
 
 async def test_jobs_that_arrive_while_others_take_their_first_steps_are_begun(app: App) -> None:

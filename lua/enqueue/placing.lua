@@ -1,0 +1,50 @@
+--[[ placing: the lane of a job whose producer names none, and whether a full scope keeps a job out.
+
+Keys: caps waiting
+Uses: scopes(scope_of held_in) lane_standing(lane_of)
+]]
+
+local capped_tasks = {}   -- task's scope → whether the task has a cap, as far as it was read
+
+local function reset()
+  if next(capped_tasks) then
+    capped_tasks = {}
+  end
+end
+
+--- The lane of a job whose producer knows of no cap on its task, if there is one by now; else empty.
+local function lane_for(kind)
+  local task = kind.task
+  if capped_tasks[task] == nil then
+    capped_tasks[task] = redis.call('HEXISTS', caps, task) == 1
+  end
+  return capped_tasks[task] and kind.priority .. '+' .. task or ''
+end
+
+--- How many wait in a lane, with those of this call. `waits` is how many Redis has.
+local function waiting_in_lane(lane)
+  if not lane.waits then
+    lane.waits = redis.call('ZLEXCOUNT', waiting, '[' .. lane.name .. '|', '(' .. lane.name .. '}')
+  end
+  return lane.waits + (lane.added and #lane.added or 0)
+end
+
+--- Which rule keeps a job out: its kind, the scope or the lane that is full, and how many it takes; nil if none does.
+local function kept_out(name, rules)
+  local lane = lane_of(name)
+  for kind, value, declared in rules:gmatch('(%l+)|([^|%s]+)|?(%d*)') do
+    local queued = waiting_in_lane(lane)
+    if kind == 'most' then
+      if queued >= tonumber(value) then
+        return 'reject', name
+      end
+    else
+      local scope = scope_of(value)
+      local cap = scope.cap or not scope.limit.is_set and tonumber(declared)
+      if cap and held_in(scope) + queued >= cap then
+        return kind, value, cap
+      end
+    end
+  end
+  return nil
+end

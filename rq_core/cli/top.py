@@ -1,0 +1,276 @@
+"""``rq-core top``."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+from rq_core.cli.options import json_option, print_json, server_options
+from rq_core.cli.text import oldest, terminal
+from rq_core.model.text import printable
+from rq_core.model.url import AUDIT_URL_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from rich.console import RenderableType
+
+    from rq_core.metrics.causes import Cause, Unread
+    from rq_core.metrics.shared import Shared
+    from rq_core.model.reader import LogOverview
+    from rq_core.protocol.overview import Overview, QueueOverview
+
+WIDE: Final = 120
+"""Columns of a terminal from which on everything is shown."""
+NARROW: Final = 60
+"""Below so many columns only what matters most is shown."""
+CAUSES_MAX: Final = 12
+
+
+class Frame(NamedTuple):
+    """What is shown at one moment."""
+
+    state: Overview | Unread
+    log: LogOverview | Unread | None
+    """None: nobody asked for it."""
+    at: float
+    """On the monotonic clock."""
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Show it once, and end.")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.5),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often to look.",
+)
+@click.option(
+    "--audit",
+    "audit_url",
+    metavar="URL",
+    envvar=AUDIT_URL_VARIABLE,
+    show_envvar=True,
+    help="The audit database, for what has ended and for how far the mirror is.",
+)
+@server_options
+@json_option
+def top(
+    audit_url: str | None,
+    redis_url: str,
+    prefix: str,
+    every: float,
+    *,
+    once: bool,
+    as_json: bool,
+) -> None:
+    """Show how the queues stand and what is wrong with them, until Ctrl-C. It changes nothing.
+
+    With --json, one document, then the end.
+    """
+    with _looking(redis_url, prefix, audit_url) as look:
+        frame = look()
+        if as_json:
+            print_json(document_of(frame))
+        elif once:
+            terminal().print(render(frame, None, terminal().width))
+        else:
+            _watch(look, frame, every)
+
+
+@contextlib.contextmanager
+def _looking(redis_url: str, prefix: str, audit_url: str | None) -> Iterator[Callable[[], Frame]]:
+    from rq_core.errors import RqCoreError
+    from rq_core.metrics.causes import Unread
+    from rq_core.metrics.shared import SharedOverview, shared_log, viewer
+
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(viewer(redis_url, prefix))
+        overview = stack.enter_context(contextlib.closing(SharedOverview(client, shared_s=0.0)))
+        log = None
+        if audit_url is not None:
+            log = stack.enter_context(shared_log(audit_url))
+
+        def read(what: Shared[Any]) -> Any:
+            try:
+                return what.get()
+            except RqCoreError as error:
+                return Unread(" ".join(str(error).split()))
+
+        def look() -> Frame:
+            return Frame(read(overview), None if log is None else read(log), time.monotonic())
+
+        yield look
+
+
+def _watch(look: Callable[[], Frame], frame: Frame, every: float) -> None:
+    from rich.live import Live
+
+    console, before = terminal(), None
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(render(frame, before, console.width), refresh=True)
+            time.sleep(every)
+            before, frame = frame, look()
+
+
+def document_of(frame: Frame) -> dict[str, Any]:
+    """Return a frame as JSON has it. Lengths of time are in ms."""
+    from rq_core.cli.inspect import queue_document
+    from rq_core.metrics.causes import Unread, causes
+
+    state, log = frame.state, frame.log
+    document: dict[str, Any] = {
+        "up": not isinstance(state, Unread),
+        "causes": [each._asdict() for each in causes(state, log)],
+        "queues": []
+        if isinstance(state, Unread)
+        else [queue_document(each) for each in state.queues],
+    }
+    if log is not None:
+        up = not isinstance(log, Unread)
+        document["audit_up"] = up
+        document["log"] = [] if isinstance(log, Unread) else _log_document(log)
+    return document
+
+
+def _log_document(log: LogOverview) -> list[dict[str, Any]]:
+    return [dataclasses.asdict(each) for each in log.queues]
+
+
+def render(frame: Frame, before: Frame | None, width: int) -> RenderableType:
+    """Return what is shown of a frame in so many columns. Rates are told against the frame ``before``."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from rq_core.metrics.causes import Unread, causes
+
+    parts: list[RenderableType] = [_causes(causes(frame.state, frame.log), width)]
+    if not isinstance(frame.state, Unread):
+        parts.append(Text(_headline(frame.state), style="dim"))
+        parts.append(_queues(frame, before, width))
+    return Group(*parts)
+
+
+def _causes(found: Sequence[Cause], width: int) -> RenderableType:
+    from rich.text import Text
+
+    if not found:
+        return Text("nothing is wrong\n", style="green")
+    lines = Text()
+    for each in found[:CAUSES_MAX]:
+        where = f"{each.queue}: " if each.queue else ""
+        lines.append("! ", style="bold red")
+        lines.append(printable(where), style="bold")
+        lines.append(printable(each.says))
+        if width >= WIDE:
+            lines.append(f"  {each.alert}", style="dim")
+        lines.append("\n")
+    if len(found) > CAUSES_MAX:
+        lines.append(f"and {len(found) - CAUSES_MAX} more\n")
+    return lines
+
+
+def _headline(state: Overview) -> str:
+    workers = {each.worker: each.says for queue in state.queues for each in queue.present}
+    busy, places = (sum(getattr(w, name) for w in workers.values()) for name in ("busy", "places"))
+    words = [_count(len(state.queues), "queue"), _count(len(workers), "worker")]
+    words.append(f"{busy:,} of {_count(places, 'place')} busy")
+    if state.used_memory is not None:
+        words.append(f"Redis {state.used_memory / 2**20:,.0f} MiB")
+    return " · ".join(words)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _queues(frame: Frame, before: Frame | None, width: int) -> RenderableType:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    from rq_core.metrics.causes import Unread
+
+    assert not isinstance(frame.state, Unread)
+    columns = _columns(frame, before, width)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    rows = [[printable(of(queue)) for _, of in columns] for queue in frame.state.queues]
+    for place, (title, _) in enumerate(columns):
+        # Numbers stay whole; a long name of a queue gives way.
+        whole = max([len(title), *(len(row[place]) for row in rows)]) if place else None
+        table.add_column(
+            title,
+            justify="right" if place else "left",
+            overflow="ellipsis",
+            no_wrap=bool(place),
+            min_width=whole,
+        )
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _columns(
+    frame: Frame, before: Frame | None, width: int
+) -> list[tuple[str, Callable[[QueueOverview], str]]]:
+    """The columns that fit, and how each is made."""
+    earlier, rates = _earlier(before), _ended(frame, before)
+
+    def change(queue: QueueOverview) -> str:
+        was = earlier.get(queue.queue)
+        seconds = 0.0 if before is None else frame.at - before.at
+        return "" if was is None or not seconds else f"{(queue.ready_jobs - was) / seconds:+,.0f}"
+
+    needed: list[tuple[str, Callable[[QueueOverview], str]]] = [
+        ("queue", lambda q: q.queue),
+        ("ready", lambda q: f"{q.ready_jobs:,}"),
+        ("oldest", lambda q: oldest(q.oldest_ready_ms, exact=q.oldest_ready_exact)),
+        ("running", lambda q: f"{q.running:,}"),
+    ]
+    if width < NARROW:
+        return needed
+    needed += [
+        ("dead", lambda q: f"{q.dead:,}"),
+        ("workers", lambda q: f"{len(q.present):,}"),
+    ]
+    if width < WIDE:
+        return needed
+    needed[2:2] = [("ready/s", change)]
+    needed += [
+        ("scheduled", lambda q: f"{q.scheduled:,}"),
+        ("blocked lanes", lambda q: f"{q.blocked_lanes:,}"),
+        ("backlog", lambda q: f"{q.backlog:,}" if q.audit else "off"),
+    ]
+    if rates is not None:
+        needed.append(("ended/s", lambda q: f"{rates.get(q.queue, 0.0):,.1f}"))
+    return needed
+
+
+def _earlier(before: Frame | None) -> dict[str, int]:
+    from rq_core.metrics.causes import Unread
+
+    if before is None or isinstance(before.state, Unread):
+        return {}
+    return {queue.queue: queue.ready_jobs for queue in before.state.queues}
+
+
+def _ended(frame: Frame, before: Frame | None) -> dict[str, float] | None:
+    """Claims that ended per second, by queue; None if the log does not tell."""
+    from rq_core.metrics.causes import Unread
+
+    if before is None or frame.log is None or before.log is None:
+        return None
+    if isinstance(frame.log, Unread) or isinstance(before.log, Unread):
+        return None
+    ended: dict[str, float] = {}
+    for log, sign in ((frame.log, 1), (before.log, -1)):
+        for each in log.claims:
+            ended[each.queue] = ended.get(each.queue, 0.0) + sign * each.claims
+    return {queue: count / (frame.at - before.at) for queue, count in ended.items()}

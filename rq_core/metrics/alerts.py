@@ -1,0 +1,439 @@
+"""Every alert: when it fires, what it means, what to look at and what to type.
+
+The one table from which come the rules for Prometheus, the runbook, and the words of ``rq-core top``.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+from rq_core.metrics.table import BY_NAME
+
+
+class When(NamedTuple):
+    """One condition on the samples of a family."""
+
+    family: str
+    comparison: Literal[">", "<", "=="]
+    value: float
+    labels: tuple[tuple[str, str], ...] = ()
+    within_s: int = 0
+    """If given, not the sample counts but how much it grew in so many seconds."""
+
+    @property
+    def expr(self) -> str:
+        """The condition in Prometheus' language."""
+        labels = ", ".join(f'{name}="{value}"' for name, value in self.labels)
+        chosen = f"{self.family}{{{labels}}}" if labels else self.family
+        if self.within_s:
+            grew = "increase" if BY_NAME[self.family].kind == "counter" else "delta"
+            chosen = f"{grew}({chosen}[{_duration(self.within_s)}])"
+        return f"{chosen} {self.comparison} {self.value:g}"
+
+
+class Alert(NamedTuple):
+    """One rule."""
+
+    name: str
+    title: str
+    severity: Literal["page", "ticket"]
+    """page: somebody has to look now; ticket: within a working day."""
+    for_s: int
+    """How long it must hold before it fires, in seconds."""
+    all_of: tuple[When, ...]
+    """Of one queue, if the families have that label."""
+    means: str
+    """A paragraph."""
+    look: tuple[str, ...]
+    """Commands that show more; QUEUE stands for the queue."""
+    do: str
+    """What may be done, most likely first: items of a list."""
+
+    @property
+    def expr(self) -> str:
+        """The rule in Prometheus' language."""
+        by_queue = all("queue" in BY_NAME[when.family].labels for when in self.all_of)
+        glue = "\nand on (queue) " if by_queue else "\nand "
+        return glue.join(when.expr for when in self.all_of)
+
+    @property
+    def summary(self) -> str:
+        """What it means, on one line."""
+        return " ".join(self.means.split())
+
+    @property
+    def anchor(self) -> str:
+        """Its section of the runbook."""
+        return self.title.lower().replace(" ", "-")
+
+
+def _duration(seconds: int) -> str:
+    return f"{seconds // 60}m" if seconds % 60 == 0 else f"{seconds}s"
+
+
+_READY: Final = When("rqc_queue_jobs", ">", 0, (("state", "ready"),))
+_RUNNING_ON: Final = When("rqc_queue_paused", "==", 0)
+
+ALERTS: Final = (
+    Alert(
+        "RqCoreRedisAway",
+        "Redis is away",
+        "page",
+        60,
+        (When("rqc_up", "==", 0),),
+        """
+        The exporter gets no answer from Redis. Workers and producers most likely get none either: workers wait,
+        and producers raise ServerUnavailable.
+        """,
+        (
+            "redis-cli -u URL ping",
+            "rq-core queues --redis URL",
+        ),
+        """
+        - Start Redis, or end the failover. Nothing has to be repaired in rq-core: workers go on by themselves,
+          and jobs whose lease ended meanwhile run again.
+        - If only the exporter gets no answer, check its URL and its user's rights with `rq-core queues`.
+        """,
+    ),
+    Alert(
+        "RqCoreNobodyWorks",
+        "Nobody works",
+        "page",
+        60,
+        (
+            When("rqc_workers", "==", 0),
+            _READY,
+        ),
+        """
+        Jobs are ready, and no worker of the queue has been heard of for 30 s.
+        """,
+        (
+            "rq-core workers --queue QUEUE",
+            "rq-core queues",
+            "rq-core health",
+        ),
+        """
+        - Start workers for the queue: `rq-core worker MODULE:APP --queues QUEUE`.
+        - If workers run, look whether they work for this queue, this Redis and this prefix; their log begins
+          with `worker started`.
+        """,
+    ),
+    Alert(
+        "RqCoreJobsWait",
+        "Jobs wait for a place",
+        "page",
+        120,
+        (
+            When("rqc_queue_oldest_ready_seconds", ">", 300),
+            _RUNNING_ON,
+            When("rqc_workers", ">", 0),
+        ),
+        """
+        The first job in line has waited for more than five minutes, though workers are there, the queue is not
+        paused, and no full scope holds it up. The workers are too few, or stuck in long jobs, or the queue's
+        own cap is full.
+        """,
+        (
+            "rq-core top",
+            "rq-core workers --queue QUEUE",
+            "rq-core caps QUEUE",
+        ),
+        """
+        - If all places are busy, start more workers, or give them more places (`--concurrency`).
+        - If `rq-core caps QUEUE` shows that the scope queue is full, raise it: `rq-core cap QUEUE queue N`.
+        - If one kind of job takes all places, cap its task: `rq-core cap QUEUE task=NAME N`.
+        """,
+    ),
+    Alert(
+        "RqCoreNobodyClaims",
+        "Nobody claims",
+        "page",
+        120,
+        (
+            When("rqc_queue_overdue_seconds", ">", 60),
+            _RUNNING_ON,
+        ),
+        """
+        Something was due more than a minute ago. Any claim takes care of what is due, so no worker claims.
+        """,
+        (
+            "rq-core workers --queue QUEUE",
+            "rq-core health",
+        ),
+        """
+        - If no worker is there, start one.
+        - If workers are there, they are stuck: `rq-core health` on their machines says for how long. Restart
+          those.
+        """,
+    ),
+    Alert(
+        "RqCoreLeasesOver",
+        "Leases are over",
+        "page",
+        120,
+        (
+            When("rqc_queue_leases_over", ">", 0),
+            _RUNNING_ON,
+        ),
+        """
+        Jobs have lost their worker, and for two minutes no other has claimed, which would take them back.
+        """,
+        (
+            "rq-core workers --queue QUEUE",
+            "rq-core health",
+        ),
+        """
+        - Start or restart workers of the queue. The jobs run again; each has lost one of its lives.
+        """,
+    ),
+    Alert(
+        "RqCoreQueuePaused",
+        "A queue is paused",
+        "ticket",
+        900,
+        (
+            When("rqc_queue_paused", "==", 1),
+            _READY,
+        ),
+        """
+        Jobs wait, and the queue gives out none since an operator paused it.
+        """,
+        (
+            "rq-core queues",
+            "rq-core audit tail --queue QUEUE",
+        ),
+        """
+        - When the reason is gone: `rq-core resume QUEUE`.
+        """,
+    ),
+    Alert(
+        "RqCoreScopeFull",
+        "A scope is full",
+        "ticket",
+        300,
+        (
+            When("rqc_scope_full", "==", 1),
+            When("rqc_queue_oldest_blocked_seconds", ">", 300),
+        ),
+        """
+        Jobs have waited for more than five minutes for a cap or a rate that is full. That is what caps are for;
+        but this one may be too low, or its holders are stuck.
+        """,
+        (
+            "rq-core caps QUEUE",
+            "rq-core job ID",
+        ),
+        """
+        - If the holders are stuck, end them: `rq-core cancel ID`, or restart their worker.
+        - If the limit is too low: `rq-core cap QUEUE SCOPE N`. It takes effect at once, for every worker.
+        """,
+    ),
+    Alert(
+        "RqCoreJobsDie",
+        "Jobs die",
+        "ticket",
+        0,
+        (When("rqc_queue_jobs", ">", 0, (("state", "dead"),), within_s=600),),
+        """
+        Jobs died in the last ten minutes: their attempts are spent, their error is final, or they took down as
+        many workers as they may (poison). They stay in Redis until they are requeued or their retention ends.
+        """,
+        (
+            "rq-core dead QUEUE",
+            "rq-core job ID",
+            "rq-core audit history ID",
+        ),
+        """
+        - Mend the code or the data, then `rq-core requeue ID`.
+        - If the reason is poison, the job kills its process: look at its memory and at native code, or isolate
+          the task with `isolation="process"`.
+        - If the reason is unknown_task, a deploy has missed workers or producers: `rq-core workers` shows the
+          code of each.
+        """,
+    ),
+    Alert(
+        "RqCoreWorkersLost",
+        "Claims are lost",
+        "ticket",
+        0,
+        (When("rqc_claims_ended_total", ">", 0, (("outcome", "lease_expired"),), within_s=600),),
+        """
+        Claims ended because their lease was over: a worker was killed, ran out of memory, or was cut off from
+        Redis.
+        """,
+        (
+            "rq-core workers --queue QUEUE",
+            "rq-core audit tail --queue QUEUE",
+        ),
+        """
+        - Look why processes end: the log of the supervisor (`worker process 2 ended by signal 9`) and the
+          kernel's.
+        - If it is memory: `--max-memory`, or fewer places.
+        """,
+    ),
+    Alert(
+        "RqCoreBacklogHalf",
+        "The backlog is half full",
+        "page",
+        300,
+        (When("rqc_backlog_ratio", ">", 0.5),),
+        """
+        Events wait in Redis to be mirrored, more than half of what is allowed. At 1 enqueuing is refused
+        (AuditBacklogFull), at 2 claiming.
+        """,
+        ("rq-core queues",),
+        """
+        - Start the mirror, or end what keeps it from its database: its log says what it waits for.
+        - To gain time: `rq-core set QUEUE backlog_max_jobs=N`, if Redis has the memory.
+        """,
+    ),
+    Alert(
+        "RqCoreMirrorBehind",
+        "The mirror is behind",
+        "ticket",
+        300,
+        (When("rqc_audit_lag_seconds", ">", 60),),
+        """
+        The last event in SQL happened more than a minute ago, and others wait.
+        """,
+        ("rq-core queues",),
+        """
+        - Look whether the mirror runs (`rq-core audit run`, or `worker --audit`), and what its log says.
+        """,
+    ),
+    Alert(
+        "RqCoreAuditAway",
+        "The audit database is away",
+        "ticket",
+        120,
+        (When("rqc_audit_up", "==", 0),),
+        """
+        The audit database does not answer. Workers go on; events collect in Redis, and after a while enqueuing
+        is refused (see the backlog).
+        """,
+        (
+            "rq-core queues",
+            "rq-core audit head --audit URL",
+        ),
+        """
+        - Start the database. The mirror catches up by itself.
+        """,
+    ),
+    Alert(
+        "RqCoreRedisForgot",
+        "Redis forgot events",
+        "page",
+        0,
+        (When("rqc_audit_losses_total", ">", 0, within_s=3600),),
+        """
+        Redis came back with less than the log has: after a restart, a failover or a flush. Jobs may be lost, or
+        run a second time.
+        """,
+        ("rq-core audit restore --queue QUEUE",),
+        """
+        - `rq-core audit restore` shows what was lost and what came back; with `--apply` it puts that right.
+        """,
+    ),
+    Alert(
+        "RqCoreLogGap",
+        "The log has a gap",
+        "ticket",
+        0,
+        (When("rqc_audit_gaps_total", ">", 0, within_s=3600),),
+        """
+        Numbers of events are missing in the log: somebody trimmed or changed the outbox by hand.
+        """,
+        (
+            "rq-core audit verify --queue QUEUE",
+            "rq-core doctor QUEUE",
+        ),
+        """
+        - Find who writes to the keys of rq-core, and take the right away: `rq-core acl ROLE` prints what each
+          needs.
+        """,
+    ),
+    Alert(
+        "RqCoreQuarantined",
+        "Entries are in quarantine",
+        "ticket",
+        0,
+        (When("rqc_audit_quarantined_total", ">", 0, within_s=3600),),
+        """
+        The mirror found entries that it could not read, and kept them as they were.
+        """,
+        ("rq-core audit verify --queue QUEUE",),
+        """
+        - Upgrade the mirror before the workers: an older one does not know newer events.
+        """,
+    ),
+    Alert(
+        "RqCoreUnproven",
+        "The log is unproven",
+        "ticket",
+        0,
+        (
+            When("rqc_audit_proof_age_seconds", ">", 172800),
+            When("rqc_audit_unproven_events", ">", 0),
+        ),
+        """
+        The last proof of the log is older than two days, and events came since.
+        """,
+        ("rq-core audit verify --queue QUEUE",),
+        """
+        - Run `rq-core audit verify` once a day, by cron or a timer.
+        """,
+    ),
+    Alert(
+        "RqCoreMemory",
+        "Redis is nearly full",
+        "page",
+        300,
+        (When("rqc_redis_memory_ratio", ">", 0.8),),
+        """
+        Redis uses more than 80 % of its maxmemory. When it is full, enqueuing is refused (QueueFull); jobs
+        still finish.
+        """,
+        (
+            "rq-core queues",
+            "redis-cli -u URL info memory",
+        ),
+        """
+        - Give Redis more memory, or find which queue grows, and drain it with more workers.
+        - Dead jobs use memory, too: `rq-core prune --all-dead QUEUE`.
+        """,
+    ),
+    Alert(
+        "RqCoreCodeSkew",
+        "Workers run different code",
+        "ticket",
+        1800,
+        (When("rqc_worker_codes", ">", 1),),
+        """
+        For half an hour workers of one queue have had different tasks: a deploy has missed some.
+        """,
+        ("rq-core workers --queue QUEUE",),
+        """
+        - Restart the workers whose digest is the old one.
+        """,
+    ),
+    Alert(
+        "RqCoreQueueUnreadable",
+        "A queue cannot be read",
+        "page",
+        60,
+        (When("rqc_queue_unreadable", "==", 1),),
+        """
+        A key of the queue has another type, or the exporter's user lacks a right.
+        """,
+        (
+            "rq-core queues",
+            "rq-core doctor QUEUE",
+        ),
+        """
+        - If a key has another type: `rq-core doctor QUEUE` names it and says what to do.
+        - If a right is missing, the error names it: `rq-core acl operator` prints them all.
+        """,
+    ),
+)
+
+ALERT_BY_NAME: Final = {alert.name: alert for alert in ALERTS}

@@ -1,0 +1,130 @@
+"""What is wrong with which queue, in one sentence each: what ``rq-core top`` says before all numbers.
+
+Each cause belongs to an alert (:mod:`rq_core.metrics.alerts`), whose section of the runbook says what to do. It is said
+as soon as it is seen; the alert waits until it has held for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rq_core.metrics.alerts import ALERT_BY_NAME
+from rq_core.metrics.samples import lag_s
+from rq_core.model.limits import shown
+from rq_core.model.reader import LogOverview, QueueLog
+from rq_core.protocol.overview import Overview, QueueOverview, ScopeLoad
+
+JUST_NOW_MS = 600_000
+"""How long a death is told, in ms: as long as its alert looks back."""
+
+
+class Cause(NamedTuple):
+    """One thing that is wrong."""
+
+    alert: str
+    """Its alert."""
+    queue: str | None
+    says: str
+
+
+class Unread(NamedTuple):
+    """In the place of what could not be read."""
+
+    why: str
+
+
+def causes(state: Overview | Unread, log: LogOverview | Unread | None = None) -> list[Cause]:
+    """What is wrong, the queues by name. ``log``: None if nobody asked for it."""
+    found: list[Cause] = []
+    if isinstance(log, Unread):
+        found.append(Cause("RqCoreAuditAway", None, f"the audit log cannot be read: {log.why}"))
+    if isinstance(state, Unread):
+        return [Cause("RqCoreRedisAway", None, state.why), *found]
+    logs = (
+        {} if log is None or isinstance(log, Unread) else {each.queue: each for each in log.queues}
+    )
+    if state.used_memory is not None and state.maxmemory:
+        ratio = state.used_memory / state.maxmemory
+        if ratio > _bound("RqCoreMemory"):
+            found.append(Cause("RqCoreMemory", None, f"Redis uses {ratio:.0%} of its maxmemory"))
+    for queue in state.queues:
+        found += _of_queue(queue)
+        found += _of_log(queue, logs.get(queue.queue))
+    for name, why in state.unreadable.items():
+        found.append(Cause("RqCoreQueueUnreadable", name, f"cannot be read: {why}"))
+    return found
+
+
+def _bound(alert: str) -> float:
+    """The number in the first condition of an alert."""
+    return ALERT_BY_NAME[alert].all_of[0].value
+
+
+def _of_queue(queue: QueueOverview) -> Iterator[Cause]:
+    name, present = queue.queue, queue.present
+    ready, oldest = queue.ready_jobs, queue.oldest_ready_ms
+    if ready and not present:
+        last = min((each.silent_ms for each in queue.workers), default=None)
+        since = "" if last is None else f"; the last was heard of {_span(last)} ago"
+        yield Cause("RqCoreNobodyWorks", name, f"{ready:,} ready, and no worker is there{since}")
+    if ready and queue.paused:
+        yield Cause("RqCoreQueuePaused", name, f"paused, and {ready:,} are ready")
+    for scope in queue.full_scopes:
+        yield Cause("RqCoreScopeFull", name, _full(queue, scope))
+    if not queue.paused:
+        if present and oldest is not None and oldest > 1000 * _bound("RqCoreJobsWait"):
+            busy = sum(each.says.busy for each in present)
+            places = sum(each.says.places for each in present)
+            says = f"a job has waited for {_span(oldest)}; {busy:,} of {places:,} places are taken"
+            yield Cause("RqCoreJobsWait", name, says)
+        if queue.overdue_ms > 1000 * _bound("RqCoreNobodyClaims"):
+            says = f"something was due {_span(queue.overdue_ms)} ago, and nobody claims"
+            yield Cause("RqCoreNobodyClaims", name, says)
+        if queue.leases_over:
+            yield Cause(
+                "RqCoreLeasesOver",
+                name,
+                f"{queue.leases_over:,} running have lost their worker, and nobody takes them back",
+            )
+    death = queue.last_death
+    if death is not None and death.ago_ms < JUST_NOW_MS:
+        says = f"a job of {death.task} died {_span(death.ago_ms)} ago: {death.reason}; {queue.dead:,} dead in all"
+        yield Cause("RqCoreJobsDie", name, says)
+    if queue.backlog_ratio > _bound("RqCoreBacklogHalf"):
+        says = f"{queue.backlog:,} events wait to be mirrored, {queue.backlog_ratio:.0%} of what is allowed"
+        yield Cause("RqCoreBacklogHalf", name, says)
+    if len({(each.says.version, each.says.code) for each in present}) > 1:
+        yield Cause("RqCoreCodeSkew", name, "its workers run different code")
+
+
+def _full(queue: QueueOverview, scope: ScopeLoad) -> str:
+    limit = shown(scope.limit)
+    if scope.scope == "queue":
+        return (
+            f"full: {scope.holders:,} of {limit} run, as its cap allows; {queue.ready_jobs:,} wait"
+        )
+    wait = f"{scope.blocked_lanes:,} {'lane waits' if scope.blocked_lanes == 1 else 'lanes wait'}"
+    if scope.oldest_blocked_ms is not None:
+        least = "" if queue.oldest_blocked_exact else "at least "
+        wait += f", the oldest job for {least}{_span(scope.oldest_blocked_ms)}"
+    if scope.is_family or "@" in scope.scope:
+        return f"full: keys of {scope.scope} ({limit}{' each' if scope.is_family else ''}); {wait}"
+    return f"full: {scope.scope}, {scope.holders:,} of {limit} run; {wait}"
+
+
+def _of_log(queue: QueueOverview, log: QueueLog | None) -> Iterator[Cause]:
+    if log is None:
+        return
+    lag = lag_s(queue, log.last_at_ms)
+    if lag > _bound("RqCoreMirrorBehind"):
+        says = f"the mirror is {_span(lag * 1000)} behind: {queue.backlog:,} events wait"
+        yield Cause("RqCoreMirrorBehind", queue.queue, says)
+
+
+def _span(ms: float) -> str:
+    """A length of time, roughly."""
+    for unit_ms, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min")):
+        if ms >= 2 * unit_ms:
+            return f"{ms / unit_ms:.0f} {unit}"
+    return f"{ms / 1000:.0f} s"

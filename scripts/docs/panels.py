@@ -1,0 +1,233 @@
+"""The dashboard for Grafana: what it shows of the metrics of :mod:`rq_core.metrics.table`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, NamedTuple
+
+
+class Panel(NamedTuple):
+    """One panel of the dashboard."""
+
+    title: str
+    unit: str
+    """Grafana's name of it."""
+    shows: tuple[tuple[str, str], ...]
+    """Expressions, and the legend of each."""
+    says: str = ""
+
+
+_Q: Final = '{queue=~"$queue"}'
+
+
+def _by_queue(expression: str) -> tuple[tuple[str, str], ...]:
+    return ((expression, "{{queue}}"),)
+
+
+def _average(seconds: str) -> str:
+    """The average of what a counter of seconds sums, for each claim that ended."""
+    ended = f"sum by (queue) (rate(rqc_claims_ended_total{_Q}[5m]))"
+    return f"sum by (queue) (rate({seconds}{_Q}[5m])) / {ended}"
+
+
+def _percentile(histogram: str) -> str:
+    rates = f"sum by (le, queue, task) (rate({histogram}_bucket{_Q}[5m]))"
+    return f"histogram_quantile(0.95, {rates})"
+
+
+ROWS: Final = (
+    (
+        "Is anything wrong",
+        (
+            Panel("Redis answers", "short", (("rqc_up", "Redis"), ("rqc_audit_up", "audit"))),
+            Panel("Oldest ready job", "s", _by_queue(f"rqc_queue_oldest_ready_seconds{_Q}")),
+            Panel("Oldest job that waits for a cap", "s", _by_queue(f"rqc_queue_oldest_blocked_seconds{_Q}")),
+            Panel("Overdue", "s", _by_queue(f"rqc_queue_overdue_seconds{_Q}"), "0 while any worker claims"),
+            Panel(
+                "Leases that are over, queues that cannot be read", "short",
+                (
+                    (f"rqc_queue_leases_over{_Q}", "{{queue}} leases"),
+                    (f"rqc_queue_unreadable{_Q}", "{{queue}} unreadable"),
+                ),
+            ),
+            Panel("Look at Redis", "s", (("rqc_look_seconds", "took"),)),
+        ),
+    ),
+    (
+        "Jobs",
+        (
+            Panel("Jobs by state", "short", ((f"sum by (queue, state) (rqc_queue_jobs{_Q})", "{{queue}} {{state}}"),)),
+            Panel("Ready jobs by priority", "short", ((f"rqc_queue_ready_jobs{_Q}", "{{queue}} {{priority}}"),)),
+            Panel("Lanes", "short", ((f"rqc_queue_lanes{_Q}", "{{queue}} {{state}}"),)),
+            Panel("Paused", "short", _by_queue(f"rqc_queue_paused{_Q}")),
+        ),
+    ),
+    (
+        "Flow",
+        (
+            Panel(
+                "Claims ended, from the log", "ops",
+                ((f"sum by (queue, outcome) (rate(rqc_claims_ended_total{_Q}[5m]))", "{{queue}} {{outcome}}"),),
+            ),
+            Panel(
+                "Average wait and run, from the log", "s",
+                (
+                    (_average("rqc_claims_waited_seconds_total"), "{{queue}} waited"),
+                    (_average("rqc_claims_ran_seconds_total"), "{{queue}} ran"),
+                ),
+            ),
+            Panel(
+                "Claims settled, from workers", "ops",
+                ((f"sum by (queue, outcome) (rate(rqc_worker_settled_total{_Q}[5m]))", "{{queue}} {{outcome}}"),),
+            ),
+            Panel("Claims taken", "ops", _by_queue(f"sum by (queue) (rate(rqc_worker_claims_total{_Q}[5m]))")),
+            Panel(
+                "Run time, 95th percentile", "s",
+                ((_percentile("rqc_worker_run_seconds"), "{{queue}} {{task}}"),),
+            ),
+        ),
+    ),
+    (
+        "Workers",
+        (
+            Panel("Workers", "short", _by_queue(f"rqc_workers{_Q}")),
+            Panel(
+                "Places", "short",
+                ((f"rqc_worker_places{_Q}", "{{queue}} places"), (f"rqc_worker_busy_places{_Q}", "{{queue}} busy")),
+            ),
+            Panel(
+                "Different code", "short", _by_queue(f"rqc_worker_codes{_Q}"),
+                "more than 1 while a deploy is under way",
+            ),
+            Panel(
+                "Processes", "short",
+                (
+                    ("rqc_worker_processes", "{{instance}}"),
+                    ("sum by (why) (increase(rqc_worker_processes_replaced_total[1h]))", "{{why}} in an hour"),
+                ),
+            ),
+        ),
+    ),
+    (
+        "Caps",
+        (
+            Panel(
+                "Holders and limit", "short",
+                (
+                    (f"rqc_scope_holders{_Q}", "{{queue}} {{scope}}"),
+                    (f"rqc_scope_limit{_Q}", "{{queue}} {{scope}} limit"),
+                ),
+            ),
+            Panel(
+                "Full scopes, and lanes that wait for them", "short",
+                (
+                    (f"rqc_scope_full{_Q}", "{{queue}} {{scope}} full"),
+                    (f"rqc_scope_blocked_lanes{_Q}", "{{queue}} {{scope}} lanes"),
+                ),
+            ),
+        ),
+    ),
+    (
+        "The log",
+        (
+            Panel("Mirror lag", "s", _by_queue(f"rqc_audit_lag_seconds{_Q}")),
+            Panel("Backlog", "percentunit", _by_queue(f"rqc_backlog_ratio{_Q}"), "at 100 % enqueuing is refused"),
+            Panel(
+                "Backlog, events and bytes", "short",
+                ((f"rqc_backlog_events{_Q}", "{{queue}} events"), (f"rqc_backlog_bytes{_Q}", "{{queue}} bytes")),
+            ),
+            Panel("Events", "ops", _by_queue(f"rate(rqc_audit_events_total{_Q}[5m])")),
+            Panel(
+                "Losses, gaps, quarantine", "short",
+                (
+                    (f"rqc_audit_losses_total{_Q}", "{{queue}} losses"),
+                    (f"rqc_audit_orphaned_events{_Q}", "{{queue}} orphaned events"),
+                    (f"rqc_audit_gaps_total{_Q}", "{{queue}} gaps"),
+                    (f"rqc_audit_quarantined_total{_Q}", "{{queue}} quarantined"),
+                ),
+            ),
+            Panel(
+                "Unproven", "short",
+                (
+                    (f"rqc_audit_unproven_events{_Q}", "{{queue}} events"),
+                    (f"rqc_audit_proof_age_seconds{_Q}", "{{queue}} s since a proof"),
+                ),
+            ),
+        ),
+    ),
+    (
+        "Redis",
+        (
+            Panel(
+                "Memory", "bytes",
+                (("rqc_redis_used_memory_bytes", "used"), ("rqc_redis_maxmemory_bytes", "maxmemory")),
+            ),
+            Panel("Memory, share", "percentunit", (("rqc_redis_memory_ratio", "used"),)),
+        ),
+    ),
+)  # fmt: skip
+
+
+def expressions() -> list[str]:
+    """Every expression of the dashboard."""
+    return [e for _, panels in ROWS for panel in panels for e, _ in panel.shows]
+
+
+def dashboard() -> str:
+    """Return the dashboard, as Grafana imports it."""
+    panels: list[dict[str, Any]] = []
+    y = 0
+    for title, row in ROWS:
+        panels.append({"type": "row", "title": title, "gridPos": _place(0, y, 24, 1)})
+        y += 1
+        for at, panel in enumerate(row):
+            panels.append(_panel(panel, _place(8 * (at % 3), y + 8 * (at // 3), 8, 8)))
+        y += 8 * -(-len(row) // 3)
+    for number, each in enumerate(panels, 1):
+        each["id"] = number
+    document = {
+        "title": "rq-core",
+        "uid": "rq-core",
+        "schemaVersion": 39,
+        "editable": True,
+        "refresh": "30s",
+        "time": {"from": "now-3h", "to": "now"},
+        "tags": ["rq-core"],
+        "templating": {"list": [_DATASOURCE, _QUEUES]},
+        "panels": panels,
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+_SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
+_DATASOURCE: Final = {"name": "datasource", "type": "datasource", "query": "prometheus"}
+_QUEUES: Final = {
+    "name": "queue",
+    "type": "query",
+    "datasource": _SOURCE,
+    "query": {"query": "label_values(rqc_queue_jobs, queue)", "refId": "queues"},
+    "refresh": 2,
+    "multi": True,
+    "includeAll": True,
+    "allValue": ".*",
+    "current": {"text": "All", "value": "$__all"},
+}
+
+
+def _place(x: int, y: int, w: int, h: int) -> dict[str, int]:
+    return {"x": x, "y": y, "w": w, "h": h}
+
+
+def _panel(panel: Panel, place: dict[str, int]) -> dict[str, Any]:
+    return {
+        "type": "timeseries",
+        "title": panel.title,
+        "description": panel.says,
+        "gridPos": place,
+        "datasource": _SOURCE,
+        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+        "targets": [
+            {"refId": chr(65 + at), "expr": expr, "legendFormat": legend, "datasource": _SOURCE}
+            for at, (expr, legend) in enumerate(panel.shows)
+        ],
+    }

@@ -1,0 +1,104 @@
+"""Redis under turns of one: what a fleet of workers with one place each asks of it, when it is never idle.
+
+A call of one client alone costs Redis mostly a wake-up, and caches that are cold by then. Sixteen connections, each of
+which reports its last job and claims the next as soon as it is answered, keep Redis busy, as many workers do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import redis
+from hiredis import pack_command
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from redis_time import ARGS, spent_us
+
+from rq_core.connections.client import Client
+from rq_core.connections.line import Line
+from rq_core.connections.source import source_of
+from rq_core.model.job import NewJob, profile
+from rq_core.model.keys import queue_keys
+from rq_core.protocol import claims
+from rq_core.scripts.script import function
+
+WORKERS = 16
+QUEUE = "saturated"
+
+
+class _Worker:
+    """A worker with one place and no handler: it asks for a job, and reports it with the next question.
+
+    It makes its commands itself: what Python does for a turn must take less than what Redis does.
+    """
+
+    def __init__(self, line: Line, name: str) -> None:
+        keys = queue_keys(QUEUE)
+        self._line = line
+        turn, call = function("turn"), claims.turn(QUEUE, name, 1, ())
+        self._parse = call.parse
+        self._begin = (*turn.head(keys), f"{name}.turn.1")
+        self._args = [call.args[arg] for arg in turn.args[2:]]
+        self._number = 0
+        self._held: Sequence[str] = ()
+
+    def ask(self) -> None:
+        """Send a turn."""
+        self._number += 1
+        self._line.send(pack_command((*self._begin, self._number, *self._args, *self._held)))
+
+    def hear(self) -> None:
+        """Receive what it was answered."""
+        replies: list[Any] = []
+        self._line.receive(1, replies)
+        (reply,) = replies
+        if isinstance(reply, Exception) or reply[0] != "ok":
+            raise RuntimeError(f"a turn was answered {reply!r}")
+        (job,) = self._parse(reply[1:]).jobs
+        self._held = job.id, job.fence
+
+
+def measure(client: Client, turns: int) -> dict[str, float]:
+    """µs of Redis per turn, turns a second, and how busy Redis was, which makes the others meaningful if it is high."""
+    _fill(client, turns + 3 * WORKERS)
+    source = source_of(redis.ConnectionPool, client.url, Retry(NoBackoff(), 0), 10.0)
+    lines = [Line(source) for _ in range(WORKERS)]
+    try:
+        for line in lines:
+            line.connect()
+        workers = [_Worker(line, f"w-{n}") for n, line in enumerate(lines)]
+        for worker in workers:
+            worker.ask()
+        _go_round(workers, WORKERS)
+        spent, began = spent_us(client), time.monotonic()
+        _go_round(workers, turns)
+        took, spent = time.monotonic() - began, spent_us(client) - spent
+        for worker in workers:
+            worker.hear()
+    finally:
+        for line in lines:
+            line.disconnect()
+    return {
+        "redis_us_turn_saturated": spent / turns,
+        "redis_turns_saturated_per_s": turns / took,
+        "redis_busy_percent_saturated": spent / took / 1e4,
+    }
+
+
+def _go_round(workers: list[_Worker], turns: int) -> None:
+    """So many turns. While one worker is heard, the others' questions wait at Redis."""
+    for turn in range(turns):
+        worker = workers[turn % len(workers)]
+        worker.hear()
+        worker.ask()
+
+
+def _fill(client: Client, jobs: int) -> None:
+    made = profile("t")
+    client.run(
+        client.calls.enqueue.many(NewJob(f"j-{n:032}", QUEUE, made, ARGS) for n in range(jobs))
+    )
+    # So that no worker has to load the script first.
+    client.run(claims.turn(QUEUE, "w-0", 0, ()))

@@ -1,0 +1,31 @@
+"""``rq-core audit grants``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+ROLES: Final = ("owner", "mirror", "reader", "verifier")
+
+
+@click.command()
+@click.argument("role", type=click.Choice(ROLES))
+@click.option("--user", metavar="NAME", help="The role's name in PostgreSQL, if not rq-core-ROLE.")
+@click.option(
+    "--database", required=True, metavar="NAME", help="The name of the database of the audit log."
+)
+@click.option(
+    "--schema", default="public", show_default=True, metavar="NAME", help="Where its tables are."
+)
+def grants(role: str, user: str | None, database: str, schema: str) -> None:
+    """Print the statements that give a role of PostgreSQL the least rights for its part of the audit log.
+
+    owner makes the tables and months to come, and prunes. mirror writes. reader asks; verifier is a reader whose `audit
+    verify` is recorded. Create the role first; give the owner its rights before `audit migrate`, the others after it.
+    Nothing is sent to a server.
+    """
+    from sql_audit.store.grants import statements
+
+    for each in statements(role, user=user or f"rq-core-{role}", database=database, schema=schema):
+        click.echo(each)

@@ -1,0 +1,36 @@
+"""Commands about a copy of an audit database: ``fork`` and ``rebind``."""
+
+from __future__ import annotations
+
+import click
+
+from sql_audit.cli.options import audit_option, current
+
+
+@click.command()
+@audit_option
+def fork(url: str | None) -> None:
+    """Make a copy of an audit database a log of its own, which Redis knows by another name.
+
+    The original goes on as it was. What the copy has stays proven; a queue that the original mirrors stays the
+    original's, so mirror another server into the copy.
+    """
+    with current(url) as database:
+        from sql_audit.store import place
+
+        name = place.fork(database)
+        click.echo(f"{database.url}: a log of its own, {name}")
+
+
+@click.command()
+@audit_option
+def rebind(url: str | None) -> None:
+    """Say that the log is in this database now, after a move or a restore from a backup.
+
+    No mirror may write to the other any more: both would take events that the other then lacks.
+    """
+    with current(url) as database:
+        from sql_audit.store import place
+
+        here = place.rebind(database)
+        click.echo(f"{database.url}: bound to {here}")

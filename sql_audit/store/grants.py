@@ -1,0 +1,66 @@
+r"""Which rights in PostgreSQL each role needs, as the statements that give them. SQLite has none but the file's mode.
+
+    print("\n".join(statements("mirror", user="mirror", database="audit", schema="public")))
+
+``owner`` makes the tables, the partitions of months to come and prunes; the others own nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from sql_audit.store.migrate import VERSION_TABLE
+from sql_audit.store.tables import APPEND_ONLY, audit_meta, metadata
+from sql_audit.store.views import views
+
+ROLES: Final = {
+    "owner": "owns the tables: `audit migrate`, `audit prune`, the partitions of months to come",
+    "mirror": "writes the log: `audit run`, `worker --audit`",
+    "reader": "asks: `audit history`, `report`, `verify` without a record for prune, `restore`",
+    "verifier": "a reader whose `audit verify` is recorded, so that prune may go on to there",
+}
+"""The roles, and what each does."""
+
+_CHANGED: Final = ("job", "job_attempt", "claim_minute", "mirror_cursor", audit_meta.name)
+_OF_OTHERS: Final = frozenset({"mirror_proof", "mirror_prune"})
+_DELETED: Final = ("job", "job_attempt", "claim_minute")
+"""What the mirror folds or counts anew after a loss."""
+
+
+def statements(role: str, *, user: str, database: str, schema: str) -> Iterator[str]:
+    """The statements that give ``user`` the rights of one of ROLES. An owner or a superuser runs them, once the tables
+    are there; an owner's come first.
+    """
+    who, where, log = _quoted(user), _quoted(database), _quoted(schema)
+    yield f"ALTER ROLE {who} IN DATABASE {where} SET search_path = {log};"
+    yield f"GRANT CONNECT ON DATABASE {where} TO {who};"
+    if role == "owner":
+        yield f"GRANT TEMPORARY ON DATABASE {where} TO {who};"
+        yield f"GRANT USAGE, CREATE ON SCHEMA {log} TO {who};"
+        return
+    yield f"GRANT USAGE ON SCHEMA {log} TO {who};"
+    tables = (*metadata.tables, VERSION_TABLE, *views("postgresql"))
+    yield f"GRANT SELECT ON {_listed(schema, tables)} TO {who};"
+    if role == "verifier":
+        yield f"GRANT INSERT ON {_listed(schema, ('mirror_proof',))} TO {who};"
+        yield f"GRANT USAGE ON SEQUENCE {_listed(schema, ('mirror_proof_id_seq',))} TO {who};"
+    if role != "mirror":
+        return
+    yield f"GRANT TEMPORARY ON DATABASE {where} TO {who};"
+    appended = [table for table in APPEND_ONLY if table.name not in _OF_OTHERS]
+    written = dict.fromkeys((*(table.name for table in appended), *_CHANGED))
+    yield f"GRANT INSERT ON {_listed(schema, tuple(written))} TO {who};"
+    yield f"GRANT UPDATE ON {_listed(schema, _CHANGED)} TO {who};"
+    yield f"GRANT DELETE ON {_listed(schema, _DELETED)} TO {who};"
+    numbered = tuple(f"{table.name}_id_seq" for table in appended if "id" in table.columns)
+    yield f"GRANT USAGE ON SEQUENCE {_listed(schema, numbered)} TO {who};"
+
+
+def _listed(schema: str, names: tuple[str, ...]) -> str:
+    return ", ".join(f"{_quoted(schema)}.{_quoted(name)}" for name in sorted(names))
+
+
+def _quoted(name: str) -> str:
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'

@@ -1,0 +1,117 @@
+"""What the log says of a job that Redis lacks: whether it is lost, and whether it can be put back."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from rq_core.model.effects import JOB_ENDS, REVIVALS
+from rq_core.model.events import JobRecord, OutboxId
+from rq_core.model.job import read_spec
+from rq_core.model.machine import Event, State
+from rq_core.protocol.audit import PUT_BACK, Restoration, put_back
+from sql_audit.mirror import refold
+from sql_audit.store import orphans
+from sql_audit.store.rows import EventRow, Job
+
+
+@dataclass(frozen=True, slots=True)
+class LostJob:
+    """A job that SQL knows as live or lost, and that Redis does not have."""
+
+    job_id: str
+    task: str | None
+    was: str
+    """The state that it was in when it was last heard of."""
+    enqueued_at_ms: int | None
+    digest: str | None
+    finished: str | None
+    """The event that ended it in what Redis forgot, if one did: then it needs no other run."""
+    ran_on: bool
+    """A worker went on with it and was refused when it reported how that ended."""
+    uncertain: str | None
+    """Where its end may lie unseen; None: it is known to be lost."""
+    over: str | None
+    """Why nobody needs it to run again; None: somebody does."""
+    unknown: str | None
+    """Why it cannot be put back; None: it can."""
+
+
+@dataclass(slots=True)
+class Told:
+    """What the events of a job say besides where they leave it."""
+
+    specs: dict[str, str] = field(default_factory=dict)
+    """The job's JSON by the digest of its arguments: an id may have been used twice."""
+    fence: str | None = None
+    """Its last claim."""
+    refused: str | None = None
+    """What the worker that had that claim presented, when Redis had lost the job."""
+    end: tuple[str, OutboxId] | None = None
+    """What ended it in what Redis forgot."""
+
+
+def tell(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dict[str, Told]:
+    """Read the events of some jobs, in order."""
+    told: dict[str, Told] = {}
+    for row in rows:
+        intake = refold.intake_of(row)
+        if intake is None:
+            continue
+        event_type, job_id = str(intake.event), str(row[6])
+        job = told.setdefault(job_id, Told())
+        facts = {name: column[0] for name, column in intake.columns.items()}
+        if event_type in REVIVALS:
+            job.fence = job.refused = job.end = None
+            if facts.get("spec") is not None:
+                job.specs[facts["digest"]] = facts["spec"]
+        elif event_type == Event.CLAIMED:
+            job.fence, job.refused = str(intake.id), None
+        elif event_type == Event.SETTLEMENT_REFUSED:
+            if facts["reason"] == "gone" and facts["fence"] == job.fence:
+                job.refused = facts["outcome"]
+        elif event_type in JOB_ENDS and orphans.in_any(intake.id, orphaned):
+            job.end = event_type, intake.id
+    return told
+
+
+def judge(
+    job: Job, told: Told, was: str | None, uncertain: str | None, *, missing: bool
+) -> tuple[LostJob, Restoration | None]:
+    """Whether a job is put back, and how."""
+    finished = None if told.end is None else told.end[0]
+    spec = told.specs.get(job.digest or "")
+    over = unknown = None
+    if finished is not None:
+        over = f"it had {finished}" if finished == "succeeded" else f"it was {finished}"
+    elif told.refused == "complete":
+        over = "a worker completed it all the same"
+    elif was == State.CANCELLING:
+        over = "somebody had asked to cancel it"
+    elif spec is None:
+        unknown = "the log has no arguments of it"
+    elif _digest(spec) != job.digest:
+        unknown = "the arguments in the log are not those that it was enqueued with"
+    elif job.state not in PUT_BACK:
+        unknown = f"the log leaves it {job.state}"
+    lost = LostJob(
+        job.job_id, job.task, was or "unknown", job.enqueued_at_ms, job.digest, finished,
+        told.refused is not None, uncertain, over, unknown,
+    )  # fmt: skip
+    if over or unknown or spec is None or job.digest is None:
+        return lost, None
+    record = JobRecord(job.job_id, State(job.state))
+    for name in JobRecord.__slots__:
+        if name not in ("id", "state"):
+            setattr(record, name, getattr(job, name))
+    enqueued_ms = job.enqueued_at_ms
+    return lost, put_back(record, spec, job.digest, enqueued_ms=enqueued_ms, missing=missing)
+
+
+def _digest(spec: str) -> str | None:
+    try:
+        args_json = read_spec(spec).args_json
+    except ValueError:
+        return None
+    return hashlib.sha256(args_json.encode()).hexdigest()[:32]

@@ -1,0 +1,210 @@
+"""A log with a gap: what nothing was told of since may have run to its end, and does not run a second time unasked.
+
+The gap is the one of everyday: SQL is restored from a backup that lacks what Redis was trimmed of since.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from rq_core.connections.client import Client
+from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.drift import compare
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
+from sql_audit.store.database import Database
+from sql_audit.upkeep.restore import survey
+from tests.audit.restore.jobs import claim, complete, flush, invoke, job, lines, mirroring, run_all
+from tests.kit import auditlog
+from tests.kit.agreement import drain, states
+from tests.kit.fleet import QUEUE
+from tests.kit.schemas import copied
+
+FINISHED = [f"done-{n}" for n in range(7)]
+
+
+@pytest.fixture
+def engine() -> object:
+    """On one engine: what a gap hides does not depend on it."""
+    from tests.kit.servers import engines
+
+    return engines()[0]
+
+
+def finish_unseen(client: Client, database: Database) -> None:
+    """Seven jobs run to their end, and Redis is trimmed of that. What was mirrored last stays, as the anchor."""
+    assert complete(client, claim(client, len(FINISHED))) == {}
+    client.run(client.calls.enqueue.many([job("anchor")]))
+    drain(client, database)
+
+
+def test_a_job_that_may_have_ended_in_a_gap_does_not_run_again(
+    client: Client, database: Database, redis_url: str
+) -> None:
+    client.run(client.calls.enqueue.many([job(each) for each in FINISHED]))
+    drain(client, database)
+    with copied(database) as backup:
+        finish_unseen(client, database)
+        drain(client, backup)
+
+        with mirroring(redis_url, backup):
+            applied = invoke(backup, redis_url, "--apply")
+        ran = run_all(client)
+        drain(client, backup)
+
+        assert ran == ["anchor"]
+        assert applied.exit_code == 2
+        assert "q: 0 jobs restored, 0 removed" in applied.output
+        for each in FINISHED:
+            said = f"uncertain: {each}  task  was ready; its end may lie in the gap before"
+            assert said in applied.output
+        assert "--accept-gaps" in applied.output
+        assert {states(backup)[each] for each in FINISHED} == {"gone"}
+        assert compare(client, backup, QUEUE) == ([], [])
+        assert verify(backup).verdict is Verdict.UNKNOWN
+        assert verify(backup).violations == []
+
+
+def test_who_accepts_gaps_has_such_jobs_run_again(
+    client: Client, database: Database, redis_url: str
+) -> None:
+    client.run(client.calls.enqueue.many([job(each) for each in FINISHED]))
+    drain(client, database)
+    with copied(database) as backup:
+        finish_unseen(client, database)
+        drain(client, backup)
+
+        with mirroring(redis_url, backup):
+            applied = invoke(backup, redis_url, "--apply", "--accept-gaps")
+        ran = run_all(client)
+        drain(client, backup)
+
+        assert applied.exit_code == 0
+        assert sorted(ran) == ["anchor", *FINISHED]
+        assert set(states(backup).values()) == {"succeeded"}
+        assert verify(backup).violations == []
+        assert compare(client, backup, QUEUE) == ([], [])
+
+
+def test_the_list_names_such_jobs_apart(client: Client, database: Database, redis_url: str) -> None:
+    client.run(client.calls.enqueue.many([job(each) for each in FINISHED]))
+    drain(client, database)
+    with copied(database) as backup:
+        finish_unseen(client, database)
+        drain(client, backup)
+        client.run(client.calls.enqueue.many([job("lost")]))
+        drain(client, backup)
+        flush(client)
+        drain(client, backup)
+
+        listed = invoke(backup, redis_url)
+        told = json.loads(invoke(backup, redis_url, "--json").stdout)["queues"][QUEUE]["lost"]
+
+    assert "q: 2 jobs lost, 0 revived, 7 that may have ended in a gap" in listed.output
+    assert "lost: lost  task  was ready\n" in listed.output
+    assert {each["job_id"] for each in told if each["uncertain"] is None} == {"anchor", "lost"}
+
+
+def test_a_job_that_a_loss_took_with_the_gap_is_uncertain(
+    client: Client, database: Database
+) -> None:
+    """Redis is flushed before it has said what lives behind the gap."""
+    client.run(client.calls.enqueue.many([job("a")]))
+    drain(client, database)
+    with copied(database) as backup:
+        assert complete(client, claim(client, 1)) == {}
+        client.run(client.calls.enqueue.many([job("b")]))
+        drain(client, database)
+        client.run(client.calls.enqueue.many([job("c")]))
+        # One batch with the gap, and no more.
+        mirror = Mirror(Outbox(client), backup, QUEUE, on_step=_dies_after_commit())
+        with pytest.raises(RuntimeError):
+            mirror.turn()
+        flush(client)
+        drain(client, backup)
+        found = {each.job_id: each.uncertain for each in survey(client, backup, QUEUE).lost}
+
+    assert set(found) == {"a", "b", "c"}
+    assert found["a"] is not None
+    assert "in the gap before" in found["a"]
+    assert (found["b"], found["c"]) == (None, None)
+
+
+def _dies_after_commit():  # type: ignore[no-untyped-def]
+    def die(step: str) -> None:
+        if step == "committed":
+            raise RuntimeError(step)
+
+    return die
+
+
+def test_a_mirror_that_died_behind_a_gap_asks_what_lives_all_the_same(
+    client: Client, database: Database
+) -> None:
+    client.run(client.calls.enqueue.many([job(each) for each in FINISHED]))
+    drain(client, database)
+    with copied(database) as backup:
+        finish_unseen(client, database)
+        mirror = Mirror(Outbox(client), backup, QUEUE, on_step=_dies_after_commit())
+        client.run(client.calls.enqueue.many([job("new")]))
+        with pytest.raises(RuntimeError):
+            mirror.turn()
+
+        violations, (note,) = compare(client, backup, QUEUE)
+        drain(client, backup)
+
+        assert violations == []
+        assert "has a gap at" in note.says
+        left = {**dict.fromkeys(FINISHED, "gone"), "anchor": "ready", "new": "ready"}
+        assert states(backup) == left
+        assert compare(client, backup, QUEUE) == ([], [])
+
+
+def test_a_job_whose_end_is_in_quarantine_does_not_run_again(
+    client: Client, database: Database, redis_url: str
+) -> None:
+    client.run(client.calls.enqueue.many([job("a"), job("b")]))
+    drain(client, database)
+    held = claim(client, 2)
+    drain(client, database)
+    outbox = f"rqc:{{{QUEUE}}}:outbox"
+    (last,) = client.run(client.calls.delivery.ask([["XREVRANGE", outbox, "+", "-", "COUNT", 1]]))
+    epoch, seq = last[0][0].split("-")
+    assert complete(client, {"a": held["a"]}) == {}
+    # The same entry, as a release wrote it that this one cannot read.
+    number, fields = f"{epoch}-{int(seq) + 1}", ["type", "news", "at", "1", "jobs", '[["a"]]']
+    client.run(client.calls.delivery.ask([["XDEL", outbox, number]]))
+    client.run(client.calls.delivery.ask([["XADD", outbox, f"{epoch}-{int(seq) + 2}", *fields]]))
+    drain(client, database)
+    found = {each.job_id: each.uncertain for each in survey(client, database, QUEUE).lost}
+
+    assert lines(client).keys() == {"b"}
+    assert found["a"] is not None
+
+
+@pytest.mark.parametrize("lossy", [False, True], ids=["a gap", "a loss"])
+def test_a_gap_and_a_loss_are_lines_of_the_mirrors_log(
+    client: Client, database: Database, caplog: pytest.LogCaptureFixture, lossy: bool
+) -> None:
+    caplog.set_level(logging.WARNING, "rq_core.audit")
+    client.run(client.calls.enqueue.many([job("a")]))
+    drain(client, database)
+    outbox = f"rqc:{{{QUEUE}}}:outbox"
+    if lossy:
+        client.run(client.calls.delivery.ask([["DEL", outbox]]))
+        client.run(client.calls.enqueue.many([job("b")]))
+    else:
+        client.run(client.calls.enqueue.many([job("b")]))
+        (last,) = client.run(client.calls.delivery.ask([["XREVRANGE", outbox, "+", "-"]]))
+        client.run(client.calls.delivery.ask([["XDEL", outbox, last[0][0]]]))
+        client.run(client.calls.enqueue.many([job("c")]))
+    drain(client, database)
+
+    recorded = auditlog.rows(database, "SELECT kind FROM mirror_epoch WHERE kind <> 'started'")
+    said = [record.message for record in caplog.records if "recorded at" in record.message]
+    assert len(said) == len(recorded) == 1
+    assert f"queue {QUEUE}: {recorded[0]['kind']} recorded at" in said[0]

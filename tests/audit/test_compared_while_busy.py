@@ -1,0 +1,161 @@
+"""Redis beside SQL while a mirror works, and beside a database that is behind: no false alarm, and no lie passes.
+
+`audit verify --redis` and `doctor --audit` look at SQL, then at Redis; the mirror commits and trims in between.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rq_core.cli.root import root
+from rq_core.connections.client import Client
+from rq_core.protocol.plan import Plan
+from rq_core.protocol.reads import Reads
+from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.drift import compare
+from sql_audit.store.database import Database
+from tests.kit import auditlog
+from tests.kit.command import audit
+from tests.kit.fleet import QUEUE, Fleet
+from tests.kit.schemas import copied
+
+
+@pytest.fixture
+def fleet(client: Client, database: Database) -> Fleet:
+    """A queue that is mirrored."""
+    fleet = Fleet(client, 5, lanes=False)
+    fleet.run(60)
+    auditlog.drain(Mirror(Outbox(client), database, QUEUE))
+    return fleet
+
+
+@pytest.fixture
+def mirrored_between(
+    monkeypatch: pytest.MonkeyPatch, client: Client, database: Database, fleet: Fleet
+) -> Callable[[Callable[[], None]], None]:
+    """Have something happen, and all of it mirrored and trimmed, between each look at SQL and its look at Redis."""
+    look = Reads.snapshot
+
+    def install(happens: Callable[[], None]) -> None:
+        def snapshot(self: Reads, queue: str) -> Plan[dict[str, Any]]:
+            happens()
+            auditlog.drain(Mirror(Outbox(client), database, QUEUE))
+            return (yield from look(self, queue))
+
+        monkeypatch.setattr(Reads, "snapshot", snapshot)
+
+    return install
+
+
+def verify(database: Database, redis_url: str) -> Result:
+    url = database.address.render_as_string(hide_password=False)
+    return audit("verify", "--json", "--audit", url, "--redis", redis_url)
+
+
+def doctor(database: Database, redis_url: str) -> Result:
+    url = database.address.render_as_string(hide_password=False)
+    given = ["doctor", QUEUE, "--redis", redis_url, "--audit", url]
+    return CliRunner().invoke(root, given)
+
+
+def test_a_busy_queue_holds_however_far_the_mirror_trims_meanwhile(
+    database: Database,
+    fleet: Fleet,
+    mirrored_between: Callable[[Callable[[], None]], None],
+    valkey_url: str,
+) -> None:
+    mirrored_between(lambda: fleet.run(8))
+
+    results = [
+        each
+        for _ in range(10)
+        for each in (verify(database, valkey_url), doctor(database, valkey_url))
+    ]
+
+    assert [each.exit_code for each in results] == [0] * 20, [each.output for each in results]
+
+
+def test_a_lie_is_seen_however_far_the_mirror_trims_meanwhile(
+    client: Client,
+    database: Database,
+    fleet: Fleet,
+    mirrored_between: Callable[[Callable[[], None]], None],
+    valkey_url: str,
+) -> None:
+    fleet.enqueue()
+    lost = fleet.known[-1]
+    mirrored_between(fleet.enqueue)
+    client.run(client.calls.delivery.ask([["HDEL", f"rqc:{{{QUEUE}}}:state", lost]]))
+
+    results = [verify(database, valkey_url), doctor(database, valkey_url)]
+
+    assert [each.exit_code for each in results] == [1, 1]
+    assert all(lost in each.output for each in results)
+
+
+def test_an_epoch_that_begins_meanwhile_is_compared_behind_its_baseline(
+    client: Client,
+    database: Database,
+    fleet: Fleet,
+    mirrored_between: Callable[[Callable[[], None]], None],
+) -> None:
+    once = [["DEL", f"rqc:{{{QUEUE}}}:outbox"]]
+
+    def forget() -> None:
+        if once:
+            client.run(client.calls.delivery.ask([once.pop()]))
+        fleet.run(3)
+
+    mirrored_between(forget)
+
+    assert compare(client, database, QUEUE) == ([], [])
+
+
+def test_a_database_behind_the_trim_cannot_tell(
+    client: Client, database: Database, fleet: Fleet, valkey_url: str
+) -> None:
+    """A standby that lags, or a backup before a mirror has it, lacks what Redis has let go of."""
+    with copied(database) as behind:
+        fleet.run(20)
+        auditlog.drain(Mirror(Outbox(client), database, QUEUE))
+
+        verified, examined = verify(behind, valkey_url), doctor(behind, valkey_url)
+        level = verify(database, valkey_url)
+
+    assert (verified.exit_code, examined.exit_code, level.exit_code) == (2, 2, 0)
+    (told,) = json.loads(verified.stdout)["queues"].values()
+    assert "standby that lags" in told["unknown"][0]["says"]
+    assert "cannot tell: this database has entries up to" in examined.output
+    assert "drift" not in examined.output
+
+
+def test_an_epoch_that_is_not_mirrored_yet_cannot_be_told(
+    client: Client, database: Database, fleet: Fleet
+) -> None:
+    client.run(client.calls.delivery.ask([["DEL", f"rqc:{{{QUEUE}}}:outbox"]]))
+    fleet.run(5)
+
+    violations, (note,) = compare(client, database, QUEUE)
+
+    assert violations == []
+    assert note.says.startswith("Redis has begun an epoch at ")
+
+
+@pytest.mark.parametrize("detached", [True, False])
+def test_a_queue_that_is_not_mirrored_here_cannot_be_told(
+    client: Client, database: Database, fleet: Fleet, detached: bool
+) -> None:
+    meta = f"rqc:{{{QUEUE}}}:meta"
+    change = ["HSET", meta, "audit", "off"] if detached else ["HSET", meta, "audit_id", "other"]
+    client.run(client.calls.delivery.ask([change]))
+
+    violations, (note,) = compare(client, database, QUEUE)
+
+    assert violations == []
+    assert "mirrored" in note.says

@@ -1,0 +1,141 @@
+"""A copy of an audit database, with the original's audit id, does not take the original's events."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import text
+
+from rq_core.connections.client import Client
+from rq_core.errors import AuditElsewhere
+from sql_audit.errors import AuditCopied
+from sql_audit.mirror import service
+from sql_audit.mirror.source import Outbox
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
+from sql_audit.queries.history import audit_id
+from sql_audit.store import place
+from sql_audit.store.database import Database
+from tests.kit import auditlog
+from tests.kit.command import audit
+from tests.kit.fleet import QUEUE, Fleet
+from tests.kit.schemas import copied
+
+
+def mirror(client: Client, database: Database) -> None:
+    service.run(Outbox(client), database, stop=threading.Event(), once=True)
+
+
+def url(database: Database) -> str:
+    return database.address.render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def fleet(client: Client, database: Database) -> Fleet:
+    fleet = Fleet(client, 11)
+    fleet.run(30)
+    mirror(client, database)
+    return fleet
+
+
+@pytest.fixture
+def copy(fleet: Fleet, database: Database) -> Iterator[Database]:
+    with copied(database) as copy:
+        yield copy
+
+
+def test_a_copy_takes_nothing_and_names_both_ways_out(
+    client: Client, database: Database, fleet: Fleet, copy: Database, valkey_url: str
+) -> None:
+    fleet.run(10)
+    before = client.run(client.calls.reads.snapshot(QUEUE))
+
+    refused = audit("run", "--once", "--redis", valkey_url, "--audit", url(copy))
+    off = audit("off", QUEUE, "--redis", valkey_url, "--audit", url(copy))
+
+    assert (refused.exit_code, off.exit_code) == (1, 1)
+    for way in ("rq-core audit fork --audit", "rq-core audit rebind --audit"):
+        assert way in refused.output
+        assert way in off.output
+    assert client.run(client.calls.reads.snapshot(QUEUE)) == before
+    mirror(client, database)
+    assert verify(database).verdict is Verdict.HOLDS
+    assert verify(copy).verdict is Verdict.HOLDS
+
+
+def test_a_fork_is_a_log_of_its_own(
+    client: Client, database: Database, fleet: Fleet, copy: Database
+) -> None:
+    forked = audit("fork", "--audit", url(copy))
+
+    assert forked.exit_code == 0
+    assert audit_id(copy) != audit_id(database)
+    assert verify(copy).verdict is Verdict.HOLDS
+    with pytest.raises(AuditElsewhere):
+        mirror(client, copy)
+    fleet.run(10)
+    mirror(client, database)
+    assert verify(database).verdict is Verdict.HOLDS
+
+    client.run(client.calls.delivery.ask([["FLUSHALL"]]))  # as staging's own server
+    Fleet(client, 12).run(10)
+    mirror(client, copy)
+    assert verify(copy).violations == []
+
+
+def test_a_log_that_was_moved_goes_on_where_it_is_now(
+    client: Client, fleet: Fleet, copy: Database
+) -> None:
+    fleet.run(10)
+    bound = audit("rebind", "--audit", url(copy))
+    mirror(client, copy)
+
+    assert bound.exit_code == 0
+    assert auditlog.one(copy, "SELECT COUNT(*) AS n FROM mirror_epoch WHERE kind = 'gap'")["n"] == 0
+    assert verify(copy).verdict is Verdict.HOLDS
+
+
+def test_a_database_is_bound_when_it_is_first_mirrored_into(
+    client: Client, database: Database
+) -> None:
+    place_ = "SELECT place FROM audit_meta"
+    before = auditlog.one(database, place_)["place"]
+    Fleet(client, 1).run(3)
+    mirror(client, database)
+    mirror(client, database)
+
+    assert before is None
+    assert auditlog.one(database, place_)["place"] == place.place_of(database)
+
+
+def test_a_file_that_is_renamed_stays_the_log(client: Client, sqlite_url: str) -> None:
+    database = Database(sqlite_url)
+    fleet = Fleet(client, 1)
+    fleet.run(3)
+    mirror(client, database)
+    database.close()
+    moved = database.path.with_name("moved.db")
+    shutil.move(database.path, moved)
+    fleet.run(3)
+
+    renamed = Database(str(moved))
+    mirror(client, renamed)
+    renamed.close()
+
+    shutil.copy(moved, database.path)
+    with pytest.raises(AuditCopied):
+        mirror(client, database)
+    database.close()
+
+
+def test_a_role_that_may_not_ask_the_system_identifier_is_bound_to_the_oid(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, "_SYSTEM", text("SELECT no_such_function()"))
+    database = Database(postgres_url)
+
+    assert place.place_of(database).startswith("postgresql unknown/")
+    database.close()

@@ -1,0 +1,187 @@
+"""With the rights of `rq-core audit grants ROLE` each role does its work in PostgreSQL, and is told what it lacks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from rq_core.connections.client import Client
+from sql_audit.errors import SchemaUnseen
+from sql_audit.mirror import service
+from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
+from sql_audit.store import migrate
+from sql_audit.store.database import Database
+from tests.kit import auditlog
+from tests.kit.command import audit
+from tests.kit.fleet import QUEUE, Fleet
+from tests.kit.servers import PostgresServer
+
+SCHEMA = "the log"
+As = Callable[[str], Database]
+
+
+@pytest.fixture
+def superuser(postgres_url: str) -> Iterator[psycopg.Connection]:
+    url = postgres_url.replace("+psycopg", "")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f'CREATE SCHEMA "{SCHEMA}"')
+        yield connection
+
+
+@pytest.fixture
+def as_(superuser: psycopg.Connection, postgres_url: str) -> Iterator[As]:
+    """A database as a role sees it: made, and given its rights as the command prints them."""
+    made: list[tuple[str, Database]] = []
+    name = postgres_url.rpartition("/")[2]
+
+    def make(role: str) -> Database:
+        user = f"rq-core-{role}-{name}"
+        superuser.execute(f'CREATE ROLE "{user}" LOGIN')
+        given = ["--user", user, "--database", name, "--schema", SCHEMA]
+        result = audit("grants", role, *given)
+        assert result.exit_code == 0, result.output
+        superuser.execute(result.output)
+        database = Database(postgres_url)
+        database = Database(database.address.set(username=user))
+        made.append((user, database))
+        return database
+
+    yield make
+    for user, database in made:
+        database.close()
+        superuser.execute(f'DROP OWNED BY "{user}" CASCADE')
+        superuser.execute(f'DROP ROLE "{user}"')
+
+
+@pytest.fixture
+def owner(as_: As, superuser: psycopg.Connection) -> Database:
+    """Revokes what everybody has by default, so that nothing is done by it."""
+    superuser.execute("REVOKE ALL ON SCHEMA public FROM PUBLIC")
+    superuser.execute(f"REVOKE ALL ON DATABASE {superuser.info.dbname} FROM PUBLIC")
+    owner = as_("owner")
+    url = owner.address.render_as_string(hide_password=False)
+    assert audit("migrate", "--audit", url).exit_code == 0
+    return owner
+
+
+def run(client: Client, database: Database) -> None:
+    service.run(Outbox(client), database, stop=threading.Event(), once=True)
+
+
+def test_each_role_does_its_work_with_its_rights(client: Client, owner: Database, as_: As) -> None:
+    mirror, reader, verifier = as_("mirror"), as_("reader"), as_("verifier")
+    fleet = Fleet(client, 3)
+    for _ in range(3):
+        fleet.run(40)
+        run(client, mirror)
+    outbox = f"rqc:{{{QUEUE}}}:outbox"
+    client.run(client.calls.delivery.ask([["DEL", outbox]]))
+    fleet.run(20)
+    run(client, mirror)
+    client.run(client.calls.delivery.ask([["FLUSHALL"]]))
+    fleet.held.clear()
+    fleet.run(20)
+    run(client, mirror)
+
+    for database in (reader, verifier):
+        url = database.address.render_as_string(hide_password=False)
+        assert audit("verify", "--audit", url).exit_code == 0
+        assert audit("report", "--audit", url).exit_code == 0
+        with database.writing() as connection, pytest.raises(DBAPIError, match="denied"):
+            assert connection is not None
+            connection.execute(text("UPDATE mirror_cursor SET seq = 0"))
+    proven = auditlog.one(owner, "SELECT COUNT(*) AS n FROM mirror_proof")["n"]
+    assert proven == 1, "the verifier's; a reader's is not recorded"
+    assert verify(owner).verdict is Verdict.HOLDS
+    with mirror.writing() as connection, pytest.raises(DBAPIError, match="denied"):
+        assert connection is not None
+        connection.execute(text("DELETE FROM job_event"))
+
+
+def test_a_mirror_that_does_not_own_the_tables_says_that_it_makes_no_months(
+    client: Client, owner: Database, as_: As, caplog: pytest.LogCaptureFixture
+) -> None:
+    mirror = as_("mirror")
+    with owner.writing() as connection:
+        assert connection is not None
+        tables = connection.execute(text("SELECT inhrelid::regclass FROM pg_inherits"))
+        for name in tables.scalars():
+            if "default" not in name and "pkey" not in name and "idx" not in name:
+                connection.execute(text(f"DROP TABLE IF EXISTS {name}"))
+        connection.commit()
+    Fleet(client, 3).run(5)
+
+    run(client, mirror)
+
+    said = [record.message for record in caplog.records if "no partition" in record.message]
+    assert len(said) == 3
+    assert all("permission denied" in each and "rq-core audit migrate" in each for each in said)
+    url = owner.address.render_as_string(hide_password=False)
+    assert audit("migrate", "--audit", url).exit_code == 0
+    assert auditlog.one(owner, "SELECT COUNT(*) AS n FROM job_event_default")["n"] == 0
+    assert verify(owner).verdict is Verdict.HOLDS
+
+
+def test_a_role_that_does_not_see_the_schema_is_told_which(
+    client: Client, owner: Database, as_: As, superuser: psycopg.Connection
+) -> None:
+    """A mirror would otherwise begin another log where its search path leads."""
+    stranger = as_("reader")
+    user, name = stranger.address.username, superuser.info.dbname
+    superuser.execute("GRANT ALL ON SCHEMA public TO PUBLIC")
+    superuser.execute(f'ALTER ROLE "{user}" IN DATABASE {name} RESET search_path')
+    Fleet(client, 3).run(5)
+
+    with pytest.raises(SchemaUnseen, match=f"is in schema {SCHEMA}"):
+        run(client, stranger)
+    with pytest.raises(SchemaUnseen, match="grants"):
+        migrate.check_current(stranger)
+
+
+def test_a_trigger_refuses_whatever_the_search_path_of_who_meets_it(
+    client: Client, owner: Database, superuser: psycopg.Connection
+) -> None:
+    Fleet(client, 3).run(5)
+    run(client, owner)
+
+    for statement in ("DELETE FROM", "UPDATE", "TRUNCATE"):
+        rest = " SET seq = 0" if statement == "UPDATE" else ""
+        with pytest.raises(psycopg.Error, match="append-only"):
+            superuser.execute(f'{statement} "{SCHEMA}".job_event{rest}')
+
+
+def test_a_writer_that_the_server_disconnected_while_it_rested_is_no_error(
+    client: Client,
+    postgres_server: PostgresServer,
+    postgres_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As idle_session_timeout does."""
+    monkeypatch.setattr("sql_audit.store.database.PAUSE_S", 0.0)
+    database = Database(postgres_url)
+    migrate.upgrade(database)
+    fleet = Fleet(client, 3)
+    mirror = Mirror(Outbox(client), database, QUEUE)
+    fleet.run(5)
+    auditlog.drain(mirror)
+    with psycopg.connect(postgres_url.replace("+psycopg", "")) as other:
+        ended = other.execute(
+            "SELECT COUNT(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity "
+            "WHERE application_name = 'rq-core audit' AND datname = current_database()"
+        ).fetchone()
+    fleet.run(5)
+
+    auditlog.drain(mirror)
+
+    assert ended is not None
+    assert ended[0] >= 2, "the writer's and the reader's"
+    assert verify(database).verdict is Verdict.HOLDS
+    database.close()

@@ -1,0 +1,119 @@
+"""The audit database behind PgBouncer in transaction mode: every transaction may get another's connection.
+
+The pool here has one server's connection, so whatever one client leaves on it the next one meets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from rq_core.connections.client import Client
+from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
+from sql_audit.queries import history
+from sql_audit.store import migrate, partitions
+from sql_audit.store.database import Database
+from tests.kit import auditlog
+from tests.kit.fleet import QUEUE, Fleet
+from tests.kit.pgbouncer import pgbouncer
+from tests.kit.servers import PostgresServer
+
+SETTINGS = (
+    "default_transaction_read_only", "idle_in_transaction_session_timeout", "lock_timeout",
+    "client_min_messages", "TimeZone", "statement_timeout",
+)  # fmt: skip
+
+
+@pytest.fixture
+def pooled(postgres_server: PostgresServer, postgres_url: str) -> Iterator[Database]:
+    """An audit database that is reached through the pool."""
+    with pgbouncer(postgres_server.port) as port:
+        database = Database(postgres_url.replace(f":{postgres_server.port}/", f":{port}/"))
+        yield database
+        database.close()
+
+
+def session(database: Database) -> dict[str, Any]:
+    """What another client of the pool finds on the connection that it gets."""
+    url = database.address.set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(url) as connection:
+        found: dict[str, Any] = {
+            name: connection.execute(f"SHOW {name}").fetchone() for name in SETTINGS
+        }
+        temporary = "SELECT relname FROM pg_class WHERE relpersistence = 't'"
+        found["temporary"] = connection.execute(temporary).fetchall()
+        found["prepared"] = connection.execute("SELECT name FROM pg_prepared_statements").fetchall()
+        connection.execute("CREATE TABLE written (n INTEGER)")
+        connection.rollback()
+    return found
+
+
+def test_nothing_is_left_on_a_connection_that_the_pool_gives_to_others(
+    client: Client, pooled: Database, postgres_url: str
+) -> None:
+    fresh = session(pooled)
+    migrate.upgrade(pooled)
+    fleet = Fleet(client, 7)
+    mirror = Mirror(Outbox(client), pooled, QUEUE)
+
+    for _ in range(12):
+        fleet.run(20)
+        auditlog.drain(mirror)
+        history.report(pooled.readers, QUEUE)
+    partitions.create_ahead(pooled, 4_000_000_000_000)
+    pooled.end_stalled()
+
+    assert session(pooled) == fresh
+    direct = Database(postgres_url)  # verify reads through two connections at once
+    assert verify(direct).verdict is Verdict.HOLDS
+    direct.close()
+
+
+def test_a_mirror_goes_on_while_others_read_through_the_same_connection(
+    client: Client, pooled: Database
+) -> None:
+    migrate.upgrade(pooled)
+    fleet = Fleet(client, 8)
+    mirror = Mirror(Outbox(client), pooled, QUEUE)
+    reader = Database(pooled.address)
+
+    for _ in range(5):
+        fleet.run(20)
+        history.report(reader.readers, QUEUE)
+        auditlog.drain(mirror)
+
+    (mark,) = history.watermarks(reader.readers, QUEUE)
+    last = auditlog.one(pooled, "SELECT MAX(seq) AS n FROM job_event")["n"]
+    assert mark.number == last
+    reader.close()
+
+
+def test_a_reader_may_not_write_and_a_writer_may_not_idle(pooled: Database) -> None:
+    migrate.upgrade(pooled)
+
+    with pooled.readers.connect() as connection:
+        assert connection.exec_driver_sql("SHOW transaction_read_only").scalar_one() == "on"
+    with pooled.writing() as connection:
+        assert connection is not None
+        idle = connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout")
+        assert idle.scalar_one() == "30s"
+
+
+def test_no_temporary_table_outlives_its_transaction(client: Client, postgres_url: str) -> None:
+    """One that stayed would hold back datfrozenxid for as long as the mirror's connection."""
+    database = Database(postgres_url)
+    migrate.upgrade(database)
+    fleet = Fleet(client, 9)
+    mirror = Mirror(Outbox(client), database, QUEUE)
+    for _ in range(3):
+        fleet.run(20)
+        auditlog.drain(mirror)
+
+    assert auditlog.rows(database, "SELECT relname FROM pg_class WHERE relpersistence = 't'") == []
+    database.close()

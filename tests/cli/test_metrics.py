@@ -1,0 +1,54 @@
+"""`rq-core metrics` answers Prometheus until it is asked to stop."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+from rq_core.metrics.table import FAMILIES
+from tests.cli.conftest import CommandLine
+from tests.kit.processes import Child
+from tests.kit.servers import free_port
+from tests.kit.wait import wait_until
+from tests.metrics.scrape import get, parsed, value
+
+
+def test_it_answers_over_http_until_it_is_stopped(cli: CommandLine, tmp_path: Path) -> None:
+    cli.ok("enqueue", "mail", "send")
+    port = free_port()
+    command = [sys.executable, "-m", "rq_core.cli", "metrics", "--listen", str(port)]
+    with Child([*command, "--redis", cli.url], tmp_path / "log") as process:
+        wait_until(lambda: get(port)[0] == 200, "it answers", timeout=20)
+        found = parsed(get(port)[1])
+        process.send_signal(signal.SIGTERM)
+        process.wait(10)
+        said = process.said()
+
+    assert value(found, "rqc_queue_jobs", queue="mail", state="ready") == 1
+    assert (process.returncode, said) == (0, f"metrics at http://127.0.0.1:{port}/metrics\n")
+
+
+def test_once_prints_what_a_scrape_would_see(cli: CommandLine) -> None:
+    cli.ok("enqueue", "mail", "send")
+
+    found = parsed(cli.ok("metrics", "--once"))
+
+    assert value(found, "rqc_up") == 1
+    assert value(found, "rqc_workers", queue="mail") == 0
+
+
+def test_list_names_every_metric(cli: CommandLine) -> None:
+    shown = cli.ok("metrics", "--list")
+
+    assert [family.name for family in FAMILIES if family.name not in shown] == []
+
+
+def test_an_address_that_cannot_be_had_is_told(cli: CommandLine) -> None:
+    assert "listen='here'" in cli.line(2, "metrics", "--listen", "here")
+
+
+def test_a_server_that_is_away_is_a_metric_and_no_error(cli: CommandLine) -> None:
+    found = parsed(cli.ok("metrics", "--once", "--redis", f"redis://127.0.0.1:{free_port()}/0"))
+
+    assert value(found, "rqc_up") == 0

@@ -1,0 +1,137 @@
+"""`rq-core top` shows the queues and what is wrong, at any width, and changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import re
+import signal
+import sys
+import time
+
+import pytest
+from rich.console import Console
+
+from rq_core.cli.top import Frame, document_of, render
+from rq_core.connections.client import Client
+from rq_core.metrics.causes import Unread
+from rq_core.model.reader import EndedClaims, LogOverview
+from rq_core.protocol import presence
+from rq_core.protocol.presence import Presence
+from tests.cli.conftest import CommandLine
+from tests.kit.wait import wait_until
+
+LONG = "a-queue-with-a-name-" + "x" * 108
+
+
+def printed(frame: Frame, before: Frame | None, width: int) -> str:
+    console = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123 - nobody reads it
+    console.print(render(frame, before, width))
+    console.file.close()
+    return console.export_text()
+
+
+def frame(client: Client, at: float = 0.0, ended: int | None = None) -> Frame:
+    log = None
+    if ended is not None:
+        log = LogOverview((), (EndedClaims("mail", "send", "succeeded", ended, 0, 0),))
+    return Frame(client.run(client.calls.overview.all()), log, at)
+
+
+def test_once_shows_the_queues_and_what_is_wrong(cli: CommandLine, client: Client) -> None:
+    cli.ok("enqueue", "mail", "send")
+    cli.ok("enqueue", "mail", "send", "--delay", "60")
+
+    shown = cli.ok("top", "--once")
+
+    assert "! mail: 1 ready, and no worker is there  RqCoreNobodyWorks" in shown
+    assert "1 queue · 0 workers" in shown
+    assert re.search(r"mail +1 +0 s +0 +0 +0 +1 +0 +off", shown)
+
+
+def test_json_has_queues_and_causes(cli: CommandLine) -> None:
+    cli.ok("enqueue", "mail", "send")
+
+    shown = cli.json("top")
+
+    assert shown["up"] is True
+    assert shown["queues"][0]["queue"] == "mail"
+    assert shown["causes"] == [
+        {
+            "alert": "RqCoreNobodyWorks",
+            "queue": "mail",
+            "says": "1 ready, and no worker is there",
+        }
+    ]
+
+
+@pytest.mark.parametrize("width", [30, 59, 60, 119, 120, 200])
+def test_no_line_is_wider_than_the_terminal(cli: CommandLine, client: Client, width: int) -> None:
+    for queue in ("mail", LONG):
+        for _ in range(3):
+            cli.ok("enqueue", queue, "send")
+
+    shown = printed(frame(client), None, width)
+
+    assert max(map(len, shown.splitlines())) <= width
+    assert re.search(r"mail.* 3 ", shown)
+    assert ("dead" in shown, "backlog" in shown) == (width >= 60, width >= 120)
+
+
+def test_rates_are_the_difference_of_two_frames(cli: CommandLine, client: Client) -> None:
+    cli.ok("enqueue", "mail", "send")
+    before = frame(client, at=10.0, ended=100)
+    for _ in range(4):
+        cli.ok("enqueue", "mail", "send")
+
+    shown = printed(frame(client, at=12.0, ended=150), before, 200)
+
+    assert re.search(r"mail +5 +\+2 ", shown)
+    assert re.search(r" 25\.0", shown)
+
+
+def test_a_healthy_queue_has_nothing_wrong(cli: CommandLine, client: Client) -> None:
+    cli.ok("enqueue", "mail", "send")
+    says = Presence("web-1", 1, "0.1.0", "c0de0001", ("mail",), 10, 1, 0)
+    client.run(presence.tell("rqc", "w-1", says, ["mail"]))
+
+    shown = printed(frame(client), None, 120)
+
+    assert shown.startswith("nothing is wrong")
+    assert "1 of 10 places busy" in shown
+
+
+def test_what_cannot_be_read_is_said() -> None:
+    away = Frame(Unread("no answer"), Unread("no answer either"), 0.0)
+
+    assert "! no answer" in printed(away, None, 120)
+    assert (document_of(away)["up"], document_of(away)["audit_up"]) == (False, False)
+
+
+def test_it_is_shown_again_until_it_is_interrupted(cli: CommandLine, client: Client) -> None:
+    cli.ok("enqueue", "mail", "send")
+    command = [sys.executable, "-m", "rq_core.cli", "top", "--every", "0.5", "--redis", cli.url]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ["TERM"] = "xterm"
+        os.execv(command[0], command)  # noqa: S606 - no shell
+    seen = bytearray()
+    os.set_blocking(terminal, False)
+
+    def shows(words: bytes) -> bool:
+        with contextlib.suppress(OSError):
+            seen.extend(os.read(terminal, 65_536))
+        return words in bytes(seen)
+
+    wait_until(lambda: shows(b"1 ready, and no worker"), "it shows the queue", timeout=20)
+    cli.ok("enqueue", "mail", "send")
+    wait_until(lambda: shows(b"2 ready, and no worker"), "it looks again", timeout=20)
+    os.kill(pid, signal.SIGINT)
+    deadline = time.monotonic() + 10
+    while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
+        shows(b"")
+    os.close(terminal)
+
+    assert ended[0] == pid
+    assert os.waitstatus_to_exitcode(ended[1]) == 130

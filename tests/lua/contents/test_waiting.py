@@ -1,0 +1,111 @@
+"""A plain job that only waits has no line in `state`; every script and read takes it for ready all the same."""
+
+import pytest
+
+from rq_core.model.keys import queue_keys
+from rq_core.model.machine import State
+from rq_core.protocol.lines import commands, read_lines
+from tests.kit.consistency import assert_consistent
+from tests.kit.seed import NO_FENCE, Seed, events_of, spec
+from tests.kit.snapshots import lines_of
+from tests.lua.contents.entries import T
+
+LONG = '{"text":"' + "y" * 5_000 + '"}'
+
+
+def test_a_job_gets_its_line_when_it_does_more_than_wait(seed: Seed) -> None:
+    """What its value says of it stays as it was."""
+    seed.enqueue("a", "b")
+    value = seed.control.hget(seed.keys("jobs"), "a")
+    assert seed.snapshot()["state"] == {}
+    seed.rollback(seed.claim_one("a"))
+
+    assert seed.snapshot()["state"] == {"a": f"ready task=t claim=1 seq=1 since={T}"}
+    assert value == seed.control.hget(seed.keys("jobs"), "a") == f"task=t seq=1 since={T}\n{spec()}"
+    claim, other = seed.claim().jobs
+    assert (claim.id, claim.number, claim.spec) == ("a", 2, spec())
+    assert (other.id, other.number, other.spec) == ("b", 1, spec())
+
+
+def test_operators_calls_take_it_for_ready(seed: Seed) -> None:
+    seed.enqueue("a", "b", "c")
+
+    assert seed.prune("a") == {"a": "ready"}
+    assert seed.requeue("a") == {"a": "ready"}
+    assert seed.restore(seed.lost("a", State.READY), seed.revived("b")) == {
+        "a": "ready",
+        "b": "removed",
+    }
+    assert seed.cancel("c", "nobody") == {"c": "cancelled", "nobody": "gone"}
+    assert_consistent(seed.snapshot())
+    assert [claim.id for claim in seed.claim().jobs] == ["a"]
+
+
+def test_a_running_job_is_not_taken_for_the_waiting_one_that_it_was(seed: Seed) -> None:
+    seed.enqueue("a")
+    claim = seed.claim_one("a")
+
+    assert seed.cancel("a") == {"a": "cancelling"}
+    assert seed.prune("a") == {"a": "cancelling"}
+    assert seed.complete(claim) == {}
+
+
+def test_an_old_fence_is_stale_for_a_new_job_of_the_same_id(seed: Seed) -> None:
+    seed.enqueue("a")
+    old = seed.claim_one("a")
+    seed.complete(old)
+    assert seed.fail(old) == {"a": "gone"}
+    seed.enqueue("a")
+    before = seed.snapshot()["jobs"]
+
+    assert seed.complete(old, ("nobody", NO_FENCE)) == {"a": "stale", "nobody": "gone"}
+    assert seed.extend([old]).lost == ("a",)
+    assert before == seed.snapshot()["jobs"]
+    assert_consistent(seed.snapshot())
+
+
+def test_an_attached_mirror_is_told_of_it(seed: Seed) -> None:
+    seed.enqueue(*(f"a{n}" for n in range(1_500)), priority="high", attempts=5)
+    seed.enqueue("lane", scopes=["tenant=x"])
+    seed.enqueue("run", priority="critical")
+    seed.claim_one("run")
+    seed.control.xtrim(seed.keys("outbox"), maxlen=1, approximate=False)
+
+    seed.attach()
+
+    entries = seed.entries()
+    told = [job for entry in entries for job in entry.jobs if entry.event == "baseline"]
+    assert {job.job_id for job in told} == set(lines_of(seed.snapshot()))
+    assert max(len(entry.jobs) for entry in entries) <= 1_000
+    (fields,) = [job.fields for job in told if job.job_id == "a7"]
+    assert (fields["state"], fields["seq"], fields["max_attempts"]) == ("ready", 8, 5)
+    snapshot = seed.snapshot()
+    snapshot["outbox"] = snapshot["outbox"][1:]
+    assert_consistent(snapshot)
+
+
+def test_a_waiting_job_takes_a_lane_when_its_task_gets_a_cap(seed: Seed) -> None:
+    """Without an event: nothing happened to it. Its line says where it waits from then on."""
+    seed.enqueue("a", "b", task="send")
+    seed.cap("task=send", 1)
+
+    assert [claim.id for claim in seed.claim().jobs] == ["a"]
+
+    assert seed.state("b") == f"ready task=send lane=2+task=send seq=2 since={T}"
+    assert events_of(seed.entries(), "b") == ["enqueued"]
+    assert_consistent(seed.snapshot())
+
+
+@pytest.mark.parametrize("count", [1, 1_200])
+def test_where_many_jobs_stand_is_read_without_their_arguments(seed: Seed, count: int) -> None:
+    ids = [f"a{n}" for n in range(count)]
+    seed.enqueue(*ids, args_json=LONG)
+    seed.enqueue("lane", args_json=LONG, scopes=["tenant=x"])
+    seed.claim_one("a0")
+    asked = [*ids, "nobody", "lane"]
+
+    found = seed.client.run(read_lines(seed.calls.delivery, queue_keys(seed.queue), asked))
+
+    assert [lines_of(seed.snapshot()).get(job_id) for job_id in asked] == found
+    replies = seed.client.run(seed.calls.delivery.ask(commands(seed.keys, asked[-500:])))
+    assert "yyyy" not in str(replies)

@@ -1,0 +1,356 @@
+"""What functions remember of a queue is noticed to be wrong at the first call that could do harm.
+
+On real servers that are promoted, resynchronized, restarted and emptied. The clock stands still, so nothing that is
+remembered becomes too old by itself.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from rq_core.model.keys import queue_keys
+from rq_core.scripts.script import Script
+from tests.kit.clock import CLOCK_KEY, timed
+from tests.kit.seed import START_MS, Seed
+from tests.kit.servers import RedisServer
+from tests.kit.wait import wait_until
+
+KEYS = queue_keys("q")
+KINDS = '[[2,0,"task=t","\\"t\\",\\"normal\\",3,3,\\"",""]]'
+numbers = itertools.count(1)
+
+
+class Node:
+    """A server, and calls of its functions as any client makes them."""
+
+    def __init__(self, server: RedisServer, scripts: Callable[[str], Script] = timed) -> None:
+        self.server = server
+        self.control = redis.Redis.from_url(server.url, decode_responses=True)
+        self._scripts = scripts
+
+    def send(self, *command: Any) -> Any:
+        return self.control.execute_command(*command)  # type: ignore[no-untyped-call]
+
+    def call(self, name: str, each: list[tuple[Any, ...]], **args: Any) -> Any:
+        """Carry out a call, and return the reply's words; the error EPOCH is the reply `epoch`."""
+        script = self._scripts(name)
+        try:
+            return self.send(*script.command(KEYS, each, **args))
+        except redis.ResponseError as error:
+            if str(error).startswith("EPOCH"):
+                return ["epoch"]
+            if not any(text in str(error) for text in ("Function not found", "No matching script")):
+                raise
+        self.send(*script.loading)
+        return self.send(*script.command(KEYS, each, **args))
+
+    def enqueue(self) -> str:
+        """The first word of the reply."""
+        number = next(numbers)
+        record = (f"j-{number}", "1", "d", "", "{}")
+        slot = f"c-{number}"
+        args = {"slot": slot, "number": 1, "by": "c", "spec_max": 0, "kinds": KINDS}
+        return str(self.call("enqueue", [record], **args)[0])
+
+    def claim(self) -> list[str]:
+        """The reply's words."""
+        args = {"worker": "w", "limit": 9, "bytes_max": 10**6, "sweep_max": 9}
+        found: list[str] = self.call("claim", [], slot=f"w-{next(numbers)}", number=1, **args)
+        return found
+
+    def warm(self) -> None:
+        """Let the functions remember the queue. The first claim changes facts, so it takes a second one."""
+        for _ in range(2):
+            assert (self.enqueue(), self.claim()[0]) == ("ok", "ok")
+
+    def handshake(self) -> str:
+        """Why an epoch began, or `-`."""
+        return str(self.call("handshake", [], by="c", floor=0)[-1])
+
+    def set_clock(self, ms: int) -> None:
+        self.control.set(CLOCK_KEY, ms)
+
+    def follow(self, primary: "Node") -> None:
+        """Become a replica, and get all that the primary has."""
+        self.control.replicaof("127.0.0.1", str(primary.server.port))
+
+        def is_level() -> bool:
+            ours, theirs = self.info(), primary.info()
+            offset = theirs["master_repl_offset"]
+            return bool(ours["master_link_status"] == "up" and ours["slave_repl_offset"] == offset)
+
+        wait_until(is_level, "the replica has all", timeout=20)
+
+    def promote(self) -> None:
+        self.control.replicaof("NO", "ONE")
+
+    def info(self, section: str = "replication") -> dict[str, Any]:
+        found: dict[str, Any] = self.control.info(section)
+        return found
+
+
+@pytest.fixture
+def start(start_redis: Callable[..., RedisServer]) -> Iterator[Callable[..., Node]]:
+    nodes = []
+
+    def one(scripts: Callable[[str], Script] = timed, **options: str) -> Node:
+        nodes.append(Node(start_redis(**options), scripts))
+        return nodes[-1]
+
+    yield one
+    for node in nodes:
+        node.control.close()
+
+
+@pytest.fixture
+def first(start: Callable[..., Node]) -> Node:
+    """A server with a queue that its functions remember."""
+    node = start(repl_diskless_sync_delay="0")
+    begin(node)
+    return node
+
+
+def begin(node: Node) -> None:
+    node.set_clock(START_MS)
+    assert node.handshake() == "created"
+    node.warm()
+
+
+@pytest.fixture
+def second(start: Callable[..., Node], first: Node) -> Node:
+    """A replica that has all; its primary's clients have met the queue again."""
+    node = start(repl_diskless_sync_delay="0")
+    node.follow(first)
+    first.set_clock(START_MS + 1_000)
+    assert (first.enqueue(), first.handshake()) == ("epoch", "-")
+    first.warm()
+    node.follow(first)
+    return node
+
+
+def test_a_promoted_replica_has_another_history(second: Node) -> None:
+    second.promote()
+
+    assert (second.enqueue(), second.claim()) == ("epoch", ["epoch"])
+    assert (second.handshake(), second.enqueue()) == ("replid_changed", "ok")
+
+
+def test_a_primary_that_comes_back_after_writing_on_has_another_history(
+    first: Node, second: Node
+) -> None:
+    """It went on for clients that heard of no failover; what it wrote is lost when it follows the other."""
+    second.promote()
+    assert (second.handshake(), second.enqueue(), first.enqueue()) == ("replid_changed", "ok", "ok")
+    first.follow(second)
+    assert second.info("stats")["sync_full"] == 1
+
+    first.promote()
+
+    assert (first.enqueue(), first.claim()) == ("epoch", ["epoch"])
+    assert (first.handshake(), first.enqueue()) == ("replid_changed", "ok")
+
+
+def test_a_primary_that_comes_back_with_what_the_other_wrote_has_another_history(
+    first: Node, second: Node
+) -> None:
+    """It keeps its functions and all that they remember: it had written nothing more, so it takes what it lacks."""
+    second.promote()
+    assert (second.handshake(), second.enqueue()) == ("replid_changed", "ok")
+    first.follow(second)
+    stats = second.info("stats")
+    assert (stats["sync_full"], stats["sync_partial_ok"]) == (0, 1)
+
+    first.promote()
+
+    assert (first.enqueue(), first.claim()) == ("epoch", ["epoch"])
+    assert (first.handshake(), first.enqueue()) == ("replid_changed", "ok")
+
+
+def test_a_primary_that_comes_back_unchanged_is_noticed_within_a_second(
+    first: Node, second: Node
+) -> None:
+    """Nobody called the other meanwhile, so nothing is lost; yet it is told, since it looks as if."""
+    second.promote()
+    first.follow(second)
+    first.promote()
+
+    assert first.enqueue() == "ok"
+    first.set_clock(START_MS + 2_000)
+    assert (first.enqueue(), first.handshake(), first.enqueue()) == (
+        "epoch",
+        "replid_changed",
+        "ok",
+    )
+
+
+def test_a_restart_from_old_files_is_another_history(start: Callable[..., Node]) -> None:
+    node = start(save="3600 1")
+    begin(node)
+    node.control.save()
+    assert node.enqueue() == "ok"
+
+    node.server.kill()
+    node.server.start()
+
+    assert (node.enqueue(), node.handshake(), node.enqueue()) == ("epoch", "replid_changed", "ok")
+
+
+def test_an_emptied_server_knows_nothing_of_the_queue_that_it_had(first: Node) -> None:
+    """The new queue begins at the same moment, with the same epoch."""
+    args = {"slot": "s", "number": 1, "by": "c", "why": ""}
+    assert first.call("configure", [("paused", 1)], **args)[0] == "ok"
+    assert (first.enqueue(), len(first.claim())) == ("ok", 2)
+    epoch = first.control.hget(KEYS("meta"), "epoch")
+
+    first.control.flushall()
+    first.set_clock(START_MS)
+
+    assert (first.enqueue(), first.claim()) == ("epoch", ["epoch"])
+    assert (first.handshake(), first.enqueue()) == ("created", "ok")
+    assert epoch == first.control.hget(KEYS("meta"), "epoch")
+    # Its facts change as often as those of the queue before.
+    for number, lease_ms in (1, 5_000), (2, 6_000):
+        args["number"] = number
+        assert first.call("configure", [("lease_ms", lease_ms)], **args)[0] == "ok"
+    assert len(first.claim()) > 2
+
+
+@pytest.mark.parametrize("command", [("FUNCTION", "FLUSH"), ("SCRIPT", "FLUSH")])
+def test_functions_that_are_loaded_again_remember_nothing(
+    first: Node, command: tuple[str, str]
+) -> None:
+    first.send(*command)
+    first.send("DEBUG", "CHANGE-REPL-ID")
+
+    expected = "epoch" if command[0] == "FUNCTION" else "ok"
+    assert first.enqueue() == expected
+
+
+def test_a_lost_outbox_is_noticed_at_the_first_event(first: Node) -> None:
+    first.control.delete(KEYS("outbox"))
+
+    assert (first.enqueue(), first.control.exists(KEYS("outbox"))) == ("epoch", 0)
+    assert (first.handshake(), first.enqueue()) == ("outbox_lost", "ok")
+
+
+def test_what_an_operator_writes_by_hand_is_seen_within_a_second(first: Node) -> None:
+    first.control.hset(KEYS("meta"), "paused", 1)
+    first.set_clock(START_MS + 1_000)
+    first.enqueue()
+
+    assert len(first.claim()) == 2
+
+
+def test_what_a_call_changes_is_seen_by_the_next_call_of_any_script(first: Node) -> None:
+    args = {"slot": "s", "by": "c", "why": ""}
+    first.call("configure", [("paused", 1)], number=1, **args)
+    first.enqueue()
+    assert len(first.claim()) == 2
+    first.call("configure", [("paused", 0)], number=2, **args)
+    assert len(first.claim()) > 2
+
+
+# The sweep.
+
+
+def test_a_lease_ends_when_it_is_over_though_workers_claim_all_the_time(seed: Seed) -> None:
+    """Claims look at the leases again when the first of the last look is over."""
+    seed.configure(lease_ms=300)
+    seed.enqueue("a")
+    claim = seed.claim_one("a")
+    for _ in range(3):
+        seed.advance(100)
+        seed.extend([claim])
+    seed.claim()
+    for _ in range(7):
+        seed.advance(40)
+        assert seed.claim(worker="w-2").jobs == ()
+    seed.advance(20)
+
+    assert ["a"] == [job.id for job in seed.claim(worker="w-2").jobs]
+
+
+def test_a_lease_that_is_shorter_by_hand_ends_a_tenth_of_a_second_late(seed: Seed) -> None:
+    """What no script gives is seen at the next look."""
+    seed.configure(lease_ms=1_000)
+    seed.enqueue("a")
+    claim = seed.claim_one("a")
+    for _ in range(4):
+        seed.advance(300)
+        seed.extend([claim])
+    seed.claim()
+    seed.control.zadd(seed.keys("leases"), {"a": seed.now})
+    seed.advance(100)
+
+    assert ["a"] == [job.id for job in seed.claim(worker="w-2").jobs]
+
+
+def test_what_has_expired_is_forgotten_within_a_tenth_of_a_second(seed: Seed) -> None:
+    seed.configure(dead_retention_ms=150)
+    seed.enqueue("a", "b")
+    first, _ = seed.claim().jobs
+    seed.fail(first, verdict="final")
+    seed.claim()
+    for _ in range(4):
+        seed.advance(50)
+        seed.claim()
+    seed.advance(50)
+    seed.claim()
+
+    assert (None, "pruned") == (seed.state("a"), str(seed.entries()[-1].event))
+
+
+# The first replica.
+
+
+def test_the_first_replica_begins_no_epoch(start: Callable[..., Node], first: Node) -> None:
+    """Redis names the same history otherwise, and has lost nothing."""
+    facts = first.control.hmget(KEYS("meta"), "epoch", "replid")
+    start(repl_diskless_sync_delay="0").follow(first)
+    first.set_clock(START_MS + 1_000)
+
+    assert (first.enqueue(), first.handshake(), first.enqueue()) == ("epoch", "-", "ok")
+    assert first.claim()[0] == "ok"
+    epoch, replid = first.control.hmget(KEYS("meta"), "epoch", "replid")
+    assert facts[0] == epoch
+    assert facts[1] != replid == first.info()["master_replid"]
+
+
+def test_a_script_cannot_tell_the_first_replica_from_a_loss(start: Callable[..., Node]) -> None:
+    """EVALSHA remembers nothing from one call to the next."""
+
+    def scripts(name: str) -> Script:
+        made = timed(name).instead
+        assert made is not None
+        return made
+
+    node = start(scripts)
+    begin(node)
+    start(scripts).follow(node)
+
+    assert (node.enqueue(), node.handshake(), node.enqueue()) == ("epoch", "replid_changed", "ok")
+
+
+def test_functions_that_were_loaded_since_cannot_tell_the_first_replica_from_a_loss(
+    start: Callable[..., Node], first: Node
+) -> None:
+    first.send("FUNCTION", "FLUSH")
+    start(repl_diskless_sync_delay="0").follow(first)
+
+    assert (first.enqueue(), first.handshake()) == ("epoch", "replid_changed")
+
+
+def test_the_first_replica_of_a_promoted_one_begins_one_epoch(
+    start: Callable[..., Node], first: Node, second: Node
+) -> None:
+    """The promotion's; a third server that follows the second changes no name, or tells no loss."""
+    second.promote()
+    assert second.handshake() == "replid_changed"
+    start(repl_diskless_sync_delay="0").follow(second)
+    second.set_clock(START_MS + 5_000)
+
+    second.enqueue()
+    assert (second.handshake(), second.enqueue()) == ("-", "ok")

@@ -1,0 +1,13 @@
+"""A client to set the scene."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from rq_core.connections.client import Client
+
+
+@pytest.fixture
+def client(valkey_url: str) -> Iterator[Client]:
+    with Client(valkey_url) as made:
+        yield made

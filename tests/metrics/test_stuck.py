@@ -1,0 +1,115 @@
+"""Five scenes of a stuck queue: `rq-core top` and the alerts name the cause of each, and of a healthy queue none."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import pytest
+from click.testing import CliRunner
+
+from rq_core.cli.root import root
+from rq_core.connections.client import Client
+from rq_core.metrics.alerts import ALERTS, Alert, When
+from rq_core.metrics.collector import QueueCollector
+from rq_core.protocol import presence
+from rq_core.protocol.presence import Presence
+from tests.kit.seed import Seed
+from tests.kit.servers import RedisServer, free_port
+from tests.metrics.scrape import Scrape, exposition, parsed
+from tests.rigs.stuck import QUEUE, SCENES, scene
+
+CAUSE: Final = {
+    "no_worker": ("RqCoreNobodyWorks", "2 ready, and no worker is there"),
+    "full_cap": ("RqCoreScopeFull", "full: task=send, 1 of 1 run; 1 lane waits, the oldest job for 10 min"),
+    "paused": ("RqCoreQueuePaused", "paused, and 2 are ready"),
+    "poison": ("RqCoreJobsDie", "a job of crash died"),
+    "sql_away": ("RqCoreAuditAway", "the audit log cannot be read"),
+}  # fmt: skip
+
+
+def away() -> str:
+    return f"postgresql://nobody@127.0.0.1:{free_port()}/none"
+
+
+def scraped(url: str, audit_url: str | None) -> Scrape:
+    collector = QueueCollector.at(url, audit_url=audit_url)
+    try:
+        return parsed(exposition(collector))
+    finally:
+        collector.close()
+
+
+def firing(before: Scrape, after: Scrape) -> dict[str, set[str | None]]:
+    """The alerts whose rule holds, and of which queues; what grew did so between the two scrapes."""
+    return {alert.name: found for alert in ALERTS if (found := _holds(alert, before, after))}
+
+
+def _holds(alert: Alert, before: Scrape, after: Scrape) -> set[str | None]:
+    each = [_queues_of(when, before, after) for when in alert.all_of]
+    return set.intersection(*each)
+
+
+def _queues_of(when: When, before: Scrape, after: Scrape) -> set[str | None]:
+    found: set[str | None] = set()
+    for (name, labels), value in after.items():
+        if name != when.family or not set(when.labels) <= labels:
+            continue
+        if when.within_s:
+            value -= before.get((name, labels), 0.0)  # noqa: PLW2901 - how much it grew
+        if {">": value > when.value, "<": value < when.value, "==": value == when.value}[
+            when.comparison
+        ]:
+            found.add(dict(labels).get("queue"))
+    return found
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_top_and_the_alerts_name_the_cause(name: str, valkey_url: str) -> None:
+    audit_url = away() if name == "sql_away" else None
+    before = scraped(valkey_url, audit_url)
+    with scene(valkey_url, name):
+        alerts = firing(before, scraped(valkey_url, audit_url))
+        shown = top(valkey_url, audit_url)
+
+    alert, says = CAUSE[name]
+    assert set(alerts) == {alert}
+    assert [each["alert"] for each in shown["causes"]] == [alert]
+    (cause,) = shown["causes"]
+    assert cause["says"].startswith(says)
+    if name == "poison":
+        assert ": poison; 1 dead in all" in cause["says"]
+    if name == "sql_away":
+        assert (cause["queue"], shown["audit_up"]) == (None, False)
+        assert shown["queues"][0]["backlog"] > 0
+    else:
+        assert alerts[alert] == {QUEUE} == {cause["queue"]}
+
+
+def top(url: str, audit_url: str | None, *words: str) -> Any:
+    audit = ["--audit", audit_url] if audit_url else []
+    done = CliRunner().invoke(root, ["top", "--json", "--redis", url, *audit, *words])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_of_a_healthy_queue_nothing_is_said(valkey_url: str, client: Client) -> None:
+    with Seed(valkey_url, QUEUE, real_clock=True) as seed:
+        before = scraped(valkey_url, None)
+        seed.enqueue("a", "b")
+        seed.claim(1)
+        says = Presence("web-1", 1, "0.1.0", "c0de0001", (QUEUE,), 10, 1, 0)
+        client.run(presence.tell("rqc", "w-1", says, [QUEUE]))
+
+        assert firing(before, scraped(valkey_url, None)) == {}
+        assert top(valkey_url, None)["causes"] == []
+
+
+def test_a_server_that_is_away_is_a_cause_too(valkey: RedisServer) -> None:
+    url = f"redis://127.0.0.1:{free_port()}/0"
+
+    shown = top(url, None)
+
+    assert (shown["up"], shown["queues"]) == (False, [])
+    assert [each["alert"] for each in shown["causes"]] == ["RqCoreRedisAway"]
+    assert set(firing({}, scraped(url, None))) == {"RqCoreRedisAway"}

@@ -1,0 +1,107 @@
+"""Five scenes of a queue that is stuck, each for another cause: `rq-core top` and the alerts must name the cause.
+
+    scripts/prove/stuck full_cap --redis redis://localhost:6379/0
+
+makes one of them on a server, to look at. A scene is made by real calls ten minutes ago, by a clock of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import redis
+
+from rq_core.connections.client import Client
+from rq_core.protocol import presence
+from rq_core.protocol.presence import Presence
+from tests.kit.clock import CLOCK_KEY
+from tests.kit.seed import Seed
+
+AGO_MS: Final = 600_000
+QUEUE: Final = "mail"
+
+
+def _works(seed: Seed, *, places: int = 10, busy: int = 0) -> None:
+    """A worker says that it is there."""
+    says = Presence("web-1", 4711, "0.1.0", "c0de0001", (seed.queue,), places, busy, 0)
+    seed.client.run(presence.tell("rqc", "w-1", says, [seed.queue]))
+
+
+def no_worker(seed: Seed) -> None:
+    """Jobs are ready, and no worker is there."""
+    seed.enqueue("a", "b")
+
+
+def full_cap(seed: Seed) -> None:
+    """The cap of a task is full, and its holder does not end."""
+    seed.cap("task=send", 1)
+    seed.enqueue(*(seed.job(f"j{n}", task="send", scopes=["task=send"]) for n in range(3)))
+    (held,) = seed.claim(1).jobs
+    seed.claim(1)
+    _works(seed, busy=1)
+    now, _ = seed.control.time()
+    # Its worker is alive: it goes on extending the lease.
+    seed.control.zadd(seed.keys("leases"), {held.id: (int(now) + 60) * 1000})
+
+
+def paused(seed: Seed) -> None:
+    """An operator has paused the queue."""
+    seed.enqueue("a", "b")
+    seed.configure(paused=1)
+    _works(seed)
+
+
+def poison(seed: Seed) -> None:
+    """A job takes down every worker that runs it."""
+    seed.clock.set(seed.now + AGO_MS - 180_000)
+    seed.enqueue(seed.job("bomb", task="crash", losses=2))
+    for _ in range(2):
+        seed.claim(1)
+        seed.live(31_000)
+    seed.claim(1)
+    _works(seed)
+
+
+def sql_away(seed: Seed) -> None:
+    """The mirror cannot write: events wait in Redis."""
+    seed.attach()
+    seed.enqueue("a", "b")
+    seed.complete(*seed.claim(2).jobs)
+    _works(seed)
+
+
+SCENES: Final[dict[str, Callable[[Seed], None]]] = {
+    each.__name__: each for each in (no_worker, full_cap, paused, poison, sql_away)
+}
+
+
+@contextlib.contextmanager
+def scene(url: str, name: str) -> Iterator[Client]:
+    """Make a scene on an empty server, and give a client to look at it."""
+    with Seed(url, QUEUE) as seed:
+        now, _ = seed.control.time()
+        seed.clock.set(int(now) * 1000 - AGO_MS)
+        SCENES[name](seed)
+        seed.control.delete(CLOCK_KEY)
+    with Client(url) as client:
+        yield client
+
+
+def main() -> None:
+    """Make the scene that the command line names."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("scene", choices=list(SCENES))
+    parser.add_argument("--redis", default="redis://localhost:6379/0")
+    given = parser.parse_args()
+    with redis.Redis.from_url(given.redis) as control:
+        if control.dbsize():
+            parser.error("that server is not empty")
+    with scene(given.redis, given.scene):
+        print(f"made; now run: rq-core top --redis {given.redis}")  # noqa: T201 - what it is called for
+
+
+if __name__ == "__main__":
+    main()

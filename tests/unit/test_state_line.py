@@ -1,0 +1,45 @@
+"""Where a job stands, by its line in `state` and its value in `jobs`."""
+
+import pytest
+
+from rq_core.model.job import spec_of
+from rq_core.model.state_line import line_of_job, lines_of_jobs
+
+SPEC = '{"task":"send","args":{"text":"a\\nb"}}'
+HEAD = "task=send priority=high seq=7 since=5"
+RUNNING = "running task=send claim=1 fence=5-1 seq=7 since=6 by=w-1"
+
+
+@pytest.mark.parametrize(
+    ("line", "value", "stands"),
+    [
+        (None, f"{HEAD}\n{SPEC}", f"ready {HEAD}"),
+        (None, HEAD, f"ready {HEAD}"),
+        (RUNNING, f"{HEAD}\n{SPEC}", RUNNING),
+        (RUNNING, None, RUNNING),
+        (RUNNING, SPEC, RUNNING),
+        (None, SPEC, None),
+        (None, "", None),
+        (None, None, None),
+    ],
+)
+def test_a_job_without_a_line_is_ready_if_its_value_says_so(
+    line: str | None, value: str | None, stands: str | None
+) -> None:
+    assert line_of_job(line, value) == stands
+
+
+def test_lines_of_all_jobs_are_those_of_each() -> None:
+    lines = {"runs": RUNNING, "bare": RUNNING}
+    values = {"runs": f"{HEAD}\n{SPEC}", "waits": f"{HEAD}\n{SPEC}", "lost": SPEC}
+
+    assert lines_of_jobs(lines, values) == {
+        "runs": RUNNING,
+        "bare": RUNNING,
+        "waits": f"ready {HEAD}",
+    }
+
+
+@pytest.mark.parametrize("value", [SPEC, f"{HEAD}\n{SPEC}"])
+def test_a_job_s_json_is_all_behind_its_first_line(value: str) -> None:
+    assert spec_of(value) == SPEC
