@@ -6,6 +6,7 @@ cheap.
 
 from __future__ import annotations
 
+import codecs
 from typing import TYPE_CHECKING
 
 from rq_core.app.first_use import PREPARING
@@ -35,12 +36,15 @@ class Connections:
         """Make a client; nothing is sent yet."""
         from rq_core.connections.client import Client
 
+        # Each connection looks its host up, and the first one would import this, after the lock was given back.
+        codecs.lookup("idna")
         return Client(self.url, prefix=self.prefix, patience=self.patience)
 
     def make_async_client(self) -> AsyncClient:
         """Make a client for the running event loop; nothing is sent yet."""
         from rq_core.connections.async_client import AsyncClient
 
+        codecs.lookup("idna")
         return AsyncClient(self.url, prefix=self.prefix, patience=self.patience)
 
     @property

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 # The first three because of the order: a fork takes the locks of what was imported last first. Who prepares something
 # under our lock may need those of these modules, so ours must be taken before them.
-import codecs
 import concurrent.futures.thread
 import logging
 import os
@@ -21,9 +20,6 @@ BEFORE: Final = (concurrent.futures.thread, logging, random)
 
 PREPARING: Final = threading.RLock()
 """Held while something is imported or made that a forked child would need, too. The thread that forks may have it."""
-
-# Each connection looks a host up, and the first one would import this, in nobody's care.
-codecs.lookup("idna")
 
 os.register_at_fork(
     before=PREPARING.acquire,

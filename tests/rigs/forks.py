@@ -1,6 +1,6 @@
-"""Fork while another thread makes an app's first calls, at one moment after the other; see test_forks.py.
+"""Fork while another thread makes an app's first calls, at one moment after the other; see tests/app/test_forks.py.
 
-    python -m tests.app.fork_at_every_moment URL MOMENTS
+    python -m tests.rigs.forks URL MOMENTS
 
 This process imports nothing but the app, and forks once per moment: in that process a thread uses the app for the first
 time, and at that moment its main thread forks, as a preforking server does. The child must be able to use the app, too.
@@ -8,6 +8,7 @@ time, and at that moment its main thread forks, as a preforking server does. The
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
@@ -19,10 +20,15 @@ from typing import Any, Final
 
 from rq_core import App
 
-HANGS_S: Final = 4
+HANGS_S: Final = 20
 """After so many seconds a child is taken to hang."""
 PAUSE_S: Final = 0.2
 """How long the thread stands still at its moment, if the fork waits for it."""
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def run(url: str, moments: int) -> int:
@@ -41,9 +47,9 @@ def run(url: str, moments: int) -> int:
         at = 1 + moment * calls // moments
         where = _in_child(lambda at=at: _fork_at(at, use))  # type: ignore[misc]
         if where:
-            print(f"forked at call {at} of {calls}: the child {where}")
+            say(f"forked at call {at} of {calls}: the child {where}")
             failed += 1
-    print(f"{moments} moments, {failed} failed")
+    say(f"{moments} moments, {failed} failed")
     return failed
 
 
@@ -114,6 +120,7 @@ def _fork_at(moment: int, use: Callable[[], None]) -> int:
     pid = os.fork()
     if pid == 0:
         signal.alarm(HANGS_S)
+        faulthandler.dump_traceback_later(HANGS_S - 1)
         status = 71
         try:
             use()
@@ -124,7 +131,7 @@ def _fork_at(moment: int, use: Callable[[], None]) -> int:
     _, status = os.waitpid(pid, 0)
     thread.join(HANGS_S)
     if os.WIFSIGNALED(status):
-        print("the child hangs; the thread was here:", *stack, sep="\n", flush=True)
+        say("the child hangs; the thread was here:\n" + "".join(stack))
         return 72
     return os.WEXITSTATUS(status)
 
