@@ -22,7 +22,7 @@ from types import NoneType, SimpleNamespace
 from typing import Any, Final
 
 from rq_core.app.depends import has_dependency
-from rq_core.app.first_use import PREPARING
+from rq_core.app.first_use import preparing
 from rq_core.errors import ArgumentsInvalid, InvalidTask
 from rq_core.model.lazily import cached_property
 
@@ -199,11 +199,11 @@ class Arguments:
 
     @cached_property
     def _adapter(self) -> TypeAdapter[dict[str, Any]]:
-        with PREPARING:
+        with preparing():
             from pydantic import PydanticUndefinedAnnotation, PydanticUserError
 
         try:
-            with PREPARING:
+            with preparing():
                 return self._make_adapter(self._hints)
         except (PydanticUserError, PydanticUndefinedAnnotation, TypeError, NameError) as error:
             why = _first_line(error)

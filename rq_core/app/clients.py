@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 from typing import TYPE_CHECKING
 
-from rq_core.app.first_use import PREPARING
+from rq_core.app.first_use import preparing
 from rq_core.app.placing import PolicyCache
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Connections:
     def client(self) -> Client:
         """The synchronous client."""
         if self._client is None:
-            with PREPARING:
+            with preparing():
                 if self._client is None:
                     self._client = self.make_client()
         return self._client
@@ -66,7 +66,7 @@ class Connections:
         loop = asyncio.get_running_loop()
         found = self._async_clients.get(loop)
         if found is None:
-            with PREPARING:
+            with preparing():
                 # A loop that is closed took its connections with it.
                 for other in [other for other in self._async_clients if other.is_closed()]:
                     del self._async_clients[other]
