@@ -17,12 +17,14 @@ import inspect
 import json
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache
 from types import NoneType, SimpleNamespace
 from typing import Any, Final
 
 from rq_core.app.depends import has_dependency
+from rq_core.app.first_use import preparing
 from rq_core.errors import ArgumentsInvalid, InvalidTask
+from rq_core.model.lazily import cached_property
 
 if typing.TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -197,10 +199,12 @@ class Arguments:
 
     @cached_property
     def _adapter(self) -> TypeAdapter[dict[str, Any]]:
-        from pydantic import PydanticUndefinedAnnotation, PydanticUserError
+        with preparing():
+            from pydantic import PydanticUndefinedAnnotation, PydanticUserError
 
         try:
-            return self._make_adapter(self._hints)
+            with preparing():
+                return self._make_adapter(self._hints)
         except (PydanticUserError, PydanticUndefinedAnnotation, TypeError, NameError) as error:
             why = _first_line(error)
         for name, hint in self._hints.items():

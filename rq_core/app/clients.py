@@ -6,9 +6,10 @@ cheap.
 
 from __future__ import annotations
 
-import threading
+import codecs
 from typing import TYPE_CHECKING
 
+from rq_core.app.first_use import preparing
 from rq_core.app.placing import PolicyCache
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ class Connections:
         self.patience = patience
         self.policies = PolicyCache()
         """Of tasks whose code is not here, as the queues' workers registered them."""
-        self._lock = threading.Lock()
         self._client: Client | None = None
         self._async_clients: dict[asyncio.AbstractEventLoop, AsyncClient] = {}
 
@@ -36,19 +36,22 @@ class Connections:
         """Make a client; nothing is sent yet."""
         from rq_core.connections.client import Client
 
+        # Each connection looks its host up, and the first one would import this, after the lock was given back.
+        codecs.lookup("idna")
         return Client(self.url, prefix=self.prefix, patience=self.patience)
 
     def make_async_client(self) -> AsyncClient:
         """Make a client for the running event loop; nothing is sent yet."""
         from rq_core.connections.async_client import AsyncClient
 
+        codecs.lookup("idna")
         return AsyncClient(self.url, prefix=self.prefix, patience=self.patience)
 
     @property
     def client(self) -> Client:
         """The synchronous client."""
         if self._client is None:
-            with self._lock:
+            with preparing():
                 if self._client is None:
                     self._client = self.make_client()
         return self._client
@@ -63,7 +66,7 @@ class Connections:
         loop = asyncio.get_running_loop()
         found = self._async_clients.get(loop)
         if found is None:
-            with self._lock:
+            with preparing():
                 # A loop that is closed took its connections with it.
                 for other in [other for other in self._async_clients if other.is_closed()]:
                     del self._async_clients[other]

@@ -8,11 +8,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 from rq_core.model.keys import QueueKeys
+from rq_core.model.lazily import cached_property
 from rq_core.scripts.assemble import Assembled, assemble
 from rq_core.scripts.header import Header, Variant
 from rq_core.scripts.source import include_paths

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from rq_core.model.lazily import cached_property
 from rq_core.scripts.header import Header, HeaderError, parse_header, without_header
 
 _UNREAD: Final = re.compile(r"'(?:[^'\\\n]|\\.)*'|--\[\[.*?\]\]|--[^\n]*", re.DOTALL)

@@ -1,0 +1,23 @@
+"""``cached_property`` as Python 3.12 has it, without a lock.
+
+That of Python 3.11 holds one lock for all objects of a class while a value is made; a child that is forked meanwhile
+would wait for it for ever. Without it, two threads may make a value twice, and either will do.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from functools import cached_property as cached_property  # noqa: PLC0414 - for those who import it here
+else:
+
+    class cached_property(functools.cached_property):  # noqa: N801 - the name that it has everywhere else
+        """A property that is made once for each object."""
+
+        def __get__(self, instance: Any, owner: type | None = None) -> Any:
+            if instance is None:
+                return self
+            value = instance.__dict__[self.attrname] = self.func(instance)
+            return value
