@@ -184,6 +184,8 @@ end
 local function take_run()
   local pattern, pattern_of_line, at = FRESH[source.priority], FRESH_LINES[source.priority], entry
   local id, spec, head, seq = next_id, next_spec, next_head, next_seq
+  local beginning = head .. ' seq='   -- most jobs of a run begin like the one before: that is cheaper than the pattern
+  local behind = #beginning + 1
   repeat
     given[id] = true
     take(id, spec, '', '', head, seq, nil)
@@ -196,6 +198,8 @@ local function take_run()
     local line = entry_lines[at]
     if line then
       head, seq = line:match(pattern_of_line)
+    elseif spec:find(beginning, 1, true) == 1 then
+      seq = spec:match('^%d+', behind)
     else
       head, seq = spec:match(pattern)
     end

@@ -25,14 +25,16 @@ local function read_held()
     ids[i], fences[i] = each(i)
   end
   local lines = read_many(state, ids)
+  local last, mark   -- nearly all of a call were claimed together
   for i = 1, each_count do
-    local id = ids[i]
-    local line = lines[i]
-    local why = seen[id] and 'gone' or refusal_of(id, line, fences[i])
-    if why then
-      held[i], refusals[i] = false, why
-    else
+    local id, line, fence = ids[i], lines[i], fences[i]
+    if fence ~= last then
+      last, mark = fence, ' fence=' .. fence .. ' '
+    end
+    if line and not seen[id] and line:find(mark, 1, true) then
       held[i], seen[id] = line, true
+    else
+      held[i], refusals[i] = false, seen[id] and 'gone' or refusal_of(id, line, fence)
     end
   end
   return held, refusals, ids, fences, seen

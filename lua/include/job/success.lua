@@ -17,12 +17,6 @@ local function reset()
   done, events, refusals = nil, nil, nil
 end
 
---- The claim on a job with this line ends with success. Returns what the event says of it.
-local function succeed(id, fence, line)
-  note_release(lane_in(line), id)
-  return '["' .. id .. '","' .. fence .. '"]'
-end
-
 --- Decide about a call's only record.
 local function decide_one()
   local id, fence = each(1)
@@ -32,7 +26,8 @@ local function decide_one()
     done, refusals = {}, {why}
     return 0, {id, why}
   end
-  done, events = {id}, {succeed(id, fence, line)}
+  done, events = {id}, {'["' .. id .. '","' .. fence .. '"]'}
+  note_release(lane_in(line), id)
   note_settled({[id] = true})
   return 1, {}
 end
@@ -48,11 +43,19 @@ local function decide_success()
   held, refusals, ids, fences, seen = read_held()
   done, events = {}, {}
   local answer, size = {}, 0
+  local last, ending
   for i = 1, each_count do
-    local id, line = ids[i], held[i]
+    local id, line, fence = ids[i], held[i], fences[i]
     if line then
+      if fence ~= last then
+        last, ending = fence, '","' .. fence .. '"]'
+      end
       size = size + 1
-      done[size], events[size] = id, succeed(id, fences[i], line)
+      done[size], events[size] = id, '["' .. id .. ending
+      local lane = lane_in(line)
+      if lane then
+        note_release(lane, id)
+      end
     else
       answer[#answer + 1], answer[#answer + 2] = id, refusals[i]
     end
