@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-WAIT_S: Final = 10.0
+WAIT_S: Final = 60.0
 """Seconds after which a fork goes on all the same: then its child may hang, but never the parent."""
 
 
@@ -37,7 +37,8 @@ class _Gate:
             yield
 
     def _before(self) -> None:
-        self._held_by_fork = self._lock.acquire(timeout=WAIT_S)
+        if not self._held_by_fork:
+            self._held_by_fork = self._lock.acquire(timeout=WAIT_S)
 
     def _after(self) -> None:
         if self._held_by_fork:
@@ -50,7 +51,17 @@ class _Gate:
         self._after()
 
 
-_early: Final = _Gate()
+class _EarlyGate(_Gate):
+    """The one that is there from the beginning."""
+
+    def _before(self) -> None:
+        super()._before()
+        if _late is not None:
+            # It was made while this fork waited, which therefore does not ask it by itself.
+            _late._before()  # noqa: SLF001 - of this module
+
+
+_early: Final = _EarlyGate()
 _late: _Gate | None = None
 
 

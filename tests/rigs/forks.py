@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from rq_core import App
 
-HANGS_S: Final = 20
+HANGS_S: Final = 90
 """After so many seconds a child is taken to hang."""
 PAUSE_S: Final = 0.2
 """How long the thread stands still at its moment, if the fork waits for it."""
