@@ -34,7 +34,7 @@ ASKING: Final = ("ASKING",)
 _KEYLESS: Final = frozenset({
     "ACL", "CLIENT", "CLUSTER", "CONFIG", "FUNCTION", "INFO", "PING", "SCRIPT", "TIME",
 })  # fmt: skip
-_SCRIPTED: Final = frozenset({"FCALL", "EVALSHA", "EVAL"})
+_SCRIPTED: Final = frozenset({"FCALL", "EVALSHA", "EVAL", "EVAL_RO"})
 _EVERYWHERE: Final = frozenset({("FUNCTION", "LOAD"), ("SCRIPT", "LOAD")})
 """What each primary must know for itself."""
 

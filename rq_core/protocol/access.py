@@ -52,7 +52,7 @@ ROLES: Final = {
         "runs jobs, declares its tasks' caps, and enqueues what handlers and hooks do",
         (*_PRODUCER, "turn", "claim", "complete", "fail", "rollback", "extend", "cap", "register"),
         (
-            *_COUNTS, "function|load", "config|get", "blpop", "eval", "rpush", "ltrim", "time",
+            *_COUNTS, "function|load", "config|get", "blpop", "eval", "eval_ro", "rpush", "ltrim", "time",
             "hmget", "hset", "hsetnx", "hdel", "zrangebyscore",
         ),
         writes=("workers",),
@@ -68,8 +68,8 @@ ROLES: Final = {
         names(),
         (
             *_COUNTS, "function|load", "function|list", "function|delete", "config|get", "multi", "exec", "eval",
-            "time", "hmget", "hkeys", "hvals", "hscan", "lrange", "lindex", "lpos", "xrange", "xrevrange",
-            "xread", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zcount",
+            "eval_ro", "time", "hmget", "hkeys", "hvals", "hscan", "lrange", "lindex", "lpos", "xrange",
+            "xrevrange", "xread", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zcount",
         ),
         writes=("workers",),
     ),
@@ -77,8 +77,8 @@ ROLES: Final = {
         "looks and changes nothing: `rq-core metrics`, `top`, `queues`, `workers`, `caps`, `job` and `dead`",
         (),
         (
-            *_COUNTS, "time", "hmget", "hscan", "lrange", "lindex", "lpos", "zrange", "zrangebyscore", "zrangebylex",
-            "zlexcount", "zscore", "zcount",
+            *_COUNTS, "eval_ro", "time", "hmget", "hscan", "lrange", "lindex", "lpos", "zrange", "zrangebyscore",
+            "zrangebylex", "zlexcount", "zscore", "zcount",
         ),
         tuple(key.name for key in KEYS),
     ),

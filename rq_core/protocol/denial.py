@@ -13,6 +13,7 @@ from rq_core.scripts.script import script
 
 _KEYLESS: Final = frozenset({"INFO", "TIME"})
 
+_OF_KEYS: Final = frozenset({"exists"})
 _PROBE: Final = """local denied = {}
 for i, command in ipairs(cjson.decode(ARGV[1])) do
   local known, may = pcall(redis.acl_check_cmd, unpack(command))
@@ -35,7 +36,9 @@ def lacking(prefix: str, name: str, queue: str) -> Plan[list[str]]:
     ]
     for command in sorted(commands_of(name)):
         key = () if command.upper() in _KEYLESS else (told[0],)
-        checks.append((f"+{command}", (command, *key, "1", "1", "1")))
+        # All arguments of these are keys.
+        others = () if command in _OF_KEYS else ("1", "1", "1")
+        checks.append((f"+{command}", (command, *key, *others)))
     return (yield from _denied(checks))
 
 

@@ -26,7 +26,7 @@ def commands(keys: QueueKeys, ids: Sequence[str]) -> list[list[Any]]:
     """The commands that ask for the state lines of these jobs, one at least, in this order."""
     return [
         ["HMGET", keys("state"), *ids],
-        ["EVAL", _FIRST_LINES, 1, keys("jobs"), *ids],
+        ["EVAL_RO", _FIRST_LINES, 1, keys("jobs"), *ids],
     ]
 
 

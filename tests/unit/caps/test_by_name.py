@@ -50,7 +50,7 @@ def test_a_key_of_a_function_must_be_given_by_name(app: App) -> None:
     other = registered(app, "send")
 
     with pytest.raises(
-        KeyNeeded, match=r"takes its key 'tenant' from a function.* give the key with keys="
+        KeyNeeded, match=r"makes its key 'tenant' with a function.* Pass the key: in Python keys="
     ):
         other.job("default", "send", {"tenant": "a"})
     job = other.job("default", "send", {"tenant": "a"}, keys={"tenant": "B c"})

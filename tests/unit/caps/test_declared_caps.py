@@ -60,7 +60,7 @@ def test_a_key_function_that_raises_is_named(app: App) -> None:
     with pytest.raises(KeyFailed) as caught:
         task.job("a")
     assert str(caught.value).startswith(
-        "the function shard_of gives the key 'send.shard_of' of task 'send', and raised LookupError: no shard for a:"
+        "the function shard_of, which makes the key 'send.shard_of' of task 'send', raised LookupError: no shard for a."
     )
     assert isinstance(caught.value.__cause__, LookupError)
 
