@@ -157,6 +157,7 @@ class Producer(Actor):
             jobs[0] = jobs[0]._replace(id=self.random.choice(mine))
         fresh = {job.id for job in jobs} - told.attempted
         told.attempted |= fresh
+        self.simulation.sent.update(job.id for job in jobs)
         told.refused -= {job.id for job in jobs}
         mine += fresh
         mine.sort()

@@ -49,6 +49,12 @@ def _check_told(simulation: Simulation) -> None:
         raise Violated(f"unexpected: nobody enqueued {stray}")
     if stray := told.contradicting(ever):
         raise Violated(f"unexpected: {stray} are in the log, and were refused")
+    entries = [*watch.entries, *watch.forgotten]
+    times = Counter(
+        e.job_id for entry in entries for e in entry.jobs if entry.event is Event.ENQUEUED
+    )
+    if (twice := sorted((times - simulation.sent).keys())) and not simulation.lost:
+        raise Violated(f"I10: {twice} were enqueued more often than producers wanted")
     if lost := told.missing(ever):
         raise Violated(f"I1: {lost} were acknowledged and never logged")
     if (lost := told.missing(logged)) and not simulation.lost:

@@ -17,6 +17,7 @@ import shutil
 import sqlite3
 import tempfile
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -212,6 +213,8 @@ class Simulation:
         self.lines: list[Line] = []
         """What the handlers wrote."""
         self.completed: list[tuple[str, str]] = []
+        self.sent: Counter[str] = Counter()
+        """How often producers decided to enqueue each job. That a call was sent again is no decision."""
         """(id, fence) of which a worker was told that it counts."""
         self.healing = False
         self.step = 0
