@@ -1,7 +1,7 @@
 --[[ lane_write: writes everything that a call has decided about lanes and scopes, after its event.
 
-Keys: waiting lanes open blocked fair
-Unread: waiting open blocked lanes fair
+Keys: waiting lanes open blocked
+Unread: waiting open blocked lanes
 Uses: batch(call_many set_many) place(padded) scopes(check_scopes write_scopes holders_change) lane_standing(lane_list)
     lane_members(leaving) lane_fair(write_fair)
 ]]
@@ -42,7 +42,7 @@ local function open_growth()
   return growth
 end
 
---- Check the types of the keys of lanes and scopes, before the first write. Asks nothing if the call has met no lane and
+--- Check the types of the keys of lanes and scopes, before the first write. (What is written in `fair` was read.) Asks nothing if the call has met no lane and
 --- changes no holders.
 local function check_lanes()
   if has_met_lanes() or holders_change() then

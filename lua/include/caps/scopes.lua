@@ -9,7 +9,7 @@ the same call, and Redis sees nothing of it. `write_scopes` alone writes, at the
 
 Keys: caps holders rates scheduled expiring
 Meta: caps_by_key
-Unread: holders rates expiring
+Unread: expiring
 Kept: LIMIT_SHAPES NO_LIMIT
 Uses: batch(call_many add_many) meta(facts) memo(remember MEMO_MAX)
 ]]
@@ -312,9 +312,14 @@ local function limits_in_force(shape)
   return said
 end
 
---- Check the types of what `write_scopes` writes unread.
+--- Check the types of what `write_scopes` writes unread. A rate was read before it is spent.
 local function check_scopes()
-  check_keys()
+  if holders_change() and not holders_max then
+    holders_max = redis.call('ZCARD', holders)
+  end
+  if #rate_scopes > 0 then
+    check_keys()
+  end
 end
 
 --- Write the holders, and what rates were spent or are awaited.
