@@ -201,10 +201,14 @@ class Arguments:
     def _adapter(self) -> TypeAdapter[dict[str, Any]]:
         with preparing():
             from pydantic import PydanticUndefinedAnnotation, PydanticUserError
+            from pydantic_core import to_json
 
         try:
             with preparing():
-                return self._make_adapter(self._hints)
+                adapter = self._make_adapter(self._hints)
+                # What pydantic makes at its first use has a lock, too, which a child would find taken.
+                to_json([adapter.serializer.to_json({}, warnings=False).decode(), 1])
+                return adapter
         except (PydanticUserError, PydanticUndefinedAnnotation, TypeError, NameError) as error:
             why = _first_line(error)
         for name, hint in self._hints.items():
