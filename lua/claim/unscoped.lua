@@ -184,7 +184,8 @@ end
 local function take_run()
   local pattern, pattern_of_line, at = FRESH[source.priority], FRESH_LINES[source.priority], entry
   local id, spec, head, seq = next_id, next_spec, next_head, next_seq
-  local beginning = head .. ' seq='   -- most jobs of a run begin like the one before: that is cheaper than the pattern
+  local usual = head                  -- most jobs of a run begin alike: that is cheaper to see than the pattern
+  local beginning = head .. ' seq='
   local behind = #beginning + 1
   repeat
     given[id] = true
@@ -199,7 +200,7 @@ local function take_run()
     if line then
       head, seq = line:match(pattern_of_line)
     elseif spec:find(beginning, 1, true) == 1 then
-      seq = spec:match('^%d+', behind)
+      head, seq = usual, spec:match('^%d+', behind)
     else
       head, seq = spec:match(pattern)
     end

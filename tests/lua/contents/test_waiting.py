@@ -127,3 +127,15 @@ def test_where_many_jobs_stand_is_read_without_their_arguments(seed: Seed, count
     assert [lines_of(seed.snapshot()).get(job_id) for job_id in asked] == found
     replies = seed.client.run(seed.calls.delivery.ask(commands(seed.keys, asked[-500:])))
     assert "yyyy" not in str(replies)
+
+
+def test_a_run_of_plain_jobs_of_several_tasks_keeps_each_job_s_own(seed: Seed) -> None:
+    """What a claim knows of one job of a run it must not say of the next one."""
+    tasks = ["send", "send", "pack", "send", "pack", "pack", "send"]
+    seed.enqueue(*(seed.job(f"j{n}", task=task) for n, task in enumerate(tasks)))
+
+    assert len(seed.claim(100).jobs) == len(tasks)
+
+    lines = seed.control.hgetall(seed.keys("state"))
+    said = [lines[f"j{n}"].split()[1] for n in range(len(tasks))]
+    assert said == [f"task={task}" for task in tasks]
