@@ -21,7 +21,7 @@ def ship(order: int) -> None:
 
 
 @app.task(queue="shop", caps=[Cap(1, per="customer")])
-def pack(order: int, customer: str) -> None:
+async def pack(order: int, customer: str) -> None:
     print(f"order {order} of {customer} is packed")
 
 

@@ -115,6 +115,8 @@ def test_it_is_shown_again_until_it_is_interrupted(cli: CommandLine, client: Cli
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ["TERM"] = "xterm"
+        # Whoever runs the tests in the background may have it ignored.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.execv(command[0], command)  # noqa: S606 - no shell
     seen = bytearray()
     os.set_blocking(terminal, False)
