@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import sqlite3
 import time
@@ -170,8 +171,10 @@ class Database:
             @event.listens_for(engine, "checkout")
             def look_after_a_pause(connection: Any, record: Any, _proxy: Any) -> None:
                 # The server may have ended it meanwhile (idle_session_timeout, a failover), which is no error.
-                used = record.info.get("used")
-                if used is not None and time.monotonic() - used > PAUSE_S and _is_gone(connection):
+                # Only the writer, which comes all the time, is spared the question.
+                used = record.info.get("used", math.inf)
+                pause_s = PAUSE_S if writer else 0.0
+                if time.monotonic() - used > pause_s and _is_gone(connection):
                     raise DisconnectionError
 
             @event.listens_for(engine, "connect")
