@@ -32,6 +32,8 @@ from rq_core.protocol.plan import (
 )
 from rq_core.scripts.script import Script, function
 
+LISTING: Final = Patience(unsent=1.0, unknown=1.0)
+"""How long a queue that is on the list already is told to it again."""
 ROUNDS_MAX: Final = 3
 """Times that a call is sent again at once, after a handshake or when its library was loaded; then with pauses."""
 
@@ -208,8 +210,9 @@ class Delivery:
         lost: set[int] = set()
         """Calls that may have been carried out."""
         attempt, rounds = 0, 0
+        left: Patience | None = None
         while True:
-            replies = yield Send([commands[i] for i in waiting], calls[waiting[0]].meanwhile)
+            replies = yield Send([commands[i] for i in waiting], calls[waiting[0]].meanwhile, left)
             again: list[int] = []
             forgotten: set[str] = set()
             refused = False
@@ -251,10 +254,11 @@ class Delivery:
             trouble = trouble or silence or _too_many(rounds)
             if trouble is not None:
                 self._check_patience(first, bool(lost), trouble, [calls[i] for i in waiting])
-                yield pause(attempt)
+                yield pause(attempt, self.asking.left(first, sent=bool(lost)).unsent)
                 attempt += 1
             for i in waiting:
                 commands[i] = self._command(calls[i], slots[i])
+            left = self.asking.left(first, sent=bool(lost))
 
     def _meet(
         self, queues: Iterable[str], *, sent: bool
@@ -381,7 +385,7 @@ class Delivery:
         """
         listed = queues_key(self.prefix)
         if not new:
-            (reply,) = yield Send([["SADD", listed, queue]])
+            (reply,) = yield Send([["SADD", listed, queue]], None, LISTING)
             if not isinstance(reply, Exception) or meaning_of(reply) in ("unsent", "lost"):
                 return
         try:
