@@ -204,9 +204,7 @@ class FakeAsyncWire:
     def __init__(self, server: Any) -> None:
         self._wire = FakeWire(server)
 
-    async def exchange(
-        self, commands: Sequence[Sequence[Any]], *how: Any
-    ) -> list[Any]:
+    async def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         """See Wire.exchange."""
         return self._wire.exchange(commands, *how)
 

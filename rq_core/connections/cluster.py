@@ -28,8 +28,8 @@ W = TypeVar("W", PoolWire, AsyncPoolWire)
 
 DEFAULT_PORT: Final = 6379
 NODE_CONNECTS_S: Final = 1.5
-"""Seconds in which a connection to a node is made. One that is frozen accepts it and does not greet; another node may be
-the primary by now."""
+"""Seconds in which a connection to a node is made. A frozen node accepts it and does not greet; another node may be the
+primary by now."""
 
 
 def seeds_of(url: str) -> tuple[Node, ...]:

@@ -127,7 +127,9 @@ class Routing:
             home = self.map.any() if slot is None else self.map.home(slot)
             if unit.everywhere:
                 # A node that does not hear of it says so at its next call, and is told then.
-                replies = yield Round({n: list(unit.commands) for n in self.map.sound()}, brief=True)
+                replies = yield Round(
+                    {n: list(unit.commands) for n in self.map.sound()}, brief=True
+                )
                 results[unit.at] = self._all(replies)
             elif home is None:
                 self.map.distrust()

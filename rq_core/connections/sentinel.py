@@ -20,15 +20,14 @@ import redis
 import redis.asyncio
 from redis.exceptions import NoPermissionError
 
-from rq_core.connections.line import soonest
+from rq_core.connections.line import CONNECT_TIMEOUT_S, soonest
 from rq_core.connections.sentinels import ANSWER_WITHIN_S, Address, Sentinels
 
 SCHEMES: Final = ("redis+sentinel://", "rediss+sentinel://")
 DEFAULT_PORT: Final = 26379
 PRIMARY_CONNECTS_S: Final = 1.5
-"""Seconds in which the server that Sentinel names is to accept a connection, and say that it is the primary. One that is
-frozen does not; by the next try Sentinel may name another."""
-
+"""Seconds in which the server that Sentinel names is to accept a connection and say that it is the primary. A frozen
+server does not; by the next try Sentinel may name another."""
 
 
 def named_by(url: str) -> bool:
@@ -57,7 +56,7 @@ class PrimaryConnection(redis.Connection):
         socket: Any = self._sock
         if socket is not None:
             return
-        within = self.socket_connect_timeout
+        within = self.socket_connect_timeout or CONNECT_TIMEOUT_S
         deadline = time.monotonic() + within
         self.host, self.port = self._sentinels.ask(within)
         left = soonest(PRIMARY_CONNECTS_S, deadline - time.monotonic())
@@ -93,7 +92,9 @@ class AsyncPrimaryConnection(redis.asyncio.Connection):
         """See PrimaryConnection.connect."""
         if self.is_connected:
             return
-        self.host, self.port = await self._sentinels.ask_async(self.socket_connect_timeout)
+        self.host, self.port = await self._sentinels.ask_async(
+            self.socket_connect_timeout or CONNECT_TIMEOUT_S
+        )
         plain: Any = super()
         try:
             async with asyncio.timeout(PRIMARY_CONNECTS_S):

@@ -1,7 +1,7 @@
 """The sentinels of a service, and what they say of its primary: asked at every connection, and once a second.
 
-A primary that is replaced while it lives (a failover that an operator asks for, a server that was frozen) takes writes for
-some ten seconds more, until Sentinel makes it a replica, and they are lost then. So a pool looks once a second whether the
+A primary that is replaced while it lives (an operator asked for a failover, or it was frozen) takes writes for some ten
+seconds more, until Sentinel makes it a replica, and they are lost then. So a pool looks once a second whether the
 sentinels still name the server that its connections lead to; if not, they are not used again.
 """
 
@@ -55,7 +55,7 @@ class Sentinels:
         """Looks in a row that had no answer."""
 
     def ask(self, within: float = CONNECT_TIMEOUT_S) -> Address:
-        """The primary's address, from the first sentinel that has one. Raises redis.ConnectionError if none has, or none
+        """The primary's address, from the first sentinel that has one. Raises redis.ConnectionError if none has one and
         answers within so many seconds."""
         trouble = []
         for sentinel, seconds in self._in_order(within):
@@ -84,8 +84,10 @@ class Sentinels:
         raise redis.ConnectionError(self._none(trouble))
 
     def look(self) -> None:
-        """See to it that ``primary`` is not much older than a second. One call asks one sentinel; others go on with what
-        is known."""
+        """Ask again who the primary is, if that was last heard more than a second ago.
+
+        One call asks one sentinel; others go on with what is known.
+        """
         if self.is_level():
             return
         sentinel = self._begin_look()

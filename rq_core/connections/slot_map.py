@@ -1,8 +1,8 @@
 """The map of a cluster's slots: which node serves which, and which nodes can be relied on. No I/O.
 
 A node that is silent, or says that the cluster is down, is *doubted*: other nodes are asked for the map before it. One
-call asks, and waits a second at most for each node; others go on meanwhile with the map that is there. So a frozen node,
-or a primary that is cut off from its cluster, holds up the calls to its own slots only.
+call asks, and waits a second at most for each node; others go on meanwhile with the map that is there. So a frozen
+node, or a primary that is cut off from its cluster, holds up the calls to its own slots only.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class SlotMap:
         return None if self._primaries else _explained(trouble)
 
     def _candidates(self) -> list[Node]:
-        """Whom to ask for the map: first the nodes that answered last, then those with an old map, doubted ones last."""
+        """Whom to ask for the map, in order: who answered last, who has an old map, who is doubted."""
 
         def order(node: Node) -> tuple[float, float, float]:
             never = float("-inf")

@@ -210,8 +210,8 @@ class Delivery:
         lost: set[int] = set()
         """Calls that may have been carried out."""
         attempt, rounds = 0, 0
-        left: Patience | None = None
         while True:
+            left = self.asking.left(first, sent=bool(lost)) if rounds else None
             replies = yield Send([commands[i] for i in waiting], calls[waiting[0]].meanwhile, left)
             again: list[int] = []
             forgotten: set[str] = set()
@@ -258,7 +258,6 @@ class Delivery:
                 attempt += 1
             for i in waiting:
                 commands[i] = self._command(calls[i], slots[i])
-            left = self.asking.left(first, sent=bool(lost))
 
     def _meet(
         self, queues: Iterable[str], *, sent: bool

@@ -1,7 +1,7 @@
 """The bus of a cluster on loopback: each link between two nodes passes through here, so that a node can be cut off.
 
-A node announces the port of its door here, and binds the connections that it makes to an address of its own, by which the
-other doors know it. Clients, and replicas of a node, are not on the bus: they reach it still.
+A node announces the port of its door here, and binds the connections that it makes to an address of its own, by which
+the other doors know it. Clients, and replicas of a node, are not on the bus: they reach it still.
 """
 
 from __future__ import annotations

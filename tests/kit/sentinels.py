@@ -181,7 +181,8 @@ class SentinelGroup:
             sentinel.hurry(hurry=True)
         wait_until(
             lambda: (
-                sorted(str(self.role(each)) for each in self.servers) == ["master"] + ["slave"] * replicas
+                sorted(str(self.role(each)) for each in self.servers)
+                == ["master"] + ["slave"] * replicas
                 and all(each.knows_all(replicas) for each in self.sentinels)
             ),
             lambda: f"the group is whole: {[self.role(each) for each in self.servers]}",

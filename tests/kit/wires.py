@@ -79,9 +79,7 @@ class LossyAsyncWire(AsyncPoolWire):
         self.flush = False
         self.flushed = 0
 
-    async def exchange(
-        self, commands: Sequence[Sequence[Any]], *how: Any
-    ) -> list[Any]:
+    async def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         if self.flush and len(commands) > 1 and all(map(_is_call, commands)):
             self.flushed += 1
             first, *rest = commands
@@ -99,9 +97,7 @@ class Counted(AsyncPoolWire):
 
     sent = under_way = most = 0
 
-    async def exchange(
-        self, commands: Sequence[Sequence[Any]], *how: Any
-    ) -> list[Any]:
+    async def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         if not any(map(is_claim, commands)):
             return await super().exchange(commands, *how)
         self.sent += 1

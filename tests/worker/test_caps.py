@@ -300,9 +300,7 @@ class Late(AsyncPoolWire):
         self.held: list[asyncio.Event] = []
         self.holds = False
 
-    async def exchange(
-        self, commands: Sequence[Sequence[Any]], *how: Any
-    ) -> list[Any]:
+    async def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         replies = await super().exchange(commands, *how)
         if self.holds and any(map(is_claim, commands)):
             self.held.append(asyncio.Event())

@@ -161,9 +161,7 @@ async def test_an_unexpected_error_does_not_end_the_worker(
     broken: list[str] = []
 
     class Wire(AsyncPoolWire):
-        async def exchange(
-            self, commands: Sequence[Sequence[Any]], *how: Any
-        ) -> list[Any]:
+        async def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
             if len(broken) < 2 and commands[0][0] == "FCALL" and witness.lines():
                 broken.append(str(commands[0]))
                 raise KeyError("nobody foresaw this")

@@ -53,9 +53,7 @@ class Diary(AsyncPoolWire):
 
     events: list[str]
 
-    async def exchange(
-        self, commands: Sequence[Sequence[Any]], *how: Any
-    ) -> list[Any]:
+    async def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         self.events += [command[1].split("_")[1] for command in commands if command[0] == "FCALL"]
         return await super().exchange(commands, *how)
 

@@ -56,9 +56,7 @@ class Gate(AsyncPoolWire):
     def held(self) -> int:
         return len(self.limits)
 
-    async def exchange(
-        self, commands: Sequence[Sequence[Any]], *how: Any
-    ) -> list[Any]:
+    async def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         claims = [command for command in commands if self._is_held(command)]
         if self.shut() and claims:
             self.limits.append(sum(map(limit_of, claims)))
@@ -182,9 +180,7 @@ class Forgetful(AsyncPoolWire):
         self.asked = 0
         self.told = asyncio.Event()
 
-    async def exchange(
-        self, commands: Sequence[Sequence[Any]], *how: Any
-    ) -> list[Any]:
+    async def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         if "whole_epoch" in commands[0]:
             self.asked += 1
             await self.told.wait()

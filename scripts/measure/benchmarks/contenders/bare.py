@@ -43,9 +43,7 @@ class Recorder:
         recorder = self
 
         class Spy(PoolWire):
-            def exchange(
-                self, commands: Sequence[Sequence[Any]], *how: Any
-            ) -> list[Any]:
+            def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
                 recorder.seen += [list(command) for command in commands]
                 return super().exchange(commands, *how)
 
