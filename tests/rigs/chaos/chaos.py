@@ -51,7 +51,7 @@ class Outcome:
     """holds, violated or unknown."""
     problems: list[str] = field(default_factory=list)
     gaps: int = 0
-    """Times that an outbox was emptied before the mirror had read it. The log records each, and cannot tell what is missing."""
+    """Times that an outbox was emptied before the mirror had read it. The log records each, not what was in it."""
 
     def document(self) -> dict[str, Any]:
         """The last line under ``--json``."""

@@ -187,7 +187,9 @@ def read_gaps(database: Database) -> dict[tuple[str, str], Interval]:
     """The gaps that the log records, by queue and by the entry behind each: what it lacks happened in between."""
     with database.readers.connect() as connection:
         return {
-            (row.queue, f"{row.epoch}-{row.seq}"): Interval(row.queue, float(row.after or 0), row.at_ms)
+            (row.queue, f"{row.epoch}-{row.seq}"): Interval(
+                row.queue, float(row.after or 0), row.at_ms
+            )
             for row in connection.execute(_GAPS)
         }
 
