@@ -190,7 +190,8 @@ class AsyncClusterWire:
         connect_within: float = CONNECT_TIMEOUT_S,
     ) -> None:
         """See PoolWire."""
-        self._pools = _Pools(AsyncPoolWire, url, answer_within, connect_within)
+        self._is_closed = False
+        self._pools = _Pools(self._make_wire, url, answer_within, connect_within)
         self._routing = Routing(seeds_of(url))
         self._connect_within = connect_within
 
@@ -222,9 +223,18 @@ class AsyncClusterWire:
         return self._routing.node_of(key)
 
     async def close(self) -> None:
-        """Close all connections."""
-        for wire in self._pools.all():
-            await wire.close()
+        """Close all connections, and keep none from now on: a call under way may still find another node."""
+        self._is_closed = True
+        ends = (wire.close() for wire in self._pools.all())
+        for error in await asyncio.gather(*ends, return_exceptions=True):
+            if error is not None:
+                raise error
+
+    def _make_wire(self, url: str, *, answer_within: float, connect_within: float) -> AsyncPoolWire:
+        keep = not self._is_closed
+        return AsyncPoolWire(
+            url, answer_within=answer_within, connect_within=connect_within, keep=keep
+        )
 
     async def _drive(
         self, steps: Steps[T], meanwhile: Meanwhile = None, patience: Patience | None = None

@@ -24,31 +24,32 @@ def open_wire(
 
     Raises InvalidOption.
     """
-    bounds = _bounds(url, answer_within, patience or Patience())
+    answer, connect = _bounds(url, answer_within, patience or Patience())
     if is_cluster(url):
         # Imported only here: most processes talk to one server.
         from rq_core.connections.cluster import ClusterWire
 
-        return ClusterWire(url, **bounds)
-    return PoolWire(url, **bounds)
+        return ClusterWire(url, answer_within=answer, connect_within=connect)
+    return PoolWire(url, answer_within=answer, connect_within=connect)
 
 
 def open_async_wire(
     url: str, *, answer_within: float = SOCKET_TIMEOUT_S, patience: Patience | None = None
 ) -> AsyncWire:
     """The same for asyncio."""
-    bounds = _bounds(url, answer_within, patience or Patience())
+    answer, connect = _bounds(url, answer_within, patience or Patience())
     if is_cluster(url):
         from rq_core.connections.cluster import AsyncClusterWire
 
-        return AsyncClusterWire(url, **bounds)
-    return AsyncPoolWire(url, **bounds)
+        return AsyncClusterWire(url, answer_within=answer, connect_within=connect)
+    return AsyncPoolWire(url, answer_within=answer, connect_within=connect)
 
 
-def _bounds(url: str, answer_within: float, patience: Patience) -> dict[str, float]:
+def _bounds(url: str, answer_within: float, patience: Patience) -> tuple[float, float]:
+    """The seconds that an answer may take, and those that a connection may take."""
     if is_cluster(url) or sentinel.named_by(url):
         answer_within = min(answer_within, ELSEWHERE_AFTER_S)
-    return {
-        "answer_within": min(answer_within, max(SECONDS_MIN, patience.unknown)),
-        "connect_within": min(CONNECT_TIMEOUT_S, max(SECONDS_MIN, patience.unsent)),
-    }
+    return (
+        min(answer_within, max(SECONDS_MIN, patience.unknown)),
+        min(CONNECT_TIMEOUT_S, max(SECONDS_MIN, patience.unsent)),
+    )

@@ -183,11 +183,12 @@ class AsyncPoolWire:
         *,
         answer_within: float = SOCKET_TIMEOUT_S,
         connect_within: float = CONNECT_TIMEOUT_S,
+        keep: bool = True,
     ) -> None:
-        """See PoolWire."""
+        """``connect_within``: see PoolWire. ``keep``: see AsyncPool."""
         retry, bounds = AsyncRetry(NoBackoff(), 0), (answer_within, connect_within)
         source = source_of(redis.asyncio.ConnectionPool, url, retry, *bounds)
-        self._pool = AsyncPool(source, wait=answer_within)
+        self._pool = AsyncPool(source, wait=answer_within, keep=keep)
         self._answer_within = answer_within
 
     async def exchange(
@@ -240,6 +241,8 @@ class AsyncPoolWire:
             await line.drop()
             raise
         finally:
+            if not self._pool.keeps:
+                await line.drop()
             self._pool.give_back(line)
         return replies
 

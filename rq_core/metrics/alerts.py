@@ -417,6 +417,61 @@ ALERTS: Final = (
         """,
     ),
     Alert(
+        "RqCoreLoopBlocked",
+        "An event loop is blocked",
+        "ticket",
+        120,
+        (When("rqc_worker_loop_lag_seconds", ">", 5),),
+        """
+        The event loop of a worker process is more than five seconds late: a handler blocks it. Meanwhile no other async
+        handler of the process goes on, and it claims nothing. Leases are kept all the same.
+        """,
+        (
+            "rq-core workers",
+            "rq-core health",
+        ),
+        """
+        - Find the handler: of those that are running, an `async def` one that computes or calls something that blocks,
+          or a `def` one that holds the GIL. `py-spy dump --pid PID` shows where it is.
+        - Let it await, or make it a `def` handler, or isolate the task with `isolation="process"`.
+        """,
+    ),
+    Alert(
+        "RqCoreWorkerSilent",
+        "A worker process does not claim",
+        "page",
+        120,
+        (When("rqc_worker_claim_age_seconds", ">", 60),),
+        """
+        Redis has not answered a claim of a worker process for a minute, though even an idle one claims every five
+        seconds: the process is stopped, blocked, or cut off from Redis.
+        """,
+        (
+            "rq-core health",
+            "rq-core workers",
+        ),
+        """
+        - If Redis is away, see there. If other processes of the machine claim, look at this one: is it stopped
+          (`ps -o stat`), or its event loop blocked?
+        - Restart it. Its jobs run again when their leases are over.
+        """,
+    ),
+    Alert(
+        "RqCoreQueuesLeftOut",
+        "Queues are left out",
+        "ticket",
+        0,
+        (When("rqc_queues_left_out", ">", 0),),
+        """
+        There are more queues than a look reads, so some have no metrics and raise no alert.
+        """,
+        ("rq-core queues",),
+        """
+        - A queue for each customer is seldom needed: jobs of one queue share it by `fair`, and caps hold for each key.
+        - Put queues that are watched apart under a prefix of their own, and start an exporter for each prefix.
+        """,
+    ),
+    Alert(
         "RqCoreQueueUnreadable",
         "A queue cannot be read",
         "page",

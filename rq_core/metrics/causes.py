@@ -13,7 +13,7 @@ from rq_core.metrics.alerts import ALERT_BY_NAME
 from rq_core.metrics.samples import lag_s
 from rq_core.model.limits import shown
 from rq_core.model.reader import LogOverview, QueueLog
-from rq_core.protocol.overview import Overview, QueueOverview, ScopeLoad
+from rq_core.protocol.overview import QUEUES_MAX, Overview, QueueOverview, ScopeLoad
 
 JUST_NOW_MS = 600_000
 """How long a death is told, in ms: as long as its alert looks back."""
@@ -51,6 +51,9 @@ def causes(state: Overview | Unread, log: LogOverview | Unread | None = None) ->
     for queue in state.queues:
         found += _of_queue(queue)
         found += _of_log(queue, logs.get(queue.queue))
+    if state.queues_left_out:
+        says = f"{state.queues_left_out:,} queues are not shown: a look reads {QUEUES_MAX:,}"
+        found.append(Cause("RqCoreQueuesLeftOut", None, says))
     for name, why in state.unreadable.items():
         found.append(Cause("RqCoreQueueUnreadable", name, f"cannot be read: {why}"))
     return found

@@ -124,6 +124,9 @@ class Claim(NamedTuple):
     """The job's immutable JSON."""
     lane: str = ""
     """Where it waited; empty if it has no scopes."""
+    waited_s: float | None = None
+    """How long it had been ready, in seconds. Known only of a job's first claim, and only without scopes and delay:
+    then the claim's answer says it anyway."""
 
 
 class Spec(NamedTuple):
@@ -153,6 +156,23 @@ def spec_of(value: str) -> str:
     """
     # JSON has no line breaks.
     return value[value.find("\n") + 1 :]
+
+
+def spec_and_wait(value: str, now_ms: int) -> tuple[str, float | None]:
+    r"""Return the same, and how many seconds the job has waited by the line before it; None if there is no such line.
+
+    >>> spec_and_wait('task=send seq=7 since=1795225746504\n{"task":"send"}', 1795225749004)
+    ('{"task":"send"}', 2.5)
+    """
+    end = value.find("\n")
+    # This is done for every job that a worker runs. Until the year 2286 a time in ms has 13 digits.
+    if end < 0 or value[end - 20 : end - 13] != " since=":
+        return value[end + 1 :], None
+    try:
+        waited_ms = now_ms - int(value[end - 13 : end])
+    except ValueError:
+        return value[end + 1 :], None
+    return value[end + 1 :], waited_ms / 1000 if waited_ms > 0 else 0.0
 
 
 def read_spec(text: str) -> Spec:

@@ -7,8 +7,8 @@ state of a job: no script reads it, no event tells of it, and no queue is made b
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 from rq_core.model.keys import QueueKeys, queue_keys
@@ -20,6 +20,8 @@ TELL_EVERY_S: Final = 10.0
 """Seconds between two words of a worker."""
 SWEEP_AFTER_MS: Final = 3_600_000
 """How long the row of a worker stays that ended without saying so."""
+WORD_MAX: Final = 256
+"""Characters that a row's host, version, code, or name of a queue may have."""
 WORKERS_MAX: Final = 1_000
 """About how many workers of a queue are read."""
 
@@ -54,7 +56,7 @@ class PresentWorker:
     worker: str
     says: Presence
     silent_ms: int
-    """How long ago Redis last heard of it."""
+    """How long ago Redis last heard of it. If that lies in the future, since Redis' clock was set back: how far."""
 
     @property
     def gone(self) -> bool:
@@ -113,10 +115,31 @@ def read_row(worker: str, row: str, now_ms: int) -> PresentWorker | None:
     seen, _, text = row.partition(" ")
     try:
         facts = json.loads(text)
+        if facts.keys() != _FITS.keys() or not all(fits(facts[k]) for k, fits in _FITS.items()):
+            return None
         facts["queues"] = tuple(facts["queues"])
-        return PresentWorker(worker, Presence(**facts), max(0, now_ms - int(seen) * 1000))
-    except (ValueError, TypeError, KeyError):
+        return PresentWorker(worker, Presence(**facts), abs(now_ms - int(seen) * 1000))
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= WORD_MAX
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**53
+
+
+def _are_words(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_word, value))
+
+
+# A worker's row is what any client with its rights may write: what is summed and shown must be what it says it is.
+_FITS: Final[dict[str, Callable[[object], bool]]] = {
+    each.name: {"str": _is_word, "int": _is_number, "tuple[str, ...]": _are_words}[str(each.type)]
+    for each in fields(Presence)
+}
 
 
 def _key(prefix: str, queue: str) -> str:

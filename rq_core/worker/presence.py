@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import CodeType
 from typing import Any, Final
 
@@ -91,7 +91,8 @@ class Attendance:
             *self._facts,
             self._queues,
             self._places,
-            self._busy(),
+            # Two counters are read on another thread than the one that changes them.
+            max(0, self._busy()),
             self._since_ms,
         )
 
@@ -99,15 +100,26 @@ class Attendance:
 def code_digest(tasks: Mapping[str, Task[Any, Any]]) -> str:
     """Eight hex digits of the tasks' names and handlers' code: workers that differ in it run different code.
 
-    What handlers import is not in it, nor are comments and line numbers.
+    Of a decorated handler, that of the decorators and of the function within. What handlers import is not in it, nor
+    are comments and line numbers.
     """
     digest = hashlib.sha256()
     for name in sorted(tasks):
         digest.update(f"\n{name}\n".encode())
-        code = getattr(tasks[name].function, "__code__", None)
-        if code is not None:
-            _add_code(digest, code)
+        for function in _layers(tasks[name].function):
+            code = getattr(function, "__code__", None)
+            if code is not None:
+                _add_code(digest, code)
     return digest.hexdigest()[:8]
+
+
+def _layers(function: Any) -> Iterator[Any]:
+    """A function, and what it wraps."""
+    seen: set[int] = set()
+    while function is not None and id(function) not in seen:
+        seen.add(id(function))
+        yield function
+        function = getattr(function, "__wrapped__", None)
 
 
 def _add_code(digest: Any, code: CodeType) -> None:
@@ -116,5 +128,14 @@ def _add_code(digest: Any, code: CodeType) -> None:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             _add_code(digest, constant)
-        elif not isinstance(constant, frozenset):  # Its order differs from process to process.
-            digest.update(repr(constant).encode())
+        else:
+            digest.update(_text(constant).encode(errors="backslashreplace"))
+
+
+def _text(constant: object) -> str:
+    """What a constant of code is, the same in every process: the order of a set is not."""
+    if isinstance(constant, frozenset):
+        return f"{{{','.join(sorted(map(_text, constant)))}}}"
+    if isinstance(constant, tuple):
+        return f"({','.join(map(_text, constant))})"
+    return repr(constant)

@@ -22,6 +22,7 @@ from rq_core.worker.flow import FlowTable
 from rq_core.worker.handlers import Handlers
 from rq_core.worker.lease_table import LeaseTable
 from rq_core.worker.lifetime import Lifetime, end_tasks
+from rq_core.worker.loop_watch import LoopWatch
 from rq_core.worker.options import WorkerOptions
 from rq_core.worker.queue_group import QueueGroup, QueueGroups
 from rq_core.worker.shutdown import Shutdown
@@ -93,6 +94,8 @@ class Worker:
             table=lease_table,
         )
         self._startup = Startup(app, self._client, self.name, self._groups)
+        flow = flow or FlowTable()
+        self._watch = LoopWatch(flow)
         self._turns = Turns(
             self._client,
             self._lifetime,
@@ -101,7 +104,7 @@ class Worker:
             self._handlers,
             self._startup,
             on_claim=on_claim,
-            flow=flow or FlowTable(),
+            flow=flow,
         )
         self._burst = Burst(self._client, self.name, self._groups, self._handlers)
         self._shutdown = Shutdown(
@@ -135,6 +138,7 @@ class Worker:
         if not await self._met():
             return True
         self._handlers.start()
+        self._watch.start()
         lifetime, groups = self._lifetime, self._groups.all
         watching = [asyncio.create_task(group.watcher.run()) for group in groups]
         at_once = range(self._capacity.turns)
@@ -153,6 +157,7 @@ class Worker:
             lifetime.end()
             await end_tasks(*watching, *work, *telling, over)
             self.clean = await self._wind_up()
+            self._watch.stop()
         for done in work:
             if not done.cancelled():
                 done.result()

@@ -53,7 +53,9 @@ def metrics_md() -> str:
         rows = [_row(family) for family in FAMILIES if family.source == source]
         parts += [f"## {title}", where, table(("metric", "type", "labels", "says"), rows)]
     buckets = ", ".join(f"{bound:g}" for bound in BOUNDS_S)
-    parts.append(f"The buckets of `rqc_worker_run_seconds`, in seconds: {buckets}.")
+    parts.append(
+        f"The buckets of `rqc_worker_wait_seconds` and `rqc_worker_run_seconds`, in seconds: {buckets}."
+    )
     parts += [
         "## Labels",
         dedent(_LABELS).strip().format(labels=code(sorted(LABELS)), most=TASKS_MAX),
