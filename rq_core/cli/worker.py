@@ -59,8 +59,8 @@ def _audit_url(_ctx: click.Context, _param: click.Parameter, url: str | None) ->
     show_default=True,
     callback=_weights,
     metavar="A=3,B",
-    help="The queues to work for; may be repeated. They share the free places by weight: A gets three for each one of B,"
-    " if both have jobs; 1 if not given.",
+    help="The queues to work for; may be repeated. They share the free places by weight: A gets three for each one of"
+    " B, if both have jobs; 1 if not given.",
 )
 @click.option(
     "--concurrency",
