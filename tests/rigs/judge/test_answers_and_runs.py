@@ -20,7 +20,6 @@ def test_a_job_that_redis_forgot_may_be_turned_away_when_its_call_is_sent_again(
     assert answers.contradicting({"a"}, {"a"}) == ["a"]
 
 
-
 def test_runs_are_held_against_the_claims_of_the_log() -> None:
     runs = Runs(began=[("a", 1), ("a", 1), ("b", 1)], ended=[("b", 1)])
 
