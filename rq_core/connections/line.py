@@ -64,7 +64,7 @@ class Line:
         return not self._look.poll(0)
 
     def connect(self, within: float | None = None) -> None:
-        """Connect, anew if it was connected: within so many seconds, if that is less than connections are given. Raises
+        """Connect, again if it was connected: within so many seconds, if that is less than connections are given. Raises
         what redis-py does if that cannot be done."""
         self.disconnect()
         made = self._made
