@@ -64,8 +64,10 @@ class Line:
         return not self._look.poll(0)
 
     def connect(self, within: float | None = None) -> None:
-        """Connect, again if it was connected: within so many seconds, if that is less than connections are given. Raises
-        what redis-py does if that cannot be done."""
+        """Connect, again if it was connected. ``within``: seconds, if fewer than connections are given.
+
+        Raises what redis-py does if that cannot be done.
+        """
         self.disconnect()
         made = self._made
         # What a server that is frozen never sends is the reply to the greeting.
