@@ -52,7 +52,7 @@ class Line:
         return self._made.host, self._made.port
 
     def is_ready(self) -> bool:
-        """Whether it is connected, the server has not ended it, and nothing came that nobody asked for.
+        """Whether it is connected, the server has not ended it, and it sent nothing unasked.
 
         A command that is sent to a server which has ended the connection would count as sent, and its outcome as
         unknown.
@@ -64,15 +64,17 @@ class Line:
         return not self._look.poll(0)
 
     def connect(self, within: float | None = None) -> None:
-        """Connect, anew if it was connected: within so many seconds, if that is less than connections are given. Raises
-        what redis-py does if that cannot be done."""
+        """Connect, again if it was connected. ``within``: seconds, if fewer than connections are given.
+
+        Raises what redis-py does if that cannot be done.
+        """
         self.disconnect()
         made = self._made
         # What a server that is frozen never sends is the reply to the greeting.
         made.socket_timeout = made.socket_connect_timeout = soonest(self._connect_within, within)
         made.connect()
         if made.can_read():
-            raise redis.ConnectionError("the server speaks without being asked")
+            raise redis.ConnectionError("the server sent a reply that no command asked for")
         self._socket, self._reader = socket_of(made), new_reader()
         self._socket.settimeout(self._answer_within)
         # What TLS has decrypted no longer shows on the socket. Some libraries that replace sockets take poll away.

@@ -133,8 +133,8 @@ class Routing:
                 results[unit.at] = self._all(replies)
             elif home is None:
                 self.map.distrust()
-                nobody = ReplyError(f"CLUSTERDOWN no node serves slot {slot}")
-                results[unit.at : unit.at + len(unit.commands)] = [nobody] * len(unit.commands)
+                unserved = ReplyError(f"CLUSTERDOWN no node serves slot {slot}")
+                results[unit.at : unit.at + len(unit.commands)] = [unserved] * len(unit.commands)
             else:
                 todo.append((unit, home, False))
         for _ in range(REDIRECTS_MAX):

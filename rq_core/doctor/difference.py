@@ -70,7 +70,8 @@ def _compare(key: str, member: str, actual: Any, want: Want) -> Edit | None:
 def _number(actual: Any) -> float:
     """Return a number, 0 if there is none, and less if it is no number."""
     if isinstance(actual, str):
-        return int(actual) if actual.isascii() and actual.isdigit() else -1
+        is_number = actual.isascii() and actual.isdigit() and len(actual) < 19
+        return int(actual) if is_number else -1
     return float(actual or 0)
 
 
@@ -150,7 +151,7 @@ def _reasons(expected: Expected, owner: Owner, edits: Iterable[Edit]) -> Iterato
     if kind == "lane" and name in expected.kept_waiting:
         yield f"scope {expected.kept_waiting[name]} has room, and nothing would open the lane"
     if kind == "rate" and any(edit.key == "rates" for edit in edits):
-        yield "until when it was spent is gone"
+        yield "the time until which the rate is spent is gone"
 
 
 def _says(expected: Expected, name: str, edit: Edit) -> str:

@@ -145,14 +145,14 @@ def _refuse_unattached(cursor: Row[Any], meta: Mapping[str, str], ours: str) -> 
     """Raise CannotTell if no mirror of this database trims the queue: then its outbox is a ring of recent events,
     or another database has what was let go."""
     if meta.get("audit") != "on":
-        raise CannotTell(cursor, "the queue is not mirrored: its audit trail is off")
+        raise CannotTell(cursor, "the queue is not mirrored: its audit log is off")
     if meta.get("audit_id") != ours:
         says = f"the queue is mirrored into another database, {meta.get('audit_id')}"
         raise CannotTell(cursor, says)
 
 
 def _refuse_behind(cursor: Row[Any], redis: Mapping[str, Any]) -> None:
-    """Raise CannotTell if what is missing between the two sides is nobody's lie."""
+    """Raise CannotTell if what is missing between the two sides proves no fault."""
     position = OutboxId(cursor.epoch, cursor.seq)
     trimmed = OutboxId.parse(redis["meta"].get("trimmed") or "0-0")
     if trimmed > position:

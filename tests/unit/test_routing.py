@@ -190,7 +190,7 @@ def test_a_slot_that_keeps_moving_is_an_outage() -> None:
     assert REDIRECTS_MAX == len(nodes.sent)
 
 
-def test_a_slot_that_nobody_serves_is_an_outage() -> None:
+def test_a_slot_that_no_node_serves_is_an_outage() -> None:
     nodes = Nodes()
     nodes.map = [[HALF, SLOTS - 1, [B.host, B.port]]]
     gone, served = (LOW, HIGH) if slot_of(LOW) < HALF else (HIGH, LOW)
