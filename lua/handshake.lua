@@ -28,6 +28,8 @@ local now = clock_ms()
 local started = '-'
 local replid, info = server_replid()
 note_name(replid, info)
+-- Of a promoted replica: the history that its primary had, and that it went on with.
+local went_on_from = info and info:match('master_replid2:(%x+)')
 local old_epoch, old_replid = facts.epoch, facts.replid
 if facts.epoch and facts.replid ~= replid and is_a_name(facts.replid) then
   set_fact('replid', replid)
@@ -72,7 +74,8 @@ else
     end
   end
   emit_queue('epoch_started', now, by, '["' .. started .. '",' .. (old_epoch or 'null') .. ',' ..
-    quoted(old_replid) .. ',' .. quoted(replid) .. ',' .. quoted(last) .. ']')
+    quoted(old_replid) .. ',' .. quoted(replid) .. ',' .. quoted(last) .. ',' ..
+    (went_on_from and went_on_from == old_replid and 'true' or 'false') .. ']')
   write_facts()
 end
 return {'ok', facts.epoch, now, fact('lease_ms'), fact('paused'), facts.audit or 'off', facts.audit_id or '-', started}

@@ -248,6 +248,10 @@ QUEUE_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         EventField("old_replid", "the history that the server had, null if none is known"),
         EventField("replid", "the history that it has now"),
         EventField("last", "outbox id of the last entry before, null if none is known"),
+        EventField(
+            "went_on",
+            "whether the server says that it went on from old_replid, as a promoted replica does; null: not asked",
+        ),
     ),
 }
 """Events about the queue: an outbox entry's ``data`` field is one array in these orders."""

@@ -341,8 +341,9 @@ class Replay:
         elif told != before:
             self._went_back(row, reason, told, before)
         elif reason == "replid_changed":
-            says = "Redis went on with another history"
-            self._lost(row, before, 0, f"{says}: what followed {before}, if anything, is lost")
+            self._lost(
+                row, before, 0, f"{_whose(facts)}: what followed {before}, if anything, is lost"
+            )
         if reason != "attached":
             # Another server, whose clock may be behind: Redis has dropped what had run out by the
             # clock before.
@@ -587,6 +588,16 @@ class Replay:
         self._quarantined = row[1], row[2]
         self._note("is in quarantine: what it says is not known")
         self._forget()
+
+
+def _whose(facts: Mapping[str, Any]) -> str:
+    """Which server has the queue since an epoch began, as far as names of histories tell."""
+    match facts.get("went_on"):
+        case True:
+            return "a replica took the primary's place, or the primary was restarted"
+        case False:
+            return "a server with another history has the queue: a slot that moved, or a restart"
+    return "Redis went on with another history"
 
 
 def _facts(row: EventRow) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ def test_the_first_epoch_begins_with_its_creation(seed: Seed) -> None:
         (
             f"{T}-0",
             {"type": "epoch_started", "at": str(T), "by": "c-1",
-             "data": f'["created",null,null,"{replid}",null]'},
+             "data": f'["created",null,null,"{replid}",null,false]'},
         )
     ]  # fmt: skip
     assert_consistent(seed.snapshot())
@@ -44,6 +44,7 @@ def test_a_failover_starts_an_epoch_and_ends_no_claim(seed: Seed) -> None:
         "old_replid": before,
         "replid": seed.meta("replid"),
         "last": f"{T}-2",
+        "went_on": False,
     }
     assert seed.meta("no_reap_before") == str(seed.now + LEASE_MS)
     assert seed.complete(claim) == {}
