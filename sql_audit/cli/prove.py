@@ -208,7 +208,8 @@ def _print_result(result: Result) -> None:
         if found.orphans:
             click.echo(f"  {found.orphans} events are orphaned: Redis forgot them")
         for loss in found.losses:
-            click.echo(f"  lost: {loss.at} {readable(loss.at_ms)}: {loss.says}")
+            known = "lost" if loss.orphaned or loss.jobs else "may be lost"
+            click.echo(f"  {known}: {loss.at} {readable(loss.at_ms)}: {loss.says}")
         if found.restated:
             click.echo(f"  {found.restated} jobs were restated by a repair")
         for note in found.notes:
