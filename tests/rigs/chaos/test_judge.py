@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.rigs.chaos.judge import judge
+from tests.rigs.chaos.judge import is_trimmed, judge
 from tests.rigs.chaos.records import Fault, Interval, Line, Logged, Progress, Records, Told
 
 SCOPE = "task=narrow"
@@ -362,3 +362,11 @@ def test_lag_is_from_a_look_at_the_outbox_until_sql_has_what_was_there() -> None
 
     assert found.lag_s == [0.0, 0.4, 0.4, pytest.approx(0.2), 0.0]
     assert found.recoveries["sql_lock"].seconds == [pytest.approx(0.05)]
+
+
+def test_only_a_trim_within_a_gap_explains_it() -> None:
+    gap = Interval("q", 195, 310)
+
+    assert is_trimmed(gap, [Fault("outbox_trim", 300, 301)])
+    assert not is_trimmed(gap, [Fault("outbox_trim", 311, 312)])
+    assert not is_trimmed(gap, [Fault("mirror_kill", 300, 301)])
