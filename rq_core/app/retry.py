@@ -157,7 +157,7 @@ def _sane(after: object, otherwise: float) -> float:
     try:
         return seconds_of("after", after)  # type: ignore[arg-type]  # anything can be raised
     except InvalidOption:
-        _log().warning("RetryLater(after=%r) is no duration; using %g s", after, otherwise)
+        _log().warning("RetryLater(after=%r) is not a duration; using %g s", after, otherwise)
         return otherwise
 
 

@@ -38,7 +38,7 @@ class Frame(NamedTuple):
 
     state: Overview | Unread
     log: LogOverview | Unread | None
-    """None: nobody asked for it."""
+    """None: it was not asked for."""
     at: float
     """On the monotonic clock."""
 

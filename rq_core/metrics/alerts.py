@@ -76,8 +76,8 @@ _RUNNING_ON: Final = When("rqc_queue_paused", "==", 0)
 
 ALERTS: Final = (
     Alert(
-        "RqCoreRedisAway",
-        "Redis is away",
+        "RqCoreRedisDown",
+        "Redis does not answer",
         "page",
         60,
         (When("rqc_up", "==", 0),),
@@ -96,8 +96,8 @@ ALERTS: Final = (
         """,
     ),
     Alert(
-        "RqCoreNobodyWorks",
-        "Nobody works",
+        "RqCoreNoWorker",
+        "No worker runs",
         "page",
         60,
         (
@@ -145,8 +145,8 @@ ALERTS: Final = (
         """,
     ),
     Alert(
-        "RqCoreNobodyClaims",
-        "Nobody claims",
+        "RqCoreNoClaims",
+        "No worker claims",
         "page",
         120,
         (
@@ -154,7 +154,8 @@ ALERTS: Final = (
             _RUNNING_ON,
         ),
         """
-        Something was due more than a minute ago. Any claim takes care of what is due, so no worker claims.
+        A retry, a delayed job or a spent rate was due more than a minute ago. Each claim sees to what is due, so
+        no worker has claimed since.
         """,
         (
             "rq-core workers --queue QUEUE",
@@ -176,14 +177,15 @@ ALERTS: Final = (
             _RUNNING_ON,
         ),
         """
-        Jobs have lost their worker, and for two minutes no other has claimed, which would take them back.
+        The leases of running jobs have ended: their worker is gone. Any claim would take these jobs back, and for two
+        minutes no worker has claimed.
         """,
         (
             "rq-core workers --queue QUEUE",
             "rq-core health",
         ),
         """
-        - Start or restart workers of the queue. The jobs run again; each has lost one of its lives.
+        - Start or restart workers of the queue. The jobs run again; each has one loss more (`max_losses`).
         """,
     ),
     Alert(
@@ -196,7 +198,7 @@ ALERTS: Final = (
             _READY,
         ),
         """
-        Jobs wait, and the queue gives out none since an operator paused it.
+        Jobs wait, and no worker can claim them: an operator paused the queue.
         """,
         (
             "rq-core queues",
@@ -244,7 +246,7 @@ ALERTS: Final = (
             "rq-core audit history ID",
         ),
         """
-        - Mend the code or the data, then `rq-core requeue ID`.
+        - Correct the code or the data, then `rq-core requeue ID`.
         - If the reason is poison, the job kills its process: look at its memory and at native code, or isolate
           the task with `isolation="process"`.
         - If the reason is unknown_task, a deploy has missed workers or producers: `rq-core workers` shows the
@@ -302,8 +304,8 @@ ALERTS: Final = (
         """,
     ),
     Alert(
-        "RqCoreAuditAway",
-        "The audit database is away",
+        "RqCoreAuditDown",
+        "The audit database does not answer",
         "ticket",
         120,
         (When("rqc_audit_up", "==", 0),),
@@ -331,7 +333,8 @@ ALERTS: Final = (
         """,
         ("rq-core audit restore --queue QUEUE",),
         """
-        - `rq-core audit restore` shows what was lost and what came back; with `--apply` it puts that right.
+        - `rq-core audit restore` shows which jobs were lost and which came back; with `--apply` it puts lost jobs back
+          and removes those that had ended.
         """,
     ),
     Alert(

@@ -100,7 +100,7 @@ class QueueCollector(Collector):
         self._own.close()
 
     def describe(self) -> Iterator[Any]:
-        """The families, without asking anybody."""
+        """The families, without reading anything."""
         return (_family(family) for family in FAMILIES if family.source != "worker")
 
     def collect(self) -> Iterator[Any]:
@@ -133,7 +133,7 @@ def _found(shared: Shared[T]) -> T | None:
 
 
 class WorkerCollector(Collector):
-    """What the worker processes of one machine count. Asks nobody."""
+    """What the worker processes of one machine count. It reads their memory and sends nothing."""
 
     def __init__(self, totals: FlowTotals) -> None:
         self._totals = totals

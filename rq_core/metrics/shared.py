@@ -18,7 +18,7 @@ from rq_core.protocol.overview import Overview
 from rq_core.protocol.plan import Patience
 
 SHARED_S: Final = 1.0
-"""Seconds for which a look is shown to everybody."""
+"""Seconds for which all readers are shown the same look."""
 WITHIN_S: Final = 1.5
 """Seconds that a viewer waits for a look."""
 

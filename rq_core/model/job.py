@@ -110,6 +110,17 @@ class NewJob(NamedTuple):
     """Unix ms: when it becomes ready, if ``delay_ms`` does not say so; 0: at once."""
 
 
+class JobError(NamedTuple):
+    """What the error said that a job died of."""
+
+    type: str
+    """The name of the exception's class."""
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+
 class Claim(NamedTuple):
     """A job that a worker holds. ``fence`` is what a settlement must present."""
 
@@ -139,6 +150,8 @@ class Spec(NamedTuple):
     """Empty: it has none."""
 
 
+ERROR_HEAD: Final = "error="
+"""What the first line of a job's value in ``jobs`` begins with if the job died of an error; a JSON object follows."""
 _HEADERS: Final = '{"headers":'
 
 
@@ -156,6 +169,23 @@ def spec_of(value: str) -> str:
     """
     # JSON has no line breaks.
     return value[value.find("\n") + 1 :]
+
+
+def error_of(value: str) -> JobError | None:
+    r"""Return the error that a job died of, from its value in ``jobs``; None if there is none, or it cannot be read.
+
+    A job that was requeued keeps it until it dies again.
+
+    >>> str(error_of('error={"type":"KeyError","message":"x"}\n{"task":"send"}'))
+    'KeyError: x'
+    """
+    if not value.startswith(ERROR_HEAD):
+        return None
+    try:
+        said: Any = json.loads(value[len(ERROR_HEAD) : value.find("\n")])
+        return JobError(str(said["type"]), str(said["message"]))
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def spec_and_wait(value: str, now_ms: int) -> tuple[str, float | None]:
@@ -191,13 +221,13 @@ def read_spec(text: str) -> Spec:
     if not isinstance(value, dict) or not isinstance(value.get("task"), str):
         raise ValueError("the job's JSON has no task")  # noqa: TRY004 - its value is wrong, as text
     if type(value.get("timeout_ms", 0)) is not int:
-        raise ValueError("the job's timeout_ms is no whole number")
+        raise ValueError("the job's timeout_ms is not a whole number")
     return Spec(value["task"], json.dumps(value.get("args", {})), value.get("timeout_ms"))
 
 
 def _read_with_headers(text: str) -> Spec:
     headers, end = json.JSONDecoder().raw_decode(text, len(_HEADERS))
     if not isinstance(headers, dict) or not text.startswith(',"task":', end):
-        raise ValueError("the job's JSON has headers that are none")
+        raise ValueError("the job's JSON has invalid headers")
     rest = read_spec("{" + text[end + 1 :])
     return rest._replace(headers_json=text[len(_HEADERS) : end])

@@ -30,7 +30,8 @@ KEYS: Final[tuple[Key, ...]] = (
     Key(
         "jobs",
         "hash",
-        "id → immutable JSON (task and arguments), never parsed in Lua; before it, how a plain job waits",
+        "id → immutable JSON (task and arguments), never parsed in Lua; before it, how a plain job waits, or what a"
+        " dead one died of",
     ),
     Key("state", "hash", "id → one readable line: where a job stands that does more than wait"),
     Key("ready:0", "list", "ids that may be claimed, priority critical"),

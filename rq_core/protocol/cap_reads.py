@@ -84,7 +84,7 @@ def read_holders(delivery: Delivery, keys: QueueKeys, ids: Sequence[str]) -> Pla
 
 
 def holders_of(queue: str, ids: Sequence[str], lines: Sequence[str | None]) -> list[Holder]:
-    """Who has jobs with these state lines. A job that is gone is nobody's, since never. Raises QueueDamaged."""
+    """Which workers have the jobs with these state lines. A job that is gone has no worker. Raises QueueDamaged."""
     found = []
     for job_id, line in zip(ids, lines, strict=True):
         fields = read_state_line(queue, job_id, line).fields if line else {}

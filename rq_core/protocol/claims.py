@@ -53,7 +53,7 @@ def claim(
     bytes_max: int = CLAIM_BYTES,
     sweep_max: int = SWEEP_MAX,
 ) -> Call[Claimed]:
-    """Take up to ``limit`` jobs, and do what is due for everybody."""
+    """Take up to ``limit`` jobs, and do what is due in the queue."""
     args = {"worker": worker, "limit": limit, "bytes_max": bytes_max, "sweep_max": sweep_max}
     return Call("claim", queue, args, lambda reply: parse_claimed(queue, reply))
 

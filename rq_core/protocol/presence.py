@@ -1,7 +1,8 @@
-"""Who works: each worker says in the key ``workers`` of its queues that it is there, busy or idle.
+"""The list of workers: each says in the key ``workers`` of its queues that it runs, busy or idle.
 
-A row is when Redis last heard of the worker and what it says of itself: ``1795225746 {"host":"db-1",…}``. It is no
-state of a job: no script reads it, no event tells of it, and no queue is made by it.
+A row is when Redis last heard of the worker and what it says of itself: ``1795225746 {"host":"db-1",…}``. The names
+of its tasks stand once for all workers with the same code, in the field ``code|`` and the code's digest. None of this
+is the state of a job: no script reads it, no event tells of it, and no queue is made by it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rq_core.model.keys import QueueKeys, queue_keys
 from rq_core.protocol.plan import Plan, Send, pairs_of
@@ -25,8 +26,10 @@ WORD_MAX: Final = 256
 WORKERS_MAX: Final = 1_000
 """About how many workers of a queue are read."""
 
+_CODE: Final = "code|"
+"""What the fields begin with that have the tasks of a code: no worker's name has this character."""
 _TELL: Final = """#!lua flags=allow-oom
-redis.call('HSET', KEYS[1], ARGV[1], redis.call('TIME')[1] .. ' ' .. ARGV[2])"""
+redis.call('HSET', KEYS[1], ARGV[1], redis.call('TIME')[1] .. ' ' .. ARGV[2], ARGV[3], ARGV[4])"""
 """By Redis' clock, so that those of the workers' machines do not matter; and on a full server, too."""
 
 
@@ -64,10 +67,29 @@ class PresentWorker:
         return self.silent_ms > SILENT_MS
 
 
-def tell(prefix: str, worker: str, says: Presence, queues: Iterable[str]) -> Plan[None]:
-    """Say in these queues that the worker is there. What goes wrong with that is left for the next time."""
+class KnownTasks(NamedTuple):
+    """Which tasks the workers of a queue have that are there."""
+
+    workers: int
+    """How many there are."""
+    tasks: frozenset[str] | None
+    """All of their tasks' names; None: not all could be read."""
+
+    def knows(self, task: str | None) -> bool | None:
+        """Say whether any of them has the task. None: that is not known, or there is no worker."""
+        if self.tasks is None or not self.workers:
+            return None
+        return task in self.tasks
+
+
+def tell(
+    prefix: str, worker: str, says: Presence, queues: Iterable[str], tasks: Iterable[str]
+) -> Plan[None]:
+    """Say in these queues that the worker is there, and which ``tasks`` its code has. What goes wrong with that is
+    left for the next time."""
     row = json.dumps(asdict(says), separators=(",", ":"))
-    yield Send([["EVAL", _TELL, 1, _key(prefix, queue), worker, row] for queue in queues])
+    code = _CODE + says.code, json.dumps(sorted(tasks), separators=(",", ":"))
+    yield Send([["EVAL", _TELL, 1, _key(prefix, queue), worker, row, *code] for queue in queues])
 
 
 def leave(prefix: str, worker: str, queues: Iterable[str]) -> Plan[None]:
@@ -76,8 +98,8 @@ def leave(prefix: str, worker: str, queues: Iterable[str]) -> Plan[None]:
 
 
 def sweep(prefix: str, queues: Sequence[str]) -> Plan[None]:
-    """Remove the rows of workers that ended long ago without saying so, and rows that cannot be read. What goes wrong
-    with that is left for the next time."""
+    """Remove the rows of workers that ended long ago without saying so, rows that cannot be read, and the tasks of
+    codes that no other row names. What goes wrong with that is left for the next time."""
     commands: list[list[Any]] = []
     for queue in queues:
         commands += [["HLEN", _key(prefix, queue)], ["TIME"], ["HGETALL", _key(prefix, queue)]]
@@ -87,12 +109,13 @@ def sweep(prefix: str, queues: Sequence[str]) -> Plan[None]:
         _, now, rows = replies[3 * at : 3 * at + 3]
         if isinstance(now, Exception) or isinstance(rows, Exception):
             continue
-        old = [
-            worker
-            for worker, row in pairs_of(rows).items()
-            if (read := read_row(worker, row, int(now[0]) * 1000)) is None
-            or read.silent_ms > SWEEP_AFTER_MS
-        ]
+        fields = pairs_of(rows)
+        kept = {
+            each.worker: each.says.code
+            for each in rows_of(fields, int(now[0]) * 1000)
+            if each.silent_ms <= SWEEP_AFTER_MS
+        }
+        old = fields.keys() - kept.keys() - {_CODE + code for code in kept.values()}
         if old:
             stale.append(["HDEL", _key(prefix, queue), *old])
     if stale:
@@ -108,6 +131,18 @@ def rows_of(rows: Mapping[str, str], now_ms: int) -> tuple[PresentWorker, ...]:
     """The workers of a queue, by name. Rows that cannot be read are left out."""
     found = (read_row(worker, row, now_ms) for worker, row in sorted(rows.items()))
     return tuple(each for each in found if each is not None)
+
+
+def known_tasks(rows: Mapping[str, str], now_ms: int, *, whole: bool) -> KnownTasks:
+    """The tasks that the present workers of a queue have. ``whole``: these are all rows of the queue."""
+    present = [each for each in rows_of(rows, now_ms) if not each.gone]
+    tasks: set[str] = set()
+    for code in {each.says.code for each in present}:
+        try:
+            tasks.update(json.loads(rows[_CODE + code]))
+        except (KeyError, ValueError, TypeError):
+            whole = False
+    return KnownTasks(len(present), frozenset(tasks) if whole else None)
 
 
 def read_row(worker: str, row: str, now_ms: int) -> PresentWorker | None:

@@ -58,12 +58,13 @@ class Attendance:
             for place, queues in self._places_of():
                 if place in failed:
                     continue
-                self._client.run(presence.tell(prefix, self._worker, self._says(), queues))
+                says = presence.tell(prefix, self._worker, self._says(), queues, self._tasks)
+                self._client.run(says)
                 if sweeping:
                     self._client.run(presence.sweep(prefix, queues))
         except Exception:
-            # Nobody waits for it, and the next heartbeat must come.
-            log.exception("the list of workers was not kept")
+            # No job depends on it, and the next heartbeat must come.
+            log.exception("writing to the list of workers failed, trying again")
         if sweeping:
             self._sweep_at = self._clock() + SWEEP_EVERY_S
 

@@ -208,7 +208,7 @@ class Turns:
             if outcome == "dead":
                 self._groups.of[settlement.claim.queue].death.set()
                 log.error(
-                    "job is dead: it stays for people to look at, and to requeue",
+                    "job is dead: it stays in Redis until an operator requeues it or its retention ends",
                     extra={"job": settlement.claim.id, "queue": settlement.claim.queue},
                 )
             if outcome in ("gone", "stale"):

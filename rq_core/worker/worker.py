@@ -121,7 +121,7 @@ class Worker:
 
     @property
     def asked(self) -> bool:
-        """Whether somebody has asked it to stop."""
+        """Whether it was asked to stop."""
         return self._lifetime.stops > 0
 
     @property
@@ -170,7 +170,7 @@ class Worker:
     async def _met(self) -> bool:
         """Meet the queues. False: asked to stop before that was done, and ready to go.
 
-        Somebody who ends a worker whose server is away wants it to end, not to hear that the server is away.
+        An operator who ends a worker whose server does not answer wants it to end, not to hear about the server.
         """
         startup = asyncio.create_task(self._startup.begin(checked=self._supervised))
         over = asyncio.create_task(self._lifetime.over.wait())
@@ -203,7 +203,7 @@ class Worker:
             except RqCoreError as error:
                 self._lifetime.give_up(error)
             except Exception:
-                # What nobody foresaw must not end the worker; the leases of what it held expire at worst.
+                # An unforeseen error must not end the worker; the leases of what it held expire at worst.
                 log.exception("a turn failed, trying again", extra={"worker": self.name})
                 await asyncio.sleep(TROUBLE_PAUSE_S)
 

@@ -92,7 +92,7 @@ def find(
 ) -> Fork | None:
     """Where Redis' history left SQL's, if the epoch behind the anchor does not go on from it.
 
-    Raises Behind if Redis must say anew what lives before that can be mirrored; not of an epoch before
+    Raises Behind if Redis must say again what lives before that can be mirrored; not of an epoch before
     ``restated_from``, since one with a baseline follows.
     """
     assert tail.anchor is not None

@@ -237,7 +237,7 @@ def _caveats(
     forgot = connection.execute(_NEXT_LOSS, {"queue": queue, "at": at_ms}).scalar_one()
     if forgot is not None:
         yield (
-            f"Redis forgot jobs of queue {queue} at {readable(forgot)}: of those that were put back or enqueued anew "
+            f"Redis forgot jobs of queue {queue} at {readable(forgot)}: of those that were put back or enqueued again "
             "since, audit history tells whether they waited"
         )
 
@@ -336,7 +336,7 @@ def _without_claim(
         _, epoch, _, _, event_type, *_ = event
         if event_type != "restored":
             continue
-        # Its row begins anew. What it was before, Redis had forgotten.
+        # Its row begins again. What it was before, Redis had forgotten.
         before = next(iter(refold.folded(job.queue, [job_id], events[:place], ())[0]), None)
         if before is None:
             continue  # It was pruned.

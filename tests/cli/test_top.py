@@ -46,7 +46,7 @@ def test_once_shows_the_queues_and_what_is_wrong(cli: CommandLine, client: Clien
 
     shown = cli.ok("top", "--once")
 
-    assert "! mail: 1 ready, and no worker is there  RqCoreNobodyWorks" in shown
+    assert "! mail: 1 ready, and no worker runs  RqCoreNoWorker" in shown
     assert "1 queue · 0 workers" in shown
     assert re.search(r"mail +1 +0 s +0 +0 +0 +1 +0 +off", shown)
 
@@ -60,9 +60,9 @@ def test_json_has_queues_and_causes(cli: CommandLine) -> None:
     assert shown["queues"][0]["queue"] == "mail"
     assert shown["causes"] == [
         {
-            "alert": "RqCoreNobodyWorks",
+            "alert": "RqCoreNoWorker",
             "queue": "mail",
-            "says": "1 ready, and no worker is there",
+            "says": "1 ready, and no worker runs",
         }
     ]
 
@@ -95,7 +95,7 @@ def test_rates_are_the_difference_of_two_frames(cli: CommandLine, client: Client
 def test_a_healthy_queue_has_nothing_wrong(cli: CommandLine, client: Client) -> None:
     cli.ok("enqueue", "mail", "send")
     says = Presence("web-1", 1, "0.1.0", "c0de0001", ("mail",), 10, 1, 0)
-    client.run(presence.tell("rqc", "w-1", says, ["mail"]))
+    client.run(presence.tell("rqc", "w-1", says, ["mail"], ["send"]))
 
     shown = printed(frame(client), None, 120)
 
@@ -110,7 +110,7 @@ def test_as_many_queues_as_there_are_lines_are_shown_those_with_a_cause_first(
         cli.ok("enqueue", f"q{n:02}", "send")
         says = Presence("web-1", 1, "0.1.0", "c0de0001", (f"q{n:02}",), 10, 1, 0)
         if n != 29:
-            client.run(presence.tell("rqc", "w-1", says, [f"q{n:02}"]))
+            client.run(presence.tell("rqc", "w-1", says, [f"q{n:02}"], ["send"]))
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(render(frame(client), None, 100, 24))
 

@@ -103,7 +103,7 @@ def test_every_sample_is_in_the_table_and_every_family_has_samples(
     busy(seed)
     seed.control.config_set("maxmemory", "1gb")
     says = Presence("web-1", 1, "0.1.0", "c0de", (seed.queue,), 10, 3, 0)
-    seed.client.run(presence.tell("rqc", "w-1", says, [seed.queue]))
+    seed.client.run(presence.tell("rqc", "w-1", says, [seed.queue], ["t"]))
     drain(seed.client, database)
     record_proofs(database, verify(database))
     seed.enqueue("unmirrored")
@@ -149,7 +149,7 @@ def test_labels_are_bounded() -> None:
     assert tasks.of("t3") == "t3"
 
 
-def test_a_collector_joins_a_registry_of_others_without_asking_anybody(
+def test_a_collector_joins_a_registry_of_others_and_sends_nothing(
     collector_at: Callable[..., QueueCollector],
 ) -> None:
     registry = CollectorRegistry(auto_describe=True)

@@ -74,7 +74,7 @@ def test_the_list_of_workers_is_no_damage_to_the_doctor(client: Client, app: App
 
     snapshot = client.run(client.calls.reads.snapshot("crew"))
 
-    assert [*snapshot["workers"]] == ["w-1"]
+    assert [*snapshot["workers"]] == ["w-1", f"code|{code_digest(crew.app.tasks)}"]
     assert examine(snapshot) == []
 
 
@@ -88,6 +88,7 @@ def test_a_worker_that_fell_silent_is_taken_for_gone_and_its_row_is_swept(
         for name, age_s in (("w-killed", 31), ("w-long-ago", 3_601)):
             control.hset(KEY, name, f"{int(now) - age_s} {row.partition(' ')[2]}")
         control.hset(KEY, "w-unreadable", "x")
+        control.hset(KEY, "code|0ld", '["send"]')
         found = look(client)
 
         assert [(each.worker, each.gone) for each in found.workers] == [
@@ -96,7 +97,30 @@ def test_a_worker_that_fell_silent_is_taken_for_gone_and_its_row_is_swept(
         ]
         assert found.present == ()
         attending(client).tell()
-        assert set(control.hkeys(KEY)) == {"w-1", "w-killed"}
+        here = f"code|{code_digest(crew.app.tasks)}"
+        assert set(control.hkeys(KEY)) == {"w-1", "w-killed", here}
+
+
+def test_the_tasks_of_workers_are_known_while_they_are_there(client: Client) -> None:
+    known = client.run(client.calls.listing.known_tasks("crew"))
+    assert (known.workers, known.knows("coroutine")) == (0, None)
+
+    attending(client, "w-1").tell()
+    attending(client, "w-2", tasks={"other": crew.app.tasks["coroutine"]}).tell()
+
+    known = client.run(client.calls.listing.known_tasks("crew"))
+    assert known.workers == 2
+    assert [known.knows(task) for task in ("coroutine", "other", "nonesuch")] == [True, True, False]
+
+
+def test_no_task_is_unknown_while_the_tasks_of_a_worker_cannot_be_read(
+    client: Client, valkey: RedisServer
+) -> None:
+    attending(client).tell()
+    with valkey.client() as control:
+        control.hdel(KEY, f"code|{code_digest(crew.app.tasks)}")
+
+    assert client.run(client.calls.listing.known_tasks("crew")).knows("nonesuch") is None
 
 
 def test_a_full_server_still_learns_who_works(client: Client, valkey: RedisServer) -> None:
@@ -172,7 +196,7 @@ def test_a_row_from_the_future_is_not_taken_for_a_worker(
 
         assert look(client).present == ()
         attending(client).tell()
-        assert control.hkeys(KEY) == ["w-1"]
+        assert set(control.hkeys(KEY)) == {"w-1", f"code|{code_digest(crew.app.tasks)}"}
 
 
 def _dict(says: Presence) -> dict[str, Any]:

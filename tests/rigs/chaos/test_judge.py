@@ -258,7 +258,7 @@ def test_a_claim_of_another_job_that_expired_explains_nothing() -> None:
 
 
 @pytest.mark.parametrize("what", ["event", "line", "live"])
-def test_a_job_that_nobody_attempted_is_unexpected(what: str) -> None:
+def test_a_job_that_was_never_attempted_is_unexpected(what: str) -> None:
     records = honest()
     added: dict[str, Any] = {
         "event": lambda: records.events.append(Logged("enqueued", "x", None, 90)),

@@ -159,6 +159,7 @@ class Producer(Actor):
         told.attempted |= fresh
         self.simulation.sent.update(job.id for job in jobs)
         told.refused -= {job.id for job in jobs}
+        told.turned_away -= {job.id for job in jobs}
         mine += fresh
         mine.sort()
         try:
@@ -167,7 +168,7 @@ class Producer(Actor):
             told.refused |= fresh
             raise
         told.acknowledged |= set(accepted.ids)
-        told.refused |= {i for i, _ in (*accepted.discarded, *accepted.rejected)} & fresh
+        told.turned_away |= {i for i, _ in (*accepted.discarded, *accepted.rejected)} & fresh
 
 
 def make_job(rng: random.Random, job_id: str) -> NewJob:
