@@ -179,7 +179,11 @@ end
 
 --- Forget what has expired: call slots, dead jobs, rates.
 local function forget_old()
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', expiring, '-inf', now_text, 'LIMIT', '0', digits(sweep_max))) do
+  local members = redis.call('ZRANGEBYSCORE', expiring, '-inf', now_text, 'LIMIT', '0', digits(sweep_max))
+  if #members == sweep_max then
+    note_swept(now)   -- more may be left: the next claim looks again
+  end
+  for _, member in ipairs(members) do
     local kind, name = member:match('^(%l+)|(.*)$')
     if kind == 'slot' and name ~= slot then
       note('unexpired', member)
@@ -193,6 +197,9 @@ local function forget_old()
         note('gone', name)
       end
     elseif kind == 'rate' then
+      if not swept.stale then
+        redis.call('HEXISTS', rates, name)   -- fails now, and not after the first write, if `rates` is no hash
+      end
       note('unexpired', member)
       note('stale', name)
     end
