@@ -8,7 +8,7 @@ Args: slot number:int worker
 Each: id fence
 Unread: scheduled
 Uses: call(open_call close_call) success(decide_success emit_success write_success) queue_cap(wake_if_below_cap)
-    lane_opening(free_places) lane_write(check_lanes write_lanes)
+    lane_opening(free_places) lane_write(check_lanes write_lanes) ended(write_ended)
 Returns: ok {REFUSED_ID gone|stale}… | epoch
 Invariants: I2, I3, I6, I9 (a fence that is not in force settles nothing), I10
 ]]
@@ -24,6 +24,7 @@ wake_if_below_cap(ended)
 check_lanes()
 
 emit_success()
+write_ended()
 write_success()
 write_lanes()
 return close_call(answer)

@@ -8,20 +8,20 @@ in the producer's code, for as long as no worker has stored one; it may be left 
 KINDS says once what many jobs of the call have in common (see enqueue/kinds.lua); KIND is a place in it, from 1.
 
 A plain job that is ready at once gets no line in `state`: what it would say is the first line of its value in `jobs` (see
-include/job/standing). A job in a lane, or with a delay, gets one, and so does one whose JSON is long: to put a line before it,
+include/job/standing). A job in a lane, or with a delay or a deadline, gets one, and so does one whose JSON is long: to put a line before it,
 Lua has to copy it, at some 12 instructions a byte.
 
 SPEC_MAX is up to how many bytes of a job its event keeps whole, arguments included, so that SQL can restore it; 0 is none.
 
 Transitions: none -enqueued-> ready, none -enqueued-> scheduled, none -discarded-> none
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled outbox slots expiring wake
-Meta: sequence caps_by_task
+Meta: sequence caps_by_task ties
 Args: slot number:int by spec_max:int kinds
 Each: id kind digest lane spec
 Unread: state
 Uses: call(open_call close_call now now_text) backlog(refuse_backlog) meta(facts fact set_fact) digits(digits_of_next)
     emit(emit quoted) kinds(kinds_from) placing(lane_for kept_out) lane_standing(lane_of meet_lanes) lane_members(put)
-    lane_write(check_lanes write_lanes) joining(tail_of write_joining) due(earliest_due) wake(wake_needed)
+    lane_write(check_lanes write_lanes) joining(tail_of write_joining) due(earliest_due) wake(wake_needed) deadline(note_deadline write_deadlines)
     batch(call_many read_many)
 Returns: ok {PLACE duplicate|discarded|rejected SCOPE}… | refused audit_backlog BACKLOG BOUND |
     refused arguments kinds|kind | epoch. PLACE counts the jobs of the call from 1; SCOPE is - for a duplicate
@@ -42,7 +42,7 @@ end
 
 -- Nearly all calls are of plain jobs, many of them of one: so tables that such a call does without are made when they are
 -- needed, and what only others write is not read.
-local ids, names, may_wait, is_long = {}, nil, false, false
+local ids, names, may_wait, has_line, ties = {}, nil, false, false, false
 for i = 1, each_count do
   local id, place, _, lane, spec = each(i)
   local kind = kind_of[place]
@@ -50,7 +50,7 @@ for i = 1, each_count do
     return {'refused', 'arguments', 'kind'}
   end
   ids[i] = id
-  may_wait, is_long = may_wait or kind.may_wait, is_long or #spec > SPEC_LONG
+  may_wait, has_line, ties = may_wait or kind.may_wait, has_line or #spec > SPEC_LONG, ties or kind.ties
   if lane ~= '' then
     names = names or {}
     names[#names + 1] = lane
@@ -58,7 +58,7 @@ for i = 1, each_count do
 end
 local live = read_many(jobs, ids)
 local caps_by_task = facts.caps_by_task
-if names or may_wait or caps_by_task or is_long then
+if names or may_wait or caps_by_task or has_line or ties then
   check_keys()
 end
 local next_due = may_wait and earliest_due(0)
@@ -103,15 +103,23 @@ for i = 1, each_count do
     if lane ~= '' then
       ending = '","' .. lane .. '"]'
     end
-    if #spec <= spec_max then
+    local is_kept = #spec <= spec_max
+    if is_kept then
       ending = (lane ~= '' and ending:sub(1, -2) or '",null') .. ',' .. cjson.encode(spec) .. ']'
+    end
+    local until_text = ''
+    if kind.ties then
+      local expires = kind.expires_at or now + kind.expires_in
+      until_text = ' expires=' .. expires
+      note_deadline(id, expires)
+      ending = (is_kept and ending:sub(1, -2) or (lane ~= '' and ending:sub(1, -2) or '",null') .. ',null') .. ',' .. expires .. ']'
     end
     local due_at = kind.may_wait and (kind.due_ms or now + kind.delay_ms)
     if due_at and due_at > now then
       due = due or {}
       due[#due + 1], due[#due + 2] = due_at, 'job|' .. id
       local at = #lines
-      lines[at + 1], lines[at + 2] = id, 'scheduled ' .. kind.head .. (lane ~= '' and ' lane=' .. lane or '') .. ' due=' .. due_at .. since
+      lines[at + 1], lines[at + 2] = id, 'scheduled ' .. kind.head .. (lane ~= '' and ' lane=' .. lane or '') .. until_text .. ' due=' .. due_at .. since
       events[taken] = '["' .. id .. '",null,' .. due_at .. ',' .. kind.detail .. digest .. ending
       if not next_due or due_at < next_due then
         wake_needed()
@@ -122,16 +130,16 @@ for i = 1, each_count do
       events[taken] = '["' .. id .. '",' .. place_text .. ',null,' .. kind.detail .. digest .. ending
       if lane ~= '' then
         local at = #lines
-        lines[at + 1], lines[at + 2] = id, 'ready ' .. kind.head .. ' lane=' .. lane .. ' seq=' .. place_text .. since
+        lines[at + 1], lines[at + 2] = id, 'ready ' .. kind.head .. ' lane=' .. lane .. ' seq=' .. place_text .. until_text .. since
         put(lane_of(lane), place_text, id)
       else
         if tail_kind ~= kind then
           tail, tail_kind = tail_of(kind.priority), kind
         end
         tail[#tail + 1] = id
-        if #spec > SPEC_LONG then
+        if #spec > SPEC_LONG or kind.ties then
           local at = #lines
-          lines[at + 1], lines[at + 2] = id, 'ready ' .. kind.head .. ' seq=' .. place_text .. since
+          lines[at + 1], lines[at + 2] = id, 'ready ' .. kind.head .. ' seq=' .. place_text .. until_text .. since
         else
           spec = kind.head .. ' seq=' .. place_text .. since_line .. spec
         end
@@ -149,7 +157,11 @@ call_many('HSET', jobs, values)
 call_many('HSET', state, lines)
 write_joining()
 call_many('ZADD', scheduled, due)
+write_deadlines()
 write_lanes()
+if ties and not facts.ties then
+  set_fact('ties', 1)
+end
 if place_text then
   set_fact('sequence', place_text)
 end

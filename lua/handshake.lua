@@ -65,6 +65,10 @@ else
     set_fact('caps_by_task', 1)
     set_fact('caps_by_key', 1)
   end
+  if not old_epoch and alive > 0 then
+    -- Nor for what ends with a job.
+    set_fact('ties', 1)
+  end
   set_fact('no_reap_before', now + fact('lease_ms'))
   for name, default in pairs(SETTINGS) do
     if not facts[name] then

@@ -6,25 +6,26 @@ Args: each each_count worker
 Unread: jobs ready
 Uses: call(now) state(read_line write_line count rank drop_claim) fences(read_held emit_refused) ready(return_ready)
     lane_standing(lane_of) lane_members(put) lane_opening(note_release free_places) lane_write(check_lanes write_lanes)
-    due(earliest_due) dead(index_dead check_dead) meta(read_now) wake(wake_needed) batch(call_many)
+    due(earliest_due) dead(index_dead check_dead) ended(leaves dies died write_ended) deadline(note_deadline write_deadlines) wake(wake_needed) batch(call_many)
     queue_cap(wake_if_below_cap) emit(emit)
 ]]
 
 local ended        -- ids whose claim is over
-local gone         -- those of them that leave Redis
-local buried       -- those that are dead
 local lines        -- ids and lines of all that stay
 local due          -- due times and members of `scheduled` of those that wait
 local returning    -- by priority: {id, seq} of those that return to a plain list
 local next_due     -- when the first scheduled member was due before
 
 local function reset()
-  ended, gone, buried, lines, due, next_due = {}, {}, {}, {}, {}, nil
+  ended, lines, due, next_due = {}, {}, {}, nil
   returning = {[0] = {}, {}, {}, {}}
 end
 
 local function write_later(id, job, name)
   job.state, job.since = name, now
+  if job.expires and name ~= 'dead' then
+    note_deadline(id, job.expires)
+  end
   lines[#lines + 1], lines[#lines + 2] = id, write_line(job)
 end
 
@@ -56,9 +57,7 @@ local function make_ready(id, job, delay_ms)
 end
 
 local function make_dead(id, job, why)
-  job.reason = why
-  read_now('dead_retention_ms')
-  buried[#buried + 1] = id
+  dies(id, job, why)
   write_later(id, job, 'dead')
 end
 
@@ -80,7 +79,7 @@ local function end_claims(decide)
     end
     if job and job.state == 'cancelling' then
       outcome = 'cancelled'
-      gone[#gone + 1] = id
+      leaves(id, job)
       cancelled[#cancelled + 1] = '["' .. id .. '","' .. fence .. '"]'
     elseif job then
       decide(i, job)
@@ -92,7 +91,7 @@ local function end_claims(decide)
   free_places()
   wake_if_below_cap(#ended)
   check_lanes()
-  if #buried > 0 then
+  if died then
     check_dead()
   end
   return answer, refusals, cancelled
@@ -102,8 +101,8 @@ end
 local function write_outcomes(what, refusals, cancelled)
   emit('cancelled', now, worker, cancelled)
   emit_refused(refusals, what, now, worker)
-  call_many('HDEL', state, gone)
-  call_many('HDEL', jobs, gone)
+  write_ended()
+  write_deadlines()
   call_many('HSET', state, lines)
   call_many('ZREM', leases, ended)
   call_many('ZADD', scheduled, due)
@@ -111,5 +110,7 @@ local function write_outcomes(what, refusals, cancelled)
     return_ready(priority, returning[priority])
   end
   write_lanes()
-  index_dead(buried, now)
+  if died then
+    index_dead(died, now)
+  end
 end

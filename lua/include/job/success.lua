@@ -6,7 +6,7 @@ Keys: jobs state leases
 Args: each each_count worker
 Unread: jobs
 Uses: call(now_text) emit(emit) fences(refusal_of read_held emit_refused) state(lane_in) settled(note_settled)
-    lane_opening(note_release) batch(call_many)
+    lane_opening(note_release) batch(call_many) ended(leaves)
 ]]
 
 local done       -- ids of the jobs that succeeded
@@ -26,6 +26,7 @@ local function decide_one()
     done, refusals = {}, {why}
     return 0, {id, why}
   end
+  leaves(id, line)
   done, events = {id}, {'["' .. id .. '","' .. fence .. '"]'}
   note_release(lane_in(line), id)
   note_settled({[id] = true})
@@ -52,6 +53,7 @@ local function decide_success()
       end
       size = size + 1
       done[size], events[size] = id, '["' .. id .. ending
+      leaves(id, line)
       local lane = lane_in(line)
       if lane then
         note_release(lane, id)
@@ -70,15 +72,11 @@ local function emit_success()
   emit_refused(refusals, 'complete', now_text, worker)
 end
 
+--- Take the leases of the jobs that succeeded; `ended` removes the jobs.
 local function write_success()
   if #done == 1 then
-    local id = done[1]
-    redis.call('HDEL', state, id)
-    redis.call('HDEL', jobs, id)
-    redis.call('ZREM', leases, id)
+    redis.call('ZREM', leases, done[1])
     return
   end
-  call_many('HDEL', state, done)
-  call_many('HDEL', jobs, done)
   call_many('ZREM', leases, done)
 end
