@@ -57,7 +57,8 @@ class AsyncLine(asyncio.Protocol):
         self._transport = transport
 
     async def disconnect(self) -> None:
-        """End the connection, and wait until that is done. It can be connected again."""
+        """End the connection, and wait until that is done. An exchange under way fails. It can be connected again."""
+        self._fail(EOFError("the connection was closed on this side"))
         self._forget()
         await self._made.disconnect()
 
@@ -66,6 +67,7 @@ class AsyncLine(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
         self._forget()
+        # It waits for nothing: a task that is cancelled once more cannot leave the connection open here.
         await self._made.disconnect(nowait=True)
 
     def ask(

@@ -140,7 +140,8 @@ class AsyncClusterWire:
     one_slot = True
 
     def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT_S) -> None:
-        self._pools = _Pools(AsyncPoolWire, url, answer_within)
+        self._is_closed = False
+        self._pools = _Pools(self._make_wire, url, answer_within)
         self._routing = Routing(seeds_of(url))
 
     async def exchange(self, commands: Sequence[Command], meanwhile: Meanwhile = None) -> list[Any]:
@@ -166,9 +167,15 @@ class AsyncClusterWire:
         return self._routing.node_of(key)
 
     async def close(self) -> None:
-        """Close all connections."""
-        for wire in self._pools.all():
-            await wire.close()
+        """Close all connections, and keep none from now on: a call under way may still find another node."""
+        self._is_closed = True
+        ends = (wire.close() for wire in self._pools.all())
+        for error in await asyncio.gather(*ends, return_exceptions=True):
+            if error is not None:
+                raise error
+
+    def _make_wire(self, url: str, *, answer_within: float) -> AsyncPoolWire:
+        return AsyncPoolWire(url, answer_within=answer_within, keep=not self._is_closed)
 
     async def _drive(self, steps: Steps[T], meanwhile: Meanwhile = None) -> T:
         replies: Replies | None = None

@@ -110,14 +110,15 @@ class Pool:
 class AsyncPool:
     """The same for asyncio: for one event loop."""
 
-    def __init__(self, source: Any, *, wait: float) -> None:
-        """See Pool."""
+    def __init__(self, source: Any, *, wait: float, keep: bool = True) -> None:
+        """See Pool. ``keep``: whether connections are used again; a pool that is closed keeps none."""
         self._source = source
         self._wait = wait
         self._waiting: deque[asyncio.Future[AsyncLine]] = deque()
         self._moved = 0.0
         self._idle: list[AsyncLine] = []
         self.busy: set[AsyncLine] = set()
+        self.keeps = keep
 
     def take_idle(self) -> AsyncLine | None:
         """The connection that was used last, if it can be used at once; None: ``take`` may have one."""
@@ -146,7 +147,7 @@ class AsyncPool:
         return line
 
     def give_back(self, line: AsyncLine) -> None:
-        """See Pool.give_back."""
+        """See Pool.give_back. If the pool keeps none, drop the connection before."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -179,7 +180,11 @@ class AsyncPool:
             await line.drop()
 
     async def disconnect(self) -> None:
-        """See Pool.disconnect."""
+        """Disconnect all, and keep none from now on. Who waits for a reply is told that the connection has ended.
+
+        One that is being connected meanwhile cannot be disconnected yet: it ends when it is given back.
+        """
+        self.keeps = False
         lines = (*self._idle, *self.busy)
         self._idle = []
         ends = (line.disconnect() for line in lines)

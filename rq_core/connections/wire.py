@@ -144,10 +144,15 @@ class AsyncPoolWire:
 
     one_slot = False
 
-    def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT_S) -> None:
+    def __init__(
+        self, url: str, *, answer_within: float = SOCKET_TIMEOUT_S, keep: bool = True
+    ) -> None:
+        """``keep``: see AsyncPool."""
         retry = AsyncRetry(NoBackoff(), 0)
         self._pool = AsyncPool(
-            source_of(redis.asyncio.ConnectionPool, url, retry, answer_within), wait=answer_within
+            source_of(redis.asyncio.ConnectionPool, url, retry, answer_within),
+            wait=answer_within,
+            keep=keep,
         )
         self._answer_within = answer_within
 
@@ -190,6 +195,8 @@ class AsyncPoolWire:
             await line.drop()
             raise
         finally:
+            if not self._pool.keeps:
+                await line.drop()
             self._pool.give_back(line)
         return replies
 

@@ -8,13 +8,16 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import redis
 
 from rq_core.connections import pool
+from rq_core.connections.cluster import AsyncClusterWire
+from rq_core.connections.routing import Node
 from rq_core.connections.wire import AsyncPoolWire, PoolWire
-from rq_core.protocol.plan import Unsent
+from rq_core.protocol.plan import Lost, Unsent
 from tests.kit.forked import forked
 from tests.kit.wait import wait_until, wait_until_async
 
@@ -265,3 +268,74 @@ async def test_one_connection_that_cannot_be_closed_keeps_none_open(valkey_url: 
         await wire.close()
 
     assert not second.is_ready
+
+
+async def test_a_connection_that_is_made_while_the_wire_closes_does_not_stay_open(
+    valkey_url: str,
+) -> None:
+    wire = AsyncPoolWire(valkey_url)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    source: Any = wire._pool._source
+
+    class Slow(source.connection_class):  # type: ignore[misc]
+        async def _connect(self) -> None:
+            begun.set()
+            await go_on.wait()
+            await super()._connect()
+
+    source.connection_class = Slow
+    asked = asyncio.create_task(wire.exchange([["PING"]]))
+    await begun.wait()
+    await wire.close()
+    go_on.set()
+
+    assert await asked == ["PONG"]
+    assert not any(line.is_ready for line in wire._pool._idle)
+
+
+async def test_a_call_under_way_ends_when_the_wire_closes(valkey_url: str) -> None:
+    """Its reply was waited for without an end: the watchdog went with the connection."""
+    wire = AsyncPoolWire(valkey_url)
+    asked = asyncio.create_task(wire.block(["BLPOP", "nothing", "0"], 60))
+    await wait_until_async(lambda: wire._pool.busy, "it asks")
+    await wait_until_async(lambda: any(line._answer for line in wire._pool.busy), "it waits")
+
+    await wire.close()
+
+    with pytest.raises(Lost, match="closed on this side"):
+        await asyncio.wait_for(asked, 5)
+
+
+async def test_a_node_that_is_found_while_a_cluster_is_closed_keeps_no_connection(
+    valkey_url: str,
+) -> None:
+    cluster = AsyncClusterWire(valkey_url.replace("redis://", "redis+cluster://"))
+    await cluster.close()
+
+    late = cluster._pools(Node("127.0.0.1", urlsplit(valkey_url).port or 0))
+    assert await late.exchange([["PING"]]) == ["PONG"]
+
+    assert not any(line.is_ready for line in late._pool._idle)
+
+
+async def test_a_node_whose_connections_cannot_be_closed_keeps_no_other_node_open(
+    valkey_url: str,
+) -> None:
+    cluster = AsyncClusterWire(valkey_url.replace("redis://", "redis+cluster://"))
+    (first,) = cluster._pools.all()
+    second = cluster._pools._wires[Node("the other", 0)] = AsyncPoolWire(valkey_url)
+    for wire in (first, second):
+        assert await wire.exchange([["PING"]]) == ["PONG"]
+    (line,) = first._pool._idle
+    close = line.disconnect
+
+    async def stumble() -> None:
+        await close()
+        raise RuntimeError("it stumbled")
+
+    line.disconnect = stumble  # type: ignore[method-assign]
+
+    with pytest.raises(RuntimeError, match="stumbled"):
+        await cluster.close()
+
+    assert not any(line.is_ready for line in second._pool._idle)
