@@ -17,11 +17,6 @@ local function reset()
   events, lines, seen = nil, nil, nil
 end
 
---- Whether a job has expired in this call.
-local function is_expired(id)
-  return seen ~= nil and seen[id] ~= nil
-end
-
 --- A job expires, which stands nowhere in line any more.
 local function expire_here(id, job)
   if not events then
@@ -41,13 +36,13 @@ local function expire_here(id, job)
   events[#events + 1] = '["' .. id .. '",1]'
 end
 
---- The members of these jobs in `expiring` are over. Those that still wait expire. `held` are their lines.
-local function expire_waiting(ids, held)
+--- The members of these jobs in `expiring` are over. Those that still wait expire; `decided` gets their ids. `held` are their lines.
+local function expire_waiting(ids, held, decided)
   local waiting_jobs, names = {}, {}
   for i = 1, #ids do
     local id = ids[i]
     local job = read_line(held[i])
-    if job and not is_expired(id) and (job.state == 'ready' or job.state == 'scheduled') and is_over(job, now) then
+    if job and not (seen and seen[id]) and (job.state == 'ready' or job.state == 'scheduled') and is_over(job, now) then
       job.id = id
       waiting_jobs[#waiting_jobs + 1] = job
       names[#names + 1] = job.state == 'ready' and job.lane or nil
@@ -58,6 +53,7 @@ local function expire_waiting(ids, held)
   end
   for i = 1, #waiting_jobs do
     local job = waiting_jobs[i]
+    decided[job.id] = true
     withdraw(job.id, job)
     expire_here(job.id, job)
   end

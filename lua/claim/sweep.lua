@@ -16,8 +16,8 @@ Uses: call(now now_text answer_field) activity(note_activity) meta(fact set_fact
     batch(call_many read_many)
     state(read_line write_line count rank is_claimed drop_claim) scopes(scope_of await_no_more check_scopes)
     lane_standing(lane_of) lane_members(put) lane_opening(note_release free_places reevaluate reevaluate_family FAMILY_MAX)
-    dead(unindex_dead check_dead) ended(leaves dies died) due(earliest_due) digits(digits) settled(is_settled)
-    deadline(is_over note_deadline) expiry(is_expired expire_here expire_waiting emit_expired)
+    dead(unindex_dead check_dead) ended(leaves dies) due(earliest_due) digits(digits) settled(is_settled)
+    deadline(is_over note_deadline) expiry(expire_here expire_waiting emit_expired)
 ]]
 
 local SWEEP_MS = 100   -- the longest time between two looks at leases while workers claim
@@ -214,10 +214,7 @@ local function forget_old()
     end
   end
   if late then
-    expire_waiting(late, read_many(state, late))
-    for i = 1, #late do
-      decided[late[i]] = decided[late[i]] or is_expired(late[i])
-    end
+    expire_waiting(late, read_many(state, late), decided)
   end
   return #over == sweep_max
 end

@@ -8,7 +8,7 @@ quote, FULL what happens when a scope is full. A priority is valid if `ready` ha
 Ties: `expires_in`, in ms from now, or `expires_at`, in Unix ms: no claim of the job begins later.
 
 Keys: ready
-Kept: KINDS
+Kept: KINDS NO_TIES
 Uses: digits(digits) memo(remember)
 ]]
 

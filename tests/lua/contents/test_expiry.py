@@ -17,17 +17,16 @@ def test_a_deadline_stands_in_the_line_the_event_and_what_expires(seed: Seed) ->
         seed.job("b", expires_at_ms=T + 2_000, delay_ms=500, lane="2+host=h", spec_max=100),
     )
 
-    changes = seed.changes(lambda: [seed.enqueue(job) for job in jobs])
+    changes, later = (seed.changes(lambda job=job: seed.enqueue(job)) for job in jobs)
 
-    assert changes["state"] == {
-        "a": (None, f"ready task=t seq=1 expires={T + 1_000} since={T}"),
-        "b": (None, f"scheduled task=t lane=2+host=h expires={T + 2_000} due={T + 500} since={T}"),
-    }
-    assert changes["jobs"] == {"a": (None, spec()), "b": (None, spec())}
-    deadlines = {m: score for m, (_, score) in changes["expiring"].items() if "job|" in m}
-    assert deadlines == {"job|a": T + 1_000.0, "job|b": T + 2_000.0}
+    line = f"ready task=t seq=1 expires={T + 1_000} since={T}"
+    assert (changes["state"], changes["jobs"]) == ({"a": (None, line)}, {"a": (None, spec())})
+    line = f"scheduled task=t lane=2+host=h expires={T + 2_000} due={T + 500} since={T}"
+    assert (later["state"], later["jobs"]) == ({"b": (None, line)}, {"b": (None, spec())})
+    assert changes["expiring"]["job|a"] == (None, T + 1_000.0)
+    assert later["expiring"]["job|b"] == (None, T + 2_000.0)
     told = '"' + spec().replace('"', '\\"') + '"'
-    assert changes["outbox"] == [
+    assert [*changes["outbox"], *later["outbox"]] == [
         entry(
             1,
             "enqueued",
