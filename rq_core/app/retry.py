@@ -32,7 +32,8 @@ _DOUBLINGS_MAX: Final = 64
 class Verdict(NamedTuple):
     """What should become of a job whose handler raised an error.
 
-    ``rollback``: it is given back, and no attempt is spent. ``delay`` is in seconds; ``reason`` is one word for the log.
+    ``rollback``: it is given back, and no attempt is spent. ``delay`` is in seconds; ``reason`` is one word for the
+    log.
     """
 
     outcome: Outcome

@@ -40,7 +40,19 @@ class Single:
         delivery = self._delivery
         if not delivery.has_met(job.queue):
             return None
-        job_id, _, profile, args_json, delay_ms, lane, full, spec_max, headers_json, due_ms, ties = job
+        (
+            job_id,
+            _,
+            profile,
+            args_json,
+            delay_ms,
+            lane,
+            full,
+            spec_max,
+            headers_json,
+            due_ms,
+            ties,
+        ) = job
         which = (id(profile), delay_ms, full, due_ms, ties)
         kept = self._kinds.get(which)
         if kept is None:

@@ -202,8 +202,8 @@ def _needed(include: Source, wanted: Iterable[str]) -> list[Part]:
 
 
 def _block(include: Source, parts: list[Part], taken: Iterable[str], inside: Iterable[str]) -> str:
-    """An include between `do` and `end`, behind the constants and the blocks that it alone uses; the names that are taken from it are
-    declared before, and so outlive it."""
+    """An include between `do` and `end`, behind the constants and the blocks that it alone uses; the names that are
+    taken from it are declared before, and so outlive it."""
     outside = dict.fromkeys(taken)
     checks = any("check_keys" in part.words for part in parts)
     code = "".join(part.without_local(frozenset(outside)) for part in parts).rstrip()
