@@ -7,8 +7,8 @@ Keys: meta state jobs waiting lanes open blocked holders caps rates fair schedul
 Unread: jobs
 Args: slot number:int by why
 Each: id
-Uses: call(open_call close_call now) emit(emit quoted) state(write_line) named(decide_named)
-    ended(leaves write_ended) withdrawal(withdraw write_withdrawn) lane_write(check_lanes write_lanes) batch(call_many)
+Uses: call(open_call close_call now seldom) emit(emit quoted) state(write_line) named(decide_named)
+    ended(leaves check_ended write_ended) withdrawal(withdraw write_withdrawn) lane_write(check_lanes write_lanes) batch(call_many)
 Returns: ok {ID cancelled|cancelling|dead|gone}… | epoch
 Invariants: I6, I10
 ]]
@@ -34,11 +34,16 @@ local answer = decide_named(function(id, job)
   end
 end)
 check_lanes()
+if seldom then
+  check_ended()
+end
 
 emit('cancelled', now, by, cancelled, why)
 emit('cancel_requested', now, by, requested, why)
-write_ended()
-write_withdrawn()
+if seldom then
+  write_ended()
+  write_withdrawn()
+end
 call_many('HSET', state, flagged)
 write_lanes()
 return close_call(answer)

@@ -19,7 +19,7 @@ Meta: sequence caps_by_task ties
 Args: slot number:int by spec_max:int kinds
 Each: id kind digest lane spec
 Unread: state
-Uses: call(open_call close_call now now_text) backlog(refuse_backlog) meta(facts fact set_fact) digits(digits_of_next)
+Uses: call(open_call close_call now now_text seldom) backlog(refuse_backlog) meta(facts fact set_fact) digits(digits_of_next)
     emit(emit quoted) kinds(kinds_from) placing(lane_for kept_out) lane_standing(lane_of meet_lanes) lane_members(put)
     lane_write(check_lanes write_lanes) joining(tail_of write_joining) due(earliest_due) wake(wake_needed) deadline(note_deadline write_deadlines)
     batch(call_many read_many)
@@ -42,7 +42,7 @@ end
 
 -- Nearly all calls are of plain jobs, many of them of one: so tables that such a call does without are made when they are
 -- needed, and what only others write is not read.
-local ids, names, may_wait, has_line, ties = {}, nil, false, false, false
+local ids, names, may_wait, is_long = {}, nil, false, false
 for i = 1, each_count do
   local id, place, _, lane, spec = each(i)
   local kind = kind_of[place]
@@ -50,7 +50,7 @@ for i = 1, each_count do
     return {'refused', 'arguments', 'kind'}
   end
   ids[i] = id
-  may_wait, has_line, ties = may_wait or kind.may_wait, has_line or #spec > SPEC_LONG, ties or kind.ties
+  may_wait, is_long = may_wait or kind.may_wait, is_long or #spec > SPEC_LONG
   if lane ~= '' then
     names = names or {}
     names[#names + 1] = lane
@@ -58,7 +58,7 @@ for i = 1, each_count do
 end
 local live = read_many(jobs, ids)
 local caps_by_task = facts.caps_by_task
-if names or may_wait or caps_by_task or has_line or ties then
+if names or may_wait or caps_by_task or is_long then
   check_keys()
 end
 local next_due = may_wait and earliest_due(0)
@@ -103,18 +103,21 @@ for i = 1, each_count do
     if lane ~= '' then
       ending = '","' .. lane .. '"]'
     end
-    local is_kept = #spec <= spec_max
-    if is_kept then
+    if #spec <= spec_max then
       ending = (lane ~= '' and ending:sub(1, -2) or '",null') .. ',' .. cjson.encode(spec) .. ']'
     end
-    local until_text = ''
-    if kind.ties then
-      local expires = kind.expires_at or now + kind.expires_in
-      until_text = ' expires=' .. expires
-      note_deadline(id, expires)
-      ending = (is_kept and ending:sub(1, -2) or (lane ~= '' and ending:sub(1, -2) or '",null') .. ',null') .. ',' .. expires .. ']'
+    local due_at, until_text, has_line = nil, '', false
+    if kind.may_wait then
+      due_at = kind.due_ms or now + kind.delay_ms
+      if kind.ties then
+        has_line = true
+        local expires = kind.expires_at or now + kind.expires_in
+        until_text = ' expires=' .. expires
+        note_deadline(id, expires)
+        ending = (#spec <= spec_max and ending:sub(1, -2) or (lane ~= '' and ending:sub(1, -2) or '",null') .. ',null') ..
+          ',' .. expires .. ']'
+      end
     end
-    local due_at = kind.may_wait and (kind.due_ms or now + kind.delay_ms)
     if due_at and due_at > now then
       due = due or {}
       due[#due + 1], due[#due + 2] = due_at, 'job|' .. id
@@ -137,7 +140,7 @@ for i = 1, each_count do
           tail, tail_kind = tail_of(kind.priority), kind
         end
         tail[#tail + 1] = id
-        if #spec > SPEC_LONG or kind.ties then
+        if has_line or #spec > SPEC_LONG then
           local at = #lines
           lines[at + 1], lines[at + 2] = id, 'ready ' .. kind.head .. ' seq=' .. place_text .. until_text .. since
         else
@@ -157,11 +160,13 @@ call_many('HSET', jobs, values)
 call_many('HSET', state, lines)
 write_joining()
 call_many('ZADD', scheduled, due)
-write_deadlines()
-write_lanes()
-if ties and not facts.ties then
-  set_fact('ties', 1)
+if seldom then
+  write_deadlines()
+  if not facts.ties then
+    set_fact('ties', 1)
+  end
 end
+write_lanes()
 if place_text then
   set_fact('sequence', place_text)
 end

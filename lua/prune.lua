@@ -6,7 +6,7 @@ Keys: meta state jobs dead outbox slots expiring wake
 Unread: jobs dead wake expiring
 Args: slot number:int by why
 Each: id
-Uses: call(open_call close_call now) emit(emit) named(decide_named) dead(unindex_dead) ended(leaves write_ended)
+Uses: call(open_call close_call now seldom) emit(emit) named(decide_named) dead(unindex_dead) ended(leaves check_ended write_ended)
 Returns: ok {ID pruned|STATE|gone}… | epoch
 Invariants: I6
 ]]
@@ -27,8 +27,13 @@ local answer = decide_named(function(id, job)
     return 'pruned'
   end
 end)
+if seldom then
+  check_ended()
+end
 
 emit('pruned', now, by, events, why)
-write_ended()
+if seldom then
+  write_ended()
+end
 unindex_dead(exhumed)
 return close_call(answer)

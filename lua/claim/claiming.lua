@@ -15,10 +15,10 @@ without touching a list, and a scope that refuses leaves no trace of those that 
 
 Keys: state jobs leases fair
 Args: limit sweep_max
-Uses: call(now now_text keep_answer) meta(fact) state(read_line is_claimed) batch(call_many read_many) digits(digits)
+Uses: call(now now_text keep_answer seldom) meta(fact) state(read_line is_claimed) batch(call_many read_many) digits(digits)
     gate(gate_is_shut) queue_cap(queue_cap) wake(wake_needed wake_not_needed) scopes(rate_scopes) lane_fair(is_fair)
     lane_write(has_met_lanes open_growth check_lanes write_lanes)
-    ended(died write_ended) dead(check_dead index_dead) expiry(write_expired) sweep(sweep ended_leases check_sweep emit_sweep write_sweep)
+    expiry(check_seldom write_seldom) sweep(sweep ended_leases check_sweep emit_sweep write_sweep)
     unscoped(open_lists write_unscoped) pages(count_stored) select(select_jobs) fast_path(leave_fast)
     taken(taken open_reply word_of emit_claimed write_taken close_reply)
 ]]
@@ -95,8 +95,8 @@ local function decide_claim(ended)
   end
   check_lanes()
   check_sweep()
-  if died then
-    check_dead()
+  if seldom then
+    check_seldom()
   end
 end
 
@@ -108,10 +108,8 @@ end
 
 local function write_claim()
   write_sweep()
-  write_expired()
-  write_ended()
-  if died then
-    index_dead(died, now)
+  if seldom then
+    write_seldom()
   end
   write_taken(fence)
   write_unscoped()

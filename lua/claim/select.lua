@@ -122,7 +122,7 @@ local function serve(lane)
     keep_open(lane)
     return
   end
-  if job and is_over(job, now) then
+  if job and job.expires and is_over(job, now) then
     moves = moves + 1
     remove(lane, member)
     expire_here(job.id, job)
@@ -172,7 +172,7 @@ end
 
 --- Take the plain job that comes next, or move it into its lane.
 local function serve_plain(priority)
-  if next_job and is_over(next_job, now) then
+  if next_job and next_job.expires and is_over(next_job, now) then
     expire_plain()
     return
   end
@@ -194,7 +194,7 @@ local function take_plain()
   while not is_full() and peek_unscoped(limit - taken) do
     if next_head then
       take_run()
-    elseif is_over(next_job, now) then
+    elseif next_job.expires and is_over(next_job, now) then
       if moves > sweep_max then
         break
       end

@@ -12,7 +12,7 @@ Keys: state jobs leases scheduled expiring slots rates
 Later: sequence
 Args: slot worker sweep_max
 Unread: jobs
-Uses: call(now now_text answer_field) activity(note_activity) meta(fact set_fact notes_of_queue) emit(emit quoted)
+Uses: call(now now_text answer_field seldom) activity(note_activity) meta(fact set_fact notes_of_queue) emit(emit quoted)
     batch(call_many read_many)
     state(read_line write_line count rank is_claimed drop_claim) scopes(scope_of await_no_more check_scopes)
     lane_standing(lane_of) lane_members(put) lane_opening(note_release free_places reevaluate reevaluate_family FAMILY_MAX)
@@ -275,16 +275,16 @@ end
 
 --- The events of all this: the first writes of the call.
 local function emit_sweep()
-  local any = next(swept)
-  if any then
-    emit('lease_expired', now_text, worker, swept.expired)
-    emit('cancelled', now_text, worker, swept.cancelled)
-    emit('promoted', now_text, worker, swept.promoted)
+  if not next(swept) and not seldom then
+    return
   end
-  emit_expired()
-  if any then
-    emit('pruned', now_text, worker, swept.pruned)
+  emit('lease_expired', now_text, worker, swept.expired)
+  emit('cancelled', now_text, worker, swept.cancelled)
+  emit('promoted', now_text, worker, swept.promoted)
+  if seldom then
+    emit_expired()
   end
+  emit('pruned', now_text, worker, swept.pruned)
 end
 
 local function write_sweep()

@@ -39,7 +39,7 @@ local function kind_from(given)
   end
   due_ms = due_ms ~= 0 and due_ms or nil
   return {priority = priority, delay_ms = delay_ms, due_ms = due_ms, head = head, detail = detail, full = full,
-    task = task, may_wait = due_ms ~= nil or delay_ms > 0,
+    task = task, may_wait = due_ms ~= nil or delay_ms > 0 or ties ~= NO_TIES,
     ties = ties ~= NO_TIES, expires_in = ties.expires_in, expires_at = ties.expires_at}
 end
 

@@ -170,7 +170,8 @@ def pack(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
     """Return the ``kinds`` and the records of a call that enqueues these jobs.
 
     A kind is [priority, delay in ms, head, detail, full], the instant at which such a job is due, if that is given, and
-    its ties, if it has some; a record is id, kind (its place in ``kinds``, from 1), digest of the arguments, lane and spec
+    its ties, if it has some; a record is id, kind (its place in ``kinds``, from 1), digest of the arguments, lane, and
+    spec.
     """
     kinds: list[str] = []
     places: dict[tuple[int, int, str, int, str], str] = {}

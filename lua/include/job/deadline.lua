@@ -3,27 +3,16 @@ even if nothing comes near its place in line. A claim takes the member away when
 
 Keys: expiring
 Unread: expiring
-Uses: batch(call_many)
+Uses: call(seldom seldom_list) batch(call_many)
 ]]
-
-local coming   -- deadlines and members of `expiring` of jobs that wait; nil if there are none
-
-local function reset()
-  coming = nil
-end
-
---- The member of `expiring` that has the deadline of a job.
-local function deadline_of(id)
-  return 'job|' .. id
-end
 
 --- A job waits, and its claim must begin before this moment, in Unix ms.
 local function note_deadline(id, expires)
-  if not coming then
+  local coming = seldom_list('coming')
+  if #coming == 0 then
     check_keys()
-    coming = {}
   end
-  coming[#coming + 1], coming[#coming + 2] = expires, deadline_of(id)
+  coming[#coming + 1], coming[#coming + 2] = expires, 'job|' .. id
 end
 
 --- Whether no claim of a job may begin any more.
@@ -31,6 +20,7 @@ local function is_over(job, at)
   return job.expires ~= nil and tonumber(job.expires) <= at
 end
 
+--- Write these moments. Nothing has to be done if nothing is `seldom`.
 local function write_deadlines()
-  call_many('ZADD', expiring, coming)
+  call_many('ZADD', expiring, seldom.coming)
 end

@@ -4,9 +4,9 @@ checked and decided before the first write.
 Keys: jobs state ready scheduled leases
 Args: each each_count worker
 Unread: jobs ready
-Uses: call(now) state(read_line write_line count rank drop_claim) fences(read_held emit_refused) ready(return_ready)
+Uses: call(now seldom) state(read_line write_line count rank drop_claim) fences(read_held emit_refused) ready(return_ready)
     lane_standing(lane_of) lane_members(put) lane_opening(note_release free_places) lane_write(check_lanes write_lanes)
-    due(earliest_due) dead(index_dead check_dead) ended(leaves dies died write_ended) deadline(note_deadline write_deadlines) wake(wake_needed) batch(call_many)
+    due(earliest_due) dead(index_dead check_dead) ended(leaves dies check_ended write_ended) deadline(note_deadline write_deadlines) wake(wake_needed) batch(call_many)
     queue_cap(wake_if_below_cap) emit(emit)
 ]]
 
@@ -91,8 +91,11 @@ local function end_claims(decide)
   free_places()
   wake_if_below_cap(#ended)
   check_lanes()
-  if died then
-    check_dead()
+  if seldom then
+    check_ended()
+    if seldom.died then
+      check_dead()
+    end
   end
   return answer, refusals, cancelled
 end
@@ -101,8 +104,13 @@ end
 local function write_outcomes(what, refusals, cancelled)
   emit('cancelled', now, worker, cancelled)
   emit_refused(refusals, what, now, worker)
-  write_ended()
-  write_deadlines()
+  if seldom then
+    write_deadlines()
+    write_ended()
+    if seldom.died then
+      index_dead(seldom.died, now)
+    end
+  end
   call_many('HSET', state, lines)
   call_many('ZREM', leases, ended)
   call_many('ZADD', scheduled, due)
@@ -110,7 +118,4 @@ local function write_outcomes(what, refusals, cancelled)
     return_ready(priority, returning[priority])
   end
   write_lanes()
-  if died then
-    index_dead(died, now)
-  end
 end

@@ -5,8 +5,9 @@ Most reports are of one job, from workers with one place: that one is decided an
 Keys: jobs state leases
 Args: each each_count worker
 Unread: jobs
-Uses: call(now_text) emit(emit) fences(refusal_of read_held emit_refused) state(lane_in) settled(note_settled)
-    lane_opening(note_release) batch(call_many) ended(leaves)
+Meta: ties
+Uses: call(now_text) meta(facts) emit(emit) fences(refusal_of read_held emit_refused) state(lane_in) settled(note_settled)
+    lane_opening(note_release) batch(call_many) ended(all_leave remove_jobs)
 ]]
 
 local done       -- ids of the jobs that succeeded
@@ -26,8 +27,10 @@ local function decide_one()
     done, refusals = {}, {why}
     return 0, {id, why}
   end
-  leaves(id, line)
   done, events = {id}, {'["' .. id .. '","' .. fence .. '"]'}
+  if facts.ties then
+    all_leave(done, {line})
+  end
   note_release(lane_in(line), id)
   note_settled({[id] = true})
   return 1, {}
@@ -53,7 +56,6 @@ local function decide_success()
       end
       size = size + 1
       done[size], events[size] = id, '["' .. id .. ending
-      leaves(id, line)
       local lane = lane_in(line)
       if lane then
         note_release(lane, id)
@@ -61,6 +63,9 @@ local function decide_success()
     else
       answer[#answer + 1], answer[#answer + 2] = id, refusals[i]
     end
+  end
+  if facts.ties then
+    all_leave(done, held)
   end
   note_settled(seen)
   return size, answer
@@ -72,8 +77,8 @@ local function emit_success()
   emit_refused(refusals, 'complete', now_text, worker)
 end
 
---- Take the leases of the jobs that succeeded; `ended` removes the jobs.
 local function write_success()
+  remove_jobs(done)
   if #done == 1 then
     redis.call('ZREM', leases, done[1])
     return
