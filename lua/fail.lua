@@ -27,7 +27,7 @@ local answer, refusals, cancelled = end_claims(function(i, job)
     local due = make_ready(id, job, delay_ms)
     retried[#retried + 1] = '["' .. id .. '","' .. fence .. '",' .. due .. ',' .. job.failed .. ',' .. failure .. ']'
   else
-    make_dead(id, job, verdict == 'retry' and 'attempts_spent' or reason)
+    make_dead(id, job, verdict == 'retry' and 'attempts_spent' or reason, failure)
     died[#died + 1] = '["' .. id .. '","' .. fence .. '","' .. job.reason .. '",' .. job.failed .. ',' .. failure .. ']'
   end
 end)

@@ -37,7 +37,7 @@ local answer, refusals, cancelled = end_claims(function(i, job)
   if reason:sub(1, 8) == 'unknown_' then
     local unknown = count(job, 'unknown') + 1
     if unknown >= unknown_max then
-      make_dead(id, job, reason)
+      make_dead(id, job, reason, failure)
       died[#died + 1] = '["' .. id .. '","' .. fence .. '","' .. reason .. '",' .. count(job, 'failed') ..
         ',' .. failure .. ']'
       return

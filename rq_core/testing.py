@@ -146,7 +146,7 @@ class FakeConnections(Connections):
         return AsyncClient(self.url, wire=wire, calls=self._calls())
 
     def _calls(self) -> Operations:
-        # Nobody waits for a server that is a dictionary.
+        # There is no waiting for a server that is a dictionary.
         patience = Patience(unsent=0, unknown=0)
         return Operations(
             Delivery(prefix=self.prefix, url=self.url, patience=patience, scripts=fake_script)
@@ -196,7 +196,7 @@ class FakeWire(PoolWire):
 
 
 class FakeAsyncWire:
-    """The same for asyncio: nobody waits for a server that is a dictionary."""
+    """The same for asyncio: there is no waiting for a server that is a dictionary."""
 
     one_slot = False
 

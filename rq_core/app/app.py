@@ -141,6 +141,7 @@ class App(Producer):
         priority: Priority | PriorityName = ...,
         max_losses: int = ...,
         caps: Sequence[Cap | Rate] = ...,
+        aliases: Sequence[str] = ...,
         isolation: Isolation | None = ...,
         max_memory: int | None = ...,
         on_dead: Hook | None = ...,
@@ -157,20 +158,24 @@ class App(Producer):
         priority: Priority | PriorityName = DEFAULT_PRIORITY,
         max_losses: int = DEFAULT_MAX_LOSSES,
         caps: Sequence[Cap | Rate] = (),
+        aliases: Sequence[str] = (),
         isolation: Isolation | None = None,
         max_memory: int | None = None,
         on_dead: Hook | None = None,
     ) -> Any:
         """Make a task of a function: ``@app.task`` or ``@app.task(queue="mail", …)``.
 
-        ``name`` is by default the function's own. ``retry`` says how long a failed job waits and how often it is tried:
-        RetryPolicy(), 3 attempts, unless given. ``timeout`` (seconds or timedelta) is that of one
-        attempt; None leaves it to the worker. ``max_losses`` is after how many lost workers a job
-        is taken for poison and dies. ``caps`` are Caps and Rates; a claim takes a place in each of
-        them, or none. With ``isolation="process"`` workers run it in a process of its own, which is
-        killed at its timeout and may crash without harm; ``max_memory`` (bytes) is all that this process
-        may have. ``on_dead`` is called, as a job of its own, with a DeadJob when a job of this task has
-        died, however that came; at least once. Raises InvalidTask, InvalidName or InvalidOption.
+        What the function returns on a worker is dropped. ``name`` is by default the function's own.
+        ``retry`` says how long a failed job waits and how often it is tried: RetryPolicy(), 3 attempts,
+        unless given. ``timeout`` (seconds or timedelta) is that of one attempt; None leaves it to the
+        worker. ``max_losses`` is after how many lost workers a job is taken for poison and dies.
+        ``caps`` are Caps and Rates; a claim takes a place in each of them, or none. ``aliases`` are names
+        that the task had: it also runs jobs that were enqueued under one of these, or still are, and
+        counts them in the same caps; the log keeps the name under which each job was enqueued. With
+        ``isolation="process"`` workers run it in a process of its own, which is killed at its timeout and
+        may crash without harm; ``max_memory`` (bytes) is all that this process may have. ``on_dead`` is
+        called, as a job of its own, with a DeadJob when a job of this task has died, however that came;
+        at least once. Raises InvalidTask, InvalidName or InvalidOption.
         """
         if function is not None and not callable(function):
             raise InvalidOption(
@@ -198,24 +203,30 @@ class App(Producer):
                 caps=caps,
                 isolation=isolation,
                 max_memory=max_memory,
+                aliases=aliases,
             )
-            self._tasks[task.name] = task
+            self._add(task)
             if on_dead is not None:
                 # Most apps have no hooks, and what tells of deaths needs OpenSSL.
                 from rq_core.app.dead_hooks import handler_of, hook_name
 
-                hook = hook_name(task.name)
-                self._tasks[hook] = make_task(
+                hook = make_task(
                     self,
                     self._tasks,
                     handler_of(task.name, on_dead),
-                    hook,
+                    hook_name(task.name),
                     JobOptions(queue=queue),
                     retry=RetryPolicy(),
+                    aliases=[*map(hook_name, aliases)],
                 )
+                self._add(hook)
             return task
 
         return decorate if function is None else decorate(function)
+
+    def _add(self, task: Task[..., Any]) -> None:
+        for name in (task.name, *task.aliases):
+            self._tasks[name] = task
 
     def around(self, function: Around, /) -> Around:
         """Put a context manager around every handler of this app: ``@app.around``.
@@ -235,14 +246,14 @@ class App(Producer):
     ) -> AbstractContextManager[None]:
         """Let ``other`` make what ``provider`` does for Depends, in the block: ``with app.override(session, fake):``.
 
-        For tests. Isolated tasks of a real worker do not see it: their processes import the app anew. Raises
+        For tests. Isolated tasks of a real worker do not see it: their processes import the app themselves. Raises
         InvalidOption, or InvalidTask for a task that cannot have ``other``.
         """
         return self.surroundings.override(provider, other, self._tasks.values())
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]:
-        """The tasks by name."""
+        """The tasks by name, and by each of their aliases."""
         return MappingProxyType(self._tasks)
 
     def check(self) -> None:

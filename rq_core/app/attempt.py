@@ -75,7 +75,7 @@ class Entered:
     ) -> Any:
         """Call a provider and enter what it makes. Returns the value that is to be handed over.
 
-        ``owned``: a context manager that it returns is entered; otherwise it may be somebody else's.
+        ``owned``: a context manager that it returns is entered; otherwise other code may own it.
         """
         try:
             made = provider(*args, **needs)
@@ -181,7 +181,7 @@ async def run(
             )
         given = {name: await entered.value(step) for name, step in steps.items()}
         if job is not None and not is_async:
-            # Nobody interrupts a thread: its time may have run out while it entered.
+            # A thread is not interrupted: its time may have run out while it entered.
             job.raise_if_cancelled()
         result = function(*args, **kwargs, **given)
         if is_async:

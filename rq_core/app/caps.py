@@ -61,7 +61,7 @@ class Cap:
                 raise InvalidOption(
                     option="max_waiting",
                     value=self.max_waiting,
-                    must=f"belongs to on_full='wait': with {self.on_full!r} no job waits, leave it out",
+                    must=f"needs on_full='wait': with {self.on_full!r} no job waits, so leave it out",
                 )
 
     @property

@@ -83,7 +83,7 @@ class JobContext:
     def raise_if_cancelled(self) -> None:
         """Raise JobCancelled, HandlerTimeout or LeaseLost if the handler should stop.
 
-        For ``def`` handlers, which nobody can interrupt; ``async def`` ones are cancelled where
+        For ``def`` handlers, which cannot be interrupted; ``async def`` ones are cancelled where
         they await.
         """
         if self._signal is not None:
@@ -134,7 +134,7 @@ def job_here(variables: Context | None = None) -> JobContext | None:
 
 
 def enter(context: JobContext | None) -> None:
-    """Make ``context`` the current job for good, where nobody else shares these context variables."""
+    """Make ``context`` the current job for good, where no other code shares these context variables."""
     _current.set(context)
 
 

@@ -69,6 +69,6 @@ def arguments_of(spec: str) -> dict[str, Any]:
     try:
         arguments: object = json.loads(read_spec(spec).args_json)
     except ValueError:
-        # Somebody else's hand was in it. Its hook is told all the same, and those behind it must be, too.
+        # Another program wrote it. Its hook is called anyway, and so must be those of the jobs behind it.
         return {}
     return arguments if isinstance(arguments, dict) else {}

@@ -35,9 +35,15 @@ class Declared:
     # Tasks.
 
     def add_task(
-        self, task: str, queue: str, arguments: Arguments, caps: Sequence[Cap | Rate]
+        self,
+        task: str,
+        queue: str,
+        arguments: Arguments,
+        caps: Sequence[Cap | Rate],
+        aliases: Sequence[str] = (),
     ) -> None:
-        """Take note of a new task. Raises InvalidTask; then nothing was noted."""
+        """Take note of a new task. Jobs under its ``aliases`` get the same scopes. Raises InvalidTask; then nothing was
+        noted."""
         sources: list[Source] = []
         limits: dict[str, Limit] = {}
         whole: object = caps
@@ -67,9 +73,11 @@ class Declared:
         for limited in limits:
             self._declarer.setdefault((queue, limited), task)
         self._limits.setdefault(queue, {}).update(limits)
-        self._arguments[task] = arguments
-        self._own[task] = Placing(task, queue, sources, arguments.defaults)
-        self._make_fair(self._own[task], queue)
+        placing = Placing(task, queue, sources, arguments.defaults)
+        self._make_fair(placing, queue, arguments)
+        for name in (task, *aliases):
+            self._arguments[name] = arguments
+            self._own[name] = placing
 
     def _check_shared(self, task: str, queue: str, cap: Cap | Rate, limited: str) -> None:
         other = self._queue_of_name.get(cap.name or "", queue)
@@ -95,7 +103,7 @@ class Declared:
             raise InvalidOption(
                 option="queue",
                 value=queue,
-                must=f"must be {own.queue!r}: there count the caps of task {task!r}; for another"
+                must=f"must be {own.queue!r}: the caps of task {task!r} count in that queue; for another"
                 " queue, define another task",
             )
 
@@ -133,7 +141,7 @@ class Declared:
         if cap is not None:
             limits[QUEUE] = Limit(check_limit("cap", cap))
         if weights is not None and not (fair or (fair is None and queue in self._fair)):
-            raise InvalidOption(option="weights", value=weights, must="belongs to fair=…")
+            raise InvalidOption(option="weights", value=weights, must="needs fair=…")
         for key, weight in (weights or {}).items():
             if type(weight) is not int or not 1 <= weight <= WEIGHT_MAX:
                 raise InvalidOption(
@@ -153,11 +161,11 @@ class Declared:
             if placing.queue == queue:
                 self._make_fair(placing, queue)
 
-    def _make_fair(self, placing: Placing, queue: str) -> None:
+    def _make_fair(self, placing: Placing, queue: str, arguments: Arguments | None = None) -> None:
         sources = [source for source in placing.sources if source.family != FAIR]
         argument = self._fair.get(queue)
         if argument is not None:
-            arguments = self._arguments.get(placing.task)
+            arguments = arguments or self._arguments.get(placing.task)
             if arguments is not None and argument in arguments.names:
                 default = _default(placing.task, arguments, argument)
                 sources.append(Source(FAIR, argument=argument, default=default, otherwise=""))

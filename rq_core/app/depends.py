@@ -311,7 +311,7 @@ def name_of(provider: Any) -> str:
 
 
 def makes_managers(provider: Any) -> bool:
-    """Whether a provider is a class of context managers, so that what it makes is nobody else's."""
+    """Whether a provider is a class of context managers, so that no other code owns what it makes."""
     kind = _called(provider)
     return isinstance(kind, type) and (hasattr(kind, "__enter__") or hasattr(kind, "__aenter__"))
 

@@ -21,7 +21,7 @@ GONE: Final = "gone"
 
 
 class JobHandle(Generic[R_co]):
-    """One job, as its producer sees it. It holds names only; every method asks anew.
+    """One job, as its producer sees it. It holds names only; every method reads Redis or SQL again.
 
     ``duplicate`` is True if a job of this id was live already: then that one stands, and this call
     changed nothing. ``discarded`` is True if the job was dropped, since a scope was full and its cap

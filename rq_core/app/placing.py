@@ -197,7 +197,7 @@ class Placing:
                 raise InvalidOption(
                     option="keys",
                     value=keys,
-                    must=f"must name {known or 'none'}: what task {self.task!r} takes from a"
+                    must=f"must name {known or 'none'}: the keys that task {self.task!r} takes from a"
                     " function; its other keys are arguments",
                 )
             found |= dict.fromkeys(meant, value)
@@ -205,7 +205,7 @@ class Placing:
 
 
 class Unregistered(Placing):
-    """Of a task whose policy nobody has registered yet: only the keys that the producer gives."""
+    """The placing of a task whose policy no worker has registered yet: only the keys that the producer gives."""
 
     def lane(
         self, rank: int, values: Mapping[str, Any], keys: Mapping[str, str] | None = None

@@ -31,10 +31,11 @@ def make_task(
     retry: RetryPolicy,
     timeout: float | None = None,
     caps: Sequence[Cap | Rate] = (),
+    aliases: Sequence[str] = (),
     isolation: Isolation | None = None,
     max_memory: int | None = None,
 ) -> Task[..., Any]:
-    """Return the task that a function is, and note its caps. ``known`` are the app's other tasks, by name.
+    """Return the task that a function is, and note its caps. ``known`` are the app's other tasks, by name and alias.
 
     Raises InvalidTask, InvalidName or InvalidOption."""
     own_name = getattr(function, "__name__", None)
@@ -42,19 +43,20 @@ def make_task(
         raise InvalidTask(task=repr(function), why="it has no name: pass name=…")
     name = check_name("task", name or own_name or "")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidTask(task=name, why="it yields: a task returns once")
+        raise InvalidTask(task=name, why="it is a generator: use a plain or async function")
     if name in known:
         raise InvalidTask(
             task=name,
             why=f"this app has a task of that name ({known[name].function!r}): pass another name=…",
         )
+    _check_aliases(name, aliases, known, caps)
     is_async = _is_async(function)
     producer.surroundings.check(name, is_async=is_async)
     steps = steps_of(name, dependencies_of(name, function), is_async=is_async)
     arguments = Arguments(name, function, injected=steps.keys())
     # Checked before the caps are noted: a task that is refused leaves no trace.
     options.profile(name)
-    producer.declared.add_task(name, options.queue, arguments, caps)
+    producer.declared.add_task(name, options.queue, arguments, caps, aliases)
     kind = AsyncTask if is_async else Task
     return kind(
         producer,
@@ -67,7 +69,36 @@ def make_task(
         isolation=isolation,
         max_memory=max_memory,
         steps=steps,
+        aliases=tuple(aliases),
     )
+
+
+def _check_aliases(
+    name: str,
+    aliases: Sequence[str],
+    known: Mapping[str, Task[..., Any]],
+    caps: Sequence[Cap | Rate],
+) -> None:
+    given: object = aliases
+    if not isinstance(given, list | tuple):
+        raise InvalidTask(task=name, why=f"aliases must be a list of names: aliases=[{aliases!r}]")
+    for alias in aliases:
+        check_name("task", alias)
+        if alias == name or aliases.count(alias) > 1:
+            raise InvalidTask(task=name, why=f"it has the name {alias!r} twice: leave one out")
+        if alias in known:
+            raise InvalidTask(
+                task=name,
+                why=f"its alias {alias!r} is a name of another task of this app"
+                f" ({known[alias].function!r}): leave it out",
+            )
+    for cap in caps if aliases and isinstance(caps, list | tuple) else ():
+        if isinstance(cap, Cap) and cap.per is None and cap.name is None:
+            raise InvalidTask(
+                task=name,
+                why=f"{cap!r} would count jobs by the name of their task, so those of its aliases apart:"
+                f" add name=, like Cap({cap.n}, name={name!r})",
+            )
 
 
 def check_isolation(isolation: object, max_memory: object) -> None:

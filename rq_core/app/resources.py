@@ -27,7 +27,7 @@ class _Kept:
         self.provider = step.provider
         self.name = name_of(step.provider)
         self.value: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        # Then nobody who waits for it, and is cancelled, can cancel it for the others.
+        # Then a job that waits for it and is cancelled cannot cancel it for the others.
         self.value.set_running_or_notify_cancel()
         self.stack = AsyncExitStack()
         # Not the job's that happens to need it first, and the same when it is left.
@@ -41,7 +41,7 @@ class _Kept:
 class Resources:
     """Makes each value when it is first needed, and keeps it until ``close``.
 
-    Handlers on the loop and in threads share them. A value that could not be made is made anew for the next job.
+    Handlers on the loop and in threads share them. A value that could not be made is made again for the next job.
     """
 
     def __init__(self) -> None:

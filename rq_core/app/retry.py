@@ -162,7 +162,7 @@ def _sane(error: BaseException, after: object, otherwise: float) -> float:
         return seconds_of("after", after)  # type: ignore[arg-type]  # anything can be raised
     except InvalidOption:
         name = type(error).__name__
-        _log().warning("%s(after=%r) is no duration; using %g s", name, after, otherwise)
+        _log().warning("%s(after=%r) is not a duration; using %g s", name, after, otherwise)
         return otherwise
 
 

@@ -111,6 +111,7 @@ class Task(PreparedTask[P, R]):
         isolation: Isolation | None = None,
         max_memory: int | None = None,
         steps: Mapping[str, Step] = _NO_STEPS,
+        aliases: tuple[str, ...] = (),
     ) -> None:
         """``timeout`` is in seconds, ``max_memory`` in bytes. Raises InvalidTask, InvalidName or InvalidOption."""
         super().__init__(app, name, arguments, options)
@@ -121,6 +122,8 @@ class Task(PreparedTask[P, R]):
         self.max_memory = max_memory
         self.steps = steps
         """What its dependencies are made by, by parameter; usually none."""
+        self.aliases = aliases
+        """Other names whose jobs it runs."""
         functools.update_wrapper(self, function)
 
     def __repr__(self) -> str:

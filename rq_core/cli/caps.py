@@ -89,7 +89,7 @@ def _wanted(text: str) -> Limit | int | Literal["code"] | None:
 @server_options
 @json_option
 def caps(queue: str, limit: int, redis_url: str, prefix: str, *, as_json: bool) -> None:
-    """Show what limits QUEUE's jobs: who holds it, and who waits for it.
+    """Show what limits QUEUE's jobs: how many hold it, and how many wait for it.
 
     First what has a limit of its own, then the keys that are waited for or held, then the weights of a
     fair queue.

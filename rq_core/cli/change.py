@@ -43,7 +43,7 @@ def _all_dead(function: Callable[..., Any]) -> Callable[..., Any]:
 def cancel(ids: Sequence[str], **given: Any) -> None:
     """Cancel jobs.
 
-    One that waits is gone at once. One that runs is asked to stop, and its worker learns of it when
+    A job that waits leaves at once. A job that runs is asked to stop, and its worker learns of it when
     it next extends its leases.
     """
     if not ids:
@@ -213,7 +213,9 @@ def parse_assignment(text: str) -> tuple[str, int]:
     name = NAMES.get(shown.replace("_", "-"))
     if not found or name is None:
         known = ", ".join(NAMES)
-        raise click.UsageError(f"{text!r} is no setting: give NAME=VALUE, NAME one of {known}")
+        raise click.UsageError(
+            f"{text!r} is not a setting: give NAME=VALUE with one of the names {known}"
+        )
     try:
         if not name.endswith("_ms"):
             return name, int(value)

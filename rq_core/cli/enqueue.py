@@ -106,7 +106,7 @@ def enqueue(ctx: click.Context, /, queue: str, task: str, **given: Any) -> None:
 
 
 class Terminal(Connections):
-    """Clients with the patience of somebody at a terminal."""
+    """Clients that wait as long as a person at a terminal would."""
 
     def __init__(self, url: str, prefix: str) -> None:
         super().__init__(url, prefix=prefix)

@@ -19,13 +19,14 @@ from rq_core.cli.options import (
     queue_option,
     server_options,
 )
-from rq_core.cli.text import ago, oldest, one_line, print_table
+from rq_core.cli.text import ago, oldest, one_line, print_table, shortened, span
 from rq_core.model.machine import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, State
 from rq_core.model.text import printable
 
 if TYPE_CHECKING:
     from rq_core.model.state_line import JobState
     from rq_core.protocol.overview import QueueOverview
+    from rq_core.protocol.presence import KnownTasks
 
 
 @click.command()
@@ -85,16 +86,17 @@ def _notes(found: QueueOverview) -> str:
 @server_options
 @json_option
 def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json: bool) -> None:
-    """Show where the job ID stands.
+    """Show where the job ID stands, and if it is dead, why it died.
 
-    If it waits for a cap: for which, who holds it now, and how many are ahead of it. A finished job
-    has left Redis; `rq-core audit history ID` knows it still.
+    If it waits for a cap: for which, which jobs hold it now, and how many are ahead of it. A finished job
+    has left Redis; `rq-core audit history ID` knows it still, and the tracebacks of all its errors.
     """
     with connect(redis_url, prefix) as client:
         where = known_queues(client, *([queue] if queue is not None else []))
         found = client.run(client.calls.reads.job(job_id, where))
         standing = None if found is None else client.run(client.calls.waiting.standing(found))
-    if found is None or standing is None:
+        known = None if found is None else client.run(client.calls.listing.known_tasks(found.queue))
+    if found is None or standing is None or known is None:
         if not where:
             raise click.ClickException(f"no live job {job_id}: this server has no queue")
         raise click.ClickException(
@@ -102,13 +104,23 @@ def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json:
             f" mirrored, `rq-core audit history {job_id}` knows it"
         )
     if as_json:
-        print_json(document_of(found) | waiting_document(standing))
+        task_known = {"task_known": known.knows(found.fields.get("task"))}
+        print_json(document_of(found) | task_known | waiting_document(standing))
         return
     now_ms = time.time() * 1000
-    rows = [*_rows(found, now_ms), *waiting_rows(standing, now_ms)]
+    unknown = unknown_task(found, known)
+    waits = [("waits for", f"a worker: {unknown}")] if unknown else []
+    rows = [*_rows(found, now_ms), *waits, *waiting_rows(standing, now_ms)]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         click.echo(f"{name:<{width}}  {printable(value)}")
+
+
+def unknown_task(job: JobState, known: KnownTasks) -> str:
+    """Return a sentence if no running worker has the task of a job that waits; else empty."""
+    waits = job.state in (State.READY, State.SCHEDULED)
+    has = known.knows(job.fields.get("task"))
+    return "no running worker has this task" if waits and has is False else ""
 
 
 def _number(job: JobState, name: str, default: int = 0) -> int:
@@ -134,6 +146,7 @@ def document_of(job: JobState) -> dict[str, Any]:
         "worker": job.fields.get("by"),
         "fence": job.fields.get("fence"),
         "reason": job.fields.get("reason"),
+        "error": None if job.error is None else job.error._asdict(),
     }
     if job.spec is not None:
         document["args"] = _part(job.spec, "args")
@@ -168,6 +181,8 @@ def _rows(job: JobState, now_ms: float) -> list[tuple[str, str]]:
         rows.append(("losses", f"{facts['losses']} of {facts['max_losses']}"))
     if facts["reason"]:
         rows.append(("reason", facts["reason"]))
+    if job.error is not None:
+        rows.append(("error", one_line(str(job.error))))
     if job.spec is None:
         rows.append(("arguments", "none: run `rq-core doctor`"))
     else:
@@ -185,7 +200,10 @@ def _rows(job: JobState, now_ms: float) -> list[tuple[str, str]]:
 @server_options
 @json_option
 def dead(queue: str, limit: int, redis_url: str, prefix: str, *, as_json: bool) -> None:
-    """Show the jobs of QUEUE that died last, newest first."""
+    """Show the jobs of QUEUE that died last, and why, newest first.
+
+    The reason is why rq-core gave the job up, the error what its handler raised last.
+    """
     with connect(redis_url, prefix) as client:
         known_queues(client, queue)
         found = client.run(client.calls.reads.dead(queue, limit))
@@ -195,20 +213,21 @@ def dead(queue: str, limit: int, redis_url: str, prefix: str, *, as_json: bool) 
         return
     now_ms = time.time() * 1000
     print_table(
-        ("job", "task", "died", "reason", "claims", "failures", "losses"),
+        ("job", "task", "died", "reason", "failures", "losses", "error"),
         (
             (
                 each.id,
                 each.fields.get("task", "?"),
-                ago(_number(each, "since"), now_ms),
+                f"{span(now_ms - _number(each, 'since'))} ago",
                 each.fields.get("reason", "?"),
-                _number(each, "claim"),
                 _number(each, "failed"),
                 _number(each, "lost"),
+                "" if each.error is None else shortened(str(each.error)),
             )
             for each in found
         ),
         empty=f"no dead jobs in {queue}",
+        whole=("job",),
     )
     if total > len(found):
         click.echo(f"{len(found):,} of {total:,}; --limit shows more")

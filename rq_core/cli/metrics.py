@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import signal
+from typing import TYPE_CHECKING
 
 import click
 
 from rq_core.cli.options import server_options
 from rq_core.cli.text import print_table
 from rq_core.model.url import AUDIT_URL_VARIABLE
+
+if TYPE_CHECKING:
+    from rq_core.metrics.table import Family
+
+
+def _most(family: Family) -> str:
+    """How many samples a family has at most, in words."""
+    return f"{family.samples_max:,}{' a queue' if 'queue' in family.labels else ''}"
 
 
 @click.command()
@@ -29,7 +38,12 @@ from rq_core.model.url import AUDIT_URL_VARIABLE
     help="The audit database, for metrics of the log.",
 )
 @click.option("--once", is_flag=True, help="Print the metrics once, and end.")
-@click.option("--list", "listing", is_flag=True, help="Print what metrics there are, and end.")
+@click.option(
+    "--list",
+    "listing",
+    is_flag=True,
+    help="Print what metrics there are, with how many samples at most, and end.",
+)
 @server_options
 def metrics(
     listen: str,
@@ -48,8 +62,11 @@ def metrics(
 
     if listing:
         print_table(
-            ("metric", "type", "labels", "of"),
-            ((each.name, each.kind, " ".join(each.labels), each.source) for each in FAMILIES),
+            ("metric", "type", "labels", "of", "samples at most"),
+            (
+                (each.name, each.kind, " ".join(each.labels), each.source, _most(each))
+                for each in FAMILIES
+            ),
             empty="",
         )
         return

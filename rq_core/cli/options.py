@@ -87,13 +87,16 @@ def showing_causes(*, verbose: bool) -> Iterator[None]:
 
 
 by_option = click.option(
-    "--by", metavar="NAME", help="Who, for the log; by default, your user name."
+    "--by", metavar="NAME", help="Who makes the change, for the log; by default your user name."
 )
 
 
 def audited_options(function: F) -> F:
     """Add ``--by`` and ``--reason``, which the change's event carries."""
-    for option in (click.option("--reason", default="", help="Why, for the log."), by_option):
+    for option in (
+        click.option("--reason", default="", help="Why the change is made, for the log."),
+        by_option,
+    ):
         function = option(function)
     return function
 
@@ -110,7 +113,7 @@ def actor(by: str | None) -> str:
 
 
 def connect(redis_url: str, prefix: str) -> Client:
-    """Return a client with the patience of somebody at a terminal."""
+    """Return a client that waits as long as a person at a terminal would."""
     from rq_core.connections.client import Client
     from rq_core.model.ids import boot_id
     from rq_core.protocol.plan import Patience

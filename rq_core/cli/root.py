@@ -23,7 +23,8 @@ COMMANDS: Final[Commands] = {
     "enqueue": ("enqueue:enqueue", "Hand over a job."),
     "queues": ("inspect:queues", "Show the queues and how many jobs they have."),
     "job": ("inspect:job", "Show where a job stands, and what it waits for."),
-    "dead": ("inspect:dead", "Show the jobs that died last."),
+    "jobs": ("jobs:jobs", "List a queue's jobs, and name those whose task no worker has."),
+    "dead": ("inspect:dead", "Show the jobs that died last, and why."),
     "cancel": ("change:cancel", "Cancel jobs."),
     "requeue": ("change:requeue", "Give dead jobs another life."),
     "prune": ("change:prune", "Remove dead jobs."),
@@ -31,8 +32,8 @@ COMMANDS: Final[Commands] = {
     "resume": ("change:resume", "Let a paused queue give out jobs again."),
     "set": ("change:change_settings", "Show or change a queue's settings."),
     "cap": ("caps:cap", "Change how many jobs may run, of a queue, a task or a key."),
-    "caps": ("caps:caps", "Show what limits a queue's jobs, and who waits for it."),
-    "workers": ("workers:workers", "Show who works, and which code each worker runs."),
+    "caps": ("caps:caps", "Show what limits a queue's jobs, and how many wait for it."),
+    "workers": ("workers:workers", "Show the workers, and which code each runs."),
     "top": ("top:top", "Show how the queues stand and what is wrong with them, again and again."),
     "metrics": ("metrics:metrics", "Show Prometheus how the queues stand."),
     "health": ("health:health", "Say whether the workers of this machine work."),
@@ -66,7 +67,7 @@ class Root(LazyGroup):
                 f"the command {cmd_name} of {point.value} cannot be imported: {error}"
             ) from error
         if not isinstance(found, click.Command):
-            raise click.ClickException(f"{cmd_name} is no command: {found!r}")
+            raise click.ClickException(f"{cmd_name} is not a command: {found!r}")
         return found
 
     def says(self, ctx: click.Context, name: str) -> str:

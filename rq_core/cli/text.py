@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+CELL_MAX: Final = 100
+"""Characters of a text from elsewhere in a cell of a table."""
 PIPED_WIDTH: Final = 1_000
-"""Columns when nobody looks: wide enough that nothing is cut."""
+"""Columns where the output is no terminal: wide enough that nothing is cut."""
 
 
 def span(ms: float) -> str:
@@ -59,8 +61,17 @@ def terminal() -> Console:
     return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False)
 
 
-def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """Print rows under their heads; numbers to the right. ``empty`` is said when there are none."""
+def print_table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    empty: str,
+    whole: Collection[str] = (),
+) -> None:
+    """Print rows under their heads; numbers to the right. ``empty`` is said when there are none.
+
+    On a narrow terminal all columns are folded but those named in ``whole``.
+    """
     found = [list(row) for row in rows]
     if not found:
         if empty:
@@ -73,10 +84,21 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, empty:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for place, title in enumerate(head):
         number = all(isinstance(row[place], int) for row in found)
-        table.add_column(title, justify="right" if number else "left", overflow="fold")
+        table.add_column(
+            title,
+            justify="right" if number else "left",
+            overflow="fold",
+            no_wrap=title in whole,
+        )
     for row in found:
         table.add_row(*(Text(printable(f"{c:,}" if isinstance(c, int) else str(c))) for c in row))
     terminal().print(table)
+
+
+def shortened(text: str) -> str:
+    """Return the beginning of a text, as one line that can be printed."""
+    line = one_line(text)
+    return line if len(line) <= CELL_MAX else f"{line[: CELL_MAX - 1]}…"
 
 
 def one_line(text: str) -> str:

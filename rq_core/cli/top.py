@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from rq_core.cli.options import json_option, print_json, server_options
-from rq_core.cli.text import oldest, terminal
-from rq_core.model.text import printable
+from rq_core.cli.text import oldest, one_line, terminal
+from rq_core.model.text import printable, shorten
 from rq_core.model.url import AUDIT_URL_VARIABLE
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ WIDE: Final = 120
 NARROW: Final = 60
 """Below so many columns only what matters most is shown."""
 CAUSES_MAX: Final = 12
+SAYS_MAX: Final = 400
+"""Characters of a cause that are shown."""
 
 
 class Frame(NamedTuple):
@@ -36,7 +38,7 @@ class Frame(NamedTuple):
 
     state: Overview | Unread
     log: LogOverview | Unread | None
-    """None: nobody asked for it."""
+    """None: it was not asked for."""
     at: float
     """On the monotonic clock."""
 
@@ -115,7 +117,7 @@ def _watch(look: Callable[[], Frame], frame: Frame, every: float) -> None:
     console, before = terminal(), None
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(render(frame, before, console.width), refresh=True)
+            live.update(render(frame, before, console.width, console.height), refresh=True)
             time.sleep(every)
             before, frame = frame, look()
 
@@ -144,17 +146,30 @@ def _log_document(log: LogOverview) -> list[dict[str, Any]]:
     return [dataclasses.asdict(each) for each in log.queues]
 
 
-def render(frame: Frame, before: Frame | None, width: int) -> RenderableType:
-    """Return what is shown of a frame in so many columns. Rates are told against the frame ``before``."""
+def render(
+    frame: Frame, before: Frame | None, width: int, height: int | None = None
+) -> RenderableType:
+    """Return what is shown of a frame in so many columns, and lines if ``height`` is given. Rates are told against the
+    frame ``before``."""
     from rich.console import Group
     from rich.text import Text
 
     from rq_core.metrics.causes import Unread, causes
 
-    parts: list[RenderableType] = [_causes(causes(frame.state, frame.log), width)]
+    found = causes(frame.state, frame.log)
+    parts: list[RenderableType] = [_causes(found, width)]
     if not isinstance(frame.state, Unread):
         parts.append(Text(_headline(frame.state), style="dim"))
-        parts.append(_queues(frame, before, width))
+        shown = list(frame.state.queues)
+        if height is not None:
+            # Beside the causes there are a headline, the table's head and foot, and the line about the other queues.
+            room = max(1, height - min(len(found), CAUSES_MAX + 1) - 7)
+            wrong = {each.queue for each in found}
+            shown.sort(key=lambda queue: queue.queue not in wrong)
+            shown = shown[:room]
+        parts.append(_queues(frame, before, width, shown))
+        if left := len(frame.state.queues) - len(shown):
+            parts.append(Text(f"and {_count(left, 'queue')} more; rq-core queues shows all"))
     return Group(*parts)
 
 
@@ -168,7 +183,7 @@ def _causes(found: Sequence[Cause], width: int) -> RenderableType:
         where = f"{each.queue}: " if each.queue else ""
         lines.append("! ", style="bold red")
         lines.append(printable(where), style="bold")
-        lines.append(printable(each.says))
+        lines.append(one_line(shorten(each.says, SAYS_MAX)))
         if width >= WIDE:
             lines.append(f"  {each.alert}", style="dim")
         lines.append("\n")
@@ -191,17 +206,16 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _queues(frame: Frame, before: Frame | None, width: int) -> RenderableType:
+def _queues(
+    frame: Frame, before: Frame | None, width: int, shown: Sequence[QueueOverview]
+) -> RenderableType:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    from rq_core.metrics.causes import Unread
-
-    assert not isinstance(frame.state, Unread)
     columns = _columns(frame, before, width)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    rows = [[printable(of(queue)) for _, of in columns] for queue in frame.state.queues]
+    rows = [[printable(of(queue)) for _, of in columns] for queue in shown]
     for place, (title, _) in enumerate(columns):
         # Numbers stay whole; a long name of a queue gives way.
         whole = max([len(title), *(len(row[place]) for row in rows)]) if place else None

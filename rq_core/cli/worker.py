@@ -20,7 +20,7 @@ def check_target(target: str) -> str:
     is_file = target.partition(":")[0].endswith(".py") or "/" in target
     if is_file or _TARGET.fullmatch(target) is None:
         hint = "; give the module's name, not the file's" if is_file else ""
-        raise click.UsageError(f"{target!r} is no app: it must be MODULE:APP, like tasks:app{hint}")
+        raise click.UsageError(f"{target!r} is not an app: give MODULE:APP, like tasks:app{hint}")
     return target
 
 
@@ -82,6 +82,12 @@ def _audit_url(_ctx: click.Context, _param: click.Parameter, url: str | None) ->
     "--burst",
     is_flag=True,
     help="Exit when nothing is running or due, and nothing that is ready may run now.",
+)
+@click.option(
+    "--reload",
+    is_flag=True,
+    help="For development: restart the worker when a .py file below the current directory changes. What runs has the"
+    " seconds of --grace to end; --grace 0 gives it back at once.",
 )
 @click.option(
     "--grace",
@@ -174,6 +180,7 @@ def worker(ctx: click.Context, /, target: str, **given: Any) -> None:
         audit_url=given["audit_url"],
         redact=given["redact"],
         health=given["health"],
+        reload=given["reload"],
         log_format=given["log_format"],
         log_level=given["log_level"],
     )

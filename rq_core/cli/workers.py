@@ -44,7 +44,7 @@ def workers(queue: str | None, redis_url: str, prefix: str, *, as_json: bool) ->
         return
     print_workers(rows)
     if not all(each.workers_exact for each in found):
-        click.echo("there are more: not all workers of such a large queue were read")
+        click.echo("the queue has more workers than are read at once: not all are listed")
 
 
 def workers_of(found: Iterable[QueueOverview]) -> list[PresentWorker]:
@@ -83,7 +83,7 @@ def print_workers(rows: list[PresentWorker]) -> None:
             )
             for each in rows
         ),
-        empty="no worker has said that it is there",
+        empty="no worker runs",
     )
     present = [each for each in rows if not each.gone]
     if skew := skew_of(present):

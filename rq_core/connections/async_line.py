@@ -40,11 +40,11 @@ class AsyncLine(asyncio.Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is connected, the server has not ended it, and nothing came that nobody asked for."""
+        """Whether it is connected, the server has not ended it, and it sent nothing unasked."""
         return self._transport is not None and not self._transport.is_closing()
 
     async def connect(self) -> None:
-        """Connect, anew if it was connected. Raises what redis-py does if that cannot be done."""
+        """Connect, also if it was connected. Raises what redis-py does if that cannot be done."""
         await self.drop()
         await self._source.ensure_connection(self._made)
         transport = transport_of(self._made)
@@ -79,9 +79,9 @@ class AsyncLine(asyncio.Protocol):
     ) -> asyncio.Future[None]:
         """Send, and have so many replies put into ``replies``, an error as a ReplyError in its place.
 
-        The future is done when all are there. Whoever awaits it goes on in the next round of the loop; ``hear`` is
+        The future is done when all are there. Its awaiter goes on in the next round of the loop; ``hear`` is
         called at once, with the last reply. It raises OSError (TimeoutError if none came for ``within`` seconds),
-        or EOFError if the server has ended the connection. Whoever stops waiting must drop the line.
+        or EOFError if the server has ended the connection. A caller that stops waiting must drop the line.
         """
         assert self._transport is not None
         assert self._answer is None, "an exchange is under way on this line"
@@ -128,7 +128,7 @@ class AsyncLine(asyncio.Protocol):
             self._deadline = self._loop.time() + self._within
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell whoever waits for a reply."""
+        """Tell the caller that waits for a reply."""
         if self._streams is not None:
             self._streams.connection_lost(error)
         self._fail(error or EOFError("the server closed the connection"))

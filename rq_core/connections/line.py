@@ -30,7 +30,7 @@ class Line:
         return self._socket is not None
 
     def is_ready(self) -> bool:
-        """Whether it is connected, the server has not ended it, and nothing came that nobody asked for.
+        """Whether it is connected, the server has not ended it, and it sent nothing unasked.
 
         A command that is sent to a server which has ended the connection would count as sent, and its outcome as
         unknown.
@@ -42,12 +42,12 @@ class Line:
         return not self._look.poll(0)
 
     def connect(self) -> None:
-        """Connect, anew if it was connected. Raises what redis-py does if that cannot be done."""
+        """Connect, also if it was connected. Raises what redis-py does if that cannot be done."""
         self.disconnect()
         made = self._made
         made.connect()
         if made.can_read():
-            raise redis.ConnectionError("the server speaks without being asked")
+            raise redis.ConnectionError("the server sent a reply that no command asked for")
         self._socket, self._reader = socket_of(made), new_reader()
         # What TLS has decrypted no longer shows on the socket. Some libraries that replace sockets take poll away.
         if hasattr(select, "poll") and not hasattr(self._socket, "pending"):

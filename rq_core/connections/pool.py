@@ -4,7 +4,7 @@ redis-py makes the connections, and could keep them, too. But its pools lock, re
 whenever a connection is taken or given back, and every exchange takes one: that was half of what Python does in it.
 What lies here are lines (:mod:`rq_core.connections.line`), which are connected when they are taken.
 
-Where all connections that the URL allows are in use (redis-py allows 100 if it says nothing), whoever needs one waits
+Where all connections that the URL allows are in use (redis-py allows 100 if it says nothing), a caller waits
 in line, for as long as the line moves.
 """
 
@@ -84,7 +84,7 @@ class Pool:
                 self._freed.notify()
 
     def _wait_for_room(self) -> None:
-        """Wait until somebody gives a connection back; call it under the lock."""
+        """Wait until a caller gives a connection back; call it under the lock."""
         since = time.monotonic()
         self._waiting += 1
         try:
@@ -94,7 +94,7 @@ class Pool:
             self._waiting -= 1
 
     def disconnect_idle(self) -> None:
-        """Disconnect those that nobody uses."""
+        """Disconnect those that no caller uses."""
         with self._lock:
             idle, self._idle = self._idle, []
         for line in idle:

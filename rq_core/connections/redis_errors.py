@@ -45,7 +45,7 @@ _NAME_YOURS: Final = (
 
 
 _TLS_ADVICE: Final = {
-    "unable to get local issuer certificate": "nobody known vouches for its certificate: name the authority's"
+    "unable to get local issuer certificate": "no authority known here has signed its certificate: name the authority's"
     " file in the URL, ?ssl_ca_certs=/path/ca.crt",
     "self-signed certificate": "its certificate is signed by itself or by an authority that is not known here: name the"
     " authority's file in the URL, ?ssl_ca_certs=/path/ca.crt",
@@ -76,7 +76,7 @@ BROKEN = (redis.ConnectionError, redis.TimeoutError, OSError, EOFError)
 
 
 BROKEN_ASYNC = (TimeoutError, RuntimeError, *BROKEN)
-"""RuntimeError is what uvloop raises to whoever writes to a connection that was just reset."""
+"""RuntimeError is what uvloop raises where a connection is written to that was just reset."""
 
 
 ANSWERED = (redis.AuthenticationError, redis.BusyLoadingError)

@@ -20,7 +20,7 @@ def new_reader() -> Any:
         protocolError=_garbled,
         replyError=error_of,
         encoding="utf-8",
-        # A reply with bytes that are not UTF-8 must reach whoever can say which job it is.
+        # A reply with bytes that are not UTF-8 must reach the code that can say which job it is.
         errors="surrogateescape",
         notEnoughData=PENDING,
     )

@@ -169,8 +169,8 @@ class Routing:
                 results[unit.at] = self._all(replies)
             elif home is None:
                 self._stale = True
-                nobody = ReplyError(f"CLUSTERDOWN no node serves slot {slot}")
-                results[unit.at : unit.at + len(unit.commands)] = [nobody] * len(unit.commands)
+                unserved = ReplyError(f"CLUSTERDOWN no node serves slot {slot}")
+                results[unit.at : unit.at + len(unit.commands)] = [unserved] * len(unit.commands)
             else:
                 todo.append((unit, home, False))
         for _ in range(REDIRECTS_MAX):
@@ -271,7 +271,7 @@ class Routing:
                 return None
             if isinstance(reply, Exception):
                 trouble = reply
-            # Whoever does not know is asked last the next time.
+            # A node that does not know is asked last the next time.
             others = [other for other in self._candidates() if other != node]
             self._known = (*others, node)
         return None if self._primaries else _explained(trouble)

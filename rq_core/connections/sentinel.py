@@ -205,7 +205,7 @@ def parse(url: str, *, for_asyncio: bool, answer_within: float) -> tuple[str, di
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     database = query.pop("db", "") or database or "0"
     if not database.isdecimal():
-        raise ValueError(f"{database} is no number of a database")
+        raise ValueError(f"{database} is not the number of a database")
     mine = {
         name: query.pop(f"sentinel_{name}")
         for name in ("username", "password")
@@ -240,5 +240,5 @@ def _address(said: str) -> Address:
     """``host``, ``host:port`` or ``[::1]:port``."""
     parts = urlsplit(f"//{said}")
     if not parts.hostname:
-        raise ValueError(f"{said or 'nothing'!r} is no sentinel's host:port")
+        raise ValueError(f"{said or 'nothing'!r} is not the host:port of a sentinel")
     return parts.hostname, parts.port or DEFAULT_PORT

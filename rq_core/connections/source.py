@@ -39,7 +39,7 @@ def resolve(url: str) -> str:
 def _options(retry: Any, answer_within: float) -> dict[str, Any]:
     return {
         "decode_responses": True,
-        # A reply with bytes that are not UTF-8 must reach whoever can say which job it is.
+        # A reply with bytes that are not UTF-8 must reach the code that can say which job it is.
         "encoding_errors": "surrogateescape",
         "retry": retry,
         "socket_connect_timeout": min(CONNECT_TIMEOUT_S, answer_within),

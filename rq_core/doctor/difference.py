@@ -151,7 +151,7 @@ def _reasons(expected: Expected, owner: Owner, edits: Iterable[Edit]) -> Iterato
     if kind == "lane" and name in expected.kept_waiting:
         yield f"scope {expected.kept_waiting[name]} has room, and nothing would open the lane"
     if kind == "rate" and any(edit.key == "rates" for edit in edits):
-        yield "until when it was spent is gone"
+        yield "the time until which the rate is spent is gone"
 
 
 def _says(expected: Expected, name: str, edit: Edit) -> str:

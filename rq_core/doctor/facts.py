@@ -59,7 +59,7 @@ def _caps(view: View) -> Iterator[Finding]:
     if noted and not stored:
         says = (
             f"limits are gone (`meta` has {noted[0]}, and `caps` is empty): workers declare theirs"
-            " again when they start, those set by hand have to be set again"
+            " again when they start; an operator has to set live limits again"
         )
         yield Finding(Kind.NO_CAPS, says)
 
@@ -70,14 +70,14 @@ def _wake(expected: Expected) -> Iterator[Finding]:
     # Whatever else it does, repair.lua leaves one token.
     edits = (Edit("wake", "", str(tokens), "1"),)
     if tokens > 1:
-        says = f"there are {tokens} tokens to wake a worker, one is enough"
+        says = f"there are {tokens} wake tokens instead of one"
         yield Finding(Kind.INDEX, says, edits=edits)
     elif not tokens and view.facts.get("epoch") and not _gated(expected):
         ready = [job for _, job in expected.in_state(State.READY)]
         places = expected.places
         count = sum(job.lane is None or places[job.lane].on is None for job in ready)
         if count:
-            says = f"{count} jobs are ready and no token would wake a worker"
+            says = f"{count} jobs are ready, and no token wakes a worker"
             yield Finding(Kind.NO_WAKE, says, edits=edits)
 
 

@@ -1,7 +1,7 @@
 """The keeper of one embedded server: a small process that owns the server as its child.
 
 It is run by path (see `rq_core.embedded.server`) and uses the standard library only, so that it starts in
-a moment and stays small for hours. Valkey has no option to end when nobody uses it; this process
+a moment and stays small for hours. Valkey has no option to end when no client uses it; this process
 asks the server from time to time and shuts it down. It holds no data and decides nothing else.
 """
 
@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def leave_the_starter() -> None:
-    """Become nobody's child, in our own session: a starter's Ctrl-C or end does not reach us."""
+    """Leave the starter's process tree, in a session of our own: its Ctrl-C or its end does not reach us."""
     if os.fork():
         os._exit(0)
     os.setsid()

@@ -3,7 +3,7 @@
 It owns starting, finding and ending that server. It does not own talking to it: `ensure` gives
 the URL of an ordinary Redis server. How two processes never start two servers on the same data:
 
-- `server.lock` is a lock file. Whoever gets the lock may start the server, and hands the lock on
+- `server.lock` is a lock file. The process that gets the lock may start the server, and hands the lock on
   to it: the keeper and the server inherit it and hold it as long as either lives, whatever way
   they end.
 - `server.json` says where the socket is. It lies in a short temporary directory, because a

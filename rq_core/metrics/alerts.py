@@ -76,8 +76,8 @@ _RUNNING_ON: Final = When("rqc_queue_paused", "==", 0)
 
 ALERTS: Final = (
     Alert(
-        "RqCoreRedisAway",
-        "Redis is away",
+        "RqCoreRedisDown",
+        "Redis does not answer",
         "page",
         60,
         (When("rqc_up", "==", 0),),
@@ -96,8 +96,8 @@ ALERTS: Final = (
         """,
     ),
     Alert(
-        "RqCoreNobodyWorks",
-        "Nobody works",
+        "RqCoreNoWorker",
+        "No worker runs",
         "page",
         60,
         (
@@ -145,8 +145,8 @@ ALERTS: Final = (
         """,
     ),
     Alert(
-        "RqCoreNobodyClaims",
-        "Nobody claims",
+        "RqCoreNoClaims",
+        "No worker claims",
         "page",
         120,
         (
@@ -154,7 +154,8 @@ ALERTS: Final = (
             _RUNNING_ON,
         ),
         """
-        Something was due more than a minute ago. Any claim takes care of what is due, so no worker claims.
+        A retry, a delayed job or a spent rate was due more than a minute ago. Each claim sees to what is due, so
+        no worker has claimed since.
         """,
         (
             "rq-core workers --queue QUEUE",
@@ -176,14 +177,15 @@ ALERTS: Final = (
             _RUNNING_ON,
         ),
         """
-        Jobs have lost their worker, and for two minutes no other has claimed, which would take them back.
+        The leases of running jobs have ended: their worker is gone. Any claim would take these jobs back, and for two
+        minutes no worker has claimed.
         """,
         (
             "rq-core workers --queue QUEUE",
             "rq-core health",
         ),
         """
-        - Start or restart workers of the queue. The jobs run again; each has lost one of its lives.
+        - Start or restart workers of the queue. The jobs run again; each has one loss more (`max_losses`).
         """,
     ),
     Alert(
@@ -196,7 +198,7 @@ ALERTS: Final = (
             _READY,
         ),
         """
-        Jobs wait, and the queue gives out none since an operator paused it.
+        Jobs wait, and no worker can claim them: an operator paused the queue.
         """,
         (
             "rq-core queues",
@@ -244,7 +246,7 @@ ALERTS: Final = (
             "rq-core audit history ID",
         ),
         """
-        - Mend the code or the data, then `rq-core requeue ID`.
+        - Correct the code or the data, then `rq-core requeue ID`.
         - If the reason is poison, the job kills its process: look at its memory and at native code, or isolate
           the task with `isolation="process"`.
         - If the reason is unknown_task, a deploy has missed workers or producers: `rq-core workers` shows the
@@ -302,8 +304,8 @@ ALERTS: Final = (
         """,
     ),
     Alert(
-        "RqCoreAuditAway",
-        "The audit database is away",
+        "RqCoreAuditDown",
+        "The audit database does not answer",
         "ticket",
         120,
         (When("rqc_audit_up", "==", 0),),
@@ -331,7 +333,8 @@ ALERTS: Final = (
         """,
         ("rq-core audit restore --queue QUEUE",),
         """
-        - `rq-core audit restore` shows what was lost and what came back; with `--apply` it puts that right.
+        - `rq-core audit restore` shows which jobs were lost and which came back; with `--apply` it puts lost jobs back
+          and removes those that had ended.
         """,
     ),
     Alert(
@@ -414,6 +417,61 @@ ALERTS: Final = (
         ("rq-core workers --queue QUEUE",),
         """
         - Restart the workers whose digest is the old one.
+        """,
+    ),
+    Alert(
+        "RqCoreLoopBlocked",
+        "An event loop is blocked",
+        "ticket",
+        120,
+        (When("rqc_worker_loop_lag_seconds", ">", 5),),
+        """
+        The event loop of a worker process is more than five seconds late: a handler blocks it. Meanwhile no other async
+        handler of the process goes on, and it claims nothing. Leases are kept all the same.
+        """,
+        (
+            "rq-core workers",
+            "rq-core health",
+        ),
+        """
+        - Find the handler: of those that are running, an `async def` one that computes or calls something that blocks,
+          or a `def` one that holds the GIL. `py-spy dump --pid PID` shows where it is.
+        - Let it await, or make it a `def` handler, or isolate the task with `isolation="process"`.
+        """,
+    ),
+    Alert(
+        "RqCoreWorkerSilent",
+        "A worker process does not claim",
+        "page",
+        120,
+        (When("rqc_worker_claim_age_seconds", ">", 60),),
+        """
+        Redis has not answered a claim of a worker process for a minute, though even an idle one claims every five
+        seconds: the process is stopped, blocked, or cut off from Redis.
+        """,
+        (
+            "rq-core health",
+            "rq-core workers",
+        ),
+        """
+        - If Redis is away, see there. If other processes of the machine claim, look at this one: is it stopped
+          (`ps -o stat`), or its event loop blocked?
+        - Restart it. Its jobs run again when their leases are over.
+        """,
+    ),
+    Alert(
+        "RqCoreQueuesLeftOut",
+        "Queues are left out",
+        "ticket",
+        0,
+        (When("rqc_queues_left_out", ">", 0),),
+        """
+        There are more queues than a look reads, so some have no metrics and raise no alert.
+        """,
+        ("rq-core queues",),
+        """
+        - A queue for each customer is seldom needed: jobs of one queue share it by `fair`, and caps hold for each key.
+        - Put queues that are watched apart under a prefix of their own, and start an exporter for each prefix.
         """,
     ),
     Alert(

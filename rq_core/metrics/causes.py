@@ -13,7 +13,7 @@ from rq_core.metrics.alerts import ALERT_BY_NAME
 from rq_core.metrics.samples import lag_s
 from rq_core.model.limits import shown
 from rq_core.model.reader import LogOverview, QueueLog
-from rq_core.protocol.overview import Overview, QueueOverview, ScopeLoad
+from rq_core.protocol.overview import QUEUES_MAX, Overview, QueueOverview, ScopeLoad
 
 JUST_NOW_MS = 600_000
 """How long a death is told, in ms: as long as its alert looks back."""
@@ -35,12 +35,12 @@ class Unread(NamedTuple):
 
 
 def causes(state: Overview | Unread, log: LogOverview | Unread | None = None) -> list[Cause]:
-    """What is wrong, the queues by name. ``log``: None if nobody asked for it."""
+    """What is wrong, the queues by name. ``log``: None if it was not read."""
     found: list[Cause] = []
     if isinstance(log, Unread):
-        found.append(Cause("RqCoreAuditAway", None, f"the audit log cannot be read: {log.why}"))
+        found.append(Cause("RqCoreAuditDown", None, f"the audit log cannot be read: {log.why}"))
     if isinstance(state, Unread):
-        return [Cause("RqCoreRedisAway", None, state.why), *found]
+        return [Cause("RqCoreRedisDown", None, state.why), *found]
     logs = (
         {} if log is None or isinstance(log, Unread) else {each.queue: each for each in log.queues}
     )
@@ -51,6 +51,9 @@ def causes(state: Overview | Unread, log: LogOverview | Unread | None = None) ->
     for queue in state.queues:
         found += _of_queue(queue)
         found += _of_log(queue, logs.get(queue.queue))
+    if state.queues_left_out:
+        says = f"{state.queues_left_out:,} queues are not shown: a look reads {QUEUES_MAX:,}"
+        found.append(Cause("RqCoreQueuesLeftOut", None, says))
     for name, why in state.unreadable.items():
         found.append(Cause("RqCoreQueueUnreadable", name, f"cannot be read: {why}"))
     return found
@@ -66,8 +69,8 @@ def _of_queue(queue: QueueOverview) -> Iterator[Cause]:
     ready, oldest = queue.ready_jobs, queue.oldest_ready_ms
     if ready and not present:
         last = min((each.silent_ms for each in queue.workers), default=None)
-        since = "" if last is None else f"; the last was heard of {_span(last)} ago"
-        yield Cause("RqCoreNobodyWorks", name, f"{ready:,} ready, and no worker is there{since}")
+        since = "" if last is None else f"; the last was seen {_span(last)} ago"
+        yield Cause("RqCoreNoWorker", name, f"{ready:,} ready, and no worker runs{since}")
     if ready and queue.paused:
         yield Cause("RqCoreQueuePaused", name, f"paused, and {ready:,} are ready")
     for scope in queue.full_scopes:
@@ -78,14 +81,14 @@ def _of_queue(queue: QueueOverview) -> Iterator[Cause]:
             places = sum(each.says.places for each in present)
             says = f"a job has waited for {_span(oldest)}; {busy:,} of {places:,} places are taken"
             yield Cause("RqCoreJobsWait", name, says)
-        if queue.overdue_ms > 1000 * _bound("RqCoreNobodyClaims"):
-            says = f"something was due {_span(queue.overdue_ms)} ago, and nobody claims"
-            yield Cause("RqCoreNobodyClaims", name, says)
+        if queue.overdue_ms > 1000 * _bound("RqCoreNoClaims"):
+            says = f"work was due {_span(queue.overdue_ms)} ago, and no worker claims"
+            yield Cause("RqCoreNoClaims", name, says)
         if queue.leases_over:
             yield Cause(
                 "RqCoreLeasesOver",
                 name,
-                f"{queue.leases_over:,} running have lost their worker, and nobody takes them back",
+                f"{queue.leases_over:,} running have lost their worker, and no worker takes them back",
             )
     death = queue.last_death
     if death is not None and death.ago_ms < JUST_NOW_MS:

@@ -11,9 +11,10 @@ Needs ``pip install "rq-core[metrics]"``. Nothing is asked before a scrape.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -28,10 +29,15 @@ from rq_core.metrics.shared import Shared, SharedOverview, shared_log, viewer
 from rq_core.metrics.table import BY_NAME, FAMILIES, Family
 from rq_core.model.keys import DEFAULT_PREFIX
 from rq_core.model.reader import LogOverview
+from rq_core.model.text import printable
 from rq_core.process.flow_totals import FlowTotals
 from rq_core.protocol.overview import Overview
 from rq_core.worker.flow import BOUNDS_S, parts_of
 from rq_core.worker.settlement import NOT_RUN
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _LE: Final = (*(f"{bound:g}" for bound in BOUNDS_S), "+Inf")
 
@@ -53,14 +59,15 @@ def _families(samples: Iterable[Sample]) -> Iterator[Any]:
     for name in sorted(found, key=list(BY_NAME).index):
         family = _family(BY_NAME[name])
         for sample in found[name]:
-            family.add_metric(sample.labels, sample.value)
+            # Names come from Redis and SQL, where anything may stand: a label is one line of valid UTF-8.
+            family.add_metric([printable(label) for label in sample.labels], sample.value)
         yield family
 
 
 class QueueCollector(Collector):
     """The state of all queues of a server, and of their log if there is one.
 
-    A scrape shows a look that is at most a second old, and waits at most 1.5 s for each of the two. It costs Redis four
+    A scrape shows a look that is at most a second old, and waits at most 1.5 s for both together. It costs Redis four
     round trips, however many jobs there are. If one of them is away, ``rqc_up`` or ``rqc_audit_up`` is 0, and what the
     other knows is shown all the same.
     """
@@ -93,34 +100,40 @@ class QueueCollector(Collector):
         self._own.close()
 
     def describe(self) -> Iterator[Any]:
-        """The families, without asking anybody."""
+        """The families, without reading anything."""
         return (_family(family) for family in FAMILIES if family.source != "worker")
 
     def collect(self) -> Iterator[Any]:
         """Look, and return what was found."""
-        state: Overview | None = None
-        samples: list[Sample] = []
-        try:
-            state = self._overview.get()
-            samples += state_samples(state)
-        except RqCoreError:
-            pass
+        if self._log is not None:
+            # Both at once, so that two servers that do not answer cost a scrape no more than one.
+            self._log.begin()
+        state = _found(self._overview)
+        samples = [] if state is None else list(state_samples(state))
         samples.append(Sample("rqc_up", (), int(state is not None)))
         samples.append(Sample("rqc_look_seconds", (), self._overview.took_s))
         if self._log is not None:
-            log: LogOverview | None = None
-            try:
-                log = self._log.get()
-                now_ms = int(time.time() * 1000)
-                samples += log_samples(log, state, now_ms, self._tasks)
-            except RqCoreError:
-                pass
-            samples.append(Sample("rqc_audit_up", (), int(log is not None)))
+            logged = _found(self._log)
+            if logged is not None:
+                samples += log_samples(logged, state, int(time.time() * 1000), self._tasks)
+            samples.append(Sample("rqc_audit_up", (), int(logged is not None)))
         return _families(samples)
 
 
+def _found(shared: Shared[T]) -> T | None:
+    """What a look found; None if there is no answer that can be read."""
+    try:
+        return shared.get()
+    except RqCoreError as error:
+        log.debug("nothing to show: %s", error)
+    except Exception:
+        # A scrape still shows what the other look found.
+        log.exception("a look at the queues or at their log failed")
+    return None
+
+
 class WorkerCollector(Collector):
-    """What the worker processes of one machine count. Asks nobody."""
+    """What the worker processes of one machine count. It reads their memory and sends nothing."""
 
     def __init__(self, totals: FlowTotals) -> None:
         self._totals = totals
@@ -132,23 +145,38 @@ class WorkerCollector(Collector):
     def collect(self) -> Iterator[Any]:
         """Return what was counted."""
         samples: list[Sample] = [Sample("rqc_worker_processes", (), self._totals.processes)]
+        turns, turns_s = self._totals.turns()
+        samples.append(Sample("rqc_worker_turns_total", (), turns))
+        samples.append(Sample("rqc_worker_turns_seconds_total", (), turns_s))
+        now, vitals = time.monotonic(), self._totals.vitals()
+        if vitals:
+            # Of several processes the worst: no label names a process.
+            lag = max(each.lagging_s(now) for each in vitals)
+            silent = max(max(0.0, now - each.answered_at) for each in vitals)
+            samples.append(Sample("rqc_worker_loop_lag_seconds", (), lag))
+            samples.append(Sample("rqc_worker_claim_age_seconds", (), silent))
+            resident = sum(each.resident for each in vitals)
+            samples.append(Sample("rqc_worker_resident_bytes", (), resident))
         for why, times in self._totals.replaced.items():
             samples.append(Sample("rqc_worker_processes_replaced_total", (why,), times))
         runs = _family(BY_NAME["rqc_worker_run_seconds"])
+        waits = _family(BY_NAME["rqc_worker_wait_seconds"])
         claims: dict[str, float] = {}
         for (queue, task), row in sorted(self._totals.sums().items()):
-            claimed, outcomes, ran_s, buckets = parts_of(row)
-            claims[queue] = claims.get(queue, 0) + claimed
-            for outcome, count in outcomes.items():
+            parts = parts_of(row)
+            claims[queue] = claims.get(queue, 0) + parts.claims
+            for outcome, count in parts.outcomes.items():
                 # An outcome that never was would only be noise, but for the two that alerts ask for.
                 if count or outcome in ("succeeded", "died"):
-                    labels = (queue, task, outcome)
-                    samples.append(Sample("rqc_worker_settled_total", labels, count))
+                    settled = (queue, task, outcome)
+                    samples.append(Sample("rqc_worker_settled_total", settled, count))
             if task != NOT_RUN:
-                runs.add_metric((queue, task), _cumulative(buckets), sum_value=ran_s)
+                labels = (queue, task)
+                runs.add_metric(labels, _cumulative(parts.runs), sum_value=parts.ran_s)
+                waits.add_metric(labels, _cumulative(parts.waits), sum_value=parts.waited_s)
         samples += [Sample("rqc_worker_claims_total", (q,), n) for q, n in claims.items()]
         yield from _families(samples)
-        yield runs
+        yield from (waits, runs)
 
 
 def _cumulative(buckets: Iterable[float]) -> list[tuple[str, float]]:

@@ -45,6 +45,7 @@ def state_samples(found: Overview) -> Iterator[Sample]:
         yield Sample("rqc_queue_unreadable", (queue.queue,), 0)
     for name in found.unreadable:
         yield Sample("rqc_queue_unreadable", (name,), 1)
+    yield Sample("rqc_queues_left_out", (), found.queues_left_out)
     if found.used_memory is not None:
         yield Sample("rqc_redis_used_memory_bytes", (), found.used_memory)
     if found.maxmemory is not None:

@@ -18,7 +18,7 @@ from rq_core.protocol.overview import Overview
 from rq_core.protocol.plan import Patience
 
 SHARED_S: Final = 1.0
-"""Seconds for which a look is shown to everybody."""
+"""Seconds for which all readers are shown the same look."""
 WITHIN_S: Final = 1.5
 """Seconds that a viewer waits for a look."""
 
@@ -28,8 +28,8 @@ T = TypeVar("T")
 class Shared(Generic[T]):
     """Shows what was last found, and looks again, on a thread of its own, when that is older than ``shared_s``.
 
-    Threads may share it: while one look is under way, all wait for it, ``within_s`` seconds at most. That nothing was
-    found is shared as well, so viewers do not queue up before a server that is away.
+    Threads may share it: while one look is under way, all wait until it has taken ``within_s`` seconds. That nothing
+    was found is shared as well, so viewers do not queue up before a server that is away.
     """
 
     def __init__(
@@ -51,16 +51,27 @@ class Shared(Generic[T]):
         self._found: T | Exception | None = None
         self._until = float("-inf")
         self._thread: threading.Thread | None = None
+        self._began = 0.0
+        """When the look that is under way began, on the monotonic clock."""
         self.took_s = 0.0
         """Seconds that the last look took."""
 
-    def get(self) -> T:
-        """Return what was found. Raises RqCoreError."""
+    def begin(self) -> None:
+        """Look, if it is time and no look is under way. Waits for nothing."""
         with self._changed:
             if self._thread is None and (self._found is None or self._clock() >= self._until):
-                self._thread = threading.Thread(target=self._run, name="rq-core-look", daemon=True)
-                self._thread.start()
-            if not self._changed.wait_for(lambda: self._thread is None, self._within_s):
+                self._began = time.monotonic()
+                thread = threading.Thread(target=self._run, name="rq-core-look", daemon=True)
+                thread.start()
+                # Not before: a machine may have no more threads, and the next viewer tries again.
+                self._thread = thread
+
+    def get(self) -> T:
+        """Return what was found. Raises RqCoreError."""
+        self.begin()
+        with self._changed:
+            left = max(0.0, self._began + self._within_s - time.monotonic())
+            if not self._changed.wait_for(lambda: self._thread is None, left):
                 raise self._late()
             found = self._found
         if isinstance(found, Exception):
@@ -75,14 +86,13 @@ class Shared(Generic[T]):
             thread.join(self._within_s)
 
     def _run(self) -> None:
-        began = time.monotonic()
         found: T | Exception
         try:
             found = self._look()
         except Exception as error:  # noqa: BLE001 - raised again to all who wait for it
             found = error
         with self._changed:
-            self.took_s = time.monotonic() - began
+            self.took_s = time.monotonic() - self._began
             self._found, self._until = found, self._clock() + self._shared_s
             self._thread = None
             self._changed.notify_all()

@@ -6,12 +6,28 @@ are bounded: never a job, a worker, the text of an error, or a key of a cap, whi
 
 from __future__ import annotations
 
+import math
 from typing import Final, Literal, NamedTuple
+
+from rq_core.model.effects import CLAIM_ENDS
+from rq_core.model.machine import PRIORITIES
+from rq_core.protocol.overview import QUEUES_MAX, SCOPES_MAX
+from rq_core.worker.flow import BOUNDS_S
 
 LABELS: Final = frozenset({"queue", "state", "priority", "scope", "task", "outcome", "why"})
 """The labels that there are. A scope is one without a key: ``queue``, ``task=send``, a family of keys."""
 TASKS_MAX: Final = 256
 """Tasks that are named in labels; what further ones do is counted under ``(other)``."""
+VALUES_MAX: Final = {
+    "state": 4,
+    "priority": len(PRIORITIES),
+    "scope": SCOPES_MAX,
+    "task": TASKS_MAX + 1,
+    # And a claim that is lost, which no event ends.
+    "outcome": len(CLAIM_ENDS) + 1,
+    "why": 2,
+}
+"""How many values each label may have in one queue."""
 
 
 class Family(NamedTuple):
@@ -23,6 +39,12 @@ class Family(NamedTuple):
     """state: one look at Redis; log: the audit database; worker: what the processes of one machine count."""
     labels: tuple[str, ...]
     says: str
+
+    @property
+    def samples_max(self) -> int:
+        """How many samples it has at most: of one queue, if it has that label."""
+        each = len(BOUNDS_S) + 3 if self.kind == "histogram" else 1
+        return each * math.prod(VALUES_MAX[label] for label in self.labels if label != "queue")
 
 
 def _state(name: str, says: str, *labels: str) -> Family:
@@ -37,7 +59,7 @@ def _worker(name: str, says: str, *labels: str) -> Family:
     kind: Literal["gauge", "counter", "histogram"] = "gauge"
     if name.endswith("_total"):
         kind = "counter"
-    elif name == "rqc_worker_run_seconds":
+    elif name in ("rqc_worker_wait_seconds", "rqc_worker_run_seconds"):
         kind = "histogram"
     return Family(name, kind, "worker", labels, says)
 
@@ -45,6 +67,10 @@ def _worker(name: str, says: str, *labels: str) -> Family:
 FAMILIES: Final = (
     _state("rqc_up", "1 if Redis answered the last look at the queues, else 0."),
     _state("rqc_look_seconds", "How long that look took."),
+    _state(
+        "rqc_queues_left_out",
+        f"Queues that were not looked at: a look reads the first {QUEUES_MAX:,} by name.",
+    ),
     _state(
         "rqc_queue_jobs",
         "Jobs by where they stand: ready, scheduled, running (those that are cancelling included) and dead. The ready"
@@ -177,6 +203,21 @@ FAMILIES: Final = (
         "Processes that were replaced: retired (they had done their share) or died.",
         "why",
     ),
+    _worker(
+        "rqc_worker_loop_lag_seconds",
+        "How late the event loop of a worker process was, at the worst of the last 15 s: a handler that blocks the loop"
+        " holds up all others of its process, and its next claim. Of several processes the worst.",
+    ),
+    _worker(
+        "rqc_worker_claim_age_seconds",
+        "How long ago Redis last answered a claim, of several processes the longest. An idle worker claims every 5 s.",
+    ),
+    _worker(
+        "rqc_worker_resident_bytes",
+        "Memory of the worker processes, together. Not that of isolated handlers.",
+    ),
+    _worker("rqc_worker_turns_total", "Round trips to Redis in which they claimed or settled."),
+    _worker("rqc_worker_turns_seconds_total", "How long these took, all together."),
     _worker("rqc_worker_claims_total", "Jobs that they claimed.", "queue"),
     _worker(
         "rqc_worker_settled_total",
@@ -185,6 +226,13 @@ FAMILIES: Final = (
         "queue",
         "task",
         "outcome",
+    ),
+    _worker(
+        "rqc_worker_wait_seconds",
+        "How long jobs had been ready when they were claimed, noted when the claim ends. Only of first claims of jobs"
+        " without scopes and without delay; `rqc_claims_waited_seconds_total` has all.",
+        "queue",
+        "task",
     ),
     _worker(
         "rqc_worker_run_seconds",

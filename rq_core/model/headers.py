@@ -52,5 +52,5 @@ def read_headers(headers_json: str) -> Mapping[str, str]:
     """Return headers from their JSON. Raises ValueError for other JSON."""
     headers = json.loads(headers_json)
     if not isinstance(headers, dict) or not all(isinstance(v, str) for v in headers.values()):
-        raise ValueError("the job's headers are no strings")
+        raise ValueError("the job's headers are not strings")
     return MappingProxyType(headers)

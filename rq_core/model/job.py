@@ -123,6 +123,17 @@ def ties_of(*, expires_in_ms: int = 0, expires_at_ms: int = 0) -> str:
     return json.dumps(said, separators=(",", ":")) if said else ""
 
 
+class JobError(NamedTuple):
+    """What the error said that a job died of."""
+
+    type: str
+    """The name of the exception's class."""
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+
 class Claim(NamedTuple):
     """A job that a worker holds. ``fence`` is what a settlement must present."""
 
@@ -137,6 +148,9 @@ class Claim(NamedTuple):
     """The job's immutable JSON."""
     lane: str = ""
     """Where it waited; empty if it has no scopes."""
+    waited_s: float | None = None
+    """How long it had been ready, in seconds. Known only of a job's first claim, and only without scopes and delay:
+    then the claim's answer says it anyway."""
 
 
 class Spec(NamedTuple):
@@ -149,6 +163,8 @@ class Spec(NamedTuple):
     """Empty: it has none."""
 
 
+ERROR_HEAD: Final = "error="
+"""What the first line of a job's value in ``jobs`` begins with if the job died of an error; a JSON object follows."""
 _HEADERS: Final = '{"headers":'
 
 
@@ -168,6 +184,40 @@ def spec_of(value: str) -> str:
     return value[value.find("\n") + 1 :]
 
 
+def error_of(value: str) -> JobError | None:
+    r"""Return the error that a job died of, from its value in ``jobs``; None if there is none, or it cannot be read.
+
+    A job that was requeued keeps it until it dies again.
+
+    >>> str(error_of('error={"type":"KeyError","message":"x"}\n{"task":"send"}'))
+    'KeyError: x'
+    """
+    if not value.startswith(ERROR_HEAD):
+        return None
+    try:
+        said: Any = json.loads(value[len(ERROR_HEAD) : value.find("\n")])
+        return JobError(str(said["type"]), str(said["message"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def spec_and_wait(value: str, now_ms: int) -> tuple[str, float | None]:
+    r"""Return the same, and how many seconds the job has waited by the line before it; None if there is no such line.
+
+    >>> spec_and_wait('task=send seq=7 since=1795225746504\n{"task":"send"}', 1795225749004)
+    ('{"task":"send"}', 2.5)
+    """
+    end = value.find("\n")
+    # This is done for every job that a worker runs. Until the year 2286 a time in ms has 13 digits.
+    if end < 0 or value[end - 20 : end - 13] != " since=":
+        return value[end + 1 :], None
+    try:
+        waited_ms = now_ms - int(value[end - 13 : end])
+    except ValueError:
+        return value[end + 1 :], None
+    return value[end + 1 :], waited_ms / 1000 if waited_ms > 0 else 0.0
+
+
 def read_spec(text: str) -> Spec:
     """Take a job's JSON apart. Raises ValueError if it is not what a producer of this layout writes."""
     # The fast way: our own producers write exactly this shape, and the arguments end in a brace.
@@ -184,13 +234,13 @@ def read_spec(text: str) -> Spec:
     if not isinstance(value, dict) or not isinstance(value.get("task"), str):
         raise ValueError("the job's JSON has no task")  # noqa: TRY004 - its value is wrong, as text
     if type(value.get("timeout_ms", 0)) is not int:
-        raise ValueError("the job's timeout_ms is no whole number")
+        raise ValueError("the job's timeout_ms is not a whole number")
     return Spec(value["task"], json.dumps(value.get("args", {})), value.get("timeout_ms"))
 
 
 def _read_with_headers(text: str) -> Spec:
     headers, end = json.JSONDecoder().raw_decode(text, len(_HEADERS))
     if not isinstance(headers, dict) or not text.startswith(',"task":', end):
-        raise ValueError("the job's JSON has headers that are none")
+        raise ValueError("the job's JSON has invalid headers")
     rest = read_spec("{" + text[end + 1 :])
     return rest._replace(headers_json=text[len(_HEADERS) : end])

@@ -30,7 +30,8 @@ KEYS: Final[tuple[Key, ...]] = (
     Key(
         "jobs",
         "hash",
-        "id → immutable JSON (task and arguments), never parsed in Lua; before it, how a plain job waits",
+        "id → immutable JSON (task and arguments), never parsed in Lua; before it, how a plain job waits, or what a"
+        " dead one died of",
     ),
     Key("state", "hash", "id → one readable line: where a job stands that does more than wait"),
     Key("ready:0", "list", "ids that may be claimed, priority critical"),
@@ -70,6 +71,11 @@ KEYS: Final[tuple[Key, ...]] = (
 """Every key that a queue may have. ``ready`` in a script's header means the four lists."""
 
 KEY_TYPES: Final = {key.name: key.type for key in KEYS}
+
+
+def is_name(text: str) -> bool:
+    """Whether ``text`` may name a queue, a task, a worker or a job."""
+    return _NAME.fullmatch(text) is not None
 
 
 def check_name(kind: str, name: str) -> str:

@@ -216,7 +216,7 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         _ID, _SEQ, _DUE,
         EventField("target", "ready, scheduled or dead"),
         _TASK, _PRIORITY, _MAX_ATTEMPTS, _MAX_LOSSES, _DIGEST,
-        EventField("enqueued_ms", "when it was enqueued (Unix ms); null if nobody knows"),
+        EventField("enqueued_ms", "when it was enqueued (Unix ms); null if it is not known"),
         _CLAIMS, _FAILED, _LOST, _UNKNOWN, _REASON, _LANE, _EXPIRES,
     ),
     _E.REMOVED: (

@@ -9,6 +9,8 @@ more:
     task=send seq=7 since=1795225746504
     {"task":"send","args":{"to":"a@b.c"}}
 
+If the job dies of an error, ``error=`` and the error's type and message (JSON) take the place of that line.
+
 :func:`line_of_job` makes one line of both, :func:`read_state_line` reads a line, and :func:`read_job` also checks it,
 for the doctor.
 """
@@ -25,6 +27,7 @@ from rq_core.errors import QueueDamaged
 from rq_core.model import scopes
 from rq_core.model.events import JobRecord
 from rq_core.model.fields import BY_LINE, STATE_FIELDS, Kind
+from rq_core.model.job import JobError
 from rq_core.model.machine import (
     CLAIMED_STATES,
     DEFAULT_PRIORITY,
@@ -44,6 +47,8 @@ class JobState:
     fields: Mapping[str, str]
     """The other fields of the line, as text: task, claim, fence, seq, due, since, by…"""
     spec: str | None = None
+    error: JobError | None = None
+    """Of a dead job: the error that it died of; None if it died of something else."""
 
 
 def line_of_job(line: str | None, value: str | None) -> str | None:
@@ -117,17 +122,17 @@ def read_job(job_id: str, line: str) -> Job:
     try:
         read = read_state_line("", job_id, line)
     except QueueDamaged:
-        raise ValueError("it is in no state that there is") from None
+        raise ValueError("its state is unknown") from None
     job = Job(read.state, read.fields)
     for name, value in job.fields.items():
         if name not in BY_LINE:
             raise ValueError(f"it has a field {name}")
         if BY_LINE[name].kind is Kind.NUMBER and not (value.isascii() and value.isdigit()):
-            raise ValueError(f"{name} is no number")
+            raise ValueError(f"{name} is not a number")
     if job.fields.get("priority", DEFAULT_PRIORITY) not in PRIORITIES:
-        raise ValueError("it has no priority that there is")
+        raise ValueError("its priority is unknown")
     if job.lane is not None and not _is_lane(job.lane):
-        raise ValueError("its lane is none")
+        raise ValueError("its lane is invalid")
     needed = {"task", "since"}
     needed |= {"fence", "by", "claim"} if job.state in CLAIMED_STATES else set()
     needed |= {"due"} if job.state is State.SCHEDULED else {"seq"}

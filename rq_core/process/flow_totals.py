@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
-from rq_core.worker.flow import FlowTable, Row
+from rq_core.worker.flow import FlowTable, Row, Vitals, added
 
 
 class FlowTotals:
@@ -16,6 +16,7 @@ class FlowTotals:
         self._tables: dict[int, FlowTable] = {}
         """By place of the process."""
         self._departed: dict[tuple[str, str], Row] = {}
+        self._departed_turns: tuple[float, float] = (0.0, 0.0)
         self._replaced: Counter[str] = Counter({"retired": 0, "died": 0})
 
     def join(self, place: int, table: FlowTable) -> None:
@@ -30,6 +31,7 @@ class FlowTotals:
             table = self._tables.pop(place, None)
             if table is not None:
                 _add(self._departed, table)
+                self._departed_turns = _turns(self._departed_turns, table.vitals())
             if why is not None:
                 self._replaced[why] += 1
 
@@ -40,6 +42,20 @@ class FlowTotals:
             for table in self._tables.values():
                 _add(total, table)
         return total
+
+    def turns(self) -> tuple[float, float]:
+        """How many round trips all processes made, and how many seconds these took."""
+        with self._lock:
+            total = self._departed_turns
+            for table in self._tables.values():
+                total = _turns(total, table.vitals())
+        return total
+
+    def vitals(self) -> list[Vitals]:
+        """How the processes do in which a worker works now."""
+        with self._lock:
+            found = [table.vitals() for table in self._tables.values()]
+        return [each for each in found if each.answered_at]
 
     @property
     def processes(self) -> int:
@@ -55,5 +71,8 @@ class FlowTotals:
 
 def _add(total: dict[tuple[str, str], Row], table: FlowTable) -> None:
     for key, row in table.read().items():
-        had = total.get(key)
-        total[key] = row if had is None else tuple(a + b for a, b in zip(had, row, strict=True))
+        total[key] = added(total.get(key), row)
+
+
+def _turns(total: tuple[float, float], of: Vitals) -> tuple[float, float]:
+    return total[0] + of.turns, total[1] + of.turns_s

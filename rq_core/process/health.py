@@ -2,7 +2,7 @@
 
 A process that lives, and a server that answers PING, say nothing of a worker that is deaf. So each worker touches a
 small file of its own whenever Redis has answered a claim, which also happens every few seconds when there is nothing to
-do, or no room. Whoever wants to know looks at how old the files are: `rq-core health`, and the HTTP probe.
+do, or no room. `rq-core health` and the HTTP probe look at how old the files are.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AGE_S_MAX: Final = 30.0
 """Seconds since its last claim from which on a worker is not healthy. Idle ones claim every 5 s at least."""
 TOUCH_EVERY_S: Final = 1.0
 REQUEST_WAIT_S: Final = 5.0
-"""Seconds that somebody who asks by HTTP may take to ask."""
+"""Seconds that an HTTP client may take to send its request."""
 
 
 class Answer(NamedTuple):
@@ -42,7 +42,7 @@ class Answer(NamedTuple):
 
 
 Page = Callable[[], Answer]
-"""Makes a page when it is asked for, on the thread of who asks."""
+"""Makes a page when it is asked for, on the thread of the request."""
 
 
 def directory() -> Path:
@@ -64,13 +64,13 @@ class Pulse:
             self._place.mkdir(mode=0o700, exist_ok=True)
             owner = self._place.lstat()
             if not stat.S_ISDIR(owner.st_mode) or owner.st_uid != os.getuid():
-                raise PermissionError(f"{self._place} belongs to somebody else")
+                raise PermissionError(f"{self._place} belongs to another user")
             workers(self._place)  # Removes the files of those that were killed.
             facts = {"pid": os.getpid(), "parent": os.getppid(), "worker": worker}
             file = self._place / f"{worker}.json"
             file.write_text(json.dumps(facts | {"queues": list(queues)}))
         except OSError as error:
-            log.warning("`rq-core health` will not know this worker: %s", error)
+            log.warning("`rq-core health` will not see this worker: %s", error)
             return
         self._file = file
 

@@ -39,7 +39,7 @@ BEGINNING_LOOK_S: Final = 0.1
 class LeaseGuard:
     """A thread of the supervisor: extends the leases of workers whose own heartbeat is overdue.
 
-    A worker that is stopped (SIGSTOP) is not helped: nobody knows when it goes on. One that is overdue and has a claim
+    A worker that is stopped (SIGSTOP) is not helped: when it goes on is not known. One that is overdue and has a claim
     beyond its time is killed, since nothing in it can end that handler; its jobs run again elsewhere.
     """
 
@@ -86,7 +86,7 @@ class LeaseGuard:
         over = [each for each in held if each.until is not None and each.until < now]
         if over and late > STUCK_S_MIN:
             log.error(
-                "worker %s (process %d) is stuck, and job %s is beyond its time: killing it",
+                "worker %s (process %d) is stuck, and job %s has run past its timeout: killing the process",
                 *(worker, pid, over[0].job),
             )
             os.kill(pid, signal.SIGKILL)
@@ -99,7 +99,9 @@ class LeaseGuard:
                 self._client.run(claims.extend(queue, worker, jobs))
             except RqCoreError as error:
                 # In a cluster, other queues may well be within reach.
-                log.warning("leases of a worker that is overdue were not extended: %s", error)
+                log.warning(
+                    "the leases of a worker without a heartbeat were not extended: %s", error
+                )
 
     def _run(self) -> None:
         pause = LOOK_S_MIN
@@ -107,9 +109,11 @@ class LeaseGuard:
             try:
                 pause = self.look()
             except RqCoreError as error:
-                log.warning("leases of a worker that is overdue were not extended: %s", error)
+                log.warning(
+                    "the leases of a worker without a heartbeat were not extended: %s", error
+                )
             except Exception:
-                log.exception("looking after the leases failed, trying again")
+                log.exception("checking the leases failed, trying again")
 
 
 def _is_stopped(pid: int) -> bool:

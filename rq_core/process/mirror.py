@@ -67,7 +67,9 @@ class MirrorProcess:
                 return status
             time.sleep(0.02)
         if not stopped():
-            log.warning("the mirror has not attached to all queues yet; not waiting for it")
+            log.warning(
+                "the mirror has not attached to all queues yet; the workers start without it"
+            )
         return None
 
     def watch(self) -> None:
@@ -96,7 +98,10 @@ class MirrorProcess:
         try:
             process.wait(timeout=GRACE_S)
         except subprocess.TimeoutExpired:
-            log.warning("the mirror did not catch up in %g s; the rest stays in Redis", GRACE_S)
+            log.warning(
+                "the mirror did not catch up in %g s; the other events wait in Redis for the next mirror",
+                GRACE_S,
+            )
             process.kill()
             process.wait()
 

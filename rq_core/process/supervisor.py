@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +32,7 @@ from rq_core.process.flow_totals import FlowTotals
 from rq_core.process.health import Page, Pulse, parse_address, probing
 from rq_core.process.lease_guard import LeaseGuard
 from rq_core.process.mirror import MirrorProcess
+from rq_core.process.reload import SourceFiles
 from rq_core.protocol import server_check
 from rq_core.protocol.plan import Patience
 from rq_core.worker import CLAIM_MAX, Worker, WorkerOptions
@@ -71,10 +73,18 @@ class ServeOptions:
     """Import path of a redactor, if not the app's own."""
     health: str | None = None
     """Where to answer HTTP requests about the workers' health: PORT or HOST:PORT."""
+    reload: bool = False
+    """Whether to restart the worker when a Python file below the current directory changes."""
     log_format: str = "text"
     log_level: str = "INFO"
 
     def __post_init__(self) -> None:
+        if self.reload and (self.processes > 1 or self.worker.burst):
+            raise InvalidOption(
+                option="reload",
+                value=self.reload,
+                must="is for one worker that does not end by itself: leave out --processes and --burst",
+            )
         if not 1 <= self.processes <= 256:
             raise InvalidOption(
                 option="processes", value=self.processes, must="must be from 1 to 256"
@@ -93,7 +103,7 @@ def serve(options: ServeOptions, metrics: Callable[[FlowTotals], Page] | None = 
     totals = FlowTotals()
     pages = {} if metrics is None else {"/metrics": metrics(totals)}
     with probing(options.health, pages):
-        alone = options.processes == 1 and options.audit_url is None
+        alone = options.processes == 1 and options.audit_url is None and not options.reload
         if alone and options.worker.max_jobs is None and options.worker.max_memory is None:
             flow = FlowTable()
             totals.join(0, flow)
@@ -198,7 +208,7 @@ def _child(options: ServeOptions, table: LeaseTable, flow: FlowTable) -> None:
 
 
 def _end_with_parent() -> None:
-    """Stop this worker when its supervisor is gone: nobody else would."""
+    """Stop this worker when its supervisor is gone: no other process would."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -240,6 +250,9 @@ class Supervisor:
         self._killing_at = math.inf
         """When workers that have not ended by themselves are killed, on the monotonic clock."""
         self._wake = threading.Event()
+        self._sources = SourceFiles(Path.cwd()) if options.reload else None
+        self._reloading = False
+        """Whether the worker was asked to end because its code has changed."""
 
     def run(self) -> int:
         """Supervise until asked to stop, or with ``burst`` until all workers have ended."""
@@ -254,7 +267,7 @@ class Supervisor:
                 client.run(client.calls.delivery.handshake(queue))
             status = self._begin_mirror()
             if status is not None:
-                # It has said why; without it, work would be unaudited though somebody asked for an audit.
+                # It has said why; without it, jobs would run unaudited although the operator asked for an audit.
                 return status
             server_check.warn(remarks)
             for place in range(self._options.processes):
@@ -320,6 +333,7 @@ class Supervisor:
     def _watch(self) -> int:
         status = 0
         while self._children or self._due:
+            self._reload_if_changed()
             now = time.monotonic()
             for place, due in list(self._due.items()):
                 if self._stops:
@@ -332,6 +346,11 @@ class Supervisor:
                     continue
                 child.join()
                 del self._children[place]
+                if self._reloading and not self._stops:
+                    self._totals.depart(place)
+                    self._reloading, self._killing_at = False, math.inf
+                    self._due[place] = time.monotonic()
+                    continue
                 if child.exitcode == RETIRED and not self._stops:
                     self._totals.depart(place, "retired")
                     self._due[place] = time.monotonic()
@@ -349,6 +368,20 @@ class Supervisor:
                 self._kill_all()
             self._wait()
         return status
+
+    def _reload_if_changed(self) -> None:
+        """End the worker if its code has changed; it gives back what has not ended after its grace. One that died and
+        would start again after a pause starts at once."""
+        changed = None if self._sources is None or self._stops else self._sources.changed()
+        if changed is None:
+            return
+        log.info("%s changed, restarting the worker", changed)
+        self._due = dict.fromkeys(self._due, time.monotonic())
+        for child in self._children.values():
+            if not self._reloading and child.is_alive() and child.pid is not None:
+                self._reloading = True
+                self._killing_at = time.monotonic() + self._options.worker.grace + END_WAIT_S
+                os.kill(child.pid, signal.SIGTERM)
 
     def _kill_all(self) -> None:
         """Their jobs run again when their leases are over."""

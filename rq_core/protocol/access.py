@@ -31,7 +31,7 @@ _COUNTS: Final = ("llen", "zcard", "hlen", "hget", "hgetall")
 
 
 class Role(NamedTuple):
-    """Somebody who works with queues."""
+    """What a user of Redis does with queues."""
 
     does: str
     scripts: tuple[str, ...]
@@ -74,7 +74,7 @@ ROLES: Final = {
         writes=("workers",),
     ),
     "viewer": Role(
-        "looks and changes nothing: `rq-core metrics`, `top`, `queues`, `workers`, `caps`, `job` and `dead`",
+        "looks and changes nothing: `rq-core metrics`, `top`, `queues`, `workers`, `caps`, `jobs`, `job` and `dead`",
         (),
         (
             *_COUNTS, "eval_ro", "time", "hmget", "hscan", "lrange", "lindex", "lpos", "zrange", "zrangebyscore",
@@ -83,8 +83,8 @@ ROLES: Final = {
         tuple(key.name for key in KEYS),
     ),
 }  # fmt: skip
-"""A producer and a mirror may load scripts, which are known by their digest, but no functions: whoever may load a
-function may replace one that a worker calls with its own rights."""
+"""A producer and a mirror may load scripts, which are known by their digest, but no functions: a user that may load a
+function may replace one that a worker calls with the worker's rights."""
 
 
 @cache

@@ -82,7 +82,7 @@ def _is_whole(value: object) -> bool:
 
 
 def check_why(why: str) -> str:
-    """Return what somebody says of a change, if the log can keep it. Raises InvalidOption."""
+    """Return an operator's reason for a change, if the log can keep it. Raises InvalidOption."""
     given: object = why
     if isinstance(given, str) and len(given) <= WHY_MAX and "\0" not in given:
         try:

@@ -115,6 +115,6 @@ class Asking:
         """The error for a server that answered so."""
         why = str(reply)
         if why.startswith("MOVED"):
-            # Only whoever was not told that it is a cluster gets to see this.
+            # Only a client whose URL does not name a cluster sees this.
             why = f"it is a node of a Redis Cluster: write {cluster_url(self.url)}"
         return errors.ServerUnsuitable(url=self.url, why=why.removeprefix("ERR "))

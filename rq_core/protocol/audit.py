@@ -31,7 +31,7 @@ _TARGETS: Final = {
     State.SCHEDULED: State.SCHEDULED,
     State.DEAD: State.DEAD,
 }
-"""Where a job goes back to, by where it stood. One that was asked to stop is wanted by nobody."""
+"""Where a job goes back to, by where it stood. One that was asked to stop is not put back."""
 
 PUT_BACK: Final = frozenset(_TARGETS)
 """The states from which a job is put back."""

@@ -84,12 +84,13 @@ def read_holders(delivery: Delivery, keys: QueueKeys, ids: Sequence[str]) -> Pla
 
 
 def holders_of(queue: str, ids: Sequence[str], lines: Sequence[str | None]) -> list[Holder]:
-    """Who has jobs with these state lines. A job that is gone is nobody's, since never. Raises QueueDamaged."""
+    """Which workers have the jobs with these state lines. A job that is gone has no worker. Raises QueueDamaged."""
     found = []
     for job_id, line in zip(ids, lines, strict=True):
         fields = read_state_line(queue, job_id, line).fields if line else {}
         since = fields.get("since", "")
-        since_ms = int(since) if since.isdigit() else None
+        readable = since.isascii() and since.isdigit() and len(since) < 19
+        since_ms = int(since) if readable else None
         by, task, reason = map(fields.get, ("by", "task", "reason"))
         found.append(Holder(job_id, by, since_ms, task, reason))
     return found

@@ -22,7 +22,7 @@ from rq_core.protocol.lines import read_lines
 from rq_core.protocol.plan import Call, Plan, pairs_of, parse_pairs
 
 CHANGES_MAX: Final = 20
-"""Times that a change is tried again because somebody else's came first."""
+"""Times that a change is tried again because another operator's change came first."""
 SEEN_MAX: Final = 1_000
 """Jobs, and entries of the log, in which a task is looked for."""
 DECLARED_WHY: Final = "declared by the app"
@@ -135,7 +135,7 @@ class Caps:
 
         Two calls, or none if there is nothing new to say: a task without caps needs no registration unless it had caps
         before. Returns the limits that the queue keeps otherwise, among them caps of tasks that have none any more:
-        other code may still declare them, so they stay until somebody lifts them.
+        other code may still declare them, so they stay until an operator lifts them.
         """
         kept: list[Kept] = []
         records = [(name, str(limit), -1) for name, limit in limits.items()]
@@ -180,7 +180,7 @@ class Caps:
     ) -> Plan[CapChange]:
         """Set a limit live, or give it back to code: compare with the version that was read, and set.
 
-        Without ``version`` somebody else's change in between is read and replaced; with it, CapConflict is raised.
+        Without ``version`` another operator's change in between is read and replaced; with it, CapConflict is raised.
         ``declared`` are families that are known besides those of the queue. Raises InvalidOption, UnknownScope,
         NothingDeclared.
         """
@@ -236,7 +236,7 @@ class Caps:
         if name not in known:
             raise errors.UnknownScope(
                 f"queue {queue!r} has seen no task {name!r}: known are {', '.join(sorted(known)) or 'none'}."
-                " --force sets it all the same, for one that is yet to come",
+                " --force sets it anyway, for a task that will be deployed later",
                 queue=queue,
                 scope=scope,
                 known=", ".join(sorted(known)),
@@ -276,7 +276,7 @@ def _checked(scope: str, limit: Limit | int | str | None, stored: Mapping[str, C
             raise errors.InvalidOption(
                 option="limit",
                 value=shown(given),
-                must=f"must be a number or none: {scope} is no rate",
+                must=f"must be a number or none: {scope} is not a rate",
             )
         return _weight(given) if family_of(scope) == WEIGHT else given
     window_ms = round(float(window[1]) * 1000)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from rq_core.model.job import Claim, spec_of
+from rq_core.model.job import Claim, spec_and_wait
 from rq_core.protocol.plan import Call, parse_pairs
 
 CLAIM_BYTES: Final = 1024 * 1024
@@ -53,7 +53,7 @@ def claim(
     bytes_max: int = CLAIM_BYTES,
     sweep_max: int = SWEEP_MAX,
 ) -> Call[Claimed]:
-    """Take up to ``limit`` jobs, and do what is due for everybody."""
+    """Take up to ``limit`` jobs, and do what is due in the queue."""
     args = {"worker": worker, "limit": limit, "bytes_max": bytes_max, "sweep_max": sweep_max}
     return Call("claim", queue, args, lambda reply: parse_claimed(queue, reply))
 
@@ -112,19 +112,22 @@ def extend(queue: str, worker: str, held: Sequence[tuple[str, str]]) -> Call[Ext
 
 
 def parse_claimed(queue: str, reply: Sequence[Any]) -> Claimed:
-    now_ms, next_due, more, fence, *refused = reply[0].split(" ")
-    jobs = []
+    now, next_due, more, fence, *refused = reply[0].split(" ")
+    now_ms, jobs = int(now), []
     # This is done for every job that a worker runs.
     for word, value in zip(reply[1::2], reply[2::2], strict=True):
+        spec, waited_s = spec_and_wait(value, now_ms)
         if " " in word:
             job_id, lane, *counts = word.split(" ")
             claim, failed, lost = map(int, counts) if counts else (1, 0, 0)
             lane = "" if lane == "-" else lane
+            # The line before the JSON is that of its first wait, which a scope or an earlier claim has ended.
+            waited_s = None
         else:
             job_id, lane, claim, failed, lost = word, "", 1, 0, 0
-        jobs.append(Claim(queue, job_id, fence, claim, failed, lost, spec_of(value), lane))
+        jobs.append(Claim(queue, job_id, fence, claim, failed, lost, spec, lane, waited_s))
     due = None if next_due == "-" else int(next_due)
-    return Claimed(tuple(jobs), int(now_ms), due, more == "1", parse_pairs(refused))
+    return Claimed(tuple(jobs), now_ms, due, more == "1", parse_pairs(refused))
 
 
 def parse_extended(reply: Sequence[Any]) -> Extended:

@@ -76,7 +76,7 @@ class Handshake:
 
 
 class Delivery:
-    """Carries calls out. ``name`` is who makes them; it is unique per boot."""
+    """Carries calls out. ``name`` names their client; it is unique per boot."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Delivery:
         return head
 
     def get_ready(self, *names: str) -> None:
-        """Put the texts of these scripts together now: it takes long enough to be felt by whoever needs one first."""
+        """Put the texts of these scripts together now: the first call that needs one would wait for it."""
         for name in names:
             self._script(name)
 
@@ -286,7 +286,7 @@ class Delivery:
                     # A full server takes no new functions, and some services none at all; but they take scripts.
                     self._use_functions(False)
                     return None
-                # It may call the functions that somebody else loads.
+                # It may call functions that another client loads.
                 self._use_functions(True)
                 raise errors.ServerUnsuitable(
                     url=self.asking.url, why=f"it loads no scripts: {reply}"

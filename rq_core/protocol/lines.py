@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from rq_core.model.job import JobError, error_of
 from rq_core.model.keys import QueueKeys
 from rq_core.model.state_line import line_of_job
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.plan import Plan
 
-_PAGE: Final = 500
+PAGE: Final = 500
 """Jobs in one question: a server looks at so many values of ``jobs`` in about a millisecond."""
 
 _FIRST_LINES: Final = """local found = {}
@@ -20,6 +21,16 @@ for i, id in ipairs(ARGV) do
 end
 return found"""
 """What stands before the JSON in fields of a hash: Redis has no command that reads the beginning of a field."""
+
+
+_ERRORS: Final = """local found = {}
+for i, id in ipairs(ARGV) do
+  local value = redis.call('HGET', KEYS[1], id)
+  local ends = value and value:sub(1, 6) == 'error=' and value:find('\\n', 1, true)
+  found[i] = ends and value:sub(1, ends) or false
+end
+return found"""
+"""The errors that jobs died of, as :func:`rq_core.model.job.error_of` reads them."""
 
 
 def commands(keys: QueueKeys, ids: Sequence[str]) -> list[list[Any]]:
@@ -35,11 +46,19 @@ def lines_of(replies: Sequence[Any]) -> list[str | None]:
     return list(map(line_of_job, *replies))
 
 
+def read_errors(
+    delivery: Delivery, keys: QueueKeys, ids: Sequence[str]
+) -> Plan[list[JobError | None]]:
+    """Read what each of these jobs died of, at most a page of them; None for no error."""
+    (heads,) = yield from delivery.ask([["EVAL_RO", _ERRORS, 1, keys("jobs"), *ids]], keys.queue)
+    return [None if head is None else error_of(head) for head in heads]
+
+
 def read_lines(delivery: Delivery, keys: QueueKeys, ids: Sequence[str]) -> Plan[list[str | None]]:
     """Read the state lines of any number of jobs, in order; None for a job that Redis does not have."""
     lines: list[str | None] = []
-    for at in range(0, len(ids), _PAGE):
+    for at in range(0, len(ids), PAGE):
         lines += lines_of(
-            (yield from delivery.ask(commands(keys, ids[at : at + _PAGE]), keys.queue))
+            (yield from delivery.ask(commands(keys, ids[at : at + PAGE]), keys.queue))
         )
     return lines

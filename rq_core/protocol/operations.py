@@ -19,6 +19,7 @@ from rq_core.protocol.caps import Caps
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.enqueue import Enqueue
 from rq_core.protocol.inspect import Inspect
+from rq_core.protocol.listing import Listing
 from rq_core.protocol.overview import Overviews
 from rq_core.protocol.reads import Reads
 from rq_core.protocol.single import Single
@@ -37,5 +38,6 @@ class Operations:
         self.audit = Audit(delivery)
         self.reads = Reads(delivery)
         self.inspect = Inspect(delivery)
+        self.listing = Listing(delivery)
         self.waiting = Waiting(delivery)
         self.overview = Overviews(delivery)

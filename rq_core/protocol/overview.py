@@ -10,22 +10,27 @@ is exact. ``rq-core caps`` (:mod:`rq_core.protocol.inspect`) takes the exact loo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
-from rq_core.errors import QueueDamaged, ServerUnavailable
-from rq_core.model.keys import QueueKeys, queue_keys, queues_key
+from rq_core.errors import QueueDamaged, RqCoreError, ServerUnavailable
+from rq_core.model.keys import QueueKeys, is_name, queue_keys, queues_key
 from rq_core.model.limits import CapEntry, Limit
 from rq_core.model.machine import PRIORITIES
-from rq_core.model.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate
+from rq_core.model.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate, is_scope
 from rq_core.model.settings import SETTINGS
+from rq_core.model.text import printable, shorten
 from rq_core.model.url import is_cluster
 from rq_core.protocol import lines
-from rq_core.protocol.cap_reads import entries_of, holders_of, members
+from rq_core.protocol.cap_reads import Holder, holders_of, members
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.plan import Lost, Plan, Unsent, pairs_of
 from rq_core.protocol.presence import PresentWorker, rows_command, rows_of
+
+T = TypeVar("T")
 
 COMMANDS_MAX: Final = 60
 """Commands that one look may send for one queue."""
@@ -37,6 +42,10 @@ BLOCKED_MAX: Final = 4
 """Blocked lanes whose age is read: so many that wait for a task's cap, and so many of all."""
 LIMITS_MAX: Final = 200
 """About how many stored limits of a queue are read."""
+QUEUES_MAX: Final = 1_000
+"""Queues that one look reads: those that come first by name."""
+WHY_MAX: Final = 300
+"""Characters of the reason why a queue cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +146,8 @@ class QueueOverview:
     @property
     def backlog_ratio(self) -> float:
         """How much of the backlog's bound is used: at 1.0 enqueuing is refused."""
-        jobs = self.backlog / self.settings["backlog_max_jobs"]
-        return max(jobs, self.backlog_bytes / self.settings["backlog_max_bytes"])
+        jobs, size = (max(1, self.settings[f"backlog_max_{unit}"]) for unit in ("jobs", "bytes"))
+        return max(self.backlog / jobs, self.backlog_bytes / size)
 
     @property
     def full_scopes(self) -> tuple[ScopeLoad, ...]:
@@ -153,7 +162,9 @@ class Overview:
     queues: tuple[QueueOverview, ...]
     """By name."""
     unreadable: dict[str, str]
-    """Why the others could not be read, by queue."""
+    """Why the others could not be read, by queue. Names and reasons are fit to be shown."""
+    queues_left_out: int
+    """How many queues were not looked at, since there are more than QUEUES_MAX."""
     used_memory: int | None
     """Bytes that the server uses, None if it does not say (in a cluster there are several servers)."""
     maxmemory: int | None
@@ -170,6 +181,10 @@ class Look:
         self.limits_exact = True
         self.names: list[str] = []
         self.heads: list[list[str]] = []
+        self.jobs: dict[str, Holder] = {}
+        self.since: dict[str, int] = {}
+        self.ages_exact = True
+        """False: the line of a job could not be read."""
         self.lanes: list[tuple[str, str]] = []
         """Lanes whose first job's age is read: what they wait for, empty if they are open, and the lane."""
 
@@ -210,8 +225,8 @@ class Look:
         alive, meta, (cursor, stored), due = rest[6:10]
         opened, tasks, first, (more, rows), self.died = rest[10 : 10 + many], *rest[10 + many :]
         self.alive, self.facts = int(alive), pairs_of(meta)
-        self.limits_exact = str(cursor) == "0"
-        self.limits = entries_of(self.keys.queue, pairs_of(stored).items())
+        self.limits, all_read = _limits_of(pairs_of(stored))
+        self.limits_exact = all_read and str(cursor) == "0"
         self.due_ms = _score(due)
         self.workers, self.workers_exact = rows_of(pairs_of(rows), self.now_ms), str(more) == "0"
         blocked = [member.split("|") for member in dict.fromkeys([*tasks, *first])]
@@ -255,9 +270,16 @@ class Look:
     def take_ages(self, replies: Sequence[Any]) -> None:
         """Take their answers."""
         ids = self._ids()
-        found = holders_of(self.keys.queue, ids, lines.lines_of(replies)) if ids else []
-        self.since = {each.id: each.since_ms for each in found if each.since_ms is not None}
-        self.jobs = {each.id: each for each in found}
+        for job_id, line in zip(ids, lines.lines_of(replies) if ids else [], strict=True):
+            try:
+                (job,) = holders_of(self.keys.queue, [job_id], [line])
+            except QueueDamaged:
+                # One damaged job must not hide its queue. The worker that claims it says so, and so does doctor.
+                self.ages_exact = False
+                continue
+            self.jobs[job_id] = job
+            if job.since_ms is not None:
+                self.since[job_id] = job.since_ms
 
     def _ids(self) -> list[str]:
         ids = [job_id for head in self.heads for job_id in head]
@@ -294,7 +316,7 @@ class Look:
             oldest_ready_ms=ready,
             oldest_ready_exact=ready_exact,
             oldest_blocked_ms=max(blocked.values(), default=None),
-            oldest_blocked_exact=self.blocked <= self.looked_at,
+            oldest_blocked_exact=self.ages_exact and self.blocked <= self.looked_at,
             overdue_ms=0 if self.due_ms is None else max(0, self.now_ms - int(self.due_ms)),
             leases_over=self.leases_over,
             backlog=number("backlog_jobs"),
@@ -309,12 +331,12 @@ class Look:
 
     def _number(self, name: str, default: int = 0) -> int:
         text = self.facts.get(name, "")
-        return int(text) if text.isascii() and text.isdigit() else default
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else default
 
     def _oldest_ready(self, *, fair: bool) -> tuple[int | None, bool]:
         """The age of the oldest job at a head, and whether there is none older."""
         # A fair queue's lanes stand by virtual time: the first of them need not be the oldest.
-        exact = not (fair and self.open)
+        exact = self.ages_exact and not (fair and self.open)
         ages = []
         for length, head in zip(self.lengths, self.heads, strict=True):
             known = [self._age(job_id) for job_id in head if job_id in self.since]
@@ -364,6 +386,15 @@ def _score(reply: Sequence[Any]) -> float | None:
     return float(reply[0][1] if isinstance(reply[0], list) else reply[1])
 
 
+def _limits_of(stored: Mapping[str, str]) -> tuple[dict[str, CapEntry], bool]:
+    """The stored limits that can be read, and whether all can. One that cannot has no effect, and doctor names it."""
+    found = {}
+    for name, text in stored.items():
+        with contextlib.suppress(ValueError, KeyError):
+            found[name] = CapEntry.parse(text)
+    return found, len(found) == len(stored)
+
+
 def _without_keys(limits: dict[str, CapEntry], waited_for: set[str]) -> list[str]:
     """The scopes with a limit that name no key of a family: those for which a lane waits first."""
     waited = waited_for | {family_of(scope) for scope in waited_for}
@@ -372,6 +403,7 @@ def _without_keys(limits: dict[str, CapEntry], waited_for: set[str]) -> list[str
         for name, entry in limits.items()
         if entry.limit.most is not None
         and family_of(name) != WEIGHT
+        and is_scope(name)
         and (name.startswith("task=") or not name.partition("=")[2])
     ]
     return sorted(plain, key=lambda name: (name not in waited, name != QUEUE, name))
@@ -396,9 +428,15 @@ class Overviews:
             raise ServerUnavailable(url=asking.url, why=str(names)) from names
         if isinstance(names, Exception):
             raise asking.unsuitable(names) from names
-        queues, unreadable = yield from self.of(sorted(names))
+        names = sorted(names)
+        first = names[:QUEUES_MAX]
+        queues, unreadable = yield from self.of([name for name in first if is_name(name)])
+        # Any client may add to the list of queues. A name that no queue can have must not hide the queues.
+        unreadable |= {
+            _fit(name) or '""': "no queue can have this name" for name in first if not is_name(name)
+        }
         used, most = (None, None) if is_cluster(asking.url) else _memory(info)
-        return Overview(tuple(queues), unreadable, used, most)
+        return Overview(tuple(queues), unreadable, len(names) - len(first), used, most)
 
     def of(self, queues: Sequence[str]) -> Plan[tuple[list[QueueOverview], dict[str, str]]]:
         """How these queues stand, and why some could not be read, by name. Three round trips."""
@@ -415,14 +453,28 @@ class Overviews:
                 answers = [next(replies) for _ in each]
                 failed = [answer for answer in answers if isinstance(answer, Exception)]
                 if failed:
-                    look.why = str(failed[0])
-                    continue
-                try:
-                    take(look, answers)
-                except QueueDamaged as damage:
-                    look.why = str(damage)
-        found = [look.result() for look in looks if look.why is None]
-        return found, {look.keys.queue: look.why for look in looks if look.why is not None}
+                    look.why = _fit(str(failed[0]))
+                else:
+                    _contained(look, partial(take, look, answers))
+        found = [_contained(look, look.result) for look in looks if look.why is None]
+        unreadable = {look.keys.queue: look.why for look in looks if look.why is not None}
+        return [each for each in found if each is not None], unreadable
+
+
+def _contained(look: Look, step: Callable[[], T]) -> T | None:
+    """Do a step of one look. What it cannot read makes its queue unreadable, and hides no other queue."""
+    try:
+        return step()
+    except RqCoreError as error:
+        look.why = _fit(str(error))
+    except (ValueError, TypeError, LookupError, ArithmeticError) as error:
+        look.why = _fit(f"a key holds something unexpected ({type(error).__name__}: {error})")
+    return None
+
+
+def _fit(text: str) -> str:
+    """A text that anything may stand in, as one short line."""
+    return printable(" ".join(shorten(text, WHY_MAX).split()))
 
 
 def _memory(info: Any) -> tuple[int | None, int | None]:

@@ -1,15 +1,16 @@
-"""Who works: each worker says in the key ``workers`` of its queues that it is there, busy or idle.
+"""The list of workers: each says in the key ``workers`` of its queues that it runs, busy or idle.
 
-A row is when Redis last heard of the worker and what it says of itself: ``1795225746 {"host":"db-1",…}``. It is no
-state of a job: no script reads it, no event tells of it, and no queue is made by it.
+A row is when Redis last heard of the worker and what it says of itself: ``1795225746 {"host":"db-1",…}``. The names
+of its tasks stand once for all workers with the same code, in the field ``code|`` and the code's digest. None of this
+is the state of a job: no script reads it, no event tells of it, and no queue is made by it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, NamedTuple
 
 from rq_core.model.keys import QueueKeys, queue_keys
 from rq_core.protocol.plan import Plan, Send, pairs_of
@@ -20,11 +21,15 @@ TELL_EVERY_S: Final = 10.0
 """Seconds between two words of a worker."""
 SWEEP_AFTER_MS: Final = 3_600_000
 """How long the row of a worker stays that ended without saying so."""
+WORD_MAX: Final = 256
+"""Characters that a row's host, version, code, or name of a queue may have."""
 WORKERS_MAX: Final = 1_000
 """About how many workers of a queue are read."""
 
+_CODE: Final = "code|"
+"""What the fields begin with that have the tasks of a code: no worker's name has this character."""
 _TELL: Final = """#!lua flags=allow-oom
-redis.call('HSET', KEYS[1], ARGV[1], redis.call('TIME')[1] .. ' ' .. ARGV[2])"""
+redis.call('HSET', KEYS[1], ARGV[1], redis.call('TIME')[1] .. ' ' .. ARGV[2], ARGV[3], ARGV[4])"""
 """By Redis' clock, so that those of the workers' machines do not matter; and on a full server, too."""
 
 
@@ -54,7 +59,7 @@ class PresentWorker:
     worker: str
     says: Presence
     silent_ms: int
-    """How long ago Redis last heard of it."""
+    """How long ago Redis last heard of it. If that lies in the future, since Redis' clock was set back: how far."""
 
     @property
     def gone(self) -> bool:
@@ -62,10 +67,29 @@ class PresentWorker:
         return self.silent_ms > SILENT_MS
 
 
-def tell(prefix: str, worker: str, says: Presence, queues: Iterable[str]) -> Plan[None]:
-    """Say in these queues that the worker is there. What goes wrong with that is left for the next time."""
+class KnownTasks(NamedTuple):
+    """Which tasks the workers of a queue have that are there."""
+
+    workers: int
+    """How many there are."""
+    tasks: frozenset[str] | None
+    """All of their tasks' names; None: not all could be read."""
+
+    def knows(self, task: str | None) -> bool | None:
+        """Say whether any of them has the task. None: that is not known, or there is no worker."""
+        if self.tasks is None or not self.workers:
+            return None
+        return task in self.tasks
+
+
+def tell(
+    prefix: str, worker: str, says: Presence, queues: Iterable[str], tasks: Iterable[str]
+) -> Plan[None]:
+    """Say in these queues that the worker is there, and which ``tasks`` its code has. What goes wrong with that is
+    left for the next time."""
     row = json.dumps(asdict(says), separators=(",", ":"))
-    yield Send([["EVAL", _TELL, 1, _key(prefix, queue), worker, row] for queue in queues])
+    code = _CODE + says.code, json.dumps(sorted(tasks), separators=(",", ":"))
+    yield Send([["EVAL", _TELL, 1, _key(prefix, queue), worker, row, *code] for queue in queues])
 
 
 def leave(prefix: str, worker: str, queues: Iterable[str]) -> Plan[None]:
@@ -74,8 +98,8 @@ def leave(prefix: str, worker: str, queues: Iterable[str]) -> Plan[None]:
 
 
 def sweep(prefix: str, queues: Sequence[str]) -> Plan[None]:
-    """Remove the rows of workers that ended long ago without saying so, and rows that cannot be read. What goes wrong
-    with that is left for the next time."""
+    """Remove the rows of workers that ended long ago without saying so, rows that cannot be read, and the tasks of
+    codes that no other row names. What goes wrong with that is left for the next time."""
     commands: list[list[Any]] = []
     for queue in queues:
         commands += [["HLEN", _key(prefix, queue)], ["TIME"], ["HGETALL", _key(prefix, queue)]]
@@ -85,12 +109,13 @@ def sweep(prefix: str, queues: Sequence[str]) -> Plan[None]:
         _, now, rows = replies[3 * at : 3 * at + 3]
         if isinstance(now, Exception) or isinstance(rows, Exception):
             continue
-        old = [
-            worker
-            for worker, row in pairs_of(rows).items()
-            if (read := read_row(worker, row, int(now[0]) * 1000)) is None
-            or read.silent_ms > SWEEP_AFTER_MS
-        ]
+        fields = pairs_of(rows)
+        kept = {
+            each.worker: each.says.code
+            for each in rows_of(fields, int(now[0]) * 1000)
+            if each.silent_ms <= SWEEP_AFTER_MS
+        }
+        old = fields.keys() - kept.keys() - {_CODE + code for code in kept.values()}
         if old:
             stale.append(["HDEL", _key(prefix, queue), *old])
     if stale:
@@ -108,15 +133,48 @@ def rows_of(rows: Mapping[str, str], now_ms: int) -> tuple[PresentWorker, ...]:
     return tuple(each for each in found if each is not None)
 
 
+def known_tasks(rows: Mapping[str, str], now_ms: int, *, whole: bool) -> KnownTasks:
+    """The tasks that the present workers of a queue have. ``whole``: these are all rows of the queue."""
+    present = [each for each in rows_of(rows, now_ms) if not each.gone]
+    tasks: set[str] = set()
+    for code in {each.says.code for each in present}:
+        try:
+            tasks.update(json.loads(rows[_CODE + code]))
+        except (KeyError, ValueError, TypeError):
+            whole = False
+    return KnownTasks(len(present), frozenset(tasks) if whole else None)
+
+
 def read_row(worker: str, row: str, now_ms: int) -> PresentWorker | None:
     """Read a row; None if it is invalid, or that of another version with other fields."""
     seen, _, text = row.partition(" ")
     try:
         facts = json.loads(text)
+        if facts.keys() != _FITS.keys() or not all(fits(facts[k]) for k, fits in _FITS.items()):
+            return None
         facts["queues"] = tuple(facts["queues"])
-        return PresentWorker(worker, Presence(**facts), max(0, now_ms - int(seen) * 1000))
-    except (ValueError, TypeError, KeyError):
+        return PresentWorker(worker, Presence(**facts), abs(now_ms - int(seen) * 1000))
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= WORD_MAX
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**53
+
+
+def _are_words(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_word, value))
+
+
+# A worker's row is what any client with its rights may write: what is summed and shown must be what it says it is.
+_FITS: Final[dict[str, Callable[[object], bool]]] = {
+    each.name: {"str": _is_word, "int": _is_number, "tuple[str, ...]": _are_words}[str(each.type)]
+    for each in fields(Presence)
+}
 
 
 def _key(prefix: str, queue: str) -> str:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rq_core import errors
-from rq_core.model.job import spec_of
+from rq_core.model.job import error_of, spec_of
 from rq_core.model.keys import KEYS, check_name, queue_keys, queues_key
 from rq_core.model.limits import CapEntry
-from rq_core.model.machine import (
-    PRIORITIES,
-)
+from rq_core.model.machine import PRIORITIES, State
 from rq_core.model.scopes import QUEUE
 from rq_core.model.settings import SETTINGS
 from rq_core.model.state_line import JobState, line_of_job, read_state_line
 from rq_core.protocol.delivery import Delivery
+from rq_core.protocol.lines import PAGE, read_errors
 from rq_core.protocol.one_step import in_one_step
 from rq_core.protocol.plan import Plan, pairs_of, says_full
 
@@ -106,19 +105,30 @@ class Reads:
             stands = line_of_job(line, value)
             if stands is not None:
                 spec = None if value is None else spec_of(value)
-                return read_state_line(queue, job_id, stands, spec)
+                found = read_state_line(queue, job_id, stands, spec)
+                died = found.state is State.DEAD and value is not None
+                return replace(found, error=error_of(value)) if died else found
         return None
 
     def dead(self, queue: str, limit: int = 100) -> Plan[list[JobState]]:
-        """The jobs that died last, newest first."""
+        """The jobs that died last, newest first, page by page."""
         keys = queue_keys(queue, self._delivery.prefix)
-        (ids,) = yield from self._delivery.ask(
-            [["ZRANGE", keys("dead"), 0, max(limit, 1) - 1, "REV"]], queue
-        )
-        if not ids:
-            return []
-        (lines,) = yield from self._delivery.ask([["HMGET", keys("state"), *ids]], queue)
-        return [read_state_line(queue, i, line) for i, line in zip(ids, lines, strict=True) if line]
+        found: dict[str, JobState] = {}
+        at, more = 0, True
+        while more and len(found) < limit:
+            count = min(PAGE, limit - len(found))
+            (ids,) = yield from self._delivery.ask(
+                [["ZRANGE", keys("dead"), at, at + count - 1, "REV"]], queue
+            )
+            at, more = at + len(ids), len(ids) == count
+            if not ids:
+                break
+            (lines,) = yield from self._delivery.ask([["HMGET", keys("state"), *ids]], queue)
+            said = yield from read_errors(self._delivery, keys, ids)
+            for job_id, line, error in zip(ids, lines, said, strict=True):
+                if line:
+                    found[job_id] = replace(read_state_line(queue, job_id, line), error=error)
+        return [*found.values()]
 
     def snapshot(self, queue: str) -> Plan[dict[str, Any]]:
         """Everything a queue has in Redis, read in one transaction: key name → value in Python's types.
@@ -144,7 +154,7 @@ class Reads:
         for key, value in zip(KEYS, values, strict=True):
             if isinstance(value, Exception):
                 raise errors.QueueDamaged(
-                    f"queue {queue!r} is damaged: key {keys(key.name)} is no {key.type}. Move it away with RENAME,"
+                    f"queue {queue!r} is damaged: key {keys(key.name)} is not a {key.type}. Move it away with RENAME,"
                     f" then run `rq-core doctor {queue} --repair`",
                     queue=queue,
                     why=str(value),

@@ -42,7 +42,7 @@ class Remark:
     refuse: bool = False
     """Whether the server must not be used."""
     final: bool = False
-    """Whether nobody may overrule that."""
+    """Whether an operator cannot overrule that."""
 
 
 def judge_info(info: Mapping[str, str]) -> list[Remark]:
@@ -138,7 +138,7 @@ def warn(remarks: Iterable[Remark]) -> None:
 
 
 def forced() -> bool:
-    """Whether somebody has overruled refusals."""
+    """Whether an operator has overruled refusals."""
     return os.environ.get(FORCE_VARIABLE, "0") not in ("", "0")
 
 

@@ -23,7 +23,7 @@ class Burst:
         self._groups = groups
         self._handlers = handlers
         self._asking = False
-        """Whether somebody is finding out. The turns of all groups ask, and one answer is enough for all."""
+        """Whether a turn is finding out. The turns of all groups ask, and one answer is enough for all."""
 
     def active(self) -> bool:
         """Whether something runs, or is to be reported or looked at."""

@@ -52,7 +52,7 @@ class Capacity:
             free = min(free, -(-self.most // 2))
         free = int(min(free, most))
         if free <= 0:
-            # A full worker does what is due for everybody all the same.
+            # A full worker does what is due in the queue, too.
             now = time.monotonic()
             return [(queue, 0) for queue in mine if queue.overdue(now)]
         rivals = []

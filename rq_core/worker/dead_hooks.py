@@ -94,7 +94,7 @@ class DeathWatch:
         # What dies in this millisecond may not all be there yet.
         upto = now - 1
         if seen is None:
-            # What died before belongs to nobody's hook.
+            # No hook is called for what died before.
             seen = yield from self._mark_beginning(upto)
         since = told = int(seen)
         if self._last is not None:
@@ -103,7 +103,7 @@ class DeathWatch:
             if back > STEP_MS:
                 since = min(since, self._last[0]) - round(back) - SLACK_MS
         if told > now:
-            # It went back while nobody looked; what was told of long ago is not told again.
+            # It went back between two looks; deaths that were told long ago are not told again.
             since = min(since, now - LAG_MS)
         self._last = (now, self._clock())
         ids, upto, more = yield from self._died(since, upto)
@@ -115,7 +115,7 @@ class DeathWatch:
         return more
 
     def _mark_beginning(self, at: int) -> Plan[int]:
-        """Note where telling began, if nobody has."""
+        """Note where telling began, if no worker has."""
         key = self._keys("meta")
         note = in_one_step([["HSETNX", key, FIELD, at], ["HGET", key, FIELD]])
         ((_, seen),) = yield from self._calls.delivery.ask([note], self._queue)
@@ -155,7 +155,7 @@ class DeathWatch:
 def _job_of(
     queue: str, job_id: str, line: str, value: str, tasks: Mapping[str, Task[Any, Any]]
 ) -> NewJob | None:
-    # Imported here: whoever only defines tasks needs none of it.
+    # Imported here: a program that only defines tasks needs none of it.
     from rq_core.model.state_line import read_state_line
 
     job = read_state_line(queue, job_id, line)
@@ -195,7 +195,8 @@ async def tell_of_deaths(
             try:
                 more = await client.run(watch.look()) or more
             except Exception as error:  # noqa: BLE001 - jobs that died are told of later
-                log.error("jobs of queue %s that died are told of later: %s", queue, error)  # noqa: TRY400
+                says = "calling the on_dead hooks of queue %s failed, trying again: %s"
+                log.error(says, queue, error)  # noqa: TRY400 - the traceback would say nothing more
         if not more:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY_S):

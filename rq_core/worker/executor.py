@@ -84,7 +84,7 @@ class Executor:
         self._threads = Threads(threads, "rq-core-job", work=_call, on_end=self._thread_ended)
         self._limits = TimeLimits(self._timed_out)
         self.running: dict[tuple[str, str, str], Running] = {}
-        """By queue, job and fence: a job may be claimed anew while an old handler of it still runs."""
+        """By queue, job and fence: a job may be claimed again while an old handler of it still runs."""
 
     @property
     def busy(self) -> bool:
@@ -122,7 +122,7 @@ class Executor:
             self._refuse(claim, "rollback", Reason.UNKNOWN_ARGUMENTS, error)
             return None
         if lane is not None:
-            # Enqueued by somebody who did not know its caps: it must not run uncounted.
+            # Its producer did not know the task's caps: it must not run uncounted.
             self._on_settlement(Settlement(claim, "rollback", 0, Reason.LANE_CHANGED, lane=lane))
             return None
         timeout = task.timeout if task.timeout is not None else self._timeout
@@ -282,7 +282,9 @@ class Executor:
         claim = running.claim
         if error is None:
             ran_s = time.monotonic() - running.started
-            self._on_settlement(Settlement(claim, "complete", task=running.task.name, ran_s=ran_s))
+            self._on_settlement(
+                Settlement(claim, "complete", task=running.context.task, ran_s=ran_s)
+            )
             return
         # However a handler ends that was asked to stop, that is why.
         error = running.ending or error
@@ -337,7 +339,7 @@ class Executor:
                 delay_ms,
                 reason,
                 error,
-                task=running.task.name,
+                task=running.context.task,
                 ran_s=ran_s,
             )
         )

@@ -2,23 +2,28 @@
 
 Each process writes a table of its own, so no lock is needed: a number is one aligned double, written by one thread. A
 row belongs to a queue and a task. What finds no row is counted under OTHER, so the table is bounded whatever tasks
-there are.
+there are. Before the rows stands what concerns the whole process (:class:`Vitals`).
+
+A handler in native code may write over the table, and a process may be killed while it writes. So a reader believes no
+number that cannot be one: whatever a table holds, it is read, and the supervisor goes on.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from ctypes import c_char, c_double
 from multiprocessing.context import SpawnContext
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rq_core.worker.settlement import NOT_RUN, Settlement
 
 BOUNDS_S: Final = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0, 7_200.0,
 )  # fmt: skip
-"""Upper bounds of the buckets of run times, in seconds; one more bucket has what took longer."""
+"""Upper bounds of the buckets of waits and run times, in seconds; one more bucket has what took longer."""
 OUTCOMES: Final = ("succeeded", "retried", "died", "cancelled", "rolled_back", "refused")
 """How a claim that a worker settles may end. ``refused``: the claim was no longer in force."""
 ROWS_MAX: Final = 256
@@ -26,11 +31,21 @@ OTHER: Final = "(other)"
 """In the place of a task, once ROWS_MAX rows are taken."""
 
 _NAME: Final = 128
+_BUCKETS: Final = len(BOUNDS_S) + 1
+
+# Of a row.
 _CLAIMED: Final = 0
 _ENDED: Final = 1
 _RAN_S: Final = _ENDED + len(OUTCOMES)
-_BUCKETS: Final = _RAN_S + 1
-_WIDTH: Final = _BUCKETS + len(BOUNDS_S) + 1
+_RUNS: Final = _RAN_S + 1
+_WAITED_S: Final = _RUNS + _BUCKETS
+_WAITS: Final = _WAITED_S + 1
+_WIDTH: Final = _WAITS + _BUCKETS
+
+# Before the rows.
+_USED: Final = 0
+_TURNS, _TURNS_S, _ANSWERED_AT, _DUE_AT, _LAG_S, _RESIDENT = range(1, 7)
+_ROWS: Final = 7
 
 _PLACE: Final[dict[tuple[str, str | None], int]] = {
     ("complete", None): OUTCOMES.index("succeeded"),
@@ -47,7 +62,44 @@ _PLACE: Final[dict[tuple[str, str | None], int]] = {
 _REFUSED: Final = OUTCOMES.index("refused")
 
 Row = tuple[float, ...]
-"""Claims, how they ended (by OUTCOMES), the seconds that handlers ran, and how many ran how long (by BOUNDS_S)."""
+"""The numbers of a queue and a task: see :class:`Parts`."""
+
+
+class Parts(NamedTuple):
+    """A row taken apart."""
+
+    claims: float
+    outcomes: dict[str, float]
+    """How many claims ended how, by OUTCOMES."""
+    ran_s: float
+    """Seconds that handlers ran."""
+    runs: Sequence[float]
+    """How many ran how long, by BOUNDS_S."""
+    waited_s: float
+    """Seconds that jobs had been ready before they were claimed."""
+    waits: Sequence[float]
+    """How many waited how long, by BOUNDS_S."""
+
+
+class Vitals(NamedTuple):
+    """How one process does. Times are on the monotonic clock, which all processes of a machine share."""
+
+    turns: float
+    """Round trips in which it claimed or settled."""
+    turns_s: float
+    """Seconds that these took."""
+    answered_at: float
+    """When Redis last answered a claim, or the worker began. 0: it has not begun, or it has ended."""
+    due_at: float
+    """When the event loop is to be measured next."""
+    lag_s: float
+    """How late the loop was, at the worst of the last measurements."""
+    resident: float
+    """Bytes of memory that are resident."""
+
+    def lagging_s(self, now: float) -> float:
+        """How late the event loop is: a loop that is blocked says nothing, so what is overdue counts too."""
+        return max(self.lag_s, now - self.due_at)
 
 
 class FlowTable:
@@ -55,7 +107,7 @@ class FlowTable:
 
     def __init__(self, context: SpawnContext | None = None, rows: int = ROWS_MAX) -> None:
         """Without ``context`` only this process can read it."""
-        names, numbers = rows * 2 * _NAME, 1 + rows * _WIDTH
+        names, numbers = rows * 2 * _NAME, _ROWS + rows * _WIDTH
         self._names: Any
         self._numbers: Any
         if context is None:
@@ -72,6 +124,24 @@ class FlowTable:
         """Count claims."""
         self._numbers[self._row(queue, NOT_RUN) + _CLAIMED] += count
 
+    def answered(self) -> None:
+        """Note that Redis has answered a claim."""
+        self._numbers[_ANSWERED_AT] = time.monotonic()
+
+    def turned(self, took_s: float) -> None:
+        """Count a round trip."""
+        self._numbers[_TURNS] += 1
+        self._numbers[_TURNS_S] += took_s
+
+    def measured(self, due_at: float, lag_s: float, resident: int) -> None:
+        """Note how late the event loop is at worst, when it is measured next, and the memory of the process."""
+        self._numbers[_LAG_S], self._numbers[_RESIDENT] = lag_s, resident
+        self._numbers[_DUE_AT] = due_at
+
+    def at_rest(self) -> None:
+        """Note that the worker has ended: it is no longer expected to claim."""
+        self._numbers[_ANSWERED_AT] = 0.0
+
     def ended(self, settled: Iterable[Settlement], answers: Mapping[str, str]) -> None:
         """Count claims whose settlement Redis has answered; ``answers`` is what the script said, by job id."""
         numbers, known = self._numbers, self._known
@@ -83,7 +153,10 @@ class FlowTable:
             numbers[row + _ENDED + how] += 1
             if task != NOT_RUN:
                 numbers[row + _RAN_S] += ran_s
-                numbers[row + _BUCKETS + bisect_left(BOUNDS_S, ran_s)] += 1
+                numbers[row + _RUNS + bisect_left(BOUNDS_S, ran_s)] += 1
+                if claim.waited_s is not None:
+                    numbers[row + _WAITED_S] += claim.waited_s
+                    numbers[row + _WAITS + bisect_left(BOUNDS_S, claim.waited_s)] += 1
 
     def _row(self, queue: str, task: str) -> int:
         """The place of a row's first number."""
@@ -96,12 +169,12 @@ class FlowTable:
             queue, task = OTHER, OTHER
         row = self._known.get((queue, task))
         if row is None:
-            row = self._known[queue, task] = 1 + used * _WIDTH
+            row = self._known[queue, task] = _ROWS + used * _WIDTH
             for at, name in ((0, queue), (1, task)):
                 start = (2 * used + at) * _NAME
                 self._names[start : start + _NAME] = name.encode()[:_NAME].ljust(_NAME, b"\0")
             # Not before its name is there: a reader takes this many.
-            self._numbers[0] = used + 1
+            self._numbers[_USED] = used + 1
         self._known[queue, task] = row
         return row
 
@@ -109,21 +182,39 @@ class FlowTable:
 
     def read(self) -> dict[tuple[str, str], Row]:
         """What was counted, by queue and task."""
-        found = {}
-        for row in range(int(self._numbers[0])):
+        found: dict[tuple[str, str], Row] = {}
+        for row in range(min(int(_believed(self._numbers[_USED])), self._rows)):
             at = 2 * row * _NAME
             names = self._names[at : at + _NAME], self._names[at + _NAME : at + 2 * _NAME]
             queue, task = (name.rstrip(b"\0").decode("utf-8", "replace") for name in names)
-            start = 1 + row * _WIDTH
-            found[queue, task] = tuple(self._numbers[start : start + _WIDTH])
+            start = _ROWS + row * _WIDTH
+            numbers = tuple(map(_believed, self._numbers[start : start + _WIDTH]))
+            # A name that was written over may be that of another row.
+            found[queue, task] = added(found.get((queue, task)), numbers)
         return found
 
+    def vitals(self) -> Vitals:
+        """How the process does."""
+        return Vitals(*map(_believed, self._numbers[_TURNS:_ROWS]))
 
-def parts_of(row: Row) -> tuple[float, dict[str, float], float, tuple[float, ...]]:
-    """A row taken apart: claims, how many ended how, the seconds that handlers ran, how many ran how long."""
-    return (
+
+def _believed(number: float) -> float:
+    """A number, or 0 in the place of what none of these can be."""
+    return number if math.isfinite(number) and number >= 0 else 0.0
+
+
+def added(one: Row | None, other: Row) -> Row:
+    """The sum of two rows."""
+    return other if one is None else tuple(a + b for a, b in zip(one, other, strict=True))
+
+
+def parts_of(row: Row) -> Parts:
+    """Take a row apart."""
+    return Parts(
         row[_CLAIMED],
         dict(zip(OUTCOMES, row[_ENDED:_RAN_S], strict=True)),
         row[_RAN_S],
-        row[_BUCKETS:],
+        row[_RUNS:_WAITED_S],
+        row[_WAITED_S],
+        row[_WAITS:],
     )

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 OVERLAP_S_MAX: Final = 0.05
 """Seconds that the first steps of a batch of handlers may take for the next turn to overlap with the next batch. Where
-handlers block the loop for longer, jobs claimed meanwhile would wait for it, with nobody to keep their leases."""
+handlers block the loop for longer, jobs claimed meanwhile would wait for it, and their leases would not be kept."""
 EXTENSION_GRACE_S: Final = 30.0
 """Seconds beyond a job's timeout for which its lease is still extended."""
 

@@ -34,7 +34,7 @@ class LeaseKeeper:
     """Extends all held claims every third of a lease, in one round trip.
 
     ``on_lost`` and ``on_cancelling`` are called from the keeper's thread, with a queue, a job id and the fence of the
-    claim. The interval follows the queues' leases when somebody changes them.
+    claim. The interval follows the queues' leases when an operator changes them.
     """
 
     def __init__(

@@ -77,7 +77,7 @@ def main(pipe: Connection, log_options: tuple[str, str] | None) -> None:
             try:
                 message = json.loads(pipe.recv_bytes())
             except (EOFError, OSError):
-                # The worker is gone, and its claim with it: nobody would stop this handler.
+                # The worker is gone, and its claim with it: nothing else would stop this handler.
                 os._exit(1)
             if "stop" not in message:
                 requests.put(message)

@@ -35,7 +35,7 @@ TELL_GRACE_S: Final = 0.5
 END_WAIT_S: Final = 5.0
 """How long idle processes may take to end when they are asked to, before they are killed."""
 PIPE_BYTES: Final = 16 * 1024
-"""What any pipe takes at once, though nobody reads it yet."""
+"""What any pipe takes at once, although its reader has not begun."""
 
 
 class Raised(NamedTuple):

@@ -55,7 +55,7 @@ class Lifetime:
         self.retired = False
         """Whether it ends by itself, and another should take its place."""
         self.failure: RqCoreError | None = None
-        """What ended it though nobody had asked for that."""
+        """What ended it although it was not asked to stop."""
         self.grace_began = asyncio.Event()
         self._grace_over = 0.0
         """When the grace is over, on the monotonic clock, once it has begun."""
@@ -95,7 +95,9 @@ class Lifetime:
         """End as if asked to: such an error is mended by no waiting."""
         if self.failure is None:
             self.failure = error
-            log.error("claims no more, and ends: %s", error, extra={"worker": self.worker})
+            log.error(
+                "the worker stops claiming and ends: %s", error, extra={"worker": self.worker}
+            )
         self._begin_grace()
 
     def _begin_grace(self) -> None:
@@ -111,7 +113,7 @@ class Lifetime:
         return max(0.0, self._grace_over - time.monotonic())
 
     async def let_end(self, *tasks: asyncio.Task[None]) -> None:
-        """Wait for tasks for what is left of the grace, or until somebody is in a hurry."""
+        """Wait for tasks for what is left of the grace, or until a second signal ends it."""
         seconds = self.grace_left()
         hurry = asyncio.create_task(self._hurry.wait())
         ended = asyncio.gather(*map(asyncio.shield, tasks), return_exceptions=True)

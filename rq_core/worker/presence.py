@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import CodeType
 from typing import Any, Final
 
@@ -58,12 +58,13 @@ class Attendance:
             for place, queues in self._places_of():
                 if place in failed:
                     continue
-                self._client.run(presence.tell(prefix, self._worker, self._says(), queues))
+                says = presence.tell(prefix, self._worker, self._says(), queues, self._tasks)
+                self._client.run(says)
                 if sweeping:
                     self._client.run(presence.sweep(prefix, queues))
         except Exception:
-            # Nobody waits for it, and the next heartbeat must come.
-            log.exception("the list of workers was not kept")
+            # No job depends on it, and the next heartbeat must come.
+            log.exception("writing to the list of workers failed, trying again")
         if sweeping:
             self._sweep_at = self._clock() + SWEEP_EVERY_S
 
@@ -91,7 +92,8 @@ class Attendance:
             *self._facts,
             self._queues,
             self._places,
-            self._busy(),
+            # Two counters are read on another thread than the one that changes them.
+            max(0, self._busy()),
             self._since_ms,
         )
 
@@ -99,15 +101,26 @@ class Attendance:
 def code_digest(tasks: Mapping[str, Task[Any, Any]]) -> str:
     """Eight hex digits of the tasks' names and handlers' code: workers that differ in it run different code.
 
-    What handlers import is not in it, nor are comments and line numbers.
+    Of a decorated handler, that of the decorators and of the function within. What handlers import is not in it, nor
+    are comments and line numbers.
     """
     digest = hashlib.sha256()
     for name in sorted(tasks):
         digest.update(f"\n{name}\n".encode())
-        code = getattr(tasks[name].function, "__code__", None)
-        if code is not None:
-            _add_code(digest, code)
+        for function in _layers(tasks[name].function):
+            code = getattr(function, "__code__", None)
+            if code is not None:
+                _add_code(digest, code)
     return digest.hexdigest()[:8]
+
+
+def _layers(function: Any) -> Iterator[Any]:
+    """A function, and what it wraps."""
+    seen: set[int] = set()
+    while function is not None and id(function) not in seen:
+        seen.add(id(function))
+        yield function
+        function = getattr(function, "__wrapped__", None)
 
 
 def _add_code(digest: Any, code: CodeType) -> None:
@@ -116,5 +129,14 @@ def _add_code(digest: Any, code: CodeType) -> None:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             _add_code(digest, constant)
-        elif not isinstance(constant, frozenset):  # Its order differs from process to process.
-            digest.update(repr(constant).encode())
+        else:
+            digest.update(_text(constant).encode(errors="backslashreplace"))
+
+
+def _text(constant: object) -> str:
+    """What a constant of code is, the same in every process: the order of a set is not."""
+    if isinstance(constant, frozenset):
+        return f"{{{','.join(sorted(map(_text, constant)))}}}"
+    if isinstance(constant, tuple):
+        return f"({','.join(map(_text, constant))})"
+    return repr(constant)

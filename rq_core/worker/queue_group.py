@@ -17,7 +17,7 @@ from rq_core.worker.wakeups import WatchedQueue, Watcher
 @dataclass(slots=True)
 class QueueGroup:
     """Queues whose calls travel together. On one server that is all of them; in a cluster each queue has a group of its
-    own, so that a shard that is down, or a slot on its way, holds up nobody else."""
+    own, so that a shard that is down, or a slot on its way, holds up no other queue."""
 
     queues: Mapping[str, WatchedQueue]
     watcher: Watcher

@@ -1,4 +1,4 @@
-"""How a worker's free places are divided between its queues: by weight, and nobody starves.
+"""How a worker's free places are divided between its queues: by weight, and no queue starves.
 
 Each queue has a clock of its own; a place that it is given moves the clock on by one over its weight, and who is
 furthest behind is next. A queue that had nothing to do does not save its turns up, so the others use its share.

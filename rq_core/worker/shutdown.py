@@ -75,7 +75,7 @@ class Shutdown:
             # Threads, and async handlers that do not let themselves be cancelled.
             running.settled = True
             self._groups.settle(
-                Settlement(running.claim, "rollback", 0, Reason.SHUTDOWN, task=running.task.name)
+                Settlement(running.claim, "rollback", 0, Reason.SHUTDOWN, task=running.context.task)
             )
         await asyncio.gather(*map(self._report_last, self._groups.all))
 
@@ -94,7 +94,7 @@ class Shutdown:
             try:
                 await self._turns.send(group, claims=[])
             except RqCoreError as error:
-                # Until the grace is over somebody else may mend it, such as a worker that may load scripts.
+                # Until the grace is over it may be mended, for example by a worker that may load scripts.
                 self._lifetime.give_up(error)
                 await asyncio.sleep(TROUBLE_PAUSE_S)
             except Exception:
@@ -117,7 +117,7 @@ class Shutdown:
             if why == str(self._lifetime.failure):
                 why = "that has not changed"
             log.error(  # noqa: TRY400 - the traceback would say nothing more
-                "could not report %d finished jobs: %s; their leases will expire",
+                "could not report %d finished jobs: %s; they run again when their leases expire",
                 len(group.finished),
                 why,
                 extra={"worker": self._lifetime.worker},

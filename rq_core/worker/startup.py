@@ -36,13 +36,13 @@ class Startup:
     async def begin(self, *, checked: bool) -> float:
         """Meet the queues, and declare what the code says of them. Returns the shortest lease, in seconds.
 
-        ``checked``: somebody else has looked whether the server is suitable. Raises RqCoreError if the app or the
+        ``checked``: the supervisor has looked whether the server is suitable. Raises RqCoreError if the app or the
         server cannot be used.
         """
         queues, client = self._groups.queues.values(), self._client
         self._app.check()
         client.calls.delivery.get_ready("turn", "claim", "complete", "fail", "rollback", "extend")
-        # Without a server at the start somebody has to hear of it; later, outages are waited out.
+        # Without a server at the start the operator has to hear of it; later, the worker waits until an outage is over.
         client.calls.delivery.asking.patience = Patience()
         if not checked:
             server_check.warn(await client.run(server_check.check(client.calls.delivery.asking)))
@@ -65,7 +65,7 @@ class Startup:
         """Declare the limits again: this claim was carried out in another history of Redis than that of ``since``,
         when it was sent. Another claim may have been under way with it, and have had them declared meanwhile.
 
-        Returns True if that history began with nothing: then the jobs of this claim may have been counted by nobody.
+        Returns True if that history began with nothing: then the jobs of this claim may be counted in no cap.
         Whether the limits were declared before they were claimed or after, by another worker, does not show.
         """
         meta = queue_keys(queue.name, self._app.prefix)("meta")

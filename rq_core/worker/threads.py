@@ -86,7 +86,7 @@ class Threads(Generic[T]):
         try:
             self._loop.call_soon_threadsafe(self._collect)
         except RuntimeError:
-            # The loop is closed: there is nobody to tell.
+            # The loop is closed: nothing waits for the report.
             self._told = False
 
     def _collect(self) -> None:

@@ -89,7 +89,7 @@ class TimeLimits(Generic[T]):
                 self._on_over(thing)
             except Exception:
                 # The others are over, too.
-                log.exception("what should follow the end of a time limit failed")
+                log.exception("ending a handler at its time limit failed")
 
 
 def start_task(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -165,9 +166,11 @@ class Turns:
         self._stats.turns += 1
         group.turns += 1
         group.claiming += [each.call for each in asked]
+        began = time.monotonic()
         try:
             return await self._client.carry_out(calls)
         finally:
+            self._flow.turned(time.monotonic() - began)
             group.turns -= 1
             for each in asked:
                 group.claiming.remove(each.call)
@@ -205,7 +208,7 @@ class Turns:
             if outcome == "dead":
                 self._groups.of[settlement.claim.queue].death.set()
                 log.error(
-                    "job is dead: it stays for people to look at, and to requeue",
+                    "job is dead: it stays in Redis until an operator requeues it or its retention ends",
                     extra={"job": settlement.claim.id, "queue": settlement.claim.queue},
                 )
             if outcome in ("gone", "stale"):
@@ -238,6 +241,7 @@ class Turns:
             watcher.look_again(queue)
             return True
         self._on_claim()
+        self._flow.answered()
         watcher.note(queue, result)
         self._capacity.shares.refund(queue.name, limit - len(result.jobs))
         self._stats.claimed += len(result.jobs)

@@ -64,7 +64,7 @@ class WatchedQueue:
         return self.look or (self.more and self.asked > 0)
 
     def overdue(self, now: float) -> bool:
-        """Whether even a full worker should do what is due for everybody."""
+        """Whether even a full worker should do what is due in the queue."""
         return now - self.looked >= min(self.lease / 3, LOOK_S_MAX)
 
 
@@ -155,7 +155,7 @@ class Watcher:
         queue.more = claimed.more
         queue.empty = not claimed.more and queue.due > now
         queue.asked -= 1
-        # If somebody asked for a look meanwhile, the claim may have come before what there is to see.
+        # If a look was asked for meanwhile, the claim may have come before what there is to see.
         queue.look = queue.look or not queue.empty
         if queue.empty:
             # A round of the loop later: what was claimed is begun before there is another wait.
@@ -178,7 +178,7 @@ class Watcher:
         self.look_at([queue])
 
     async def _wait_for(self, event: asyncio.Event) -> None:
-        """Wait, but not so long that nobody does what is due for everybody."""
+        """Wait, but not so long that what is due in the queue is left undone."""
         event.clear()
         try:
             async with asyncio.timeout(min(LOOK_S_MAX, self._interval())):

@@ -22,6 +22,7 @@ from rq_core.worker.flow import FlowTable
 from rq_core.worker.handlers import Handlers
 from rq_core.worker.lease_table import LeaseTable
 from rq_core.worker.lifetime import Lifetime, end_tasks
+from rq_core.worker.loop_watch import LoopWatch
 from rq_core.worker.options import WorkerOptions
 from rq_core.worker.queue_group import QueueGroup, QueueGroups
 from rq_core.worker.shutdown import Shutdown
@@ -93,6 +94,8 @@ class Worker:
             table=lease_table,
         )
         self._startup = Startup(app, self._client, self.name, self._groups)
+        flow = flow or FlowTable()
+        self._watch = LoopWatch(flow)
         self._turns = Turns(
             self._client,
             self._lifetime,
@@ -101,7 +104,7 @@ class Worker:
             self._handlers,
             self._startup,
             on_claim=on_claim,
-            flow=flow or FlowTable(),
+            flow=flow,
         )
         self._burst = Burst(self._client, self.name, self._groups, self._handlers)
         self._shutdown = Shutdown(
@@ -118,7 +121,7 @@ class Worker:
 
     @property
     def asked(self) -> bool:
-        """Whether somebody has asked it to stop."""
+        """Whether it was asked to stop."""
         return self._lifetime.stops > 0
 
     @property
@@ -135,6 +138,7 @@ class Worker:
         if not await self._met():
             return True
         self._handlers.start()
+        self._watch.start()
         lifetime, groups = self._lifetime, self._groups.all
         watching = [asyncio.create_task(group.watcher.run()) for group in groups]
         at_once = range(self._capacity.turns)
@@ -153,6 +157,7 @@ class Worker:
             lifetime.end()
             await end_tasks(*watching, *work, *telling, over)
             self.clean = await self._wind_up()
+            self._watch.stop()
         for done in work:
             if not done.cancelled():
                 done.result()
@@ -163,7 +168,7 @@ class Worker:
     async def _met(self) -> bool:
         """Meet the queues. False: asked to stop before that was done, and ready to go.
 
-        Somebody who ends a worker whose server is away wants it to end, not to hear that the server is away.
+        An operator who ends a worker whose server does not answer wants it to end, not to hear about the server.
         """
         startup = asyncio.create_task(self._startup.begin(checked=self._supervised))
         over = asyncio.create_task(self._lifetime.over.wait())
@@ -196,7 +201,7 @@ class Worker:
             except RqCoreError as error:
                 self._lifetime.give_up(error)
             except Exception:
-                # What nobody foresaw must not end the worker; the leases of what it held expire at worst.
+                # An unforeseen error must not end the worker; the leases of what it held expire at worst.
                 log.exception("a turn failed, trying again", extra={"worker": self.name})
                 await asyncio.sleep(TROUBLE_PAUSE_S)
 

@@ -112,7 +112,7 @@ def _emits(name: str) -> str:
 
 
 def forget() -> None:
-    """Read the files anew from now on."""
+    """Read the files again from now on."""
     for kept in (_includes, _script, _emits, shared, includes):
         kept.cache_clear()
     lua_files.forget()

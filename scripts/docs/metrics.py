@@ -53,7 +53,9 @@ def metrics_md() -> str:
         rows = [_row(family) for family in FAMILIES if family.source == source]
         parts += [f"## {title}", where, table(("metric", "type", "labels", "says"), rows)]
     buckets = ", ".join(f"{bound:g}" for bound in BOUNDS_S)
-    parts.append(f"The buckets of `rqc_worker_run_seconds`, in seconds: {buckets}.")
+    parts.append(
+        f"The buckets of `rqc_worker_wait_seconds` and `rqc_worker_run_seconds`, in seconds: {buckets}."
+    )
     parts += [
         "## Labels",
         dedent(_LABELS).strip().format(labels=code(sorted(LABELS)), most=TASKS_MAX),
@@ -98,8 +100,8 @@ _INTRODUCTION: Final = """
 
     `rq-core metrics` shows the state: it reads and never counts, so it may be restarted at any time. A scrape costs
     Redis four round trips, whether ten jobs wait or ten million, and shows a look that is at most a second old. If
-    Redis is away, `rqc_up` is 0 within two seconds; if the audit database is away, `rqc_audit_up` is 0 and the rest
-    is whole.
+    Redis does not answer, `rqc_up` is 0 within two seconds; if the audit database does not, `rqc_audit_up` is 0 and
+    the rest is whole.
 
     The workers' port shows the flow, at `/metrics`: all processes of one `rq-core worker` together. No counter
     falls when a process is replaced or killed; what a killed process had not counted yet is missing there, and

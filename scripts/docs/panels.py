@@ -44,10 +44,11 @@ ROWS: Final = (
             Panel("Oldest job that waits for a cap", "s", _by_queue(f"rqc_queue_oldest_blocked_seconds{_Q}")),
             Panel("Overdue", "s", _by_queue(f"rqc_queue_overdue_seconds{_Q}"), "0 while any worker claims"),
             Panel(
-                "Leases that are over, queues that cannot be read", "short",
+                "Leases that are over, queues that are not seen", "short",
                 (
                     (f"rqc_queue_leases_over{_Q}", "{{queue}} leases"),
                     (f"rqc_queue_unreadable{_Q}", "{{queue}} unreadable"),
+                    ("rqc_queues_left_out", "queues left out"),
                 ),
             ),
             Panel("Look at Redis", "s", (("rqc_look_seconds", "took"),)),
@@ -82,8 +83,11 @@ ROWS: Final = (
             ),
             Panel("Claims taken", "ops", _by_queue(f"sum by (queue) (rate(rqc_worker_claims_total{_Q}[5m]))")),
             Panel(
-                "Run time, 95th percentile", "s",
-                ((_percentile("rqc_worker_run_seconds"), "{{queue}} {{task}}"),),
+                "Wait and run time, 95th percentile", "s",
+                (
+                    (_percentile("rqc_worker_wait_seconds"), "{{queue}} {{task}} waited"),
+                    (_percentile("rqc_worker_run_seconds"), "{{queue}} {{task}} ran"),
+                ),
             ),
         ),
     ),
@@ -106,6 +110,19 @@ ROWS: Final = (
                     ("sum by (why) (increase(rqc_worker_processes_replaced_total[1h]))", "{{why}} in an hour"),
                 ),
             ),
+            Panel(
+                "Event loop, and last claim", "s",
+                (
+                    ("rqc_worker_loop_lag_seconds", "{{instance}} loop is late"),
+                    ("rqc_worker_claim_age_seconds", "{{instance}} last claim"),
+                    (
+                        "rate(rqc_worker_turns_seconds_total[5m]) / rate(rqc_worker_turns_total[5m])",
+                        "{{instance}} round trip",
+                    ),
+                ),
+                "a late loop holds up handlers and claims",
+            ),
+            Panel("Memory of workers", "bytes", (("rqc_worker_resident_bytes", "{{instance}}"),)),
         ),
     ),
     (

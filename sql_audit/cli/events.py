@@ -17,6 +17,8 @@ from sql_audit.cli.text import print_answer, print_marks
 from sql_audit.times import readable
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from sql_audit.queries.history import LoggedEvent
 
 FOLLOW_S: Final = 0.5
@@ -41,7 +43,7 @@ def history(job: str, url: str | None, queue: str | None, as_json: bool) -> None
         print_answer({"events": [dataclasses.asdict(e) for e in events], "pruned": pruned}, marks)
         return
     console = terminal()
-    console.print(_event_table(events, f"job {job}"))
+    print_history(console, events, f"job {job}")
     for cut in cuts:
         console.print(f"not all may be told: {cut.says}", markup=False)
     print_marks(console, marks)
@@ -129,24 +131,51 @@ def _short(value: Any) -> str:
     return line if len(line) <= 100 else line[:99] + "…"
 
 
-def _event_table(events: Sequence[LoggedEvent], title: str) -> Any:
+_HEADS: Final = ("at", "queue", "number", "event", "claim", "by", "task", "detail")
+_DETAIL_MIN: Final = 30
+"""Columns that the details need beside the others; where there are fewer, they get lines of their own."""
+
+
+def print_history(console: Console, events: Sequence[LoggedEvent], title: str) -> None:
+    """Print events as a table; where it would be too narrow, each as a line, and its detail below."""
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
-    for name in ("at", "queue", "number", "event", "claim", "by", "task", "detail"):
-        table.add_column(name, no_wrap=name != "detail", overflow="fold")
-    for event in events:
-        detail = ", ".join(
-            f"under {value}" if name == "under" else f"{name}={_short(value)}"
-            for name, value in _detail(event).items()
-        )
-        claim = "" if event.claim is None else str(event.claim)
-        words = (
-            readable(event.at_ms), event.queue, event.number,
-            f"{event.type} (orphaned)" if event.orphaned else event.type, claim,
-            event.worker or "", event.task or "", detail,
-        )  # fmt: skip
-        # Text: what a job says is never read as markup.
-        table.add_row(*(Text(word) for word in words))
-    return table
+    rows = [_row(event) for event in events]
+    widths = [max(map(len, column)) for column in zip(_HEADS, *rows, strict=True)][:-1]
+    # Text: what a job says is never read as markup.
+    if sum(widths) + len(widths) + _DETAIL_MIN <= console.width:
+        table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
+        for name in _HEADS:
+            table.add_column(name, no_wrap=name != "detail", overflow="fold")
+        for row in rows:
+            table.add_row(*map(Text, row))
+        console.print(table)
+        return
+    console.print(Text(title))
+    for at, queue, number, happened, claim, by, task, detail in rows:
+        console.print(Text(f"{at}  {happened}", style="bold"))
+        facts = {"claim": claim, "by": by, "task": task}
+        said = [f"{name} {value}" for name, value in facts.items() if value]
+        for line in (f"{queue} {number}", ", ".join(said), detail):
+            if line:
+                console.print(Padding(Text(line, overflow="fold"), (0, 0, 0, 4)))
+
+
+def _row(event: LoggedEvent) -> tuple[str, ...]:
+    """An event in the order of _HEADS."""
+    detail = ", ".join(
+        f"under {value}" if name == "under" else f"{name}={_short(value)}"
+        for name, value in _detail(event).items()
+    )
+    return (
+        readable(event.at_ms),
+        event.queue,
+        event.number,
+        f"{event.type} (orphaned)" if event.orphaned else event.type,
+        "" if event.claim is None else str(event.claim),
+        event.worker or "",
+        event.task or "",
+        detail,
+    )

@@ -124,7 +124,11 @@ def _check_server(redis_url: str, prefix: str) -> None:
 @click.command()
 @audit_option
 @server_options
-@click.option("--force", is_flag=True, help="Whichever database has it, for one that is lost.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also if another database mirrors the queue: for a database that is lost.",
+)
 @click.argument("queue")
 def off(url: str | None, redis_url: str, prefix: str, queue: str, *, force: bool) -> None:
     """Switch QUEUE's audit log off: its events are no longer kept for SQL."""
@@ -152,7 +156,7 @@ def migrate(url: str | None, as_json: bool) -> None:
     """Create the tables, or bring them to this release's schema.
 
     On PostgreSQL it also makes the partitions of this month and the next two, as a mirror does whose role owns the
-    tables. Events that stand in the default partition are moved; nobody can read the log meanwhile.
+    tables. Events that stand in the default partition are moved; the log cannot be read meanwhile.
     """
     address = required(url)
     from sql_audit.store.database import Database

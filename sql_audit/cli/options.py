@@ -45,7 +45,7 @@ class Moment(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         try:
             moment = datetime.fromisoformat(text)
         except ValueError:
-            self.fail(f"{text!r} is no time: write 2026-11-21 10:00, or Unix ms", param, ctx)
+            self.fail(f"{text!r} is not a time: write 2026-11-21 10:00, or Unix ms", param, ctx)
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
         return int(moment.timestamp() * 1000)

@@ -28,7 +28,7 @@ class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value).strip().lower()
         if len(text) != 64 or not set(text) <= set("0123456789abcdef"):
-            self.fail(f"{value!r} is no head: write the 64 hex digits of audit head", param, ctx)
+            self.fail(f"{value!r} is not a head: write the 64 hex digits of audit head", param, ctx)
         return text
 
 
@@ -125,7 +125,7 @@ def _cannot_tell_on_error() -> Iterator[None]:
 
 
 def _record(database: Database, result: Result, verdicts: dict[str, Verdict]) -> None:
-    """Keep what was proven, for prune. Whoever may only read may verify all the same."""
+    """Keep what was proven, for prune. A role that may only read can verify all the same."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from sql_audit.proof.record import record_proofs

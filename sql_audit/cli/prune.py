@@ -27,7 +27,7 @@ class _Span(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         text = str(value)
         number, unit = text[:-1], text[-1:]
         if unit not in _UNITS_MS or not (number.isascii() and number.isdigit()) or len(number) > 6:
-            self.fail(f"{text!r} is no time span: write 90d (s, m, h, d, w or y)", param, ctx)
+            self.fail(f"{text!r} is not a time span: write 90d (s, m, h, d, w or y)", param, ctx)
         return int(number) * _UNITS_MS[unit]
 
 
@@ -42,7 +42,7 @@ class _Keep(_Span):
         outcome, _, span = str(value).partition("=")
         if outcome not in OUTCOMES:
             known = ", ".join(OUTCOMES)
-            self.fail(f"{outcome!r} is no outcome: write OUTCOME=SPAN with one of {known}")
+            self.fail(f"{outcome!r} is not an outcome: write OUTCOME=SPAN with one of {known}")
         return outcome, super().convert(span, param, ctx)
 
 

@@ -151,7 +151,8 @@ def _print_applied(done: dict[str, Applied], *, as_json: bool) -> None:
         )
     if any(each.unknown for each in done.values()):
         click.echo(
-            "without their arguments only who enqueued these jobs can do so again, under the same ids;\n"
+            "the log does not keep these jobs' arguments: only their producer can enqueue them again, under the same"
+            " ids;\n"
             'App(audit_payload="full") keeps the arguments of jobs to come in the log',
             err=True,
         )

@@ -341,7 +341,7 @@ def _problems(
     if missing := [i for i in ids if succeeded.get(i, 0) != 1]:
         yield f"{len(missing)} jobs do not have exactly one succeeded event in SQL"
     if strangers := set(succeeded) - set(ids):
-        yield f"SQL knows {len(strangers)} jobs that nobody enqueued"
+        yield f"SQL has {len(strangers)} jobs that the demo did not enqueue"
     if not outcome.lease_expired:
         yield "no lease expired, though a worker was killed while it held claims"
     if witnessed != outcome.files:

@@ -1,6 +1,6 @@
 """How entries are numbered, and what the beginning of an epoch says.
 
-What a beginning says is read once, when its entry is taken in; whoever asks what follows from it is given the value.
+What a beginning says is read once, when its entry is taken in; code that needs what follows from it gets the value.
 """
 
 from __future__ import annotations

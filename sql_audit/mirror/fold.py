@@ -20,8 +20,9 @@ from typing import Any, ClassVar, Final
 
 from rq_core.model.effects import CLAIM_ENDS, EFFECTS, Effect, target
 from rq_core.model.fields import COUNTERS
-from rq_core.model.machine import CLAIMED_STATES, JOB_EVENT_FIELDS, Event, State
-from sql_audit.mirror.intake import Intake, clean, to_json
+from rq_core.model.machine import CLAIMED_STATES, Event, State
+from sql_audit.mirror.details import Details, of_queue
+from sql_audit.mirror.intake import Intake
 from sql_audit.store.copy import Rows, event_line
 from sql_audit.store.rows import (
     CLAIM_CLAIMED_AT,
@@ -50,6 +51,7 @@ from sql_audit.store.rows import (
     Job,
 )
 from sql_audit.store.tables import GONE, LOST, QUARANTINED, TERMINAL_STATES
+from sql_audit.store.text import clean, to_json
 
 # Plain strings: asking an enum for its value is a call.
 _READY: Final = str(State.READY)
@@ -60,22 +62,6 @@ _NULL: Final = "\0"
 _LIVE: Final = frozenset(str(s) for s in State)
 _KNOWN_ENDS: Final = frozenset({LOST, *TERMINAL_STATES})
 """Of a job in one of these it is known how it ended."""
-
-
-_IN_COLUMNS: Final[dict[Event, frozenset[str]]] = {
-    Event.ENQUEUED: frozenset({"id", "task"}),
-    Event.CLAIMED: frozenset({"id", "claim"}),
-    Event.DISCARDED: frozenset({"id", "task"}),
-    Event.BASELINE: frozenset({"id", "task"}),
-    Event.RESTORED: frozenset({"id", "task"}),
-}
-"""The fields that a row of job_event has as columns of their own; all others are in its detail."""
-
-_DETAIL: Final = {
-    event: tuple(f.name for f in fields if f.name not in _IN_COLUMNS.get(event, frozenset({"id"})))
-    for event, fields in JOB_EVENT_FIELDS.items()
-}
-_FENCE_ONLY: Final = frozenset(e for e, names in _DETAIL.items() if names == ("fence",))
 
 
 def job_ids(intakes: Iterable[Intake]) -> list[str]:
@@ -106,8 +92,7 @@ class Folder:
         self.events: list[EventRow] = []
         self.lines: list[str] = []
         """The same, each as :func:`sql_audit.store.copy.event_line` says it."""
-        self._details: dict[tuple[str | None, str | None], str | None] = {}
-        self._between: dict[tuple[Any, ...], str] = {}
+        self._details = Details()
 
     # What to write.
 
@@ -159,7 +144,7 @@ class Folder:
         if event is not None and intake.columns:
             self._steps[event](self, intake)
         elif event is not None and not intake.stubs:
-            self._row(intake, 0, str(event), None, None, None, _queue_detail(intake))
+            self._row(intake, 0, str(event), None, None, None, of_queue(intake))
         if intake.quarantined:
             self._add_stubs(intake, len(self.events) - len(intake.ordinals))
 
@@ -201,26 +186,6 @@ class Folder:
         self.touched[job_id] = job
         job.last_epoch, job.last_seq = intake.id
         return job
-
-    def _details_of(self, intake: Intake) -> list[str | None]:
-        """The detail of every job's event, in order."""
-        assert intake.event is not None
-        why = intake.why
-        if intake.event in _FENCE_ONLY:
-            # Jobs claimed together share their fence, so most of these are equal.
-            memo = self._details
-            details = []
-            for fence in intake.columns["fence"]:
-                key = (fence, why)
-                if key not in memo:
-                    memo[key] = _detail(("fence",), (fence,), why)
-                details.append(memo[key])
-            return details
-        names = _DETAIL[intake.event]
-        if not names:
-            return [_detail((), (), why)] * len(intake.ordinals)
-        columns = [intake.columns[name] for name in names]
-        return [_detail(names, values, why) for values in zip(*columns, strict=True)]
 
     def _end(self, job: Job, fence: str | None, outcome: Event, error: Any = None) -> int | None:
         """End the claim with that fence. Returns its number, if known."""
@@ -269,7 +234,7 @@ class Folder:
         ) in zip(
             intake.ordinals, columns["id"], columns["due_ms"], columns["seq"], columns["task"],
             columns["priority"], columns["max_attempts"], columns["max_losses"],
-            columns["digest"], columns["lane"], columns["expires_ms"], self._enqueued_details(intake),
+            columns["digest"], columns["lane"], columns["expires_ms"], self._details.of_enqueued(intake),
             strict=True,
         ):  # fmt: skip
             job = jobs.get(job_id)
@@ -289,34 +254,6 @@ class Folder:
                 f"\t{_NULL if task is None else task}\t{_NULL if detail is None else detail}"
             )
 
-    def _enqueued_details(self, intake: Intake) -> list[str | None]:
-        """The details of jobs enqueued together, which mostly differ in two values only."""
-        columns = intake.columns
-        digests = columns["digest"]
-        if (
-            intake.why is not None
-            or columns["due_ms"].count(None) < len(digests)
-            or columns["lane"].count(None) < len(digests)
-            or columns["spec"].count(None) < len(digests)
-            or columns["expires_ms"].count(None) < len(digests)
-            or None in digests
-            or None in columns["seq"]
-            or not _needs_no_encoder("".join(digests))
-        ):
-            return self._details_of(intake)
-        memo = self._between
-        details: list[str | None] = []
-        for place, digest, *key in zip(
-            columns["seq"], digests, columns["priority"], columns["max_attempts"],
-            columns["max_losses"], strict=True,
-        ):  # fmt: skip
-            between = memo.get(tuple(key))
-            if between is None:
-                inner = _detail(("priority", "max_attempts", "max_losses"), key, None)
-                between = memo[tuple(key)] = f"{inner[1:-1]}," if inner else ""
-            details.append(f'{{"seq":{place},{between}"digest":"{digest}"}}')
-        return details
-
     def _claimed_fast(self, intake: Intake) -> None:
         at_ms, (epoch, seq), by, fence = self.at_ms, intake.id, intake.by, str(intake.id)
         queue, begun, jobs, touched = self.queue, self.begun, self.jobs, self.touched
@@ -328,7 +265,7 @@ class Folder:
             columns["id"],
             columns["claim"],
             columns["scopes"],
-            self._details_of(intake),
+            self._details.of(intake),
             strict=True,
         ):
             job = jobs.get(job_id)
@@ -363,7 +300,7 @@ class Folder:
         append, append_line = self.events.append, self.lines.append
         columns = intake.columns
         for ordinal, job_id, fence, detail in zip(
-            intake.ordinals, columns["id"], columns["fence"], self._details_of(intake), strict=True
+            intake.ordinals, columns["id"], columns["fence"], self._details.of(intake), strict=True
         ):
             job, attempt = jobs.get(job_id), begun.get((job_id, fence))
             if job is None:
@@ -395,7 +332,7 @@ class Folder:
     def _by_the_table(self, intake: Intake) -> None:
         columns = intake.columns
         names = tuple(columns)
-        details = self._details_of(intake)
+        details = self._details.of(intake)
         for ordinal, detail, values in zip(
             intake.ordinals, details, zip(*columns.values(), strict=True), strict=True
         ):
@@ -465,7 +402,7 @@ class Folder:
 
     def _settlement_refused(self, intake: Intake) -> None:
         # It changes nothing: not even a job that was never heard of comes to be.
-        details = self._details_of(intake)
+        details = self._details.of(intake)
         for ordinal, job_id, detail in zip(
             intake.ordinals, intake.columns["id"], details, strict=True
         ):
@@ -505,32 +442,6 @@ def _waited(job: Job) -> int | None:
     if job.ready_at_ms is None or job.claimed_at_ms is None:
         return None
     return max(0, job.claimed_at_ms - job.ready_at_ms)
-
-
-def _needs_no_encoder(text: str) -> bool:
-    return text.isalnum() and text.isascii()
-
-
-def _detail(names: Sequence[str], values: Sequence[Any], why: str | None) -> str | None:
-    """A JSON object of the values that are not null."""
-    parts = []
-    for name, value in zip(names, values, strict=True):
-        if value is None:
-            continue
-        # Most are numbers and plain words, which need no encoder.
-        if type(value) is int:
-            parts.append(f'"{name}":{value}')
-        elif type(value) is str and _needs_no_encoder(value):
-            parts.append(f'"{name}":"{value}"')
-        else:
-            parts.append(f'"{name}":{to_json(value)}')
-    if why is not None:
-        parts.append(f'"why":{to_json(why)}')
-    return f"{{{','.join(parts)}}}" if parts else None
-
-
-def _queue_detail(intake: Intake) -> str | None:
-    return _detail(tuple(intake.data), tuple(intake.data.values()), intake.why)
 
 
 def _error_text(error: Any) -> tuple[str | None, str | None]:

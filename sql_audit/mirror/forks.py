@@ -21,7 +21,8 @@ from rq_core.model.events import OutboxId
 from rq_core.model.machine import Event
 from sql_audit.mirror.epochs import Beginning, last_known
 from sql_audit.mirror.fold import Folder
-from sql_audit.mirror.intake import INTEGER_MAX, Quarantined, pack, take
+from sql_audit.mirror.intake import Quarantined, pack, take
+from sql_audit.mirror.kinds import INTEGER_MAX
 from sql_audit.mirror.reading import RawEntry, Reader, Tail
 from sql_audit.mirror.source import OutboxSource, RawFields
 from sql_audit.store.rows import EventRow
@@ -91,7 +92,7 @@ def find(
 ) -> Fork | None:
     """Where Redis' history left SQL's, if the epoch behind the anchor does not go on from it.
 
-    Raises Behind if Redis must say anew what lives before that can be mirrored; not of an epoch before
+    Raises Behind if Redis must say again what lives before that can be mirrored; not of an epoch before
     ``restated_from``, since one with a baseline follows.
     """
     assert tail.anchor is not None

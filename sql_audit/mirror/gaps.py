@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 from rq_core.model.events import OutboxId
 from sql_audit.mirror.epochs import Beginning, follows
 from sql_audit.mirror.forks import Fork
-from sql_audit.mirror.intake import NAME_LENGTH_MAX, Intake, clean, to_json
+from sql_audit.mirror.intake import Intake
+from sql_audit.mirror.kinds import NAME_LENGTH_MAX
+from sql_audit.store.text import clean, to_json
 
 
 class Break(NamedTuple):

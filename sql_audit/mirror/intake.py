@@ -13,34 +13,17 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple, NoReturn
 
 from rq_core.model.events import OutboxId
-from rq_core.model.fields import FIELDS, Kind
-from rq_core.model.machine import (
-    JOB_EVENT_FIELDS,
-    QUEUE_EVENT_FIELDS,
-    Event,
-    Priority,
-    State,
-)
+from rq_core.model.machine import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS, Event
 from sql_audit.mirror.epochs import Beginning
+from sql_audit.mirror.kinds import KINDS, NAME_LENGTH_MAX, Check, anything
 from sql_audit.mirror.source import RawFields
-
-INTEGER_MAX: Final = 2**63 - 1
-NAME_LENGTH_MAX: Final = 512
-"""Characters in a name or word. Longer ones would not fit into an index of PostgreSQL."""
-
-LANE_LENGTH_MAX: Final = 16 * 1024
-"""Characters in the name of a lane, which is in no index."""
-
-NESTING_MAX: Final = 32
-"""How deep lists and objects may lie in each other in a value of any kind. How deep Python itself reads and writes
-JSON depends on where it is called, so what the mirror could still take might be unreadable to others.
-"""
+from sql_audit.store.text import clean
 
 COUNTED_FIELDS: Final = ("type", "jobs", "data", "why")
 """The fields whose values count as bytes of the backlog."""
@@ -125,136 +108,6 @@ def unpack(packed: bytes) -> dict[str, str]:
     return dict(text)
 
 
-def clean(text: str) -> str:
-    """``text`` with U+FFFD for what a database may refuse: NUL and surrogates without a partner."""
-    if "\0" in text:
-        text = text.replace("\0", "\ufffd")
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
-# The kinds of values.
-
-Check = Callable[[Sequence[Any]], bool]
-_INT, _STR, _NONE = int, str, type(None)
-
-
-def _integers(column: Sequence[Any]) -> bool:
-    types = set(map(type, column))
-    if types == {_NONE}:
-        return True
-    if not types <= {_INT, _NONE}:
-        return False
-    numbers: Sequence[int] = column if len(types) == 1 else [n for n in column if n is not None]
-    return min(numbers) >= 0 and max(numbers) <= INTEGER_MAX
-
-
-def _numbered(column: Sequence[Any]) -> bool:
-    return None not in column and _integers(column)
-
-
-def _words(column: Sequence[Any]) -> bool:
-    types = set(map(type, column))
-    if types == {_NONE}:
-        return True
-    if not types <= {_STR, _NONE}:
-        return False
-    words = column if len(types) == 1 else [word for word in column if word is not None]
-    return max(map(len, words)) <= NAME_LENGTH_MAX
-
-
-def _texts(column: Sequence[Any]) -> bool:
-    return set(map(type, column)) <= {_STR, _NONE}
-
-
-def _lanes(column: Sequence[Any]) -> bool:
-    if not set(map(type, column)) <= {_STR, _NONE}:
-        return False
-    return all(lane is None or len(lane) <= LANE_LENGTH_MAX for lane in set(column))
-
-
-def _names(column: Sequence[Any]) -> bool:
-    return (
-        set(map(type, column)) == {_STR}
-        and min(map(len, column)) > 0
-        and max(map(len, column)) <= NAME_LENGTH_MAX
-    )
-
-
-def _among(words: Iterable[str | None]) -> Check:
-    allowed = {None if word is None else str(word) for word in words}
-
-    def check(column: Sequence[Any]) -> bool:
-        return set(map(type, column)) <= {_STR, _NONE} and allowed.issuperset(column)
-
-    return check
-
-
-_SCALARS: Final = frozenset({_STR, _INT, float, bool, _NONE})
-
-
-def _anything(column: Sequence[Any]) -> bool:
-    return set(map(type, column)) <= _SCALARS or not _deeper_than(NESTING_MAX, column)
-
-
-def _deeper_than(levels: int, values: Iterable[Any]) -> bool:
-    """Whether in any of some values more levels of lists and objects lie in each other."""
-    for value in values:
-        kind = type(value)
-        if kind is list or kind is dict:
-            inner = value if kind is list else value.values()
-            if not levels or _deeper_than(levels - 1, inner):
-                return True
-    return False
-
-
-def _scopes(column: Sequence[Any]) -> bool:
-    """What counts a claim, as the views and ``audit at`` read it: [scope, cap or null] or
-    [scope, limit, window, burst], each.
-    """
-    told = [scopes for scopes in column if scopes is not None]
-    if not told:
-        return True
-    if set(map(type, told)) != {list}:
-        return False
-    every = list(chain.from_iterable(told))
-    if not every:
-        return True
-    if set(map(type, every)) != {list} or not set(map(len, every)) <= {2, 4}:
-        return False
-    # What is no text counts as text that SQL cannot keep.
-    names = {scope[0] if type(scope[0]) is str else "\0" for scope in every}
-    if clean(joined := "".join(names)) != joined:
-        return False
-    caps = [scope[1] for scope in every if len(scope) == 2]
-    rates = [number for scope in every if len(scope) == 4 for number in scope[1:]]
-    return (not caps or _integers(caps)) and (not rates or _numbered(rates))
-
-
-_OF_KIND: Final[dict[Kind, Check]] = {
-    Kind.WORD: _words,
-    Kind.NUMBER: _integers,
-    Kind.PRIORITY: _among((*Priority, None)),
-    Kind.LANE: _lanes,
-    Kind.MESSAGE: _texts,
-}
-
-KINDS: Final[dict[str, Check]] = {field.name: _OF_KIND[field.kind] for field in FIELDS} | {
-    "id": _names,
-    "claim": _numbered,
-    "state": _among((*State, None)),
-    "target": _among((State.READY, State.SCHEDULED, State.DEAD)),
-    "enqueued_ms": _integers,
-    "outcome": _words,
-    "scope": _words,
-    "error": _anything,
-    "scopes": _scopes,
-    "cap": _anything,
-    "dead": _integers,
-    "spec": _texts,
-}
-"""What each field may hold. A field without a kind may hold anything that is not nested too deep."""
-
-
 class _FieldsOf(NamedTuple):
     names: tuple[str, ...]
     checks: tuple[Check, ...]
@@ -264,7 +117,7 @@ _JOB_FIELDS: Final = {
     str(event): (
         event,
         _FieldsOf(
-            tuple(f.name for f in fields), tuple(KINDS.get(f.name, _anything) for f in fields)
+            tuple(f.name for f in fields), tuple(KINDS.get(f.name, anything) for f in fields)
         ),
     )
     for event, fields in JOB_EVENT_FIELDS.items()
@@ -409,7 +262,7 @@ def _take(entry_id: OutboxId, raw: RawFields) -> Intake:
         values = _decode_json(body) if body else []
         if type(values) is not list or len(values) > len(names):
             raise _NotDecodedError(f"{kind} has {len(names)} fields")
-        if not _anything(values):
+        if not anything(values):
             raise _NotDecodedError(f"{kind} is nested too deep")
         data = dict(zip_longest(names, values))
         intake = Intake(entry_id, event, at_ms, by, why, _size(raw), jobs=1, data=data)
@@ -442,7 +295,7 @@ def _clean_names(arrays: list[Any], names: tuple[str, ...]) -> bool:
         if type(array) is not list:
             continue
         for index, (name, value) in enumerate(zip(names, array, strict=False)):
-            if type(value) is str and KINDS.get(name, _anything) is not _anything:
+            if type(value) is str and KINDS.get(name, anything) is not anything:
                 cleaned = clean(value)
                 if cleaned != value:
                     array[index] = cleaned
@@ -496,19 +349,3 @@ def _problem(array: Any, spec: _FieldsOf) -> str | None:
         if not check((value,)):
             return clean(f"{name} is {value!r}"[:200])
     return None
-
-
-_dumps_text = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-_dumps_ascii = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
-
-
-def to_json(value: Any) -> str:
-    """Compact JSON that both databases can keep, and that says exactly ``value``."""
-    text = _dumps_text(value)
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return _dumps_ascii(value)
-    return text

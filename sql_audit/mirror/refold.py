@@ -1,4 +1,4 @@
-"""Jobs folded anew from the log: where their surviving events leave them, after some were orphaned.
+"""Jobs folded again from the log: where their surviving events leave them, after some were orphaned.
 
 The mirror does so when Redis forgot something, under the cursor's lock; ``audit why`` and ``audit restore`` read what
 the fold comes to and write nothing.
@@ -25,7 +25,7 @@ from sql_audit.store.rows import Attempt, EventRow, Job
 from sql_audit.store.tables import EVENT_COLUMNS, LOST
 
 JOBS: Final = 500
-"""Jobs that are folded anew at once."""
+"""Jobs that are folded again in one step."""
 _COLUMNS: Final = ", ".join(EVENT_COLUMNS)
 _EVENTS_OF_JOBS: Final = text(
     # SQLite would rather read all of the queue's events, in their order, than find those of the jobs and sort them: the

@@ -8,7 +8,7 @@ mirror.
 
 No loops: :meth:`Mirror.turn` makes one batch, in steps that a test may interrupt. While SQL writes, a thread that ends
 with the turn prepares what comes next (:mod:`sql_audit.mirror.reading`); it only reads.
-Several mirrors may work on a queue; whoever has the cursor's lock moves it, and the others see that
+Several mirrors may work on a queue; the mirror that has the cursor's lock moves it, and the others see that
 it moved.
 
     >>> mirror = Mirror(source, Database("audit.db"), "mail")        # doctest: +SKIP
@@ -216,7 +216,7 @@ class Mirror:
         self._done("attached")
 
     def restate(self) -> None:
-        """Have Redis say anew what lives, if the log has a gap since it last did: a job may have ended in it.
+        """Have Redis say again what lives, if the log has a gap since it last did: a job may have ended in it.
 
         Redis is asked once SQL is in its last epoch: an epoch that is not mirrored yet may bring a baseline by itself.
         Raises as :meth:`attach` does.

@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple
 from rq_core.model.effects import CLAIM_ENDS, EFFECTS, Effect, Leads
 from rq_core.model.fields import COUNTERS
 from rq_core.model.machine import CLAIMED_STATES, JOB_EVENT_FIELDS, Event, State
-from sql_audit.mirror.intake import clean, to_json
 from sql_audit.proof.details import REMEMBERED_MAX, facts_in
 from sql_audit.store.orphans import End
 from sql_audit.store.rows import ERROR_MESSAGE_MAX, ERROR_TYPE_MAX, EventRow
@@ -31,6 +30,7 @@ from sql_audit.store.tables import (
     LOST,
     TERMINAL_STATES,
 )
+from sql_audit.store.text import clean, to_json
 
 _READY: Final = str(State.READY)
 _SCHEDULED: Final = str(State.SCHEDULED)

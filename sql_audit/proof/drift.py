@@ -38,7 +38,7 @@ REPORTED_MAX: Final = 20
 
 _PASSED_OVER: Final = frozenset({Kind.LOG_DIFFERS, Kind.UNLOGGED, Kind.LOST, Kind.NO_WAKE})
 """The log is compared here, and further back than Redis knows it; a worker on its way to a claim
-looks as if nobody would wake."""
+looks as if no worker would wake."""
 
 
 def drift_of(url: str, client: Client, queue: str) -> Differences:
@@ -121,7 +121,7 @@ def _stream(both: sides.Sides) -> Iterator[str]:
         anchor = both.cursor.anchor
         if at == both.position and anchor and fingerprint(raw) != anchor:
             reported += 1
-            yield f"Redis has another entry {entry_id} than the one that was mirrored last"
+            yield f"Redis and SQL differ in entry {entry_id}, the last one mirrored"
         problem = _told_otherwise(entry_id, raw, both.events.get(at, []))
         if problem is not None:
             reported += 1

@@ -14,9 +14,10 @@ from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
 from sql_audit.mirror.epochs import follows, last_known
-from sql_audit.mirror.intake import NAME_LENGTH_MAX, clean, to_json
+from sql_audit.mirror.kinds import NAME_LENGTH_MAX
 from sql_audit.proof.details import facts_in
 from sql_audit.store.rows import EventRow
+from sql_audit.store.text import clean, to_json
 
 _ROWS: Final = text(
     "SELECT epoch, seq, kind, at_ms, old_epoch, old_seq, missing, reason, detail FROM mirror_epoch "

@@ -70,7 +70,7 @@ class Loss(NamedTuple):
     at_ms: int
     after: OutboxId
     """The interval: whatever Redis may have had behind this entry and SQL never saw is lost, up to a
-    number that nobody knows."""
+    number that is not known."""
     orphaned: int
     """Events that SQL has and that are no part of the history that went on."""
     jobs: int
@@ -380,8 +380,8 @@ class Replay:
         count = 0
         if told is not None:
             if self._told_by_mirror and self._survivors.get(row[1]) != told:
-                says = f"Redis knew entries up to {told}: that those after it are orphaned is not"
-                self._violated("I5", f"{says} recorded")
+                says = f"Redis knew entries up to {told}: the mirror did not record that later ones are orphaned"
+                self._violated("I5", says)
             says = (
                 f"Redis remembered entries up to {told}: {self._forgotten} events up to {before} are "
                 f"orphaned, and whatever followed {before} is lost"

@@ -215,7 +215,7 @@ class RowProof:
             says = f"its row names {at} as its last event, which is not one of its events"
             self._say("job", at, 0, 0, row.job_id, None, says)
         for row in connection.execute(_UNNAMED_CLAIMS, of_queue):
-            says = f"there is a row of its claim {row.fence}, and none of the job"
+            says = f"its claim {row.fence} has a row, and the job has none"
             self._say("job_attempt", upto, 0, 0, row.job_id, None, says)
 
     def _derive_again(self, connection: Connection, ids: list[str], upto: OutboxId) -> None:
@@ -233,7 +233,7 @@ class RowProof:
                 job.forgotten()
             if job is None:
                 if job_id in rows:
-                    says = "there is a row of it, and no event that makes one"
+                    says = "it has a row, and no event made it"
                     self._say("job", upto, 0, 0, job_id, None, says)
                 continue
             job.pass_ends(self._ends)
@@ -265,7 +265,7 @@ def _differences(
     for claim in claims:
         made = left.pop(claim[_FENCE], None)
         if made is None:
-            says = f"there is a row of its claim {claim[_FENCE]}, and no event that makes one"
+            says = f"its claim {claim[_FENCE]} has a row, and no event made it"
             yield "job_attempt", claim[_CLAIM], says
         elif claim != tuple(made):
             yield "job_attempt", made[_CLAIM], _unlike(ATTEMPT_COLUMNS, claim, made)

@@ -152,7 +152,7 @@ def _refuse_unattached(cursor: Row[Any], meta: Mapping[str, str], ours: str) -> 
 
 
 def _refuse_behind(cursor: Row[Any], redis: Mapping[str, Any]) -> None:
-    """Raise CannotTell if what is missing between the two sides is nobody's lie."""
+    """Raise CannotTell if what is missing between the two sides proves no fault."""
     position = OutboxId(cursor.epoch, cursor.seq)
     trimmed = OutboxId.parse(redis["meta"].get("trimmed") or "0-0")
     if trimmed > position:

@@ -262,7 +262,7 @@ class _Check:
 
 
 class Head(NamedTuple):
-    """The end of a queue's chain, to be kept where nobody who can write to the log can write."""
+    """The end of a queue's chain, to be kept out of reach of every role that writes to the log."""
 
     queue: str
     epoch: int | None

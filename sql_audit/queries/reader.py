@@ -1,7 +1,7 @@
 """What metrics and viewers ask of the log, again and again: how far it goes, and how many claims ended how.
 
 Each look costs a few statements on small tables and the last minutes of ``claim_minute``. That table is summed once
-and then only read where it can still grow; it is summed anew when history was changed, and every few hours.
+and then only read where it can still grow; it is summed again when history was changed, and every few hours.
 """
 
 # ruff: noqa: S608 - statements are joined from words of the model
@@ -144,7 +144,7 @@ class LogReader:
     ) -> dict[Key, Sums]:
         """The sums of all claims that ended. Of queues whose log has not grown nothing is read."""
         if history != self._history or self._clock() >= self._sum_at:
-            # A new epoch may count minutes that lie before the last event's, and a loss counts them anew.
+            # A new epoch may count minutes that lie before the last event's, and a loss counts them again.
             self._sum_again(connection, cursors)
             self._history, self._sum_at = history, self._clock() + SUM_AGAIN_S
         grown = [

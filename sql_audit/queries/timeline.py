@@ -20,7 +20,7 @@ from rq_core.model.scopes import scopes_of
 from sql_audit.mirror import refold
 from sql_audit.queries.history import PrunedTo, pruned_to, unknown
 from sql_audit.queries.occupancy import holds, limit_in, ms_full, ms_spent
-from sql_audit.store.spans import RAN, SPAN, SPANS_MS
+from sql_audit.store.spans import SPAN, of_each_span
 from sql_audit.store.tables import GONE, LOST
 from sql_audit.times import readable
 
@@ -34,24 +34,8 @@ BEFORE_MAX: Final = 1_000
 """Claims before a wait in which it is looked what had spent a rate already."""
 
 
-def _of_each_span(select: str, since: str, until: str, *, order: str, span: str = RAN) -> str:
-    """``select``, for claims that were not over at ``since`` and had begun before ``until``: those that are
-    in force, and those that ended, by index, class by class (``span``: by how long they ran, or with the wait before);
-    of each class at most ``:most``, those that end first (``order`` ASC) or last (DESC).
-    """
-    parts = [f"{select} AND a.ended_at_ms IS NULL ORDER BY a.claimed_at_ms {order}"]
-    for number, bound in zip(range(len(SPANS_MS) + 1), (*SPANS_MS, None), strict=True):
-        part = f"{select} AND {span} = {number} AND a.ended_at_ms > {since}"
-        last = "" if bound is None else f" AND a.ended_at_ms <= {until} + {bound}"
-        parts.append(f"{part}{last} ORDER BY a.ended_at_ms {order}")
-    return " UNION ALL ".join(
-        f"SELECT * FROM (SELECT {place} AS part, {part.removeprefix('SELECT ')} LIMIT :most) AS part_{place}"
-        for place, part in enumerate(parts)
-    )
-
-
 _RUNNING: Final = text(
-    _of_each_span(
+    of_each_span(
         "SELECT job_id, task, worker, claim, claimed_at_ms, ended_at_ms, outcome, scopes "
         "FROM job_attempt a WHERE queue = :queue AND claimed_at_ms <= :at",
         ":at",
@@ -59,7 +43,7 @@ _RUNNING: Final = text(
         order="ASC",
     )
 )
-_THEN_CLAIMED: Final = _of_each_span(
+_THEN_CLAIMED: Final = of_each_span(
     "SELECT job_id, task, ready_at_ms FROM job_attempt a "
     "WHERE queue = :queue AND ready_at_ms <= :at AND claimed_at_ms > :at",
     ":at",
@@ -111,7 +95,7 @@ _WAITS: Final = text(
     "WHERE job_id = :job_id AND queue = :queue AND claimed_at_ms IS NOT NULL ORDER BY claimed_at_ms"
 )
 _MEANWHILE: Final = text(
-    _of_each_span(
+    of_each_span(
         "SELECT job_id, task, claimed_at_ms, ended_at_ms, scopes FROM job_attempt a "
         "WHERE queue = :queue AND job_id <> :job_id AND claimed_at_ms < :until",
         ":since",
@@ -120,7 +104,7 @@ _MEANWHILE: Final = text(
     )
 )
 _BEFORE: Final = text(
-    _of_each_span(
+    of_each_span(
         "SELECT claimed_at_ms, scopes FROM job_attempt a "
         "WHERE queue = :queue AND claimed_at_ms < :since AND claimed_at_ms >= :earliest",
         ":earliest",
@@ -253,7 +237,7 @@ def _caveats(
     forgot = connection.execute(_NEXT_LOSS, {"queue": queue, "at": at_ms}).scalar_one()
     if forgot is not None:
         yield (
-            f"Redis forgot jobs of queue {queue} at {readable(forgot)}: of those that were put back or enqueued anew "
+            f"Redis forgot jobs of queue {queue} at {readable(forgot)}: of those that were put back or enqueued again "
             "since, audit history tells whether they waited"
         )
 
@@ -352,7 +336,7 @@ def _without_claim(
         _, epoch, _, _, event_type, *_ = event
         if event_type != "restored":
             continue
-        # Its row begins anew. What it was before, Redis had forgotten.
+        # Its row begins again. What it was before, Redis had forgotten.
         before = next(iter(refold.folded(job.queue, [job_id], events[:place], ())[0]), None)
         if before is None:
             continue  # It was pruned.

@@ -5,7 +5,7 @@ database may be behind a pooler that gives a server's connection to others after
 
 One writer at a time. On PostgreSQL that is the lock on a queue's cursor. On SQLite it is BEGIN
 IMMEDIATE, and a lock file besides: SQLite before 3.51.3 can damage its write-ahead log when one
-connection checkpoints while another writes, so whoever writes or checkpoints holds that file, and
+connection checkpoints while another writes, so a connection that writes or checkpoints holds that file, and
 every other connection is told never to checkpoint.
 
     database = Database("audit.db")
@@ -212,7 +212,7 @@ class Database:
 
     def end_stalled(self, older_than_ms: int = STALLED_MS) -> int:
         """End the connections of mirrors that have long been waited for within a COPY. Returns how
-        many. (Those that idle are ended by the server; on SQLite nobody can.)
+        many. (The server ends those that idle; SQLite has no server that could.)
         """
         if self.dialect != "postgresql":
             return 0

@@ -35,7 +35,7 @@ class Gap(NamedTuple):
     at: OutboxId
     """The entry behind it."""
     numbered: bool
-    """Whether numbers are missing; else Redis lost its log, and nobody knows whether anything was in it."""
+    """Whether numbers are missing; else Redis lost its log, and whether anything was in it is not known."""
 
 
 def gaps(connection: Connection, queue: str) -> list[Gap]:

@@ -1,7 +1,7 @@
 """Claims counted by the minute in which they ended: ``claim_minute``.
 
 Questions about all claims, such as how many of which task succeeded when, would otherwise read them all. A batch
-counts what it ends in its own transaction; what changes claims in another way counts the minutes concerned anew.
+counts what it ends in its own transaction; what changes claims in another way counts those minutes again.
 """
 
 # ruff: noqa: S608 - statements are joined from names of this module
@@ -124,7 +124,7 @@ def differing(
 
 
 def count_again(connection: Connection, queue: str, since_ms: int) -> None:
-    """Count the claims of a queue anew that ended in the minute of ``since_ms`` or later."""
+    """Count again the claims of a queue that ended in the minute of ``since_ms`` or later."""
     values: dict[str, Any] = {"queue": queue, "since": since_ms - since_ms % MINUTE_MS}
     connection.execute(_FORGET, values)
     connection.execute(_COUNT_AGAIN, values)

@@ -26,7 +26,7 @@ AHEAD: Final = 2
 """Months after the present one that have a partition."""
 
 MOVED_MAX: Final = 200_000
-"""Most rows of the default partition that a mirror moves, while nobody can read the log: some seconds."""
+"""Most rows of the default partition that a mirror moves; the log cannot be read for these seconds."""
 
 CHECK_VIOLATION: Final = "23514"
 """The default partition has events of the month that is to be made."""
@@ -108,7 +108,7 @@ def create_ahead(database: Database, now_ms: int, *, moved_max: int | None = MOV
     """Make the partitions of this month and of the AHEAD next ones, where they are missing.
 
     A month whose events stand in the default partition already gets them, unless that has more than ``moved_max`` rows
-    (None: however many it has), which nobody may read meanwhile. Does nothing on SQLite. Raises
+    (None: however many it has), which cannot be read meanwhile. Does nothing on SQLite. Raises
     sqlalchemy.exc.DBAPIError if the database does not answer.
     """
     ahead = Ahead([], {})
@@ -161,7 +161,7 @@ def _move(connection: Connection, month: Month, moved_max: int | None) -> None:
         if counted is not None:
             raise _TooMany(
                 f"the default partition has its events, and more than {moved_max} rows: "
-                "`rq-core audit migrate` moves them, while nobody can read the log"
+                "`rq-core audit migrate` moves them; the log cannot be read meanwhile"
             )
     connection.execute(text("ALTER TABLE job_event DETACH PARTITION job_event_default"))
     connection.execute(text("ALTER TABLE job_event_default RENAME TO job_event_moved"))

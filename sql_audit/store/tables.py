@@ -42,7 +42,7 @@ GONE: Final = "gone"
 """Redis does not have the job, and no event says why."""
 
 LOST: Final = "lost"
-"""Redis had the job and forgot it; and a claim that nobody saw end."""
+"""Redis had the job and forgot it; and a claim whose end is not in the log."""
 
 JOB_STATES: Final = (*(str(s) for s in State), *TERMINAL_STATES, GONE, LOST)
 
@@ -71,7 +71,7 @@ def one_of(column: str, words: Iterable[str]) -> str:
 def _words_check(name: str, column: str, words: Sequence[str]) -> tuple[CheckConstraint, ...]:
     """The CHECK of a column of which many rows are written: one of ``words``.
 
-    SQLite makes an index of an IN list anew for every row, which is half of the time that a row takes.
+    SQLite makes an index of an IN list for every row, which is half of the time that a row takes.
     """
     chain = " OR ".join(f"{column} = {str(word)!r}" for word in words)
     return (
@@ -202,7 +202,7 @@ job_attempt = Table(
 """Each claim: who had it, how long the job had waited, how long it ran, how it ended (null: in
 force).
 
-Its name is the fence, since the count of claims begins anew when an id is used a second time.
+Its name is the fence, since the count of claims begins at 1 again when an id is used a second time.
 ``scopes`` is what counted it and the caps in force, as its event says: a JSON array of
 ``[scope, cap]`` and ``[rate's scope, limit, window_ms, burst]``.
 """
@@ -303,7 +303,7 @@ mirror_loss = Table(
 holds: Redis may forget an epoch that had forgotten something, and remember again.
 
 ``orphaned``: Redis still knew everything up to (after_epoch, after_seq); the ``events`` behind it, up
-to (upto_epoch, upto_seq), are not part of the history that went on, and ``jobs`` were folded anew
+to (upto_epoch, upto_seq), are not part of the history that went on, and ``jobs`` were folded again
 without them. ``forgotten``: Redis remembered nothing, ``jobs`` live ones are lost. ``restated``: the
 baseline that began with ``epoch`` was complete at (upto_epoch, upto_seq), and did not name ``jobs``
 that were alive before. ``passed``: entries that Redis had under numbers which SQL had passed; they are
@@ -370,7 +370,7 @@ mirror_proof = Table(
 )
 """What ``audit verify`` has proven: that the log up to (epoch, seq), the end of ``batch``, holds
 (or, ``unknown``, that nothing in it is wrong and that it does not know all). ``at_ms`` is the clock
-of whoever verified."""
+of the machine that verified."""
 
 mirror_prune = Table(
     "mirror_prune",

@@ -52,7 +52,7 @@ def _is_open(door: str) -> str:
     )
 
 
-# search_path: whoever meets the trigger may look for names elsewhere.
+# search_path: the role that meets the trigger may look for names elsewhere.
 REFUSE_FUNCTION: Final = (
     "CREATE OR REPLACE FUNCTION audit_refuse() RETURNS trigger LANGUAGE plpgsql "
     "SET search_path = {schema}, pg_temp AS "

@@ -33,7 +33,7 @@ class LostJob:
     uncertain: str | None
     """Where its end may lie unseen; None: it is known to be lost."""
     over: str | None
-    """Why nobody needs it to run again; None: somebody does."""
+    """Why it need not run again; None: it has to."""
     unknown: str | None
     """Why it cannot be put back; None: it can."""
 
@@ -90,9 +90,9 @@ def judge(
     elif told.refused == "complete":
         over = "a worker completed it all the same"
     elif was == State.CANCELLING:
-        over = "somebody had asked to cancel it"
+        over = "a cancellation was requested"
     elif spec is None:
-        unknown = "the log has no arguments of it"
+        unknown = "the log does not keep its arguments"
     elif _digest(spec) != job.digest:
         unknown = "the arguments in the log are not those that it was enqueued with"
     elif job.state not in PUT_BACK:

@@ -256,7 +256,7 @@ class _Run:
             gone = (
                 f"SELECT 1 FROM prune_job p WHERE {mine} AND (e.epoch, e.seq) <= (p.epoch, p.seq)"
             )
-            # Nobody may add to what is copied before it is dropped.
+            # No event may be added to what is copied before it is dropped.
             run(f"LOCK TABLE {month.table} IN SHARE MODE")
             removed = run(
                 f"SELECT e.queue, COUNT(*) AS events FROM {month.table} e "

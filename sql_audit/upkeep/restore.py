@@ -51,7 +51,7 @@ CHUNK: Final = 1_000
 POLL_S: Final = 0.05
 """How often it is looked whether the mirror has caught up."""
 ROUNDS_MAX: Final = 10
-"""How often it is begun anew because somebody else restores, too."""
+"""How often it begins again because another restore is under way."""
 WHY: Final = "audit restore"
 
 LIVE: Final = frozenset(str(state) for state in State)

@@ -1,7 +1,8 @@
 """One look at all queues: true where it says so, and as cheap for a million jobs as for one."""
 
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from rq_core.connections.client import Client
 from rq_core.connections.wire import PoolWire
 from rq_core.errors import ServerUnavailable
-from rq_core.metrics.shared import SharedOverview
+from rq_core.metrics.shared import Shared, SharedOverview
 from rq_core.model.limits import Limit
+from rq_core.protocol import overview
 from rq_core.protocol.overview import COMMANDS_MAX, SCOPES_MAX, QueueOverview
 from rq_core.protocol.plan import Patience, Unsent
 from tests.kit.seed import Seed
@@ -25,10 +27,14 @@ class CountingWire(PoolWire):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.sent: list[list[str]] = []
+        self.most = 0
+        """Items of the longest reply."""
 
     def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         self.sent.append([str(command[0]) for command in commands])
-        return super().exchange(commands, *how)
+        replies = super().exchange(commands, *how)
+        self.most = max(self.most, *(len(r) for r in replies if isinstance(r, list | dict)), 0)
+        return replies
 
 
 @pytest.fixture
@@ -207,6 +213,106 @@ def test_a_damaged_queue_does_not_hide_the_others(seed: Seed) -> None:
     assert "WRONGTYPE" in found.unreadable[seed.queue]
 
 
+HOSTILE = "\x1b[31m\n\udcff" + "x" * 1_000_000
+
+
+def in_meta(name: str, value: str) -> Callable[[Seed], object]:
+    return lambda seed: seed.control.hset(seed.keys("meta"), name, value)
+
+
+def line_of_head(line: str) -> Callable[[Seed], object]:
+    """Damage the state line of the first ready job."""
+    return lambda seed: seed.control.hset(seed.keys("state"), "a", line)
+
+
+CONTAINED: dict[str, Callable[[Seed], object]] = {
+    "a number with 5,000 digits": in_meta("backlog_jobs", "9" * 5_000),
+    "a number that is none": in_meta("epoch", "?"),
+    "a bound of 0": in_meta("backlog_max_jobs", "0"),
+    "a limit that cannot be read": lambda seed: seed.control.hset(
+        seed.keys("caps"), "task=t", HOSTILE.encode(errors="surrogateescape")
+    ),
+    "a limit of a scope that is none": lambda seed: seed.control.hset(
+        seed.keys("caps"), HOSTILE.encode(errors="surrogateescape"), "1 version=1 from=code"
+    ),
+    "a job in no state": line_of_head("lost in space"),
+    "a job since no time": line_of_head("ready task=t seq=1 since=\u00b2"),
+    "a job since 5,000 digits": line_of_head(f"ready task=t seq=1 since={'9' * 5_000}"),
+}
+"""What damages a fact of a queue, a limit or a job, and so must hide nothing else of the queue."""
+
+
+@pytest.mark.parametrize("how", CONTAINED)
+def test_one_damaged_fact_hides_nothing_else_of_its_queue(seed: Seed, how: str) -> None:
+    seed.enqueue("a", "b")
+
+    CONTAINED[how](seed)
+
+    found = look(seed)
+    assert found.ready_jobs == 2
+    assert found.scopes == ()
+    assert found.backlog_ratio >= 0
+    assert HOSTILE[:5] not in repr(found)
+
+
+def test_a_job_that_cannot_be_read_makes_the_age_a_lower_bound(seed: Seed) -> None:
+    seed.enqueue("a", "b", "c")
+    line_of_head("lost in space")(seed)
+    age(seed, "b", 5)
+
+    found = look(seed)
+
+    assert (minutes(found.oldest_ready_ms), found.oldest_ready_exact) == (5, False)
+
+
+DAMAGED: dict[str, Callable[[Seed], object]] = {
+    "due in all eternity": lambda seed: seed.control.zadd(
+        seed.keys("scheduled"), {"job|x": float("inf")}
+    ),
+    "a blocked lane without its scope": lambda seed: seed.control.zadd(
+        seed.keys("blocked"), {"no-lane": 0}
+    ),
+}
+"""What a whole queue cannot be read with."""
+
+
+@pytest.mark.parametrize("how", DAMAGED)
+def test_what_no_script_wrote_hides_one_queue_at_most(seed: Seed, how: str) -> None:
+    seed.enqueue("a")
+    seed.of("other").enqueue("b")
+
+    DAMAGED[how](seed)
+
+    found = seed.client.run(seed.client.calls.overview.all())
+    assert [each.queue for each in found.queues] == ["other"]
+    assert len(found.unreadable[seed.queue]) < 500
+
+
+def test_names_that_no_queue_can_have_hide_no_queue(seed: Seed) -> None:
+    seed.enqueue("a")
+    for name in (b"", b"\xff\x1b[31m", HOSTILE.encode(errors="surrogateescape")):
+        seed.control.sadd("rqc:queues", name)
+
+    found = seed.client.run(seed.client.calls.overview.all())
+
+    assert [each.queue for each in found.queues] == [seed.queue]
+    assert len(found.unreadable) == 3
+    assert all(name.isprintable() and len(name) < 500 for name in found.unreadable)
+
+
+def test_of_more_queues_than_a_look_reads_the_others_are_counted(
+    seed: Seed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "QUEUES_MAX", 2)
+    for queue in ("b", "c", "a", "d"):
+        seed.of(queue).enqueue(f"job-{queue}")
+
+    found = seed.client.run(seed.client.calls.overview.all())
+
+    assert [each.queue for each in found.queues] == ["a", "b"]
+    assert found.queues_left_out == 2
+
+
 class Shard(PoolWire):
     """Has no connection to where one queue lies."""
 
@@ -250,6 +356,7 @@ def test_a_look_takes_four_round_trips_and_as_many_commands_whatever_waits(
             of.cap("tenant", 0)
             of.enqueue(*(of.job(f"{queue}{n}", scopes=[f"tenant={n}"]) for n in range(lanes)))
             of.enqueue(*(of.job(f"{queue}p{n}", priority="high") for n in range(lanes)))
+            of.enqueue(*(of.job(f"{queue}l{n}", scopes=["team=one"]) for n in range(lanes)))
             of.claim(1)
         wire = CountingWire(redis_url)
         with Client(redis_url, wire=wire) as client:
@@ -261,6 +368,8 @@ def test_a_look_takes_four_round_trips_and_as_many_commands_whatever_waits(
     assert len(rest) == 3
     assert {name for trip in rest for name in trip} <= CHEAP
     assert sum(map(len, rest)) <= COMMANDS_MAX * len(queues)
+    # Facts, limits and the jobs that are looked at; never what grows with jobs or lanes.
+    assert wire.most <= 100
 
 
 def test_fifty_viewers_cost_what_one_does(redis_url: str) -> None:
@@ -297,3 +406,35 @@ def test_an_outage_is_shared_too() -> None:
             shared.get()
 
     assert first.value is second.value
+
+
+def test_a_viewer_of_a_look_that_hangs_waits_no_longer_than_it_may_take() -> None:
+    goes_on = threading.Event()
+    shared = Shared(goes_on.wait, lambda: ServerUnavailable(url="", why="late"), within_s=0.3)
+    with pytest.raises(ServerUnavailable):
+        shared.get()
+
+    began = time.monotonic()
+    with pytest.raises(ServerUnavailable):
+        shared.get()
+    took_s = time.monotonic() - began
+    goes_on.set()
+    shared.close()
+
+    assert took_s < 0.25
+
+
+def test_a_look_that_could_not_begin_is_begun_by_the_next_viewer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shared = Shared(lambda: 7, lambda: ServerUnavailable(url="", why="late"))
+
+    def no_more_threads(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as machine:
+        machine.setattr(threading.Thread, "start", no_more_threads)
+        with pytest.raises(RuntimeError):
+            shared.get()
+
+    assert shared.get() == 7

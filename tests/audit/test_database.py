@@ -175,7 +175,7 @@ def test_an_unknown_schema_is_refused(revision: str, database: Database) -> None
             check(database)
 
 
-def test_tables_of_somebody_else_are_left_alone(audit_url: str) -> None:
+def test_tables_of_another_program_are_left_alone(audit_url: str) -> None:
     database = Database(audit_url)
     with database.writing() as connection:
         assert connection is not None
@@ -315,7 +315,7 @@ def test_who_writes_to_sqlite_is_careful(sqlite_database: Database) -> None:
     assert (reading["wal_autocheckpoint"], reading["query_only"]) == (0, 1)
 
 
-def test_nobody_else_writes_or_checkpoints_meanwhile(sqlite_database: Database) -> None:
+def test_no_other_connection_writes_or_checkpoints_meanwhile(sqlite_database: Database) -> None:
     other = Database(sqlite_database.address)
     with sqlite_database.writing() as mine, other.writing() as theirs:
         assert mine is not None

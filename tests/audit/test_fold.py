@@ -22,6 +22,7 @@ from rq_core.model.machine import (
 )
 from sql_audit.mirror import intake as entries
 from sql_audit.mirror.fold import Folder
+from sql_audit.mirror.kinds import KINDS, LANE_LENGTH_MAX
 from sql_audit.proof.derive import Derivation
 from sql_audit.store import tables
 from sql_audit.store.copy import copy_text
@@ -291,7 +292,7 @@ def test_every_field_of_the_table_has_a_kind() -> None:
     """A field that is added to machine.py is checked before it becomes a column, or is any JSON."""
     names = {field.name for fields in JOB_EVENT_FIELDS.values() for field in fields}
 
-    assert names <= set(entries.KINDS)
+    assert names <= set(KINDS)
 
 
 def test_every_event_about_jobs_has_a_step() -> None:
@@ -445,7 +446,7 @@ def test_a_job_that_was_turned_away_has_a_row_and_no_claim() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("lane", [7, "x" * (entries.LANE_LENGTH_MAX + 1)])
+@pytest.mark.parametrize("lane", [7, "x" * (LANE_LENGTH_MAX + 1)])
 def test_a_lane_that_is_none_goes_to_quarantine(lane: Any) -> None:
     raw = {"type": "enqueued", "at": "1", "by": "p"}
     raw["jobs"] = json.dumps([["a", 1, None, "send", "normal", 3, 3, "d", lane]])

@@ -289,7 +289,7 @@ def test_missing_entries_are_a_recorded_gap(
     assert auditlog.one(database, "SELECT gaps FROM mirror_cursor")["gaps"] == 1
 
 
-def test_a_changed_anchor_is_kept_and_what_follows_it_is_told_anew(
+def test_a_changed_anchor_is_kept_and_what_follows_it_is_told_again(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     writer.life("a")
@@ -315,7 +315,7 @@ def test_a_changed_anchor_is_kept_and_what_follows_it_is_told_anew(
     )
 
 
-def test_an_emptied_outbox_makes_redis_begin_anew_once(
+def test_an_emptied_outbox_makes_redis_begin_one_epoch(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     writer.life("a")

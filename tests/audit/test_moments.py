@@ -224,9 +224,7 @@ def test_a_job_that_still_waits_waits_behind_who_holds_its_scopes(
     ]
 
 
-def test_why_of_a_job_that_nobody_knows_is_an_error(
-    one_at_a_time: None, database: Database
-) -> None:
+def test_why_of_an_unknown_job_is_an_error(one_at_a_time: None, database: Database) -> None:
     with pytest.raises(HistoryUnknown):
         timeline.why(database.readers, "ghost")
 

@@ -54,17 +54,24 @@ def session(database: Database) -> dict[str, Any]:
     return found
 
 
+def mirrored_rounds(
+    client: Client, database: Database, *, seed: int, rounds: int
+) -> Iterator[None]:
+    """After each round a fleet has done something, and it is mirrored."""
+    fleet = Fleet(client, seed)
+    mirror = Mirror(Outbox(client), database, QUEUE)
+    for _ in range(rounds):
+        fleet.run(20)
+        auditlog.drain(mirror)
+        yield
+
+
 def test_nothing_is_left_on_a_connection_that_the_pool_gives_to_others(
     client: Client, pooled: Database, postgres_url: str
 ) -> None:
     fresh = session(pooled)
     migrate.upgrade(pooled)
-    fleet = Fleet(client, 7)
-    mirror = Mirror(Outbox(client), pooled, QUEUE)
-
-    for _ in range(12):
-        fleet.run(20)
-        auditlog.drain(mirror)
+    for _ in mirrored_rounds(client, pooled, seed=7, rounds=12):
         history.report(pooled.readers, QUEUE)
     partitions.create_ahead(pooled, 4_000_000_000_000)
     pooled.end_stalled()
@@ -109,11 +116,8 @@ def test_no_temporary_table_outlives_its_transaction(client: Client, postgres_ur
     """One that stayed would hold back datfrozenxid for as long as the mirror's connection."""
     database = Database(postgres_url)
     migrate.upgrade(database)
-    fleet = Fleet(client, 9)
-    mirror = Mirror(Outbox(client), database, QUEUE)
-    for _ in range(3):
-        fleet.run(20)
-        auditlog.drain(mirror)
+    for _ in mirrored_rounds(client, database, seed=9, rounds=3):
+        pass
 
     assert auditlog.rows(database, "SELECT relname FROM pg_class WHERE relpersistence = 't'") == []
     database.close()

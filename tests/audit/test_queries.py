@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
+from rich.console import Console
 from sqlalchemy import text
 
 from sql_audit.errors import HistoryUnknown
@@ -154,6 +155,30 @@ def test_history_prints_a_table_or_json(log: str) -> None:
     assert said["watermarks"][0]["queue"] == QUEUE
 
 
+@pytest.mark.parametrize("width", [80, 400])
+def test_a_history_keeps_its_details_on_a_narrow_terminal(
+    writer: StreamWriter,
+    mirror: Mirror,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    width: int,
+) -> None:
+    """The other columns took all of 80 columns, and the error of a death got one letter a line."""
+    enqueue(writer, "a-job-with-a-long-name")
+    fence = writer.jobs("claimed", ["a-job-with-a-long-name", 1], by="w-on-a-host-with-a-long-name")
+    error = {"type": "ValueError", "message": "no such user [red] at all"}
+    writer.jobs("died", ["a-job-with-a-long-name", fence, "gave_up", 1, error])
+    auditlog.drain(mirror)
+    monkeypatch.setattr("sql_audit.cli.events.terminal", lambda: Console(width=width))
+
+    url = database.address.render_as_string(hide_password=False)
+    said = call("history", "a-job-with-a-long-name", "--audit", url).output
+
+    assert "ValueError: no such user [red] at all" in " ".join(said.split())
+    assert max(len(line) for line in said.splitlines()) <= width
+    assert len(said.splitlines()) < 30
+
+
 def test_what_jobs_say_is_no_markup(log: str) -> None:
     assert "[red]c" in call("tail", "--audit", log).output
     assert "job [red]c" in call("history", "[red]c", "--audit", log).output
@@ -219,8 +244,8 @@ def test_nothing_is_mirrored_yet_is_said_alike(database: Database) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["verify", "--head", "abc"], "is no head"),
-        (["verify", "--head", "g" * 64], "is no head"),
+        (["verify", "--head", "abc"], "is not a head"),
+        (["verify", "--head", "g" * 64], "is not a head"),
         (["report", "--slowest", "-1"], "-1 is not in the range"),
         (["tail", "-n", "-1"], "-1 is not in the range"),
         (["restore", "--wait", "-1"], "-1.0 is not in the range"),

@@ -174,7 +174,7 @@ def test_all_claimed_jobs_of_a_task_count_whatever_their_claims_listed(log: Memo
     assert the_violation(log).says == "2 hold task=send, its cap is 1"
 
 
-def test_lowering_kills_nobody_but_lets_nobody_in(log: MemoryWriter) -> None:
+def test_lowering_a_cap_ends_no_claim_and_admits_none(log: MemoryWriter) -> None:
     log.queue_event("cap_changed", "queue", None, "3", 1)
     enqueue(log, "a", "b", "c")
     fence = log.jobs("claimed", *([i, 1, [["queue", 3]]] for i in "ab"))
@@ -300,7 +300,7 @@ def test_a_server_whose_clock_is_behind_is_not_held_to_the_one_before(log: Memor
     assert replay(log).violations == []
 
 
-def test_a_rate_of_none_lets_nobody_in(log: MemoryWriter) -> None:
+def test_a_rate_of_none_admits_no_claim(log: MemoryWriter) -> None:
     log.queue_event("cap_changed", "tenant@1s=acme", None, "0/1000ms/1", 1)
     enqueue(log, "a")
     log.jobs("claimed", ["a", 1, [["tenant@1s=acme", 0, 1000, 1]]])
@@ -376,7 +376,7 @@ def test_a_refused_settlement_ends_nothing(log: MemoryWriter) -> None:
 # Numbers, epochs and what cannot be told (I5).
 
 
-def test_a_gap_that_nobody_recorded(log: MemoryWriter) -> None:
+def test_a_gap_that_was_not_recorded(log: MemoryWriter) -> None:
     enqueue(log, "a")
     log.queue_event("paused")
     log.queue_event("resumed")

@@ -61,13 +61,13 @@ def client(valkey_url: str) -> Iterator[Client]:
 def kill(client: Client) -> Callable[..., None]:
     """Make jobs of a queue that die at once."""
 
-    def make_dead(queue: str, *ids: str) -> None:
+    def make_dead(queue: str, *ids: str, error: str = "null") -> None:
         from rq_core.model.job import NewJob, profile
 
         for job_id in ids:
             client.run(client.calls.enqueue.many([NewJob(job_id, queue, profile("send"), "{}")]))
             (held,) = client.run(claims.claim(queue, "w-1", 1)).jobs
-            record = (held.id, held.fence, "final", 0, "gave_up", "null")
+            record = (held.id, held.fence, "final", 0, "gave_up", error)
             client.run(claims.fail(queue, "w-1", [record]))
 
     return make_dead

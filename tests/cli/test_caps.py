@@ -80,7 +80,7 @@ def test_a_limit_is_given_back_to_code_and_a_key_to_its_family(
     assert "no worker declares" in cli.line(1, "cap", "mail", "queue", "code")
 
 
-def test_a_task_that_nobody_has_seen_is_refused_unless_it_is_forced(
+def test_a_task_that_the_queue_has_not_seen_is_refused_unless_it_is_forced(
     cli: CommandLine, task: Task[[str, str], None]
 ) -> None:
     cli.ok("enqueue", "mail", "plain")
@@ -90,7 +90,7 @@ def test_a_task_that_nobody_has_seen_is_refused_unless_it_is_forced(
 
     assert said == (
         "queue 'mail' has seen no task 'sned': known are gone, plain, send."
-        " --force sets it all the same, for one that is yet to come"
+        " --force sets it anyway, for a task that will be deployed later"
     )
     assert "task=sned" not in cli.ok("caps", "mail")
     assert cli.ok("cap", "mail", "task=sned", "5", "--force") == (

@@ -231,10 +231,44 @@ def test_dead_jobs_are_listed_newest_first(cli: CommandLine, kill: Kill) -> None
 
     assert [job["id"] for job in cli.json("dead", "mail")] == ["d3", "d2", "d1"]
     said = cli.ok("dead", "mail", "--limit", "2")
-    assert re.search(r"d3 +send +\d s ago \(.* UTC\) +gave_up +1 +1 +0", said)
+    assert re.search(r"d3 +send +\d s ago +gave_up +1 +0", said)
     assert "2 of 3; --limit shows more" in said
     cli.ok("prune", "--all-dead", "mail")
     assert cli.ok("dead", "mail") == "no dead jobs in mail\n"
+
+
+def test_why_a_job_died_is_shown_on_one_line_and_steers_no_terminal(
+    cli: CommandLine, kill: Kill
+) -> None:
+    error = json.dumps({"type": "ValueError", "message": "no\nuser \x1b[31m" + "x" * 200})
+    kill("mail", "plain")
+    kill("mail", "d1", error=error)
+
+    listed, shown = cli.ok("dead", "mail"), cli.ok("job", "d1")
+
+    assert re.search(r"d1 .* ValueError: no user \\x1b\[31mx{60,}… *$", listed, re.MULTILINE)
+    assert re.search(r"^error +ValueError: no user \\x1b\[31mx{200}$", shown, re.MULTILINE)
+    assert "\x1b" not in listed + shown
+    assert [each["error"] for each in cli.json("dead", "mail")] == [json.loads(error), None]
+    assert cli.json("job", "d1")["error"] == json.loads(error)
+    assert "error " not in cli.ok("job", "plain")
+
+
+def test_a_requeued_job_shows_no_error_of_its_former_life(cli: CommandLine, kill: Kill) -> None:
+    kill("mail", "d1", error='{"type":"ValueError","message":"no"}')
+    cli.ok("requeue", "d1")
+
+    assert cli.json("job", "d1")["error"] is None
+
+
+def test_dead_jobs_are_read_page_by_page(
+    cli: CommandLine, kill: Kill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rq_core.protocol.reads.PAGE", 2)
+    kill("mail", *(f"d{n}" for n in range(5)))
+
+    assert [job["id"] for job in cli.json("dead", "mail")] == ["d4", "d3", "d2", "d1", "d0"]
+    assert len(cli.json("dead", "mail", "--limit", "3")) == 3
 
 
 # --- changing -----------------------------------------------------------------------------------
@@ -365,7 +399,7 @@ def test_doctor_goes_on_after_a_queue_it_cannot_read(cli: CommandLine, client: C
     result = cli("doctor")
 
     assert result.exit_code == 1
-    assert f"a: queue 'a' is damaged: key {key} is no zset" in result.stdout
+    assert f"a: queue 'a' is damaged: key {key} is not a zset" in result.stdout
     assert "b: all agrees" in result.stdout
 
 

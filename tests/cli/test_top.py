@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import pty
 import re
@@ -45,7 +46,7 @@ def test_once_shows_the_queues_and_what_is_wrong(cli: CommandLine, client: Clien
 
     shown = cli.ok("top", "--once")
 
-    assert "! mail: 1 ready, and no worker is there  RqCoreNobodyWorks" in shown
+    assert "! mail: 1 ready, and no worker runs  RqCoreNoWorker" in shown
     assert "1 queue · 0 workers" in shown
     assert re.search(r"mail +1 +0 s +0 +0 +0 +1 +0 +off", shown)
 
@@ -59,9 +60,9 @@ def test_json_has_queues_and_causes(cli: CommandLine) -> None:
     assert shown["queues"][0]["queue"] == "mail"
     assert shown["causes"] == [
         {
-            "alert": "RqCoreNobodyWorks",
+            "alert": "RqCoreNoWorker",
             "queue": "mail",
-            "says": "1 ready, and no worker is there",
+            "says": "1 ready, and no worker runs",
         }
     ]
 
@@ -94,12 +95,49 @@ def test_rates_are_the_difference_of_two_frames(cli: CommandLine, client: Client
 def test_a_healthy_queue_has_nothing_wrong(cli: CommandLine, client: Client) -> None:
     cli.ok("enqueue", "mail", "send")
     says = Presence("web-1", 1, "0.1.0", "c0de0001", ("mail",), 10, 1, 0)
-    client.run(presence.tell("rqc", "w-1", says, ["mail"]))
+    client.run(presence.tell("rqc", "w-1", says, ["mail"], ["send"]))
 
     shown = printed(frame(client), None, 120)
 
     assert shown.startswith("nothing is wrong")
     assert "1 of 10 places busy" in shown
+
+
+def test_as_many_queues_as_there_are_lines_are_shown_those_with_a_cause_first(
+    cli: CommandLine, client: Client
+) -> None:
+    for n in range(30):
+        cli.ok("enqueue", f"q{n:02}", "send")
+        says = Presence("web-1", 1, "0.1.0", "c0de0001", (f"q{n:02}",), 10, 1, 0)
+        if n != 29:
+            client.run(presence.tell("rqc", "w-1", says, [f"q{n:02}"], ["send"]))
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(render(frame(client), None, 100, 24))
+
+    lines = console.export_text().splitlines()
+
+    assert len(lines) <= 24
+    assert next(line for line in lines if re.match(r" q\d", line)).startswith(" q29")
+    assert re.search(r"and \d\d queues more; rq-core queues shows all", lines[-1])
+
+
+@pytest.mark.parametrize("width", [1, 8, 20])
+def test_a_terminal_that_is_too_narrow_is_no_error(
+    cli: CommandLine, client: Client, width: int
+) -> None:
+    cli.ok("enqueue", LONG, "send")
+
+    assert max(map(len, printed(frame(client), None, width).splitlines())) <= width
+
+
+def test_a_text_from_elsewhere_is_one_short_line(cli: CommandLine, client: Client) -> None:
+    cli.ok("enqueue", "mail", "send")
+    away = Frame(Unread("\x1b[2J\n" * 200_000), None, 0.0)
+
+    shown = printed(away, None, 100)
+
+    assert len(shown) < 2_000
+    assert "\x1b" not in shown
 
 
 def test_what_cannot_be_read_is_said() -> None:

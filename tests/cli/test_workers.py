@@ -11,7 +11,7 @@ from tests.cli.conftest import CommandLine
 def here(client: Client, worker: str, *queues: str, code: str = "c0de0001") -> None:
     """A worker says that it is there."""
     says = Presence("web-1", 4711, "0.1.0", code, queues, 10, 3, 1_795_225_746_000)
-    client.run(presence.tell("rqc", worker, says, queues))
+    client.run(presence.tell("rqc", worker, says, queues, ["send"]))
 
 
 def test_workers_of_all_queues_are_listed_once(cli: CommandLine, client: Client) -> None:
@@ -43,8 +43,8 @@ def test_workers_of_one_queue_with_different_code_are_told(
     assert cli.ok("workers").endswith("workers run different code in mail\n")
 
 
-def test_that_nobody_works_is_said(cli: CommandLine) -> None:
+def test_that_no_worker_runs_is_said(cli: CommandLine) -> None:
     cli.ok("enqueue", "mail", "send")
 
-    assert cli.ok("workers") == "no worker has said that it is there\n"
+    assert cli.ok("workers") == "no worker runs\n"
     assert cli.json("workers") == []

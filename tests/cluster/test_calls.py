@@ -48,7 +48,7 @@ def test_one_look_shows_queues_of_all_shards(cluster: RedisCluster) -> None:
         for queue in queues:
             client.run(client.calls.enqueue.many(jobs(queue)))
         says = Presence("h", 1, "0.1.0", "c0de", tuple(queues), 10, 0, 0)
-        client.run(presence.tell("rqc", "w-1", says, queues))
+        client.run(presence.tell("rqc", "w-1", says, queues, ["send"]))
         client.run(presence.sweep("rqc", queues))
 
         found = client.run(client.calls.overview.all())

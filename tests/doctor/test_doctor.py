@@ -219,7 +219,7 @@ def test_lost_list_comes_back_in_order(scene: Scene) -> None:
     assert [job.id for job in scene.claim(100).jobs] == ["now", "a", "b", "c", "d"]
 
 
-def test_lost_lease_starts_anew_and_the_holder_may_settle(scene: Scene) -> None:
+def test_a_lost_lease_starts_again_and_its_holder_may_settle(scene: Scene) -> None:
     scene.hand.delete(scene.key("leases"))
 
     scene.repair()
@@ -358,7 +358,7 @@ def test_key_of_the_wrong_type_is_an_error_that_names_it(key: str, scene: Scene)
     scene.hand.delete(scene.key(key))
     scene.hand.set(scene.key(key), "?")
 
-    with pytest.raises(QueueDamaged, match=f"key rqc:{{mail}}:{key} is no .*RENAME"):
+    with pytest.raises(QueueDamaged, match=f"key rqc:{{mail}}:{key} is not a .*RENAME"):
         scene.diagnose()
 
 

@@ -317,7 +317,7 @@ def test_a_job_that_was_put_back_is_counted_in_its_tasks_cap(seed: Seed) -> None
     assert_consistent(seed.snapshot())
 
 
-def test_lost_limits_are_said_and_let_everybody_in(seed: Seed) -> None:
+def test_lost_limits_are_said_and_admit_all_jobs(seed: Seed) -> None:
     busy = Busy(seed)
     seed.control.delete(seed.keys("caps"))
 
@@ -326,7 +326,7 @@ def test_lost_limits_are_said_and_let_everybody_in(seed: Seed) -> None:
 
     assert {"no_caps", "lanes", "open", "blocked"} == named(found)
     assert [f.kind for f in left] == [Kind.NO_CAPS]
-    assert "set again" in left[0].says
+    assert "an operator has to set live limits again" in left[0].says
     # What waits for the rate still waits for the moment that was set.
     waiting = seed.snapshot()["jobs"].keys() - {"dead", "again", *(c.id for c in busy.held)}
     assert {i for i in waiting if not i.startswith("rated")} == set(busy.take())
@@ -376,7 +376,7 @@ def test_an_open_lane_needs_a_token(seed: Seed) -> None:
 
     (found,) = look(seed)
 
-    assert "1 jobs are ready and no token would wake a worker" == found.says
+    assert "1 jobs are ready, and no token wakes a worker" == found.says
     assert mend(seed) == []
     assert seed.tokens() == 1
 

@@ -34,8 +34,10 @@ class Child(subprocess.Popen[bytes]):
         variables: Mapping[str, str] | None = None,
         *,
         shared: bool = False,
+        directory: Path = ROOT,
     ) -> None:
-        """``variables`` are added to the environment. ``shared``: it may outlive the test that starts it."""
+        """``variables`` are added to the environment. ``shared``: it may outlive the test that starts it. ``directory``
+        is where it runs."""
         self._closed = False
         self._log = log
         with log.open("ab") as sink:
@@ -46,7 +48,7 @@ class Child(subprocess.Popen[bytes]):
                 stdout=sink,
                 stderr=sink,
                 env={**os.environ, **(variables or {})},
-                cwd=ROOT,
+                cwd=directory,
                 start_new_session=True,
             )
         reaper().watch(self.pid, shared=shared)

@@ -55,7 +55,7 @@ def test_task_and_key_caps_hold_together(seed: Seed) -> None:
     assert served == [f"j-{n:02}" for n in range(20)]
 
 
-def test_a_full_scope_blocks_nobody_else(seed: Seed) -> None:
+def test_a_full_scope_blocks_no_other_lane(seed: Seed) -> None:
     seed.cap("tenant", 1)
     for n in range(50):
         seed.enqueue(seed.job(f"a-{n:02}", scopes=["tenant=a"]))

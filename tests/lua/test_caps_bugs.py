@@ -303,7 +303,7 @@ def test_a_key_saves_nothing_up_while_it_waits_for_a_cap(seed: Seed) -> None:
     seed.assert_consistent()
 
 
-def test_a_raised_rate_holds_at_once_for_a_key_that_nobody_waited_for(seed: Seed) -> None:
+def test_a_raised_rate_holds_at_once_for_a_key_that_no_job_waited_for(seed: Seed) -> None:
     """A spent rate was asked again only when it resumed by its old limit, if nothing waited for it when it was raised:
     with a window of a day, the next job of that key waited a day."""
     seed.cap("tenant@10s", "1/10000ms/1")

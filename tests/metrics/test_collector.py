@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -17,6 +18,7 @@ from rq_core.metrics.collector import QueueCollector, WorkerCollector
 from rq_core.metrics.samples import TaskNames
 from rq_core.metrics.shared import Shared
 from rq_core.metrics.table import BY_NAME, FAMILIES, LABELS, TASKS_MAX
+from rq_core.model.reader import EndedClaims, LogOverview
 from rq_core.process.flow_totals import FlowTotals
 from rq_core.protocol import presence
 from rq_core.protocol.presence import Presence
@@ -83,7 +85,11 @@ def collector_at() -> Iterator[Callable[..., QueueCollector]]:
 def worked() -> FlowTotals:
     totals, table = FlowTotals(), FlowTable()
     table.claimed("mail", 2)
-    table.ended([settlement("send")], {})
+    table.answered()
+    table.turned(0.01)
+    table.measured(time.monotonic() + 1, 0.002, 50_000_000)
+    waited = settlement("send")
+    table.ended([waited._replace(claim=waited.claim._replace(waited_s=2.0))], {})
     table.ended([settlement("send", "final")], {"j": "dead"})
     totals.join(0, table)
     return totals
@@ -97,7 +103,7 @@ def test_every_sample_is_in_the_table_and_every_family_has_samples(
     busy(seed)
     seed.control.config_set("maxmemory", "1gb")
     says = Presence("web-1", 1, "0.1.0", "c0de", (seed.queue,), 10, 3, 0)
-    seed.client.run(presence.tell("rqc", "w-1", says, [seed.queue]))
+    seed.client.run(presence.tell("rqc", "w-1", says, [seed.queue], ["t"]))
     drain(seed.client, database)
     record_proofs(database, verify(database))
     seed.enqueue("unmirrored")
@@ -114,6 +120,12 @@ def test_every_sample_is_in_the_table_and_every_family_has_samples(
             plain = plain.removesuffix(suffix) if plain.removesuffix(suffix) in BY_NAME else plain
         shown.setdefault(plain, set()).add(frozenset(dict(labels)) - {"le"})
     assert {name: {frozenset(f.labels)} for name, f in BY_NAME.items()} == shown
+    for family in FAMILIES:
+        names = {family.name + suffix for suffix in ("", "_bucket", "_sum", "_count")}
+        queues = {dict(labels).get("queue") for name, labels in found if name in names}
+        for queue in queues:
+            of_queue = [k for k in found if k[0] in names and dict(k[1]).get("queue") == queue]
+            assert len(of_queue) <= family.samples_max, family
     assert TENANT not in text
     assert value(found, "rqc_up") == value(found, "rqc_audit_up") == 1
     assert value(found, "rqc_queue_jobs", queue="q", state="dead") == 1
@@ -123,6 +135,8 @@ def test_every_sample_is_in_the_table_and_every_family_has_samples(
     assert total(found, "rqc_claims_ended_total", outcome="succeeded") == 1
     assert total(found, "rqc_worker_settled_total", outcome="died") == 1
     assert value(found, "rqc_worker_run_seconds_count", queue="mail", task="send") == 2
+    assert value(found, "rqc_worker_wait_seconds_sum", queue="mail", task="send") == 2
+    assert value(found, "rqc_worker_resident_bytes") == 50_000_000
 
 
 def test_labels_are_bounded() -> None:
@@ -135,7 +149,7 @@ def test_labels_are_bounded() -> None:
     assert tasks.of("t3") == "t3"
 
 
-def test_a_collector_joins_a_registry_of_others_without_asking_anybody(
+def test_a_collector_joins_a_registry_of_others_and_sends_nothing(
     collector_at: Callable[..., QueueCollector],
 ) -> None:
     registry = CollectorRegistry(auto_describe=True)
@@ -198,6 +212,73 @@ def test_a_log_that_hangs_does_not_hold_up_the_state(
         late.close()
 
     assert (value(found, "rqc_up"), value(found, "rqc_audit_up")) == (1, 0)
+
+
+def test_redis_and_sql_that_both_hang_are_told_within_two_seconds(
+    collector_at: Callable[..., QueueCollector], seed: Seed
+) -> None:
+    collector = collector_at(seed.client.url)
+    goes_on = threading.Event()
+
+    def late() -> RqCoreError:
+        return RqCoreError("late")
+
+    collector._overview = Shared(goes_on.wait, late)  # type: ignore[assignment]
+    collector._log = Shared(goes_on.wait, late)  # type: ignore[assignment]
+
+    began = time.monotonic()
+    found = parsed(exposition(collector))
+    took_s = time.monotonic() - began
+    goes_on.set()
+
+    assert (value(found, "rqc_up"), value(found, "rqc_audit_up")) == (0, 0)
+    assert took_s < 2
+
+
+def test_an_error_that_was_not_foreseen_leaves_the_rest_of_a_scrape_whole(
+    collector_at: Callable[..., QueueCollector], seed: Seed, caplog: pytest.LogCaptureFixture
+) -> None:
+    seed.enqueue("a")
+    collector = collector_at(seed.client.url)
+
+    def fail() -> LogOverview:
+        raise ZeroDivisionError("planted")
+
+    collector._log = Shared(fail, lambda: RqCoreError("late"))
+
+    found = parsed(exposition(collector))
+
+    assert (value(found, "rqc_up"), value(found, "rqc_audit_up")) == (1, 0)
+    assert "planted" in caplog.text
+
+
+def test_names_from_elsewhere_are_labels_that_can_be_read(
+    collector_at: Callable[..., QueueCollector], seed: Seed
+) -> None:
+    seed.enqueue("a")
+    seed.control.sadd("rqc:queues", b"\xff\x1b[31m\n", b'"} 1\nrqc_up 0\n')
+    collector = collector_at(seed.client.url)
+    hostile = LogOverview((), (EndedClaims("q", "\udcff\n\x1b", "succeeded", 3, 0, 0),))
+    collector._log = Shared(lambda: hostile, lambda: RqCoreError("late"))
+
+    text = exposition(collector)
+
+    found = parsed(text)
+    assert value(found, "rqc_up") == 1
+    assert total(found, "rqc_queue_unreadable") == 2
+    assert total(found, "rqc_claims_ended_total") == 3
+    assert all(line.isprintable() for line in text.splitlines())
+
+
+def test_a_blocked_loop_shows_though_it_says_nothing() -> None:
+    totals, table = FlowTotals(), FlowTable()
+    table.answered()
+    table.measured(time.monotonic() - 60, 0.001, 1)
+    totals.join(0, table)
+
+    found = parsed(exposition(WorkerCollector(totals)))
+
+    assert 60 <= (value(found, "rqc_worker_loop_lag_seconds") or 0) < 90
 
 
 def test_a_damaged_queue_is_told(collector_at: Callable[..., QueueCollector], seed: Seed) -> None:

@@ -1,11 +1,17 @@
 """What worker processes count is summed exactly, bounded, and never falls."""
 
+import ctypes
+import math
 import multiprocessing
+import random
+from bisect import bisect_left
 
+from rq_core.metrics.collector import WorkerCollector
 from rq_core.model.job import Claim
 from rq_core.process.flow_totals import FlowTotals
-from rq_core.worker.flow import OTHER, FlowTable, parts_of
-from rq_core.worker.settlement import Settlement
+from rq_core.worker.flow import BOUNDS_S, OTHER, FlowTable, parts_of
+from rq_core.worker.settlement import NOT_RUN, Settlement
+from tests.metrics.scrape import exposition
 
 
 def settlement(task: str, verdict: str = "complete", ran_s: float = 0.02) -> Settlement:
@@ -27,9 +33,9 @@ def test_each_answer_of_redis_is_an_outcome() -> None:
     ):
         table.ended([settlement("send", verdict)], answers)
 
-    _, outcomes, ran_s, buckets = parts_of(table.read()["mail", "send"])
+    parts = parts_of(table.read()["mail", "send"])
 
-    assert outcomes == {
+    assert parts.outcomes == {
         "succeeded": 1,
         "retried": 1,
         "died": 2,
@@ -37,8 +43,9 @@ def test_each_answer_of_redis_is_an_outcome() -> None:
         "rolled_back": 1,
         "refused": 2,
     }
-    assert round(ran_s, 6) == 0.16
-    assert sum(buckets) == buckets[2] == 8
+    assert round(parts.ran_s, 6) == 0.16
+    assert sum(parts.runs) == parts.runs[2] == 8
+    assert sum(parts.waits) == 0
 
 
 def test_tasks_beyond_the_table_are_counted_together() -> None:
@@ -46,9 +53,60 @@ def test_tasks_beyond_the_table_are_counted_together() -> None:
     for n in range(6):
         table.ended([settlement(f"t{n}")], {})
 
-    rows = {key: parts_of(row)[1]["succeeded"] for key, row in table.read().items()}
+    rows = {key: parts_of(row).outcomes["succeeded"] for key, row in table.read().items()}
 
     assert rows == {("mail", "t0"): 1, ("mail", "t1"): 1, (OTHER, OTHER): 4}
+
+
+def test_a_wait_is_counted_where_the_claim_knows_it() -> None:
+    table = FlowTable()
+    known = settlement("send")
+    for waited_s in (0.3, 7_300.0):
+        claim = known.claim._replace(waited_s=waited_s)
+        table.ended([known._replace(claim=claim)], {})
+    table.ended([known, known._replace(claim=claim, task=NOT_RUN)], {})
+
+    parts = parts_of(table.read()["mail", "send"])
+
+    assert parts.waited_s == 7_300.3
+    assert [at for at, count in enumerate(parts.waits) if count] == [
+        bisect_left(BOUNDS_S, 0.3),
+        len(BOUNDS_S),
+    ]
+    assert sum(parts_of(table.read()["mail", NOT_RUN]).waits) == 0
+
+
+def test_what_is_written_over_a_table_harms_no_reader() -> None:
+    """A handler in native code may write anywhere, and a process may be killed while it writes."""
+    rng, totals = random.Random(24), FlowTotals()
+    for place in range(200):
+        table = FlowTable(rows=3)
+        table.claimed("mail", 1)
+        table.ended([settlement("send")], {})
+        memory = rng.choice([table._numbers, table._names])
+        size = ctypes.sizeof(memory)
+        start = rng.randrange(size)
+        ctypes.memmove(ctypes.addressof(memory) + start, rng.randbytes(64), min(64, size - start))
+
+        totals.join(place, table)
+        totals.depart(place, "died")
+
+    sums = totals.sums()
+    assert all(math.isfinite(number) and number >= 0 for row in sums.values() for number in row)
+    assert ("mail", "send") in sums
+    assert exposition(WorkerCollector(totals))
+
+
+def test_turns_of_a_departed_process_stay() -> None:
+    totals, table = FlowTotals(), FlowTable()
+    totals.join(0, table)
+    table.turned(0.5)
+    table.turned(1.0)
+    before = totals.turns()
+    totals.depart(0, "died")
+
+    assert before == totals.turns() == (2, 1.5)
+    assert totals.vitals() == []
 
 
 def _count_for_ever(table: FlowTable) -> None:
@@ -60,7 +118,7 @@ def test_what_a_killed_process_counted_stays() -> None:
     context, totals = multiprocessing.get_context("spawn"), FlowTotals()
 
     def claims() -> float:
-        return sum(parts_of(row)[0] for row in totals.sums().values())
+        return sum(parts_of(row).claims for row in totals.sums().values())
 
     table = FlowTable(context)
     totals.join(0, table)

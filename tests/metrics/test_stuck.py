@@ -20,11 +20,11 @@ from tests.metrics.scrape import Scrape, exposition, parsed
 from tests.rigs.stuck import QUEUE, SCENES, scene
 
 CAUSE: Final = {
-    "no_worker": ("RqCoreNobodyWorks", "2 ready, and no worker is there"),
+    "no_worker": ("RqCoreNoWorker", "2 ready, and no worker runs"),
     "full_cap": ("RqCoreScopeFull", "full: task=send, 1 of 1 run; 1 lane waits, the oldest job for 10 min"),
     "paused": ("RqCoreQueuePaused", "paused, and 2 are ready"),
     "poison": ("RqCoreJobsDie", "a job of crash died"),
-    "sql_away": ("RqCoreAuditAway", "the audit log cannot be read"),
+    "sql_away": ("RqCoreAuditDown", "the audit log cannot be read"),
 }  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def test_of_a_healthy_queue_nothing_is_said(valkey_url: str, client: Client) -> 
         seed.enqueue("a", "b")
         seed.claim(1)
         says = Presence("web-1", 1, "0.1.0", "c0de0001", (QUEUE,), 10, 1, 0)
-        client.run(presence.tell("rqc", "w-1", says, [QUEUE]))
+        client.run(presence.tell("rqc", "w-1", says, [QUEUE], ["send"]))
 
         assert firing(before, scraped(valkey_url, None)) == {}
         assert top(valkey_url, None)["causes"] == []
@@ -111,5 +111,5 @@ def test_a_server_that_is_away_is_a_cause_too(valkey: RedisServer) -> None:
     shown = top(url, None)
 
     assert (shown["up"], shown["queues"]) == (False, [])
-    assert [each["alert"] for each in shown["causes"]] == ["RqCoreRedisAway"]
-    assert set(firing({}, scraped(url, None))) == {"RqCoreRedisAway"}
+    assert [each["alert"] for each in shown["causes"]] == ["RqCoreRedisDown"]
+    assert set(firing({}, scraped(url, None))) == {"RqCoreRedisDown"}

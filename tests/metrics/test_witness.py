@@ -18,7 +18,12 @@ from tests.kit.servers import free_port
 from tests.kit.wait import wait_until
 from tests.metrics.scrape import exposition, fell, get, parsed, total, value
 
-JOBS = 1_000
+JOBS = int(os.environ.get("RQ_CORE_WITNESS_JOBS", "2000")) // 2
+"""Of each half: before processes are killed, and while they are. `scripts/prove/witness` has more."""
+KILLS = max(1, JOBS // 1_000)
+SHARE = max(150, JOBS // 20)
+"""Jobs after which a process is replaced."""
+WAIT_S = 60 + JOBS / 20
 SETTLED, ENDED = "rqc_worker_settled_total", "rqc_claims_ended_total"
 
 
@@ -40,7 +45,7 @@ def test_totals_are_exact_for_orderly_ends_and_never_fall(
 ) -> None:
     port, audit = free_port(), str(tmp_path / "audit.db")
     scrapes = [parsed(get(port)[1])]
-    how = ("--processes", "4", "--max-jobs", "150", "--health", str(port), "--audit", audit)
+    how = ("--processes", "4", "--max-jobs", str(SHARE), "--health", str(port), "--audit", audit)
 
     def scraped(wanted: float) -> bool:
         """Scrape, and see that nothing fell since the scrape before."""
@@ -57,7 +62,7 @@ def test_totals_are_exact_for_orderly_ends_and_never_fall(
     ):
         enqueue(app, JOBS)
         with worker_process(valkey_url, witness, *how) as process:
-            wait_until(lambda: scraped(JOBS), "all are counted", timeout=60)
+            wait_until(lambda: scraped(JOBS), "all are counted", timeout=WAIT_S)
             orderly = scrapes[-1]
             assert total(orderly, SETTLED) == total(orderly, SETTLED, outcome="succeeded") == JOBS
             assert value(orderly, "rqc_worker_claims_total", queue="crew") == JOBS
@@ -68,37 +73,45 @@ def test_totals_are_exact_for_orderly_ends_and_never_fall(
             assert value(orderly, "rqc_worker_processes_replaced_total", why="retired")
 
             enqueue(app, JOBS)
-            wait_until(lambda: scraped(JOBS + 100), "some are counted", timeout=60)
-            victim = next(
-                child.pid
-                for child in psutil.Process(process.pid).children()
-                if "spawn_main" in " ".join(child.cmdline())
-            )
-            os.kill(victim, signal.SIGKILL)
-            wait_until(
-                lambda: (
+            for kill in range(1, KILLS + 1):
+                some = total(scrapes[-1], SETTLED, outcome="succeeded") + 100
+                wait_until(lambda some=some: scraped(some), "some are counted", timeout=WAIT_S)
+                os.kill(_a_worker_of(process.pid), signal.SIGKILL)
+
+                def died(kill: int = kill) -> bool:
                     scraped(0)
-                    and value(scrapes[-1], "rqc_worker_processes_replaced_total", why="died")
-                ),
-                "the killed process is replaced",
-                timeout=60,
-            )
-            wait_until(lambda: _left(app) == 0, "all jobs have run", timeout=60)
+                    found = value(scrapes[-1], "rqc_worker_processes_replaced_total", why="died")
+                    return found == kill
+
+                wait_until(died, "the killed process is buried", timeout=60)
+            wait_until(lambda: scraped(0) and _left(app) == 0, "all have run", timeout=WAIT_S)
 
             def logged() -> bool:
                 found = parsed(exposition(collector))
                 return total(found, ENDED, outcome="succeeded") == 2 * JOBS
 
             wait_until(logged, "the log has them all", timeout=60)
+            most_missing = 50 * KILLS
             wait_until(
-                lambda: scraped(2 * JOBS - 50), "but those of the killed process", timeout=60
+                lambda: scraped(2 * JOBS - most_missing), "but those of the killed", timeout=60
             )
+            # A counter of waits goes with each run, and a process that is there shows how it does.
+            for name in ("rqc_worker_wait_seconds_count", "rqc_worker_turns_total"):
+                assert total(scrapes[-1], name) > 0
+            assert value(scrapes[-1], "rqc_worker_claim_age_seconds") is not None
             # In order, so that the mirror ends with it and finds no other test's server.
             process.terminate()
             process.wait(30)
 
     assert len({line["job"] for line in witness.lines("coroutine")}) == 2 * JOBS
     assert JOBS < total(scrapes[-1], SETTLED, outcome="succeeded") <= 2 * JOBS
+
+
+def _a_worker_of(supervisor: int) -> int:
+    """The process id of one of its worker processes: the oldest, so that each kill meets one that works."""
+    children = psutil.Process(supervisor).children()
+    workers = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+    return min(workers, key=lambda child: child.create_time()).pid
 
 
 def _left(app: App) -> int:

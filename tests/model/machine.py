@@ -331,7 +331,7 @@ class Queue(RuleBasedStateMachine):
 
     def let_expire(self) -> list[int]:
         """What is over expires in a claim that sweeps. One that comes soon after another leaves what it does not meet.
-        Returns when those were due that expire."""
+        Returns when those were due that expire before that."""
         must = self.model.now - self.model.swept_at > SWEEP_MS
         self.model.swept_at = self.model.now
         due = []
@@ -340,7 +340,7 @@ class Queue(RuleBasedStateMachine):
             stays = line is not None and line.startswith(("ready ", "scheduled "))
             assert not (stays and must), f"{job.id} did not expire"
             if not stays:
-                due += [job.due] if job.due is not None else []
+                due += [job.due] if job.due is not None and job.due > self.model.now else []
                 self.model.expire_at_deadline(job)
         return due
 

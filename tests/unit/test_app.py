@@ -97,8 +97,8 @@ async def yields_later() -> AsyncIterator[int]:
     [
         (lambda app: app.task(add), InvalidTask, "a task of that name"),
         (lambda app: app.task(lambda: None), InvalidTask, "pass name="),
-        (lambda app: app.task(yields), InvalidTask, "it yields"),
-        (lambda app: app.task(yields_later), InvalidTask, "it yields"),
+        (lambda app: app.task(yields), InvalidTask, "it is a generator"),
+        (lambda app: app.task(yields_later), InvalidTask, "it is a generator"),
         (lambda app: app.task(name="a b")(yields), InvalidName, "task name 'a b'"),
         (lambda app: app.task(queue="a{b}"), InvalidName, "queue name"),
         (lambda app: app.task(queue=None), InvalidName, "queue name None"),

@@ -330,7 +330,7 @@ async def test_what_lives_as_long_as_the_process_is_made_once(app: App) -> None:
     assert seen == ["+pool", "+sync", pool_object, "sync", pool_object, "-sync", "-pool"]
 
 
-def test_what_could_not_be_made_for_the_process_is_made_anew_for_the_next_job(app: App) -> None:
+def test_what_could_not_be_made_for_the_process_is_made_again_for_the_next_job(app: App) -> None:
     def pool() -> str:
         seen.append("tried")
         if len(seen) < 3:

@@ -224,7 +224,7 @@ def test_threads_of_a_forked_child_take_no_connection_of_its_parent(
 
 
 @KINDS
-async def test_a_connection_whose_greeting_broke_off_is_greeted_anew(
+async def test_a_connection_whose_greeting_broke_off_is_greeted_again(
     valkey_url: str, kind: type[Any]
 ) -> None:
     """redis-py takes it for connected; it would speak to the wrong database."""

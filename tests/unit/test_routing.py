@@ -190,7 +190,7 @@ def test_a_slot_that_keeps_moving_is_an_outage() -> None:
     assert REDIRECTS_MAX == len(nodes.sent)
 
 
-def test_a_slot_that_nobody_serves_is_an_outage() -> None:
+def test_a_slot_that_no_node_serves_is_an_outage() -> None:
     nodes = Nodes()
     nodes.map = [[HALF, SLOTS - 1, [B.host, B.port]]]
     gone, served = (LOW, HIGH) if slot_of(LOW) < HALF else (HIGH, LOW)
@@ -201,7 +201,7 @@ def test_a_slot_that_nobody_serves_is_an_outage() -> None:
     assert B.host == replies[1]
 
 
-def test_the_map_is_asked_of_whoever_answers() -> None:
+def test_the_map_is_asked_of_the_nodes_until_one_answers() -> None:
     """Those that are silent are asked last the next time, since each costs a timeout."""
     nodes = Nodes()
     nodes.exchange(["TIME"])

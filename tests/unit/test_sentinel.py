@@ -67,9 +67,9 @@ def test_without_a_password_of_their_own_sentinels_are_sent_none() -> None:
     ("url", "words"),
     [
         ("redis+sentinel://a:1", "names no service"),
-        ("redis+sentinel://a:1/main/x", "x is no number of a database"),
-        ("redis+sentinel://a:1/main?db=first", "first is no number of a database"),
-        ("redis+sentinel://a:1,/main", "'nothing' is no sentinel's host:port"),
+        ("redis+sentinel://a:1/main/x", "x is not the number of a database"),
+        ("redis+sentinel://a:1/main?db=first", "first is not the number of a database"),
+        ("redis+sentinel://a:1,/main", "'nothing' is not the host:port of a sentinel"),
         ("redis+sentinel://a:one/main", "Port could not be cast"),
         ("redis+sentinel://a:1/main?nonsense=1", "nonsense"),
     ],
@@ -120,7 +120,7 @@ def test_a_sentinel_that_answered_is_asked_first(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_an_established_connection_asks_nobody(tls: bool) -> None:
+def test_an_established_connection_asks_no_sentinel(tls: bool) -> None:
     scheme = "rediss" if tls else "redis"
     _, options = parse(f"{scheme}+sentinel://a/main", for_asyncio=False, answer_within=1.0)
 

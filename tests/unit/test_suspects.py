@@ -35,7 +35,7 @@ def test_a_second_suspect_waits_longer_each_time_and_not_for_ever() -> None:
         assert 0.75 * wanted <= pause <= 1.25 * wanted
 
 
-def test_a_suspect_that_ran_begins_anew() -> None:
+def test_a_suspect_that_ran_pauses_shortly_again() -> None:
     suspects = Suspects()
     for _ in range(5):
         suspects.pause(claim("b"), beside(claim("a")))

@@ -68,7 +68,7 @@ async def test_many_things_wait_for_one_timer(monkeypatch: pytest.MonkeyPatch) -
     limits.close()
 
 
-async def test_limits_that_nobody_shares_leave_nothing_behind() -> None:
+async def test_limits_that_no_two_jobs_share_leave_nothing_behind() -> None:
     limits = TimeLimits(Told())
 
     for n in range(1_000):

@@ -123,7 +123,7 @@ def test_a_worker_that_starts_removes_what_killed_ones_left(tmp_path: Path) -> N
     assert [each.name for each in tmp_path.glob("*.json")] == ["new.json"]
 
 
-def test_a_directory_of_somebody_else_is_not_used(
+def test_a_directory_of_another_user_is_not_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     place, elsewhere = tmp_path / "workers", tmp_path / "elsewhere"
@@ -133,7 +133,7 @@ def test_a_directory_of_somebody_else_is_not_used(
     health.Pulse(place).start("w-1", ["q"])
 
     assert list(elsewhere.iterdir()) == []
-    assert "belongs to somebody else" in caplog.text
+    assert "belongs to another user" in caplog.text
 
 
 def test_age_is_that_of_the_last_claim(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def die_untold(client: Client, how: str = "no", spec: bytes | None = None) -> st
     return handle.id
 
 
-async def test_a_death_that_nobody_told_of_is_told_by_the_next_worker(
+async def test_a_death_that_was_not_told_is_told_by_the_next_worker(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """The worker that saw it ended before it could hand over the hook's job."""
@@ -132,7 +132,7 @@ async def test_a_death_that_nobody_told_of_is_told_by_the_next_worker(
     [b"\xff{", b'{"task":"mortal","args":?}}', b'{"task":"mortal","args":[1]}'],
     ids=["no JSON", "no arguments in JSON", "no mapping"],
 )
-async def test_a_hook_is_told_of_a_job_that_nobody_can_read(
+async def test_a_hook_is_told_of_a_job_that_cannot_be_read(
     client: Client, run_worker: RunWorker, witness: crew.Witness, spec: bytes
 ) -> None:
     """Each look ended at it, and no later death of its queue was told of any more."""

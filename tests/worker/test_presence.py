@@ -1,5 +1,6 @@
 """Workers say in Redis that they are there, idle ones too; and those that are gone do not stay."""
 
+import functools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -73,7 +74,7 @@ def test_the_list_of_workers_is_no_damage_to_the_doctor(client: Client, app: App
 
     snapshot = client.run(client.calls.reads.snapshot("crew"))
 
-    assert [*snapshot["workers"]] == ["w-1"]
+    assert [*snapshot["workers"]] == ["w-1", f"code|{code_digest(crew.app.tasks)}"]
     assert examine(snapshot) == []
 
 
@@ -87,6 +88,7 @@ def test_a_worker_that_fell_silent_is_taken_for_gone_and_its_row_is_swept(
         for name, age_s in (("w-killed", 31), ("w-long-ago", 3_601)):
             control.hset(KEY, name, f"{int(now) - age_s} {row.partition(' ')[2]}")
         control.hset(KEY, "w-unreadable", "x")
+        control.hset(KEY, "code|0ld", '["send"]')
         found = look(client)
 
         assert [(each.worker, each.gone) for each in found.workers] == [
@@ -95,7 +97,30 @@ def test_a_worker_that_fell_silent_is_taken_for_gone_and_its_row_is_swept(
         ]
         assert found.present == ()
         attending(client).tell()
-        assert set(control.hkeys(KEY)) == {"w-1", "w-killed"}
+        here = f"code|{code_digest(crew.app.tasks)}"
+        assert set(control.hkeys(KEY)) == {"w-1", "w-killed", here}
+
+
+def test_the_tasks_of_workers_are_known_while_they_are_there(client: Client) -> None:
+    known = client.run(client.calls.listing.known_tasks("crew"))
+    assert (known.workers, known.knows("coroutine")) == (0, None)
+
+    attending(client, "w-1").tell()
+    attending(client, "w-2", tasks={"other": crew.app.tasks["coroutine"]}).tell()
+
+    known = client.run(client.calls.listing.known_tasks("crew"))
+    assert known.workers == 2
+    assert [known.knows(task) for task in ("coroutine", "other", "nonesuch")] == [True, True, False]
+
+
+def test_no_task_is_unknown_while_the_tasks_of_a_worker_cannot_be_read(
+    client: Client, valkey: RedisServer
+) -> None:
+    attending(client).tell()
+    with valkey.client() as control:
+        control.hdel(KEY, f"code|{code_digest(crew.app.tasks)}")
+
+    assert client.run(client.calls.listing.known_tasks("crew")).knows("nonesuch") is None
 
 
 def test_a_full_server_still_learns_who_works(client: Client, valkey: RedisServer) -> None:
@@ -132,6 +157,48 @@ def test_a_row_of_another_version_is_passed_over() -> None:
     assert presence.read_row("w", f"5 {json.dumps(_dict(says))}", 6_000)
 
 
+LIES = {
+    "host": [5, None, "x" * 1_000_000],
+    "pid": ["1", -1, 1.5, True, 2**60],
+    "version": [[]],
+    "code": [{}, []],
+    "queues": ["mail", [5], {"a": 1}, None],
+    "places": ["many", -3, float("nan"), None],
+    "busy": [1e308, [1]],
+    "since_ms": ["now", None],
+}
+"""What a row's fields may not be. Any client with a worker's rights may write one."""
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in LIES.items() for v in values])
+def test_a_row_that_is_not_what_it_says_is_passed_over(name: str, value: object) -> None:
+    says = _dict(Presence("h", 1, "9", "c", ("q",), 1, 0, 5))
+    assert presence.read_row("w", f"5 {json.dumps(says)}", 6_000)
+
+    assert presence.read_row("w", f"5 {json.dumps(says | {name: value})}", 6_000) is None
+
+
+@pytest.mark.parametrize(
+    "row", ["", "5", "5 []", "5 7", "5 null", f"{'9' * 5_000} {{}}", "5 " + "[" * 9_999]
+)
+def test_a_row_that_is_no_row_is_passed_over(row: str) -> None:
+    assert presence.read_row("w", row, 6_000) is None
+
+
+def test_a_row_from_the_future_is_not_taken_for_a_worker(
+    client: Client, valkey: RedisServer
+) -> None:
+    """Redis' clock was set back, or a client lies: else the worker would be there for as long as that lasts."""
+    attending(client, "w-killed").tell()
+    with valkey.client(decode_responses=True) as control:
+        row = control.hget(KEY, "w-killed")
+        control.hset(KEY, "w-killed", f"9999999999 {row.partition(' ')[2]}")
+
+        assert look(client).present == ()
+        attending(client).tell()
+        assert set(control.hkeys(KEY)) == {"w-1", f"code|{code_digest(crew.app.tasks)}"}
+
+
 def _dict(says: Presence) -> dict[str, Any]:
     return {name: getattr(says, name) for name in Presence.__slots__}
 
@@ -150,6 +217,48 @@ def test_different_code_has_a_different_digest() -> None:
 
     def two() -> int:
         return 2
+
+    digests = [code_digest(app_with(handler).tasks) for handler in (one, same, two)]
+
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_change_within_a_decorated_handler_changes_the_digest() -> None:
+    def logged(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapper(*args: Any) -> Any:
+            return function(*args)
+
+        return wrapper
+
+    def app_with(handler: Callable[..., Any]) -> App:
+        app = App()
+        app.task(logged(handler), name="t")
+        return app
+
+    def one() -> int:
+        return 1
+
+    def two() -> int:
+        return 2
+
+    assert code_digest(app_with(one).tasks) != code_digest(app_with(two).tasks)
+
+
+def test_a_change_of_a_set_in_the_code_changes_the_digest() -> None:
+    def app_with(handler: Callable[..., Any]) -> App:
+        app = App()
+        app.task(handler, name="t")
+        return app
+
+    def one(plan: str) -> bool:
+        return plan in {"gold", "silver"}
+
+    def same(plan: str) -> bool:
+        return plan in {"silver", "gold"}
+
+    def two(plan: str) -> bool:
+        return plan in {"gold", "bronze"}
 
     digests = [code_digest(app_with(handler).tasks) for handler in (one, same, two)]
 

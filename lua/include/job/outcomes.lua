@@ -11,13 +11,16 @@ Uses: call(now seldom) state(read_line write_line count rank drop_claim) fences(
 ]]
 
 local ended        -- ids whose claim is over
+local causes       -- ids and values in `jobs` of those that died of an error
 local lines        -- ids and lines of all that stay
 local due          -- due times and members of `scheduled` of those that wait
 local returning    -- by priority: {id, seq} of those that return to a plain list
 local next_due     -- when the first scheduled member was due before
 
+local ERROR_MAX = 16384   -- bytes of an error that are kept where the job stands; a longer one is in the log alone
+
 local function reset()
-  ended, lines, due, next_due = {}, {}, {}, nil
+  ended, causes, lines, due, next_due = {}, {}, {}, {}, nil
   returning = {[0] = {}, {}, {}, {}}
 end
 
@@ -56,8 +59,22 @@ local function make_ready(id, job, delay_ms)
   return 'null'
 end
 
-local function make_dead(id, job, why)
+--- The type and message of an error stand on the first line of the job's value in `jobs`, before its JSON, in the place
+--- of how it waited at first: `state` holds by now. The traceback is in the event alone.
+local function keep_cause(id, failure)
+  local at = failure:find(', "traceback": "', 1, true)
+  local said = at and failure:sub(1, at - 1) .. '}' or failure
+  local value = said ~= 'null' and #said <= ERROR_MAX and redis.call('HGET', jobs, id)
+  if value then
+    local head = value:find('\n', 1, true) or 0
+    causes[#causes + 1] = id
+    causes[#causes + 1] = 'error=' .. said:gsub('[\r\n]', ' ') .. '\n' .. value:sub(head + 1)
+  end
+end
+
+local function make_dead(id, job, why, failure)
   dies(id, job, why)
+  keep_cause(id, failure)
   write_later(id, job, 'dead')
 end
 
@@ -112,6 +129,7 @@ local function write_outcomes(what, refusals, cancelled)
     end
   end
   call_many('HSET', state, lines)
+  call_many('HSET', jobs, causes)
   call_many('ZREM', leases, ended)
   call_many('ZADD', scheduled, due)
   for priority = 0, 3 do

@@ -60,7 +60,7 @@ def _short(value: float) -> float:
 
 
 def facts(redis_version: str, sizes: str) -> dict[str, Any]:
-    """Where and what: for whoever reads the figures later."""
+    """Where and what, for later readers of the figures."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"],  # noqa: S607 - whichever git there is
         cwd=Path(__file__).parent,

@@ -28,10 +28,10 @@ OURS, OTHERS = ("#b3261e", "#e0a19d"), ("#4a6785", "#b7c6d6")
 
 def draw(document: dict[str, Any], name: str, where: Path) -> None:
     title, figures = PLOTS[name]
-    everyone = {"rq-core": document, **document["peers"]}
+    all_queues = {"rq-core": document, **document["peers"]}
     rows = [
         (library, figure, found[figure])
-        for library, found in everyone.items()
+        for library, found in all_queues.items()
         for figure in figures
         if figure in found
     ]

@@ -124,12 +124,12 @@ def _peers(document: Mapping[str, Any], only: Iterable[str] = ()) -> Iterator[st
     """The rows of all queues, or of those named; a name that was not measured has none."""
     if not document.get("peers"):
         return iter(())
-    everyone = {"rq-core": document, **document["peers"]}
+    all_queues = {"rq-core": document, **document["peers"]}
     if only:
-        everyone = {name: figures for name, figures in everyone.items() if name in only}
+        all_queues = {name: figures for name, figures in all_queues.items() if name in only}
 
     def rows() -> Iterator[tuple[str, ...]]:
-        for name, figures in sorted(everyone.items(), key=lambda item: -_drain(item[1], "")):
+        for name, figures in sorted(all_queues.items(), key=lambda item: -_drain(item[1], "")):
             cells = []
             for figure in PEER_COLUMNS:
                 found = (

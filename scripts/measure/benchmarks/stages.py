@@ -105,7 +105,7 @@ def _shares(work: Callable[[], None], micros: float) -> dict[str, float]:
         if file != "~":
             spent[_stage(file)] += own
             continue
-        # Built-in functions belong to the stage of whoever calls them, unless their own name says it.
+        # Built-in functions belong to the stage of their caller, unless their own name says it.
         if (stage := _stage(function)) != OTHER:
             spent[stage] += own
             continue

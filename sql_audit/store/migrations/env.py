@@ -17,7 +17,7 @@ if connection is None:
 
 
 def is_ours(name: str | None, kind: str, _parents: Any) -> bool:
-    """Whether a name is the schema's: not a partition, which the mirror makes, nor somebody else's table; nor an
+    """Whether a name is the schema's: not a partition, which the mirror makes, nor a table of another program; nor an
     index of expressions, which SQLAlchemy does not read back."""
     if kind == "index":
         return name not in EVERYDAY

@@ -41,7 +41,9 @@ def test_the_command_says_what_it_did_and_what_is_left(
 
     assert listed.exit_code == 0
     assert "q: 2 jobs lost, 0 revived" in listed.output
-    refusal = "lost: digest  task  was ready; cannot be put back: the log has no arguments of it"
+    refusal = (
+        "lost: digest  task  was ready; cannot be put back: the log does not keep its arguments"
+    )
     assert refusal in listed.output
     assert "lost: full  task  was ready\n" in listed.output
     assert applied.exit_code == 2
@@ -116,7 +118,7 @@ def test_a_worker_runs_what_came_back(redis_url: str, database: Database, tmp_pa
         "state": "succeeded"
     }
     assert [(each.job_id, each.unknown) for each in lost] == [
-        (other.id, "the log has no arguments of it")
+        (other.id, "the log does not keep its arguments")
     ]
 
 

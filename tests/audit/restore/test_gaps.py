@@ -5,8 +5,10 @@ The gap is the one of everyday: SQL is restored from a backup that lacks what Re
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+from collections.abc import Iterator
 
 import pytest
 
@@ -35,6 +37,17 @@ def engine() -> object:
     return engines()[0]
 
 
+@contextlib.contextmanager
+def behind_a_gap(client: Client, database: Database) -> Iterator[Database]:
+    """A backup of SQL from before seven jobs ran to their end, level with Redis again."""
+    client.run(client.calls.enqueue.many([job(each) for each in FINISHED]))
+    drain(client, database)
+    with copied(database) as backup:
+        finish_unseen(client, database)
+        drain(client, backup)
+        yield backup
+
+
 def finish_unseen(client: Client, database: Database) -> None:
     """Seven jobs run to their end, and Redis is trimmed of that. What was mirrored last stays, as the anchor."""
     assert complete(client, claim(client, len(FINISHED))) == {}
@@ -45,12 +58,7 @@ def finish_unseen(client: Client, database: Database) -> None:
 def test_a_job_that_may_have_ended_in_a_gap_does_not_run_again(
     client: Client, database: Database, redis_url: str
 ) -> None:
-    client.run(client.calls.enqueue.many([job(each) for each in FINISHED]))
-    drain(client, database)
-    with copied(database) as backup:
-        finish_unseen(client, database)
-        drain(client, backup)
-
+    with behind_a_gap(client, database) as backup:
         with mirroring(redis_url, backup):
             applied = invoke(backup, redis_url, "--apply")
         ran = run_all(client)
@@ -72,12 +80,7 @@ def test_a_job_that_may_have_ended_in_a_gap_does_not_run_again(
 def test_who_accepts_gaps_has_such_jobs_run_again(
     client: Client, database: Database, redis_url: str
 ) -> None:
-    client.run(client.calls.enqueue.many([job(each) for each in FINISHED]))
-    drain(client, database)
-    with copied(database) as backup:
-        finish_unseen(client, database)
-        drain(client, backup)
-
+    with behind_a_gap(client, database) as backup:
         with mirroring(redis_url, backup):
             applied = invoke(backup, redis_url, "--apply", "--accept-gaps")
         ran = run_all(client)
@@ -91,11 +94,7 @@ def test_who_accepts_gaps_has_such_jobs_run_again(
 
 
 def test_the_list_names_such_jobs_apart(client: Client, database: Database, redis_url: str) -> None:
-    client.run(client.calls.enqueue.many([job(each) for each in FINISHED]))
-    drain(client, database)
-    with copied(database) as backup:
-        finish_unseen(client, database)
-        drain(client, backup)
+    with behind_a_gap(client, database) as backup:
         client.run(client.calls.enqueue.many([job("lost")]))
         drain(client, backup)
         flush(client)

@@ -62,10 +62,12 @@ def test_after_a_flush_everything_is_there_again(client: Client, database: Datab
 
     assert (done.restored, done.removed, done.left, done.alive) == (10, 0, {}, {})
     assert [(each.job_id, each.over) for each in done.over] == [
-        ("unwanted", "somebody had asked to cancel it")
+        ("unwanted", "a cancellation was requested")
     ]
     unknown = {each.job_id: each.unknown for each in done.unknown}
-    assert unknown == dict.fromkeys(("digest-only", "too-long"), "the log has no arguments of it")
+    assert unknown == dict.fromkeys(
+        ("digest-only", "too-long"), "the log does not keep its arguments"
+    )
     assert not done.complete
     assert_agree(client, database, Verdict.HOLDS)
     snapshot = client.run(client.calls.reads.snapshot(QUEUE))

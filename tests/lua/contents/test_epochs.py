@@ -89,7 +89,7 @@ def test_a_lost_meta_keeps_jobs_and_order(seed: Seed) -> None:
     assert_consistent(seed.snapshot())
 
 
-def test_after_flushall_the_queue_begins_anew(seed: Seed) -> None:
+def test_after_flushall_the_queue_begins_again(seed: Seed) -> None:
     seed.enqueue("a")
     claim = seed.claim_one("a")
     seed.control.flushall()

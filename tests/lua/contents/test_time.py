@@ -92,7 +92,7 @@ def test_only_the_claim_in_force_and_its_worker_extend_a_lease(seed: Seed) -> No
     assert seed.extend([new]).lost == ()
 
 
-def test_nobody_is_reaped_after_a_gap_until_another_lease_has_passed(seed: Seed) -> None:
+def test_no_lease_ends_after_a_gap_until_another_lease_has_passed(seed: Seed) -> None:
     """While nothing moved, nobody could extend."""
     seed.running("a")
     seed.advance(LEASE_MS * 2)

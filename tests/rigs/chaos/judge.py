@@ -21,11 +21,20 @@ from tests.rigs.judge.witnessed import Runs
 
 MIRROR_FAULTS: Final = frozenset({"mirror_kill", "mirror_stop", "sql_lock", "sql_stop"})
 """Those that jobs need not notice: recovered is when SQL goes on."""
-LOSSES: Final = frozenset({"aof_cut", "old_snapshot", "flushall", "outbox_trim"})
+TRIM: Final = "outbox_trim"
+LOSSES: Final = frozenset({"aof_cut", "old_snapshot", "flushall", TRIM})
 """Those that take away on purpose what Redis had acknowledged. Only what falls into one may be lost, and only if the
 log names the job, or reports an interval that it lies in."""
 CLAIM_LATE_MS: Final = 2_000.0
 """How long after its claim a handler may start: its worker may have been stopped between."""
+
+
+def is_trimmed(gap: Interval, faults: Sequence[Fault]) -> bool:
+    """Whether an outbox was emptied within a gap of the log: what the mirror had not read by then is missing."""
+    return any(
+        fault.kind == TRIM and gap.after_ms <= fault.ended_ms and fault.began_ms <= gap.until_ms
+        for fault in faults
+    )
 
 
 @dataclass

@@ -135,6 +135,10 @@ _NAMED: Final = text("SELECT job_id FROM job WHERE state IN (:lost, :gone)")
 _MOMENT: Final = text(
     "SELECT MAX(at_ms) FROM job_event WHERE queue = :queue AND epoch = :epoch AND seq = :seq"
 )
+_GAPS: Final = text(
+    "SELECT queue, epoch, seq, at_ms, (SELECT MAX(at_ms) FROM job_event e WHERE e.queue = g.queue "
+    "AND e.epoch = g.old_epoch AND e.seq = g.old_seq) AS after FROM mirror_epoch g WHERE kind = 'gap'"
+)
 _CURSORS: Final = text("SELECT queue, epoch, seq FROM mirror_cursor")
 
 
@@ -177,6 +181,17 @@ def read_intervals(database: Database, said: Mapping[str, Any]) -> list[Interval
             for name, queue in said["queues"].items()
             for loss in queue["losses"]
         ]
+
+
+def read_gaps(database: Database) -> dict[tuple[str, str], Interval]:
+    """The gaps that the log records, by queue and by the entry behind each: what it lacks happened in between."""
+    with database.readers.connect() as connection:
+        return {
+            (row.queue, f"{row.epoch}-{row.seq}"): Interval(
+                row.queue, float(row.after or 0), row.at_ms
+            )
+            for row in connection.execute(_GAPS)
+        }
 
 
 def read_cursors(database: Database) -> dict[str, tuple[int, int]]:

@@ -28,7 +28,7 @@ def test_nothing_is_lost_unreported_whatever_breaks(tmp_path: Path) -> None:
     assert found.problems == []
     assert found.clean
     document = found.document()
-    assert (document["unreported_loss"], document["verify"]) == (0, "holds")
+    assert document["unreported_loss"] == 0
     # It ran at all: under load, faults of many kinds, each with work after it.
     assert 200 < document["acknowledged"] <= document["attempted"]
     assert 200 < document["succeeded"] + document["dead"]
@@ -40,13 +40,13 @@ def test_nothing_is_lost_unreported_whatever_breaks(tmp_path: Path) -> None:
 KEYS = [
     "seed", "minutes", "faults", "attempted", "acknowledged", "succeeded", "dead", "lost", "unexpected",
     "duplicated_explained", "duplicated_unexplained", "cap_violations", "orphaned_reported",
-    "unreported_loss", "recovery_p99_s", "mirror_lag_p99_s", "verify",
+    "unreported_loss", "recovery_p99_s", "mirror_lag_p99_s", "verify", "gaps",
 ]  # fmt: skip
 """What the last line under --json has, for whoever reads it by machine."""
 
 
-def outcome(verify: str = "holds", **numbers: Any) -> chaos.Outcome:
-    return chaos.Outcome(1, 1.0, 3, Findings(**numbers), verify)
+def outcome(verify: str = "holds", *, gaps: int = 0, **numbers: Any) -> chaos.Outcome:
+    return chaos.Outcome(1, 1.0, 3, Findings(**numbers), verify, gaps=gaps)
 
 
 def test_the_last_line_has_the_keys_that_are_promised() -> None:
@@ -61,12 +61,17 @@ def test_the_last_line_has_the_keys_that_are_promised() -> None:
         outcome(duplicated_unexplained=1),
         outcome(cap_violations=1),
         outcome("violated"),
+        outcome("violated", gaps=1),
         outcome("unknown"),
     ],
 )
 def test_a_run_with_anything_wrong_is_not_clean(bad: chaos.Outcome) -> None:
     assert outcome(lost=1, orphaned_reported=1, duplicated_explained=1).clean
     assert not bad.clean
+
+
+def test_verify_may_not_know_what_a_trim_took_from_an_outbox_that_was_not_mirrored_yet() -> None:
+    assert outcome("unknown", gaps=1).clean
 
 
 def test_a_seed_tells_the_order_of_the_faults() -> None:

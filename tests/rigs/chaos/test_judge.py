@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.rigs.chaos.judge import judge
+from tests.rigs.chaos.judge import is_trimmed, judge
 from tests.rigs.chaos.records import Fault, Interval, Line, Logged, Progress, Records, Told
 
 SCOPE = "task=narrow"
@@ -258,7 +258,7 @@ def test_a_claim_of_another_job_that_expired_explains_nothing() -> None:
 
 
 @pytest.mark.parametrize("what", ["event", "line", "live"])
-def test_a_job_that_nobody_attempted_is_unexpected(what: str) -> None:
+def test_a_job_that_was_never_attempted_is_unexpected(what: str) -> None:
     records = honest()
     added: dict[str, Any] = {
         "event": lambda: records.events.append(Logged("enqueued", "x", None, 90)),
@@ -362,3 +362,11 @@ def test_lag_is_from_a_look_at_the_outbox_until_sql_has_what_was_there() -> None
 
     assert found.lag_s == [0.0, 0.4, 0.4, pytest.approx(0.2), 0.0]
     assert found.recoveries["sql_lock"].seconds == [pytest.approx(0.05)]
+
+
+def test_only_a_trim_within_a_gap_explains_it() -> None:
+    gap = Interval("q", 195, 310)
+
+    assert is_trimmed(gap, [Fault("outbox_trim", 300, 301)])
+    assert not is_trimmed(gap, [Fault("outbox_trim", 311, 312)])
+    assert not is_trimmed(gap, [Fault("mirror_kill", 300, 301)])

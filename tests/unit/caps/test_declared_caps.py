@@ -33,7 +33,7 @@ from tests.unit.caps.tasks import later, send
             "max_waiting=0 is not valid: must be a whole number from 1",
         ),
         (lambda: Cap(1, max_waiting=True), "must be a whole number"),
-        (lambda: Cap(1, on_full="reject", max_waiting=5), "belongs to on_full='wait'"),
+        (lambda: Cap(1, on_full="reject", max_waiting=5), "needs on_full='wait'"),
         (lambda: Rate(0, per_seconds=1), "to stop a scope for now, set its limit to 0"),
         (lambda: Rate(-1, per_seconds=1), "must be a whole number from 1"),
         (lambda: Rate(False, per_seconds=1), "must be a whole number from 1"),

@@ -197,7 +197,7 @@ def test_every_job_of_a_fair_queue_has_a_fair_lane(app: App) -> None:
     assert app.settings["mail"] == {"fair": 0}
 
 
-def test_a_job_without_its_key_is_fair_to_nobody(app: App) -> None:
+def test_a_job_without_its_key_shares_one_lane_with_its_kind(app: App) -> None:
     def work(tenant: str | None = None) -> None: ...
 
     app.queue("mail", fair="tenant")

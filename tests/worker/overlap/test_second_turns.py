@@ -191,7 +191,7 @@ class Forgetful(AsyncPoolWire):
         return await super().exchange(commands, meanwhile)
 
 
-async def test_places_are_kept_for_claimed_jobs_while_caps_are_declared_anew(
+async def test_places_are_kept_for_claimed_jobs_while_caps_are_declared_again(
     app: App, valkey_url: str
 ) -> None:
     """The line's other turn took them, and jobs went back for which there had been room."""

@@ -1,0 +1,162 @@
+"""`rq-core jobs` lists a queue's jobs, page by page, and names those whose task no worker has."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rq_core.connections.client import Client
+from rq_core.model.job import NewJob, profile
+from rq_core.model.machine import Priority
+from rq_core.protocol import claims, listing, presence
+from rq_core.protocol.presence import Presence
+from tests.cli.conftest import CommandLine
+
+
+def enqueue(client: Client, *ids: str, task: str = "send", **how: Any) -> None:
+    priority = Priority(how.pop("priority", "normal"))
+    jobs = [NewJob(each, "mail", profile(task, priority), "{}", **how) for each in ids]
+    client.run(client.calls.enqueue.many(jobs))
+
+
+def here(client: Client, worker: str, *tasks: str) -> None:
+    """A worker with these tasks says that it is there."""
+    says = Presence("h", 1, "0.1.0", f"c0de-{worker}", ("mail",), 10, 0, 1)
+    client.run(presence.tell("rqc", worker, says, ["mail"], tasks))
+
+
+def ids(found: list[dict[str, Any]]) -> list[str]:
+    return [each["id"] for each in found]
+
+
+@pytest.fixture
+def queue(client: Client, kill: Callable[..., None]) -> None:
+    """Jobs of each state: dead, running, ready in a list and in a lane, and scheduled."""
+    kill("mail", "dead")
+    enqueue(client, "running")
+    client.run(claims.claim("mail", "w-1", 1))
+    enqueue(client, "low", priority="low")
+    enqueue(client, "plain")
+    enqueue(client, "in-lane", lane="2+send.tenant=acme")
+    enqueue(client, "later", task="report", delay_ms=60_000)
+    enqueue(client, "much-later", delay_ms=120_000)
+
+
+@pytest.mark.usefixtures("queue")
+def test_running_ready_and_scheduled_jobs_are_listed_in_this_order(cli: CommandLine) -> None:
+    found = cli.json("jobs", "mail")
+
+    assert ids(found) == ["running", "plain", "low", "in-lane", "later", "much-later"]
+    assert [each["state"] for each in found] == ["running", *["ready"] * 3, *["scheduled"] * 2]
+    table = cli.ok("jobs", "mail")
+    assert re.search(r"^ running +running +\d s +send +by w-1", table, re.MULTILINE)
+    assert re.search(r"^ low +ready +\d s +send +low priority", table, re.MULTILINE)
+    assert re.search(r"^ in-lane +ready .* lane 2\+send.tenant=acme", table, re.MULTILINE)
+    assert re.search(r"^ later +scheduled +\d s +report +due in 59 s", table, re.MULTILINE)
+
+
+@pytest.mark.usefixtures("queue")
+def test_states_and_tasks_narrow_the_list(cli: CommandLine) -> None:
+    assert ids(cli.json("jobs", "mail", "--state", "dead", "--state", "running")) == [
+        "running",
+        "dead",
+    ]
+    assert ids(cli.json("jobs", "mail", "--task", "report")) == ["later"]
+    assert cli.json("jobs", "mail", "--task", "report", "--state", "ready") == []
+    assert cli.ok("jobs", "mail", "--task", "report", "--state", "ready") == (
+        "no jobs of task report in mail are ready\nno worker runs for mail\n"
+    )
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_limit_cuts_the_list_and_says_so(cli: CommandLine) -> None:
+    assert ids(cli.json("jobs", "mail", "--limit", "2")) == ["running", "plain"]
+    assert "the first 2; --limit shows more\n" in cli.ok("jobs", "mail", "--limit", "2")
+    assert "--limit" not in cli.ok("jobs", "mail", "--limit", "7")
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_task_that_no_running_worker_has_is_named(cli: CommandLine, client: Client) -> None:
+    assert [each["task_known"] for each in cli.json("jobs", "mail")] == [None] * 6
+    assert cli.ok("jobs", "mail").endswith("no worker runs for mail\n")
+
+    here(client, "w-1", "send")
+    here(client, "w-2", "bill")
+
+    found = {each["id"]: each["task_known"] for each in cli.json("jobs", "mail")}
+    assert [each for each, known in found.items() if not known] == ["later"]
+    table = cli.ok("jobs", "mail")
+    assert re.search(r"^ later .* no running worker has this task; due in", table, re.MULTILINE)
+    assert table.count("no running worker has this task") == 1
+    assert re.search(
+        r"^waits for +a worker: no running worker has this task$",
+        cli.ok("job", "later"),
+        re.MULTILINE,
+    )
+    here(client, "w-3", "report")
+    assert "no running worker" not in cli.ok("jobs", "mail")
+    assert cli.json("job", "later")["task_known"] is True
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+    """All commands that are sent."""
+    sent: list[list[Any]] = []
+    real = Client.run
+
+    def run(self: Client, plan: Any) -> Any:
+        def watched() -> Any:
+            try:
+                step = next(plan)
+                while True:
+                    sent.extend(getattr(step, "commands", ()))
+                    step = plan.send((yield step))
+            except StopIteration as end:
+                return end.value
+
+        return real(self, watched() if hasattr(plan, "send") else plan)
+
+    monkeypatch.setattr(Client, "run", run)
+    return sent
+
+
+def test_no_command_grows_with_the_queue(
+    cli: CommandLine, client: Client, monkeypatch: pytest.MonkeyPatch, asked: list[list[Any]]
+) -> None:
+    """A filter that fits nothing reads on, in pages, and stops after so many jobs."""
+    monkeypatch.setattr(listing, "PAGE", 50)
+    monkeypatch.setattr(listing, "MEMBERS_MAX", 120)
+    monkeypatch.setattr("rq_core.cli.jobs.MEMBERS_MAX", 120)
+    enqueue(client, *(f"j{n}" for n in range(200)))
+    asked.clear()
+
+    said = cli.ok("jobs", "mail", "--task", "nonesuch")
+
+    pages = [c for c in asked if c[0] == "LRANGE" and c[1].endswith("ready:2")]
+    assert [c[2:] for c in pages] == [[0, 49], [50, 99], [100, 119]]
+    assert max(len(c) for c in asked) <= 50 + 4
+    assert "looked at 120 of the queue's jobs and stopped" in said
+
+
+def test_a_job_that_moves_while_it_is_read_is_listed_once(client: Client) -> None:
+    """It is read where it waits, and runs by then: it is among the running ones, or missing, and never twice."""
+    enqueue(client, "a", "b")
+    plan = client.calls.listing.jobs("mail", states=["running", "ready"])  # type: ignore[list-item]
+    step = next(plan)
+    moved = False
+    try:
+        while True:
+            if any(c[0] == "LRANGE" for c in step.commands) and not moved:  # type: ignore[union-attr]
+                client.run(claims.claim("mail", "w-1", 1))
+                moved = True
+
+            def one(step: Any = step) -> Any:
+                return (yield step)
+
+            step = plan.send(client.run(one()))
+    except StopIteration as end:
+        found = end.value
+
+    assert moved
+    assert [(job.id, job.state) for job in found.jobs] == [("b", "ready")]

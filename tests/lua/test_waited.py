@@ -1,0 +1,44 @@
+"""What a claim's answer says of how long its jobs have waited."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kit.seed import Seed
+
+
+@pytest.fixture
+def seed(redis_url: str) -> Iterator[Seed]:
+    with Seed(redis_url) as made:
+        yield made
+
+
+def waited(seed: Seed) -> dict[str, float | None]:
+    return {claim.id: claim.waited_s for claim in seed.claim().jobs}
+
+
+def test_the_first_claim_of_a_plain_job_says_how_long_it_waited(seed: Seed) -> None:
+    seed.enqueue("early")
+    seed.advance(2_500)
+    seed.enqueue("late")
+    seed.advance(250)
+
+    assert waited(seed) == {"early": 2.75, "late": 0.25}
+
+
+def test_a_wait_that_the_answer_does_not_say_is_unknown(seed: Seed) -> None:
+    seed.cap("tenant", 5)
+    seed.enqueue(
+        seed.job("capped", scopes=["tenant=x"]), seed.job("delayed", delay_ms=10), "again", "dies"
+    )
+    for claim in seed.claim().jobs:
+        if claim.id == "again":
+            seed.fail(claim)
+        elif claim.id == "dies":
+            seed.fail(claim, verdict="final")
+        elif claim.id == "capped":
+            assert claim.waited_s is None
+    seed.advance(60_000)
+    seed.requeue("dies")
+
+    assert waited(seed) == {"delayed": None, "again": None, "dies": None}
