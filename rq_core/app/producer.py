@@ -142,7 +142,10 @@ class Producer:
         return Accepted.sum(parts)
 
     def connect_to(self, redis: str | None = None, *, prefix: str | None = None) -> None:
-        """Use another server or prefix from now on, as the command line does. Call it before the first call that sends."""
+        """Use another server or prefix from now on, as the command line does.
+
+        Call it before the first call that sends.
+        """
         self.connections.close()
         self.redis_url = redis or self.redis_url
         self.prefix = check_name("prefix", prefix or self.prefix)
