@@ -45,9 +45,18 @@ ARGS_OPTION: Final = "--json-args"
     metavar="SECONDS",
     help="Seconds after which no worker begins the job any more.",
 )
-@click.option("--priority", type=click.Choice(PRIORITIES, case_sensitive=False))
-@click.option("--max-attempts", type=int, metavar="N", help="Failures after which it is dead.")
-@click.option("--id", "job_id", metavar="ID", help="The job's id. If it is live, nothing changes.")
+@click.option(
+    "--priority",
+    type=click.Choice(PRIORITIES, case_sensitive=False),
+    help="Jobs of a higher priority run first.",
+)
+@click.option("--max-attempts", type=int, metavar="N", help="Failures after which the job is dead.")
+@click.option(
+    "--id",
+    "job_id",
+    metavar="ID",
+    help="The job's id. While a job of this id is live, nothing is enqueued.",
+)
 @click.option(
     "--key",
     "keys",

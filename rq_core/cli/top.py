@@ -74,7 +74,7 @@ def top(
 ) -> None:
     """Show how the queues stand and what is wrong with them, until Ctrl-C. It changes nothing.
 
-    With --json, one document, then the end.
+    With --json, print one document and end.
     """
     with _looking(redis_url, prefix, audit_url) as look:
         frame = look()
