@@ -57,7 +57,7 @@ def read_log(snapshot: Mapping[str, Any]) -> Log:
             reason = entry.data["reason"]
             first = reason == "created" and log.entries == 1
             if reason == "created":
-                # The queue was made anew, with the defaults.
+                # The queue was made again, with the defaults.
                 log.settings = {name: str(s.default) for name, s in SETTINGS.items()}
                 log.settings |= dict.fromkeys(FLAGS, "0")
                 log.limits.clear()

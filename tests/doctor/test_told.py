@@ -108,7 +108,7 @@ def test_a_row_of_which_nothing_can_be_read_is_named(seed: Seed, name: str) -> N
     assert len(says) < 4 * SHOWN_MAX
 
 
-def test_a_queue_that_was_made_anew_is_measured_by_its_new_log(seed: Seed) -> None:
+def test_a_queue_that_was_made_again_is_measured_by_its_new_log(seed: Seed) -> None:
     seed.client.run(seed.client.calls.admin.configure(seed.queue, {"paused": 1, "lease_ms": 5_000}))
     seed.control.delete(seed.keys("meta"))
 

@@ -48,7 +48,12 @@ class StepWire:
     def __init__(self, strand: Strand) -> None:
         self._strand = strand
 
-    def exchange(self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None) -> list[Any]:
+    def exchange(
+        self,
+        commands: Sequence[Sequence[Any]],
+        meanwhile: Meanwhile = None,
+        _patience: Patience | None = None,
+    ) -> list[Any]:
         if meanwhile is not None:
             meanwhile()
         replies: list[Any] = self._strand.wait(Request([list(each) for each in commands]))
