@@ -99,15 +99,15 @@ class Producer:
             spec_max = self._spec_max_of.get(queue, spec_max)
         return NewJob(
             job_id, queue, profile, args_json, options.delay_ms, lane, full, spec_max,
-            options.headers_json, options.due_ms,
+            options.headers_json, options.due_ms, options.ties,
         )  # fmt: skip
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> Accepted:
         """Enqueue jobs of one or more queues, in chunks: each is accepted whole or not at all.
 
-        ``jobs`` may be a generator; while a chunk is on its way it is asked for those of the next.
-        What stops it half-way carries what was accepted before in ``accepted``. Raises as
-        Task.enqueue does.
+        ``jobs`` may be a generator; while Redis works on a chunk, the generator makes the jobs of the next.
+        An error half-way has the jobs that were accepted before it in ``accepted``. Raises what
+        Task.enqueue raises.
         """
         return self.client.run(self.client.calls.enqueue.many(jobs))
 
@@ -142,7 +142,10 @@ class Producer:
         return Accepted.sum(parts)
 
     def connect_to(self, redis: str | None = None, *, prefix: str | None = None) -> None:
-        """Use another server or prefix from now on, as the command line does; call it before anything is sent."""
+        """Use another server or prefix from now on, as the command line does.
+
+        Call it before the first call that sends.
+        """
         self.connections.close()
         self.redis_url = redis or self.redis_url
         self.prefix = check_name("prefix", prefix or self.prefix)

@@ -138,7 +138,7 @@ def _queue_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def pause(queue: str, **given: Any) -> None:
     """Let QUEUE give out no jobs.
 
-    Those that run go on, and it takes new ones. What expires and what is due is still taken care of.
+    Running jobs go on, and the queue accepts new ones. Leases still end, and delayed jobs still become ready.
     """
     _configure(queue, {"paused": 1}, given, {"changed": "paused", "same": "was paused already"})
 

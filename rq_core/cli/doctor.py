@@ -55,9 +55,8 @@ def doctor(
 ) -> None:
     """Look at the server's settings, and compare queues (all, if none is named) with their state lines and their logs.
 
-    Changes nothing without --repair. The exit status is 1 if something is left that does not agree, and 2 if it only
-    cannot be told whether SQL does. What Redis lost and SQL has is put back by `rq-core audit restore`. It reads whole
-    queues.
+    Changes nothing without --repair. The exit status is 1 if differences are left, and 2 if it only cannot be told
+    whether SQL agrees. `rq-core audit restore` puts back what Redis lost and SQL has. The doctor reads whole queues.
     """
     who = actor(by)
     reports = []

@@ -39,9 +39,24 @@ ARGS_OPTION: Final = "--json-args"
     help="The task's arguments by name, as a JSON object; - reads it from standard input.",
 )
 @click.option("--delay", type=float, metavar="SECONDS", help="Seconds until the job may run.")
-@click.option("--priority", type=click.Choice(PRIORITIES, case_sensitive=False))
-@click.option("--max-attempts", type=int, metavar="N", help="Failures after which it is dead.")
-@click.option("--id", "job_id", metavar="ID", help="The job's id. If it is live, nothing changes.")
+@click.option(
+    "--expires",
+    type=float,
+    metavar="SECONDS",
+    help="Seconds after which no worker begins the job any more.",
+)
+@click.option(
+    "--priority",
+    type=click.Choice(PRIORITIES, case_sensitive=False),
+    help="Jobs of a higher priority run first.",
+)
+@click.option("--max-attempts", type=int, metavar="N", help="Failures after which the job is dead.")
+@click.option(
+    "--id",
+    "job_id",
+    metavar="ID",
+    help="The job's id. While a job of this id is live, nothing is enqueued.",
+)
 @click.option(
     "--key",
     "keys",
@@ -81,6 +96,7 @@ def enqueue(ctx: click.Context, /, queue: str, task: str, **given: Any) -> None:
             values,
             keys=keys,
             delay=given["delay"],
+            expires=given["expires"],
             priority=given["priority"],
             max_attempts=given["max_attempts"],
             id=given["job_id"],

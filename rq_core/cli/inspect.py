@@ -195,7 +195,12 @@ def _rows(job: JobState, now_ms: float) -> list[tuple[str, str]]:
 @click.command()
 @click.argument("queue")
 @click.option(
-    "--limit", type=click.IntRange(1, LIST_MAX), default=100, show_default=True, metavar="N"
+    "--limit",
+    type=click.IntRange(1, LIST_MAX),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Most jobs to list.",
 )
 @server_options
 @json_option

@@ -52,7 +52,9 @@ prefix_option = click.option(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 verbose_option = click.option(
-    "--verbose", is_flag=True, help="With the traceback, if the app's module cannot be imported."
+    "--verbose",
+    is_flag=True,
+    help="Also print the traceback if the app's module cannot be imported.",
 )
 
 
@@ -68,7 +70,7 @@ force_option = click.option(
     is_flag=True,
     expose_value=False,
     callback=_force,
-    help="Use a server that may lose jobs, or is a replica, all the same.",
+    help="Use the server although it may lose jobs, or is a replica.",
 )
 
 

@@ -74,7 +74,7 @@ def top(
 ) -> None:
     """Show how the queues stand and what is wrong with them, until Ctrl-C. It changes nothing.
 
-    With --json, one document, then the end.
+    With --json, print one document and end.
     """
     with _looking(redis_url, prefix, audit_url) as look:
         frame = look()
@@ -106,6 +106,9 @@ def _looking(redis_url: str, prefix: str, audit_url: str | None) -> Iterator[Cal
                 return Unread(" ".join(str(error).split()))
 
         def look() -> Frame:
+            if log is not None:
+                # Both at once, so that one that does not answer does not hold up the other.
+                log.begin()
             return Frame(read(overview), None if log is None else read(log), time.monotonic())
 
         yield look

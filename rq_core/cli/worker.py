@@ -97,13 +97,13 @@ def _audit_url(_ctx: click.Context, _param: click.Parameter, url: str | None) ->
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long running jobs may go on after SIGTERM or Ctrl-C; then they are given back.",
+    help="Seconds that running jobs may take to end after SIGTERM or Ctrl-C; then the worker gives them back.",
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="For tasks that have no timeout of their own.",
+    help="Timeout of one attempt, for tasks that have none of their own.",
 )
 @click.option(
     "--max-jobs",
@@ -115,7 +115,7 @@ def _audit_url(_ctx: click.Context, _param: click.Parameter, url: str | None) ->
     "--max-memory",
     type=click.IntRange(min=1),
     metavar="MB",
-    help="Replace a process that has more memory than this.",
+    help="Replace a process that uses more memory than this, in MiB.",
 )
 @click.option(
     "--audit",
@@ -130,8 +130,8 @@ def _audit_url(_ctx: click.Context, _param: click.Parameter, url: str | None) ->
 @click.option(
     "--health",
     metavar="[HOST:]PORT",
-    help="Answer HTTP requests there: 200 if the workers work, 503 if one has long not claimed. At /metrics: what they"
-    " count, for Prometheus.",
+    help="Answer HTTP requests there: 200 if the workers work, 503 if a worker has not claimed for long. At /metrics:"
+    " the workers' counts, for Prometheus.",
 )
 @click.option(
     "--redis",
@@ -143,13 +143,16 @@ def _audit_url(_ctx: click.Context, _param: click.Parameter, url: str | None) ->
 @click.option(
     "--redact",
     metavar="MODULE:NAME",
-    help="A function through which what errors say passes before it is kept, if not the app's own.",
+    help="A function that takes secrets out of errors before they are kept or logged, if not the app's own.",
 )
-@click.option("--log-format", type=click.Choice(("text", "json")), default="text")
+@click.option(
+    "--log-format", type=click.Choice(("text", "json")), default="text", help="Form of a log line."
+)
 @click.option(
     "--log-level",
     type=click.Choice(("debug", "info", "warning", "error"), case_sensitive=False),
     default="info",
+    help="Write log lines of this level and above.",
 )
 @force_option
 @verbose_option

@@ -27,6 +27,7 @@ BOUNDS_S: Final = (
 OUTCOMES: Final = ("succeeded", "retried", "died", "cancelled", "rolled_back", "refused")
 """How a claim that a worker settles may end. ``refused``: the claim was no longer in force."""
 _SHORT_S: Final = BOUNDS_S[0]
+_EDGES: Final = (-1.0, *BOUNDS_S, math.inf)
 ROWS_MAX: Final = 256
 OTHER: Final = "(other)"
 """In the place of a task, once ROWS_MAX rows are taken."""
@@ -91,7 +92,7 @@ class Vitals(NamedTuple):
     turns_s: float
     """Seconds that these took."""
     answered_at: float
-    """When Redis last answered a claim, or the worker began. 0: it has not begun, or it has ended."""
+    """When Redis last answered a claim, or the worker began. 0: it has not begun, or claims no more."""
     due_at: float
     """When the event loop is to be measured next."""
     lag_s: float
@@ -127,6 +128,7 @@ class FlowTable:
             self._numbers = context.RawArray(c_double, numbers)
         self._rows = rows
         self._known: dict[tuple[str, str], _Counts] = {}
+        self._resting = False
 
     # The worker's side; on its event loop.
 
@@ -138,7 +140,8 @@ class FlowTable:
 
     def answered(self) -> None:
         """Note that Redis has answered a claim."""
-        self._numbers[_ANSWERED_AT] = time.monotonic()
+        if not self._resting:
+            self._numbers[_ANSWERED_AT] = time.monotonic()
 
     def turned(self, took_s: float) -> None:
         """Count a round trip."""
@@ -151,7 +154,8 @@ class FlowTable:
         self._numbers[_DUE_AT] = due_at
 
     def at_rest(self) -> None:
-        """Note that the worker has ended: it is no longer expected to claim."""
+        """Note that the worker is no longer expected to claim: it has ended, or is about to."""
+        self._resting = True
         self._numbers[_ANSWERED_AT] = 0.0
 
     def ended(self, settled: Iterable[Settlement], answers: Mapping[str, str]) -> None:
@@ -160,6 +164,8 @@ class FlowTable:
         counts: _Counts | None = None
         of_queue = of_task = ""
         numbers: list[float] = []
+        # Jobs that are settled together waited about as long: the bucket of the last one, and its bounds.
+        bucket, over, upto = 0, 0.0, 0.0
         for claim, verdict, _, _, _, _, task, ran_s in settled:
             if counts is None or task is not of_task or claim.queue is not of_queue:
                 if counts is not None:
@@ -179,7 +185,10 @@ class FlowTable:
             waited_s = claim.waited_s
             if waited_s is not None:
                 numbers[_WAITED_S] += waited_s
-                numbers[_WAITS + bisect_left(BOUNDS_S, waited_s)] += 1
+                if not over < waited_s <= upto:
+                    bucket = bisect_left(BOUNDS_S, waited_s)
+                    over, upto = _EDGES[bucket], _EDGES[bucket + 1]
+                numbers[_WAITS + bucket] += 1
         if counts is not None:
             self._show(counts)
 

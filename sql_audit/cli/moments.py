@@ -19,7 +19,7 @@ from sql_audit.times import readable
 @queue_option
 @json_option
 def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
-    """What JOB waited for, each time, and behind whom."""
+    """What JOB waited for, each time, and which jobs were in front."""
     with asking(url) as engine:
         from sql_audit.queries import history, timeline
 
@@ -68,11 +68,11 @@ def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
     "-q",
     multiple=True,
     callback=once,
-    help="Of this queue; need not be said if the log has only one.",
+    help="The queue; needed only if the log has several.",
 )
 @json_option
 def at_command(moment: int, url: str | None, queue: str | None, as_json: bool) -> None:
-    """What was running and waiting at TIME (UTC, or Unix ms), and who held which scope."""
+    """What was running and waiting at TIME (UTC, or Unix ms), and which jobs held which scope."""
     with asking(url) as engine:
         from sql_audit.queries import history, timeline
 

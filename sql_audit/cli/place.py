@@ -27,7 +27,7 @@ def fork(url: str | None) -> None:
 def rebind(url: str | None) -> None:
     """Say that the log is in this database now, after a move or a restore from a backup.
 
-    No mirror may write to the other any more: both would take events that the other then lacks.
+    No mirror may still write to the old database: each of the two would lack events that the other has.
     """
     with current(url) as database:
         from sql_audit.store import place

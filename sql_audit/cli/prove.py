@@ -70,12 +70,12 @@ def verify(
     prefix: str,
     as_json: bool,
 ) -> None:
-    r"""Prove from SQL that nothing happened that must not: no gap, no double claim, no cap exceeded,
+    """Prove from SQL that nothing happened that must not: no gap, no double claim, no cap exceeded,
     every step legal, nothing changed afterwards.
 
-    The tables that people read are what the events say, too: every row of job and job_attempt, the
-    counts by the minute, the cursor, epochs, losses and quarantine. Exits with 0
-    if that holds, 1 if it is violated, 2 if the log cannot tell.
+    The tables that people read are compared with the events, too: every row of job and job_attempt,
+    the counts by the minute, the cursor, epochs, losses and quarantine. The exit status is 0 if all of
+    that holds, 1 if it is violated, 2 if the log cannot tell.
 
     Only a head kept elsewhere (audit head) shows that the last events were cut off together with
     their batches and the cursor, or that the whole log was forged. Two lines of cron on another
@@ -84,7 +84,7 @@ def verify(
     \b
     */10 * * * *  rq-core audit head --queue mail >> /var/backups/heads
     0 4 * * *     rq-core audit verify --queue mail --head "$(tail -n 1 /var/backups/heads | awk '{print $NF}')"
-    """
+    """  # noqa: D301 - click takes the character
     with _cannot_tell_on_error(), current(url) as database:
         from sql_audit.mirror.service import rare_collections
         from sql_audit.proof.verify import verify as check
@@ -234,7 +234,7 @@ def _print_result(result: Result) -> None:
 @queue_option
 @json_option
 def head(url: str | None, queue: str | None, as_json: bool) -> None:
-    """Print the head of each queue's chain: keep it where those who write to the log cannot."""
+    """Print the head of each queue's chain: keep it where no role that writes to the log can change it."""
     with current(url) as database:
         from sql_audit.proof.verify import heads
 

@@ -75,7 +75,7 @@ def prune(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Remove jobs that ended long ago, whole. Only what audit verify has proven is removed, the
+    """Remove jobs that ended long ago, with all their events. Only what audit verify has proven is removed, the
     removal is recorded, and verify goes on proving the rest.
     """
     with current(url) as database:

@@ -63,9 +63,9 @@ def restore(
 
     With --apply the first are enqueued again under their own ids, and the second removed unless they
     run. That takes a running mirror, and the arguments in the log: App(audit_payload="full"). If it
-    was stopped half-way, run it again. Where the log has a gap, a job of which nothing was told since may have ended
-    unseen: it is named apart, and left alone without --accept-gaps. Exits with 0 if nothing is left to be done, 2 if
-    some jobs could not be put back or taken out, 1 if it could not do its work.
+    was stopped half-way, run it again. Where the log has a gap, a job without later events may have ended in it: such
+    jobs are listed as uncertain, and left alone without --accept-gaps. The exit status is 0 if nothing is left to be
+    done, 2 if some jobs could not be put back or taken out, 1 if the command could not do its work.
     """
     with current(url) as database:
         from rq_core.connections.client import Client

@@ -25,7 +25,7 @@ from sql_audit.proof.epochs import EpochProof
 from sql_audit.proof.log import LAST_PRUNE, Log, beginnings, kept_rows
 from sql_audit.proof.replay import Note, Replay, Violation
 from sql_audit.proof.result import Pruned, QueueResult, Result
-from sql_audit.proof.rows import RowProof, snapshot
+from sql_audit.proof.rows import RowProof
 from sql_audit.store import minutes, orphans
 from sql_audit.store.chain import found_text
 from sql_audit.store.copy import copy_text
@@ -114,7 +114,7 @@ class _Check:
         self.changed_meanwhile = False
         """Whether a prune began or ended, or Redis forgot something, while the log was read."""
         of_queue = {"queue": queue}
-        with snapshot(database) as connection:
+        with database.snapshot() as connection:
             self.cursor = cursor = connection.execute(CURSOR, of_queue).one()
             self.end = (
                 OutboxId(0, -1) if cursor.epoch is None else OutboxId(cursor.epoch, cursor.seq)
@@ -163,7 +163,7 @@ class _Check:
         if self.conflicts:
             says = f"{self.conflicts} entries are in quarantine whose numbers were taken"
             replay.notes.append(Note(self.end, self.cursor.at_ms or 0, says))
-        with snapshot(self.database) as connection:
+        with self.database.snapshot() as connection:
             self.batches.check_cursor(connection, self.cursor, self.beyond)
             self._check_epochs(connection)
             self.rows.finish(connection)
@@ -201,7 +201,7 @@ class _Check:
             digest.update(copy_text(events).encode())
             self.kept += len(events)
             self._feed(events)
-        with snapshot(self.database) as connection:
+        with self.database.snapshot() as connection:
             for line in found_text(connection, self.queue, range(cut.batch + 1)):
                 digest.update(line.encode())
         self.replay.pass_cut()

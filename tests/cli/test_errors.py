@@ -326,6 +326,13 @@ def test_passwords_and_line_ends_are_taken_out() -> None:
     assert one_line(text) == "at redis://user:***@host and postgresql://u:***@h/db \\udcff"
 
 
+def test_the_lines_of_cron_in_the_help_of_verify_stay_lines(cli: CommandLine) -> None:
+    """They were wrapped into one paragraph, behind a backslash and a b."""
+    lines = [line.strip() for line in cli.ok("audit", "verify", "--help").splitlines()]
+
+    assert "*/10 * * * *  rq-core audit head --queue mail >> /var/backups/heads" in lines
+
+
 def test_every_command_has_help(cli: CommandLine) -> None:
     context = click.Context(root)
     for name in root.list_commands(context):
