@@ -70,7 +70,7 @@ def verify(
     prefix: str,
     as_json: bool,
 ) -> None:
-    r"""Prove from SQL that nothing happened that must not: no gap, no double claim, no cap exceeded,
+    """Prove from SQL that nothing happened that must not: no gap, no double claim, no cap exceeded,
     every step legal, nothing changed afterwards.
 
     The tables that people read are what the events say, too: every row of job and job_attempt, the
@@ -84,7 +84,7 @@ def verify(
     \b
     */10 * * * *  rq-core audit head --queue mail >> /var/backups/heads
     0 4 * * *     rq-core audit verify --queue mail --head "$(tail -n 1 /var/backups/heads | awk '{print $NF}')"
-    """
+    """  # noqa: D301 - click reads the character \b
     with _cannot_tell_on_error(), current(url) as database:
         from sql_audit.mirror.service import rare_collections
         from sql_audit.proof.verify import verify as check
