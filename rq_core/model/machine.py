@@ -57,6 +57,7 @@ class Event(StrEnum):
     POLICY_CHANGED = "policy_changed"
     CAP_CHANGED = "cap_changed"
     EPOCH_STARTED = "epoch_started"
+    QUEUE_DELETED = "queue_deleted"
 
 
 class Transition(NamedTuple):
@@ -270,6 +271,7 @@ QUEUE_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
             "whether the server says that it went on from old_replid, as a promoted replica does; null: not asked",
         ),
     ),
+    _E.QUEUE_DELETED: (),
 }
 """Events about the queue: an outbox entry's ``data`` field is one array in these orders."""
 
