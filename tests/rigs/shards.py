@@ -269,7 +269,7 @@ def strike(stage: Stage, kind: str, seconds: float, place: Path, engine: Engine)
     *spared, struck = stage.queues
     log = place / "worker.log"
     seen = {WITNESS: str(witness.path)}
-    options = ("--concurrency", "8", "--grace", "1")
+    options = ("--concurrency", "8", "--grace", "1", "--force")
     run_by = worker(
         "tests.rigs.shards:app", stage.queues, stage.url, *options, log=log, variables=seen
     )
