@@ -60,12 +60,12 @@ _LAST_LOSS: Final = text("SELECT MAX(id) FROM mirror_loss WHERE queue = :queue")
 def verify(
     database: Database,
     queue: str | None = None,
-    *,
+    *others: str,
     since_ms: int = 0,
     heads: Collection[str] = (),
     on_progress: Callable[[str, int, int], None] = lambda _queue, _done, _of: None,
 ) -> Result:
-    """Check the log of one queue, or of all.
+    """Check the log of one queue, of several, or of all.
 
     ``since_ms``: violations of events before that time are not reported; they are replayed all the
     same. ``heads``: heads of a chain that were kept elsewhere, each of which must be found.
@@ -75,8 +75,12 @@ def verify(
     missing = set(heads)
     with database.readers.connect() as connection:
         chain_id: str = connection.execute(CHAIN_ID).scalar_one()
-        names = [row.queue for row in connection.execute(_CURSORS, {"queue": queue})]
-        without = set(connection.execute(_CHAINED, {"queue": queue}).scalars()) - set(names)
+        one = {"queue": None if others else queue}
+        names = [row.queue for row in connection.execute(_CURSORS, one)]
+        without = set(connection.execute(_CHAINED, one).scalars()) - set(names)
+    if others:
+        names = [name for name in names if name in (queue, *others)]
+        without &= {queue, *others}
     for name in sorted(without):
         result.problems.append(f"queue {name} has batches and no cursor: the log was rewritten")
     for name in names:
