@@ -24,6 +24,7 @@
     │   ├── CapConflict
     │   ├── NothingDeclared
     │   ├── RestoredMeanwhile
+    │   ├── QueueInUse
     │   ├── LayoutMismatch
     │   ├── StaleCall
     │   └── BadArguments
@@ -34,6 +35,7 @@
     │   └── OutcomeUnknown
     └── HandlerSignal               raised by handlers or into them
         ├── RetryLater
+        ├── Snooze
         ├── GiveUp
         ├── HandlerTimeout
         ├── HandlerDied
@@ -173,6 +175,11 @@ class RestoredMeanwhile(Refused):
     then run `rq-core audit restore` again."""
 
 
+class QueueInUse(Refused):
+    """queue {queue!r} was not deleted: it has {jobs} jobs, and workers hold claims on {claims} of them. Let its workers
+    finish them. `rq-core queue delete {queue} --force --reason WHY` removes those that wait or are dead."""
+
+
 class LayoutMismatch(Refused):
     """queue {queue!r} has layout {found}, but this release needs layout {known}. Use the release that made the
     queue, or drain the queue with it first."""
@@ -233,6 +240,15 @@ class RetryLater(HandlerSignal):
 
     def __init__(self, reason: str = "retry later", *, after: float | None = None) -> None:
         """``after`` is in seconds; None leaves the delay to the task's retry policy."""
+        super().__init__(reason, after=after)
+        self.after = after
+
+
+class Snooze(HandlerSignal):
+    """the handler gave its job back for a while; no attempt is spent."""
+
+    def __init__(self, after: float, reason: str = "snoozed") -> None:
+        """``after`` is in seconds: no worker claims the job before that."""
         super().__init__(reason, after=after)
         self.after = after
 

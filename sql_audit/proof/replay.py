@@ -91,7 +91,7 @@ class Record:
     """A live job. ``state`` None: not told yet. None in a counter: not told yet."""
 
     __slots__ = (
-        "claims", "failures", "fence", "held", "lane", "losses", "max_attempts", "max_losses",
+        "claims", "expires", "failures", "fence", "held", "lane", "losses", "max_attempts", "max_losses",
         "state", "task",
     )  # fmt: skip
 
@@ -100,6 +100,8 @@ class Record:
         self.state = state
         self.lane: str | None = None
         self.claims: int | None = None
+        self.expires: int | None = None
+        """Its deadline (Unix ms); None: it has none, or that was not told yet."""
         self.failures: int | None = None
         self.losses: int | None = None
         self.max_attempts: int | None = None
@@ -181,6 +183,8 @@ class Replay:
         self._before: OutboxId | None = None
         """The entry before that."""
         self._ordinal = -1
+        self._deleted_at: tuple[int, int] | None = None
+        """Where an operator last deleted the queue."""
         self._row: EventRow = ()
         self._listed: dict[str, Listed] = {}
         self._steps: dict[str, Callable[[EventRow, str], None]] = {
@@ -198,6 +202,7 @@ class Replay:
             "policy_changed": self._policy_changed,
             "cap_changed": self._cap_changed,
             "epoch_started": self._epoch_started,
+            "queue_deleted": self._queue_deleted,
             QUARANTINED: self._held_back,
         }
 
@@ -336,6 +341,8 @@ class Replay:
             fresh = fresh and facts.get("old_epoch") is None
         elif self._passed.get(epoch):
             self._passed_over(row, before)
+        elif told is None and reason == "created" and self._deleted_at == before:
+            pass  # Nothing was there to be lost.
         elif told is not None and told > before:
             self._went_ahead(told, before)
         elif told != before:
@@ -451,6 +458,7 @@ class Replay:
         record = self.jobs[job_id] = Record(row[9], state)
         record.lane = facts.get("lane")
         record.claims = facts.get("claims", 0)
+        record.expires = facts.get("expires_ms")
         record.failures = facts.get("failures", 0)
         record.losses = facts.get("losses", 0)
         record.max_attempts = facts.get("max_attempts")
@@ -479,6 +487,9 @@ class Replay:
             self._release(record)
         if record.claims is not None and row[7] != record.claims + 1:
             self._violated("I4", f"is claim {row[7]}, the one before was {record.claims}")
+        if record.expires is not None and row[5] >= record.expires:
+            late_ms = row[5] - record.expires
+            self._violated("I19", f"begins {late_ms} ms after the job's deadline")
         record.state = _RUNNING
         record.claims = row[7]
         record.fence = f"{row[1]}-{row[2]}"
@@ -520,6 +531,8 @@ class Replay:
         for name in effect.zeroes:
             if name in _MOST:
                 setattr(record, name, 0)
+        if "expires_ms" in effect.clears:
+            record.expires = None
         if facts.get("lane") is not None:
             record.lane = facts["lane"]
         if state is None:
@@ -582,6 +595,11 @@ class Replay:
             facts["scope"], facts.get("old"), facts.get("new"), facts["version"]
         ):
             self._violated("I3", says)
+
+    def _queue_deleted(self, row: EventRow, _: str) -> None:
+        self._deleted_at = row[1], row[2]
+        if self.jobs:
+            self._violated("I1", f"deletes the queue while {len(self.jobs)} jobs are alive")
 
     def _held_back(self, row: EventRow, _: str) -> None:
         self._quarantined = row[1], row[2]

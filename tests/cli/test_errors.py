@@ -233,7 +233,11 @@ def test_a_name_with_other_characters_is_refused_with_the_rule(
         (("set", "mail", "backlog-max-jobs=1.5"), "backlog-max-jobs must be a number"),
         (
             ("set", "mail", "lease=0.1"),
-            "lease_ms=100 is not valid: must be a whole number from 200",
+            "lease=0.1 is not valid: must be seconds (or a timedelta) from 0.2",
+        ),
+        (
+            ("set", "mail", "lease=0"),
+            "lease=0.0 is not valid: must be seconds (or a timedelta) from 0.2",
         ),
         (("set", "mail", "lease=-1"), "lease=-1.0 is not valid"),
         (("set", "mail", "lease=nan"), "lease=nan is not valid"),
@@ -324,6 +328,13 @@ def test_passwords_and_line_ends_are_taken_out() -> None:
     text = "at redis://user:p@ss@host\n  and postgresql://u:secret@h/db \udcff"
 
     assert one_line(text) == "at redis://user:***@host and postgresql://u:***@h/db \\udcff"
+
+
+def test_the_lines_of_cron_in_the_help_of_verify_stay_lines(cli: CommandLine) -> None:
+    """They were wrapped into one paragraph, behind a backslash and a b."""
+    lines = [line.strip() for line in cli.ok("audit", "verify", "--help").splitlines()]
+
+    assert "*/10 * * * *  rq-core audit head --queue mail >> /var/backups/heads" in lines
 
 
 def test_every_command_has_help(cli: CommandLine) -> None:
