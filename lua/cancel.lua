@@ -4,10 +4,11 @@ worker learns of it when it next extends its leases.
 Transitions: ready -cancelled-> none, scheduled -cancelled-> none, running -cancel_requested-> cancelling
 Flags: allow-oom
 Keys: meta state jobs waiting lanes open blocked holders caps rates fair scheduled outbox slots expiring wake
+Unread: jobs
 Args: slot number:int by why
 Each: id
-Uses: call(open_call close_call now) emit(emit quoted) state(write_line) named(decide_named)
-    discard(discard write_discards) lane_write(check_lanes write_lanes) batch(call_many)
+Uses: call(open_call close_call now seldom) emit(emit quoted) state(write_line) named(decide_named)
+    ended(leaves check_ended write_ended) withdrawal(withdraw write_withdrawn) lane_write(check_lanes write_lanes) batch(call_many)
 Returns: ok {ID cancelled|cancelling|dead|gone}… | epoch
 Invariants: I6, I10
 ]]
@@ -16,12 +17,14 @@ local refusal = open_call()
 if refusal then
   return refusal
 end
+check_keys()
 
 local cancelled, requested, flagged = {}, {}, {}
 local answer = decide_named(function(id, job)
   if job.state == 'ready' or job.state == 'scheduled' then
     cancelled[#cancelled + 1] = '["' .. id .. '"]'
-    discard(id, job)
+    leaves(id, job)
+    withdraw(id, job)
     job.state = 'gone'
     return 'cancelled'
   elseif job.state == 'running' then
@@ -31,10 +34,16 @@ local answer = decide_named(function(id, job)
   end
 end)
 check_lanes()
+if seldom then
+  check_ended()
+end
 
 emit('cancelled', now, by, cancelled, why)
 emit('cancel_requested', now, by, requested, why)
-write_discards()
+if seldom then
+  write_ended()
+  write_withdrawn()
+end
 call_many('HSET', state, flagged)
 write_lanes()
 return close_call(answer)

@@ -1,7 +1,8 @@
 --[[ claim: a worker takes jobs. claim/claiming tells how.
 
 Transitions: scheduled -promoted-> ready, ready -claimed-> running, running -lease_expired-> ready,
-    running -lease_expired-> dead, cancelling -cancelled-> none, dead -pruned-> none
+    running -lease_expired-> dead, cancelling -cancelled-> none, dead -pruned-> none, ready -expired-> none,
+    ready -expired-> dead, scheduled -expired-> none, scheduled -expired-> dead
 Flags: allow-oom
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled leases dead expiring outbox
     slots wake

@@ -7,8 +7,8 @@ Keys: meta state jobs waiting lanes open blocked holders caps rates fair schedul
 Args: slot number:int worker
 Each: id fence
 Unread: scheduled
-Uses: call(open_call close_call) success(decide_success emit_success write_success) queue_cap(wake_if_below_cap)
-    lane_opening(free_places) lane_write(check_lanes write_lanes)
+Uses: call(open_call close_call seldom) success(decide_success emit_success write_success) queue_cap(wake_if_below_cap)
+    lane_opening(free_places) lane_write(check_lanes write_lanes) ended(check_ended write_ended)
 Returns: ok {REFUSED_ID gone|stale}… | epoch
 Invariants: I2, I3, I6, I9 (a fence that is not in force settles nothing), I10
 ]]
@@ -22,8 +22,14 @@ check_keys()
 free_places()
 wake_if_below_cap(ended)
 check_lanes()
+if seldom then
+  check_ended()
+end
 
 emit_success()
 write_success()
+if seldom then
+  write_ended()
+end
 write_lanes()
 return close_call(answer)

@@ -8,20 +8,20 @@ in the producer's code, for as long as no worker has stored one; it may be left 
 KINDS says once what many jobs of the call have in common (see enqueue/kinds.lua); KIND is a place in it, from 1.
 
 A plain job that is ready at once gets no line in `state`: what it would say is the first line of its value in `jobs` (see
-include/job/standing). A job in a lane, or with a delay, gets one, and so does one whose JSON is long: to put a line before it,
+include/job/standing). A job in a lane, or with a delay or a deadline, gets one, and so does one whose JSON is long: to put a line before it,
 Lua has to copy it, at some 12 instructions a byte.
 
 SPEC_MAX is up to how many bytes of a job its event keeps whole, arguments included, so that SQL can restore it; 0 is none.
 
 Transitions: none -enqueued-> ready, none -enqueued-> scheduled, none -discarded-> none
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled outbox slots expiring wake
-Meta: sequence caps_by_task
+Meta: sequence caps_by_task ties
 Args: slot number:int by spec_max:int kinds
 Each: id kind digest lane spec
 Unread: state
-Uses: call(open_call close_call now now_text) backlog(refuse_backlog) meta(facts fact set_fact) digits(digits_of_next)
+Uses: call(open_call close_call now now_text seldom) backlog(refuse_backlog) meta(facts fact set_fact) digits(digits_of_next)
     emit(emit quoted) kinds(kinds_from) placing(lane_for kept_out) lane_standing(lane_of meet_lanes) lane_members(put)
-    lane_write(check_lanes write_lanes) joining(tail_of write_joining) due(earliest_due) wake(wake_needed)
+    lane_write(check_lanes write_lanes) joining(tail_of write_joining) due(earliest_due) wake(wake_needed) deadline(note_deadline write_deadlines)
     batch(call_many read_many)
 Returns: ok {PLACE duplicate|discarded|rejected SCOPE}… | refused audit_backlog BACKLOG BOUND |
     refused arguments kinds|kind | epoch. PLACE counts the jobs of the call from 1; SCOPE is - for a duplicate
@@ -106,12 +106,23 @@ for i = 1, each_count do
     if #spec <= spec_max then
       ending = (lane ~= '' and ending:sub(1, -2) or '",null') .. ',' .. cjson.encode(spec) .. ']'
     end
-    local due_at = kind.may_wait and (kind.due_ms or now + kind.delay_ms)
+    local due_at, until_text, has_line = nil, '', false
+    if kind.may_wait then
+      due_at = kind.due_ms or now + kind.delay_ms
+      if kind.ties then
+        has_line = true
+        local expires = kind.expires_at or now + kind.expires_in
+        until_text = ' expires=' .. expires
+        note_deadline(id, expires)
+        ending = (#spec <= spec_max and ending:sub(1, -2) or (lane ~= '' and ending:sub(1, -2) or '",null') .. ',null') ..
+          ',' .. expires .. ']'
+      end
+    end
     if due_at and due_at > now then
       due = due or {}
       due[#due + 1], due[#due + 2] = due_at, 'job|' .. id
       local at = #lines
-      lines[at + 1], lines[at + 2] = id, 'scheduled ' .. kind.head .. (lane ~= '' and ' lane=' .. lane or '') .. ' due=' .. due_at .. since
+      lines[at + 1], lines[at + 2] = id, 'scheduled ' .. kind.head .. (lane ~= '' and ' lane=' .. lane or '') .. until_text .. ' due=' .. due_at .. since
       events[taken] = '["' .. id .. '",null,' .. due_at .. ',' .. kind.detail .. digest .. ending
       if not next_due or due_at < next_due then
         wake_needed()
@@ -122,16 +133,16 @@ for i = 1, each_count do
       events[taken] = '["' .. id .. '",' .. place_text .. ',null,' .. kind.detail .. digest .. ending
       if lane ~= '' then
         local at = #lines
-        lines[at + 1], lines[at + 2] = id, 'ready ' .. kind.head .. ' lane=' .. lane .. ' seq=' .. place_text .. since
+        lines[at + 1], lines[at + 2] = id, 'ready ' .. kind.head .. ' lane=' .. lane .. ' seq=' .. place_text .. until_text .. since
         put(lane_of(lane), place_text, id)
       else
         if tail_kind ~= kind then
           tail, tail_kind = tail_of(kind.priority), kind
         end
         tail[#tail + 1] = id
-        if #spec > SPEC_LONG then
+        if has_line or #spec > SPEC_LONG then
           local at = #lines
-          lines[at + 1], lines[at + 2] = id, 'ready ' .. kind.head .. ' seq=' .. place_text .. since
+          lines[at + 1], lines[at + 2] = id, 'ready ' .. kind.head .. ' seq=' .. place_text .. until_text .. since
         else
           spec = kind.head .. ' seq=' .. place_text .. since_line .. spec
         end
@@ -149,6 +160,12 @@ call_many('HSET', jobs, values)
 call_many('HSET', state, lines)
 write_joining()
 call_many('ZADD', scheduled, due)
+if seldom then
+  write_deadlines()
+  if not facts.ties then
+    set_fact('ties', 1)
+  end
+end
 write_lanes()
 if place_text then
   set_fact('sequence', place_text)

@@ -6,7 +6,7 @@ Keys: meta state jobs dead outbox slots expiring wake
 Unread: jobs dead wake expiring
 Args: slot number:int by why
 Each: id
-Uses: call(open_call close_call now) emit(emit) named(decide_named) dead(unindex_dead) batch(call_many)
+Uses: call(open_call close_call now seldom) emit(emit) named(decide_named) dead(unindex_dead) ended(leaves check_ended write_ended)
 Returns: ok {ID pruned|STATE|gone}… | epoch
 Invariants: I6
 ]]
@@ -17,18 +17,23 @@ if refusal then
 end
 check_keys()
 
-local events, gone = {}, {}
+local events, exhumed = {}, {}
 local answer = decide_named(function(id, job)
   if job.state == 'dead' then
     events[#events + 1] = '["' .. id .. '"]'
-    gone[#gone + 1] = id
+    exhumed[#exhumed + 1] = id
+    leaves(id, job)
     job.state = 'gone'
     return 'pruned'
   end
 end)
+if seldom then
+  check_ended()
+end
 
 emit('pruned', now, by, events, why)
-call_many('HDEL', state, gone)
-call_many('HDEL', jobs, gone)
-unindex_dead(gone)
+if seldom then
+  write_ended()
+end
+unindex_dead(exhumed)
 return close_call(answer)

@@ -1,5 +1,5 @@
 --[[ requeue: an operator gives dead jobs another life: their failures and losses are forgotten, their claims are
-counted on, and they join the tail of the line.
+counted on, and they join the tail of the line. They have no deadline any more.
 
 Transitions: dead -requeued-> ready
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled dead outbox slots expiring wake
@@ -25,7 +25,7 @@ local answer = decide_named(function(id, job)
   if job.state == 'dead' then
     seq = seq + 1
     job.state, job.seq, job.since = 'ready', seq, now
-    job.failed, job.lost, job.unknown, job.reason = nil, nil, nil, nil
+    job.failed, job.lost, job.unknown, job.reason, job.expires = nil, nil, nil, nil, nil
     events[#events + 1] = '["' .. id .. '",' .. seq .. ']'
     revived[#revived + 1] = id
     lines[#lines + 1], lines[#lines + 2] = id, write_line(job)

@@ -18,9 +18,9 @@ Meta: sequence restored
 Args: slot number:int by why after
 Each: id kind due_ms:int line detail spec
 Unread: jobs dead expiring
-Uses: call(open_call close_call now) backlog(refuse_backlog) meta(facts fact set_fact read_now) emit(emit)
+Uses: call(open_call close_call now seldom) backlog(refuse_backlog) meta(facts fact set_fact read_now) emit(emit)
     state(read_line write_line is_claimed) lane_standing(meet_lanes) lane_write(check_lanes write_lanes)
-    joining(join write_joining) discard(discard write_discards) due(earliest_due) dead(index_dead unindex_dead)
+    joining(join write_joining) ended(leaves check_ended write_ended) withdrawal(withdraw write_withdrawn) deadline(note_deadline write_deadlines) due(earliest_due) dead(index_dead unindex_dead)
     wake(wake_needed) batch(call_many) standing(read_lines) baseline_of(baseline_of)
 Returns: ok ENTRY {ID restored|removed|STATE|gone}… | refused audit_backlog BACKLOG BOUND | refused restored ENTRY |
     refused arguments kind | epoch. ENTRY is the AFTER of the next call; STATE is that of a job that was left alone
@@ -64,6 +64,10 @@ local answer, seen = {last}, {}
 --- Put a job where it belongs. Returns its place in line and its due time, as JSON.
 local function place_again(id, job, due_ms)
   job.since = now
+  if job.expires and job.state ~= 'dead' then
+    set_fact('ties', 1)
+    note_deadline(id, job.expires)
+  end
   if job.state == 'scheduled' and due_ms > now then
     job.due = due_ms
     due[#due + 1], due[#due + 2] = due_ms, 'job|' .. id
@@ -97,7 +101,8 @@ for i = 1, each_count do
         if alive.state == 'dead' then
           exhumed[#exhumed + 1] = id
         end
-        discard(id, alive)
+        leaves(id, alive)
+        withdraw(id, alive)
         seen[id] = {state = 'gone'}
       end
     end
@@ -117,16 +122,25 @@ for i = 1, each_count do
   answer[#answer + 1], answer[#answer + 2] = id, outcome
 end
 check_lanes()
+if seldom then
+  check_ended()
+end
 
 emit('baseline', now, by, unheard, why)
 local gone_at = emit('removed', now, by, removed, why)
 answer[1] = emit('restored', now, by, restored, why) or gone_at or last
-write_discards()
+if seldom then
+  write_ended()
+  write_withdrawn()
+end
 unindex_dead(exhumed)
 call_many('HSET', jobs, specs)
 call_many('HSET', state, lines)
 write_joining()
 call_many('ZADD', scheduled, due)
+if seldom then
+  write_deadlines()
+end
 index_dead(buried, now)
 write_lanes()
 if seq ~= fact('sequence') then

@@ -4,7 +4,8 @@ The places that the successes free are seen by the sweep, which frees those of l
 by the claim. A job that is reported here does not lose its lease here.
 
 Transitions: running -succeeded-> none, cancelling -succeeded-> none, scheduled -promoted-> ready, ready -claimed-> running,
-    running -lease_expired-> ready, running -lease_expired-> dead, cancelling -cancelled-> none, dead -pruned-> none
+    running -lease_expired-> ready, running -lease_expired-> dead, cancelling -cancelled-> none, dead -pruned-> none, ready -expired-> none,
+    ready -expired-> dead, scheduled -expired-> none, scheduled -expired-> dead
 Flags: allow-oom
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled leases dead expiring outbox
     slots wake

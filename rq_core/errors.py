@@ -34,6 +34,7 @@
     │   └── OutcomeUnknown
     └── HandlerSignal               raised by handlers or into them
         ├── RetryLater
+        ├── Snooze
         ├── GiveUp
         ├── HandlerTimeout
         ├── HandlerDied
@@ -233,6 +234,15 @@ class RetryLater(HandlerSignal):
 
     def __init__(self, reason: str = "retry later", *, after: float | None = None) -> None:
         """``after`` is in seconds; None leaves the delay to the task's retry policy."""
+        super().__init__(reason, after=after)
+        self.after = after
+
+
+class Snooze(HandlerSignal):
+    """the handler gave its job back for a while; no attempt is spent."""
+
+    def __init__(self, after: float, reason: str = "snoozed") -> None:
+        """``after`` is in seconds: no worker claims the job before that."""
         super().__init__(reason, after=after)
         self.after = after
 

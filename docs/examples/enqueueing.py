@@ -16,6 +16,7 @@ def enqueue_in_every_way(rows: Iterable[tuple[str, str]]) -> None:
     send.with_options(delay=60, priority="high").enqueue(tenant="acme", to="a@b.c")
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     send.with_options(at=tomorrow).enqueue(tenant="acme", to="a@b.c")
+    send.with_options(expires=300).enqueue(tenant="acme", to="a@b.c")  # in 5 minutes or never
     app.enqueue_many(send.job(tenant=t, to=a) for t, a in rows)
     app.enqueue("mail", "send", {"tenant": "acme", "to": "a@b.c"})  # by name, without the code
 

@@ -1,10 +1,14 @@
-from rq_core import App, DeadJob, GiveUp, RetryLater, RetryPolicy, current_job
+from rq_core import App, DeadJob, GiveUp, RetryLater, RetryPolicy, Snooze, current_job
 
 app = App()
 
 
 class Busy(Exception):
     """The bank asks to be called again later."""
+
+
+class NotYetOpen(Exception):
+    """The bank opens in the morning."""
 
 
 class UnknownAccount(Exception):
@@ -15,6 +19,8 @@ def bank(account: str, cents: int) -> None:
     """Stands for a call of a payment service."""
     if account == "busy":
         raise Busy
+    if account == "closed" and current_job().claim == 1:
+        raise NotYetOpen
     if account == "unknown":
         raise UnknownAccount
     if account == "down":
@@ -36,6 +42,8 @@ def charge(account: str, cents: int) -> None:
         bank(account, cents)
     except Busy as error:
         raise RetryLater("the bank is busy", after=30) from error  # spends an attempt
+    except NotYetOpen as error:
+        raise Snooze(3600) from error  # spends none
     except UnknownAccount as error:
         raise GiveUp("no such account") from error  # dead at once
     print(f"charged {cents} in claim {current_job().claim}")

@@ -1,8 +1,8 @@
 --[[ claiming: what a claim is, whichever script makes it: `claim`, or `turn`, which reports successes as well.
 
 The plot:
-1. Sweep (claim/sweep): what is due in the queue, whichever worker claims. Expired leases end, due jobs become ready,
-   rates that were spent resume, what has expired is forgotten.
+1. Sweep (claim/sweep): what is due in the queue, whichever worker claims. Expired leases end, due jobs become ready, jobs that
+   have waited for too long expire (claim/expiry), rates that were spent resume, what has expired is forgotten.
 2. How many jobs may be taken at all: the queue may be paused, or at its own cap.
 3. Select (claim/select): for each priority, the oldest first, merge three sources of plain jobs (claim/unscoped: those
    that return from the sweep, the list, those that join) with the open lanes (claim/pages: those of Redis, page by page;
@@ -15,10 +15,10 @@ without touching a list, and a scope that refuses leaves no trace of those that 
 
 Keys: state jobs leases fair
 Args: limit sweep_max
-Uses: call(now now_text keep_answer) meta(fact) state(read_line is_claimed) batch(call_many read_many) digits(digits)
+Uses: call(now now_text keep_answer seldom) meta(fact) state(read_line is_claimed) batch(call_many read_many) digits(digits)
     gate(gate_is_shut) queue_cap(queue_cap) wake(wake_needed wake_not_needed) scopes(rate_scopes) lane_fair(is_fair)
     lane_write(has_met_lanes open_growth check_lanes write_lanes)
-    sweep(sweep ended_leases check_sweep emit_sweep write_sweep)
+    expiry(check_seldom write_seldom) sweep(sweep ended_leases check_sweep emit_sweep write_sweep)
     unscoped(open_lists write_unscoped) pages(count_stored) select(select_jobs) fast_path(leave_fast)
     taken(taken open_reply word_of emit_claimed write_taken close_reply)
 ]]
@@ -95,6 +95,9 @@ local function decide_claim(ended)
   end
   check_lanes()
   check_sweep()
+  if seldom then
+    check_seldom()
+  end
 end
 
 --- Append the events.
@@ -105,6 +108,9 @@ end
 
 local function write_claim()
   write_sweep()
+  if seldom then
+    write_seldom()
+  end
   write_taken(fence)
   write_unscoped()
   call_many('ZREM', fair, outrun)

@@ -6,12 +6,12 @@ Args: limit sweep_max
 Uses: meta(facts) call(now) state(read_line count) standing(waiting_line) place(padded) scopes(acquire_all hold_all limits_in_force)
     lane_names(base_of is_of_task id_of) lane_standing(lane_of stand reorder first_known)
     lane_opening(block_on moved_on) lane_members(put peek remove) lane_fair(is_fair finish_of serve_fairly)
-    sweep(rewrite) taken(take is_full taken)
-    unscoped(open_source peek_unscoped pass_unscoped take_run close_source next_task next_seq next_head)
+    sweep(rewrite) deadline(is_over) expiry(expire_here) taken(take is_full taken)
+    unscoped(open_source peek_unscoped pass_unscoped take_run close_source next_task next_seq next_head next_job)
     pages(count_stored stored_order meet_stored line_of) lines(fresh_head) fast_path(take_fast rejoin noted_first)
 ]]
 
-local moves                -- visits of lanes that gave no job, and jobs that were moved
+local moves                -- visits of lanes that gave no job, and jobs that were moved or have expired
 local capped_tasks = {}    -- task's scope → whether the task has a cap, as far as it was read
 
 local function reset()
@@ -122,6 +122,13 @@ local function serve(lane)
     keep_open(lane)
     return
   end
+  if job and job.expires and is_over(job, now) then
+    moves = moves + 1
+    remove(lane, member)
+    expire_here(job.id, job)
+    keep_open(lane)
+    return
+  end
   if facts.caps_by_task and not is_of_task(lane.name) then
     local elsewhere = other_lane(job and job.task or head:match('^task=(%S+)'), lane.name)
     if elsewhere then
@@ -150,8 +157,25 @@ local function serve(lane)
   moved_on(lane)
 end
 
+--- The plain job that was found expires.
+local function expire_plain()
+  moves = moves + 1
+  local id, _, _, _, job = pass_unscoped()
+  expire_here(id, job)
+end
+
+--- Whether the plain job that was found may be served in this call: whatever gives no job is left to the next one at some point.
+local function may_serve(priority)
+  return moves <= sweep_max or not (next_job and is_over(next_job, now)) and
+    (not facts.caps_by_task or not other_lane(next_task(), tostring(priority)))
+end
+
 --- Take the plain job that comes next, or move it into its lane.
 local function serve_plain(priority)
+  if next_job and next_job.expires and is_over(next_job, now) then
+    expire_plain()
+    return
+  end
   local elsewhere = facts.caps_by_task and other_lane(next_task(), tostring(priority))
   local id, spec, head, seq, job, line = pass_unscoped()
   if not elsewhere then
@@ -170,6 +194,11 @@ local function take_plain()
   while not is_full() and peek_unscoped(limit - taken) do
     if next_head then
       take_run()
+    elseif next_job.expires and is_over(next_job, now) then
+      if moves > sweep_max then
+        break
+      end
+      expire_plain()
     else
       local id, spec, head, seq, job = pass_unscoped()
       take(id, spec, '', '', head, seq, job)
@@ -217,7 +246,7 @@ local function select_jobs()
           end
         end
         served_before = last
-      elseif kind and (moves <= sweep_max or not facts.caps_by_task or not other_lane(next_task(), tostring(priority))) then
+      elseif kind and may_serve(priority) then
         serve_plain(priority)
       else
         break

@@ -12,11 +12,12 @@ Keys: state jobs leases scheduled expiring slots rates
 Later: sequence
 Args: slot worker sweep_max
 Unread: jobs
-Uses: call(now now_text answer_field) activity(note_activity) meta(fact set_fact read_now notes_of_queue) emit(emit quoted)
+Uses: call(now now_text answer_field seldom) activity(note_activity) meta(fact set_fact notes_of_queue) emit(emit quoted)
     batch(call_many read_many)
     state(read_line write_line count rank is_claimed drop_claim) scopes(scope_of await_no_more check_scopes)
     lane_standing(lane_of) lane_members(put) lane_opening(note_release free_places reevaluate reevaluate_family FAMILY_MAX)
-    dead(index_dead unindex_dead check_dead) due(earliest_due) digits(digits) settled(is_settled)
+    dead(unindex_dead check_dead) ended(leaves dies) due(earliest_due) digits(digits) settled(is_settled)
+    deadline(is_over note_deadline) expiry(expire_here expire_waiting emit_expired)
 ]]
 
 local SWEEP_MS = 100   -- the longest time between two looks at leases while workers claim
@@ -72,7 +73,7 @@ local function expire(id, job)
   note_release(job.lane, id)
   if job.state == 'cancelling' then
     note('cancelled', '["' .. id .. '",' .. quoted(job.fence) .. ']')
-    note('gone', id)
+    leaves(id, job)
     return
   end
   local lost = count(job, 'lost') + 1
@@ -80,13 +81,17 @@ local function expire(id, job)
   note('expired', '["' .. id .. '",' .. quoted(job.fence) .. ',' .. quoted(job.by) .. ',' .. lost .. ',"' .. target .. '"]')
   drop_claim(job)
   job.id, job.state, job.lost, job.since = id, target, lost, now
-  if target == 'ready' then
+  if target == 'ready' and is_over(job, now) then
+    decided[id] = true
+    expire_here(id, job)
+  elseif target == 'ready' then
+    if job.expires then
+      note_deadline(id, job.expires)
+    end
     let_come(job, returning)
   else
-    job.reason = 'poison'
-    read_now('dead_retention_ms')
+    dies(id, job, 'poison')
     decided[id] = true
-    note('died', id)
     note('lines', id)
     note('lines', write_line(job))
   end
@@ -166,7 +171,10 @@ local function promote_due()
   local waiting_jobs = read_many(state, ids)
   for i, id in ipairs(ids) do
     local job = read_line(waiting_jobs[i])
-    if job and job.state == 'scheduled' then
+    if job and job.state == 'scheduled' and is_over(job, now) then
+      decided[id] = true
+      expire_here(id, job)
+    elseif job and job.state == 'scheduled' then
       seq = seq + (job.seq and 0 or 1)
       promote(id, job, seq)
     end
@@ -177,9 +185,12 @@ local function promote_due()
   return earliest_due(#due) or '-'
 end
 
---- Forget what has expired: call slots, dead jobs, rates.
+--- Forget what is over: call slots, dead jobs, rates; and let jobs expire that have waited for too long. Returns whether more of it
+--- is left for the next claim.
 local function forget_old()
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', expiring, '-inf', now_text, 'LIMIT', '0', digits(sweep_max))) do
+  local over = redis.call('ZRANGEBYSCORE', expiring, '-inf', now_text, 'LIMIT', '0', digits(sweep_max))
+  local late
+  for _, member in ipairs(over) do
     local kind, name = member:match('^(%l+)|(.*)$')
     if kind == 'slot' and name ~= slot then
       note('unexpired', member)
@@ -190,13 +201,25 @@ local function forget_old()
       local job = read_line(redis.call('HGET', state, name))
       if job and job.state == 'dead' then
         note('pruned', '["' .. name .. '"]')
-        note('gone', name)
+        note('exhumed', name)
+        leaves(name, job)
       end
     elseif kind == 'rate' then
+      if not swept.stale then
+        redis.call('HEXISTS', rates, name)   -- fails now, and not after the first write, if `rates` is no hash
+      end
       note('unexpired', member)
       note('stale', name)
+    elseif kind == 'job' then
+      note('unexpired', member)
+      late = late or {}
+      late[#late + 1] = name
     end
   end
+  if late then
+    expire_waiting(late, read_many(state, late), decided)
+  end
+  return #over == sweep_max
 end
 
 --- Everything was put back: places become free, rates have room again, and what they kept waiting may come. Returns
@@ -229,7 +252,7 @@ local function check_sweep()
     return
   end
   check_keys()
-  if swept.died or swept.gone then
+  if swept.exhumed then
     check_dead()
   end
   if swept.stale then
@@ -245,20 +268,25 @@ local function sweep()
     expire_leases()
   end
   local next_due = promote_due()
-  if not is_quiet then
-    forget_old()
+  local is_full = not is_quiet and forget_old()
+  local unfinished = let_resume()
+  if is_full then
+    note_swept(now)
   end
-  return next_due, let_resume()
+  return next_due, unfinished or is_full
 end
 
 --- The events of all this: the first writes of the call.
 local function emit_sweep()
-  if not next(swept) then
+  if not next(swept) and not seldom then
     return
   end
   emit('lease_expired', now_text, worker, swept.expired)
   emit('cancelled', now_text, worker, swept.cancelled)
   emit('promoted', now_text, worker, swept.promoted)
+  if seldom then
+    emit_expired()
+  end
   emit('pruned', now_text, worker, swept.pruned)
 end
 
@@ -272,17 +300,12 @@ local function write_sweep()
   if not next(swept) then
     return
   end
-  call_many('HDEL', state, swept.gone)
-  call_many('HDEL', jobs, swept.gone)
   call_many('HSET', state, swept.lines)
   call_many('ZREM', leases, swept.unleased)
   call_many('ZREM', scheduled, swept.undue)
   call_many('ZADD', scheduled, swept.unfinished)
-  if swept.died then
-    index_dead(swept.died, now)
-  end
-  if swept.gone then
-    unindex_dead(swept.gone)
+  if swept.exhumed then
+    unindex_dead(swept.exhumed)
   end
   call_many('ZREM', expiring, swept.unexpired)
   call_many('HDEL', slots, swept.slots)

@@ -26,7 +26,8 @@ local entries, entry_lines, entry_specs   -- a page of its list…
 local entry          -- …and which of it comes next
 local entries_read   -- how many entries of the list were passed over or given out
 -- What `peek_unscoped` has found: its source, or nil, and the job: its id, spec, head and place in line, or its record.
-local next_kind, next_id, next_spec, next_job
+local next_kind, next_id, next_spec
+local next_job
 local next_head
 local next_seq
 

@@ -1,32 +1,46 @@
---[[ kinds: what many jobs of a call have in common, said once: a JSON array of [priority, delay in ms, head, detail, full] each,
-and the instant (Unix ms) at which such a job becomes ready, if that is given in the place of a delay.
+--[[ kinds: what many jobs of a call have in common, said once: a JSON array of [priority, delay in ms, head, detail, full] each;
+the instant (Unix ms) at which such a job becomes ready, if that is given in the place of a delay, or 0; and an object, its ties,
+if it has more to end than itself.
 
 HEAD is how the line of such a job goes on after its state, DETAIL the fields of its event up to the digest's opening
 quote, FULL what happens when a scope is full. A priority is valid if `ready` has a list for it.
 
+Ties: `expires_in`, in ms from now, or `expires_at`, in Unix ms: no claim of the job begins later.
+
 Keys: ready
-Kept: KINDS
+Kept: KINDS NO_TIES
 Uses: digits(digits) memo(remember)
 ]]
+
+local NO_TIES = {}
 
 local KINDS = {known = {}, count = 0}
 local KINDS_MAX = 256
 local KINDS_LENGTH_MAX = 1000
 
+--- Whether this is a whole number, or nothing.
+local function is_number_or_nil(value)
+  return value == nil or type(value) == 'number' and whole_number(value) ~= nil
+end
+
 --- One kind, its fields named; nil if it is none.
 local function kind_from(given)
-  if type(given) ~= 'table' or #given < 5 or #given > 6 then
+  if type(given) ~= 'table' or #given < 5 or #given > 7 then
     return nil
   end
-  local priority, delay_ms, head, detail, full, due_ms = unpack(given)
+  local priority, delay_ms, head, detail, full, due_ms, ties = unpack(given)
+  ties = ties or NO_TIES
   local task = type(head) == 'string' and head:match('^task=%S+')
   if not task or not ready[priority] or type(delay_ms) ~= 'number' or not whole_number(delay_ms) or
     type(detail) ~= 'string' or type(full) ~= 'string' or
-    due_ms ~= nil and (type(due_ms) ~= 'number' or not whole_number(due_ms)) then
+    not is_number_or_nil(due_ms) or type(ties) ~= 'table' or
+    not is_number_or_nil(ties.expires_in) or not is_number_or_nil(ties.expires_at) then
     return nil
   end
+  due_ms = due_ms ~= 0 and due_ms or nil
   return {priority = priority, delay_ms = delay_ms, due_ms = due_ms, head = head, detail = detail, full = full,
-    task = task, may_wait = due_ms ~= nil or delay_ms > 0}
+    task = task, may_wait = due_ms ~= nil or delay_ms > 0 or ties ~= NO_TIES,
+    ties = ties ~= NO_TIES, expires_in = ties.expires_in, expires_at = ties.expires_at}
 end
 
 --- The kinds, by their place (from '1', as text); nil if one of them is none. The same come in call after call, so what

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -11,7 +12,7 @@ from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack
 from rq_core.errors import InvalidOption
 from rq_core.model.durations import Duration, instant_ms_of, ms_of
 from rq_core.model.headers import headers_json
-from rq_core.model.job import Profile, profile
+from rq_core.model.job import Profile, profile, ties_of
 from rq_core.model.keys import check_name
 from rq_core.model.machine import (
     DEFAULT_MAX_ATTEMPTS,
@@ -26,19 +27,24 @@ PriorityName = Literal["critical", "high", "normal", "low"]
 
 TIMEOUT_S_MIN: float = 0.001
 """Seconds."""
+EXPIRES_S_MIN: float = 0.001
+"""Seconds."""
 
 
 class EnqueueOptions(TypedDict, total=False):
     """``delay`` and ``timeout`` are in seconds, or timedeltas: how long the job waits before it is ready,
     and how long one attempt may take. ``at`` says instead when it becomes ready: a datetime with a
-    time zone. After ``max_attempts`` failures, or ``max_losses`` lost workers, the job is dead. ``id``
-    makes the enqueue idempotent: while a job of that id is live, another one is a duplicate and changes
-    nothing. ``headers`` are small strings that travel beside the arguments, 2 KiB at most:
-    ``current_job().headers``. An option that is None stays as the task has it.
+    time zone. ``expires`` is the job's deadline, in seconds from now or as a datetime with a time zone: no worker
+    begins it then or later; it is gone, or dead if it had failed before. After ``max_attempts`` failures,
+    or ``max_losses`` lost workers, the job is dead. ``id`` makes the enqueue idempotent: while a job of
+    that id is live, another one is a duplicate and changes nothing. ``headers`` are small strings that travel
+    beside the arguments, 2 KiB at most: ``current_job().headers``. An option that is None stays as the task
+    has it.
     """
 
     delay: Duration | None
     at: datetime | None
+    expires: Duration | datetime | None
     priority: Priority | PriorityName | None
     max_attempts: int | None
     max_losses: int | None
@@ -67,6 +73,16 @@ def spelling_out_options(function: F) -> F:
     return function
 
 
+def _deadline(expires: Duration | datetime) -> dict[str, int]:
+    """Return the fields of JobOptions that say a deadline."""
+    if isinstance(expires, datetime):
+        at_ms = instant_ms_of("expires", expires)
+        if at_ms <= time.time() * 1000:
+            raise InvalidOption(option="expires", value=expires, must="must lie in the future")
+        return {"expires_in_ms": 0, "expires_at_ms": at_ms}
+    return {"expires_in_ms": ms_of("expires", expires, minimum=EXPIRES_S_MIN), "expires_at_ms": 0}
+
+
 @dataclass(frozen=True, slots=True)
 class JobOptions:
     """How a job is enqueued. Checked when it is made: raises InvalidName or InvalidOption."""
@@ -83,6 +99,12 @@ class JobOptions:
     id: str | None = None
     """None makes a new one."""
     headers_json: str = ""
+    expires_in_ms: int = 0
+    """Its deadline, in ms from when Redis accepts it…"""
+    expires_at_ms: int = 0
+    """…or as an instant; 0: there is none."""
+    ties: str = ""
+    """What such a job has to end besides itself, as :func:`rq_core.model.job.ties_of` says it."""
 
     def __post_init__(self) -> None:
         check_name("queue", self.queue)
@@ -108,11 +130,28 @@ class JobOptions:
             given |= {"delay_ms": ms_of("delay", given.pop("delay")), "due_ms": 0}
         if "at" in given:
             given |= {"delay_ms": 0, "due_ms": instant_ms_of("at", given.pop("at"))}
+        if "expires" in given:
+            deadline = _deadline(given.pop("expires"))
+            given |= {**deadline, "ties": ties_of(**deadline)}
         if "timeout" in given:
             given["timeout_ms"] = ms_of("timeout", given.pop("timeout"), minimum=TIMEOUT_S_MIN)
         if "headers" in given:
             given["headers_json"] = headers_json(given.pop("headers"))
-        return replace(self, **given)
+        changed = replace(self, **given)
+        changed.check_deadline()
+        return changed
+
+    def check_deadline(self) -> None:
+        """Raise InvalidOption if the job would be ready only at its deadline, or later. Where one of the two is an
+        instant, only Redis' clock can tell."""
+        both_in = 0 < self.expires_in_ms <= self.delay_ms
+        if both_in or 0 < self.expires_at_ms <= self.due_ms:
+            said = f"{self.expires_in_ms / 1000:g} s" if both_in else "this instant"
+            raise InvalidOption(
+                option="expires",
+                value=said,
+                must="must be later than the job's delay, or its at: no worker could begin it before",
+            )
 
     def profile(self, task: str) -> Profile:
         """Return what jobs of ``task`` with these options have in common.

@@ -99,7 +99,7 @@ class Producer:
             spec_max = self._spec_max_of.get(queue, spec_max)
         return NewJob(
             job_id, queue, profile, args_json, options.delay_ms, lane, full, spec_max,
-            options.headers_json, options.due_ms,
+            options.headers_json, options.due_ms, options.ties,
         )  # fmt: skip
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> Accepted:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from rq_core.errors import GiveUp, InvalidOption, RetryLater
+from rq_core.errors import GiveUp, InvalidOption, RetryLater, Snooze
 from rq_core.model.durations import seconds_of
 from rq_core.model.machine import DEFAULT_MAX_ATTEMPTS
 from rq_core.model.reasons import Reason
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Backoff = Literal["exponential", "linear", "fixed"] | Callable[[int], float]
 Jitter = Literal["full", "equal", "none"] | bool
+Outcome = Literal["retry", "final", "rollback"]
 ErrorTypes = type[BaseException] | tuple[type[BaseException], ...]
 
 _BACKOFFS: Final = ("exponential", "linear", "fixed")
@@ -29,12 +30,13 @@ _DOUBLINGS_MAX: Final = 64
 
 
 class Verdict(NamedTuple):
-    """What should become of a failed job.
+    """What should become of a job whose handler raised an error.
 
-    ``delay`` is in seconds; ``reason`` is one word for the log.
+    ``rollback``: it is given back, and no attempt is spent. ``delay`` is in seconds; ``reason`` is one word for the
+    log.
     """
 
-    outcome: Literal["retry", "final"]
+    outcome: Outcome
     delay: float
     reason: str
 
@@ -130,10 +132,12 @@ class RetryPolicy:
         """
         if isinstance(error, GiveUp):
             return Verdict("final", 0.0, Reason.GAVE_UP)
+        if isinstance(error, Snooze):
+            return Verdict("rollback", _sane(error, error.after, self.maximum), Reason.SNOOZED)
         if isinstance(error, RetryLater):
             if error.after is None:
                 return Verdict("retry", self._safe_delay(failures, random), "retry_later")
-            return Verdict("retry", _sane(error.after, self.maximum), "retry_later")
+            return Verdict("retry", _sane(error, error.after, self.maximum), "retry_later")
         if isinstance(error, self.give_up_on):
             return Verdict("final", 0.0, Reason.GAVE_UP)
         if self.retry_on and not isinstance(error, self.retry_on):
@@ -153,11 +157,12 @@ class RetryPolicy:
             return spare.delay(failures, random)
 
 
-def _sane(after: object, otherwise: float) -> float:
+def _sane(error: BaseException, after: object, otherwise: float) -> float:
     try:
         return seconds_of("after", after)  # type: ignore[arg-type]  # anything can be raised
     except InvalidOption:
-        _log().warning("RetryLater(after=%r) is not a duration; using %g s", after, otherwise)
+        name = type(error).__name__
+        _log().warning("%s(after=%r) is not a duration; using %g s", name, after, otherwise)
         return otherwise
 
 

@@ -40,6 +40,12 @@ ARGS_OPTION: Final = "--json-args"
 )
 @click.option("--delay", type=float, metavar="SECONDS", help="Seconds until the job may run.")
 @click.option(
+    "--expires",
+    type=float,
+    metavar="SECONDS",
+    help="Seconds after which no worker begins the job any more.",
+)
+@click.option(
     "--priority",
     type=click.Choice(PRIORITIES, case_sensitive=False),
     help="Jobs of a higher priority run first.",
@@ -90,6 +96,7 @@ def enqueue(ctx: click.Context, /, queue: str, task: str, **given: Any) -> None:
             values,
             keys=keys,
             delay=given["delay"],
+            expires=given["expires"],
             priority=given["priority"],
             max_attempts=given["max_attempts"],
             id=given["job_id"],

@@ -7,7 +7,7 @@ import getpass
 import json
 import re
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -72,8 +72,30 @@ force_option = click.option(
     callback=_force,
     help="Use the server although it may lose jobs, or is a replica.",
 )
+
+
+def once(ctx: click.Context, param: click.Parameter, given: Sequence[str]) -> str | None:
+    """The queue that was given. Raises click.BadParameter for more than one: the last would hold, and no word of it."""
+    if len(given) > 1:
+        raise click.BadParameter("give one queue, or none for all", ctx, param)
+    return given[0] if given else None
+
+
 queue_option = click.option(
-    "--queue", "-q", metavar="QUEUE", help="Look in this queue only, not in all."
+    "--queue",
+    "-q",
+    multiple=True,
+    callback=once,
+    metavar="QUEUE",
+    help="Look in this queue only, not in all.",
+)
+queues_option = click.option(
+    "--queue",
+    "-q",
+    "queues",
+    multiple=True,
+    metavar="QUEUE",
+    help="Look in this queue only, not in all; may be repeated.",
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -24,10 +25,10 @@ def check_target(target: str) -> str:
     return target
 
 
-def _weights(_ctx: click.Context, _param: click.Parameter, text: str) -> dict[str, int]:
+def _weights(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str]) -> dict[str, int]:
     """Read ``mail=3,reports``: weights by queue. A queue that is named twice counts once."""
     weights: dict[str, int] = {}
-    for part in text.split(","):
+    for part in ",".join(texts).split(","):
         name, equals, weight = part.strip().partition("=")
         check_name("queue", name)
         if equals and not (weight.isascii() and weight.isdigit()):
@@ -53,12 +54,13 @@ def _audit_url(_ctx: click.Context, _param: click.Parameter, url: str | None) ->
 @click.option(
     "--queues",
     "-q",
-    default="default",
+    multiple=True,
+    default=("default",),
     show_default=True,
     callback=_weights,
     metavar="A=3,B",
-    help="The queues to work for. They share the free places by weight: A gets three for each one of B, if both have"
-    " jobs; 1 if not given.",
+    help="The queues to work for; may be repeated. They share the free places by weight: A gets three for each one of"
+    " B, if both have jobs; 1 if not given.",
 )
 @click.option(
     "--concurrency",

@@ -18,6 +18,7 @@ _MAY_HAVE_MORE: Final = frozenset({"state", "fair", "meta", *LISTS})
 _FACTS: Final = {
     "sequence": "the last place in line that was given",
     "tombstones": "the number of list entries that lead nowhere",
+    "ties": "jobs have had deadlines",
     "caps_by_task": "limits of tasks are stored",
     "caps_by_key": "limits of keys are stored",
 }

@@ -134,6 +134,8 @@ Entry = tuple[str, str, Want]
 
 def _of_job(job_id: str, job: Job, view: View) -> Iterator[Entry]:
     yield "jobs", job_id, Kept(None)
+    if "expires" in job.fields and job.state in (State.READY, State.SCHEDULED):
+        yield "expiring", f"job|{job_id}", int(job.fields["expires"])
     if job.state is State.SCHEDULED:
         yield "scheduled", f"job|{job_id}", int(job.fields["due"])
     elif job.state is State.DEAD:
@@ -141,6 +143,8 @@ def _of_job(job_id: str, job: Job, view: View) -> Iterator[Entry]:
         yield "dead", job_id, since
         yield "expiring", f"dead|{job_id}", Kept(str(since + view.fact("dead_retention_ms")))
     elif job.state in CLAIMED_STATES:
+        if "expires" in job.fields:
+            yield "expiring", f"job|{job_id}", Kept(None)
         yield "leases", job_id, Kept(f"+{view.fact('lease_ms')}")
         for scope in _counted(job):
             yield "holders", f"{scope}|{job_id}", 0
@@ -204,6 +208,8 @@ def _facts(expected: Expected) -> Iterator[Entry]:
     nowhere = entries - len(listed & ready.items())
     if view.facts.get("tombstones", "0") != str(nowhere):
         yield "meta", "tombstones", str(nowhere)
+    if any("expires" in job.fields for job in expected.jobs.values()):
+        yield "meta", "ties", "1"
     own = {scopes.family_of(name) for name in snapshot["caps"] if "=" in name} - {scopes.WEIGHT}
     if scopes.TASK in own:
         yield "meta", "caps_by_task", "1"

@@ -29,6 +29,7 @@ class Leads(Enum):
     BY_DUE = "scheduled if the event has due_ms, else ready"
     BY_TARGET = "what the event's field target says"
     BY_STATE = "what the event's field state says"
+    BY_DEATH = "dead if the event says so in its field dead, else out of Redis"
 
 
 class Effect(NamedTuple):
@@ -63,7 +64,7 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
     _E.ENQUEUED: Effect(
         Leads.BY_DUE,
         begins=True,
-        takes=_same(*_POLICY, "seq", "lane", "digest"),
+        takes=_same(*_POLICY, "seq", "lane", "digest", "expires_ms"),
         zeroes=COUNTERS,
         clears=("claimed_at_ms", *_ERROR),
         stamps=("enqueued_at_ms",),
@@ -73,12 +74,13 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
         takes=_same("task", "lane"),
         zeroes=COUNTERS,
         clears=(
-            *_POLICY[1:], "seq", "digest", "ready_at_ms", "claimed_at_ms", *_ERROR,
+            *_POLICY[1:], "seq", "digest", "expires_ms", "ready_at_ms", "claimed_at_ms", *_ERROR,
         ),
         stamps=("enqueued_at_ms", "finished_at_ms"),
     ),
     _E.PROMOTED: Effect(_S.READY, takes=_same("seq")),
     _E.CLAIMED: Effect(_S.RUNNING, takes=(("claims", "claim"),), stamps=("claimed_at_ms",)),
+    _E.EXPIRED: Effect(Leads.BY_DEATH, stamps=("finished_at_ms",), dies_of=Reason.EXPIRED),
     _E.SUCCEEDED: Effect(stamps=("finished_at_ms",)),
     _E.RETRIED: Effect(Leads.BY_DUE, takes=_same("failures")),
     _E.DIED: Effect(_S.DEAD, takes=_same("failures")),
@@ -90,13 +92,14 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
         _S.READY,
         takes=_same("seq"),
         zeroes=("failures", "losses", "unknown"),
+        clears=("expires_ms",),
     ),
     _E.PRUNED: Effect(),
     _E.RESTORED: Effect(
         Leads.BY_TARGET,
         begins=True,
         takes=(
-            *_same(*_POLICY, "seq", "lane", "digest", *COUNTERS),
+            *_same(*_POLICY, "seq", "lane", "digest", "expires_ms", *COUNTERS),
             ("enqueued_at_ms", "enqueued_ms"),
         ),
         clears=("ready_at_ms", "claimed_at_ms", *_ERROR),
@@ -106,7 +109,7 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
         Leads.BY_STATE,
         begins=True,
         takes=_same(
-            *_POLICY, "seq", "lane", *COUNTERS, "fence", "worker", "since_ms", "reason"
+            *_POLICY, "seq", "lane", "expires_ms", *COUNTERS, "fence", "worker", "since_ms", "reason",
         ),
     ),
 }  # fmt: skip
@@ -143,6 +146,8 @@ def target(event: Event, facts: Mapping[str, Any]) -> State | None:
         return State.READY if facts.get("due_ms") is None else State.SCHEDULED
     if leads_to is Leads.BY_TARGET:
         return State(facts["target"])
+    if leads_to is Leads.BY_DEATH:
+        return State.DEAD if facts["dead"] else None
     if leads_to is Leads.BY_STATE:
         said = facts.get("state")
         return None if said is None else State(said)

@@ -129,6 +129,7 @@ class JobRecord:
     max_losses: int | None = None
     seq: int | None = None
     lane: str | None = None
+    expires_ms: int | None = None
     due_ms: int | None = None
     since_ms: int | None = None
     claims: int = 0

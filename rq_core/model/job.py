@@ -108,6 +108,19 @@ class NewJob(NamedTuple):
     """A JSON object of its headers (:mod:`rq_core.model.headers`); empty: it has none."""
     due_ms: int = 0
     """Unix ms: when it becomes ready, if ``delay_ms`` does not say so; 0: at once."""
+    ties: str = ""
+    """A JSON object: what it has to end besides itself (:func:`ties_of`); empty: nothing."""
+
+
+def ties_of(*, expires_in_ms: int = 0, expires_at_ms: int = 0) -> str:
+    """Return a job's ties as ``lua/enqueue/kinds.lua`` reads them; empty if it has none.
+
+    >>> ties_of(expires_in_ms=30_000)
+    '{"expires_in":30000}'
+    """
+    given = {"expires_in": expires_in_ms, "expires_at": expires_at_ms}
+    said = {name: value for name, value in given.items() if value}
+    return json.dumps(said, separators=(",", ":")) if said else ""
 
 
 class JobError(NamedTuple):

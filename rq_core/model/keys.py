@@ -50,7 +50,11 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("scheduled", "zset", "job|id, rate|scope, caps|family|after → due time (Unix ms)"),
     Key("leases", "zset", "id → until when its claim is in force (Unix ms)"),
     Key("dead", "zset", "id → when it died (Unix ms)"),
-    Key("expiring", "zset", "slot|name, dead|id, rate|scope → when to forget it (Unix ms)"),
+    Key(
+        "expiring",
+        "zset",
+        "slot|name, dead|id, rate|scope → when to forget it; job|id → its deadline, if it waits (Unix ms)",
+    ),
     Key(
         "slots",
         "hash",

@@ -38,6 +38,7 @@ class Event(StrEnum):
     DISCARDED = "discarded"
     PROMOTED = "promoted"
     CLAIMED = "claimed"
+    EXPIRED = "expired"
     SUCCEEDED = "succeeded"
     RETRIED = "retried"
     DIED = "died"
@@ -73,6 +74,8 @@ class Transition(NamedTuple):
 
 _S, _E = State, Event
 
+_EXPIRED_AFTER_A_FAILURE: Final = "its deadline is over, and it had failed or lost a worker before"
+
 _ALONE: Final[tuple[Transition, ...]] = (
     Transition(None, _E.ENQUEUED, _S.READY, "enqueue"),
     Transition(None, _E.ENQUEUED, _S.SCHEDULED, "enqueue", "a delay was asked for"),
@@ -85,6 +88,10 @@ _ALONE: Final[tuple[Transition, ...]] = (
     ),
     Transition(_S.CANCELLING, _E.CANCELLED, None, "claim", "the lease is over"),
     Transition(_S.DEAD, _E.PRUNED, None, "claim", "the retention of dead jobs is over"),
+    Transition(_S.READY, _E.EXPIRED, None, "claim", "its deadline is over"),
+    Transition(_S.READY, _E.EXPIRED, _S.DEAD, "claim", _EXPIRED_AFTER_A_FAILURE),
+    Transition(_S.SCHEDULED, _E.EXPIRED, None, "claim", "its deadline is over"),
+    Transition(_S.SCHEDULED, _E.EXPIRED, _S.DEAD, "claim", _EXPIRED_AFTER_A_FAILURE),
     Transition(_S.RUNNING, _E.SUCCEEDED, None, "complete"),
     Transition(_S.CANCELLING, _E.SUCCEEDED, None, "complete", "it finished before it noticed"),
     Transition(_S.RUNNING, _E.RETRIED, _S.SCHEDULED, "fail"),
@@ -150,6 +157,9 @@ _CLAIMS = EventField("claims", "claims so far")
 _FAILED = EventField("failures", "failures so far")
 _LOST = EventField("losses", "leases lost so far")
 _UNKNOWN = EventField("unknown", "times given back because a worker lacked the task")
+_EXPIRES = EventField(
+    "expires_ms", "its deadline: no claim begins at it or later (Unix ms); null: it has none"
+)
 _LANE = EventField(
     "lane", "where it waits for its scopes: priority+scope+scope…; null: it has none"
 )
@@ -162,6 +172,7 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
             "the job's immutable JSON, arguments included, as text; null unless its producer has"
             ' audit_payload="full", or if it is longer than that keeps',
         ),
+        _EXPIRES,
     ),
     _E.DISCARDED: (
         _ID, _TASK, _LANE,
@@ -176,6 +187,12 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
             "scopes",
             "[[scope, cap in force or null], …, [rate's scope, limit, window ms, burst], …], the queue's own cap"
             ' as ["queue", cap]; null: nothing counts it',
+        ),
+    ),
+    _E.EXPIRED: (
+        _ID,
+        EventField(
+            "dead", "1: it had failed or lost a worker before, so it is dead; null: it is gone"
         ),
     ),
     _E.SUCCEEDED: (_ID, _FENCE),
@@ -200,7 +217,7 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         EventField("target", "ready, scheduled or dead"),
         _TASK, _PRIORITY, _MAX_ATTEMPTS, _MAX_LOSSES, _DIGEST,
         EventField("enqueued_ms", "when it was enqueued (Unix ms); null if it is not known"),
-        _CLAIMS, _FAILED, _LOST, _UNKNOWN, _REASON, _LANE,
+        _CLAIMS, _FAILED, _LOST, _UNKNOWN, _REASON, _LANE, _EXPIRES,
     ),
     _E.REMOVED: (
         _ID,
@@ -213,7 +230,7 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         _CLAIMS, _FAILED, _LOST, _UNKNOWN, _FENCE,
         EventField("worker", "who holds the claim in force"),
         EventField("since_ms", "when it entered its state (Unix ms)"),
-        _REASON, _LANE,
+        _REASON, _LANE, _EXPIRES,
     ),
     _E.SETTLEMENT_REFUSED: (
         _ID, _FENCE,

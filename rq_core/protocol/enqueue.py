@@ -169,23 +169,24 @@ def _chunks(jobs: Iterable[NewJob]) -> Iterable[tuple[str, list[NewJob]]]:
 def pack(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
     """Return the ``kinds`` and the records of a call that enqueues these jobs.
 
-    A kind is [priority, delay in ms, head, detail, full], and the instant at which such a job is due, if that is given;
-    a record is id, kind (its place in ``kinds``, from 1), digest of the arguments, lane, spec.
+    A kind is [priority, delay in ms, head, detail, full], the instant at which such a job is due, if that is given, and
+    its ties, if it has some; a record is id, kind (its place in ``kinds``, from 1), digest of the arguments, lane, and
+    spec.
     """
     kinds: list[str] = []
-    places: dict[tuple[int, int, str, int], str] = {}
+    places: dict[tuple[int, int, str, int, str], str] = {}
     records: list[Record] = []
     sha256 = hashlib.sha256
     last = None
     kind = before = after = ""
-    for job_id, _, profile, args_json, delay_ms, lane, full, _, headers_json, due_ms in jobs:
+    for job_id, _, profile, args_json, delay_ms, lane, full, _, headers_json, due_ms, ties in jobs:
         # Profiles are cached, and equal ones that are not the same only make one kind more.
-        which = (id(profile), delay_ms, full, due_ms)
+        which = (id(profile), delay_ms, full, due_ms, ties)
         if which != last:
             last = which
             known = places.get(which)
             if known is None:
-                kinds.append(_kind(profile, delay_ms, full, due_ms))
+                kinds.append(_kind(profile, delay_ms, full, due_ms, ties))
                 known = places[which] = str(len(kinds))
             kind = known
             before, after = profile.spec_parts
@@ -197,15 +198,19 @@ def pack(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
     return f"[{','.join(kinds)}]", records
 
 
-def kinds_of(profile: Profile, delay_ms: int, full: str, due_ms: int) -> str:
+def kinds_of(profile: Profile, delay_ms: int, full: str, due_ms: int, ties: str) -> str:
     """The ``kinds`` of a call with jobs of one kind."""
-    return f"[{_kind(profile, delay_ms, full, due_ms)}]"
+    return f"[{_kind(profile, delay_ms, full, due_ms, ties)}]"
 
 
 @lru_cache(maxsize=1024)
-def _kind(profile: Profile, delay_ms: int, full: str, due_ms: int) -> str:
-    kind = (profile.rank, delay_ms, profile.head, profile.detail, full)
-    return json.dumps((*kind, due_ms) if due_ms else kind, separators=(",", ":"))
+def _kind(profile: Profile, delay_ms: int, full: str, due_ms: int, ties: str) -> str:
+    kind: tuple[Any, ...] = (profile.rank, delay_ms, profile.head, profile.detail, full)
+    if due_ms or ties:
+        kind = (*kind, due_ms)
+    if ties:
+        kind = (*kind, json.loads(ties))
+    return json.dumps(kind, separators=(",", ":"))
 
 
 class _Ahead(Generic[T]):

@@ -28,7 +28,7 @@ class Single:
     def __init__(self, delivery: Delivery, enqueue: Enqueue) -> None:
         self._delivery = delivery
         self._enqueue = enqueue
-        self._kinds: dict[tuple[int, int, str, int], tuple[Profile, str]] = {}
+        self._kinds: dict[tuple[int, int, str, int, str], tuple[Profile, str]] = {}
         """``kinds`` of a call, by the profile's number and whatever else of the job it depends on. The profile is kept,
         so that its number is no other one's."""
 
@@ -40,13 +40,25 @@ class Single:
         delivery = self._delivery
         if not delivery.has_met(job.queue):
             return None
-        job_id, _, profile, args_json, delay_ms, lane, full, spec_max, headers_json, due_ms = job
-        which = (id(profile), delay_ms, full, due_ms)
+        (
+            job_id,
+            _,
+            profile,
+            args_json,
+            delay_ms,
+            lane,
+            full,
+            spec_max,
+            headers_json,
+            due_ms,
+            ties,
+        ) = job
+        which = (id(profile), delay_ms, full, due_ms, ties)
         kept = self._kinds.get(which)
         if kept is None:
             if len(self._kinds) >= KINDS_MAX:
                 self._kinds = {}
-            kept = self._kinds[which] = (profile, kinds_of(profile, delay_ms, full, due_ms))
+            kept = self._kinds[which] = (profile, kinds_of(profile, delay_ms, full, due_ms, ties))
         before, after = profile.spec_parts
         spec = f"{before}{args_json}{after}"
         if headers_json:

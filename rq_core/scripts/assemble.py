@@ -6,7 +6,7 @@ gives the keys their names and lets each include that keeps something during a c
 
 An include stands in a block of its own. What others take from it, by their ``Uses``, is visible after it, and nothing
 else of it. Lua allows a function 200 locals and 60 names from outside; so the keys and arguments stand outside of
-``library``, and all else in it, an include that only one other uses inside of that one's block.
+``library``, and all else in it, an include or a constant that only one include uses inside of that one's block.
 
 It raises HeaderError when a script uses an include whose keys it does not declare, or a name that is not there.
 """
@@ -66,7 +66,8 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
     keys = tuple(k for word in declared for k in (READY if word == "ready" else (word,)))
     if unknown := set(keys) - set(KEY_TYPES):
         raise HeaderError(f"{name}.lua: unknown keys {unknown}")
-    blocks, mentioned = _blocks(script, includes)
+    known = constants(**_facts_of(header, includes))
+    blocks, mentioned, placed = _blocks(script, includes, known)
     needed = {word for include in includes.values() for word in include.header.words("Args")}
     if missing := needed - set(argument_names(header)):
         raise HeaderError(f"{name}.lua lacks arguments that its includes read: {missing}")
@@ -80,7 +81,7 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
         f"local {taken}",
         f"local {', '.join((*declared, *shared))}",
         "local function library()",
-        constants(mentioned | script.words, **_facts_of(header, includes)),
+        *(known[name] for name in known if name in mentioned | script.words and name not in placed),
         WHOLE_NUMBER if {"whole_number", "integer"} & numbers else "",
         INTEGER if "integer" in numbers else "",
         "local resets = {}",
@@ -151,9 +152,11 @@ def _names_taken(script: Source, includes: Mapping[str, Source]) -> dict[str, li
     return {include: list(names) for include, names in taken.items()}
 
 
-def _blocks(script: Source, includes: Mapping[str, Source]) -> tuple[list[str], frozenset[str]]:
-    """The includes' text, without functions that the script does without: EVALSHA makes each function in each call. And
-    the words of it all."""
+def _blocks(
+    script: Source, includes: Mapping[str, Source], known: Mapping[str, str]
+) -> tuple[list[str], frozenset[str], frozenset[str]]:
+    """The includes' text, without functions that the script does without: EVALSHA makes each function in each call; the
+    words of it all; and which of the ``known`` constants stand in the block of the only include that mentions them."""
     taken = _names_taken(script, includes)
     needed: dict[str, tuple[list[Part], list[str]]] = {}
     needed_by_includes: set[str] = set()
@@ -169,13 +172,21 @@ def _blocks(script: Source, includes: Mapping[str, Source]) -> tuple[list[str], 
     for user in (*includes.values(), script):
         for name in user.header.uses:
             users[name].append(user.header.name)
+    mentions: dict[str, list[str]] = {}
+    for name, (parts, _) in needed.items():
+        for word in known.keys() & frozenset[str]().union(*(part.words for part in parts)):
+            mentions.setdefault(word, []).append(name)
+    placed = {
+        word: by[0] for word, by in mentions.items() if len(by) == 1 and word not in script.words
+    }
     blocks: list[str] = []
     inside: dict[str, list[str]] = {name: [] for name in needed}
     for name, (parts, wanted) in reversed(needed.items()):
-        block = _block(includes[name], parts, wanted, inside[name])
+        own = [line for word, line in known.items() if placed.get(word) == name]
+        block = _block(includes[name], parts, wanted, [*own, *inside[name]])
         only = users[name][0] if len(users[name]) == 1 else ""
         inside.get(only, blocks).append(block)
-    return blocks, frozenset(needed_by_includes)
+    return blocks, frozenset(needed_by_includes), frozenset(placed)
 
 
 def _needed(include: Source, wanted: Iterable[str]) -> list[Part]:
@@ -191,8 +202,8 @@ def _needed(include: Source, wanted: Iterable[str]) -> list[Part]:
 
 
 def _block(include: Source, parts: list[Part], taken: Iterable[str], inside: Iterable[str]) -> str:
-    """An include between `do` and `end`, behind the blocks that it alone uses; the names that are taken from it are
-    declared before, and so outlive it."""
+    """An include between `do` and `end`, behind the constants and the blocks that it alone uses; the names that are
+    taken from it are declared before, and so outlive it."""
     outside = dict.fromkeys(taken)
     checks = any("check_keys" in part.words for part in parts)
     code = "".join(part.without_local(frozenset(outside)) for part in parts).rstrip()

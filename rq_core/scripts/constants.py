@@ -68,8 +68,8 @@ CONSTANTS: Final = {
 """Name → its value in Lua, and what it says."""
 
 
-def constants(mentioned: frozenset[str], *, meta: Iterable[str], later: Iterable[str]) -> str:
-    """The constants that are mentioned, as locals. ``meta`` and ``later`` are the fields under Meta and Later."""
+def constants(*, meta: Iterable[str], later: Iterable[str]) -> dict[str, str]:
+    """The constants of a script as locals, by name. ``meta`` and ``later`` are the fields under Meta and Later."""
     meta, counters = tuple(meta), settings.COUNTERS
     counted = ["v", *(name for name in meta if name in counters)]
     of_script = (
@@ -80,6 +80,4 @@ def constants(mentioned: frozenset[str], *, meta: Iterable[str], later: Iterable
     )
     values = dict(zip(OF_SCRIPT, of_script, strict=True))
     values |= {name: value for name, (value, _) in CONSTANTS.items()}
-    return "\n".join(
-        f"local {name} = {value}" for name, value in values.items() if name in mentioned
-    )
+    return {name: f"local {name} = {value}" for name, value in values.items()}

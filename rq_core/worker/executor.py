@@ -18,7 +18,7 @@ from rq_core.app import context as job_context
 from rq_core.app.context import JobContext
 from rq_core.app.redaction import Redact, describe, describe_words, message_of, redacted
 from rq_core.app.resources import Resources
-from rq_core.app.retry import Verdict
+from rq_core.app.retry import Outcome, Verdict
 from rq_core.app.surroundings import Surroundings
 from rq_core.app.task import Task
 from rq_core.errors import (
@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 
 START_GRACE_S: Final = 20.0
 """Seconds that the process of an isolated handler may take to begin, beyond the handler's own time."""
+_OUTCOMES: Final[Mapping[str, Outcome]] = {"final": "final", "rollback": "rollback"}
+"""Of what the process of an isolated handler says; anything else is a failure that is retried."""
 END_GRACE_S: Final = 20.0
 """Seconds that an async handler which was told to stop may take to clean up, before its claim is settled without it:
 less than the worker goes on to extend the lease of a job that has timed out."""
@@ -306,19 +308,24 @@ class Executor:
             return
         running.settled = True
         said = describe_words(raised.type, raised.message, raised.traceback, redact=self._redact)
-        verdict = Verdict("final" if raised.outcome == "final" else "retry", *raised[1:3])
+        verdict = Verdict(_OUTCOMES.get(raised.outcome, "retry"), *raised[1:3])
         self._failed(running, verdict, raised.type, raised.message, said)
 
     def _failed(
         self, running: Running, verdict: Verdict, kind: str, message: str, said: str
     ) -> None:
+        delay_ms = round(verdict.delay * 1000)
+        if verdict.outcome == "rollback":
+            log.info("job snoozes for %g s", verdict.delay, extra=_facts(running))
+            self._report(running, "rollback", delay_ms, verdict.reason)
+            return
         log.warning(
             "job failed: %s: %s",
             kind,
             redacted(self._redact, message),
             extra=_facts(running) | {"verdict": verdict.outcome},
         )
-        self._report(running, verdict.outcome, round(verdict.delay * 1000), verdict.reason, said)
+        self._report(running, verdict.outcome, delay_ms, verdict.reason, said)
 
     def _report(
         self, running: Running, verdict: str, delay_ms: int, reason: str, error: str = "null"

@@ -6,7 +6,7 @@ import dataclasses
 
 import click
 
-from rq_core.cli.options import json_option, queue_option
+from rq_core.cli.options import json_option, once, queue_option
 from rq_core.cli.text import terminal
 from sql_audit.cli.options import Moment, asking, audit_option, known_watermarks
 from sql_audit.cli.text import in_ms, print_answer, print_marks
@@ -63,7 +63,13 @@ def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
 @click.command(name="at")
 @click.argument("moment", type=Moment(), metavar="TIME")
 @audit_option
-@click.option("--queue", "-q", help="The queue; needed only if the log has several.")
+@click.option(
+    "--queue",
+    "-q",
+    multiple=True,
+    callback=once,
+    help="The queue; needed only if the log has several.",
+)
 @json_option
 def at_command(moment: int, url: str | None, queue: str | None, as_json: bool) -> None:
     """What was running and waiting at TIME (UTC, or Unix ms), and which jobs held which scope."""

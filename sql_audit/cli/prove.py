@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rq_core.cli.options import json_option, prefix_option, print_json, queue_option
+from rq_core.cli.options import json_option, prefix_option, print_json, queue_option, queues_option
 from rq_core.errors import RqCoreError
 from rq_core.model.url import REDIS_URL_VARIABLE
 from sql_audit.cli.options import Moment, audit_option, current, not_mirrored
@@ -34,7 +34,7 @@ class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 @click.command()
 @audit_option
-@queue_option
+@queues_option
 @click.option(
     "--since",
     "since_ms",
@@ -63,7 +63,7 @@ class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 @json_option
 def verify(
     url: str | None,
-    queue: str | None,
+    queues: Sequence[str],
     since_ms: int,
     heads: Sequence[str],
     redis_url: str | None,
@@ -90,10 +90,15 @@ def verify(
         from sql_audit.proof.verify import verify as check
 
         with rare_collections(), progress(shown=not as_json) as on_progress:
-            result = check(database, queue, since_ms=since_ms, heads=heads, on_progress=on_progress)
+            result = check(
+                database, *queues, since_ms=since_ms, heads=heads, on_progress=on_progress
+            )
         verdicts = {name: found.verdict for name, found in result.queues.items()}
-        if not result.queues and not (as_json and queue is None):
-            raise not_mirrored(database.readers, queue)
+        for queue in queues:
+            if queue not in result.queues:
+                raise not_mirrored(database.readers, queue)
+        if not result.queues and not as_json:
+            raise not_mirrored(database.readers, None)
         if redis_url is not None:
             _compare(result, database, redis_url, prefix)
         if since_ms == 0:

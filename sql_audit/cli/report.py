@@ -9,7 +9,7 @@ import click
 
 from rq_core.cli.options import LIST_MAX, json_option, queue_option
 from rq_core.cli.text import terminal
-from sql_audit.cli.options import asking, audit_option, not_mirrored
+from sql_audit.cli.options import Moment, asking, audit_option, not_mirrored
 from sql_audit.cli.text import in_ms, print_answer, print_marks
 
 if TYPE_CHECKING:
@@ -26,13 +26,32 @@ if TYPE_CHECKING:
     show_default=True,
     help="How many of the slowest jobs to name.",
 )
+@click.option(
+    "--since", "since_ms", type=Moment(), metavar="TIME", help="Only what ended from then on."
+)
+@click.option("--until", "until_ms", type=Moment(), metavar="TIME", help="Only what ended before.")
 @json_option
-def report(url: str | None, queue: str | None, slowest: int, as_json: bool) -> None:
-    """Per queue and task: jobs, claims, retries, deaths, times and throughput."""
-    with asking(url) as engine:
-        from sql_audit.queries import history
+def report(
+    url: str | None,
+    queue: str | None,
+    slowest: int,
+    since_ms: int | None,
+    until_ms: int | None,
+    as_json: bool,
+) -> None:
+    """Per queue and task: jobs, claims, retries, deaths, times and throughput.
 
-        answer = history.report(engine, queue, slowest)
+    With --since or --until: of the claims that ended then, and of the jobs that were cancelled or discarded then. That
+    reads no more than these, however long the log is.
+    """
+    with asking(url) as engine:
+        from sql_audit.queries import history, window
+
+        if since_ms is None and until_ms is None:
+            answer = history.report(engine, queue, slowest)
+        else:
+            until = window.END_OF_TIME_MS if until_ms is None else until_ms
+            answer = window.report(engine, queue, slowest, since_ms=since_ms or 0, until_ms=until)
         if not answer.watermarks:
             raise not_mirrored(engine, queue)
     if as_json:

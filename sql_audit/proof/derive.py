@@ -365,6 +365,8 @@ def _where(leads: Leads, facts: Mapping[str, Any]) -> str | None:
     """The state that an event leads to which has more than one target."""
     if leads is Leads.BY_DUE:
         return _READY if facts.get("due_ms") is None else _SCHEDULED
+    if leads is Leads.BY_DEATH:
+        return _DEAD if facts.get("dead") else None
     said: str | None = facts["target"] if leads is Leads.BY_TARGET else facts.get("state")
     return said
 

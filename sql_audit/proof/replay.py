@@ -91,7 +91,7 @@ class Record:
     """A live job. ``state`` None: not told yet. None in a counter: not told yet."""
 
     __slots__ = (
-        "claims", "failures", "fence", "held", "lane", "losses", "max_attempts", "max_losses",
+        "claims", "expires", "failures", "fence", "held", "lane", "losses", "max_attempts", "max_losses",
         "state", "task",
     )  # fmt: skip
 
@@ -100,6 +100,8 @@ class Record:
         self.state = state
         self.lane: str | None = None
         self.claims: int | None = None
+        self.expires: int | None = None
+        """Its deadline (Unix ms); None: it has none, or that was not told yet."""
         self.failures: int | None = None
         self.losses: int | None = None
         self.max_attempts: int | None = None
@@ -451,6 +453,7 @@ class Replay:
         record = self.jobs[job_id] = Record(row[9], state)
         record.lane = facts.get("lane")
         record.claims = facts.get("claims", 0)
+        record.expires = facts.get("expires_ms")
         record.failures = facts.get("failures", 0)
         record.losses = facts.get("losses", 0)
         record.max_attempts = facts.get("max_attempts")
@@ -479,6 +482,9 @@ class Replay:
             self._release(record)
         if record.claims is not None and row[7] != record.claims + 1:
             self._violated("I4", f"is claim {row[7]}, the one before was {record.claims}")
+        if record.expires is not None and row[5] >= record.expires:
+            late_ms = row[5] - record.expires
+            self._violated("I19", f"begins {late_ms} ms after the job's deadline")
         record.state = _RUNNING
         record.claims = row[7]
         record.fence = f"{row[1]}-{row[2]}"
@@ -520,6 +526,8 @@ class Replay:
         for name in effect.zeroes:
             if name in _MOST:
                 setattr(record, name, 0)
+        if "expires_ms" in effect.clears:
+            record.expires = None
         if facts.get("lane") is not None:
             record.lane = facts["lane"]
         if state is None:

@@ -50,6 +50,7 @@ class Job(list[Any]):
     last_epoch: int
     last_seq: int
     lane: str | None
+    expires_ms: int | None
 
     @classmethod
     def new(cls, queue: str, job_id: str) -> Job:

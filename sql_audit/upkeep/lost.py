@@ -71,7 +71,9 @@ def tell(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dict[st
         elif event_type == Event.SETTLEMENT_REFUSED:
             if facts["reason"] == "gone" and facts["fence"] == job.fence:
                 job.refused = facts["outcome"]
-        elif event_type in JOB_ENDS and orphans.in_any(intake.id, orphaned):
+        elif (
+            event_type in JOB_ENDS and not facts.get("dead") and orphans.in_any(intake.id, orphaned)
+        ):
             job.end = event_type, intake.id
     return told
 

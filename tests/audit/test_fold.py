@@ -118,6 +118,8 @@ class Story:
             "target": str(arrow.target),
             "spec": self.random.choice((None, '{"task":"t","args":{"a":"/é"}}')),
             "enqueued_ms": self.now_ms,
+            "expires_ms": self.random.choice((None, self.now_ms + 1_000)),
+            "dead": 1 if arrow.target is State.DEAD else None,
             "claims": self.claims.get(job_id, 0),
             "lane": self.random.choice((None, "2+task=send", "2+task=send+tenant=acme")),
             "scope": "tenant=acme",
@@ -304,6 +306,7 @@ def test_words_come_from_the_table() -> None:
         "cancelled",
         "pruned",
         "removed",
+        "expired",
     }
     assert set(tables.OUTCOMES) == {
         "succeeded", "retried", "died", "rolled_back", "lease_expired", "cancelled",

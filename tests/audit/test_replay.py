@@ -70,6 +70,37 @@ def test_one_too_many_is_seen(log: MemoryWriter, seed: int) -> None:
     assert "hold" in first.says
 
 
+# Deadlines (I19).
+
+UNTIL = 2_000_000_000_000
+
+
+def enqueue_until(log: MemoryWriter) -> None:
+    log.jobs("enqueued", ["a", 1, None, "send", "normal", 3, 3, "d", None, None, UNTIL])
+
+
+@pytest.mark.parametrize(("late_ms", "breaches"), [(-1, []), (0, ["I19"]), (7, ["I19"])])
+def test_a_claim_at_the_deadline_or_later_is_seen(
+    log: MemoryWriter, late_ms: int, breaches: list[str]
+) -> None:
+    enqueue_until(log)
+    log.now_ms = UNTIL + late_ms - 1
+    log.jobs("claimed", ["a", 1])
+
+    assert breaches == [v.invariant for v in replay(log).violations]
+
+
+def test_a_requeued_job_has_no_deadline_to_keep(log: MemoryWriter) -> None:
+    enqueue_until(log)
+    fence = log.jobs("claimed", ["a", 1])
+    log.jobs("died", ["a", fence, "final", 1, None])
+    log.now_ms = UNTIL
+    log.jobs("requeued", ["a", 2])
+    log.jobs("claimed", ["a", 2])
+
+    assert [] == replay(log).violations
+
+
 # Caps (I3).
 
 TENANT = [["tenant=acme", 1]]

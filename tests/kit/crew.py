@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, model_validator
 
-from rq_core import App, DeadJob, GiveUp, RetryLater, RetryPolicy, current_job
+from rq_core import App, DeadJob, GiveUp, RetryLater, RetryPolicy, Snooze, current_job
 from tests.kit.processes import Child, worker
 
 WITNESS = "RQ_CORE_TEST_WITNESS"
@@ -69,6 +69,28 @@ def fails_once() -> None:
 @app.task(queue="crew", retry=quick)
 def gives_up() -> None:
     raise GiveUp("no use")
+
+
+def _snooze() -> None:
+    witness("snoozes")
+    if current_job().claim < 6:
+        raise Snooze(0.01)
+
+
+@app.task(queue="crew", retry=quick)
+def snoozes() -> None:
+    """More often than it may fail."""
+    _snooze()
+
+
+@app.task(queue="crew", retry=quick)
+async def snoozes_async() -> None:
+    _snooze()
+
+
+@app.task(queue="crew", retry=quick, isolation="process")
+def snoozes_apart() -> None:
+    _snooze()
 
 
 @app.task(queue="crew", retry=quick)

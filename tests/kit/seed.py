@@ -11,7 +11,7 @@ import redis
 from rq_core.connections.client import Client
 from rq_core.connections.wire import Wire
 from rq_core.model.events import Entry, JobRecord, decode
-from rq_core.model.job import Claim, NewJob, profile
+from rq_core.model.job import Claim, NewJob, profile, ties_of
 from rq_core.model.keys import queue_keys
 from rq_core.model.machine import Priority, State
 from rq_core.model.scopes import lane_name
@@ -112,10 +112,22 @@ class Seed:
         scopes: Sequence[str] = (),
         full: str = "",
         spec_max: int = 0,
+        **ties: int,
     ) -> NewJob:
+        """``ties`` as ties_of takes them."""
         made = profile(task, Priority(priority), attempts, losses)
         lane = lane or lane_name(made.rank, scopes)
-        return NewJob(job_id, self.queue, made, args_json, delay_ms, lane, full, spec_max)
+        return NewJob(
+            job_id,
+            self.queue,
+            made,
+            args_json,
+            delay_ms,
+            lane,
+            full,
+            spec_max,
+            ties=ties_of(**ties),
+        )
 
     def enqueue(self, *jobs: str | NewJob, **options: Any) -> Accepted:
         """Hand over jobs; one given by its id alone gets the options."""

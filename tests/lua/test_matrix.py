@@ -46,14 +46,26 @@ class Facts:
     put_back: bool = False
     """The job is to be put back, not taken out."""
     was_dead: bool = False
+    over: bool = False
+    """Its deadline is over."""
+    failed_before: bool = False
+    """It has failed, or lost a worker, or does so in this call."""
 
 
 GUARDS: dict[str, Callable[[Facts], bool]] = {
     "enqueue: none -enqueued-> ready": lambda f: not (f.delayed or f.full),
     "enqueue: none -enqueued-> scheduled": lambda f: f.delayed,
     "enqueue: none -discarded-> none": lambda f: f.full,
-    "claim: scheduled -promoted-> ready": lambda f: f.due,
-    "claim: ready -claimed-> running": lambda f: f.takes,
+    "claim: scheduled -promoted-> ready": lambda f: f.due and not f.over,
+    "claim: ready -claimed-> running": lambda f: f.takes and not f.over,
+    **{
+        f"{script}: {state} -expired-> {target}": lambda f, target=target: (
+            f.over and f.failed_before == (target == "dead")
+        )
+        for script in ("claim", "turn")
+        for state in ("ready", "scheduled")
+        for target in ("none", "dead")
+    },
     "claim: running -lease_expired-> ready": lambda f: f.lease_over and not f.last_loss,
     "claim: running -lease_expired-> dead": lambda f: f.lease_over and f.last_loss,
     "claim: cancelling -cancelled-> none": lambda f: f.lease_over,
@@ -62,8 +74,8 @@ GUARDS: dict[str, Callable[[Facts], bool]] = {
     "complete: cancelling -succeeded-> none": lambda f: f.holds,
     "turn: running -succeeded-> none": lambda f: f.holds,
     "turn: cancelling -succeeded-> none": lambda f: f.holds,
-    "turn: scheduled -promoted-> ready": lambda f: f.due,
-    "turn: ready -claimed-> running": lambda f: f.takes,
+    "turn: scheduled -promoted-> ready": lambda f: f.due and not f.over,
+    "turn: ready -claimed-> running": lambda f: f.takes and not f.over,
     "turn: running -lease_expired-> ready": lambda f: f.lease_over and not (f.last_loss or f.holds),
     "turn: running -lease_expired-> dead": lambda f: f.lease_over and f.last_loss and not f.holds,
     "turn: cancelling -cancelled-> none": lambda f: f.lease_over and not f.holds,
@@ -342,6 +354,88 @@ def long_dead(seed: Seed) -> str:
     return claim.fence
 
 
+# With a deadline that is over.
+
+
+@stand(State.READY, over=True)
+def over_in_line(seed: Seed) -> None:
+    seed.enqueue(JOB, expires_in_ms=1_000)
+    seed.advance(1_000)
+
+
+@stand(State.READY, over=True)
+def over_in_a_lane(seed: Seed) -> None:
+    seed.enqueue(JOB, lane="2+host=free", expires_at_ms=seed.now + 1_000)
+    seed.advance(1_000)
+
+
+@stand(State.SCHEDULED, over=True, due=True)
+def over_when_it_is_due(seed: Seed) -> None:
+    seed.enqueue(JOB, delay_ms=1_000, expires_in_ms=1_000)
+    seed.advance(1_000)
+
+
+@stand(State.SCHEDULED, over=True, due=True)
+def over_when_it_is_due_in_a_lane(seed: Seed) -> None:
+    seed.enqueue(JOB, lane="2+host=free", delay_ms=1_000, expires_in_ms=1_000)
+    seed.advance(1_000)
+
+
+@stand(State.SCHEDULED, over=True)
+def over_before_it_is_due(seed: Seed) -> None:
+    seed.enqueue(JOB, delay_ms=DELAY_MS, expires_in_ms=1_000)
+    seed.advance(1_000)
+
+
+@stand(State.READY, over=True, failed_before=True)
+def over_after_a_failure(seed: Seed) -> str:
+    claim = seed.running(JOB, expires_in_ms=1_000)
+    seed.fail(claim)
+    seed.advance(1_000)
+    return claim.fence
+
+
+@stand(State.SCHEDULED, over=True, failed_before=True)
+def over_while_it_waits_for_its_retry(seed: Seed) -> str:
+    claim = seed.running(JOB, expires_in_ms=1_000)
+    seed.fail(claim, delay_ms=DELAY_MS)
+    seed.advance(1_000)
+    return claim.fence
+
+
+@stand(State.READY, over=True)
+def over_and_given_back(seed: Seed) -> str:
+    """A claim that was given back is no failure."""
+    claim = seed.running(JOB, expires_in_ms=1_000)
+    seed.advance(1_000)
+    seed.rollback(claim)
+    return claim.fence
+
+
+@stand(State.RUNNING)
+def over_while_it_runs(seed: Seed) -> str:
+    """A deadline is for the beginning of a claim, not for its end."""
+    claim = seed.running(JOB, expires_in_ms=1_000)
+    seed.advance(1_000)
+    return claim.fence
+
+
+@stand(State.RUNNING, lease_over=True, over=True, failed_before=True)
+def over_with_its_lease(seed: Seed) -> str:
+    claim = seed.running(JOB, expires_in_ms=LEASE_MS)
+    seed.live(LEASE_MS)
+    return claim.fence
+
+
+@stand(State.DEAD)
+def dead_of_its_deadline(seed: Seed) -> str:
+    claim = seed.running(JOB, expires_in_ms=1_000)
+    seed.fail(claim)
+    seed.advance(1_000)
+    seed.claim(0)
+    return claim.fence
+
+
 # The calls.
 
 
@@ -516,10 +610,11 @@ def assert_nothing_moved(
     meta = changes.pop("meta", {})
     if probe.script in {"claim", "turn", "extend"}:
         noted = {"last_activity", "no_reap_before"}
-        if probe.script != "extend" and len(before["ready:2"]) > 0:
-            # A claim that passes over the entry of a cancelled job forgets it.
-            noted.add("tombstones")
-            changes.pop("ready:2", None)
+        for entries in (f"ready:{rank}" for rank in range(4)):
+            if probe.script != "extend" and len(before[entries]) > 0:
+                # A claim that passes over an entry that leads nowhere forgets it.
+                noted.add("tombstones")
+                changes.pop(entries, None)
         assert set(meta) <= noted
     else:
         assert meta == {}
@@ -528,6 +623,9 @@ def assert_nothing_moved(
     ):
         # Somebody else can take what this worker could not; an entry that leads nowhere counts until it is met.
         assert changes.pop("wake") == ([], ["1"])
+    if probe.script in {"claim", "turn"}:
+        # The deadline of a job that runs is over: it has no moment to wait for.
+        changes.pop("expiring", None)
     if probe.script == "extend" and holds and list(changes) == ["leases"]:
         # An extension that is accepted moves the deadline; it moves no job.
         assert list(changes.pop("leases")) == [JOB]

@@ -57,14 +57,17 @@ def test_an_effect_names_fields_that_there_are(event: Event) -> None:
     assert set(changed) <= set(NAMES)
     assert len(set(changed)) == len(changed), "a field is changed twice"
     assert set(effect.zeroes) <= set(COUNTERS)
-    needed = {Leads.BY_DUE: "due_ms", Leads.BY_TARGET: "target", Leads.BY_STATE: "state"}
+    needed = {
+        Leads.BY_DUE: "due_ms", Leads.BY_TARGET: "target", Leads.BY_STATE: "state", Leads.BY_DEATH: "dead",
+    }  # fmt: skip
     assert not isinstance(effect.leads_to, Leads) or needed[effect.leads_to] in told
 
 
 @pytest.mark.parametrize("arrow", TRANSITIONS, ids=str)
 def test_an_event_leads_where_its_arrow_points(arrow: Transition) -> None:
     due = 1 if str(arrow.target) == "scheduled" else None
-    facts = {"due_ms": due, "target": arrow.target, "state": arrow.target}
+    dead = 1 if str(arrow.target) == "dead" else None
+    facts = {"due_ms": due, "target": arrow.target, "state": arrow.target, "dead": dead}
 
     assert target(arrow.event, facts) is arrow.target
 
@@ -72,7 +75,7 @@ def test_an_event_leads_where_its_arrow_points(arrow: Transition) -> None:
 def test_the_sets_of_events_are_those_that_people_mean() -> None:
     """They are derived: a new arrow must not change them by accident."""
     assert {"enqueued", "discarded", "restored", "baseline"} == BEGINNINGS
-    assert {"succeeded", "cancelled", "pruned", "removed"} == JOB_ENDS
+    assert {"succeeded", "cancelled", "pruned", "removed", "expired"} == JOB_ENDS
     assert {"succeeded", "retried", "died", "rolled_back", "lease_expired"} == ONLY_CLAIM_ENDS
     assert {*ONLY_CLAIM_ENDS, "cancelled"} == CLAIM_ENDS
     assert {"enqueued", "restored", "requeued"} == REVIVALS

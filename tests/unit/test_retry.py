@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rq_core import GiveUp, InvalidOption, RetryLater, RetryPolicy
+from rq_core import GiveUp, InvalidOption, RetryLater, RetryPolicy, Snooze
 
 
 def half() -> float:
@@ -90,6 +90,7 @@ POLICY = RetryPolicy(jitter=False, retry_on=OSError, give_up_on=(PermissionError
         (POLICY, PermissionError(), ("final", 0, "gave_up")),
         (POLICY, KeyError(), ("final", 0, "gave_up")),
         (POLICY, RetryLater(after=0), ("retry", 0, "retry_later")),
+        (POLICY, Snooze(60), ("rollback", 60, "snoozed")),
     ],
 )
 def test_a_failure_is_retried_or_final_with_a_delay_and_a_reason(
@@ -104,6 +105,13 @@ def test_a_nonsensical_retry_later_is_still_a_retry(after: Any) -> None:
     verdict = RetryPolicy(maximum=60).verdict(RetryLater(after=after), 1, half)
 
     assert verdict == ("retry", 60, "retry_later")
+
+
+@pytest.mark.parametrize("after", [-1, math.nan, math.inf, "soon"])
+def test_a_nonsensical_snooze_still_gives_the_job_back(after: Any) -> None:
+    verdict = RetryPolicy(maximum=60).verdict(Snooze(after), 1, half)
+
+    assert verdict == ("rollback", 60, "snoozed")
 
 
 @pytest.mark.parametrize("backoff", [lambda _: 1 / 0, lambda _: None, lambda _: -5])

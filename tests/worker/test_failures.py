@@ -72,6 +72,26 @@ async def test_whatever_a_handler_raises_is_a_failure_of_its_job_only(
     assert (died["reason"], died["error"]["type"]) == ("attempts_spent", name)
 
 
+@pytest.mark.parametrize(
+    "task", [crew.snoozes, crew.snoozes_async, crew.snoozes_apart], ids=lambda t: t.name
+)
+async def test_a_job_that_snoozes_spends_no_attempt(
+    client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any
+) -> None:
+    handle = task.enqueue()
+
+    async with run_worker() as worker:
+        await wait_until_async(gone(client, handle.id), "the job has succeeded")
+
+    told = events(client, handle.id)
+    back = [facts for entry, facts in told if entry.event == "rolled_back"]
+    assert ["snoozed"] * 5 == [facts["reason"] for facts in back]
+    assert all(facts["due_ms"] for facts in back)
+    assert [1, 2, 3, 4, 5, 6] == [line["claim"] for line in witness.lines("snoozes")]
+    assert "succeeded" == told[-1][0].event
+    assert 0 == worker.stats.failed
+
+
 class Unruly(Exception):
     """Ends the process of whoever asks for its words, or for its notes."""
 

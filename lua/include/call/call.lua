@@ -17,9 +17,22 @@ Uses: clock(clock_ms) meta(facts write_facts) epoch(know_facts) digits(digits) w
 local now             -- Unix time of the call in ms
 local now_text        -- the same as text
 local slot_deadline   -- until when the slot is remembered
+local seldom          -- lists that most calls do without, by name; nil if the call has none of them
 
 local function reset()
-  now, now_text, slot_deadline = nil, nil, '0'
+  now, now_text, slot_deadline, seldom = nil, nil, '0', nil
+end
+
+--- A list that most calls do without; more may be added to it. So many files can have lists of a call, and each call spares to make
+--- them, and to ask each file whether it has something to write: it asks once whether anything is `seldom`.
+local function seldom_list(name)
+  seldom = seldom or {}
+  local list = seldom[name]
+  if not list then
+    list = {}
+    seldom[name] = list
+  end
+  return list
 end
 
 --- The reply to a call that was carried out. (`unpack` cannot take a whole batch.)

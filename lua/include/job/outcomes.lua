@@ -4,16 +4,15 @@ checked and decided before the first write.
 Keys: jobs state ready scheduled leases
 Args: each each_count worker
 Unread: jobs ready
-Uses: call(now) state(read_line write_line count rank drop_claim) fences(read_held emit_refused) ready(return_ready)
+Uses: call(now seldom) state(read_line write_line count rank drop_claim) fences(read_held emit_refused) ready(return_ready)
     lane_standing(lane_of) lane_members(put) lane_opening(note_release free_places) lane_write(check_lanes write_lanes)
-    due(earliest_due) dead(index_dead check_dead) meta(read_now) wake(wake_needed) batch(call_many read_many)
+    due(earliest_due) dead(index_dead check_dead) ended(leaves dies check_ended write_ended)
+    deadline(note_deadline write_deadlines) wake(wake_needed) batch(call_many read_many)
     queue_cap(wake_if_below_cap) emit(emit)
 ]]
 
 local ended        -- ids whose claim is over
-local gone         -- those of them that leave Redis
-local buried       -- those that are dead
-local broken       -- those of them that died of an error
+local broken       -- those that died of an error
 local errors       -- which error, each
 local causes       -- their ids and values in `jobs`
 local lines        -- ids and lines of all that stay
@@ -24,13 +23,16 @@ local next_due     -- when the first scheduled member was due before
 local ERROR_MAX = 16384   -- bytes of an error that are kept where the job stands; a longer one is in the log alone
 
 local function reset()
-  ended, gone, buried, lines, due, next_due = {}, {}, {}, {}, {}, nil
+  ended, lines, due, next_due = {}, {}, {}, nil
   broken, errors, causes = {}, {}, {}
   returning = {[0] = {}, {}, {}, {}}
 end
 
 local function write_later(id, job, name)
   job.state, job.since = name, now
+  if job.expires and name ~= 'dead' then
+    note_deadline(id, job.expires)
+  end
   lines[#lines + 1], lines[#lines + 2] = id, write_line(job)
 end
 
@@ -83,13 +85,11 @@ local function read_causes()
 end
 
 local function make_dead(id, job, why, failure)
-  job.reason = why
-  read_now('dead_retention_ms')
+  dies(id, job, why)
   local said = brief(failure)
   if said then
     broken[#broken + 1], errors[#errors + 1] = id, said
   end
-  buried[#buried + 1] = id
   write_later(id, job, 'dead')
 end
 
@@ -111,7 +111,7 @@ local function end_claims(decide)
     end
     if job and job.state == 'cancelling' then
       outcome = 'cancelled'
-      gone[#gone + 1] = id
+      leaves(id, job)
       cancelled[#cancelled + 1] = '["' .. id .. '","' .. fence .. '"]'
     elseif job then
       decide(i, job)
@@ -123,9 +123,12 @@ local function end_claims(decide)
   free_places()
   wake_if_below_cap(#ended)
   check_lanes()
-  if #buried > 0 then
-    check_dead()
-    read_causes()
+  if seldom then
+    check_ended()
+    if seldom.died then
+      check_dead()
+      read_causes()
+    end
   end
   return answer, refusals, cancelled
 end
@@ -134,8 +137,13 @@ end
 local function write_outcomes(what, refusals, cancelled)
   emit('cancelled', now, worker, cancelled)
   emit_refused(refusals, what, now, worker)
-  call_many('HDEL', state, gone)
-  call_many('HDEL', jobs, gone)
+  if seldom then
+    write_deadlines()
+    write_ended()
+    if seldom.died then
+      index_dead(seldom.died, now)
+    end
+  end
   call_many('HSET', state, lines)
   call_many('HSET', jobs, causes)
   call_many('ZREM', leases, ended)
@@ -144,5 +152,4 @@ local function write_outcomes(what, refusals, cancelled)
     return_ready(priority, returning[priority])
   end
   write_lanes()
-  index_dead(buried, now)
 end

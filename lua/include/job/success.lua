@@ -5,8 +5,9 @@ Most reports are of one job, from workers with one place: that one is decided an
 Keys: jobs state leases
 Args: each each_count worker
 Unread: jobs
-Uses: call(now_text) emit(emit) fences(refusal_of read_held emit_refused) state(lane_in) settled(note_settled)
-    lane_opening(note_release) batch(call_many)
+Meta: ties
+Uses: call(now_text) meta(facts) emit(emit) fences(refusal_of read_held emit_refused) state(lane_in) settled(note_settled)
+    lane_opening(note_release) batch(call_many) ended(all_leave remove_jobs)
 ]]
 
 local done       -- ids of the jobs that succeeded
@@ -27,6 +28,9 @@ local function decide_one()
     return 0, {id, why}
   end
   done, events = {id}, {'["' .. id .. '","' .. fence .. '"]'}
+  if facts.ties then
+    all_leave(done, {line})
+  end
   note_release(lane_in(line), id)
   note_settled({[id] = true})
   return 1, {}
@@ -60,6 +64,9 @@ local function decide_success()
       answer[#answer + 1], answer[#answer + 2] = id, refusals[i]
     end
   end
+  if facts.ties then
+    all_leave(done, held)
+  end
   note_settled(seen)
   return size, answer
 end
@@ -71,14 +78,10 @@ local function emit_success()
 end
 
 local function write_success()
+  remove_jobs(done)
   if #done == 1 then
-    local id = done[1]
-    redis.call('HDEL', state, id)
-    redis.call('HDEL', jobs, id)
-    redis.call('ZREM', leases, id)
+    redis.call('ZREM', leases, done[1])
     return
   end
-  call_many('HDEL', state, done)
-  call_many('HDEL', jobs, done)
   call_many('ZREM', leases, done)
 end

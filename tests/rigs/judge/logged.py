@@ -14,8 +14,10 @@ GIVEN_BACK: Final = frozenset({Event.LEASE_EXPIRED, Event.ROLLED_BACK})
 SETTLED: Final = frozenset({Event.SUCCEEDED, Event.RETRIED, Event.DIED, Event.CANCELLED})
 """The other ends of a claim."""
 CLAIM_ENDS: Final = GIVEN_BACK | SETTLED
-JOB_ENDS: Final = frozenset({Event.SUCCEEDED, Event.CANCELLED, Event.PRUNED, Event.REMOVED})
-"""Events that take a job out of Redis."""
+JOB_ENDS: Final = frozenset(
+    {Event.SUCCEEDED, Event.CANCELLED, Event.PRUNED, Event.REMOVED, Event.EXPIRED}
+)
+"""Events that take a job out of Redis. (A job that has failed before is dead when it expires.)"""
 ABSENT: Final = JOB_ENDS | {Event.DISCARDED}
 """Events after which Redis does not have the job. One that was discarded was never there."""
 NO_STEP: Final = frozenset({Event.SETTLEMENT_REFUSED, Event.BASELINE})
