@@ -21,10 +21,11 @@ Each: id kind digest lane spec
 Unread: state
 Uses: call(open_call close_call now now_text seldom) backlog(refuse_backlog) meta(facts fact set_fact) digits(digits_of_next)
     emit(emit quoted) kinds(kinds_from) placing(lane_for kept_out) lane_standing(lane_of meet_lanes) lane_members(put)
+    ids(is_id ID_LENGTH)
     lane_write(check_lanes write_lanes) joining(tail_of write_joining) due(earliest_due) wake(wake_needed) deadline(note_deadline write_deadlines)
     batch(call_many read_many)
 Returns: ok {PLACE duplicate|discarded|rejected SCOPE}… | refused audit_backlog BACKLOG BOUND |
-    refused arguments kinds|kind | epoch. PLACE counts the jobs of the call from 1; SCOPE is - for a duplicate
+    refused arguments kinds|kind|id | epoch. PLACE counts the jobs of the call from 1; SCOPE is - for a duplicate
 Invariants: I1 (the outbox entry and the jobs are one write), I6, I10
 ]]
 
@@ -48,6 +49,8 @@ for i = 1, each_count do
   local kind = kind_of[place]
   if not kind then
     return {'refused', 'arguments', 'kind'}
+  elseif #id ~= ID_LENGTH and not is_id(id) then
+    return {'refused', 'arguments', 'id'}
   end
   ids[i] = id
   may_wait, is_long = may_wait or kind.may_wait, is_long or #spec > SPEC_LONG

@@ -43,6 +43,7 @@ from rq_core.app.registration import check_isolation, make_task
 from rq_core.app.retry import RetryPolicy
 from rq_core.app.task import AsyncTask, Isolation, Task
 from rq_core.errors import InvalidOption
+from rq_core.model.checks import check_whole
 from rq_core.model.durations import Duration, ms_of, seconds_of
 from rq_core.model.job import NewJob
 from rq_core.model.keys import DEFAULT_PREFIX, check_name
@@ -66,6 +67,8 @@ R = TypeVar("R")
 Around = TypeVar("Around", bound="Callable[[JobContext], Any]")
 
 DEFAULT_QUEUE: Final = "default"
+LIST_MAX: Final = 1_000_000_000
+"""Most scopes that are listed."""
 
 
 class TaskDecorator(Protocol):
@@ -114,6 +117,9 @@ class App(Producer):
             audit_payload=audit_payload,
         )
         self.redact = redact
+        if not isinstance(redact, str):
+            # An import path is looked up when it is first needed: its module may import the app.
+            redactor_of(redact)
         self._tasks: dict[str, Task[..., Any]] = {}
         self._settings: dict[str, dict[str, int]] = {}
 
@@ -180,6 +186,14 @@ class App(Producer):
             raise InvalidOption(
                 option="function", value=function, must="must be a function: options go by name"
             )
+        given: object = retry
+        if given is not None and not isinstance(given, RetryPolicy):
+            must = "must be a RetryPolicy, like RetryPolicy(max_attempts=5)"
+            raise InvalidOption(option="retry", value=retry, must=must)
+        hook_given: object = on_dead
+        if hook_given is not None and not callable(hook_given):
+            must = "must be a function that takes a DeadJob"
+            raise InvalidOption(option="on_dead", value=on_dead, must=must)
         policy = retry or RetryPolicy()
         options = JobOptions(
             queue=queue,
@@ -406,6 +420,11 @@ class App(Producer):
         """The declared settings by queue, as Client.configure takes them."""
         return MappingProxyType(self._settings)
 
+    @property
+    def queues(self) -> list[str]:
+        """The queues that the code declares: with a task, or with ``queue``."""
+        return list(dict.fromkeys([*self.declared.queues, *self._settings]))
+
     def declaration(self, calls: Operations, *queues: str) -> Plan[list[str]]:
         """The plan that tells a server what the code declares: settings, limits, and tasks' policies.
 
@@ -499,10 +518,12 @@ class App(Producer):
 
     def caps(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
         """Return how the scopes of a queue stand: those that have limits, then keys in use, at most ``limit``."""
+        check_whole("limit", limit, 1, LIST_MAX)
         client = self.client
         return client.run(client.calls.inspect.caps(queue, limit))
 
     async def caps_async(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
         """See caps."""
+        check_whole("limit", limit, 1, LIST_MAX)
         client = self.async_client()
         return await client.run(client.calls.inspect.caps(queue, limit))

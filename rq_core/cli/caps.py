@@ -16,7 +16,7 @@ from rq_core.cli.options import (
     print_json,
     server_options,
 )
-from rq_core.cli.text import ago, print_table, span
+from rq_core.cli.text import ago, print_table, say, span
 from rq_core.model.limits import DECLARED, read_limit, shown
 from rq_core.model.scopes import WEIGHT, family_of, is_rate
 
@@ -73,7 +73,7 @@ def cap(queue: str, scope: str, limit: str, **given: Any) -> None:
     which = f"version {made.version}" if made.version else f"as {family_of(scope)}"
     if limit == DECLARED and made.version:
         which += ", from code"
-    click.echo(f"{scope} {done} {shown(made.limit)} ({which})")
+    say(f"{scope} {done} {shown(made.limit)} ({which})")
 
 
 def _wanted(text: str) -> Limit | int | Literal["code"] | None:
@@ -124,7 +124,7 @@ def caps(queue: str, limit: int, redis_url: str, prefix: str, *, as_json: bool) 
         empty=f"nothing limits the jobs of {queue}",
     )
     if len(found) > limit:
-        click.echo(f"the first {limit:,}; --limit shows more")
+        say(f"the first {limit:,}; --limit shows more")
 
 
 def _is_weight(status: ScopeStatus) -> bool:

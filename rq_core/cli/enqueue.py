@@ -17,6 +17,7 @@ from rq_core.cli.options import (
     showing_causes,
     verbose_option,
 )
+from rq_core.cli.text import say
 from rq_core.model.machine import PRIORITIES
 
 if TYPE_CHECKING:
@@ -107,11 +108,11 @@ def enqueue(ctx: click.Context, /, queue: str, task: str, **given: Any) -> None:
             | {"discarded": handle.discarded}
         )
         return
-    click.echo(handle.id)
+    say(handle.id)
     if handle.duplicate:
-        click.echo(f"job {handle.id} is live already; it was not touched", err=True)
+        say(f"job {handle.id} is live already; it was not touched", err=True)
     if handle.discarded:
-        click.echo(f"job {handle.id} was discarded: a scope of it is full", err=True)
+        say(f"job {handle.id} was discarded: a scope of it is full", err=True)
 
 
 class Terminal(Connections):

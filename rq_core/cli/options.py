@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from rq_core.cli.text import say
 from rq_core.errors import TargetBroken, UnknownQueue
 from rq_core.model.keys import DEFAULT_PREFIX, check_name
 from rq_core.model.url import DEFAULT_URL, REDIS_URL_VARIABLE
@@ -150,11 +151,17 @@ def connect(redis_url: str, prefix: str) -> Client:
     )
 
 
-def known_queues(client: Client, *queues: str) -> list[str]:
-    """Return the queues given, or all if none is. Raises UnknownQueue, or InvalidName."""
+def known_queues(client: Client, *queues: str, told: bool = False) -> list[str]:
+    """Return the queues given, or all if none is. Raises UnknownQueue, or InvalidName.
+
+    What can name no queue is told on standard error, unless it was ``told``.
+    """
     for queue in queues:
         check_name("queue", queue)
-    known = client.run(client.calls.reads.queues())
+    listed = client.run(client.calls.reads.listed())
+    known = listed.queues
+    if listed.strays and not told:
+        say(f"rq-core: {listed.complaint}", err=True)
     for queue in queues:
         # The list lies outside the queue's own slot, so it may lag behind.
         if queue not in known and not client.run(client.calls.reads.counts(queue)).epoch:

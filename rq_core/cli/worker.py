@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from rq_core.cli.options import force_option, showing_causes, verbose_option
 from rq_core.model.keys import check_name
@@ -188,6 +189,7 @@ def worker(ctx: click.Context, /, target: str, **given: Any) -> None:
         reload=given["reload"],
         log_format=given["log_format"],
         log_level=given["log_level"],
+        named=ctx.get_parameter_source("queues") is not ParameterSource.DEFAULT,
     )
     with showing_causes(verbose=given["verbose"]):
         status = serve(options, metrics=worker_page)

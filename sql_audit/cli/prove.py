@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rq_core.cli.options import json_option, prefix_option, print_json, queue_option, queues_option
+from rq_core.cli.text import say
 from rq_core.errors import RqCoreError
 from rq_core.model.url import REDIS_URL_VARIABLE
 from sql_audit.cli.options import Moment, audit_option, current, not_mirrored
@@ -139,7 +140,7 @@ def _record(database: Database, result: Result, verdicts: dict[str, Verdict]) ->
     try:
         record_proofs(database, result, verdicts)
     except (SQLAlchemyError, RqCoreError) as error:
-        click.echo(f"what was proven is not recorded: {describe(error)}", err=True)
+        say(f"what was proven is not recorded: {describe(error)}", err=True)
 
 
 def _compare(result: Result, database: Database, redis_url: str, prefix: str) -> None:
@@ -200,32 +201,32 @@ def _document(result: Result) -> dict[str, Any]:
 
 def _print_result(result: Result) -> None:
     for found in result.queues.values():
-        click.echo(found.says)
-        click.echo(
+        say(found.says)
+        say(
             f"  {found.verdict}: {found.events} events in {found.entries} entries and "
             f"{found.batches} batches, {found.live} jobs alive"
         )
         if found.orphans:
-            click.echo(f"  {found.orphans} events are orphaned: Redis forgot them")
+            say(f"  {found.orphans} events are orphaned: Redis forgot them")
         for loss in found.losses:
-            click.echo(f"  lost: {loss.at} {readable(loss.at_ms)}: {loss.says}")
+            say(f"  lost: {loss.at} {readable(loss.at_ms)}: {loss.says}")
         if found.restated:
-            click.echo(f"  {found.restated} jobs were restated by a repair")
+            say(f"  {found.restated} jobs were restated by a repair")
         for note in found.notes:
-            click.echo(f"  cannot tell: {note.at} {readable(note.at_ms)}: {note.says}")
+            say(f"  cannot tell: {note.at} {readable(note.at_ms)}: {note.says}")
         for v in found.violations:
             words = [f"{v.epoch}-{v.seq}", readable(v.at_ms), v.event]
             words += [f"job {v.job_id}"] if v.job_id else []
             words += [f"claim {v.claim}"] if v.claim is not None else []
             words += [f"by {v.by}"] if v.by else []
-            click.echo(f"  {v.invariant} violated: {' '.join(words)}: {v.says}")
+            say(f"  {v.invariant} violated: {' '.join(words)}: {v.says}")
         for invariant, count in sorted(found.counts.items()):
             listed = sum(v.invariant == invariant for v in found.violations)
             if count > listed:
-                click.echo(f"  {invariant}: {count - listed} more")
+                say(f"  {invariant}: {count - listed} more")
     for says in result.problems:
-        click.echo(f"violated: {says}")
-    click.echo(str(result.verdict))
+        say(f"violated: {says}")
+    say(str(result.verdict))
 
 
 @click.command()
@@ -245,4 +246,4 @@ def head(url: str | None, queue: str | None, as_json: bool) -> None:
         return
     for each in found:
         number = "-" if each.epoch is None else f"{each.epoch}-{each.number}"
-        click.echo(f"{each.queue}  {number}  {each.sha256}")
+        say(f"{each.queue}  {number}  {each.sha256}")

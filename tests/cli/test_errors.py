@@ -233,7 +233,11 @@ def test_a_name_with_other_characters_is_refused_with_the_rule(
         (("set", "mail", "backlog-max-jobs=1.5"), "backlog-max-jobs must be a number"),
         (
             ("set", "mail", "lease=0.1"),
-            "lease_ms=100 is not valid: must be a whole number from 200",
+            "lease=0.1 is not valid: must be seconds (or a timedelta) from 0.2",
+        ),
+        (
+            ("set", "mail", "lease=0"),
+            "lease=0.0 is not valid: must be seconds (or a timedelta) from 0.2",
         ),
         (("set", "mail", "lease=-1"), "lease=-1.0 is not valid"),
         (("set", "mail", "lease=nan"), "lease=nan is not valid"),
