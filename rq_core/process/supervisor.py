@@ -85,7 +85,7 @@ class ServeOptions:
             raise InvalidOption(
                 option="reload",
                 value=self.reload,
-                must="is for one worker that does not end by itself: leave out --processes and --burst",
+                must="must be for one worker that does not end by itself: leave out --processes and --burst",
             )
         if not 1 <= self.processes <= 256:
             raise InvalidOption(

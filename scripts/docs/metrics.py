@@ -68,13 +68,19 @@ def runbook_md() -> str:
     """Return the runbook: a section an alert."""
     parts = ["# Alerts", dedent(_RUNBOOK).strip()]
     rows = [
-        (f"[{a.title}](#{a.anchor})", f"`{a.name}`", a.severity, f"{a.for_s} s") for a in ALERTS
+        (
+            f"[{a.title}](#{a.anchor})",
+            f"`{a.name}`",
+            a.severity,
+            f"{a.for_s} s" if a.for_s else "at once",
+        )
+        for a in ALERTS
     ]
     parts.append(table(("alert", "name", "severity", "after"), rows))
     for alert in ALERTS:
         parts += [
             f"## {alert.title}",
-            f"`{alert.name}` ({alert.severity}), if this holds for {alert.for_s} s:",
+            f"`{alert.name}` ({alert.severity}), {_when(alert.for_s)}:",
             f"```text\n{alert.expr}\n```",
             f"**What it means.** {alert.summary}",
             "**What to look at.**",
@@ -83,6 +89,10 @@ def runbook_md() -> str:
             dedent(alert.do).strip(),
         ]
     return page(*parts)
+
+
+def _when(for_s: int) -> str:
+    return f"if this holds for {for_s} s" if for_s else "as soon as this holds"
 
 
 def _row(family: Family) -> tuple[str, ...]:

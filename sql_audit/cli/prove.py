@@ -85,7 +85,7 @@ def verify(
     \b
     */10 * * * *  rq-core audit head --queue mail >> /var/backups/heads
     0 4 * * *     rq-core audit verify --queue mail --head "$(tail -n 1 /var/backups/heads | awk '{print $NF}')"
-    """  # noqa: D301 - click takes the character
+    """  # noqa: D301 - click reads the character \b
     with _cannot_tell_on_error(), current(url) as database:
         from sql_audit.mirror.service import rare_collections
         from sql_audit.proof.verify import verify as check

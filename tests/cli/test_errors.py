@@ -344,3 +344,21 @@ def test_every_command_has_help(cli: CommandLine) -> None:
         assert command is not None
         assert command.name == name
         assert "Usage:" in cli.ok(name, "--help")
+
+
+def test_no_help_shows_the_mark_that_keeps_lines_apart() -> None:
+    """In a raw docstring, click prints it and wraps the lines."""
+    helps = [command.help or "" for command in _commands(root)]
+
+    assert len(helps) > 30
+    assert [text for text in helps if "\\b" in text] == []
+
+
+def _commands(group: click.Group) -> Iterator[click.Command]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield command
+        if isinstance(command, click.Group):
+            yield from _commands(command)
