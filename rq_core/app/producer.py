@@ -119,8 +119,8 @@ class Producer:
         """Enqueue jobs of one or more queues, in chunks: each is accepted whole or not at all.
 
         ``jobs`` may be a generator; while Redis works on a chunk, the generator makes the jobs of the next.
-        An error half-way has the jobs that were accepted before it in ``accepted``. Raises what
-        Task.enqueue raises.
+        An error half-way, KeyboardInterrupt and CancelledError too, has the jobs that were accepted before it in
+        ``accepted``; the chunk that was on its way may have been accepted, too. Raises what Task.enqueue raises.
         """
         return self.client.run(self.client.calls.enqueue.many(jobs))
 
@@ -137,7 +137,7 @@ class Producer:
         async def send() -> None:
             try:
                 parts.append(await client.run(client.calls.enqueue.many(chunk)))
-            except Exception as error:
+            except BaseException as error:
                 parts.append(getattr(error, "accepted", Accepted(())))
                 raise
             finally:
@@ -149,7 +149,7 @@ class Producer:
                 if len(chunk) == _ASYNC_CHUNK:
                     await send()
             await send()
-        except Exception as error:
+        except BaseException as error:
             tell_accepted(error, parts)
             raise
         return Accepted.sum(parts)

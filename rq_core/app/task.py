@@ -85,7 +85,10 @@ class PreparedTask(Generic[P, R]):
         return handle_of(self.app, job, self.app.client.enqueue_one(job))
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """See enqueue. Calls that are under way at the same time share round trips."""
+        """See enqueue. Calls that are under way at the same time share round trips.
+
+        A caller that is cancelled does not take its job back: it is enqueued all the same, unless it was not sent yet.
+        """
         job = self.job(*args, **kwargs)
         return handle_of(self.app, job, await self.app.async_client().enqueue_one(job))
 

@@ -54,7 +54,7 @@ ROLES: Final = {
         "runs jobs, declares its tasks' caps, and enqueues what handlers and hooks do",
         (*_PRODUCER, "turn", "claim", "complete", "fail", "rollback", "extend", "cap", "register"),
         (
-            *_COUNTS, "blpop", "eval", "eval_ro", "rpush", "ltrim", "time",
+            *_COUNTS, "blpop", "eval", "eval_ro", "hstrlen", "rpush", "ltrim", "time",
             "hmget", "hset", "hsetnx", "hdel", "zrangebyscore",
         ),
         writes=("workers",),
@@ -72,7 +72,7 @@ ROLES: Final = {
         names(),
         (
             *_COUNTS, "multi", "exec", "eval",
-            "eval_ro", "time", "hmget", "hkeys", "hvals", "hscan", "lrange", "lindex", "lpos", "xrange",
+            "eval_ro", "hstrlen", "time", "hmget", "hkeys", "hvals", "hscan", "lrange", "lindex", "lpos", "xrange",
             "xrevrange", "xread", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zcount",
         ),
         writes=("workers",),
@@ -82,8 +82,8 @@ ROLES: Final = {
         "looks and changes nothing: `rq-core metrics`, `top`, `queues`, `workers`, `caps`, `jobs`, `job` and `dead`",
         (),
         (
-            *_COUNTS, "eval_ro", "time", "hmget", "hscan", "lrange", "lindex", "lpos", "zrange", "zrangebyscore",
-            "zrangebylex", "zlexcount", "zscore", "zcount",
+            *_COUNTS, "eval_ro", "hstrlen", "time", "hmget", "hscan", "lrange", "lindex", "lpos", "zrange",
+            "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zcount",
         ),
         tuple(key.name for key in KEYS),
         lists=("smembers",),

@@ -98,13 +98,15 @@ class Enqueue:
             for call in calls:
                 call.meanwhile = calls.prepare
                 parts.append((yield from self._delivery.call(call)))
-        except Exception as error:  # Also whatever the generator of the jobs raises.
+        except (
+            BaseException
+        ) as error:  # Also what the generator of the jobs raises, and what ends the program.
             tell_accepted(error, parts)
             raise
         return Accepted.sum(parts)
 
 
-def tell_accepted(error: Exception, parts: Sequence[Accepted]) -> None:
+def tell_accepted(error: BaseException, parts: Sequence[Accepted]) -> None:
     """Let what stopped an enqueue carry, as ``accepted``, what was accepted before."""
     # A producer's own error may be one that cannot be changed; it must come through all the same.
     with contextlib.suppress(Exception):

@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import asdict
@@ -259,6 +260,15 @@ def apart_hanging() -> None:
     """Holds the GIL of its process, in C, for ever."""
     witness("begin")
     ctypes.PyDLL(None).sleep(3600)
+
+
+@app.task(queue="crew", retry=quick, isolation="process", timeout=1.0)
+def apart_starting(crashes: bool) -> None:
+    """Starts a program, then hangs or crashes."""
+    witness("begin", started=subprocess.Popen(["sleep", "3600"]).pid)  # noqa: S607
+    if crashes:
+        ctypes.string_at(0)
+    time.sleep(3600)
 
 
 @app.task(queue="crew", retry=quick, isolation="process")
