@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -120,7 +120,7 @@ class Reads:
         )
         facts = pairs_of(meta)
         # `scheduled` also has what resumes by itself, so the jobs there are those that are nowhere else.
-        tombstones = int(facts.get("tombstones", 0))
+        tombstones = _number(queue, facts, "tombstones")
         elsewhere = sum(numbers[: len(ready)]) - tombstones + sum(numbers[-4:-1])
         scheduled = max(0, min(numbers[-5], alive - elsewhere))
         return QueueCounts(
@@ -134,9 +134,9 @@ class Reads:
             cap=CapEntry.parse(cap).limit.most if cap else None,
             paused=facts.get("paused") == "1",
             audit=facts.get("audit") == "on",
-            backlog=int(facts.get("backlog_jobs", 0)),
-            epoch=int(facts.get("epoch", 0)),
-            settings={name: int(facts.get(name, s.default)) for name, s in SETTINGS.items()},
+            backlog=_number(queue, facts, "backlog_jobs"),
+            epoch=_number(queue, facts, "epoch"),
+            settings={name: _number(queue, facts, name, s.default) for name, s in SETTINGS.items()},
         )
 
     def job(self, job_id: str, queues: Sequence[str] | None = None) -> Plan[JobState | None]:
@@ -217,3 +217,14 @@ class Reads:
             else:
                 shaped[key.name] = list(value)
         return shaped
+
+
+def _number(queue: str, facts: Mapping[str, str], name: str, default: int = 0) -> int:
+    """A number of ``meta``. Raises QueueDamaged if the field has anything else."""
+    value = facts.get(name, default)
+    try:
+        return int(value)
+    except ValueError:
+        raise errors.QueueDamaged(
+            queue=queue, why=f"field {name} of its key meta reads {value!r}, and is to be a number"
+        ) from None

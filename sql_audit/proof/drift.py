@@ -70,6 +70,8 @@ def compare(
     """
     try:
         both = sides.look(client, database, queue)
+    except sides.Lost as error:
+        return [_violation(error.cursor, "I7", None, str(error))], []
     except sides.CannotTell as error:
         cursor = error.cursor
         at = OutboxId(cursor.epoch or 0, cursor.seq or 0)

@@ -92,7 +92,7 @@ class Record:
 
     __slots__ = (
         "claims", "expires", "failures", "fence", "held", "lane", "losses", "max_attempts", "max_losses",
-        "state", "task",
+        "state", "task", "worker",
     )  # fmt: skip
 
     def __init__(self, task: str | None = None, state: str | None = None) -> None:
@@ -107,6 +107,8 @@ class Record:
         self.max_attempts: int | None = None
         self.max_losses: int | None = None
         self.fence: str | None = None
+        self.worker: str | None = None
+        """Who holds its claim in force."""
         self.held: tuple[str, ...] | None = None
         """What its claim in force holds; None: it has none."""
 
@@ -122,6 +124,9 @@ _SOURCES: Final = {
 }
 """Event → the states in which it may meet a job."""
 
+
+SETTLEMENTS: Final = frozenset({Event.SUCCEEDED, Event.RETRIED, Event.DIED, Event.ROLLED_BACK})
+"""Events with which the holder of a claim ends it. (A cancelled job's claim may also end with its lease.)"""
 
 _MOST: Final = {"failures": ("failure", "max_attempts"), "losses": ("loss", "max_losses")}
 """What is counted, what one of it is called, and how many there may be."""
@@ -442,12 +447,15 @@ class Replay:
         if record.held is not None:
             self.holders.release(record.task, record.held)
             record.held = None
-        record.fence = None
+        record.fence = record.worker = None
 
-    def _end(self, record: Record, fence: str | None) -> None:
-        """The claim in force ends, by an event that presents ``fence``."""
+    def _end(self, record: Record, fence: str | None, holder: str | None) -> None:
+        """The claim in force ends, by an event that presents ``fence``. ``holder`` is whose claim it ends; None: the
+        event does not say."""
         if record.fence is not None and fence != record.fence:
             self._violated("I9", f"presents fence {fence}, in force is {record.fence}")
+        elif holder is not None and record.worker is not None and holder != record.worker:
+            self._violated("I9", f"ends a claim of {holder}, in force is that of {record.worker}")
         self._release(record)
 
     def _begin(self, row: EventRow, job_id: str, facts: Mapping[str, Any], state: str) -> Record:
@@ -494,6 +502,7 @@ class Replay:
         record.state = _RUNNING
         record.claims = row[7]
         record.fence = f"{row[1]}-{row[2]}"
+        record.worker = row[8]
         record.held = listed.held
         holders = self.holders
         holders.hold(record.task, listed.held)
@@ -510,7 +519,7 @@ class Replay:
 
     def _succeeded(self, row: EventRow, job_id: str) -> None:
         record = self._meet(row, job_id)
-        self._end(record, _fence(row))
+        self._end(record, _fence(row), row[8])
         del self.jobs[job_id]
 
     # Any other event, by the table.
@@ -521,7 +530,8 @@ class Replay:
         state = target(event, facts)
         record = self._meet(row, job_id)
         if event in CLAIM_ENDS:
-            self._end(record, facts.get("fence"))
+            holder = row[8] if event in SETTLEMENTS else facts.get("worker")
+            self._end(record, facts.get("fence"), holder)
         elif state not in CLAIMED_STATES:
             self._release(record)
         elif record.fence is not None and facts.get("fence") != record.fence:
@@ -576,6 +586,7 @@ class Replay:
             return
         record = self._begin(row, job_id, facts, state)
         record.fence = fence
+        record.worker = facts.get("worker")
         if state in _CLAIMED:
             record.held = held
             self.holders.hold(record.task, held)

@@ -6,6 +6,7 @@ The tasks write what they do into a witness file, so that a test can see what re
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import ctypes
 import json
@@ -145,6 +146,20 @@ def deaf(seconds: float) -> None:
     witness("begin")
     time.sleep(seconds)
     witness("end")
+
+
+@app.task(queue="crew", retry=quick, timeout=0.2)
+async def leaving(seconds: float) -> None:
+    """Leaves a thread behind at its timeout."""
+    witness("begin")
+    await asyncio.to_thread(time.sleep, seconds)
+
+
+@app.task(queue="crew", retry=quick)
+async def clinging(seconds: int) -> None:
+    """Lets its process hold the GIL when it ends, in C, so that it cannot end itself."""
+    witness("begin")
+    atexit.register(ctypes.PyDLL(None).sleep, seconds)
 
 
 @app.task(queue="crew", retry=quick)

@@ -460,10 +460,8 @@ PROBES = [
     ),
     Probe("claim", "claim", lambda s, f: s.claim(worker="w-2"), {}),
     Probe("claim none", "claim", lambda s, f: s.claim(0, worker="w-2"), {"takes": False}),
-    Probe("turn", "turn", lambda s, f: s.turn((JOB, f), worker="w-2"), {}),
-    Probe(
-        "turn none", "turn", lambda s, f: s.turn((JOB, f), limit=0, worker="w-2"), {"takes": False}
-    ),
+    Probe("turn", "turn", lambda s, f: s.turn((JOB, f)), {}),
+    Probe("turn none", "turn", lambda s, f: s.turn((JOB, f), limit=0), {"takes": False}),
     Probe("complete", "complete", lambda s, f: s.complete((JOB, f)), {}),
     Probe("fail", "fail", lambda s, f: s.fail((JOB, f)), {}),
     Probe("fail delayed", "fail", lambda s, f: s.fail((JOB, f), delay_ms=5_000), {"delayed": True}),
@@ -633,8 +631,7 @@ def assert_nothing_moved(
         ((_, raw),) = changes.pop("outbox")
         assert raw["type"] == "settlement_refused"
         assert f',"{SETTLING[probe.script]}",' in raw["jobs"]
-        worker = "w-2" if probe.script == "turn" else WORKER
-        assert (raw["at"], raw["by"]) == (str(seed.now), worker)
+        assert (raw["at"], raw["by"]) == (str(seed.now), WORKER)
     assert changes == {}
 
 
