@@ -21,6 +21,7 @@
     │   ├── AuditElsewhere
     │   ├── AuditOff
     │   ├── ScopeFull
+    │   ├── UniqueHeld
     │   ├── CapConflict
     │   ├── NothingDeclared
     │   ├── RestoredMeanwhile
@@ -157,6 +158,11 @@ class AuditOff(Refused):
 class ScopeFull(Refused):
     """queue {queue!r} did not take job {id}: scope {scope} is full, and its cap says reject. Enqueue it later, or
     declare the cap with on_full="wait"."""
+
+
+class UniqueHeld(Refused):
+    """queue {queue!r} did not take job {id}: job {holder} holds its name {name!r}. Enqueue it when that job has ended, or
+    declare the task with on_duplicate="keep" to get that job's handle."""
 
 
 class CapConflict(Refused):

@@ -23,6 +23,7 @@ from rq_core.protocol.listing import Listing
 from rq_core.protocol.overview import Overviews
 from rq_core.protocol.reads import Reads
 from rq_core.protocol.single import Single
+from rq_core.protocol.unique import Names
 from rq_core.protocol.waiting import Waiting
 
 
@@ -39,5 +40,6 @@ class Operations:
         self.reads = Reads(delivery)
         self.inspect = Inspect(delivery)
         self.listing = Listing(delivery)
+        self.names = Names(delivery)
         self.waiting = Waiting(delivery)
         self.overview = Overviews(delivery)

@@ -118,16 +118,9 @@ class Seed:
         made = profile(task, Priority(priority), attempts, losses)
         lane = lane or lane_name(made.rank, scopes)
         return NewJob(
-            job_id,
-            self.queue,
-            made,
-            args_json,
-            delay_ms,
-            lane,
-            full,
-            spec_max,
-            ties=ties_of(**ties),
-        )
+            job_id, self.queue, made, args_json, delay_ms, lane, full, spec_max,
+            ties=ties_of(**ties, unique=how), name=name,
+        )  # fmt: skip
 
     def enqueue(self, *jobs: str | NewJob, **options: Any) -> Accepted:
         """Hand over jobs; one given by its id alone gets the options."""
