@@ -201,6 +201,19 @@ class ServerUnavailable(ServerError):
     """no answer from Redis at {url}: {why}. Is it running? To use the server that comes with rq-core,
     install rq-core[embedded] and use the URL embedded://"""
 
+    def __init__(self, message: str | None = None, **facts: Any) -> None:
+        ask = _SEVERAL_SERVERS.get(str(facts.get("url")).partition("://")[0].rpartition("+")[2])
+        if message is None and ask is not None:
+            message = masked(f"no answer from Redis at {facts['url']}: {facts['why']}. {ask}")
+        super().__init__(message, **facts)
+
+
+_SEVERAL_SERVERS = {
+    "cluster": "Can this machine reach the nodes, and has each shard a primary (redis-cli cluster shards)?",
+    "sentinel": "Can this machine reach the sentinels, and the server that they name as the primary?",
+}
+"""What to ask where a URL names more than one server, by the end of its scheme."""
+
 
 class ServerUnsuitable(ServerError):
     """the server at {url} cannot be used: {why}."""

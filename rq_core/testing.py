@@ -34,7 +34,7 @@ from rq_core.connections.client import Client
 from rq_core.connections.line import Line
 from rq_core.connections.pool import Pool
 from rq_core.connections.redis_errors import words_of
-from rq_core.connections.wire import SOCKET_TIMEOUT_S, Hear, Meanwhile, PoolWire
+from rq_core.connections.wire import SOCKET_TIMEOUT_S, Hear, PoolWire
 from rq_core.errors import RqCoreError
 from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, Spec, read_spec, spec_of
@@ -160,7 +160,7 @@ class _FakeLine(Line):
         """Whether it is connected."""
         return self.is_connected
 
-    def connect(self) -> None:
+    def connect(self, within: float | None = None) -> None:  # noqa: ARG002 - it is there at once
         """See Line.connect."""
         self._made.connect()
         self._socket = self._made
@@ -188,11 +188,12 @@ class FakeWire(PoolWire):
         import fakeredis
 
         fake = fakeredis.FakeRedis(server=server, decode_responses=True, protocol=2)
+        self._answer_within = SOCKET_TIMEOUT_S
         self._pool = Pool(fake.connection_pool, wait=SOCKET_TIMEOUT_S, make_line=_FakeLine)
 
-    def exchange(self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None) -> list[Any]:
+    def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         """See Wire.exchange."""
-        return _with_info(commands, super().exchange(commands, meanwhile))
+        return _with_info(commands, super().exchange(commands, *how))
 
 
 class FakeAsyncWire:
@@ -203,11 +204,9 @@ class FakeAsyncWire:
     def __init__(self, server: Any) -> None:
         self._wire = FakeWire(server)
 
-    async def exchange(
-        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
-    ) -> list[Any]:
+    async def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         """See Wire.exchange."""
-        return self._wire.exchange(commands, meanwhile)
+        return self._wire.exchange(commands, *how)
 
     async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
         """See AsyncWire.block."""

@@ -41,7 +41,7 @@ class AsyncClient:
         self.calls = calls or Operations(
             Delivery(prefix=prefix, url=url, name=name, patience=patience)
         )
-        self._wire = wire or open_async_wire(url)
+        self._wire = wire or open_async_wire(url, patience=patience)
         self._in_flight = 0
         self._waiting: list[tuple[NewJob, asyncio.Future[Accepted]]] = []
         self._under_way: set[str] = set()

@@ -10,7 +10,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import redis
+
 from rq_core.connections.borrowed import transport_of
+from rq_core.connections.line import connect_bound, soonest
 from rq_core.connections.replies import PENDING, Push, new_reader
 
 
@@ -21,6 +24,7 @@ class AsyncLine(asyncio.Protocol):
         """``source`` is a pool of redis-py; nothing is connected yet."""
         self._source = source
         self._made = source.connection_class(**source.connection_kwargs)
+        self._connect_within = connect_bound(source)
         self._transport: asyncio.Transport | None = None
         self._streams: asyncio.BaseProtocol | None = None
         """redis-py's own protocol, which is told of the end: its connection waits for that."""
@@ -43,10 +47,20 @@ class AsyncLine(asyncio.Protocol):
         """Whether it is connected, the server has not ended it, and it sent nothing unasked."""
         return self._transport is not None and not self._transport.is_closing()
 
-    async def connect(self) -> None:
-        """Connect, also if it was connected. Raises what redis-py does if that cannot be done."""
+    @property
+    def address(self) -> tuple[str, int]:
+        """See Line.address."""
+        return self._made.host, self._made.port
+
+    async def connect(self, within: float | None = None) -> None:
+        """See Line.connect."""
         await self.drop()
-        await self._source.ensure_connection(self._made)
+        seconds = soonest(self._connect_within, within)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._source.ensure_connection(self._made)
+        except TimeoutError:
+            raise redis.TimeoutError(f"no connection within {seconds:g} s") from None
         transport = transport_of(self._made)
         self._loop = asyncio.get_running_loop()
         self._reader = new_reader()

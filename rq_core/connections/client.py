@@ -52,7 +52,7 @@ class Client:
         self.calls = calls or Operations(
             Delivery(prefix=prefix, url=url, name=name, patience=patience)
         )
-        self._wire = wire or open_wire(url)
+        self._wire = wire or open_wire(url, patience=patience)
         self._sleep = sleep
 
     @property

@@ -9,20 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from rq_core.connections.routing import REDIRECTS_MAX, Command, Node, Replies, Round, Routing, Steps
+from rq_core.connections.line import CONNECT_TIMEOUT_S
+from rq_core.connections.routing import REDIRECTS_MAX, Routing
+from rq_core.connections.slot_map import BRIEF, Command, Node, Replies, Round, Steps
 from rq_core.connections.wire import SOCKET_TIMEOUT_S, AsyncPoolWire, Hear, Meanwhile, PoolWire
 from rq_core.errors import InvalidOption
 from rq_core.model.url import SCHEMES, check_password
-from rq_core.protocol.plan import Lost, ReplyError, Unsent
+from rq_core.protocol.plan import Lost, Patience, ReplyError, Unsent
 
 T = TypeVar("T")
 W = TypeVar("W", PoolWire, AsyncPoolWire)
 
 DEFAULT_PORT: Final = 6379
+NODE_CONNECTS_S: Final = 1.5
+"""Seconds in which a connection to a node is made. A frozen node accepts it and does not greet; another node may be the
+primary by now."""
 
 
 def seeds_of(url: str) -> tuple[Node, ...]:
@@ -56,10 +63,15 @@ def _seed(text: str) -> Node:
 class _Pools(Generic[W]):
     """A wire for each node of a cluster, made when it is first needed."""
 
-    def __init__(self, make_wire: Callable[..., W], url: str, answer_within: float) -> None:
+    def __init__(
+        self, make_wire: Callable[..., W], url: str, answer_within: float, connect_within: float
+    ) -> None:
         self._make_wire: Callable[..., W] = make_wire
         self._url = url
-        self._answer_within = answer_within
+        self._bounds = {
+            "answer_within": answer_within,
+            "connect_within": min(connect_within, NODE_CONNECTS_S),
+        }
         self._wires: dict[Node, W] = {}
         # What is wrong with the URL shows here, not at the first command.
         for seed in seeds_of(url):
@@ -76,13 +88,28 @@ class _Pools(Generic[W]):
             scheme = SCHEMES[parts.scheme]
             url = urlunsplit((scheme, place, "", parts.query, ""))
             # Threads that come at the same time must share one.
-            found = self._wires.setdefault(
-                node, self._make_wire(url, answer_within=self._answer_within)
-            )
+            found = self._wires.setdefault(node, self._make_wire(url, **self._bounds))
         return found
 
     def all(self) -> list[W]:
         return list(self._wires.values())
+
+
+class _Budget:
+    """How long the rounds of one exchange may take together."""
+
+    def __init__(self, patience: Patience | None, connect_within: float) -> None:
+        """Without a ``patience``, finding nodes and connecting to them may take ``connect_within`` seconds in all."""
+        self._patience = patience or Patience(unsent=connect_within, unknown=math.inf)
+        self._began = time.monotonic()
+
+    def left(self, of: Round) -> Patience:
+        """What a round may take now."""
+        took = time.monotonic() - self._began
+        unsent, unknown = self._patience.unsent - took, self._patience.unknown - took
+        if of.brief:
+            unsent, unknown = min(unsent, BRIEF.unsent), min(unknown, BRIEF.unknown)
+        return Patience(unsent, unknown)
 
 
 class ClusterWire:
@@ -90,13 +117,26 @@ class ClusterWire:
 
     one_slot = True
 
-    def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT_S) -> None:
-        self._pools = _Pools(PoolWire, url, answer_within)
+    def __init__(
+        self,
+        url: str,
+        *,
+        answer_within: float = SOCKET_TIMEOUT_S,
+        connect_within: float = CONNECT_TIMEOUT_S,
+    ) -> None:
+        """See PoolWire."""
+        self._pools = _Pools(PoolWire, url, answer_within, connect_within)
         self._routing = Routing(seeds_of(url))
+        self._connect_within = connect_within
 
-    def exchange(self, commands: Sequence[Command], meanwhile: Meanwhile = None) -> list[Any]:
+    def exchange(
+        self,
+        commands: Sequence[Command],
+        meanwhile: Meanwhile = None,
+        patience: Patience | None = None,
+    ) -> list[Any]:
         """See Wire.exchange."""
-        return self._drive(self._routing.exchange(commands), meanwhile)
+        return self._drive(self._routing.exchange(commands), meanwhile, patience)
 
     def block(self, command: Command, seconds: float) -> Any:
         """See Wire.block."""
@@ -107,8 +147,8 @@ class ClusterWire:
             except ReplyError as error:
                 if not self._routing.follow(error, node):
                     raise
-            except (Lost, Unsent):
-                self._routing.distrust()
+            except (Lost, Unsent) as error:
+                self._routing.map.note(node, error)
                 raise
         raise ReplyError("TRYAGAIN its slot keeps moving")
 
@@ -121,16 +161,19 @@ class ClusterWire:
         for wire in self._pools.all():
             wire.close()
 
-    def _drive(self, steps: Steps[T], meanwhile: Meanwhile = None) -> T:
+    def _drive(
+        self, steps: Steps[T], meanwhile: Meanwhile = None, patience: Patience | None = None
+    ) -> T:
+        budget = _Budget(patience, self._connect_within)
         replies: Replies | None = None
         while True:
             try:
-                commands = next(steps) if replies is None else steps.send(replies)
+                step = next(steps) if replies is None else steps.send(replies)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             replies = {
-                node: self._pools(node).exchange(batch, meanwhile)
-                for node, batch in commands.items()
+                node: self._pools(node).exchange(batch, meanwhile, budget.left(step))
+                for node, batch in step.commands.items()
             }
 
 
@@ -139,14 +182,27 @@ class AsyncClusterWire:
 
     one_slot = True
 
-    def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        answer_within: float = SOCKET_TIMEOUT_S,
+        connect_within: float = CONNECT_TIMEOUT_S,
+    ) -> None:
+        """See PoolWire."""
         self._is_closed = False
-        self._pools = _Pools(self._make_wire, url, answer_within)
+        self._pools = _Pools(self._make_wire, url, answer_within, connect_within)
         self._routing = Routing(seeds_of(url))
+        self._connect_within = connect_within
 
-    async def exchange(self, commands: Sequence[Command], meanwhile: Meanwhile = None) -> list[Any]:
+    async def exchange(
+        self,
+        commands: Sequence[Command],
+        meanwhile: Meanwhile = None,
+        patience: Patience | None = None,
+    ) -> list[Any]:
         """See Wire.exchange."""
-        return await self._drive(self._routing.exchange(commands), meanwhile)
+        return await self._drive(self._routing.exchange(commands), meanwhile, patience)
 
     async def block(self, command: Command, seconds: float, hear: Hear = None) -> Any:
         """See AsyncWire.block."""
@@ -157,8 +213,8 @@ class AsyncClusterWire:
             except ReplyError as error:
                 if not self._routing.follow(error, node):
                     raise
-            except (Lost, Unsent):
-                self._routing.distrust()
+            except (Lost, Unsent) as error:
+                self._routing.map.note(node, error)
                 raise
         raise ReplyError("TRYAGAIN its slot keeps moving")
 
@@ -174,25 +230,33 @@ class AsyncClusterWire:
             if error is not None:
                 raise error
 
-    def _make_wire(self, url: str, *, answer_within: float) -> AsyncPoolWire:
-        return AsyncPoolWire(url, answer_within=answer_within, keep=not self._is_closed)
+    def _make_wire(self, url: str, *, answer_within: float, connect_within: float) -> AsyncPoolWire:
+        keep = not self._is_closed
+        return AsyncPoolWire(
+            url, answer_within=answer_within, connect_within=connect_within, keep=keep
+        )
 
-    async def _drive(self, steps: Steps[T], meanwhile: Meanwhile = None) -> T:
+    async def _drive(
+        self, steps: Steps[T], meanwhile: Meanwhile = None, patience: Patience | None = None
+    ) -> T:
+        budget = _Budget(patience, self._connect_within)
         replies: Replies | None = None
         while True:
             try:
-                commands = next(steps) if replies is None else steps.send(replies)
+                step = next(steps) if replies is None else steps.send(replies)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            replies = await self._round(commands, meanwhile)
+            replies = await self._round(step.commands, meanwhile, budget.left(step))
 
-    async def _round(self, commands: Round, meanwhile: Meanwhile) -> Replies:
+    async def _round(
+        self, commands: Mapping[Node, Sequence[Command]], meanwhile: Meanwhile, left: Patience
+    ) -> Replies:
         if len(commands) == 1:
             ((node, batch),) = commands.items()
-            return {node: await self._pools(node).exchange(batch, meanwhile)}
+            return {node: await self._pools(node).exchange(batch, meanwhile, left)}
         async with asyncio.TaskGroup() as group:
             tasks = {
-                node: group.create_task(self._pools(node).exchange(batch, meanwhile))
+                node: group.create_task(self._pools(node).exchange(batch, meanwhile, left))
                 for node, batch in commands.items()
             }
         return {node: task.result() for node, task in tasks.items()}

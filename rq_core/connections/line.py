@@ -11,6 +11,21 @@ from rq_core.connections.borrowed import socket_of
 from rq_core.connections.replies import PENDING, Push, new_reader
 
 RECEIVE_BYTES: Final = 65_536
+SOON_S: Final = 0.05
+"""Seconds that are waited at least, whatever is left of a caller's patience."""
+
+CONNECT_TIMEOUT_S: Final = 5.0
+"""Seconds in which a connection is made, and the server has greeted."""
+
+
+def soonest(bound: float, within: float | None) -> float:
+    """How many seconds to wait: ``bound``, or ``within`` if that is less."""
+    return bound if within is None else min(bound, max(SOON_S, within))
+
+
+def connect_bound(source: Any) -> float:
+    """The seconds in which connections of this pool of redis-py are to be made."""
+    return float(source.connection_kwargs.get("socket_connect_timeout") or CONNECT_TIMEOUT_S)
 
 
 class Line:
@@ -19,6 +34,8 @@ class Line:
     def __init__(self, source: Any) -> None:
         """``source`` is a pool of redis-py; nothing is connected yet."""
         self._made = source.connection_class(**source.connection_kwargs)
+        self._answer_within = source.connection_kwargs.get("socket_timeout")
+        self._connect_within = connect_bound(source)
         self._socket: Any = None
         self._reader: Any = None
         self._look: Any = None
@@ -28,6 +45,11 @@ class Line:
     def is_connected(self) -> bool:
         """Whether it was connected, as far as is known without looking."""
         return self._socket is not None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it leads, or led; not that of a Unix socket."""
+        return self._made.host, self._made.port
 
     def is_ready(self) -> bool:
         """Whether it is connected, the server has not ended it, and it sent nothing unasked.
@@ -41,14 +63,20 @@ class Line:
             return not self._can_read()
         return not self._look.poll(0)
 
-    def connect(self) -> None:
-        """Connect, also if it was connected. Raises what redis-py does if that cannot be done."""
+    def connect(self, within: float | None = None) -> None:
+        """Connect, again if it was connected. ``within``: seconds, if fewer than connections are given.
+
+        Raises what redis-py does if that cannot be done.
+        """
         self.disconnect()
         made = self._made
+        # What a server that is frozen never sends is the reply to the greeting.
+        made.socket_timeout = made.socket_connect_timeout = soonest(self._connect_within, within)
         made.connect()
         if made.can_read():
             raise redis.ConnectionError("the server sent a reply that no command asked for")
         self._socket, self._reader = socket_of(made), new_reader()
+        self._socket.settimeout(self._answer_within)
         # What TLS has decrypted no longer shows on the socket. Some libraries that replace sockets take poll away.
         if hasattr(select, "poll") and not hasattr(self._socket, "pending"):
             self._look = select.poll()
@@ -82,7 +110,7 @@ class Line:
 
     def wait_for(self, seconds: float | None) -> None:
         """How long the next replies are waited for, in seconds; None: as long as connections are given."""
-        self._socket.settimeout(self._made.socket_timeout if seconds is None else seconds)
+        self._socket.settimeout(self._answer_within if seconds is None else seconds)
 
     def _can_read(self) -> bool:
         try:

@@ -2,24 +2,54 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from rq_core.connections import sentinel
+from rq_core.connections.line import CONNECT_TIMEOUT_S
 from rq_core.connections.wire import SOCKET_TIMEOUT_S, AsyncPoolWire, AsyncWire, PoolWire, Wire
 from rq_core.model.url import is_cluster
+from rq_core.protocol.plan import Patience
+
+ELSEWHERE_AFTER_S: Final = 4.0
+"""Seconds after which a server without an answer is given up where another may have taken its place. What is sent again
+is carried out once."""
+SECONDS_MIN: Final = 1.0
+"""A connection may take so long to be made, and an answer to come, however little patience its caller has."""
 
 
-def open_wire(url: str, *, answer_within: float = SOCKET_TIMEOUT_S) -> Wire:
-    """The wire to what a URL names; it connects to nothing yet. Raises InvalidOption."""
+def open_wire(
+    url: str, *, answer_within: float = SOCKET_TIMEOUT_S, patience: Patience | None = None
+) -> Wire:
+    """The wire to what a URL names; it connects to nothing yet. ``patience`` is that of the calls that it is for.
+
+    Raises InvalidOption.
+    """
+    answer, connect = _bounds(url, answer_within, patience or Patience())
     if is_cluster(url):
         # Imported only here: most processes talk to one server.
         from rq_core.connections.cluster import ClusterWire
 
-        return ClusterWire(url, answer_within=answer_within)
-    return PoolWire(url, answer_within=answer_within)
+        return ClusterWire(url, answer_within=answer, connect_within=connect)
+    return PoolWire(url, answer_within=answer, connect_within=connect)
 
 
-def open_async_wire(url: str, *, answer_within: float = SOCKET_TIMEOUT_S) -> AsyncWire:
+def open_async_wire(
+    url: str, *, answer_within: float = SOCKET_TIMEOUT_S, patience: Patience | None = None
+) -> AsyncWire:
     """The same for asyncio."""
+    answer, connect = _bounds(url, answer_within, patience or Patience())
     if is_cluster(url):
         from rq_core.connections.cluster import AsyncClusterWire
 
-        return AsyncClusterWire(url, answer_within=answer_within)
-    return AsyncPoolWire(url, answer_within=answer_within)
+        return AsyncClusterWire(url, answer_within=answer, connect_within=connect)
+    return AsyncPoolWire(url, answer_within=answer, connect_within=connect)
+
+
+def _bounds(url: str, answer_within: float, patience: Patience) -> tuple[float, float]:
+    """The seconds that an answer may take, and those that a connection may take."""
+    if is_cluster(url) or sentinel.named_by(url):
+        answer_within = min(answer_within, ELSEWHERE_AFTER_S)
+    return (
+        min(answer_within, max(SECONDS_MIN, patience.unknown)),
+        min(CONNECT_TIMEOUT_S, max(SECONDS_MIN, patience.unsent)),
+    )

@@ -21,7 +21,8 @@ from typing import Any
 import redis
 
 from rq_core.connections.async_line import AsyncLine
-from rq_core.connections.line import Line
+from rq_core.connections.line import Line, soonest
+from rq_core.connections.sentinels import Sentinels
 
 
 class Pool:
@@ -32,6 +33,7 @@ class Pool:
     ) -> None:
         """``wait``: seconds after which a queue of callers that does not move is left, with redis.ConnectionError."""
         self._source = source
+        self._sentinels = sentinels_of(source)
         self._wait = wait
         self._make_line = make_line
         self._begin_process()
@@ -50,25 +52,33 @@ class Pool:
         # Last: who finds its own process here must find nothing of its parent's any more.
         self._pid = os.getpid()
 
-    def take(self) -> Line:
-        """A connection with nothing to be read on it. Give it back. Raises what redis-py does if it cannot be made."""
+    def take(self, within: float | None = None) -> Line:
+        """A connection with nothing to be read on it. Give it back. Raises what redis-py does if it cannot be made,
+        within so many seconds if that is less than the connections' own bound."""
         if os.getpid() != self._pid:
             # A forked child must not speak on its parent's connections.
             self._begin_process()
         with self._lock:
             if len(self.busy) >= self._source.max_connections:
-                self._wait_for_room()
+                self._wait_for_room(within)
             line = self._idle.pop() if self._idle else self._make_line(self._source)
             self.busy.add(line)
         try:
-            if not line.is_ready():
-                line.connect()
+            if not line.is_ready() or self._leads_elsewhere(line):
+                line.connect(within)
         except BaseException:
             # One that broke in the middle of its greeting counts as connected with redis-py.
             line.disconnect()
             self.give_back(line)
             raise
         return line
+
+    def _leads_elsewhere(self, line: Line) -> bool:
+        """Whether the sentinels name another server by now."""
+        if self._sentinels is None:
+            return False
+        self._sentinels.look()
+        return self._sentinels.primary != line.address
 
     def give_back(self, line: Line) -> None:
         """Let others have a connection. One that may have replies under way must have been disconnected."""
@@ -83,13 +93,14 @@ class Pool:
                     self._moved = time.monotonic()
                 self._freed.notify()
 
-    def _wait_for_room(self) -> None:
-        """Wait until a caller gives a connection back; call it under the lock."""
+    def _wait_for_room(self, within: float | None) -> None:
+        """Wait until another thread gives a connection back; call it under the lock."""
         since = time.monotonic()
+        wait = soonest(self._wait, within)
         self._waiting += 1
         try:
             while len(self.busy) >= self._source.max_connections:
-                self._freed.wait(_time_in_line(self._source, self._wait, max(since, self._moved)))
+                self._freed.wait(_time_in_line(self._source, wait, max(since, self._moved)))
         finally:
             self._waiting -= 1
 
@@ -113,6 +124,8 @@ class AsyncPool:
     def __init__(self, source: Any, *, wait: float, keep: bool = True) -> None:
         """See Pool. ``keep``: whether connections are used again; a pool that is closed keeps none."""
         self._source = source
+        self.sentinels = sentinels_of(source)
+        """Those that the URL names, if it does."""
         self._wait = wait
         self._waiting: deque[asyncio.Future[AsyncLine]] = deque()
         self._moved = 0.0
@@ -126,25 +139,34 @@ class AsyncPool:
         # Those who wait in line come first.
         if not idle or not idle[-1].is_ready or len(self.busy) >= self._source.max_connections:
             return None
+        if self.sentinels is not None and not self.sentinels.still_name(idle[-1].address):
+            return None
         line = idle.pop()
         self.busy.add(line)
         return line
 
-    async def take(self) -> AsyncLine:
+    async def take(self, within: float | None = None) -> AsyncLine:
         """See Pool.take."""
         if len(self.busy) >= self._source.max_connections:
-            line = await self._next_given_back()
+            line = await self._next_given_back(soonest(self._wait, within))
         else:
             line = self._idle.pop() if self._idle else AsyncLine(self._source)
             self.busy.add(line)
         try:
-            if not line.is_ready:
-                await line.connect()
+            if not line.is_ready or await self.leads_elsewhere(line):
+                await line.connect(within)
         except BaseException:
             await line.drop()
             self.give_back(line)
             raise
         return line
+
+    async def leads_elsewhere(self, line: AsyncLine) -> bool:
+        """Whether the sentinels name another server by now."""
+        if self.sentinels is None:
+            return False
+        await self.sentinels.look_async()
+        return self.sentinels.primary != line.address
 
     def give_back(self, line: AsyncLine) -> None:
         """See Pool.give_back. If the pool keeps none, drop the connection before."""
@@ -158,14 +180,14 @@ class AsyncPool:
         self.busy.discard(line)
         self._idle.append(line)
 
-    async def _next_given_back(self) -> AsyncLine:
+    async def _next_given_back(self, wait: float) -> AsyncLine:
         """Wait in line for a connection; it stays busy from hand to hand."""
         since = time.monotonic()
         turn: asyncio.Future[AsyncLine] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
             while not turn.done():
-                left = _time_in_line(self._source, self._wait, max(since, self._moved))
+                left = _time_in_line(self._source, wait, max(since, self._moved))
                 await asyncio.wait({turn}, timeout=left)
             return turn.result()
         except BaseException:
@@ -191,6 +213,12 @@ class AsyncPool:
         for error in await asyncio.gather(*ends, return_exceptions=True):
             if error is not None:
                 raise error
+
+
+def sentinels_of(source: Any) -> Sentinels | None:
+    """The sentinels that connections of this pool of redis-py ask for their server."""
+    found: Sentinels | None = source.connection_kwargs.get("sentinels")
+    return found
 
 
 def _time_in_line(source: Any, wait: float, moved: float) -> float:

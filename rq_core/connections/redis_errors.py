@@ -10,8 +10,9 @@ import redis.asyncio
 from rq_core.connections.replies import explained
 from rq_core.protocol.plan import ReplyError, Unsent
 
-_DEMOTED = ("READONLY", "MASTERDOWN", "UNBLOCKED")
-"""What a server answers that is the primary no more: the next call needs another connection, perhaps elsewhere."""
+_DEMOTED = ("READONLY", "MASTERDOWN", "UNBLOCKED", "NOREPLICAS")
+"""What a server answers that is the primary no more, or whose replicas follow another one by now: the next call needs
+another connection, perhaps elsewhere."""
 
 
 def unsent(error: Exception) -> Unsent | ReplyError:

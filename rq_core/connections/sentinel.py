@@ -6,103 +6,33 @@ User and password before the hosts are those of the Redis servers; ``sentinel_us
 of the sentinels. ``rediss+sentinel://`` speaks TLS with both. All other options are redis-py's own.
 
 Sentinel's answer may be older than a failover, so a server counts as the primary only if its ROLE says so. Until then a
-connection cannot be made, which callers wait out like any outage.
+connection cannot be made, which callers wait out like any outage. :mod:`rq_core.connections.sentinels` asks.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import asyncio
+import time
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import redis
 import redis.asyncio
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import NoBackoff
 from redis.exceptions import NoPermissionError
-from redis.retry import Retry
+
+from rq_core.connections.line import CONNECT_TIMEOUT_S, soonest
+from rq_core.connections.sentinels import ANSWER_WITHIN_S, Address, Sentinels
 
 SCHEMES: Final = ("redis+sentinel://", "rediss+sentinel://")
 DEFAULT_PORT: Final = 26379
-ANSWER_WITHIN_S: Final = 1.0
-"""Seconds after which the next sentinel is asked: a connection waits for all of those that are dead."""
-
-Address = tuple[str, int]
+PRIMARY_CONNECTS_S: Final = 1.5
+"""Seconds in which the server that Sentinel names is to accept a connection and say that it is the primary. A frozen
+server does not; by the next try Sentinel may name another."""
 
 
 def named_by(url: str) -> bool:
     """Whether a URL names sentinels."""
     return url.startswith(SCHEMES)
-
-
-@dataclass
-class Sentinels:
-    """The sentinels of one service. Threads may share it."""
-
-    addresses: Sequence[Address]
-    service: str
-    options: dict[str, Any] = field(default_factory=dict)
-    """Of the connections to the sentinels: user, password, TLS."""
-
-    def __post_init__(self) -> None:
-        self._lock = threading.Lock()
-        self._order = list(self.addresses)
-
-    def ask(self) -> Address:
-        """The primary's address, from the first sentinel that has one. Raises redis.ConnectionError if none has."""
-        trouble = []
-        for host, port in self._in_order():
-            sentinel: Any = redis.Redis(host, port, **self.options, retry=Retry(NoBackoff(), 0))
-            with sentinel:
-                try:
-                    said = sentinel.execute_command(*self._question())
-                except (redis.RedisError, OSError) as error:
-                    trouble.append(f"{host}:{port}: {error}")
-                    continue
-            if said:
-                return self._heard((host, port), said)
-            trouble.append(self._stranger(host, port))
-        raise redis.ConnectionError(self._none(trouble))
-
-    async def ask_async(self) -> Address:
-        """The same for asyncio."""
-        trouble = []
-        for host, port in self._in_order():
-            retry = AsyncRetry(NoBackoff(), 0)
-            sentinel: Any = redis.asyncio.Redis(host=host, port=port, **self.options, retry=retry)
-            async with sentinel:
-                try:
-                    said = await sentinel.execute_command(*self._question())
-                except (redis.RedisError, OSError, RuntimeError) as error:
-                    trouble.append(f"{host}:{port}: {error}")
-                    continue
-            if said:
-                return self._heard((host, port), said)
-            trouble.append(self._stranger(host, port))
-        raise redis.ConnectionError(self._none(trouble))
-
-    def _question(self) -> tuple[str, ...]:
-        return "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service
-
-    def _in_order(self) -> Iterator[Address]:
-        with self._lock:
-            order = list(self._order)
-        yield from order
-
-    def _heard(self, sentinel: Address, said: Sequence[str]) -> Address:
-        """Remember who answered: it is asked first from now on, as one that is dead costs a timeout."""
-        with self._lock:
-            self._order.remove(sentinel)
-            self._order.insert(0, sentinel)
-        return said[0], int(said[1])
-
-    def _stranger(self, host: str, port: int) -> str:
-        return f"{host}:{port} knows no service {self.service}"
-
-    def _none(self, trouble: Sequence[str]) -> str:
-        return f"no sentinel names a primary of {self.service} ({'; '.join(trouble)})"
 
 
 class _Refused(redis.ConnectionError):
@@ -126,17 +56,23 @@ class PrimaryConnection(redis.Connection):
         socket: Any = self._sock
         if socket is not None:
             return
-        self.host, self.port = self._sentinels.ask()
-        plain.connect()
+        within = self.socket_connect_timeout or CONNECT_TIMEOUT_S
+        deadline = time.monotonic() + within
+        self.host, self.port = self._sentinels.ask(within)
+        left = soonest(PRIMARY_CONNECTS_S, deadline - time.monotonic())
+        self.socket_timeout = self.socket_connect_timeout = left
         try:
+            plain.connect()
             plain.send_command("ROLE")
             role = _role(plain.read_response())
         except redis.ResponseError as error:
             role = _role(error)
         except BaseException:
+            self._sentinels.doubt()
             plain.disconnect()
             raise
         if role != "master":
+            self._sentinels.doubt()
             plain.disconnect()
             raise _Refused((self.host, self.port), role)
 
@@ -156,18 +92,23 @@ class AsyncPrimaryConnection(redis.asyncio.Connection):
         """See PrimaryConnection.connect."""
         if self.is_connected:
             return
-        self.host, self.port = await self._sentinels.ask_async()
+        self.host, self.port = await self._sentinels.ask_async(
+            self.socket_connect_timeout or CONNECT_TIMEOUT_S
+        )
         plain: Any = super()
-        await plain.connect()
         try:
-            await self.send_command("ROLE")
-            role = _role(await self.read_response())
+            async with asyncio.timeout(PRIMARY_CONNECTS_S):
+                await plain.connect()
+                await self.send_command("ROLE")
+                role = _role(await self.read_response())
         except redis.ResponseError as error:
             role = _role(error)
         except BaseException:
+            self._sentinels.doubt()
             await self.disconnect(nowait=True)
             raise
         if role != "master":
+            self._sentinels.doubt()
             await self.disconnect(nowait=True)
             raise _Refused((self.host, self.port), role)
 

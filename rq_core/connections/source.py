@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from urllib.parse import urlsplit
 
 import redis.asyncio
 
 from rq_core.connections import sentinel
+from rq_core.connections.line import CONNECT_TIMEOUT_S
 from rq_core.errors import InvalidOption
 from rq_core.model.url import check_password
-
-CONNECT_TIMEOUT_S: Final = 5.0
 
 
 def resolve(url: str) -> str:
@@ -36,13 +35,13 @@ def resolve(url: str) -> str:
     return url
 
 
-def _options(retry: Any, answer_within: float) -> dict[str, Any]:
+def _options(retry: Any, answer_within: float, connect_within: float) -> dict[str, Any]:
     return {
         "decode_responses": True,
         # A reply with bytes that are not UTF-8 must reach the code that can say which job it is.
         "encoding_errors": "surrogateescape",
         "retry": retry,
-        "socket_connect_timeout": min(CONNECT_TIMEOUT_S, answer_within),
+        "socket_connect_timeout": min(connect_within, answer_within),
         "socket_timeout": answer_within,
         "socket_keepalive": True,
         "protocol": 2,
@@ -55,7 +54,13 @@ def _for_unix(url: str, options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def source_of(pool_class: Any, url: str, retry: Any, answer_within: float) -> Any:
+def source_of(
+    pool_class: Any,
+    url: str,
+    retry: Any,
+    answer_within: float,
+    connect_within: float = CONNECT_TIMEOUT_S,
+) -> Any:
     """What makes connections: a pool of redis-py. Nothing is connected yet. Raises InvalidOption.
 
     redis-py would pass over a path that is no number of a database, and notice an unknown option only when it
@@ -65,7 +70,7 @@ def source_of(pool_class: Any, url: str, retry: Any, answer_within: float) -> An
     pool: Any = None
     problem: str | None = None
     try:
-        real, options = resolve(url), _options(retry, answer_within)
+        real, options = resolve(url), _options(retry, answer_within, connect_within)
         if sentinel.named_by(real):
             real, more = sentinel.parse(
                 real,

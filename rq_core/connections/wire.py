@@ -6,6 +6,7 @@ command was sent at all, so exchanges are made on lines taken from the pool, not
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
@@ -17,10 +18,13 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from rq_core.connections.async_line import AsyncLine
+from rq_core.connections.line import CONNECT_TIMEOUT_S, SOON_S
 from rq_core.connections.pool import AsyncPool, Pool
 from rq_core.connections.redis_errors import BROKEN, BROKEN_ASYNC, is_demoted, unsent, words_of
+from rq_core.connections.sentinels import LOOK_EVERY_S
 from rq_core.connections.source import source_of
-from rq_core.protocol.plan import Lost
+from rq_core.protocol.plan import Lost, Patience
 
 SOCKET_TIMEOUT_S: Final = 10.0
 """Seconds without a reply after which a connection is given up."""
@@ -41,10 +45,16 @@ class Wire(Protocol):
     one_slot: bool
     """Whether a blocking command may have the keys of one queue only."""
 
-    def exchange(self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None) -> list[Any]:
+    def exchange(
+        self,
+        commands: Sequence[Sequence[Any]],
+        meanwhile: Meanwhile = None,
+        patience: Patience | None = None,
+    ) -> list[Any]:
         """One round trip. An exception stands in the place of a reply that is an error, or did not come.
 
-        ``meanwhile`` is called, if at all, when the commands have been sent.
+        ``meanwhile`` is called, if at all, when the commands have been sent. ``patience``: for a connection at most
+        ``unsent`` seconds, for a reply ``unknown``, where the connections' own bounds are not lower.
         """
 
     def block(self, command: Sequence[Any], seconds: float) -> Any:
@@ -63,7 +73,10 @@ class AsyncWire(Protocol):
     one_slot: bool
 
     async def exchange(
-        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
+        self,
+        commands: Sequence[Sequence[Any]],
+        meanwhile: Meanwhile = None,
+        patience: Patience | None = None,
     ) -> list[Any]:
         """See Wire.exchange."""
 
@@ -83,21 +96,41 @@ class PoolWire:
 
     one_slot = False
 
-    def __init__(self, url: str, *, answer_within: float = SOCKET_TIMEOUT_S) -> None:
-        retry = Retry(NoBackoff(), 0)
-        self._pool = Pool(
-            source_of(redis.ConnectionPool, url, retry, answer_within), wait=answer_within
-        )
+    def __init__(
+        self,
+        url: str,
+        *,
+        answer_within: float = SOCKET_TIMEOUT_S,
+        connect_within: float = CONNECT_TIMEOUT_S,
+    ) -> None:
+        """``connect_within``: seconds in which a connection is made, its greeting included."""
+        retry, bounds = Retry(NoBackoff(), 0), (answer_within, connect_within)
+        self._pool = Pool(source_of(redis.ConnectionPool, url, retry, *bounds), wait=answer_within)
+        self._answer_within = answer_within
 
-    def exchange(self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None) -> list[Any]:
-        return self._exchange(commands, meanwhile, None)
+    def exchange(
+        self,
+        commands: Sequence[Sequence[Any]],
+        meanwhile: Meanwhile = None,
+        patience: Patience | None = None,
+    ) -> list[Any]:
+        if patience is None:
+            return self._exchange(commands, meanwhile, None)
+        seconds = max(SOON_S, patience.unknown)
+        if seconds >= self._answer_within:
+            return self._exchange(commands, meanwhile, None, patience.unsent)
+        return self._exchange(commands, meanwhile, seconds, patience.unsent)
 
     def _exchange(
-        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile, seconds: float | None
+        self,
+        commands: Sequence[Sequence[Any]],
+        meanwhile: Meanwhile,
+        seconds: float | None,
+        connect_within: float | None = None,
     ) -> list[Any]:
         """``seconds``: how long a reply is waited for; None: as long as connections are given."""
         try:
-            line = self._pool.take()
+            line = self._pool.take(connect_within)
         except (*BROKEN, redis.RedisError) as error:
             return [unsent(error)] * len(commands)
         replies: list[Any] = []
@@ -145,22 +178,30 @@ class AsyncPoolWire:
     one_slot = False
 
     def __init__(
-        self, url: str, *, answer_within: float = SOCKET_TIMEOUT_S, keep: bool = True
+        self,
+        url: str,
+        *,
+        answer_within: float = SOCKET_TIMEOUT_S,
+        connect_within: float = CONNECT_TIMEOUT_S,
+        keep: bool = True,
     ) -> None:
-        """``keep``: see AsyncPool."""
-        retry = AsyncRetry(NoBackoff(), 0)
-        self._pool = AsyncPool(
-            source_of(redis.asyncio.ConnectionPool, url, retry, answer_within),
-            wait=answer_within,
-            keep=keep,
-        )
+        """``connect_within``: see PoolWire. ``keep``: see AsyncPool."""
+        retry, bounds = AsyncRetry(NoBackoff(), 0), (answer_within, connect_within)
+        source = source_of(redis.asyncio.ConnectionPool, url, retry, *bounds)
+        self._pool = AsyncPool(source, wait=answer_within, keep=keep)
         self._answer_within = answer_within
 
     async def exchange(
-        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
+        self,
+        commands: Sequence[Sequence[Any]],
+        meanwhile: Meanwhile = None,
+        patience: Patience | None = None,
     ) -> list[Any]:
         """See Wire.exchange."""
-        return await self._exchange(commands, meanwhile, self._answer_within)
+        if patience is None:
+            return await self._exchange(commands, meanwhile, self._answer_within)
+        seconds = min(self._answer_within, max(SOON_S, patience.unknown))
+        return await self._exchange(commands, meanwhile, seconds, None, patience.unsent)
 
     async def _exchange(
         self,
@@ -168,12 +209,15 @@ class AsyncPoolWire:
         meanwhile: Meanwhile,
         seconds: float,
         hear: Hear = None,
+        connect_within: float | None = None,
+        *,
+        blocks: bool = False,
     ) -> list[Any]:
-        """``seconds``: how long a reply is waited for."""
+        """``seconds``: how long a reply is waited for. ``blocks``: it is to come late."""
         line = self._pool.take_idle()
         if line is None:
             try:
-                line = await self._pool.take()
+                line = await self._pool.take(connect_within)
             except (*BROKEN_ASYNC, redis.RedisError) as error:
                 return [unsent(error)] * len(commands)
         count = len(commands)
@@ -181,6 +225,8 @@ class AsyncPoolWire:
             answer = line.ask(_packed(commands), count, seconds, hear)
             if meanwhile is not None:
                 meanwhile()
+            if blocks and self._pool.sentinels is not None:
+                await self._watched(line, answer)
             await answer
             replies = line.replies
             if is_demoted(replies):
@@ -202,7 +248,15 @@ class AsyncPoolWire:
 
     async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
         """See AsyncWire.block."""
-        return _or_raise(await self._exchange([command], None, seconds + BLOCK_MARGIN_S, hear))
+        within = seconds + BLOCK_MARGIN_S
+        return _or_raise(await self._exchange([command], None, within, hear, blocks=True))
+
+    async def _watched(self, line: AsyncLine, answer: asyncio.Future[None]) -> None:
+        """Wait for a late answer. Raises EOFError if the sentinels name another server meanwhile: nothing will come."""
+        while not answer.done():
+            await asyncio.wait({answer}, timeout=LOOK_EVERY_S)
+            if not answer.done() and await self._pool.leads_elsewhere(line):
+                raise EOFError("the sentinels name another primary")
 
     async def _distrust(self) -> None:
         """See PoolWire._distrust."""

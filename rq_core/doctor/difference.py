@@ -76,7 +76,8 @@ def _compare(key: str, member: str, actual: Any, want: Want) -> Edit | None:
 def _number(actual: Any) -> float:
     """Return a number, 0 if there is none, and less if it is no number."""
     if isinstance(actual, str):
-        return int(actual) if actual.isascii() and actual.isdigit() else -1
+        is_number = actual.isascii() and actual.isdigit() and len(actual) < 19
+        return int(actual) if is_number else -1
     return float(actual or 0)
 
 

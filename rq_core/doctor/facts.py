@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rq_core.doctor import told
 from rq_core.doctor.difference import Owner, guarded
 from rq_core.doctor.expected import Expected
 from rq_core.doctor.finding import RELOG, Edit, Finding, Kind
@@ -26,6 +27,7 @@ def findings(expected: Expected, differing: dict[Owner, list[Edit]]) -> Iterator
     yield from _caps(expected.view)
     yield from _wake(expected)
     yield from _log(expected, differing)
+    yield from told.findings(expected.view)
 
 
 def _specs(expected: Expected) -> Iterator[Finding]:

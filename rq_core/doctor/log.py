@@ -1,4 +1,4 @@
-"""What the outbox says of the jobs, as far back as it goes."""
+"""What the outbox says of the jobs and of the queue itself, as far back as it goes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from rq_core.model.events import Entry, JobRecord, Undecodable, decode, fold
 from rq_core.model.machine import Event
+from rq_core.model.settings import FLAGS, SETTINGS
 
 
 @dataclass
@@ -23,6 +24,12 @@ class Log:
     gaps: list[str] = field(default_factory=list)
     """Ids of entries before which some are missing."""
     seq_max: int = 0
+    epoch: int | None = None
+    """Of the last entry; None: there is none."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """The settings and flags by the last event about each; all of them if the log begins with the queue."""
+    limits: dict[str, str | None] = field(default_factory=dict)
+    """The limits by the last event about each scope; None: it has none of its own any more."""
 
 
 def read_log(snapshot: Mapping[str, Any]) -> Log:
@@ -34,21 +41,51 @@ def read_log(snapshot: Mapping[str, Any]) -> Log:
         try:
             entry = decode(entry_id, raw)
             _fold(log, entry)
+            _note(log, entry)
         except (Undecodable, ValueError, TypeError) as error:
             log.unreadable.append(f"{entry_id}: {error}")
             before = None
+            _forget(log)
             continue
         if before is not None:
             same = before.id.epoch == entry.id.epoch
             if entry.id.seq != (before.id.seq + 1 if same else 0):
                 log.gaps.append(entry_id)
+                _forget(log)
+                _note(log, entry)
         if entry.event is Event.EPOCH_STARTED and entry.id.seq == 0:
             reason = entry.data["reason"]
             first = reason == "created" and log.entries == 1
+            if reason == "created":
+                # The queue was made again, with the defaults.
+                log.settings = {name: str(s.default) for name, s in SETTINGS.items()}
+                log.settings |= dict.fromkeys(FLAGS, "0")
+                log.limits.clear()
             attached = reason == "attached" and snapshot["meta"].get("baseline") == "done"
             log.whole = log.whole or first or attached
         before = entry
     return log
+
+
+def _forget(log: Log) -> None:
+    """What is missing may have changed any of these."""
+    log.settings.clear()
+    log.limits.clear()
+
+
+def _note(log: Log, entry: Entry) -> None:
+    """Note what an entry says of the queue itself."""
+    log.epoch = entry.id.epoch
+    data = entry.data
+    match entry.event:
+        case Event.PAUSED:
+            log.settings["paused"] = "1"
+        case Event.RESUMED:
+            log.settings["paused"] = "0"
+        case Event.POLICY_CHANGED if data.get("field") in {*SETTINGS, *FLAGS}:
+            log.settings[data["field"]] = str(data["new"])
+        case Event.CAP_CHANGED:
+            log.limits[str(data["scope"])] = data["new"]
 
 
 def _fold(log: Log, entry: Entry) -> None:

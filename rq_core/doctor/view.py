@@ -58,7 +58,7 @@ class View:
     def fact(self, name: str) -> int:
         """Return a number of ``meta``, or its default."""
         text = self.facts.get(name, "")
-        if text.isascii() and text.isdigit():
+        if text.isascii() and text.isdigit() and len(text) < 19:
             return int(text)
         return SETTINGS[name].default if name in SETTINGS else 0
 

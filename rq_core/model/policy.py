@@ -58,8 +58,7 @@ class Source(NamedTuple):
 def families_of(text: str) -> list[str]:
     """The families that a policy's jobs are counted by; none of one that cannot be read."""
     try:
-        scopes = json.loads(text)["scopes"]
-        return [str(each["family"]) for each in scopes if each["family"] != FAIR]
+        return [str(each["family"]) for each in _scopes(text) if each["family"] != FAIR]
     except (ValueError, KeyError, TypeError):
         return []
 
@@ -71,7 +70,18 @@ def write_policy(sources: Iterable[Source]) -> str:
 
 def read_policy(text: str) -> list[Source]:
     """The sources that workers have registered. Raises ValueError, KeyError or TypeError if the policy is invalid."""
-    return [_read_source(each) for each in json.loads(text)["scopes"]]
+    return [_read_source(each) for each in _scopes(text)]
+
+
+def _scopes(text: str) -> list[dict[str, Any]]:
+    """What a policy lists. Raises ValueError, KeyError or TypeError."""
+    try:
+        scopes = json.loads(text)["scopes"]
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    if not isinstance(scopes, list) or not all(isinstance(each, dict) for each in scopes):
+        raise TypeError("its scopes are no list of objects")
+    return scopes
 
 
 def _read_source(facts: Mapping[str, Any]) -> Source:

@@ -13,6 +13,8 @@ from rq_core.model.url import cluster_url
 from rq_core.protocol import denial
 from rq_core.protocol.plan import Lost, Patience, Pause, Plan, Send, Unsent, says_full
 
+READ_S_MIN: Final = 1.0
+"""Seconds that an answer to a plain read is waited for at least, however little patience there is."""
 _OUTAGE: Final = (
     "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "MISCONF",
     "NOREPLICAS", "UNBLOCKED",
@@ -20,9 +22,9 @@ _OUTAGE: Final = (
 """Error replies that say: not now. Nothing was carried out."""
 
 
-def pause(attempt: int) -> Pause:
-    """0.05 s, doubling up to a second."""
-    return Pause(min(0.05 * 2 ** min(attempt, 5), 1.0))
+def pause(attempt: int, left: float) -> Pause:
+    """0.05 s, doubling up to a second; but the last attempt comes when the patience ends, in ``left`` seconds."""
+    return Pause(min(0.05 * 2 ** min(attempt, 5), 1.0, max(0.01, left)))
 
 
 def meaning_of(reply: Any, *, lost: bool = False) -> str:
@@ -67,12 +69,23 @@ class Asking:
         self.patience = patience or Patience()
         self.clock = clock
 
+    def left(self, since: float, *, sent: bool) -> Patience:
+        """What is left of the patience with a call that was begun then. ``sent``: it may have been carried out."""
+        waited = self.clock() - since
+        unknown = max(0.0, self.patience.unknown - waited)
+        return Patience(unknown if sent else max(0.0, self.patience.unsent - waited), unknown)
+
+    def _left_to_read(self, since: float) -> Patience:
+        """The same for plain reads: to send them again costs nothing, so it does not matter whether they were sent."""
+        left = max(READ_S_MIN, self.patience.unsent - (self.clock() - since))
+        return Patience(left, left)
+
     def ask(self, commands: list[list[Any]], queue: str | None = None) -> Plan[list[Any]]:
         """Plain reads, in one round trip. Raises ServerUnavailable or ServerUnsuitable, or QueueDamaged if a key of
         ``queue`` has the wrong type."""
         first, attempt = self.clock(), 0
         while True:
-            replies = yield Send(commands)
+            replies = yield Send(commands, None, self._left_to_read(first))
             failed = [r for r in replies if isinstance(r, Exception)]
             if not failed:
                 return replies  # type: ignore[no-any-return]
@@ -87,7 +100,7 @@ class Asking:
                 raise self.unsuitable(failed[0]) from failed[0]
             if self.clock() - first > self.patience.unsent:
                 raise errors.ServerUnavailable(url=self.url, why=str(failed[0])) from failed[0]
-            yield pause(attempt)
+            yield pause(attempt, self.patience.unsent - (self.clock() - first))
             attempt += 1
 
     def ask_each(self, commands: list[list[Any]]) -> Plan[list[Any]]:
@@ -98,12 +111,12 @@ class Asking:
             return []
         first, attempt = self.clock(), 0
         while True:
-            replies: list[Any] = yield Send(commands)
+            replies: list[Any] = yield Send(commands, None, self._left_to_read(first))
             failed = [r for r in replies if isinstance(r, Exception)]
             later = [r for r in failed if meaning_of(r) in ("unsent", "lost")]
             if not later or self.clock() - first > self.patience.unsent:
                 break
-            yield pause(attempt)
+            yield pause(attempt, self.patience.unsent - (self.clock() - first))
             attempt += 1
         if len(failed) == len(replies):
             if later:

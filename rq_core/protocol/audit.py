@@ -70,7 +70,7 @@ class Audit:
         self._delivery = delivery
 
     def attach(self, queue: str, audit_id: str, known: int = 0) -> Plan[None]:
-        """Switch the audit trail on, for this audit database. Writes a baseline of the jobs that are alive, unless
+        """Switch the audit log on, for this audit database. Writes a baseline of the jobs that are alive, unless
         the outbox still has the whole history. Raises AuditElsewhere if another database has the queue.
 
         ``known`` is an epoch that the database has: a queue in an earlier one starts another beyond it, with a
@@ -86,7 +86,7 @@ class Audit:
                 return
 
     def detach(self, queue: str, audit_id: str) -> Plan[None]:
-        """Switch the audit trail off: the outbox becomes a ring of recent events."""
+        """Switch the audit log off: the outbox becomes a ring of recent events."""
         yield from self._attach(queue, audit_id, "off")
 
     def _attach(self, queue: str, audit_id: str, mode: str, known: int = 0) -> Plan[str]:

@@ -32,6 +32,8 @@ from rq_core.protocol.plan import (
 )
 from rq_core.scripts.script import Script, function
 
+LISTING: Final = Patience(unsent=1.0, unknown=1.0)
+"""How long a queue that is on the list already is told to it again."""
 ROUNDS_MAX: Final = 3
 """Times that a call is sent again at once, after a handshake or when its library was loaded; then with pauses."""
 
@@ -209,7 +211,8 @@ class Delivery:
         """Calls that may have been carried out."""
         attempt, rounds = 0, 0
         while True:
-            replies = yield Send([commands[i] for i in waiting], calls[waiting[0]].meanwhile)
+            left = self.asking.left(first, sent=bool(lost)) if rounds else None
+            replies = yield Send([commands[i] for i in waiting], calls[waiting[0]].meanwhile, left)
             again: list[int] = []
             forgotten: set[str] = set()
             refused = False
@@ -251,7 +254,7 @@ class Delivery:
             trouble = trouble or silence or _too_many(rounds)
             if trouble is not None:
                 self._check_patience(first, bool(lost), trouble, [calls[i] for i in waiting])
-                yield pause(attempt)
+                yield pause(attempt, self.asking.left(first, sent=bool(lost)).unsent)
                 attempt += 1
             for i in waiting:
                 commands[i] = self._command(calls[i], slots[i])
@@ -381,7 +384,7 @@ class Delivery:
         """
         listed = queues_key(self.prefix)
         if not new:
-            (reply,) = yield Send([["SADD", listed, queue]])
+            (reply,) = yield Send([["SADD", listed, queue]], None, LISTING)
             if not isinstance(reply, Exception) or meaning_of(reply) in ("unsent", "lost"):
                 return
         try:

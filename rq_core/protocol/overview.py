@@ -44,6 +44,8 @@ LIMITS_MAX: Final = 200
 """About how many stored limits of a queue are read."""
 QUEUES_MAX: Final = 1_000
 """Queues that one look reads: those that come first by name."""
+STRAYS_MAX: Final = 20
+"""Invalid names of queues that are told."""
 WHY_MAX: Final = 300
 """Characters of the reason why a queue cannot be read."""
 
@@ -428,15 +430,14 @@ class Overviews:
             raise ServerUnavailable(url=asking.url, why=str(names)) from names
         if isinstance(names, Exception):
             raise asking.unsuitable(names) from names
-        names = sorted(names)
-        first = names[:QUEUES_MAX]
-        queues, unreadable = yield from self.of([name for name in first if is_name(name)])
-        # Any client may add to the list of queues. A name that no queue can have must not hide the queues.
-        unreadable |= {
-            _fit(name) or '""': "no queue can have this name" for name in first if not is_name(name)
-        }
+        # Any client may add to the list of queues. Names that no queue can have must not take the place of queues.
+        valid = sorted(filter(is_name, names))
+        queues, unreadable = yield from self.of(valid[:QUEUES_MAX])
+        for name in sorted(set(names).difference(valid))[:STRAYS_MAX]:
+            unreadable[_fit(name) or '""'] = "no queue can have this name"
         used, most = (None, None) if is_cluster(asking.url) else _memory(info)
-        return Overview(tuple(queues), unreadable, len(names) - len(first), used, most)
+        left_out = len(valid[QUEUES_MAX:])
+        return Overview(tuple(queues), unreadable, left_out, used, most)
 
     def of(self, queues: Sequence[str]) -> Plan[tuple[list[QueueOverview], dict[str, str]]]:
         """How these queues stand, and why some could not be read, by name. Three round trips."""

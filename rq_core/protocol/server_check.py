@@ -28,7 +28,7 @@ PROMOTION_WAIT_S: Final = 3.0
 """Seconds that a replica gets to become the primary: a failover may be under way."""
 NEEDED: Final = "install Redis 7.0 or newer, or Valkey 7.2 or newer, or use embedded://"
 _HIDDEN: Final = ("NOPERM", "ERR unknown command", "ERR unknown subcommand", "ERR CONFIG")
-_CONFIG: Final = ("save", "appendfsync")
+_CONFIG: Final = ("save", "appendfsync", "cluster-require-full-coverage")
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Remark:
     """What is to be said of a server."""
 
     about: str
-    """version, replica, eviction, persistence, fsync or hidden."""
+    """version, replica, eviction, persistence, fsync, coverage or hidden."""
     says: str
     """What it is, and what to do."""
     refuse: bool = False
@@ -92,6 +92,17 @@ def judge_persistence(info: Mapping[str, str], config: Mapping[str, str]) -> lis
     return [Remark("persistence", f"{says}: {how}")]
 
 
+def judge_coverage(config: Mapping[str, str]) -> list[Remark]:
+    """What CONFIG says of a cluster beside that."""
+    if config.get("cluster-require-full-coverage") != "yes":
+        return []
+    says = (
+        "its cluster-require-full-coverage is yes: while one shard has no primary, the queues of all stand still:"
+        f" {SET.format('cluster-require-full-coverage no')}, on every node"
+    )
+    return [Remark("coverage", says)]
+
+
 def inspect(asking: Asking) -> Plan[Mapping[str, str] | None]:
     """Look at INFO, and return what it says; None if it is hidden from this user. Raises ServerUnsuitable if the server
     must not be used, ServerUnavailable."""
@@ -125,10 +136,11 @@ def check(asking: Asking) -> Plan[list[Remark]]:
         unknown, config = [Remark("hidden", hidden)], {}
     else:
         unknown, config = [], pairs_of(reply)
+    coverage = judge_coverage(config) if is_cluster(asking.url) else []
     if info is None:
         hidden = "INFO is hidden from this user: its version and its maxmemory-policy could not be checked"
-        return [Remark("hidden", hidden), *unknown]
-    return [*judge_info(info), *judge_persistence(info, config), *unknown]
+        return [Remark("hidden", hidden), *coverage, *unknown]
+    return [*judge_info(info), *judge_persistence(info, config), *coverage, *unknown]
 
 
 def warn(remarks: Iterable[Remark]) -> None:

@@ -26,6 +26,7 @@ BOUNDS_S: Final = (
 """Upper bounds of the buckets of waits and run times, in seconds; one more bucket has what took longer."""
 OUTCOMES: Final = ("succeeded", "retried", "died", "cancelled", "rolled_back", "refused")
 """How a claim that a worker settles may end. ``refused``: the claim was no longer in force."""
+_SHORT_S: Final = BOUNDS_S[0]
 ROWS_MAX: Final = 256
 OTHER: Final = "(other)"
 """In the place of a task, once ROWS_MAX rows are taken."""
@@ -60,6 +61,7 @@ _PLACE: Final[dict[tuple[str, str | None], int]] = {
 }
 """By verdict and the script's answer: the column after _ENDED."""
 _REFUSED: Final = OUTCOMES.index("refused")
+_SUCCEEDED: Final = _ENDED + OUTCOMES.index("succeeded")
 
 Row = tuple[float, ...]
 """The numbers of a queue and a task: see :class:`Parts`."""
@@ -102,6 +104,14 @@ class Vitals(NamedTuple):
         return max(self.lag_s, now - self.due_at)
 
 
+class _Counts(NamedTuple):
+    """What a row has: counted here, where that costs less, and then shown in the shared memory."""
+
+    start: int
+    """The place of its first number."""
+    numbers: list[float]
+
+
 class FlowTable:
     """One worker process' counts. Made by the supervisor if there is one, written by the worker."""
 
@@ -116,13 +126,15 @@ class FlowTable:
             self._names = context.RawArray(c_char, names)
             self._numbers = context.RawArray(c_double, numbers)
         self._rows = rows
-        self._known: dict[tuple[str, str], int] = {}
+        self._known: dict[tuple[str, str], _Counts] = {}
 
     # The worker's side; on its event loop.
 
     def claimed(self, queue: str, count: int) -> None:
         """Count claims."""
-        self._numbers[self._row(queue, NOT_RUN) + _CLAIMED] += count
+        counts = self._counts(queue, NOT_RUN)
+        counts.numbers[_CLAIMED] += count
+        self._show(counts)
 
     def answered(self) -> None:
         """Note that Redis has answered a claim."""
@@ -144,39 +156,57 @@ class FlowTable:
 
     def ended(self, settled: Iterable[Settlement], answers: Mapping[str, str]) -> None:
         """Count claims whose settlement Redis has answered; ``answers`` is what the script said, by job id."""
-        numbers, known = self._numbers, self._known
-        for claim, verdict, *_, task, ran_s in settled:
-            row = known.get((claim.queue, task))
-            if row is None:
-                row = self._row(claim.queue, task)
-            how = _PLACE.get((verdict, answers.get(claim.id)), _REFUSED)
-            numbers[row + _ENDED + how] += 1
-            if task != NOT_RUN:
-                numbers[row + _RAN_S] += ran_s
-                numbers[row + _RUNS + bisect_left(BOUNDS_S, ran_s)] += 1
-                if claim.waited_s is not None:
-                    numbers[row + _WAITED_S] += claim.waited_s
-                    numbers[row + _WAITS + bisect_left(BOUNDS_S, claim.waited_s)] += 1
+        # This is done for every job that a worker runs; most have the queue and the task of the one before.
+        counts: _Counts | None = None
+        of_queue = of_task = ""
+        numbers: list[float] = []
+        for claim, verdict, _, _, _, _, task, ran_s in settled:
+            if counts is None or task is not of_task or claim.queue is not of_queue:
+                if counts is not None:
+                    self._show(counts)
+                of_queue, of_task = claim.queue, task
+                counts = self._counts(of_queue, of_task)
+                numbers = counts.numbers
+            if answers or verdict != "complete":
+                numbers[_ENDED + _PLACE.get((verdict, answers.get(claim.id)), _REFUSED)] += 1
+            else:
+                numbers[_SUCCEEDED] += 1
+            if task is NOT_RUN:
+                continue
+            numbers[_RAN_S] += ran_s
+            # Many handlers are in the first bucket, and a call is what costs here.
+            numbers[_RUNS if ran_s <= _SHORT_S else _RUNS + bisect_left(BOUNDS_S, ran_s)] += 1
+            waited_s = claim.waited_s
+            if waited_s is not None:
+                numbers[_WAITED_S] += waited_s
+                numbers[_WAITS + bisect_left(BOUNDS_S, waited_s)] += 1
+        if counts is not None:
+            self._show(counts)
 
-    def _row(self, queue: str, task: str) -> int:
-        """The place of a row's first number."""
-        row = self._known.get((queue, task))
-        if row is not None:
-            return row
-        used = len(set(self._known.values()))
+    def _show(self, counts: _Counts) -> None:
+        """Let readers see what was counted."""
+        self._numbers[counts.start : counts.start + _WIDTH] = counts.numbers
+
+    def _counts(self, queue: str, task: str) -> _Counts:
+        """The counts of a row."""
+        counts = self._known.get((queue, task))
+        if counts is not None:
+            return counts
+        used = len({each.start for each in self._known.values()})
+        asked = queue, task
         # The last row is kept for what finds no other.
         if used >= self._rows - 1:
             queue, task = OTHER, OTHER
-        row = self._known.get((queue, task))
-        if row is None:
-            row = self._known[queue, task] = _ROWS + used * _WIDTH
+        counts = self._known.get((queue, task))
+        if counts is None:
+            counts = self._known[queue, task] = _Counts(_ROWS + used * _WIDTH, [0.0] * _WIDTH)
             for at, name in ((0, queue), (1, task)):
                 start = (2 * used + at) * _NAME
                 self._names[start : start + _NAME] = name.encode()[:_NAME].ljust(_NAME, b"\0")
             # Not before its name is there: a reader takes this many.
             self._numbers[_USED] = used + 1
-        self._known[queue, task] = row
-        return row
+        self._known[asked] = counts
+        return counts
 
     # The reader's side.
 

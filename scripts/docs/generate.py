@@ -24,7 +24,7 @@ from rq_core.scripts import script
 from rq_core.scripts.constants import CONSTANTS, OF_SCRIPT
 from rq_core.scripts.header import Header, HeaderError
 from rq_core.scripts.source import include_paths
-from scripts.docs import api, headers, metrics, panels
+from scripts.docs import api, diagram, headers, metrics, panels
 from scripts.docs.pages import NOTICE, code, page, table
 
 
@@ -48,19 +48,6 @@ def _docs(cls: type) -> dict[str, str]:
             case _:
                 pass
     return found
-
-
-def _diagram() -> str:
-    def node(state: State | None) -> str:
-        return "[*]" if state is None else str(state)
-
-    arrows: dict[tuple[str, str], list[str]] = {}
-    for t in machine.TRANSITIONS:
-        events = arrows.setdefault((node(t.source), node(t.target)), [])
-        if t.event not in events:
-            events.append(t.event)
-    lines = [f"    {source} --> {to}: {', '.join(names)}" for (source, to), names in arrows.items()]
-    return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```"])
 
 
 def _fields(fields: dict[Event, tuple[EventField, ...]]) -> str:
@@ -95,7 +82,8 @@ def states_md() -> str:
         "states has left Redis, and SQL remembers it.",
         table(("state", "meaning"), ((f"`{s}`", docs.get(s.name, "")) for s in State)),
         "## Diagram",
-        _diagram(),
+        "![The states of a job, and the events that lead from one to another](states.svg)",
+        "*new* is a job that is not in Redis yet, *gone* one that has left it.",
         "## Transitions",
         "Nothing else may move a job. `none` is: not in Redis.",
         table(("from", "event", "to", "drawn by", "when"), map(row, drawn)),
@@ -311,7 +299,7 @@ def rights_md() -> str:
 
 
 def files() -> dict[Path, str]:
-    """Return the generated files' texts by path. Raises HeaderError, or OSError."""
+    """Return the generated files' texts by path. Raises HeaderError, OSError, or ValueError (an arrow is not drawn)."""
     lua = script.directory()
     reference = lua.parent / "docs" / "reference"
     return {
@@ -327,6 +315,7 @@ def files() -> dict[Path, str]:
         reference / "scripts.md": scripts_md(),
         reference / "settings.md": api.settings_md(),
         reference / "states.md": states_md(),
+        reference / "states.svg": diagram.svg(),
         lua / "README.md": lua_readme(),
     }
 
@@ -339,7 +328,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         found = headers.problems()
         wanted = {} if found else files()
-    except (HeaderError, OSError) as error:
+    except (HeaderError, OSError, ValueError) as error:
         found, wanted = [str(error)], {}
     for path, text in wanted.items():
         if path.is_file() and path.read_text(encoding="utf-8") == text:

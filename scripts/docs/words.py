@@ -1,6 +1,6 @@
-"""Holds the pages, the errors and the command line's help to the words that readers understand at first sight.
+"""Holds the pages, the errors, the help, the comments and messages of the code, and the names of tests to plain words.
 
-python -m scripts.docs.words    exit 1 if a text that users read has one of the patterns
+python -m scripts.docs.words    exit 1 if one of these texts has one of the patterns
 """
 
 from __future__ import annotations
@@ -18,27 +18,35 @@ from rq_core import errors
 from rq_core.cli.root import root
 from scripts.docs.site import ROOT
 
+_ACTOR: Final = "name the actor: producer, worker, mirror, operator"
 PATTERNS: Final = {
-    r"\b(?:that|which|what|who) (?:is|are) (?:none|no \w+)\b": "write 'an invalid …'",
-    r"\b(?:somebody|someone)\b": "name the actor: producer, worker, mirror, operator",
-    r"\bwhoever\b": "name the actor: producer, worker, mirror, operator",
+    r"\b(?:some|any|every)(?:body|one)\b(?! of)": _ACTOR,
+    r"\bnobody\b": "name the actor: no worker, no operator …",
+    r"\bwhoever\b": _ACTOR,
     r"\banew\b": "write 'again'",
+    r"\bthat which\b": "write 'what', or name it",
     r"\baudit trail\b": "the word is 'audit log'",
 }
-"""What a text must not say, and what to write. Code is left out."""
+"""What no text must say, and what to write."""
+ON_PAGES: Final = {
+    r"\b(?:that|which|what|who) (?:is|are) (?:none|no \w+)\b": "write 'an invalid …'",
+}
+"""What no page, error or help must say besides."""
 
 RIGHT: Final = {
     "mutants.md": "written by scripts/prove/mutants, which quotes the tests",
     "reference/api.md": "generated from docstrings, where None is a value",
 }
 """Pages that are not checked, each with the reason."""
+_AT_THE_ROOT: Final = ("README.md", "SECURITY.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
+_TEST: Final = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
 _CODE: Final = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
-def found_in(text: str) -> Iterator[str]:
-    """Yield each phrase of the text that a pattern finds, with what to write in its place."""
+def found_in(text: str, patterns: Mapping[str, str] = PATTERNS | ON_PAGES) -> Iterator[str]:
+    """Yield each phrase of the text that a pattern finds, with what to write in its place. Code is left out."""
     prose = _CODE.sub("", text)
-    for pattern, instead in PATTERNS.items():
+    for pattern, instead in patterns.items():
         for match in re.finditer(pattern, prose, re.IGNORECASE):
             yield f"{match[0]!r}: {instead}"
 
@@ -51,15 +59,26 @@ def texts() -> Mapping[str, str]:
         for path in sorted(docs.rglob("*.md"))
         if str(path.relative_to(docs)) not in RIGHT
     }
-    said |= {
-        name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "SECURITY.md")
-    }
+    said |= {name: (ROOT / name).read_text(encoding="utf-8") for name in _AT_THE_ROOT}
     said |= {
         f"errors.{name}": inspect.getdoc(kind) or ""
         for name, kind in vars(errors).items()
         if isinstance(kind, type)
     }
     return said | dict(_helps(root, "rq-core"))
+
+
+def sources() -> Mapping[str, str]:
+    """The packages' modules, whole, and the names of the tests as words, by where they stand."""
+    said = {
+        str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+        for package in ("rq_core", "sql_audit")
+        for path in sorted((ROOT / package).rglob("*.py"))
+    }
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        names = _TEST.findall(path.read_text(encoding="utf-8"))
+        said[str(path.relative_to(ROOT))] = "\n".join(names).replace("_", " ")
+    return said
 
 
 def _helps(group: click.Group, path: str) -> Iterator[tuple[str, str]]:
@@ -76,6 +95,11 @@ def _helps(group: click.Group, path: str) -> Iterator[tuple[str, str]]:
 def main() -> int:
     """Check all texts. Returns the exit status."""
     problems = [f"{place}: {found}" for place, text in texts().items() for found in found_in(text)]
+    problems += [
+        f"{place}: {found}"
+        for place, text in sources().items()
+        for found in found_in(text, PATTERNS)
+    ]
     problems += [f"words.RIGHT: there is no page {name}" for name in RIGHT if not _there(name)]
     for problem in problems:
         sys.stderr.write(f"{problem}\n")

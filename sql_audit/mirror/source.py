@@ -30,7 +30,7 @@ class OutboxSource(Protocol):
         """The queues that exist, in any order."""
 
     def attach(self, queue: str, audit_id: str, known: int = 0) -> None:
-        """Turn the audit trail of a queue on, with baseline events for what is alive.
+        """Turn the audit log of a queue on, with baseline events for what is alive.
 
         ``known`` is an epoch that SQL has: a queue in an earlier one starts another beyond it, with
         a baseline, and no new epoch will be at or below it. Does nothing if it is on, and in a later

@@ -145,7 +145,7 @@ def _refuse_unattached(cursor: Row[Any], meta: Mapping[str, str], ours: str) -> 
     """Raise CannotTell if no mirror of this database trims the queue: then its outbox is a ring of recent events,
     or another database has what was let go."""
     if meta.get("audit") != "on":
-        raise CannotTell(cursor, "the queue is not mirrored: its audit trail is off")
+        raise CannotTell(cursor, "the queue is not mirrored: its audit log is off")
     if meta.get("audit_id") != ours:
         says = f"the queue is mirrored into another database, {meta.get('audit_id')}"
         raise CannotTell(cursor, says)

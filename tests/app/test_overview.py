@@ -300,6 +300,16 @@ def test_names_that_no_queue_can_have_hide_no_queue(seed: Seed) -> None:
     assert all(name.isprintable() and len(name) < 500 for name in found.unreadable)
 
 
+def test_many_names_that_no_queue_can_have_take_no_queue_s_place(seed: Seed) -> None:
+    seed.enqueue("a")
+    seed.control.sadd("rqc:queues", *(f"!{n}" for n in range(2_000)))
+
+    found = seed.client.run(seed.client.calls.overview.all())
+
+    assert [each.queue for each in found.queues] == [seed.queue]
+    assert (len(found.unreadable), found.queues_left_out) == (overview.STRAYS_MAX, 0)
+
+
 def test_of_more_queues_than_a_look_reads_the_others_are_counted(
     seed: Seed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,10 +12,11 @@ from rq_core.errors import InvalidOption, ServerUnavailable, ServerUnsuitable
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, Profile
 from rq_core.model.keys import queue_keys, queues_key
-from rq_core.protocol import claims, presence
+from rq_core.protocol import claims, presence, server_check
 from rq_core.protocol.plan import Patience, Unsent
 from rq_core.protocol.presence import Presence
 from tests.kit.clusters import RedisCluster
+from tests.kit.servers import free_port
 
 ids = JobIds()
 
@@ -194,3 +195,29 @@ def test_cluster_url_of_a_single_server_says_which_url_to_write(redis_url: str) 
 def test_cluster_url_that_is_wrong_is_refused_at_once(url: str, says: str) -> None:
     with pytest.raises(InvalidOption, match=says):
         Client(url)
+
+
+@pytest.mark.parametrize("whole", ["yes", "no"])
+def test_full_coverage_is_warned_of(cluster: RedisCluster, whole: str) -> None:
+    """By the worker's start and the doctor, which look at the server in this way."""
+    cluster.set("cluster-require-full-coverage", whole)
+    with Client(cluster.url) as client:
+        remarks = client.run(server_check.check(client.calls.delivery.asking))
+
+    assert ("coverage" in {remark.about for remark in remarks}) == (whole == "yes")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "says"), [("redis+cluster", "reach the nodes"), ("redis+sentinel", "the sentinels")]
+)
+def test_what_to_look_at_is_said_for_several_servers(scheme: str, says: str) -> None:
+    """It said "Is it running?", and to install the embedded server."""
+    url = f"{scheme}://me:secret@127.0.0.1:{free_port()}/{'main' if 'sentinel' in scheme else ''}"
+    with (
+        Client(url, patience=Patience(unsent=0.05)) as client,
+        pytest.raises(ServerUnavailable, match=says) as caught,
+    ):
+        client.run(client.calls.reads.queues())
+
+    assert "embedded" not in str(caught.value)
+    assert "secret" not in str(caught.value)

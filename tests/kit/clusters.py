@@ -1,14 +1,18 @@
 """A Redis Cluster of six processes on loopback: three primaries, each with a replica.
 
+Nodes hear each other by a bus that can be cut (tests/kit/bus.py).
+
 Tests in `tests/cluster` get one through the fixture `cluster`; others may make one of their own.
 """
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rq_core.connections.routing import SLOTS, slot_of
+from rq_core.connections.slot_map import SLOTS, slot_of
+from tests.kit.bus import Bus
 from tests.kit.servers import Engine, RedisServer, free_port
 from tests.kit.wait import wait_until
 
@@ -26,14 +30,21 @@ class RedisCluster:
     def __init__(self, engine: Engine, directory: Path, **options: str) -> None:
         self.engine = engine
         self.servers: list[RedisServer] = []
-        for number in range(2 * SHARDS):
+        ports = [free_port() for _ in range(2 * SHARDS)]
+        self.bus = Bus(ports)
+        for number, port in enumerate(ports):
             place = directory / f"node-{number}"
             place.mkdir()
             own = {
                 "cluster-enabled": "yes",
+                # A replica is no neighbour: the address that it comes from is that of its bus.
+                "protected-mode": "no",
                 "cluster-config-file": "nodes.conf",
                 "cluster-node-timeout": str(NODE_TIMEOUT_MS),
-                "cluster-port": str(free_port()),
+                "cluster-port": str(port),
+                "cluster-announce-ip": "127.0.0.1",
+                "cluster-announce-bus-port": str(self.bus.door(number)),
+                "bind-source-addr": self.bus.address(number),
                 # A shard without a primary is down, the others go on.
                 "cluster-require-full-coverage": "no",
                 "cluster-allow-replica-migration": "no",
@@ -49,6 +60,7 @@ class RedisCluster:
 
     def start(self) -> "RedisCluster":
         """Start and introduce them; the first three get the slots."""
+        self.bus.start()
         for server in self.servers:
             server.start()
         bounds = [SLOTS * n // SHARDS for n in range(SHARDS + 1)]
@@ -57,8 +69,8 @@ class RedisCluster:
         for number, server in enumerate(self.servers):
             self.ask(server, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
             if number:
-                port, bus = self.servers[0].port, self.servers[0].options["cluster-port"]
-                self.ask(server, "CLUSTER", "MEET", "127.0.0.1", port, bus)
+                port, door = self.servers[0].port, self.bus.door(0)
+                self.ask(server, "CLUSTER", "MEET", "127.0.0.1", port, door)
         self._wait("all know each other", lambda server: len(self._nodes(server)) == 2 * SHARDS)
         for primary, replica in zip(self.servers[:SHARDS], self.servers[SHARDS:], strict=True):
             self.ask(replica, "CLUSTER", "REPLICATE", self.id_of(primary))
@@ -98,6 +110,7 @@ class RedisCluster:
     def stop(self) -> None:
         for server in self.servers:
             server.kill()
+        self.bus.close()
 
     def ask(self, server: RedisServer, *words: Any) -> Any:
         """One command to one server."""
@@ -146,6 +159,7 @@ class RedisCluster:
         for server in self.servers:
             if not server.running:
                 server.start()
+        self.set("cluster-require-full-coverage", "no")
         self.wait_whole()
         for server in self.primaries():
             self.ask(server, "FLUSHALL")
@@ -175,15 +189,31 @@ class RedisCluster:
 
     def strike(self, primary: RedisServer) -> Callable[[], bool]:
         """SIGKILL a primary. What is returned says whether its replica has taken its place, and all know it."""
-        slot = next(first for first, _, port in self._ranges(primary) if port == primary.port)
+        promoted = self.watch(primary)
         primary.kill()
-        others = [server for server in self.servers if server.running]
+        return promoted
+
+    def watch(self, primary: RedisServer) -> Callable[[], bool]:
+        """What is returned says whether another server has taken the place of a primary, and all others know it."""
+        slot = next(first for first, _, port in self._ranges(primary) if port == primary.port)
+        others = [server for server in self.servers if server.running and server is not primary]
 
         def promoted() -> bool:
             owners = {self._owner(server, slot) for server in others}
             return len(owners) == 1 and owners <= {server.port for server in others}
 
         return promoted
+
+    @contextlib.contextmanager
+    def cutting_off(self, server: RedisServer) -> Iterator[None]:
+        """Cut a node off from the others during the block. Clients reach it still."""
+        with self.bus.cutting_off(self.servers.index(server)):
+            yield
+
+    def set(self, name: str, value: str) -> None:
+        """CONFIG SET on all nodes, until the next test."""
+        for server in self.servers:
+            self.ask(server, "CONFIG", "SET", name, value)
 
     def _owner(self, server: RedisServer, slot: int) -> int | None:
         return next((p for first, last, p in self._ranges(server) if first <= slot <= last), None)

@@ -13,10 +13,13 @@ from tests.kit.wait import wait_until
 # Python's own helper processes live as long as the process that first used them.
 HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 GRACE_S = 3.0
+LASTING = {"bus"}
+"""Names of threads that live as long as a server of the run."""
 
 
 def threads() -> set[threading.Thread]:
-    return {each for each in threading.enumerate() if each is not threading.main_thread()}
+    lasting = {threading.main_thread().name, *LASTING}
+    return {each for each in threading.enumerate() if each.name not in lasting}
 
 
 def children() -> dict[int, str]:

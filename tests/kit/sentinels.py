@@ -1,4 +1,4 @@
-"""Redis under Sentinel, on loopback: a primary, a replica and three sentinels, which fail over when they must."""
+"""Redis under Sentinel, on loopback: a primary, its replicas and three sentinels, which fail over when they must."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class SentinelProcess:
         except (redis.ConnectionError, redis.TimeoutError):
             return False
 
-    def knows_all(self) -> bool:
-        """Whether it sees the primary, a replica that it could promote, and two other sentinels."""
+    def knows_all(self, count: int) -> bool:
+        """Whether it sees the primary, so many replicas that it could promote, and two other sentinels."""
         try:
             with self.client() as client:
                 (facts,) = client.sentinel_masters().values()
@@ -76,7 +76,7 @@ class SentinelProcess:
         return bool(
             facts["flags"] == "master"
             and facts["num-other-sentinels"] == 2
-            and any(each["master-link-status"] == "ok" for each in fit)
+            and sum(each["master-link-status"] == "ok" for each in fit) >= count
         )
 
     def hurry(self, *, hurry: bool) -> None:
@@ -103,7 +103,7 @@ class SentinelProcess:
 
 
 class SentinelGroup:
-    """Two servers and their sentinels. Use ``up`` in a ``with``."""
+    """A primary, its replica (or several) and their sentinels. Use ``up`` in a ``with``."""
 
     def __init__(
         self,
@@ -112,6 +112,7 @@ class SentinelGroup:
         *,
         password: str | None = None,
         sentinel_password: str | None = None,
+        replicas: int = 1,
     ) -> None:
         options = {
             "appendonly": "yes",
@@ -127,7 +128,7 @@ class SentinelGroup:
         self._engine, self._directory, self._words = engine, directory, words
         self._passwords = password, sentinel_password
         self.servers = []
-        for name in "ab":
+        for name in "abc"[: replicas + 1]:
             (directory / name).mkdir()
             self.servers.append(RedisServer(engine, directory / name, options))
         self.sentinels: list[SentinelProcess] = []
@@ -146,9 +147,10 @@ class SentinelGroup:
         try:
             for server in self.servers:
                 server.start()
-            primary, replica = self.servers
-            with replica.client() as client:
-                client.replicaof("127.0.0.1", str(primary.port))
+            primary, *replicas = self.servers
+            for replica in replicas:
+                with replica.client() as client:
+                    client.replicaof("127.0.0.1", str(primary.port))
             for number in range(3):
                 place = self._directory / f"sentinel-{number}"
                 sentinel = SentinelProcess(self._engine, place, primary, self._words)
@@ -173,13 +175,15 @@ class SentinelGroup:
             return None
 
     def wait_whole(self) -> None:
-        """Wait until one server replicates the other and every sentinel knows that."""
+        """Wait until one server is the primary, the others replicate it and every sentinel knows that."""
+        replicas = len(self.servers) - 1
         for sentinel in self.sentinels:
             sentinel.hurry(hurry=True)
         wait_until(
             lambda: (
-                sorted(str(self.role(each)) for each in self.servers) == ["master", "slave"]
-                and all(each.knows_all() for each in self.sentinels)
+                sorted(str(self.role(each)) for each in self.servers)
+                == ["master"] + ["slave"] * replicas
+                and all(each.knows_all(replicas) for each in self.sentinels)
             ),
             lambda: f"the group is whole: {[self.role(each) for each in self.servers]}",
             timeout=60,
@@ -192,9 +196,19 @@ class SentinelGroup:
         return next(each for each in self.servers if self.role(each) == "master")
 
     def wait_replicated(self) -> None:
-        """Wait until the replica has all that the primary has."""
+        """Wait until every replica has all that the primary has."""
+        replicas = len(self.servers) - 1
         with self.primary.client() as client:
-            assert client.execute_command("WAIT", 1, 10_000) == 1
+            assert client.execute_command("WAIT", replicas, 10_000) == replicas
+
+    def takes_writes(self, server: RedisServer) -> bool:
+        """Whether a server is a primary that has the replicas that it asks for."""
+        try:
+            with server.client(socket_timeout=5.0) as client:
+                client.delete("nothing of this name is there")
+        except redis.RedisError:
+            return False
+        return True
 
     def other(self, server: RedisServer) -> RedisServer:
         return next(each for each in self.servers if each is not server)

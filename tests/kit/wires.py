@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rq_core.connections.wire import AsyncPoolWire, Meanwhile, PoolWire
+from rq_core.connections.wire import AsyncPoolWire, PoolWire
 from rq_core.protocol.plan import Lost, Unsent
 
 
@@ -33,13 +33,13 @@ class LossyWire:
         self.between: Callable[[], Any] = lambda: None
         self.sent: list[list[Sequence[Any]]] = []
 
-    def exchange(self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None) -> list[Any]:
+    def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         calls = any(_is_call(c) for c in commands)
         if calls and self.unsent > 0:
             self.unsent -= 1
             return [Unsent("no connection, says the test")] * len(commands)
         self.sent.append(list(commands))
-        replies = self._exchange(commands, meanwhile, calls=calls)
+        replies = self._exchange(commands, *how, calls=calls)
         if calls and self.lose > 0:
             self.lose -= 1
             self.between()
@@ -49,14 +49,12 @@ class LossyWire:
             ]
         return replies
 
-    def _exchange(
-        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile, *, calls: bool
-    ) -> list[Any]:
+    def _exchange(self, commands: Sequence[Sequence[Any]], *how: Any, calls: bool) -> list[Any]:
         if not calls or self.flush is None:
-            return self._wire.exchange(commands, meanwhile)
+            return self._wire.exchange(commands, *how)
         at, self.flush = self.flush, None
         mixed = [*commands[:at], ["FUNCTION", "FLUSH"], *commands[at:]]
-        replies = self._wire.exchange(mixed, meanwhile)
+        replies = self._wire.exchange(mixed, *how)
         return [*replies[:at], *replies[at + 1 :]]
 
     def block(self, command: Sequence[Any], seconds: float) -> Any:
@@ -81,15 +79,13 @@ class LossyAsyncWire(AsyncPoolWire):
         self.flush = False
         self.flushed = 0
 
-    async def exchange(
-        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
-    ) -> list[Any]:
+    async def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         if self.flush and len(commands) > 1 and all(map(_is_call, commands)):
             self.flushed += 1
             first, *rest = commands
             mixed = await super().exchange([first, ["SCRIPT", "FLUSH"], *rest])
             return [mixed[0], *mixed[2:]]
-        replies = await super().exchange(commands, meanwhile)
+        replies = await super().exchange(commands, *how)
         if self.lose > 0 and any(_is_call(c) for c in commands):
             self.lose -= 1
             return [Lost("dropped by the test")] * len(commands)
@@ -101,15 +97,13 @@ class Counted(AsyncPoolWire):
 
     sent = under_way = most = 0
 
-    async def exchange(
-        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
-    ) -> list[Any]:
+    async def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         if not any(map(is_claim, commands)):
-            return await super().exchange(commands, meanwhile)
+            return await super().exchange(commands, *how)
         self.sent += 1
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         try:
-            return await super().exchange(commands, meanwhile)
+            return await super().exchange(commands, *how)
         finally:
             self.under_way -= 1

@@ -36,6 +36,7 @@ from tests.kit.reaper import close_reaper
 from tests.kit.sentinels import QUORUM, SentinelGroup
 from tests.kit.servers import Engine, RedisServer, engines
 from tests.kit.wait import wait_until
+from tests.rigs import shards
 from tests.rigs.judge.times import percentile
 
 QUEUE: Final = "outages"
@@ -352,18 +353,21 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=20, help="of each kind")
     parser.add_argument("--seconds", type=float, default=2.0, help="length; up to 2: at most")
     parser.add_argument(
-        "--kind", action="append", choices=[*KINDS, FAILOVER], help="by default all"
+        "--kind", action="append", choices=[*KINDS, FAILOVER, *shards.KINDS], help="by default all"
     )
     parser.add_argument("--parallel", type=int, default=3, help="kinds at a time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--json", action="store_true", dest="as_json")
     given = parser.parse_args()
-    kinds = list(dict.fromkeys(given.kind or [*KINDS, FAILOVER]))
+    asked = list(dict.fromkeys(given.kind or [*KINDS, FAILOVER, *shards.KINDS]))
+    kinds = [kind for kind in asked if kind not in shards.KINDS]
 
-    def say(each: Outage) -> None:
+    def say(each: Outage | shards.Strike) -> None:
         click.echo(each, err=True)
 
+    found: list[Outage] = []
+    wrong: list[str] = []
     if len(kinds) == 1:
         with tempfile.TemporaryDirectory(prefix="rq-core-outages-") as name:
             found = run(
@@ -377,13 +381,20 @@ def main() -> int:
             )
         close_reaper()
         wrong = problems(found)
-    else:
+    elif kinds:
         words = ["--times", str(given.times), "--seconds", str(given.seconds)]
         words += ["--seed", str(given.seed), "--processes", str(given.processes)]
         with ThreadPoolExecutor(given.parallel) as pool:
             said = list(pool.map(_in_a_process, [["--kind", kind, *words] for kind in kinds]))
         found = [Outage(**each) for one in said for each in one["each"]]
         wrong = [problem for one in said for problem in one["problems"]]
+    strikes = shards.run(
+        [kind for kind in asked if kind in shards.KINDS],
+        times=given.times,
+        seconds=max(given.seconds, shards.SECONDS_MIN),
+        on_strike=say,
+    )
+    wrong += shards.problems(strikes)
     by_kind = [summary(kind, [each for each in found if each.kind == kind]) for kind in kinds]
     click.echo("\n".join([HEAD, *(each.line() for each in by_kind)]), err=given.as_json)
     for problem in wrong:
@@ -395,6 +406,7 @@ def main() -> int:
             "kinds": [asdict(each) for each in by_kind],
             "problems": wrong,
             "each": [asdict(each) for each in found],
+            "strikes": [asdict(each) for each in strikes],
         }
         click.echo(json.dumps(document))
     return 1 if wrong else 0

@@ -8,15 +8,15 @@ from typing import Any, TypeVar
 import pytest
 from redis.crc import key_slot
 
-from rq_core.connections.routing import (
-    REDIRECTS_MAX,
+from rq_core.connections.routing import REDIRECTS_MAX, Routing, key_of
+from rq_core.connections.slot_map import (
+    ASKED_MAX,
+    BRIEF,
     SLOTS,
     Command,
     Node,
     Replies,
-    Routing,
     Steps,
-    key_of,
     slot_of,
 )
 from rq_core.model.url import cluster_url
@@ -44,10 +44,10 @@ class Nodes:
         replies: Replies | None = None
         while True:
             try:
-                commands = next(steps) if replies is None else steps.send(replies)
+                step = next(steps) if replies is None else steps.send(replies)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            replies = {node: [self._reply(node, c) for c in of] for node, of in commands.items()}
+            replies = {n: [self._reply(n, c) for c in of] for n, of in step.commands.items()}
 
     def exchange(self, *commands: Command) -> list[Any]:
         return self.drive(self.routing.exchange(commands))
@@ -201,21 +201,123 @@ def test_a_slot_that_no_node_serves_is_an_outage() -> None:
     assert B.host == replies[1]
 
 
-def test_the_map_is_asked_of_the_nodes_until_one_answers() -> None:
+def asked_for_the_map(nodes: Nodes, silent: set[Node]) -> list[Node]:
+    """Whom an exchange asks for the map while these nodes do not answer, in order."""
+    asked = []
+    steps = nodes.routing.exchange([["GET", LOW]])
+    step = next(steps)
+    while step.brief:
+        ((node, (command,)),) = step.commands.items()
+        assert command == ("CLUSTER", "SLOTS")
+        asked.append(node)
+        step = steps.send({node: [Unsent("silent") if node in silent else nodes.map]})
+    return asked
+
+
+def home_and_other(nodes: Nodes) -> tuple[Node, Node]:
+    """The node of LOW, and the one that is not."""
+    home = nodes.routing.node_of(LOW)
+    return (A, B) if home == A else (B, A)
+
+
+def test_the_map_is_asked_of_nodes_that_answer() -> None:
     """Those that are silent are asked last the next time, since each costs a timeout."""
     nodes = Nodes()
     nodes.exchange(["TIME"])
-    asked: list[Node] = []
-    nodes.routing.distrust()
-    nodes.now = 10.0
-    steps = nodes.routing.exchange([["GET", LOW]])
-    commands = next(steps)
-    while any(c[0][0] == "CLUSTER" for c in commands.values()):
-        ((node, _),) = commands.items()
-        asked.append(node)
-        commands = steps.send({node: [Unsent("silent") if node == A else MAP]})
+    for expected in ([A, B], [B]):
+        nodes.now += 10.0
+        # B was heard before A.
+        for node in (B, A):
+            if node in expected:
+                nodes.routing.map.note(node, "an answer")
+                nodes.now += 1.0
+        nodes.routing.map.distrust()
 
-    assert [A, B] == asked
+        assert asked_for_the_map(nodes, silent={A}) == expected
+
+
+def test_a_silent_node_is_asked_for_the_map_after_all_others() -> None:
+    """It was asked first, since it had answered first, and each call waited for it."""
+    nodes = Nodes()
+    nodes.exchange(["GET", LOW])
+    home, other = home_and_other(nodes)
+    nodes.answer = lambda node, _: Lost("frozen") if node == home else "here"
+    nodes.now = 10.0
+    nodes.exchange(["GET", LOW])
+    nodes.now = 20.0
+
+    assert asked_for_the_map(nodes, silent={home}) == [other]
+
+
+def test_a_node_that_says_that_the_cluster_is_down_is_not_believed() -> None:
+    """A primary that is cut off from its cluster says so for as long as that lasts, and its map stays the old one."""
+    nodes = Nodes()
+    nodes.exchange(["GET", LOW])
+    home, other = home_and_other(nodes)
+    nodes.answer = lambda node, _: ReplyError("CLUSTERDOWN") if node == home else "here"
+    nodes.now = 10.0
+    (refusal,) = nodes.exchange(["GET", LOW])
+    nodes.map = [[0, SLOTS - 1, [other.host, other.port]]]
+    nodes.now = 20.0
+
+    assert str(refusal) == "CLUSTERDOWN"
+    assert asked_for_the_map(nodes, silent=set()) == [other]
+    assert nodes.exchange(["GET", LOW]) == ["here"]
+
+
+def test_a_node_with_an_old_map_is_asked_after_others() -> None:
+    """Its map names a node that is silent. It may be cut off, too, and never learn of the failover."""
+    nodes = Nodes()
+    nodes.map = [[0, SLOTS - 1, [A.host, A.port], [B.host, B.port], [C.host, C.port]]]
+    nodes.exchange(["GET", LOW])
+    nodes.answer = lambda *_: Lost("dead")
+    asked = []
+    for _ in range(4):
+        nodes.now += 10.0
+        nodes.exchange(["GET", LOW])
+        nodes.now += 10.0
+        asked += asked_for_the_map(nodes, silent=set())
+
+    assert asked == [B, C, B, C]
+
+
+def test_one_call_asks_for_the_map_while_others_use_the_old_one() -> None:
+    nodes = Nodes()
+    nodes.exchange(["GET", LOW])
+    home, _ = home_and_other(nodes)
+    nodes.routing.map.note(home, Lost("frozen"))
+    nodes.now = 10.0
+    asking = nodes.routing.exchange([["GET", LOW]])
+    assert next(asking).brief
+    nodes.now += ASKED_MAX * BRIEF.unsent - 0.1
+
+    assert next(nodes.routing.exchange([["GET", HIGH]])).commands.keys() == {
+        nodes.routing.node_of(HIGH)
+    }
+    nodes.now += 0.2
+    assert next(nodes.routing.exchange([["GET", HIGH]])).brief, "the first one was given up"
+
+
+def test_a_call_that_is_given_up_lets_the_next_one_ask_for_the_map() -> None:
+    nodes = Nodes()
+    nodes.exchange(["GET", LOW])
+    nodes.routing.map.distrust()
+    nodes.now = 10.0
+    asking = nodes.routing.exchange([["GET", LOW]])
+    assert next(asking).brief
+    asking.close()
+    nodes.now += 0.2
+
+    assert next(nodes.routing.exchange([["GET", LOW]])).brief
+
+
+def test_what_any_node_can_answer_is_not_asked_of_a_silent_one() -> None:
+    nodes = Nodes(lambda node, _: Lost("frozen") if node == A else "here")
+    nodes.routing.map.note(A, Lost("frozen"))
+
+    assert [nodes.exchange(["TIME"]) for _ in range(4)] == [["here"]] * 4
+    nodes.exchange(["SCRIPT", "LOAD", "return 1"])
+    assert {node for node, _ in nodes.sent} == {B}
 
 
 def test_no_map_at_all_is_an_outage_of_every_command() -> None:

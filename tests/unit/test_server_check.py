@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rq_core.protocol.server_check import judge_info, judge_persistence
+from rq_core.protocol.server_check import judge_coverage, judge_info, judge_persistence
 
 GOOD = {
     "redis_version": "7.0.15",
@@ -67,3 +67,12 @@ def test_what_a_restart_would_lose(aof: str, save: str, fsync: str, about: str, 
 
     assert (about, False) == (remark.about, remark.refuse)
     assert words in remark.says
+
+
+def test_a_cluster_that_stands_still_as_a_whole_is_told_of() -> None:
+    (remark,) = judge_coverage({"cluster-require-full-coverage": "yes"})
+
+    assert (remark.about, remark.refuse) == ("coverage", False)
+    assert "CONFIG SET cluster-require-full-coverage no" in remark.says
+    assert judge_coverage({"cluster-require-full-coverage": "no"}) == []
+    assert judge_coverage({}) == []

@@ -11,6 +11,13 @@ import pytest
 
 from rq_core import App, Cap, GiveUp, InvalidTask, RetryPolicy, current_job
 from rq_core.connections.client import Client
+from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
+from sql_audit.store import migrate
+from sql_audit.store.database import Database
+from tests.kit import auditlog
 from tests.kit.wait import wait_until_async
 from tests.kit.working import working
 from tests.worker.conftest import event_types, events
@@ -107,10 +114,10 @@ async def test_old_and_new_jobs_share_the_caps_of_the_new_code(
     assert (enqueued["task"], enqueued["lane"]) == ("send_email", "2+send.tenant=acme")
 
 
-async def test_a_stored_cap_of_the_old_name_does_not_keep_its_jobs_from_running(
-    make_app: Callable[[], App],
+async def test_a_stored_cap_of_the_old_name_counts_old_jobs_beside_the_new_one(
+    make_app: Callable[[], App], sqlite_url: str
 ) -> None:
-    """It counts them until an operator lifts it, beside the new one."""
+    """Until an operator lifts it. The log holds, and SQL has each job under the name that it was enqueued by."""
     old, new = make_app(), make_app()
     ran: list[tuple[str, str]] = []
 
@@ -121,10 +128,21 @@ async def test_a_stored_cap_of_the_old_name_does_not_keep_its_jobs_from_running(
     jobs = [send_email.enqueue(f"t{n}") for n in range(3)]
     renamed(new, ran, caps=[Cap(2, name="sending")])
     async with working(new, queues=("mail",)):
+        jobs.append(await new.tasks["send"].enqueue_async("t3"))
         for job in jobs:
             await wait_until_async(is_gone(old.client, job.id), "it has run")
 
-    assert len(ran) == 3
+    database = Database(sqlite_url)
+    migrate.ensure(database)
+    auditlog.drain(Mirror(Outbox(old.client), database, "mail"))
+    result = verify(database)
+    told = auditlog.rows(database, "SELECT job_id, task FROM job")
+    database.close()
+    assert (result.verdict, result.violations) == (Verdict.HOLDS, [])
+    assert {row["job_id"]: row["task"] for row in told} == {
+        **{job.id: "send_email" for job in jobs[:3]},
+        jobs[3].id: "send",
+    }
 
 
 async def test_the_hook_of_the_new_task_is_told_of_old_jobs_that_died(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rq_core import App, Cap, Rate
-from rq_core.connections.wire import AsyncPoolWire, Meanwhile
+from rq_core.connections.wire import AsyncPoolWire
 from rq_core.worker import Worker
 from tests.kit.snapshots import lines_of
 from tests.kit.wait import wait_until_async
@@ -300,10 +300,8 @@ class Late(AsyncPoolWire):
         self.held: list[asyncio.Event] = []
         self.holds = False
 
-    async def exchange(
-        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
-    ) -> list[Any]:
-        replies = await super().exchange(commands, meanwhile)
+    async def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
+        replies = await super().exchange(commands, *how)
         if self.holds and any(map(is_claim, commands)):
             self.held.append(asyncio.Event())
             await self.held[-1].wait()

@@ -14,7 +14,7 @@ import redis
 
 from rq_core import App, Cap, current_job
 from rq_core.connections.client import Client
-from rq_core.connections.wire import AsyncPoolWire, Meanwhile
+from rq_core.connections.wire import AsyncPoolWire
 from rq_core.protocol.plan import Lost, Patience, Unsent
 from rq_core.worker import Worker, WorkerOptions
 from tests.kit import crew
@@ -161,13 +161,11 @@ async def test_an_unexpected_error_does_not_end_the_worker(
     broken: list[str] = []
 
     class Wire(AsyncPoolWire):
-        async def exchange(
-            self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
-        ) -> list[Any]:
+        async def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
             if len(broken) < 2 and commands[0][0] == "FCALL" and witness.lines():
                 broken.append(str(commands[0]))
                 raise KeyError("nobody foresaw this")
-            return await super().exchange(commands, meanwhile)
+            return await super().exchange(commands, *how)
 
     options = WorkerOptions(queues=("crew",), concurrency=1, grace=1.0)
     worker = Worker(crew.app, options, wire=Wire(valkey_url))

@@ -25,7 +25,7 @@ from tests.kit import auditlog, processes
 from tests.kit.sentinels import SERVICE, SentinelGroup
 from tests.kit.servers import RedisServer, engines
 from tests.kit.wait import wait_until, wait_until_async
-from tests.rigs import outages
+from tests.rigs import outages, shards
 
 QUEUE = "failover"
 PATIENT = Patience(unsent=60.0, unknown=60.0)
@@ -59,6 +59,17 @@ def test_the_worker_claims_again_after_a_failover(tmp_path: Path, place: int) ->
 
     assert [each.kind for each in found] == [outages.FAILOVER] * 2
     assert outages.problems(found) == []
+
+
+@pytest.mark.parametrize("kind", shards.SENTINEL_KINDS)
+@pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
+def test_a_primary_that_is_replaced_while_it_lives_is_left(
+    tmp_path: Path, place: int, kind: str
+) -> None:
+    """It takes writes, or answers NOREPLICAS, for some ten seconds until Sentinel makes it a replica."""
+    (found,) = shards.run([kind], times=1, seconds=4.0, on=[engines()[place]])
+
+    assert shards.problems([found]) == [], found
 
 
 def test_a_producer_in_mid_call_waits_the_failover_out(group: SentinelGroup) -> None:

@@ -6,12 +6,15 @@ Args: each each_count worker
 Unread: jobs ready
 Uses: call(now seldom) state(read_line write_line count rank drop_claim) fences(read_held emit_refused) ready(return_ready)
     lane_standing(lane_of) lane_members(put) lane_opening(note_release free_places) lane_write(check_lanes write_lanes)
-    due(earliest_due) dead(index_dead check_dead) ended(leaves dies check_ended write_ended) deadline(note_deadline write_deadlines) wake(wake_needed) batch(call_many)
+    due(earliest_due) dead(index_dead check_dead) ended(leaves dies check_ended write_ended)
+    deadline(note_deadline write_deadlines) wake(wake_needed) batch(call_many read_many)
     queue_cap(wake_if_below_cap) emit(emit)
 ]]
 
 local ended        -- ids whose claim is over
-local causes       -- ids and values in `jobs` of those that died of an error
+local broken       -- those that died of an error
+local errors       -- which error, each
+local causes       -- their ids and values in `jobs`
 local lines        -- ids and lines of all that stay
 local due          -- due times and members of `scheduled` of those that wait
 local returning    -- by priority: {id, seq} of those that return to a plain list
@@ -20,7 +23,8 @@ local next_due     -- when the first scheduled member was due before
 local ERROR_MAX = 16384   -- bytes of an error that are kept where the job stands; a longer one is in the log alone
 
 local function reset()
-  ended, causes, lines, due, next_due = {}, {}, {}, {}, nil
+  ended, lines, due, next_due = {}, {}, {}, nil
+  broken, errors, causes = {}, {}, {}
   returning = {[0] = {}, {}, {}, {}}
 end
 
@@ -59,22 +63,33 @@ local function make_ready(id, job, delay_ms)
   return 'null'
 end
 
---- The type and message of an error stand on the first line of the job's value in `jobs`, before its JSON, in the place
---- of how it waited at first: `state` holds by now. The traceback is in the event alone.
-local function keep_cause(id, failure)
+--- The type and message of an error, as JSON; nil if there is none, or it is too long. The traceback is in the event alone.
+local function brief(failure)
   local at = failure:find(', "traceback": "', 1, true)
   local said = at and failure:sub(1, at - 1) .. '}' or failure
-  local value = said ~= 'null' and #said <= ERROR_MAX and redis.call('HGET', jobs, id)
-  if value then
-    local head = value:find('\n', 1, true) or 0
-    causes[#causes + 1] = id
-    causes[#causes + 1] = 'error=' .. said:gsub('[\r\n]', ' ') .. '\n' .. value:sub(head + 1)
+  return said ~= 'null' and #said <= ERROR_MAX and said:gsub('[\r\n]', ' ') or nil
+end
+
+--- What jobs died of stands on the first line of their values in `jobs`, before the JSON, in the place of how they waited at
+--- first: `state` holds by now.
+local function read_causes()
+  local values = read_many(jobs, broken)
+  for i = 1, #broken do
+    local value = values[i]
+    if value then
+      local head = value:find('\n', 1, true) or 0
+      causes[#causes + 1] = broken[i]
+      causes[#causes + 1] = 'error=' .. errors[i] .. '\n' .. value:sub(head + 1)
+    end
   end
 end
 
 local function make_dead(id, job, why, failure)
   dies(id, job, why)
-  keep_cause(id, failure)
+  local said = brief(failure)
+  if said then
+    broken[#broken + 1], errors[#errors + 1] = id, said
+  end
   write_later(id, job, 'dead')
 end
 
@@ -112,6 +127,7 @@ local function end_claims(decide)
     check_ended()
     if seldom.died then
       check_dead()
+      read_causes()
     end
   end
   return answer, refusals, cancelled

@@ -96,7 +96,7 @@ def test_a_mirror_that_dies_over_a_loss_notes_it_once(
 
 
 @pytest.mark.parametrize("trimmed", [False, True])
-def test_an_audit_trail_that_was_off_goes_on_from_a_baseline(
+def test_an_audit_log_that_was_off_goes_on_from_a_baseline(
     start_redis: Callable[..., RedisServer], database: Database, *, trimmed: bool
 ) -> None:
     server = start_redis()

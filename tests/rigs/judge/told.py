@@ -14,15 +14,18 @@ class Answers:
     """That were sent, whatever became of it."""
     acknowledged: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
-    """Of which producers were told that they are not in the queue."""
+    """Of which producers were told that they were never in the queue."""
+    turned_away: set[str] = field(default_factory=set)
+    """That a full cap kept out when the call was sent last. Before, its reply may have been lost, and Redis may have
+    forgotten that the job was in the queue: the log has it, as orphaned."""
 
     def strangers(self, there: AbstractSet[str]) -> list[str]:
         """Jobs that are there though no producer sent them."""
         return sorted(there - self.attempted)
 
-    def contradicting(self, there: AbstractSet[str]) -> list[str]:
-        """Jobs that are there though they were refused."""
-        return sorted(there & self.refused)
+    def contradicting(self, ever: AbstractSet[str], there: AbstractSet[str]) -> list[str]:
+        """Jobs that are, or ever were, there though their producer was told otherwise."""
+        return sorted((ever & self.refused) | (there & self.turned_away))
 
     def missing(self, there: AbstractSet[str]) -> list[str]:
         """Jobs that are not there though they were acknowledged."""

@@ -48,7 +48,12 @@ class StepWire:
     def __init__(self, strand: Strand) -> None:
         self._strand = strand
 
-    def exchange(self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None) -> list[Any]:
+    def exchange(
+        self,
+        commands: Sequence[Sequence[Any]],
+        meanwhile: Meanwhile = None,
+        _patience: Patience | None = None,
+    ) -> list[Any]:
         if meanwhile is not None:
             meanwhile()
         replies: list[Any] = self._strand.wait(Request([list(each) for each in commands]))
@@ -159,6 +164,7 @@ class Producer(Actor):
         told.attempted |= fresh
         self.simulation.sent.update(job.id for job in jobs)
         told.refused -= {job.id for job in jobs}
+        told.turned_away -= {job.id for job in jobs}
         mine += fresh
         mine.sort()
         try:
@@ -167,7 +173,7 @@ class Producer(Actor):
             told.refused |= fresh
             raise
         told.acknowledged |= set(accepted.ids)
-        told.refused |= {i for i, _ in (*accepted.discarded, *accepted.rejected)} & fresh
+        told.turned_away |= {i for i, _ in (*accepted.discarded, *accepted.rejected)} & fresh
 
 
 def make_job(rng: random.Random, job_id: str) -> NewJob:

@@ -47,7 +47,7 @@ def _check_told(simulation: Simulation) -> None:
     }
     if stray := told.strangers(ever):
         raise Violated(f"unexpected: nobody enqueued {stray}")
-    if stray := told.contradicting(ever):
+    if stray := told.contradicting(ever, logged):
         raise Violated(f"unexpected: {stray} are in the log, and were refused")
     entries = [*watch.entries, *watch.forgotten]
     times = Counter(

@@ -9,7 +9,7 @@ from typing import Any
 from rq_core.model.job import NewJob, profile
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.operations import Operations
-from rq_core.protocol.plan import Pause, Plan, ReplyError, Send, T
+from rq_core.protocol.plan import Patience, Pause, Plan, ReplyError, Send, T
 from rq_core.scripts.script import Script, function
 
 OK = ["ok"]
@@ -42,7 +42,10 @@ class Server:
         return self.now
 
     def exchange(
-        self, commands: Sequence[Sequence[Any]], meanwhile: Callable[[], None] | None = None
+        self,
+        commands: Sequence[Sequence[Any]],
+        meanwhile: Callable[[], None] | None = None,
+        _patience: Patience | None = None,
     ) -> list[Any]:
         self.trips += 1
         replies = [self._answer(list(command)) for command in commands]

@@ -91,8 +91,8 @@ def test_the_next_chunk_is_made_while_one_is_on_its_way() -> None:
             yield job(n)
 
     class Slow(Server):
-        def exchange(self, commands: Any, meanwhile: Any = None) -> list[Any]:
-            replies = super().exchange(commands, meanwhile)
+        def exchange(self, commands: Any, *how: Any) -> list[Any]:
+            replies = super().exchange(commands, *how)
             if "enqueue" in {read(list(command))[0] for command in commands}:
                 after_sending.append(asked)
             return replies

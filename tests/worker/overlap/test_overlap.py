@@ -14,7 +14,7 @@ import redis.asyncio
 
 from rq_core import GiveUp
 from rq_core.app.app import App
-from rq_core.connections.wire import AsyncPoolWire, Hear, Meanwhile
+from rq_core.connections.wire import AsyncPoolWire, Hear
 from rq_core.model.job import Claim
 from rq_core.scripts.script import function
 from rq_core.worker import Worker, WorkerOptions, wakeups
@@ -53,11 +53,9 @@ class Diary(AsyncPoolWire):
 
     events: list[str]
 
-    async def exchange(
-        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
-    ) -> list[Any]:
+    async def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         self.events += [command[1].split("_")[1] for command in commands if command[0] == "FCALL"]
-        return await super().exchange(commands, meanwhile)
+        return await super().exchange(commands, *how)
 
     async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
         self.events.append("wait")

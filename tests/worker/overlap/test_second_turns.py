@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rq_core.app.app import App
-from rq_core.connections.wire import AsyncPoolWire, Meanwhile
+from rq_core.connections.wire import AsyncPoolWire
 from rq_core.protocol.plan import Lost
 from rq_core.scripts.script import function
 from rq_core.worker import Worker, WorkerOptions
@@ -56,9 +56,7 @@ class Gate(AsyncPoolWire):
     def held(self) -> int:
         return len(self.limits)
 
-    async def exchange(
-        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
-    ) -> list[Any]:
+    async def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         claims = [command for command in commands if self._is_held(command)]
         if self.shut() and claims:
             self.limits.append(sum(map(limit_of, claims)))
@@ -66,7 +64,7 @@ class Gate(AsyncPoolWire):
             await wait_until_async(lambda: not self.shut() or self._cuts > cuts, "the gate is open")
             if self._cuts > cuts:
                 return [Lost("cut by the test")] * len(commands)
-        return await super().exchange(commands, meanwhile)
+        return await super().exchange(commands, *how)
 
     def _is_held(self, command: Sequence[Any]) -> bool:
         return is_claim(command) and f"{{{self.holds}}}" in str(command[3])
@@ -182,13 +180,11 @@ class Forgetful(AsyncPoolWire):
         self.asked = 0
         self.told = asyncio.Event()
 
-    async def exchange(
-        self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
-    ) -> list[Any]:
+    async def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         if "whole_epoch" in commands[0]:
             self.asked += 1
             await self.told.wait()
-        return await super().exchange(commands, meanwhile)
+        return await super().exchange(commands, *how)
 
 
 async def test_places_are_kept_for_claimed_jobs_while_caps_are_declared_again(

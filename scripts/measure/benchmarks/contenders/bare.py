@@ -38,16 +38,14 @@ class Recorder:
     def commands(self, count: int) -> list[list[Any]]:
         from rq_core import App
         from rq_core.connections.client import Client
-        from rq_core.connections.wire import Meanwhile, PoolWire
+        from rq_core.connections.wire import PoolWire
 
         recorder = self
 
         class Spy(PoolWire):
-            def exchange(
-                self, commands: Sequence[Sequence[Any]], meanwhile: Meanwhile = None
-            ) -> list[Any]:
+            def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
                 recorder.seen += [list(command) for command in commands]
-                return super().exchange(commands, meanwhile)
+                return super().exchange(commands, *how)
 
         app = App(url())
 

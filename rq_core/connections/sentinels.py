@@ -1,0 +1,191 @@
+"""The sentinels of a service, and what they say of its primary: asked at every connection, and once a second.
+
+A primary that is replaced while it lives (an operator asked for a failover, or it was frozen) takes writes for some ten
+seconds more, until Sentinel makes it a replica, and they are lost then. So a pool looks once a second whether the
+sentinels still name the server that its connections lead to; if not, they are not used again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from rq_core.connections.line import CONNECT_TIMEOUT_S
+
+log = logging.getLogger(__name__)
+
+ANSWER_WITHIN_S: Final = 1.0
+"""Seconds after which the next sentinel is asked: a connection waits for all of those that are dead."""
+
+LOOK_EVERY_S: Final = 1.0
+"""Seconds between two looks at who the primary is, while connections to it are used."""
+LOOK_LATER_S: Final = 10.0
+"""The same once no sentinel has answered: a primary that works is not held up by sentinels that do not."""
+
+Address = tuple[str, int]
+
+
+@dataclass
+class Sentinels:
+    """The sentinels of one service. Threads may share it."""
+
+    addresses: Sequence[Address]
+    service: str
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of the connections to the sentinels: user, password, TLS."""
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        self._order = list(self.addresses)
+        self.primary: Address | None = None
+        """What a sentinel named last."""
+        self._look_at = 0.0
+        """When it is to be asked again whether that still holds, on the monotonic clock."""
+        self._failed = 0
+        """Looks in a row that had no answer."""
+
+    def ask(self, within: float = CONNECT_TIMEOUT_S) -> Address:
+        """The primary's address, from the first sentinel that has one. Raises redis.ConnectionError if none has one and
+        answers within so many seconds."""
+        trouble = []
+        for sentinel, seconds in self._in_order(within):
+            try:
+                said = self._ask_one(sentinel, seconds)
+            except (redis.RedisError, OSError) as error:
+                trouble.append(self._silent(sentinel, error))
+                continue
+            if said:
+                return self._heard(sentinel, said)
+            trouble.append(self._stranger(sentinel))
+        raise redis.ConnectionError(self._none(trouble))
+
+    async def ask_async(self, within: float = CONNECT_TIMEOUT_S) -> Address:
+        """The same for asyncio."""
+        trouble = []
+        for sentinel, seconds in self._in_order(within):
+            try:
+                said = await self._ask_one_async(sentinel, seconds)
+            except (redis.RedisError, OSError, RuntimeError) as error:
+                trouble.append(self._silent(sentinel, error))
+                continue
+            if said:
+                return self._heard(sentinel, said)
+            trouble.append(self._stranger(sentinel))
+        raise redis.ConnectionError(self._none(trouble))
+
+    def look(self) -> None:
+        """Ask again who the primary is, if that was last heard more than a second ago.
+
+        One call asks one sentinel; others go on with what is known.
+        """
+        if self.is_level():
+            return
+        sentinel = self._begin_look()
+        try:
+            self._looked(sentinel, self._ask_one(sentinel, ANSWER_WITHIN_S))
+        except (redis.RedisError, OSError):
+            self._looked(sentinel, None)
+
+    async def look_async(self) -> None:
+        """The same for asyncio."""
+        if self.is_level():
+            return
+        sentinel = self._begin_look()
+        try:
+            self._looked(sentinel, await self._ask_one_async(sentinel, ANSWER_WITHIN_S))
+        except (redis.RedisError, OSError, RuntimeError):
+            self._looked(sentinel, None)
+
+    def doubt(self) -> None:
+        """What the first sentinel named could not be used: it may know less than the others, so it is asked last."""
+        with self._lock:
+            self._order.append(self._order.pop(0))
+
+    def still_name(self, address: Address) -> bool:
+        """Whether that is the primary by what was heard a moment ago."""
+        return self.primary == address and self.is_level()
+
+    def is_level(self) -> bool:
+        """Whether a sentinel was asked a moment ago, or it is no use to ask."""
+        return time.monotonic() < self._look_at
+
+    def _begin_look(self) -> Address:
+        self._look_at = time.monotonic() + LOOK_EVERY_S
+        with self._lock:
+            return self._order[0]
+
+    def _looked(self, sentinel: Address, said: Sequence[str] | None) -> None:
+        if said:
+            self._heard(sentinel, said)
+            return
+        with self._lock:
+            # The next look asks another one.
+            self._order.remove(sentinel)
+            self._order.append(sentinel)
+            self._failed += 1
+            if self._failed >= len(self._order):
+                self._look_at = time.monotonic() + LOOK_LATER_S
+
+    def _ask_one(self, sentinel: Address, seconds: float) -> Sequence[str] | None:
+        host, port = sentinel
+        client: Any = redis.Redis(host, port, **self._options(seconds), retry=Retry(NoBackoff(), 0))
+        with client:
+            said: Sequence[str] | None = client.execute_command(*self._question())
+        return said
+
+    async def _ask_one_async(self, sentinel: Address, seconds: float) -> Sequence[str] | None:
+        host, port = sentinel
+        options = {**self._options(seconds), "retry": AsyncRetry(NoBackoff(), 0)}
+        client: Any = redis.asyncio.Redis(host=host, port=port, **options)
+        async with client:
+            said: Sequence[str] | None = await client.execute_command(*self._question())
+        return said
+
+    def _options(self, seconds: float) -> dict[str, Any]:
+        return {**self.options, "socket_connect_timeout": seconds, "socket_timeout": seconds}
+
+    def _question(self) -> tuple[str, ...]:
+        return "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service
+
+    def _in_order(self, within: float) -> Iterator[tuple[Address, float]]:
+        """The sentinels, the one that answered last first, and how many seconds each is given."""
+        with self._lock:
+            order = list(self._order)
+        deadline = time.monotonic() + within
+        for sentinel in order:
+            left = deadline - time.monotonic()
+            if left > 0:
+                yield sentinel, min(left, ANSWER_WITHIN_S)
+
+    def _heard(self, sentinel: Address, said: Sequence[str]) -> Address:
+        """Remember who answered: it is asked first from now on, as one that is dead costs a timeout."""
+        primary = said[0], int(said[1])
+        with self._lock:
+            self._order.remove(sentinel)
+            self._order.insert(0, sentinel)
+            before, self.primary = self.primary, primary
+            self._look_at, self._failed = time.monotonic() + LOOK_EVERY_S, 0
+        if before not in (None, primary):
+            log.info("the primary of %s is %s:%d now", self.service, *primary)
+        return primary
+
+    def _silent(self, sentinel: Address, error: BaseException) -> str:
+        host, port = sentinel
+        return f"{host}:{port}: {error}"
+
+    def _stranger(self, sentinel: Address) -> str:
+        host, port = sentinel
+        return f"{host}:{port} knows no service {self.service}"
+
+    def _none(self, trouble: Sequence[str]) -> str:
+        return f"no sentinel names a primary of {self.service} ({'; '.join(trouble)})"

@@ -1,0 +1,90 @@
+"""What the log says of the queue itself, against what its own facts, limits and lists say.
+
+A change by one of rq-core's calls is an event. What a client wrote past them, with HSET, has none, so the log cannot
+tell who did it and when. The value in Redis is in force all the same: it stands, and the finding says how to log it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from rq_core.doctor.finding import Finding, Kind
+from rq_core.doctor.view import View
+from rq_core.model import scopes
+from rq_core.model.limits import Limit
+from rq_core.model.policy import read_policy
+from rq_core.model.settings import SETTINGS
+from rq_core.model.text import shorten
+from rq_core.protocol.presence import read_row
+
+SHOWN_MAX: Final = 100
+"""Characters of a value that are shown."""
+_WHY: Final = "a client changed it with HSET, or a script was cut short"
+
+
+def findings(view: View) -> Iterator[Finding]:
+    """Say what the log tells otherwise, and which rows of lists nothing can be read of."""
+    if view.facts.get("epoch"):
+        yield from _epoch(view)
+        yield from _settings(view)
+        yield from _limits(view)
+    yield from _rows(view)
+
+
+def _epoch(view: View) -> Iterator[Finding]:
+    epoch, logged = view.facts["epoch"], view.log.epoch
+    if logged is not None and epoch != str(logged):
+        says = f"epoch is {_shown(epoch)} in `meta`, and the last event is of epoch {logged}"
+        yield Finding(Kind.LOG_DIFFERS, f"{says}: {_WHY}; set it back with HSET")
+
+
+def _settings(view: View) -> Iterator[Finding]:
+    for name, logged in sorted(view.log.settings.items()):
+        default = str(SETTINGS[name].default) if name in SETTINGS else "0"
+        actual = view.facts.get(name, default)
+        if actual != logged:
+            says = f"{name} is {_shown(actual)} in `meta`, {_shown(logged)} by the log: {_WHY}"
+            yield Finding(Kind.LOG_DIFFERS, f"{says}; {_how(name)} logs how it is to be")
+
+
+def _how(name: str) -> str:
+    """The command that changes a setting."""
+    if name == "paused":
+        return "`rq-core pause` or `rq-core resume`"
+    return f"`rq-core set QUEUE {name}=N`" if name in SETTINGS else "App.queue(fair=…)"
+
+
+def _limits(view: View) -> Iterator[Finding]:
+    stored = view.snapshot["caps"]
+    if not stored:
+        return  # That all limits are gone is one finding of its own.
+    for scope, text in sorted(view.log.limits.items()):
+        actual = view.limits.get(scope)
+        if scopes.family_of(scope) == scopes.WEIGHT or (scope in stored and actual is None):
+            continue  # What cannot be read is a finding of its own, too.
+        try:
+            logged = None if text is None else Limit.parse(text)
+        except (ValueError, TypeError):
+            continue
+        if actual != logged:
+            has, had = (str(each or "none") for each in (actual, logged))
+            says = f"the limit of {scope} is {has} in `caps`, {had} by the log: {_WHY}"
+            yield Finding(Kind.LOG_DIFFERS, f"{says}; `rq-core cap` logs how it is to be")
+
+
+def _rows(view: View) -> Iterator[Finding]:
+    for worker, row in view.snapshot["workers"].items():
+        if read_row(worker, row, 0) is None:
+            says = f"what worker {_shown(worker)} says of itself cannot be read, so it is not shown: {_shown(row)}"
+            yield Finding(Kind.UNREADABLE, f"{says}; workers remove such rows within an hour")
+    for task, policy in view.snapshot["tasks"].items():
+        try:
+            read_policy(policy)
+        except (ValueError, KeyError, TypeError):
+            says = f"what limits count jobs of task {_shown(task)} cannot be read: {_shown(policy)}"
+            yield Finding(Kind.UNREADABLE, f"{says}; its workers register it again when they start")
+
+
+def _shown(text: str) -> str:
+    return repr(shorten(text, SHOWN_MAX))

@@ -1,0 +1,127 @@
+"""Draws the table of states as a picture (SVG) that needs no script: ``docs/reference/states.svg``.
+
+Where states stand and how arrows run is laid out here by hand; which arrows there are, and what they are called, comes
+from the table. An arrow of the table that has no way here is an error, and so is a way without an arrow.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Final, NamedTuple
+
+from rq_core.model.machine import TRANSITIONS, State
+
+WIDTH: Final = 920
+HEIGHT: Final = 560
+_BEGIN: Final = "new"
+_END: Final = "gone"
+_PLACES: Final = {
+    _BEGIN: (60, 290),
+    "scheduled": (300, 110),
+    "ready": (300, 290),
+    "running": (560, 290),
+    "cancelling": (700, 180),
+    "dead": (560, 470),
+    _END: (860, 290),
+}
+"""The middle of each state."""
+_HALF: Final = (58, 20)
+"""Half of the width and of the height of a state's box."""
+
+
+class Way(NamedTuple):
+    """How an arrow runs."""
+
+    path: str
+    """The data of an SVG path; its end is the arrow's head."""
+    label: tuple[int, int]
+    """The middle of its first line of words."""
+
+
+_WAYS: Final = {
+    (_BEGIN, "ready"): Way("M 78 290 H 238", (165, 268)),
+    (_BEGIN, "scheduled"): Way("M 72 276 C 110 160 150 112 238 110", (158, 160)),
+    (_BEGIN, "dead"): Way("M 68 307 C 110 440 260 472 498 470", (240, 466)),
+    (_BEGIN, _END): Way("M 60 271 C 60 -60 860 -60 860 268", (460, 42)),
+    ("scheduled", "ready"): Way("M 300 130 V 266", (262, 205)),
+    ("ready", "running"): Way("M 358 280 H 498", (428, 268)),
+    ("running", "ready"): Way("M 502 302 C 470 336 390 336 358 306", (430, 344)),
+    ("running", "scheduled"): Way("M 530 270 C 500 180 440 130 362 118", (470, 140)),
+    ("running", "cancelling"): Way("M 590 270 C 600 230 620 195 638 186", (560, 222)),
+    ("running", "dead"): Way("M 560 310 V 446", (612, 380)),
+    ("running", _END): Way("M 618 290 H 836", (736, 278)),
+    ("cancelling", _END): Way("M 758 186 C 800 200 826 232 846 268", (842, 188)),
+    ("dead", _END): Way("M 618 470 C 740 464 826 400 856 314", (780, 452)),
+    ("dead", "ready"): Way("M 505 456 C 400 440 330 390 308 314", (372, 424)),
+    ("ready", _END): Way("M 270 310 C 250 600 850 600 866 314", (560, 532)),
+    ("ready", "dead"): Way("M 336 310 C 390 372 470 410 530 447", (462, 388)),
+    ("scheduled", "dead"): Way("M 244 122 C 170 240 250 440 498 462", (222, 366)),
+    ("scheduled", _END): Way("M 320 90 C 420 20 800 40 852 268", (640, 84)),
+}
+
+
+def arrows() -> dict[tuple[str, str], list[str]]:
+    """The events that lead from one state to another, by both, as the picture names them."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for each in TRANSITIONS:
+        events = found.setdefault((each.source or _BEGIN, each.target or _END), [])
+        if each.event not in events:
+            events.append(str(each.event))
+    return found
+
+
+def svg(found: dict[tuple[str, str], list[str]] | None = None) -> str:
+    """Return the picture. Raises ValueError if the arrows and the ways here differ."""
+    found = arrows() if found is None else found
+    if odd := sorted(found.keys() ^ _WAYS.keys()):
+        raise ValueError(f"scripts/docs/diagram.py has no way, or one too many, for {odd}")
+    drawn = [_arrow(_WAYS[ends], names) for ends, names in found.items()]
+    boxes = [_state(name, *_PLACES[name]) for name in map(str, State)]
+    title = "The states of a job, and the events that lead from one to another"
+    frame = f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img" font-family="system-ui, sans-serif" font-size="13"'
+    marker = 'viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto"'
+    head = f'<marker id="head" {marker}><path d="M 0 0 L 10 5 L 0 10 z" fill="#64748b"/></marker>'
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {frame}>',
+        f"<title>{title}</title>",
+        f'<rect width="{WIDTH}" height="{HEIGHT}" rx="8" fill="#f8fafc"/>',
+        f"<defs>{head}</defs>",
+        *drawn,
+        _circle(_BEGIN, fill="#334155"),
+        _circle(_END, fill="none"),
+        *boxes,
+        "</svg>",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _arrow(way: Way, names: list[str]) -> str:
+    x, y = way.label
+    words = "".join(
+        f'<tspan x="{x}" dy="{0 if not at else 15}">{escape(name)}</tspan>'
+        for at, name in enumerate(names)
+    )
+    return (
+        f'<path d="{way.path}" fill="none" stroke="#64748b" stroke-width="1.4" marker-end="url(#head)"/>\n'
+        f'<text x="{x}" y="{y}" text-anchor="middle" fill="#334155" stroke="#f8fafc" stroke-width="4"'
+        f' paint-order="stroke">{words}</text>'
+    )
+
+
+def _state(name: str, x: int, y: int) -> str:
+    half_x, half_y = _HALF
+    return (
+        f'<rect x="{x - half_x}" y="{y - half_y}" width="{2 * half_x}" height="{2 * half_y}" rx="8"'
+        ' fill="#e0e7ff" stroke="#4f46e5" stroke-width="1.4"/>\n'
+        f'<text x="{x}" y="{y + 5}" text-anchor="middle" fill="#1e1b4b" font-weight="600" font-size="15">{name}</text>'
+    )
+
+
+def _circle(name: str, *, fill: str) -> str:
+    x, y = _PLACES[name]
+    aside = -37 if name == _BEGIN else 38
+    return (
+        f'<circle cx="{x}" cy="{y}" r="17" fill="{fill}" stroke="#334155" stroke-width="2"/>\n'
+        f'<text x="{x + aside}" y="{y + 4}" text-anchor="middle" fill="#334155">{name}</text>'
+    )

@@ -1,0 +1,46 @@
+"""A node of a cluster is frozen, or cut off from the others, under load: the queues of other shards do not notice.
+
+The long form: scripts/prove/outages --kind frozen_node|bus_partition.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.kit.clusters import RedisCluster
+from tests.rigs import shards
+
+
+@pytest.mark.parametrize("kind", shards.CLUSTER_KINDS)
+def test_a_struck_node_holds_up_its_own_shard_only(
+    cluster: RedisCluster, tmp_path: Path, kind: str
+) -> None:
+    """Its queue is served by the new primary as soon as there is one, and a process that begins then finds it, though
+    the node that was struck is the first that its URL names."""
+    stage = shards.ClusterStage(cluster)
+    try:
+        found = shards.strike(stage, kind, shards.SECONDS_MIN, tmp_path, cluster.engine)
+    finally:
+        stage.recover()
+
+    assert shards.problems([found]) == [], found
+
+
+def test_with_full_coverage_all_shards_stand_still_and_lose_nothing(
+    cluster: RedisCluster, tmp_path: Path
+) -> None:
+    """What `cluster-require-full-coverage yes`, Redis' default, does; the doctor and the worker's start warn of it."""
+    if cluster.engine.name != "valkey":
+        pytest.skip("the same on either engine")
+    cluster.set("cluster-require-full-coverage", "yes")
+    stage = shards.ClusterStage(cluster)
+    try:
+        found = shards.strike(stage, "frozen_node", shards.SECONDS_MIN, tmp_path, cluster.engine)
+    finally:
+        stage.recover()
+
+    assert (found.lost, found.twice) == (0, 0)
+    assert found.again_s < shards.AGAIN_MAX
+    assert found.refused_call_s < shards.CALL_MAX

@@ -1,0 +1,38 @@
+"""The picture of the states is the table's, and needs no script and no other host."""
+
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from rq_core.model.machine import TRANSITIONS, State
+from scripts.docs import diagram
+from scripts.docs.site import foreign
+
+_SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_each_arrow_of_the_table_is_drawn_once_with_its_events() -> None:
+    tree = ET.fromstring(diagram.svg())  # noqa: S314 - it is our own
+    words = [span.text for span in tree.iter(f"{_SVG}tspan")]
+    pairs = {(t.source, t.target, t.event) for t in TRANSITIONS}
+
+    assert sorted(str(event) for _, _, event in pairs) == sorted(map(str, words))
+    paths = [p for p in tree.iter(f"{_SVG}path") if p.get("marker-end")]
+    assert len(paths) == len({(source, target) for source, target, _ in pairs})
+    assert {str(state) for state in State} <= {text.text for text in tree.iter(f"{_SVG}text")}
+
+
+def test_an_arrow_without_a_way_is_an_error() -> None:
+    found = diagram.arrows()
+
+    with pytest.raises(ValueError, match=r"no way, or one too many, for \[\('dead', 'running'\)\]"):
+        diagram.svg(found | {("dead", "running"): ["claimed"]})
+    with pytest.raises(ValueError, match=r"\('scheduled', 'ready'\)"):
+        diagram.svg({ends: names for ends, names in found.items() if names != ["promoted"]})
+
+
+def test_the_picture_needs_no_script_and_no_other_host() -> None:
+    picture = diagram.svg()
+
+    assert "<script" not in picture
+    assert [] == list(foreign(picture))

@@ -1,0 +1,136 @@
+"""The bus of a cluster on loopback: each link between two nodes passes through here, so that a node can be cut off.
+
+A node announces the port of its door here, and binds the connections that it makes to an address of its own, by which
+the other doors know it. Clients, and replicas of a node, are not on the bus: they reach it still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+READ: Final = 65_536
+
+
+@dataclass(eq=False)
+class _Link:
+    """One connection of one node to another."""
+
+    ends: tuple[int, int]
+    writers: tuple[asyncio.StreamWriter, asyncio.StreamWriter]
+
+    def cut(self) -> None:
+        for writer in self.writers:
+            writer.transport.abort()
+
+
+class Bus:
+    """Relays the links between nodes, on a thread of its own. Nodes are numbered from 0."""
+
+    def __init__(self, ports: list[int]) -> None:
+        """``ports``: where the nodes listen for each other."""
+        self._ports = ports
+        self._doors = [socket.create_server(("127.0.0.1", 0)) for _ in ports]
+        self._cut: set[int] = set()
+        self._links: set[_Link] = set()
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="bus", daemon=True)
+
+    def door(self, number: int) -> int:
+        """The port that this node announces to the others."""
+        port: int = self._doors[number].getsockname()[1]
+        return port
+
+    @staticmethod
+    def address(number: int) -> str:
+        """Where the connections come from that this node makes."""
+        return f"127.0.1.{number + 1}"
+
+    def start(self) -> None:
+        self._thread.start()
+        self._ready.wait()
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._closing.set)
+        self._thread.join()
+
+    @contextlib.contextmanager
+    def cutting_off(self, number: int) -> Iterator[None]:
+        """This node hears no other, and none hears it, during the block."""
+        self._loop.call_soon_threadsafe(self._cut_off, number)
+        try:
+            yield
+        finally:
+            self._loop.call_soon_threadsafe(self._cut.discard, number)
+
+    def _cut_off(self, number: int) -> None:
+        self._cut.add(number)
+        for link in list(self._links):
+            if number in link.ends:
+                link.cut()
+
+    # On the thread.
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._accept())
+        self._loop.close()
+
+    async def _accept(self) -> None:
+        self._closing = asyncio.Event()
+        servers = [
+            await asyncio.start_server(
+                lambda reader, writer, number=number: self._connected(number, reader, writer),  # type: ignore[misc]
+                sock=door,
+            )
+            for number, door in enumerate(self._doors)
+        ]
+        self._ready.set()
+        await self._closing.wait()
+        for server in servers:
+            server.close()
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+    async def _connected(
+        self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        came_from = int(writer.get_extra_info("peername")[0].rpartition(".")[2]) - 1
+        # Cancelled when the bus ends; asyncio would report that as an error of this method.
+        with contextlib.suppress(asyncio.CancelledError, OSError):
+            if not self._cut & {number, came_from}:
+                await self._relay((came_from, number), reader, writer)
+        writer.transport.abort()
+
+    async def _relay(
+        self, ends: tuple[int, int], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._ports[ends[1]])
+        link = _Link(ends, (writer, far_writer))
+        self._links.add(link)
+        pumps = [
+            asyncio.ensure_future(self._pump(reader, far_writer)),
+            asyncio.ensure_future(self._pump(far_reader, writer)),
+        ]
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._links.discard(link)
+            link.cut()
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(READ):
+                writer.write(data)
+                await writer.drain()

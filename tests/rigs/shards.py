@@ -1,0 +1,383 @@
+"""Parts of a cluster, or a primary under Sentinel, go away under load: how long who stands still, and what is lost.
+
+    python -m tests.rigs.outages --kind frozen_node --seconds 30 --times 3
+
+Producers enqueue into queues of all shards, one call after the other, and a worker process runs what they enqueue. The
+shard that is struck is that of the last queue; the others are spared. See scripts/prove/outages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from rq_core import App
+from rq_core.errors import RqCoreError
+from rq_core.model.keys import queue_keys
+from tests.kit.clusters import RedisCluster
+from tests.kit.processes import worker
+from tests.kit.sentinels import SERVICE, SentinelGroup
+from tests.kit.servers import Engine, RedisServer, engines
+from tests.kit.wait import wait_until
+
+WITNESS: Final = "RQ_CORE_SHARDS_WITNESS"
+SPARED_PAUSE_MAX: Final = 2.0
+"""Seconds that the queues of an undisturbed shard may go without a claim."""
+CALL_MAX: Final = 3.5
+"""Seconds that a refused call may take, and any call to an undisturbed shard: the patience, and a slow machine."""
+AGAIN_MAX: Final = 10.0
+"""Seconds from the moment when a new primary can be written to, until the worker claims again."""
+UNSURE_S: Final = 2.0
+"""Seconds after which the sentinels, and by them the clients, know the new primary."""
+SECONDS_MIN: Final = 6.0
+"""A strike lasts so long at least: longer than a worker waits for an answer."""
+SETTLED_S: Final = 45.0
+EVERY_S: Final = 0.02
+
+app = App()
+
+
+@app.task(queue="any", name="note")
+def note(queue: str, key: str) -> None:
+    line = f"{queue} {key} {time.monotonic():.3f}\n".encode()
+    witness = os.open(os.environ[WITNESS], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(witness, line)
+    os.close(witness)
+
+
+@dataclass(frozen=True)
+class Strike:
+    """One strike and what came of it. Times are in seconds."""
+
+    kind: str
+    engine: str
+    spared_pause_s: float
+    """The longest time in which no job of an undisturbed queue ran."""
+    spared_call_s: float
+    """The longest call of a producer to an undisturbed queue."""
+    fresh_call_s: float
+    """The longest first call of a process that begins when the new primary can be written to. Not under Sentinel."""
+    refused_call_s: float
+    """The longest call that was refused; 0 if none was."""
+    writable_s: float
+    """From the strike until the new primary could be written to."""
+    acked_s: float
+    """From then until a producer was told that its job is in the struck queue."""
+    again_s: float
+    """From then until a job of the struck queue ran."""
+    acked: int
+    lost: int
+    """Jobs that never ran, though they were acknowledged before the strike, or later than ``UNSURE_S`` after the new
+    primary could be written to."""
+    lost_meanwhile: int
+    """Those acknowledged in between: by a primary that was none any more, as far as its replicas knew."""
+    twice: int
+
+
+@dataclass
+class Load:
+    """Producers of some queues, each with a thread, and what they were told."""
+
+    url: str
+    acked: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """By key: the queue, and when."""
+    calls: list[tuple[str, float, float, bool]] = field(default_factory=list)
+    """Of each call: the queue, when it began and ended, and whether the job was accepted."""
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    @contextlib.contextmanager
+    def producing(self, queues: Sequence[str]) -> Iterator[None]:
+        with App(self.url) as producer:
+            threads = [
+                threading.Thread(target=self._produce, args=(producer, queue)) for queue in queues
+            ]
+            for thread in threads:
+                thread.start()
+            try:
+                yield
+            finally:
+                self.stop.set()
+                for thread in threads:
+                    thread.join()
+
+    def _produce(self, producer: App, queue: str) -> None:
+        for number in itertools.count():
+            if self.stop.is_set():
+                return
+            key, began = f"{queue}-{number}", time.monotonic()
+            try:
+                producer.enqueue(queue, "note", {"queue": queue, "key": key})
+            except RqCoreError:
+                accepted = False
+            else:
+                accepted = True
+                self.acked[key] = queue, time.monotonic()
+            self.calls.append((queue, began, time.monotonic(), accepted))
+            time.sleep(EVERY_S)
+
+    def acked_after(self, queue: str, moment: float) -> float | None:
+        times = (at for of, at in list(self.acked.values()) if of == queue and at > moment)
+        return next(times, None)
+
+    def longest(self, since: float, of: Callable[[str, bool], bool]) -> float:
+        """The longest of these calls that ended since."""
+        calls = [(b - a) for queue, a, b, ok in self.calls if b > since and of(queue, ok)]
+        return max(calls, default=0.0)
+
+
+class Witness:
+    """What the jobs have written."""
+
+    def __init__(self, place: Path) -> None:
+        self.path = place
+
+    def ran(self) -> list[tuple[str, str, float]]:
+        """Queue, key and moment of each run."""
+        if not self.path.exists():
+            return []
+        lines = self.path.read_text().splitlines()
+        return [(queue, key, float(at)) for queue, key, at in (line.split(" ") for line in lines)]
+
+    def keys(self) -> Counter[str]:
+        """How often each job ran."""
+        return Counter(key for _, key, _ in self.ran())
+
+    def first_after(self, queue: str, moment: float) -> float | None:
+        return next((at for of, _, at in self.ran() if of == queue and at > moment), None)
+
+    def longest_pause(self, queue: str, since: float, until: float) -> float:
+        times = [at for of, _, at in self.ran() if of == queue and since < at < until]
+        return max(b - a for a, b in itertools.pairwise([since, *times, until]))
+
+
+class ClusterStage:
+    """Six nodes, and a queue on each shard. The last one is struck: its primary is the URL's first node."""
+
+    fresh_call_s = 0.0
+
+    def __init__(self, cluster: RedisCluster) -> None:
+        self._cluster = cluster
+        self.url = cluster.url
+        self.victim = cluster.servers[0]
+        if self.victim not in cluster.primaries():
+            self.victim = cluster.primaries()[0]
+            others = [each for each in cluster.servers if each is not self.victim]
+            ports = ",".join(f"127.0.0.1:{each.port}" for each in (self.victim, *others))
+            self.url = f"redis+cluster://{ports}"
+        names = [name for on_shard in cluster.queues(1).values() for name in on_shard]
+        struck = next(
+            name for name in names if cluster.primary_of(queue_keys(name)("meta")) is self.victim
+        )
+        self.queues = [*(name for name in names if name != struck), struck]
+
+    def frozen_node(self, seconds: float) -> float:
+        """SIGSTOP to the node that the URL names first."""
+        began = time.monotonic()
+        promoted = self._cluster.watch(self.victim)
+        self.victim.freeze()
+        try:
+            writable = self._promoted(promoted)
+            time.sleep(max(0.0, began + seconds - time.monotonic()))
+        finally:
+            self.victim.thaw()
+        return writable
+
+    def bus_partition(self, seconds: float) -> float:
+        """The node is cut off from the others; clients reach it as before."""
+        began = time.monotonic()
+        promoted = self._cluster.watch(self.victim)
+        with self._cluster.cutting_off(self.victim):
+            writable = self._promoted(promoted)
+            time.sleep(max(0.0, began + seconds - time.monotonic()))
+        return writable
+
+    def _promoted(self, promoted: Callable[[], bool]) -> float:
+        wait_until(promoted, "the replica takes over", timeout=30)
+        writable = time.monotonic()
+        for queue in self.queues:
+            began = time.monotonic()
+            with App(self.url) as fresh:
+                fresh.enqueue(queue, "note", {"queue": queue, "key": f"{queue}-{began}"})
+            self.fresh_call_s = max(self.fresh_call_s, time.monotonic() - began)
+        return writable
+
+    def recover(self) -> None:
+        self._cluster.wait_whole()
+
+
+class SentinelStage:
+    """A primary, two replicas and three sentinels; one queue."""
+
+    fresh_call_s = 0.0
+
+    def __init__(self, group: SentinelGroup) -> None:
+        """A primary without a replica takes no writes."""
+        self._group = group
+        self.url = group.url
+        self.queues = ["moved"]
+        for server in group.servers:
+            with server.client() as client:
+                client.config_set("min-replicas-to-write", 1)
+                client.config_set("min-replicas-max-lag", 2)
+
+    def planned_failover(self, seconds: float) -> float:
+        """An operator has Sentinel replace the primary, which lives."""
+        group = self._group
+        old = group.primary
+        group.wait_replicated()
+        with group.sentinels[0].client() as sentinel:
+            sentinel.execute_command("SENTINEL", "FAILOVER", SERVICE)
+        writable = self._promoted(old)
+        time.sleep(max(0.0, seconds - 1))
+        wait_until(lambda: group.role(old) == "slave", "the old primary follows", timeout=60)
+        return writable
+
+    def old_primary_back(self, seconds: float) -> float:
+        """The primary is frozen until its replica has taken its place, and goes on then, as a primary at first."""
+        old = self._group.primary
+        self._group.wait_replicated()
+        began = time.monotonic()
+        old.freeze()
+        try:
+            writable = self._promoted(old)
+            time.sleep(max(0.0, began + seconds - time.monotonic()))
+        finally:
+            old.thaw()
+        wait_until(lambda: self._group.role(old) == "slave", "it follows", timeout=60)
+        return writable
+
+    def _promoted(self, old: RedisServer) -> float:
+        others = [server for server in self._group.servers if server is not old]
+        wait_until(lambda: any(map(self._group.takes_writes, others)), "it is promoted", timeout=60)
+        return time.monotonic()
+
+    def recover(self) -> None:
+        self._group.wait_whole()
+
+
+Stage = ClusterStage | SentinelStage
+CLUSTER_KINDS: Final = ("frozen_node", "bus_partition")
+SENTINEL_KINDS: Final = ("planned_failover", "old_primary_back")
+KINDS: Final = (*CLUSTER_KINDS, *SENTINEL_KINDS)
+
+
+def strike(stage: Stage, kind: str, seconds: float, place: Path, engine: Engine) -> Strike:
+    """Strike once under load, and say what came of it."""
+    load, witness = Load(stage.url), Witness(place / f"witness-{time.monotonic_ns()}")
+    *spared, struck = stage.queues
+    log = place / "worker.log"
+    seen = {WITNESS: str(witness.path)}
+    options = ("--concurrency", "8", "--grace", "1")
+    run_by = worker(
+        "tests.rigs.shards:app", stage.queues, stage.url, *options, log=log, variables=seen
+    )
+    with run_by as process, load.producing(stage.queues):
+        wait_until(
+            lambda: all(n > 20 for n in _runs(witness, stage.queues)),
+            lambda: f"jobs of all queues run: {process.end_of_log()}",
+        )
+        began = time.monotonic()
+        writable = getattr(stage, kind)(seconds)
+        acked = wait_until(
+            lambda: load.acked_after(struck, writable), "jobs are acknowledged", timeout=SETTLED_S
+        )
+        again = wait_until(
+            lambda: witness.first_after(struck, writable), "jobs run", timeout=SETTLED_S
+        )
+        over = time.monotonic()
+        wait_until(
+            lambda: all(witness.first_after(queue, over) for queue in stage.queues),
+            lambda: f"jobs of all queues run on: {process.end_of_log()}",
+            timeout=SETTLED_S,
+        )
+        load.stop.set()
+        stage.recover()
+        with contextlib.suppress(AssertionError):
+            # What is left then is lost, or waits for the end of a lease.
+            wait_until(lambda: load.acked.keys() <= witness.keys().keys(), "all ran", timeout=8)
+    ran = witness.keys()
+    lost = [at for key, (_, at) in load.acked.items() if key not in ran]
+    assert acked is not None
+    assert again is not None
+    return Strike(
+        kind,
+        engine.name,
+        max((round(witness.longest_pause(q, began, over), 2) for q in spared), default=0.0),
+        round(load.longest(began, lambda queue, _: queue in spared), 2),
+        round(stage.fresh_call_s, 2),
+        round(load.longest(began, lambda _, accepted: not accepted), 2),
+        round(writable - began, 2),
+        round(acked - writable, 2),
+        round(again - writable, 2),
+        len(load.acked),
+        sum(not began <= at < writable + UNSURE_S for at in lost),
+        sum(began <= at < writable + UNSURE_S for at in lost),
+        sum(times > 1 for times in ran.values()),
+    )
+
+
+def _runs(witness: Witness, queues: Sequence[str]) -> list[int]:
+    ran = Counter(queue for queue, _, _ in witness.ran())
+    return [ran[queue] for queue in queues]
+
+
+def problems(found: Sequence[Strike]) -> list[str]:
+    """What fell short."""
+    said = []
+    for n, each in enumerate(found):
+        for name, most in (
+            ("spared_pause_s", SPARED_PAUSE_MAX),
+            ("spared_call_s", CALL_MAX),
+            ("fresh_call_s", CALL_MAX),
+            ("refused_call_s", CALL_MAX),
+            ("acked_s", AGAIN_MAX),
+            ("again_s", AGAIN_MAX),
+            ("lost", 0),
+        ):
+            if getattr(each, name) > most:
+                said.append(
+                    f"strike {n} ({each.kind}, {each.engine}): {name} is {getattr(each, name)}"
+                )
+    return said
+
+
+@contextlib.contextmanager
+def staged(kind: str, place: Path, engine: Engine) -> Iterator[Stage]:
+    """Servers for strikes of a kind."""
+    if kind in CLUSTER_KINDS:
+        cluster = RedisCluster(engine, place)
+        try:
+            yield ClusterStage(cluster.start())
+        finally:
+            cluster.stop()
+    else:
+        with SentinelGroup(engine, place, replicas=2).up() as group:
+            yield SentinelStage(group)
+
+
+def run(
+    kinds: Sequence[str],
+    *,
+    times: int,
+    seconds: float,
+    on: Sequence[Engine] | None = None,
+    on_strike: Callable[[Strike], None] = lambda _: None,
+) -> list[Strike]:
+    """So many strikes of each kind on each engine, each with servers of its own."""
+    found = []
+    for engine, kind, _ in itertools.product(on or engines(), kinds, range(times)):
+        with tempfile.TemporaryDirectory(prefix="rq-core-shards-") as name:
+            place = Path(name)
+            with staged(kind, place, engine) as stage:
+                found.append(strike(stage, kind, seconds, place, engine))
+                on_strike(found[-1])
+    return found
