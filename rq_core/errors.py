@@ -161,8 +161,8 @@ class ScopeFull(Refused):
 
 
 class UniqueHeld(Refused):
-    """queue {queue!r} did not take job {id}: job {holder} holds its name {name!r}. Enqueue it when that job has ended, or
-    declare the task with on_duplicate="keep" to get that job's handle."""
+    """queue {queue!r} did not take job {id}: job {holder} holds its name {name!r}. Enqueue it when that job has
+    ended, or declare the task with on_duplicate="keep" to get that job's handle."""
 
 
 class CapConflict(Refused):

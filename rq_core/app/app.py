@@ -43,20 +43,19 @@ from rq_core.app.registration import check_isolation, make_task
 from rq_core.app.retry import RetryPolicy
 from rq_core.app.task import AsyncTask, Isolation, Task
 from rq_core.errors import InvalidOption
-from rq_core.model.job import ties_of
 from rq_core.model.durations import Duration, ms_of, seconds_of
-from rq_core.model.job import NewJob
+from rq_core.model.job import NewJob, ties_of
 from rq_core.model.keys import DEFAULT_PREFIX, check_name
 from rq_core.model.limits import Limit
 from rq_core.model.machine import DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, Priority
 from rq_core.model.settings import SETTINGS
 
 if TYPE_CHECKING:
-    from rq_core.app.unique import Unique
     from contextlib import AbstractContextManager
 
     from rq_core.app.context import JobContext
     from rq_core.app.dead_hooks import Hook
+    from rq_core.app.unique import Unique
     from rq_core.protocol.caps import CapChange
     from rq_core.protocol.enqueue import Accepted
     from rq_core.protocol.inspect import ScopeStatus

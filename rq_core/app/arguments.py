@@ -104,8 +104,8 @@ class Arguments:
         return self._validate(_check_names(self.task, values))
 
     def canonical(self, values: Mapping[str, Any], names: Collection[str] | None) -> dict[str, Any]:
-        """Return these of some validated arguments, or all, in plain types that are the same for the same values: defaults are filled
-        in, and sets are sorted. Raises ArgumentsInvalid for a value that has no JSON."""
+        """Return these of some validated arguments, or all, in plain types that are the same for the same values:
+        defaults are filled in, and sets are sorted. Raises ArgumentsInvalid for a value that has no JSON."""
         whole = {**self.defaults, **values}
         try:
             return {

@@ -3,8 +3,8 @@
     @app.task(queue="reports", unique=Unique(per=("tenant", "month")))
     def report(tenant: str, month: str, force: bool = False) -> None: ...
 
-A job takes its name when it is enqueued, and keeps it until it succeeds, dies, is cancelled or expires. Retries, rollbacks and lost
-workers change nothing. While it has the name, other enqueues of the name get its handle.
+A job takes its name when it is enqueued, and keeps it until it succeeds, dies, is cancelled or expires. Retries,
+rollbacks and lost workers change nothing. While it has the name, other enqueues of the name get its handle.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ _WAYS: Final = ("keep", "replace", "reject")
 
 @dataclass(frozen=True)
 class Unique:
-    """At most one job of each name is alive: per task and, with ``per``, per value of these arguments; without it, per value of all
-    arguments. Arguments that are left out count as their defaults.
+    """At most one job of each name is alive: per task and, with ``per``, per value of these arguments; without it, per
+    value of all arguments. Arguments that are left out count as their defaults.
 
-    ``on_duplicate`` says what an enqueue does while another job holds the name. ``keep``: that job stands, and the enqueue returns its
-    handle, with ``duplicate`` true. ``replace``: the other job leaves, if it waits and was never claimed, and this one is in its
-    place; a job that runs, or that waits for a retry, is kept. ``reject``: the enqueue raises UniqueHeld.
+    ``on_duplicate`` says what an enqueue does while another job holds the name. ``keep``: that job stands, and the
+    enqueue returns its handle, with ``duplicate`` true. ``replace``: the other job leaves, if it waits and was never
+    claimed, and this one is in its place; a job that runs, or that waits for a retry, is kept. ``reject``: the enqueue
+    raises UniqueHeld.
 
-    The values of ``per`` stand in the name, in plain text: in Redis, and in the audit log. Of all arguments only a digest does. Raises
-    InvalidOption.
+    The values of ``per`` stand in the name, in plain text: in Redis, and in the audit log. Of all arguments only a
+    digest does. Raises InvalidOption.
     """
 
     per: str | tuple[str, ...] | None = None
@@ -81,7 +82,7 @@ class Unique:
             )
 
     def name(self, task: str, arguments: Arguments, values: Mapping[str, Any]) -> str:
-        """Return the name of a job with these validated arguments. Raises ArgumentsInvalid for a value that has no JSON."""
+        """Return the name of a job with these validated arguments. Raises ArgumentsInvalid for one that has no JSON."""
         said = arguments.canonical(values, self.arguments)
         if self.per is None:
             digest = digest_of(json.dumps(said, sort_keys=True, separators=(",", ":")))

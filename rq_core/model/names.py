@@ -1,7 +1,7 @@
 """The names of unique jobs: how they are made of arguments, and where ``slots`` has them.
 
-A name is ``TASK/KEY=VALUE,KEY=VALUE``, its values percent-encoded, or ``TASK/DIGEST`` where it is made of all arguments, or would be
-too long.
+A name is ``TASK/KEY=VALUE,KEY=VALUE``, its values percent-encoded, or ``TASK/DIGEST`` where it is made of all
+arguments, or would be too long.
 
     >>> unique_name("send", {"tenant": '"a b"'})
     'send/tenant=a%20b'
@@ -44,8 +44,8 @@ def digest_of(text: str) -> str:
 
 
 def unique_name(task: str, keys: Mapping[str, str] | None, *, digest: str = "") -> str:
-    """Return the name of a job by the ``keys`` that it is unique per, each with its value as canonical JSON; None: it is unique
-    per all its arguments, of which ``digest`` is made."""
+    """Return the name of a job by the ``keys`` that it is unique per, each with its value as canonical JSON; None: it
+    is unique per all its arguments, of which ``digest`` is made."""
     if keys is None:
         return f"{task}/{digest}"
     said = ",".join(f"{name}={_said(value)}" for name, value in keys.items())

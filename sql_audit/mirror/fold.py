@@ -235,8 +235,8 @@ class Folder:
         ) in zip(
             intake.ordinals, columns["id"], columns["due_ms"], columns["seq"], columns["task"],
             columns["priority"], columns["max_attempts"], columns["max_losses"],
-            columns["digest"], columns["lane"], columns["expires_ms"], columns["unique_name"], self._details.of_enqueued(intake),
-            strict=True,
+            columns["digest"], columns["lane"], columns["expires_ms"], columns["unique_name"],
+            self._details.of_enqueued(intake), strict=True,
         ):  # fmt: skip
             job = jobs.get(job_id)
             state, ready = (_READY, at_ms) if due is None else (_SCHEDULED, None)

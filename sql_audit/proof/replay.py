@@ -484,6 +484,13 @@ class Replay:
         if record.name is not None and self.names.get(record.name) == job_id:
             del self.names[record.name]
 
+    def _settle_name(self, record: Record, job_id: str, event: Event, state: State | None) -> None:
+        """What an event does to the name of a job that was alive, or dead."""
+        if state is None or state is State.DEAD:
+            self._free_name(record, job_id)
+        elif event is Event.REQUEUED:
+            self._take_name(record, job_id)
+
     def _enqueued(self, row: EventRow, job_id: str) -> None:
         facts = _facts(row)
         self._begin(row, job_id, facts, _READY if facts.get("due_ms") is None else _SCHEDULED)
@@ -555,10 +562,7 @@ class Replay:
             record.expires = None
         if facts.get("lane") is not None:
             record.lane = facts["lane"]
-        if state is None or state is State.DEAD:
-            self._free_name(record, job_id)
-        elif event is Event.REQUEUED:
-            self._take_name(record, job_id)
+        self._settle_name(record, job_id, event, state)
         if state is None:
             del self.jobs[job_id]
         else:

@@ -112,9 +112,12 @@ class Seed:
         scopes: Sequence[str] = (),
         full: str = "",
         spec_max: int = 0,
+        unique: str = "",
+        name: str = "",
         **ties: int,
     ) -> NewJob:
-        """``ties`` as ties_of takes them."""
+        """``ties`` as ties_of takes them; so is ``unique``, which is keep if there is a ``name``."""
+        how = unique or ("keep" if name else "")
         made = profile(task, Priority(priority), attempts, losses)
         lane = lane or lane_name(made.rank, scopes)
         return NewJob(
