@@ -106,6 +106,9 @@ def _looking(redis_url: str, prefix: str, audit_url: str | None) -> Iterator[Cal
                 return Unread(" ".join(str(error).split()))
 
         def look() -> Frame:
+            if log is not None:
+                # Both at once, so that one that does not answer does not hold up the other.
+                log.begin()
             return Frame(read(overview), None if log is None else read(log), time.monotonic())
 
         yield look

@@ -16,7 +16,7 @@ from rq_core.model.limits import Limit
 from rq_core.model.policy import read_policy
 from rq_core.model.settings import SETTINGS
 from rq_core.model.text import shorten
-from rq_core.protocol.presence import read_row
+from rq_core.protocol.presence import is_readable
 
 SHOWN_MAX: Final = 100
 """Characters of a value that are shown."""
@@ -74,9 +74,9 @@ def _limits(view: View) -> Iterator[Finding]:
 
 
 def _rows(view: View) -> Iterator[Finding]:
-    for worker, row in view.snapshot["workers"].items():
-        if read_row(worker, row, 0) is None:
-            says = f"what worker {_shown(worker)} says of itself cannot be read, so it is not shown: {_shown(row)}"
+    for name, row in view.snapshot["workers"].items():
+        if not is_readable(name, row):
+            says = f"{_shown(name)} of `workers` cannot be read, so it is not shown: {_shown(row)}"
             yield Finding(Kind.UNREADABLE, f"{says}; workers remove such rows within an hour")
     for task, policy in view.snapshot["tasks"].items():
         try:

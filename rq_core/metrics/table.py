@@ -222,7 +222,8 @@ FAMILIES: Final = (
     _worker(
         "rqc_worker_settled_total",
         "Claims that they ended, as Redis answered: succeeded, retried, died, cancelled, rolled_back, or refused (the"
-        " claim was no longer in force). What a killed process had not counted is missing.",
+        " claim was no longer in force). The task is (not run) where no handler began. What a killed process had not"
+        " counted is missing.",
         "queue",
         "task",
         "outcome",
@@ -236,7 +237,7 @@ FAMILIES: Final = (
     ),
     _worker(
         "rqc_worker_run_seconds",
-        "How long handlers ran. The task is (not run) where none began.",
+        "How long handlers ran.",
         "queue",
         "task",
     ),

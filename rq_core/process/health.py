@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import stat
+import sys
 import tempfile
 import threading
 import time
@@ -23,12 +24,15 @@ from socketserver import TCPServer
 from typing import Any, Final, NamedTuple
 
 from rq_core.errors import InvalidOption
+from rq_core.model.text import printable, shorten
 
 log = logging.getLogger(__name__)
 
 AGE_S_MAX: Final = 30.0
 """Seconds since its last claim from which on a worker is not healthy. Idle ones claim every 5 s at least."""
 TOUCH_EVERY_S: Final = 1.0
+PATH_MAX: Final = 100
+"""Characters of a requested path that are logged."""
 REQUEST_WAIT_S: Final = 5.0
 """Seconds that an HTTP client may take to send its request."""
 
@@ -155,6 +159,10 @@ def parse_address(text: str, *, option: str = "health") -> tuple[str, int]:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - its base's
+        # As a rule a client that did not wait for its answer, which is no error of the worker's.
+        log.debug("health: a request failed: %r", sys.exception())
+
     def server_bind(self) -> None:
         # HTTPServer's own asks for the host's name, which the workers would wait for where no name server answers.
         TCPServer.server_bind(self)
@@ -189,7 +197,12 @@ class Probe:
             timeout = REQUEST_WAIT_S
 
             def do_GET(self) -> None:
-                answer = shown.get(self.path.partition("?")[0], healthy)()
+                try:
+                    answer = shown.get(self.path.partition("?")[0], healthy)()
+                except Exception:
+                    # The worker goes on, whatever a page comes upon.
+                    log.exception("the page %s failed", printable(shorten(self.path, PATH_MAX)))
+                    answer = Answer(500, "text/plain; charset=utf-8", b"see the worker's log\n")
                 self.send_response(answer.status)
                 self.send_header("Content-Type", answer.content_type)
                 self.send_header("Content-Length", str(len(answer.body)))

@@ -138,11 +138,26 @@ def known_tasks(rows: Mapping[str, str], now_ms: int, *, whole: bool) -> KnownTa
     present = [each for each in rows_of(rows, now_ms) if not each.gone]
     tasks: set[str] = set()
     for code in {each.says.code for each in present}:
-        try:
-            tasks.update(json.loads(rows[_CODE + code]))
-        except (KeyError, ValueError, TypeError):
-            whole = False
+        of_code = _tasks_of(rows.get(_CODE + code, ""))
+        tasks |= of_code or set()
+        whole = whole and of_code is not None
     return KnownTasks(len(present), frozenset(tasks) if whole else None)
+
+
+def _tasks_of(text: str) -> set[str] | None:
+    """The tasks of a code; None if they cannot be read."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return set(found) if _are_words(found) else None
+
+
+def is_readable(field: str, text: str) -> bool:
+    """Whether this release can read a field of ``workers``: a worker's row, or the tasks of a code."""
+    if field.startswith(_CODE):
+        return _tasks_of(text) is not None
+    return read_row(field, text, 0) is not None
 
 
 def read_row(worker: str, row: str, now_ms: int) -> PresentWorker | None:

@@ -91,7 +91,7 @@ class Vitals(NamedTuple):
     turns_s: float
     """Seconds that these took."""
     answered_at: float
-    """When Redis last answered a claim, or the worker began. 0: it has not begun, or it has ended."""
+    """When Redis last answered a claim, or the worker began. 0: it has not begun, or claims no more."""
     due_at: float
     """When the event loop is to be measured next."""
     lag_s: float
@@ -127,6 +127,7 @@ class FlowTable:
             self._numbers = context.RawArray(c_double, numbers)
         self._rows = rows
         self._known: dict[tuple[str, str], _Counts] = {}
+        self._resting = False
 
     # The worker's side; on its event loop.
 
@@ -138,7 +139,8 @@ class FlowTable:
 
     def answered(self) -> None:
         """Note that Redis has answered a claim."""
-        self._numbers[_ANSWERED_AT] = time.monotonic()
+        if not self._resting:
+            self._numbers[_ANSWERED_AT] = time.monotonic()
 
     def turned(self, took_s: float) -> None:
         """Count a round trip."""
@@ -151,7 +153,8 @@ class FlowTable:
         self._numbers[_DUE_AT] = due_at
 
     def at_rest(self) -> None:
-        """Note that the worker has ended: it is no longer expected to claim."""
+        """Note that the worker is no longer expected to claim: it has ended, or is about to."""
+        self._resting = True
         self._numbers[_ANSWERED_AT] = 0.0
 
     def ended(self, settled: Iterable[Settlement], answers: Mapping[str, str]) -> None:

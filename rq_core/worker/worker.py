@@ -151,13 +151,15 @@ class Worker:
         try:
             await asyncio.wait({*work, over}, return_when=asyncio.FIRST_COMPLETED)
             lifetime.end()
+            # What runs may take hours to end, and the worker is not expected to claim meanwhile.
+            self._watch.stop()
             # A turn under way may bring claims; but one that waits for a server that is away must not hold us up.
             await lifetime.let_end(*work)
         finally:
             lifetime.end()
+            self._watch.stop()
             await end_tasks(*watching, *work, *telling, over)
             self.clean = await self._wind_up()
-            self._watch.stop()
         for done in work:
             if not done.cancelled():
                 done.result()

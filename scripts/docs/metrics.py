@@ -129,7 +129,8 @@ _LABELS: Final = """
 
 _SEVERAL: Final = """
     Several `rq-core metrics` for one Redis show the same numbers: join them with `max`, not with `sum`. The
-    workers' ports of several machines each show their own part: join those with `sum`.
+    workers' ports of several machines each show their own part: join those with `sum`, and the lag of the loop and
+    the age of the last claim, which are those of the worst process, with `max`.
 """
 
 _RUNBOOK: Final = """

@@ -93,6 +93,7 @@ ROWS: dict[str, Callable[[Seed], object]] = {
     "w-lie": lambda seed: seed.control.hset(
         seed.keys("workers"), "w-lie", '5 {"host":1}' + " " * 10_000
     ),
+    "code|lie": lambda seed: seed.control.hset(seed.keys("workers"), "code|lie", "[" * 10_000),
     "t-lie": lambda seed: seed.control.hset(seed.keys("tasks"), "t-lie", "[" * 10_000),
 }
 

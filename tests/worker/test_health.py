@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
+import struct
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -25,6 +28,7 @@ from tests.kit import crew
 from tests.kit.crew import worker_process
 from tests.kit.servers import RedisServer, free_port
 from tests.kit.wait import wait_until
+from tests.metrics.scrape import get
 
 
 @pytest.fixture(autouse=True)
@@ -172,3 +176,39 @@ def test_an_address_that_cannot_be_had_is_refused_by_name(host: str) -> None:
         address = f"{host}:{taken.getsockname()[1]}"
         with pytest.raises(InvalidOption, match=f"health='{address}' .* can listen on \\("):
             health.Probe(address)
+
+
+def test_a_page_that_fails_is_logged_and_answered(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> health.Answer:
+        raise ZeroDivisionError("planted")
+
+    with contextlib.closing(health.Probe("0", pages={"/metrics": fail})) as probe:
+        status, text = get(probe.port)
+        healthy, _ = get(probe.port, "/")
+
+    assert (status, healthy) == (500, 503)
+    assert "worker's log" in text
+    assert "planted" in caplog.text
+
+
+def test_a_client_that_does_not_wait_for_its_answer_is_no_error(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    asked, gone = threading.Event(), threading.Event()
+
+    def large() -> health.Answer:
+        asked.set()
+        gone.wait(10)
+        return health.Answer(200, "text/plain", b"x" * 50_000_000)
+
+    with contextlib.closing(health.Probe("0", pages={"/metrics": large})) as probe:
+        client = socket.create_connection(("127.0.0.1", probe.port))
+        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert asked.wait(10)
+        # With what it has not read, it ends by a reset.
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+        gone.set()
+        assert get(probe.port, "/")[0] == 503
+
+    assert capfd.readouterr().err == ""

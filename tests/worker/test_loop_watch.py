@@ -40,3 +40,17 @@ async def test_a_worker_tells_when_it_last_claimed_until_it_has_ended(app: App) 
     assert while_it_works.resident > 1_000_000
     assert while_it_works.turns_s > 0
     assert flow.vitals().answered_at == 0
+
+
+async def test_a_worker_that_lets_its_jobs_end_is_not_expected_to_claim(app: App) -> None:
+    flow = FlowTable()
+    worker = Worker(app, WorkerOptions(queues=("crew",), grace=60), flow=flow)
+    async with at_work(worker):
+        await app.tasks["sleeping"].enqueue_async(60)
+        await wait_until_async(lambda: worker.stats.claimed == 1, "it runs")
+        worker.stop()
+
+        await wait_until_async(lambda: flow.vitals().answered_at == 0, "it claims no more")
+        flow.answered()
+
+        assert flow.vitals().answered_at == 0
