@@ -148,7 +148,7 @@ def target(event: Event, facts: Mapping[str, Any]) -> State | None:
     if leads_to is Leads.BY_TARGET:
         return State(facts["target"])
     if leads_to is Leads.BY_DEATH:
-        return State.DEAD if facts["dead"] else None
+        return State.DEAD if facts.get("dead") else None
     if leads_to is Leads.BY_STATE:
         said = facts.get("state")
         return None if said is None else State(said)

@@ -90,6 +90,17 @@ def test_a_claim_at_the_deadline_or_later_is_seen(
     assert breaches == [v.invariant for v in replay(log).violations]
 
 
+@pytest.mark.parametrize("dead", [None, 1])
+def test_a_job_that_expires_is_gone_or_dead(log: MemoryWriter, dead: int | None) -> None:
+    """SQL leaves out what is null, so the replay reads an event without the field."""
+    enqueue_until(log)
+    log.jobs("expired", ["a", dead])
+
+    found = replay(log)
+    assert [] == found.violations
+    assert ["dead"] * (dead or 0) == [job.state for job in found.jobs.values()]
+
+
 def test_a_requeued_job_has_no_deadline_to_keep(log: MemoryWriter) -> None:
     enqueue_until(log)
     fence = log.jobs("claimed", ["a", 1])
