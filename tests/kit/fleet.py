@@ -4,7 +4,7 @@ import random
 
 from rq_core.connections.client import Client
 from rq_core.model.ids import JobIds
-from rq_core.model.job import NewJob, Profile
+from rq_core.model.job import NewJob, Profile, ties_of
 from rq_core.model.scopes import lane_name
 from rq_core.protocol import claims
 
@@ -19,6 +19,8 @@ class Fleet:
     def __init__(self, client: Client, seed: int, *, lanes: bool = True) -> None:
         self.client = client
         self.random = random.Random(seed)
+        self.ties = random.Random(seed)
+        """For deadlines and names."""
         self.lanes = lanes
         self.held: list[tuple[str, str]] = []
         self.known: list[str] = []
@@ -35,7 +37,21 @@ class Fleet:
             rule = f"discard|tenant={tenant}" if "tenant=" in lane else ""
             full = self.random.choice(("", "", rule))
             delay = 0 if full else self.random.choice((0, 0, 1))
-            jobs.append(NewJob(ids(), QUEUE, Profile(task), "{}", delay, lane, full))
+            how = "" if full else self.ties.choice(("", "", "keep", "replace"))
+            expires = 0 if full else self.ties.choice((0, 0, 0, 1, 50))
+            jobs.append(
+                NewJob(
+                    ids(),
+                    QUEUE,
+                    Profile(task),
+                    "{}",
+                    delay,
+                    lane,
+                    full,
+                    ties=ties_of(unique=how, expires_in_ms=expires),
+                    name=f"{task}/{self.ties.randrange(20)}" if how else "",
+                )
+            )
         self.known += self.client.run(self.client.calls.enqueue.many(jobs)).ids
 
     def claim(self) -> None:
