@@ -3,7 +3,7 @@ alive, as they stand at that moment; the last one marks the baseline complete, i
 the log knows from where on it tells everything. Sending it twice is harmless.
 
 CURSOR is 0 in the first call, and in each further one what the call before it answered: `jobs` is scanned here, about MOST
-jobs in a call, so that no arguments travel.
+jobs in a call, so that no arguments travel. Fewer if their arguments are long: Redis can only read a value as a whole.
 
 Flags: allow-oom
 Keys: meta state jobs outbox
@@ -16,15 +16,22 @@ Returns: ok CURSOR | epoch. CURSOR is 0 after the last jobs
 Invariants: I5, I7
 ]]
 
+local SCANNED = '10'          -- jobs that are read at a time
+local BYTES_MAX = 1024 * 1024  -- of values, after which a call reads no more
+
 read_facts()
 if not same_history(facts) then
   return {'epoch'}
 end
-local page = redis.call('HSCAN', jobs, cursor, 'COUNT', most)
-local ids, values = {}, {}
-for i = 1, #page[2], 2 do
-  ids[#ids + 1], values[#values + 1] = page[2][i], page[2][i + 1]
-end
+local ids, values, bytes = {}, {}, 0
+repeat
+  local page = redis.call('HSCAN', jobs, cursor, 'COUNT', SCANNED)
+  cursor = page[1]
+  for i = 1, #page[2], 2 do
+    ids[#ids + 1], values[#values + 1] = page[2][i], page[2][i + 1]
+    bytes = bytes + #page[2][i + 1]
+  end
+until cursor == '0' or #ids >= most or bytes >= BYTES_MAX
 local lines = read_many(state, ids)
 local parts, part = {}, {}
 for i = 1, #ids do
@@ -42,11 +49,11 @@ local now = clock_ms()
 for i = 1, #parts do
   emit('baseline', now, by, parts[i])
 end
-if page[1] == '0' then
+if cursor == '0' then
   if facts.baseline == 'pending' then
     emit_queue('policy_changed', now, by, '["baseline","pending","done"]')
   end
   set_fact('baseline', 'done')
 end
 write_facts()
-return {'ok', page[1]}
+return {'ok', cursor}

@@ -24,11 +24,12 @@ Each: id kind digest lane spec
 Unread: state
 Uses: call(open_call close_call now now_text seldom) backlog(refuse_backlog) meta(facts fact set_fact) digits(digits_of_next)
     emit(emit quoted) kinds(kinds_from) placing(lane_for kept_out) lane_standing(lane_of meet_lanes) lane_members(put)
+    ids(is_id ID_LENGTH)
     lane_write(check_lanes write_lanes) joining(tail_of write_joining) due(earliest_due) wake(wake_needed) deadline(note_deadline write_deadlines)
     naming(want_name read_holders kept_by take_name write_names) ended(check_ended write_ended) withdrawal(write_withdrawn)
     batch(call_many read_many)
 Returns: ok {PLACE duplicate|discarded|rejected|held|replaced WHAT}… | refused audit_backlog BACKLOG BOUND |
-    refused arguments kinds|kind|digest | epoch. PLACE counts the jobs of the call from 1; WHAT is - for a
+    refused arguments kinds|kind|id|digest | epoch. PLACE counts the jobs of the call from 1; WHAT is - for a
     duplicate, the job that holds the name of one that is held, the job that was replaced by one that was accepted, else the scope
 Invariants: I1 (the outbox entry and the jobs are one write), I6, I10
 ]]
@@ -53,6 +54,8 @@ for i = 1, each_count do
   local kind = kind_of[place]
   if not kind then
     return {'refused', 'arguments', 'kind'}
+  elseif #id ~= ID_LENGTH and not is_id(id) then
+    return {'refused', 'arguments', 'id'}
   end
   if kind.unique and not want_name(i, digest) then
     return {'refused', 'arguments', 'digest'}

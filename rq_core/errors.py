@@ -25,6 +25,7 @@
     │   ├── CapConflict
     │   ├── NothingDeclared
     │   ├── RestoredMeanwhile
+    │   ├── QueueInUse
     │   ├── LayoutMismatch
     │   ├── StaleCall
     │   └── BadArguments
@@ -178,6 +179,11 @@ class NothingDeclared(Refused):
 class RestoredMeanwhile(Refused):
     """another restore of queue {queue!r} came first ({last}), so SQL is out of date. Wait until the mirror has it,
     then run `rq-core audit restore` again."""
+
+
+class QueueInUse(Refused):
+    """queue {queue!r} was not deleted: it has {jobs} jobs, and workers hold claims on {claims} of them. Let its workers
+    finish them. `rq-core queue delete {queue} --force --reason WHY` removes those that wait or are dead."""
 
 
 class LayoutMismatch(Refused):

@@ -205,6 +205,9 @@ local function forget_old()
         leaves(name, job)
       end
     elseif kind == 'rate' then
+      if not swept.stale then
+        redis.call('HEXISTS', rates, name)   -- fails now, and not after the first write, if `rates` is no hash
+      end
       note('unexpired', member)
       note('stale', name)
     elseif kind == 'job' then

@@ -13,7 +13,7 @@ Uses: call(seldom seldom_list) batch(call_many read_many) names(name_field) stat
 
 --- A record asks for the name that stands behind its digest. False if none stands there.
 local function want_name(i, digest)
-  local plain, name = digest:match('^(%x+) (%S+)$')
+  local plain, name = digest:match('^(%x+) ([%w_.:~%%/=,-]+)$')
   if not plain then
     return false
   end
@@ -24,27 +24,27 @@ end
 
 --- Read who holds the names. `kind_at(i)` is the kind of record i, nil if its job is a duplicate.
 local function read_holders(count, kind_at)
-  local wanted, holders, fields = seldom.wanted, seldom_list('holders'), {}
-  local waiting, last, replaceable = seldom_list('waiting'), seldom_list('last'), {}
+  local wanted, held_by, fields = seldom.wanted, seldom_list('holders'), {}
+  local candidates, last, replaceable = seldom_list('waiting'), seldom_list('last'), {}
   for i = 1, count do
     local field = wanted and wanted[i]
-    if field and holders[field] == nil then
-      holders[field] = false
+    if field and held_by[field] == nil then
+      held_by[field] = false
       fields[#fields + 1] = field
     end
   end
   local held = read_many(slots, fields)
   for i = 1, #fields do
-    holders[fields[i]] = held[i]
+    held_by[fields[i]] = held[i]
   end
   for i = 1, count do
     local field = wanted and wanted[i]
     local kind = field and kind_at(i)
     if kind and kind.unique == 'replace' then
       last[field] = i
-      local holder = holders[field]
-      if holder and waiting[holder] == nil then
-        waiting[holder] = false
+      local holder = held_by[field]
+      if holder and candidates[holder] == nil then
+        candidates[holder] = false
         replaceable[#replaceable + 1] = holder
       end
     end
@@ -53,7 +53,7 @@ local function read_holders(count, kind_at)
   for i = 1, #replaceable do
     local job = read_line(lines[i])
     if job and not job.claim and (job.state == 'ready' or job.state == 'scheduled') then
-      waiting[replaceable[i]] = job
+      candidates[replaceable[i]] = job
     end
   end
 end

@@ -43,6 +43,7 @@ from rq_core.app.registration import check_isolation, make_task
 from rq_core.app.retry import RetryPolicy
 from rq_core.app.task import AsyncTask, Isolation, Task
 from rq_core.errors import InvalidOption
+from rq_core.model.checks import check_whole
 from rq_core.model.durations import Duration, ms_of, seconds_of
 from rq_core.model.job import NewJob, ties_of
 from rq_core.model.keys import DEFAULT_PREFIX, check_name
@@ -67,6 +68,8 @@ R = TypeVar("R")
 Around = TypeVar("Around", bound="Callable[[JobContext], Any]")
 
 DEFAULT_QUEUE: Final = "default"
+LIST_MAX: Final = 1_000_000_000
+"""Most scopes that are listed."""
 
 
 class TaskDecorator(Protocol):
@@ -82,13 +85,12 @@ class App(Producer):
     """A set of tasks and where their jobs go. Threads may share one.
 
     ``redis`` is redis://, rediss://, unix://, embedded:// or redis+sentinel://HOST:PORT,…/SERVICE,
-    by default RQ_CORE_REDIS_URL, else
-    redis://localhost:6379/0. ``audit`` is the SQLAlchemy URL of the audit database, by default
-    RQ_CORE_AUDIT_URL, else none. ``max_payload`` is in bytes. ``ids`` makes job ids. ``redact`` is a
-    function, or its import path, through which everything passes that an error says before it is
-    kept or logged (:mod:`rq_core.app.redaction`). ``audit_payload`` "full" keeps the arguments of this
-    app's jobs in the audit log, up to 64 KiB a job, as they are: no redactor sees them. Then jobs
-    that Redis lost can be put back (``rq-core audit restore``). "digest", the default, keeps them
+    by default RQ_CORE_REDIS_URL, else redis://localhost:6379/0. ``audit`` is the SQLAlchemy URL of the
+    audit database, by default RQ_CORE_AUDIT_URL, else none. ``max_payload`` is in bytes. ``ids`` makes
+    job ids. ``redact`` is a function, or its import path; each error's text passes through it before the
+    text is kept or logged (:mod:`rq_core.app.redaction`). ``audit_payload`` "full" keeps the arguments
+    of this app's jobs in the audit log, up to 64 KiB a job, without redaction, so that
+    ``rq-core audit restore`` can put back jobs that Redis lost. "digest", the default, keeps arguments
     out of SQL. Raises InvalidName or InvalidOption.
     """
 
@@ -116,6 +118,9 @@ class App(Producer):
             audit_payload=audit_payload,
         )
         self.redact = redact
+        if not isinstance(redact, str):
+            # An import path is looked up when it is first needed: its module may import the app.
+            redactor_of(redact)
         self._tasks: dict[str, Task[..., Any]] = {}
         self._settings: dict[str, dict[str, int]] = {}
 
@@ -185,6 +190,14 @@ class App(Producer):
             raise InvalidOption(
                 option="function", value=function, must="must be a function: options go by name"
             )
+        given: object = retry
+        if given is not None and not isinstance(given, RetryPolicy):
+            must = "must be a RetryPolicy, like RetryPolicy(max_attempts=5)"
+            raise InvalidOption(option="retry", value=retry, must=must)
+        hook_given: object = on_dead
+        if hook_given is not None and not callable(hook_given):
+            must = "must be a function that takes a DeadJob"
+            raise InvalidOption(option="on_dead", value=on_dead, must=must)
         policy = retry or RetryPolicy()
         options = JobOptions(
             queue=queue,
@@ -301,11 +314,12 @@ class App(Producer):
     ) -> NewJob:
         """Return a job for enqueue_many, by the task's name; its code need not be here.
 
-        If this app has the task, its options are the defaults and the arguments are validated here,
-        else by the worker; then its caps are those that workers have registered in the queue, which
-        is asked for them every few seconds (in an event loop use job_async). ``keys`` are the keys,
-        by the caps' names, that the task takes from functions. Raises InvalidName, InvalidOption,
-        InvalidTask, ArgumentsInvalid, KeyNeeded, PayloadTooLarge, and what reading the queue does.
+        If this app has the task, the task's options are the defaults and the arguments are validated
+        here. Otherwise the worker validates them, and the caps are those that workers have registered
+        in the queue, which this method reads every few seconds (in an event loop use job_async).
+        ``keys`` are the keys, by the caps' names, that the task takes from functions. Raises
+        InvalidName, InvalidOption, InvalidTask, ArgumentsInvalid, KeyNeeded, PayloadTooLarge; and, if
+        it reads the queue, ServerUnavailable or ServerUnsuitable.
         """
         draft = Draft(self, self._tasks.get(check_name("task", task)), queue, task, args, options)
         if draft.placing is None:
@@ -377,11 +391,11 @@ class App(Producer):
 
         ``lease`` is how long a claim is in force unless its worker extends it, ``dead_retention``
         how long dead jobs are kept in Redis; both in seconds, or timedeltas. ``cap`` is how many of
-        its jobs may be claimed at once. ``fair`` names the argument whose values share the queue:
-        among jobs of one priority each is served in turn, in proportion to its weight (1, if
-        ``weights`` does not have it), however many jobs the others have waiting; False ends that.
-        ``audit_payload`` is App's, for the jobs that this app enqueues here; it takes effect at once.
-        What is None stays as it is. Raises InvalidName, InvalidOption.
+        the queue's jobs may be claimed at once. ``fair`` names the argument whose values share the queue:
+        among jobs of one priority each value is served in turn, in proportion to its weight (1, if
+        ``weights`` does not have it), however many jobs wait for the other values; False ends that.
+        ``audit_payload`` overrides App's for the jobs that this app enqueues here; it takes effect at
+        once. An option that is None stays as it is. Raises InvalidName, InvalidOption.
         """
         changes: dict[str, int] = {}
         kept = None if audit_payload is None else spec_max(audit_payload)
@@ -411,6 +425,11 @@ class App(Producer):
     def settings(self) -> Mapping[str, Mapping[str, int]]:
         """The declared settings by queue, as Client.configure takes them."""
         return MappingProxyType(self._settings)
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues that the code declares: with a task, or with ``queue``."""
+        return list(dict.fromkeys([*self.declared.queues, *self._settings]))
 
     def declaration(self, calls: Operations, *queues: str) -> Plan[list[str]]:
         """The plan that tells a server what the code declares: settings, limits, and tasks' policies.
@@ -457,11 +476,11 @@ class App(Producer):
         """Change a limit while everything runs; every worker follows at once.
 
         ``scope`` is queue, task=NAME, a family of keys (send.tenant, or the cap's name: the limit of
-        each key), or one key (send.tenant=acme). 0 stops it, None lifts the cap. Lowering ends no claim.
-        "code" gives it back to what code declares, and a key for which code says nothing to its
-        family. A number for a rate is per its own window. ``version`` makes it fail with CapConflict if the
-        limit has another version by now; without it, the last change holds. Raises InvalidOption,
-        UnknownScope, NothingDeclared.
+        each key), or one key (send.tenant=acme). 0 stops the scope, None lifts the cap. Lowering a limit
+        ends no claim. "code" restores the limit that code declares; one key goes back to the limit of
+        its family. A number for a rate is per the rate's own window. With ``version``, CapConflict is
+        raised if the limit has another version by now; without it, the last change holds. Raises
+        InvalidOption, UnknownScope, NothingDeclared.
         """
         client = self.client
         return client.run(self._change_of(client.calls, queue, scope, limit, reason, by, version))
@@ -505,10 +524,12 @@ class App(Producer):
 
     def caps(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
         """Return how the scopes of a queue stand: those that have limits, then keys in use, at most ``limit``."""
+        check_whole("limit", limit, 1, LIST_MAX)
         client = self.client
         return client.run(client.calls.inspect.caps(queue, limit))
 
     async def caps_async(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
         """See caps."""
+        check_whole("limit", limit, 1, LIST_MAX)
         client = self.async_client()
         return await client.run(client.calls.inspect.caps(queue, limit))

@@ -90,9 +90,9 @@ class JobContext:
             raise self._signal
 
     def raise_if_too_late(self) -> None:
-        """Raise HandlerTimeout or LeaseLost if the handler has come to its end after that.
+        """Raise HandlerTimeout or LeaseLost if the handler ended after its timeout, or after its lease was lost.
 
-        What it did may be done again, so what leaves must not take it for a success.
+        The job may run again, so a dependency that is left must not take this run for a success.
         """
         if isinstance(self._signal, HandlerTimeout | LeaseLost):
             raise self._signal

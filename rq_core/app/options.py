@@ -38,11 +38,11 @@ class EnqueueOptions(TypedDict, total=False):
     """``delay`` and ``timeout`` are in seconds, or timedeltas: how long the job waits before it is ready,
     and how long one attempt may take. ``at`` says instead when it becomes ready: a datetime with a
     time zone. ``expires`` is the job's deadline, in seconds from now or as a datetime with a time zone: no worker
-    begins it then or later; it is gone, or dead if it had failed before. ``max_attempts`` and
-    ``max_losses`` are after how many failures, and after how many lost workers, it is dead.
-    ``id`` makes the enqueue idempotent: while a job of that id is live, another one is a duplicate and
-    changes nothing. ``headers`` are small strings that travel beside the arguments, 2 KiB at most:
-    ``current_job().headers``. What is None stays as the task has it.
+    begins it then or later; it is gone, or dead if it had failed before. After ``max_attempts`` failures,
+    or ``max_losses`` lost workers, the job is dead. ``id`` makes the enqueue idempotent: while a job of
+    that id is live, another one is a duplicate and changes nothing. ``headers`` are small strings that travel
+    beside the arguments, 2 KiB at most: ``current_job().headers``. An option that is None stays as the task
+    has it.
     """
 
     delay: Duration | None

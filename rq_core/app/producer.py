@@ -15,6 +15,7 @@ from rq_core.app.declared import Declared
 from rq_core.app.options import JobOptions
 from rq_core.app.surroundings import Surroundings
 from rq_core.errors import InvalidOption, PayloadTooLarge
+from rq_core.model.checks import check_url
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, Profile
 from rq_core.model.keys import DEFAULT_PREFIX, check_name
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 MAX_PAYLOAD: Final = 1024 * 1024
 """Bytes of a job's arguments as JSON."""
 _ASYNC_CHUNK: Final = 1_000
+AUDIT_EXAMPLE: Final = "sqlite:///audit.db"
 
 AuditPayload = Literal["digest", "full"]
 """What the log keeps of a job's arguments."""
@@ -44,6 +46,15 @@ def spec_max(audit_payload: str) -> int:
             must=f"must be one of {', '.join(AUDIT_PAYLOADS)}",
         )
     return AUDIT_PAYLOADS[audit_payload]
+
+
+def _checked(ids: Callable[[], str]) -> Callable[[], str]:
+    """The maker of ids that a caller gave. What it makes is held to the rule for names. Raises InvalidOption."""
+    given: object = ids
+    if not callable(given):
+        must = "must be a function that takes nothing and returns a job's id"
+        raise InvalidOption(option="ids", value=ids, must=must)
+    return lambda: check_name("job", ids())
 
 
 class Producer:
@@ -61,6 +72,8 @@ class Producer:
         connections: Connections | None = None,
         audit_payload: AuditPayload = "digest",
     ) -> None:
+        check_url("redis", redis, DEFAULT_URL)
+        check_url("audit", audit, AUDIT_EXAMPLE)
         self.redis_url = redis or os.environ.get(REDIS_URL_VARIABLE) or DEFAULT_URL
         self.audit_url = audit or os.environ.get(AUDIT_URL_VARIABLE) or None
         self.prefix = check_name("prefix", prefix)
@@ -72,7 +85,7 @@ class Producer:
         self.connections = connections or Connections(
             self.redis_url, prefix=prefix, patience=patience
         )
-        self._make_id = ids or JobIds()
+        self._make_id = JobIds() if ids is None else _checked(ids)
         self._spec_max = spec_max(audit_payload)
         self._spec_max_of: dict[str, int] = {}
         """Of queues that say otherwise."""
@@ -111,9 +124,9 @@ class Producer:
     def enqueue_many(self, jobs: Iterable[NewJob]) -> Accepted:
         """Enqueue jobs of one or more queues, in chunks: each is accepted whole or not at all.
 
-        ``jobs`` may be a generator; while a chunk is on its way it is asked for those of the next.
-        What stops it half-way carries what was accepted before in ``accepted``. Raises as
-        Task.enqueue does.
+        ``jobs`` may be a generator; while Redis works on a chunk, the generator makes the jobs of the next.
+        An error half-way has the jobs that were accepted before it in ``accepted``. Raises what
+        Task.enqueue raises.
         """
         return self.client.run(self.client.calls.enqueue.many(jobs))
 
@@ -148,7 +161,11 @@ class Producer:
         return Accepted.sum(parts)
 
     def connect_to(self, redis: str | None = None, *, prefix: str | None = None) -> None:
-        """Use another server or prefix from now on, as the command line does; call it before anything is sent."""
+        """Use another server or prefix from now on, as the command line does.
+
+        Call it before the first call that sends.
+        """
+        check_url("redis", redis, DEFAULT_URL)
         self.connections.close()
         self.redis_url = redis or self.redis_url
         self.prefix = check_name("prefix", prefix or self.prefix)

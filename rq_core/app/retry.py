@@ -127,7 +127,7 @@ class RetryPolicy:
     def verdict(self, error: BaseException, failures: int, random: Callable[[], float]) -> Verdict:
         """Say what should become of a job whose handler raised ``error``.
 
-        ``failures`` counts this one. Whether attempts are left is not looked at here: fail.lua
+        ``failures`` counts this one. Whether attempts are left is not decided here: fail.lua
         knows the job's own limit. Never raises.
         """
         if isinstance(error, GiveUp):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from rq_core.cli.options import prefix_option
+from rq_core.model.keys import check_name
 from rq_core.protocol import access
 
 
@@ -22,6 +23,7 @@ def acl(role: str, pattern: str, user: str | None, prefix: str) -> None:
     Put a password in the place of PASSWORD, and give it to redis-cli by a pipe or at its prompt. Nothing
     is sent to a server.
     """
+    name = check_name("user", f"rq-core-{role}" if user is None else user)
     given = access.rules(role, prefix=prefix, queue=pattern)
-    words = ["ACL", "SETUSER", user or f"rq-core-{role}", "reset", "on", ">PASSWORD", *given]
+    words = ["ACL", "SETUSER", name, "reset", "on", ">PASSWORD", *given]
     click.echo(" ".join(words))

@@ -16,7 +16,7 @@ from rq_core.cli.options import (
     print_json,
     server_options,
 )
-from rq_core.cli.text import ago, print_table, span
+from rq_core.cli.text import ago, print_table, say, span
 from rq_core.model.limits import DECLARED, read_limit, shown
 from rq_core.model.scopes import WEIGHT, family_of, is_rate
 
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 @server_options
 @json_option
 def cap(queue: str, scope: str, limit: str, **given: Any) -> None:
-    """Change how much SCOPE of QUEUE takes, at once and for every worker.
+    """Change the limit of SCOPE in QUEUE, at once and for every worker.
 
     SCOPE is queue, task=NAME, a family of keys (the limit of each), or one key, like send.tenant=acme.
-    The limit is a number, 0 to stop it, none to lift it, or for a rate like 100/60s, with bursts of
-    5 100/60s/5. Lowering it ends nothing that runs. code ends a limit set live: what the code of the
-    workers declares holds again, and one key is back at its family's limit.
+    The limit is a number; 0 stops the scope, and none lifts the limit. A rate reads 100/60s, or
+    100/60s/5 with bursts of 5. Lowering a limit ends no running job. code ends a limit that was set
+    live: the limit that the workers' code declares holds again, and one key follows its family.
     """
     with connect(given["redis_url"], given["prefix"]) as client:
         known_queues(client, queue)
@@ -73,7 +73,7 @@ def cap(queue: str, scope: str, limit: str, **given: Any) -> None:
     which = f"version {made.version}" if made.version else f"as {family_of(scope)}"
     if limit == DECLARED and made.version:
         which += ", from code"
-    click.echo(f"{scope} {done} {shown(made.limit)} ({which})")
+    say(f"{scope} {done} {shown(made.limit)} ({which})")
 
 
 def _wanted(text: str) -> Limit | int | Literal["code"] | None:
@@ -85,14 +85,21 @@ def _wanted(text: str) -> Limit | int | Literal["code"] | None:
 
 @click.command()
 @click.argument("queue")
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, metavar="N")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Most scopes to list.",
+)
 @server_options
 @json_option
 def caps(queue: str, limit: int, redis_url: str, prefix: str, *, as_json: bool) -> None:
     """Show what limits QUEUE's jobs: how many hold it, and how many wait for it.
 
-    First what has a limit of its own, then the keys that are waited for or held, then the weights of a
-    fair queue.
+    First the scopes with a limit of their own, then the keys that jobs hold or wait for, then the
+    weights of a fair queue.
     """
     with connect(redis_url, prefix) as client:
         known_queues(client, queue)
@@ -117,7 +124,7 @@ def caps(queue: str, limit: int, redis_url: str, prefix: str, *, as_json: bool) 
         empty=f"nothing limits the jobs of {queue}",
     )
     if len(found) > limit:
-        click.echo(f"the first {limit:,}; --limit shows more")
+        say(f"the first {limit:,}; --limit shows more")
 
 
 def _is_weight(status: ScopeStatus) -> bool:

@@ -17,6 +17,7 @@ from rq_core.cli.options import (
     queue_option,
     server_options,
 )
+from rq_core.cli.text import say
 from rq_core.model.settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -98,9 +99,9 @@ def _apply(
         print_json(outcomes)
     else:
         for job_id, outcome in outcomes.items():
-            click.echo(f"{job_id} {outcome}")
+            say(f"{job_id} {outcome}")
         if not outcomes:
-            click.echo("no jobs")
+            say("no jobs")
     failed = [job_id for job_id, outcome in outcomes.items() if outcome not in done]
     if failed:
         raise click.ClickException(
@@ -140,7 +141,7 @@ def _queue_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def pause(queue: str, **given: Any) -> None:
     """Let QUEUE give out no jobs.
 
-    Those that run go on, and it takes new ones. What expires and what is due is still taken care of.
+    Running jobs go on, and the queue accepts new ones. Leases still end, and delayed jobs still become ready.
     """
     _configure(queue, {"paused": 1}, given, {"changed": "paused", "same": "was paused already"})
 
@@ -165,7 +166,7 @@ def _configure(
         return
     for name, outcome in outcomes.items():
         what = queue if name == "paused" else f"{queue} {_shown(name)}"
-        click.echo(f"{what} {words.get(outcome, outcome)}")
+        say(f"{what} {words.get(outcome, outcome)}")
 
 
 def _shown(name: str) -> str:
@@ -206,7 +207,7 @@ def change_settings(queue: str, assignments: Sequence[str], **given: Any) -> Non
         return
     for name, value in settings.items():
         shown = f"{value / 1000:.15g}" if name.endswith("_ms") else f"{value}"
-        click.echo(f"{_shown(name)}={shown}")
+        say(f"{_shown(name)}={shown}")
 
 
 def parse_assignment(text: str) -> tuple[str, int]:
@@ -223,6 +224,6 @@ def parse_assignment(text: str) -> tuple[str, int]:
             return name, int(value)
         from rq_core.model.durations import ms_of
 
-        return name, ms_of(shown, float(value))
+        return name, ms_of(shown, float(value), minimum=SETTINGS[name].minimum / 1000)
     except ValueError:
         raise click.UsageError(f"{shown} must be a number, not {value!r}") from None

@@ -17,9 +17,9 @@ from rq_core.cli.options import (
     print_json,
     server_options,
 )
+from rq_core.cli.text import say
 from rq_core.errors import QueueDamaged, RqCoreError
 from rq_core.model import plugins
-from rq_core.model.text import printable
 from rq_core.model.url import AUDIT_URL_VARIABLE
 from rq_core.protocol import server_check
 
@@ -55,9 +55,8 @@ def doctor(
 ) -> None:
     """Look at the server's settings, and compare queues (all, if none is named) with their state lines and their logs.
 
-    Changes nothing without --repair. The exit status is 1 if something is left that does not agree, and 2 if it only
-    cannot be told whether SQL does. What Redis lost and SQL has is put back by `rq-core audit restore`. It reads whole
-    queues.
+    Changes nothing without --repair. The exit status is 1 if differences are left, and 2 if it only cannot be told
+    whether SQL agrees. `rq-core audit restore` puts back what Redis lost and SQL has. The doctor reads whole queues.
     """
     who = actor(by)
     reports = []
@@ -68,7 +67,12 @@ def doctor(
             reports.append(report)
             if not as_json:
                 _print(report, mend=False)
-        for queue in known_queues(client, *queues):
+        report = _report_on_list(client, mend=mend)
+        if report["found"]:
+            reports.append(report)
+            if not as_json:
+                _print(report, mend=mend)
+        for queue in known_queues(client, *queues, told=True):
             report = _examine(client, queue, who if mend else None, audit_url)
             reports.append(report)
             if not as_json:
@@ -94,6 +98,20 @@ def _report_on_server(remarks: Sequence[server_check.Remark]) -> dict[str, Any]:
         for r in remarks
     ]
     return {"queue": None, "error": None, "found": found, "left": [], "unknown": []}
+
+
+def _report_on_list(client: Client, *, mend: bool) -> dict[str, Any]:
+    """A report on the list of queues, to which all that may make a queue can add what can name none."""
+    listed = client.run(client.calls.reads.listed())
+    found: list[dict[str, Any]] = [
+        {"kind": "list", "job": None, "keys": ["queues"], "says": says, "mendable": True}
+        for says in [listed.complaint]
+        if says
+    ]
+    if mend:
+        client.run(client.calls.reads.strike(listed.strays))
+    left = [] if mend else found
+    return {"queue": None, "error": None, "found": found, "left": left, "unknown": []}
 
 
 def _examine(client: Client, queue: str, by: str | None, audit_url: str | None) -> dict[str, Any]:
@@ -142,14 +160,14 @@ def _document(finding: Finding) -> dict[str, Any]:
 def _print(report: dict[str, Any], *, mend: bool) -> None:
     queue, found, left = report["queue"] or "server", report["found"], report["left"]
     if report["error"] is not None:
-        click.echo(printable(f"{queue}: {report['error']}"))
+        say(f"{queue}: {report['error']}")
     elif not found and not report["unknown"]:
-        click.echo(f"{queue}: all agrees")
+        say(f"{queue}: all agrees")
     for each in found:
-        click.echo(printable(f"{queue}: {each['kind']}: {each['says']}"))
+        say(f"{queue}: {each['kind']}: {each['says']}")
     for says in report["unknown"]:
-        click.echo(printable(f"{queue}: cannot tell: {says}"))
+        say(f"{queue}: cannot tell: {says}")
     if mend and found:
-        click.echo(f"{queue}: {len(left)} left" if left else f"{queue}: mended, all agrees")
+        say(f"{queue}: {len(left)} left" if left else f"{queue}: mended, all agrees")
         for each in left:
-            click.echo(printable(f"{queue}: left: {each['kind']}: {each['says']}"))
+            say(f"{queue}: left: {each['kind']}: {each['says']}")

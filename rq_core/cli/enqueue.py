@@ -17,6 +17,7 @@ from rq_core.cli.options import (
     showing_causes,
     verbose_option,
 )
+from rq_core.cli.text import say
 from rq_core.model.machine import PRIORITIES
 
 if TYPE_CHECKING:
@@ -45,9 +46,18 @@ ARGS_OPTION: Final = "--json-args"
     metavar="SECONDS",
     help="Seconds after which no worker begins the job any more.",
 )
-@click.option("--priority", type=click.Choice(PRIORITIES, case_sensitive=False))
-@click.option("--max-attempts", type=int, metavar="N", help="Failures after which it is dead.")
-@click.option("--id", "job_id", metavar="ID", help="The job's id. If it is live, nothing changes.")
+@click.option(
+    "--priority",
+    type=click.Choice(PRIORITIES, case_sensitive=False),
+    help="Jobs of a higher priority run first.",
+)
+@click.option("--max-attempts", type=int, metavar="N", help="Failures after which the job is dead.")
+@click.option(
+    "--id",
+    "job_id",
+    metavar="ID",
+    help="The job's id. While a job of this id is live, nothing is enqueued.",
+)
 @click.option(
     "--key",
     "keys",
@@ -98,11 +108,11 @@ def enqueue(ctx: click.Context, /, queue: str, task: str, **given: Any) -> None:
             | {"discarded": handle.discarded}
         )
         return
-    click.echo(handle.id)
+    say(handle.id)
     if handle.duplicate:
-        click.echo(f"job {handle.id} is live already; it was not touched", err=True)
+        say(f"job {handle.id} is live already; it was not touched", err=True)
     if handle.discarded:
-        click.echo(f"job {handle.id} was discarded: a scope of it is full", err=True)
+        say(f"job {handle.id} was discarded: a scope of it is full", err=True)
 
 
 class Terminal(Connections):

@@ -20,7 +20,7 @@ from rq_core.cli.text import print_table
 def health(ctx: click.Context, max_age: float | None, *, as_json: bool) -> None:
     """Say whether your workers on this machine work: how long ago Redis last answered a claim of each.
 
-    Exit status 0 if there is one and none is older than --max-age, else 1.
+    The exit status is 0 if a worker runs and each has claimed within --max-age seconds, else 1.
     """
     from rq_core.process.health import AGE_S_MAX, verdict, workers
 

@@ -19,7 +19,7 @@ from rq_core.cli.options import (
     queue_option,
     server_options,
 )
-from rq_core.cli.text import ago, oldest, one_line, print_table, shortened, span
+from rq_core.cli.text import ago, oldest, one_line, print_table, say, shortened, span
 from rq_core.model.machine import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, State
 from rq_core.model.text import printable
 
@@ -62,8 +62,10 @@ def queues(ctx: click.Context, redis_url: str, prefix: str, *, as_json: bool) ->
             empty="" if found.unreadable else "no queues yet: the first job of a queue makes it",
         )
     for queue, why in found.unreadable.items():
-        click.echo(f"rq-core: queue {queue} cannot be read: {one_line(why)}", err=True)
-    ctx.exit(1 if found.unreadable else 0)
+        say(f"rq-core: queue {queue} cannot be read: {one_line(why)}", err=True)
+    if found.strays:
+        say(f"rq-core: {found.strays}", err=True)
+    ctx.exit(1 if found.unreadable or found.strays else 0)
 
 
 def queue_document(found: QueueOverview) -> dict[str, Any]:
@@ -113,7 +115,7 @@ def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json:
     rows = [*_rows(found, now_ms), *waits, *waiting_rows(standing, now_ms)]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        click.echo(f"{name:<{width}}  {printable(value)}")
+        say(f"{name:<{width}}  {printable(value)}")
 
 
 def unknown_task(job: JobState, known: KnownTasks) -> str:
@@ -195,7 +197,12 @@ def _rows(job: JobState, now_ms: float) -> list[tuple[str, str]]:
 @click.command()
 @click.argument("queue")
 @click.option(
-    "--limit", type=click.IntRange(1, LIST_MAX), default=100, show_default=True, metavar="N"
+    "--limit",
+    type=click.IntRange(1, LIST_MAX),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Most jobs to list.",
 )
 @server_options
 @json_option
@@ -230,4 +237,4 @@ def dead(queue: str, limit: int, redis_url: str, prefix: str, *, as_json: bool) 
         whole=("job",),
     )
     if total > len(found):
-        click.echo(f"{len(found):,} of {total:,}; --limit shows more")
+        say(f"{len(found):,} of {total:,}; --limit shows more")

@@ -9,7 +9,7 @@ import click
 
 from rq_core.cli.inspect import document_of, unknown_task
 from rq_core.cli.options import connect, json_option, known_queues, print_json, server_options
-from rq_core.cli.text import print_table, span
+from rq_core.cli.text import print_table, say, span
 from rq_core.model.machine import DEFAULT_PRIORITY, State
 from rq_core.protocol.listing import MEMBERS_MAX
 
@@ -87,13 +87,13 @@ def jobs(
         whole=("job", "state"),
     )
     if found.cut:
-        click.echo(
+        say(
             f"looked at {MEMBERS_MAX:,} of the queue's jobs and stopped: --state leaves out the others"
         )
     elif found.more:
-        click.echo(f"the first {len(found.jobs):,}; --limit shows more")
+        say(f"the first {len(found.jobs):,}; --limit shows more")
     if not known.workers:
-        click.echo(f"no worker runs for {queue}")
+        say(f"no worker runs for {queue}")
 
 
 def _either(states: list[State] | tuple[State, ...]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rq_core.cli.options import server_options
-from rq_core.cli.text import print_table
+from rq_core.cli.text import print_table, say
 from rq_core.model.url import AUDIT_URL_VARIABLE
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def metrics(
         signals = {signal.SIGTERM, signal.SIGINT}
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         server, thread = start_http_server(port, host, registry)
-        click.echo(f"metrics at http://{host}:{server.server_port}/metrics")
+        say(f"metrics at http://{host}:{server.server_port}/metrics")
         signal.sigwait(signals)
         server.shutdown()
         server.server_close()

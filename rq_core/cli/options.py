@@ -7,11 +7,12 @@ import getpass
 import json
 import re
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from rq_core.cli.text import say
 from rq_core.errors import TargetBroken, UnknownQueue
 from rq_core.model.keys import DEFAULT_PREFIX, check_name
 from rq_core.model.url import DEFAULT_URL, REDIS_URL_VARIABLE
@@ -52,7 +53,9 @@ prefix_option = click.option(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 verbose_option = click.option(
-    "--verbose", is_flag=True, help="With the traceback, if the app's module cannot be imported."
+    "--verbose",
+    is_flag=True,
+    help="Also print the traceback if the app's module cannot be imported.",
 )
 
 
@@ -68,10 +71,32 @@ force_option = click.option(
     is_flag=True,
     expose_value=False,
     callback=_force,
-    help="Use a server that may lose jobs, or is a replica, all the same.",
+    help="Use the server although it may lose jobs, or is a replica.",
 )
+
+
+def once(ctx: click.Context, param: click.Parameter, given: Sequence[str]) -> str | None:
+    """The queue that was given. Raises click.BadParameter for more than one: the last would hold, and no word of it."""
+    if len(given) > 1:
+        raise click.BadParameter("give one queue, or none for all", ctx, param)
+    return given[0] if given else None
+
+
 queue_option = click.option(
-    "--queue", "-q", metavar="QUEUE", help="Look in this queue only, not in all."
+    "--queue",
+    "-q",
+    multiple=True,
+    callback=once,
+    metavar="QUEUE",
+    help="Look in this queue only, not in all.",
+)
+queues_option = click.option(
+    "--queue",
+    "-q",
+    "queues",
+    multiple=True,
+    metavar="QUEUE",
+    help="Look in this queue only, not in all; may be repeated.",
 )
 
 
@@ -126,11 +151,17 @@ def connect(redis_url: str, prefix: str) -> Client:
     )
 
 
-def known_queues(client: Client, *queues: str) -> list[str]:
-    """Return the queues given, or all if none is. Raises UnknownQueue, or InvalidName."""
+def known_queues(client: Client, *queues: str, told: bool = False) -> list[str]:
+    """Return the queues given, or all if none is. Raises UnknownQueue, or InvalidName.
+
+    What can name no queue is told on standard error, unless it was ``told``.
+    """
     for queue in queues:
         check_name("queue", queue)
-    known = client.run(client.calls.reads.queues())
+    listed = client.run(client.calls.reads.listed())
+    known = listed.queues
+    if listed.strays and not told:
+        say(f"rq-core: {listed.complaint}", err=True)
     for queue in queues:
         # The list lies outside the queue's own slot, so it may lag behind.
         if queue not in known and not client.run(client.calls.reads.counts(queue)).epoch:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 
 from rq_core.cli.lazy import Commands, LazyGroup
-from rq_core.cli.text import one_line
+from rq_core.cli.text import one_line, say
 from rq_core.errors import RqCoreError, UsageError
 from rq_core.model import plugins
 from rq_core.model.url import DEFAULT_URL, REDIS_URL_VARIABLE
@@ -32,6 +32,7 @@ COMMANDS: Final[Commands] = {
     "pause": ("change:pause", "Let a queue give out no jobs."),
     "resume": ("change:resume", "Let a paused queue give out jobs again."),
     "set": ("change:change_settings", "Show or change a queue's settings."),
+    "queue": ("queue:queue", "Delete a queue."),
     "cap": ("caps:cap", "Change how many jobs may run, of a queue, a task or a key."),
     "caps": ("caps:caps", "Show what limits a queue's jobs, and how many wait for it."),
     "workers": ("workers:workers", "Show the workers, and which code each runs."),
@@ -39,8 +40,11 @@ COMMANDS: Final[Commands] = {
     "metrics": ("metrics:metrics", "Show Prometheus how the queues stand."),
     "health": ("health:health", "Say whether the workers of this machine work."),
     "doctor": ("doctor:doctor", "Compare queues with their logs; mend what differs."),
-    "acl": ("acl:acl", "Print the Redis user that a producer, worker, mirror or operator needs."),
-    "server": ("server:server", "Run, find or stop the server that comes with rq-core."),
+    "acl": ("acl:acl", "Print the Redis user with exactly the rights of a role."),
+    "server": (
+        "server:server",
+        "Run, find or stop the server that comes with rq-core; prepare any server.",
+    ),
 }
 
 
@@ -132,7 +136,7 @@ def _check_encoding(arguments: Sequence[str]) -> None:
 
 
 def _tell(message: str, status: int) -> int:
-    click.echo(f"rq-core: {one_line(message)}", err=True)
+    say(f"rq-core: {one_line(message)}", err=True)
     return status
 
 

@@ -9,8 +9,14 @@ from typing import Final
 
 import click
 
-from rq_core.cli.options import json_option, print_json
-from rq_core.cli.text import span
+from rq_core.cli.options import (
+    connect,
+    force_option,
+    json_option,
+    print_json,
+    server_options,
+)
+from rq_core.cli.text import say, span
 
 DIRECTORY: Final = ".rq-core"
 
@@ -26,9 +32,9 @@ directory_option = click.option(
 
 @click.group()
 def server() -> None:
-    """Run, find or stop the Valkey server that comes with rq-core.
+    """Run, find or stop the Valkey server that comes with rq-core; prepare any server.
 
-    It starts by itself when a URL is embedded://.
+    The one that comes with rq-core starts by itself when a URL is embedded://.
     """
 
 
@@ -54,7 +60,7 @@ def run(ctx: click.Context, directory: Path, idle: float) -> None:
     """Run the server here until Ctrl-C."""
     from rq_core.embedded import server as embedded
 
-    click.echo(f"embedded://{directory}; Ctrl-C ends it", err=True)
+    say(f"embedded://{directory}; Ctrl-C ends it", err=True)
     status = embedded.run(directory, idle_s=idle)
     if status:
         raise click.ClickException(f"the server ended with status {status}; see {directory}")
@@ -73,13 +79,13 @@ def status(ctx: click.Context, directory: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(dataclasses.asdict(found))
     elif found.running:
-        click.echo(
+        say(
             f"running for {span((found.uptime_s or 0) * 1000)}: Valkey {found.version},"
             f" process {found.pid}, {found.clients} clients,"
             f" {(found.memory_bytes or 0) / 2**20:.1f} MiB, {found.url}"
         )
     else:
-        click.echo(f"no server runs for {found.directory}")
+        say(f"no server runs for {found.directory}")
     ctx.exit(0 if found.running else 1)
 
 
@@ -89,4 +95,29 @@ def stop(directory: Path) -> None:
     """Stop the server; its data is safe on disk."""
     from rq_core.embedded import server as embedded
 
-    click.echo("stopped" if embedded.stop(directory) else f"no server runs for {directory}")
+    say("stopped" if embedded.stop(directory) else f"no server runs for {directory}")
+
+
+@server.command()
+@server_options
+@force_option
+@json_option
+def prepare(redis_url: str, prefix: str, *, as_json: bool) -> None:
+    """Load this version's functions into a server, for users that may load none.
+
+    Run it after each installation of a new version, before its workers begin, as a user that may load functions:
+    `rq-core acl preparer` prints one. A server whose users may load them needs no preparation.
+    """
+    from rq_core.protocol.prepare import prepare as prepared
+
+    with connect(redis_url, prefix) as client:
+        found = client.run(prepared(client.calls.delivery.asking))
+    if as_json:
+        print_json(dataclasses.asdict(found))
+        return
+    say(f"{len(found.loaded)} functions loaded, {len(found.known)} were there")
+    if found.others:
+        say(
+            f"{len(found.others)} of other versions: FUNCTION DELETE removes one that no process calls any more:"
+            f" {' '.join(found.others)}"
+        )

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+LINE_MAX: Final = 4_000
+"""Characters of a line that is printed; --json prints all."""
+FIELD_MAX: Final = 1_000
+"""Characters of a table's cell, whatever is in it."""
 CELL_MAX: Final = 100
 """Characters of a text from elsewhere in a cell of a table."""
 PIPED_WIDTH: Final = 1_000
@@ -91,8 +95,23 @@ def print_table(
             no_wrap=title in whole,
         )
     for row in found:
-        table.add_row(*(Text(printable(f"{c:,}" if isinstance(c, int) else str(c))) for c in row))
+        table.add_row(*(Text(fit(f"{c:,}" if isinstance(c, int) else c, FIELD_MAX)) for c in row))
     terminal().print(table)
+
+
+def fit(text: object, most: int = LINE_MAX) -> str:
+    """Return a text as one line that cannot steer a terminal. Of one with more than ``most`` characters, it has the
+    beginning and the end: jobs and servers may say anything, at any length."""
+    whole = str(text)
+    if len(whole) > most:
+        half = most // 2
+        whole = f"{whole[:half]} … {len(whole) - 2 * half:,} characters left out … {whole[-half:]}"
+    return printable(whole)
+
+
+def say(line: object = "", *, err: bool = False) -> None:
+    """Print one line, made fit. Commands print nothing by another way, so that no text of a job reaches a terminal."""
+    click.echo(fit(line), err=err)
 
 
 def shortened(text: str) -> str:
@@ -103,4 +122,4 @@ def shortened(text: str) -> str:
 
 def one_line(text: str) -> str:
     """Return the text as one line that can be printed, without passwords."""
-    return printable(masked(" ".join(text.split())))
+    return fit(masked(" ".join(text.split())))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from rq_core.cli.options import json_option, print_json, server_options
-from rq_core.cli.text import oldest, one_line, terminal
-from rq_core.model.text import printable, shorten
+from rq_core.cli.text import fit, oldest, one_line, terminal
+from rq_core.model.text import shorten
 from rq_core.model.url import AUDIT_URL_VARIABLE
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def top(
 ) -> None:
     """Show how the queues stand and what is wrong with them, until Ctrl-C. It changes nothing.
 
-    With --json, one document, then the end.
+    With --json, print one document and end.
     """
     with _looking(redis_url, prefix, audit_url) as look:
         frame = look()
@@ -185,7 +185,7 @@ def _causes(found: Sequence[Cause], width: int) -> RenderableType:
     for each in found[:CAUSES_MAX]:
         where = f"{each.queue}: " if each.queue else ""
         lines.append("! ", style="bold red")
-        lines.append(printable(where), style="bold")
+        lines.append(fit(where), style="bold")
         lines.append(one_line(shorten(each.says, SAYS_MAX)))
         if width >= WIDE:
             lines.append(f"  {each.alert}", style="dim")
@@ -218,7 +218,7 @@ def _queues(
 
     columns = _columns(frame, before, width)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    rows = [[printable(of(queue)) for _, of in columns] for queue in shown]
+    rows = [[fit(of(queue)) for _, of in columns] for queue in shown]
     for place, (title, _) in enumerate(columns):
         # Numbers stay whole; a long name of a queue gives way.
         whole = max([len(title), *(len(row[place]) for row in rows)]) if place else None

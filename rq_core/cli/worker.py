@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from rq_core.cli.options import force_option, showing_causes, verbose_option
 from rq_core.model.keys import check_name
@@ -24,10 +26,10 @@ def check_target(target: str) -> str:
     return target
 
 
-def _weights(_ctx: click.Context, _param: click.Parameter, text: str) -> dict[str, int]:
+def _weights(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str]) -> dict[str, int]:
     """Read ``mail=3,reports``: weights by queue. A queue that is named twice counts once."""
     weights: dict[str, int] = {}
-    for part in text.split(","):
+    for part in ",".join(texts).split(","):
         name, equals, weight = part.strip().partition("=")
         check_name("queue", name)
         if equals and not (weight.isascii() and weight.isdigit()):
@@ -53,12 +55,13 @@ def _audit_url(_ctx: click.Context, _param: click.Parameter, url: str | None) ->
 @click.option(
     "--queues",
     "-q",
-    default="default",
+    multiple=True,
+    default=("default",),
     show_default=True,
     callback=_weights,
     metavar="A=3,B",
-    help="The queues to work for. They share the free places by weight: A gets three for each one of B, if both have"
-    " jobs; 1 if not given.",
+    help="The queues to work for; may be repeated. They share the free places by weight: A gets three for each one of"
+    " B, if both have jobs; 1 if not given.",
 )
 @click.option(
     "--concurrency",
@@ -95,13 +98,13 @@ def _audit_url(_ctx: click.Context, _param: click.Parameter, url: str | None) ->
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long running jobs may go on after SIGTERM or Ctrl-C; then they are given back.",
+    help="Seconds that running jobs may take to end after SIGTERM or Ctrl-C; then the worker gives them back.",
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="For tasks that have no timeout of their own.",
+    help="Timeout of one attempt, for tasks that have none of their own.",
 )
 @click.option(
     "--max-jobs",
@@ -113,7 +116,7 @@ def _audit_url(_ctx: click.Context, _param: click.Parameter, url: str | None) ->
     "--max-memory",
     type=click.IntRange(min=1),
     metavar="MB",
-    help="Replace a process that has more memory than this.",
+    help="Replace a process that uses more memory than this, in MiB.",
 )
 @click.option(
     "--audit",
@@ -128,8 +131,8 @@ def _audit_url(_ctx: click.Context, _param: click.Parameter, url: str | None) ->
 @click.option(
     "--health",
     metavar="[HOST:]PORT",
-    help="Answer HTTP requests there: 200 if the workers work, 503 if one has long not claimed. At /metrics: what they"
-    " count, for Prometheus.",
+    help="Answer HTTP requests there: 200 if the workers work, 503 if a worker has not claimed for long. At /metrics:"
+    " the workers' counts, for Prometheus.",
 )
 @click.option(
     "--redis",
@@ -141,13 +144,16 @@ def _audit_url(_ctx: click.Context, _param: click.Parameter, url: str | None) ->
 @click.option(
     "--redact",
     metavar="MODULE:NAME",
-    help="A function through which what errors say passes before it is kept, if not the app's own.",
+    help="A function that takes secrets out of errors before they are kept or logged, if not the app's own.",
 )
-@click.option("--log-format", type=click.Choice(("text", "json")), default="text")
+@click.option(
+    "--log-format", type=click.Choice(("text", "json")), default="text", help="Form of a log line."
+)
 @click.option(
     "--log-level",
     type=click.Choice(("debug", "info", "warning", "error"), case_sensitive=False),
     default="info",
+    help="Write log lines of this level and above.",
 )
 @force_option
 @verbose_option
@@ -183,6 +189,7 @@ def worker(ctx: click.Context, /, target: str, **given: Any) -> None:
         reload=given["reload"],
         log_format=given["log_format"],
         log_level=given["log_level"],
+        named=ctx.get_parameter_source("queues") is not ParameterSource.DEFAULT,
     )
     with showing_causes(verbose=given["verbose"]):
         status = serve(options, metrics=worker_page)

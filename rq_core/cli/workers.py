@@ -16,7 +16,7 @@ from rq_core.cli.options import (
     queue_option,
     server_options,
 )
-from rq_core.cli.text import print_table, span
+from rq_core.cli.text import print_table, say, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,7 +44,7 @@ def workers(queue: str | None, redis_url: str, prefix: str, *, as_json: bool) ->
         return
     print_workers(rows)
     if not all(each.workers_exact for each in found):
-        click.echo("the queue has more workers than are read at once: not all are listed")
+        say("the queue has more workers than are read at once: not all are listed")
 
 
 def workers_of(found: Iterable[QueueOverview]) -> list[PresentWorker]:
@@ -87,7 +87,7 @@ def print_workers(rows: list[PresentWorker]) -> None:
     )
     present = [each for each in rows if not each.gone]
     if skew := skew_of(present):
-        click.echo(skew)
+        say(skew)
 
 
 def skew_of(present: list[PresentWorker]) -> str:

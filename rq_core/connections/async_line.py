@@ -131,6 +131,9 @@ class AsyncLine(asyncio.Protocol):
             self._end(error)
             return
         if self._answer is None:
+            if reader.has_data():
+                # The rest would be read as the beginning of the next command's reply.
+                self._end(ConnectionError("the server sent a reply that no command asked for"))
             return
         if not self._missing:
             answer, self._answer = self._answer, None

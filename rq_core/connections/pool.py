@@ -82,10 +82,10 @@ class Pool:
 
     def give_back(self, line: Line) -> None:
         """Let others have a connection. One that may have replies under way must have been disconnected."""
-        if self._leaving and line in self._leaving:
-            self._leaving.discard(line)
-            line.disconnect()
         with self._lock:
+            if line in self._leaving:
+                self._leaving.discard(line)
+                line.disconnect()
             self.busy.discard(line)
             self._idle.append(line)
             if self._waiting:

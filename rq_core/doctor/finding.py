@@ -25,7 +25,7 @@ class Kind(StrEnum):
     NO_OUTBOX = "no_outbox"
     """The events are gone."""
     LOG_DIFFERS = "log_differs"
-    """The log and a job's state line differ."""
+    """The log and a job's state line differ, or the last event about a setting or a limit and what Redis has."""
     UNLOGGED = "unlogged"
     """A live job that the log does not have, though it begins with the queue."""
     LOST = "lost"

@@ -51,6 +51,8 @@ def causes(state: Overview | Unread, log: LogOverview | Unread | None = None) ->
     for queue in state.queues:
         found += _of_queue(queue)
         found += _of_log(queue, logs.get(queue.queue))
+    if state.strays:
+        found.append(Cause("RqCoreQueueUnreadable", None, state.strays))
     if state.queues_left_out:
         says = f"{state.queues_left_out:,} queues are not shown: a look reads {QUEUES_MAX:,}"
         found.append(Cause("RqCoreQueuesLeftOut", None, says))

@@ -74,16 +74,15 @@ KEYS: Final[tuple[Key, ...]] = (
 KEY_TYPES: Final = {key.name: key.type for key in KEYS}
 
 
-def is_name(text: str) -> bool:
-    """Whether ``text`` may name a queue, a task, a worker or a job."""
-    return _NAME.fullmatch(text) is not None
+def is_name(name: object) -> bool:
+    """Whether this may name a queue, task, worker or job."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 def check_name(kind: str, name: str) -> str:
     """Return ``name`` if it may name a ``kind`` (queue, task, worker, job); else raise InvalidName."""
     # Callers that no type checker has seen pass None and numbers, too.
-    given: object = name
-    if not isinstance(given, str) or not _NAME.fullmatch(given):
+    if not is_name(name):
         raise InvalidName(kind=kind, name=name)
     return name
 

@@ -58,6 +58,7 @@ class Event(StrEnum):
     POLICY_CHANGED = "policy_changed"
     CAP_CHANGED = "cap_changed"
     EPOCH_STARTED = "epoch_started"
+    QUEUE_DELETED = "queue_deleted"
 
 
 class Transition(NamedTuple):
@@ -272,6 +273,7 @@ QUEUE_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         EventField("replid", "the history that it has now"),
         EventField("last", "outbox id of the last entry before, null if none is known"),
     ),
+    _E.QUEUE_DELETED: (),
 }
 """Events about the queue: an outbox entry's ``data`` field is one array in these orders."""
 

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -77,13 +77,15 @@ class ServeOptions:
     """Whether to restart the worker when a Python file below the current directory changes."""
     log_format: str = "text"
     log_level: str = "INFO"
+    named: bool = False
+    """Whether an operator named the queues: then the app must declare one of them, unless that is overruled."""
 
     def __post_init__(self) -> None:
         if self.reload and (self.processes > 1 or self.worker.burst):
             raise InvalidOption(
                 option="reload",
                 value=self.reload,
-                must="is for one worker that does not end by itself: leave out --processes and --burst",
+                must="must be for one worker that does not end by itself: leave out --processes and --burst",
             )
         if not 1 <= self.processes <= 256:
             raise InvalidOption(
@@ -100,6 +102,8 @@ def serve(options: ServeOptions, metrics: Callable[[FlowTotals], Page] | None = 
     """
     logs.configure(options.log_format, options.log_level, filters=[JobLogFilter()])
     app = load(options)
+    if options.named and not server_check.forced():
+        _check_queues(options.worker.queues, app.queues)
     totals = FlowTotals()
     pages = {} if metrics is None else {"/metrics": metrics(totals)}
     with probing(options.health, pages):
@@ -109,6 +113,17 @@ def serve(options: ServeOptions, metrics: Callable[[FlowTotals], Page] | None = 
             totals.join(0, flow)
             return work(app, options.worker, flow=flow)
         return Supervisor(options, app, totals).run()
+
+
+def _check_queues(named: Sequence[str], declared: Sequence[str]) -> None:
+    """Raise InvalidOption if the app declares none of the queues: no task of it is enqueued there by itself."""
+    if not set(named) & set(declared):
+        known = ", ".join(declared) or "none: its tasks are not declared where it is imported"
+        must = (
+            f"must name a queue that the app declares ({known}). Declare it with app.queue(NAME), or give --force if"
+            " jobs are enqueued there by name or by with_options"
+        )
+        raise InvalidOption(option="queues", value=",".join(named), must=must)
 
 
 def load(options: ServeOptions) -> App:
@@ -246,6 +261,8 @@ class Supervisor:
             if options.audit_url is not None
             else None
         )
+        self._met: list[str] = []
+        """The queues that are there: one that the app does not declare is not made."""
         self._stops = 0
         self._killing_at = math.inf
         """When workers that have not ended by themselves are killed, on the monotonic clock."""
@@ -263,8 +280,11 @@ class Supervisor:
             # Once here, so that a missing server is one clear line and not one per process, again and again.
             client = self._app.client
             remarks = client.run(server_check.check(client.calls.delivery.asking))
+            declared = self._app.queues
             for queue in self._options.worker.queues:
-                client.run(client.calls.delivery.handshake(queue))
+                if queue in declared or client.run(client.calls.reads.is_there(queue)):
+                    client.run(client.calls.delivery.handshake(queue))
+                    self._met.append(queue)
             status = self._begin_mirror()
             if status is not None:
                 # It has said why; without it, jobs would run unaudited although the operator asked for an audit.
@@ -287,7 +307,7 @@ class Supervisor:
         """Start the mirror and wait until it has attached. Returns its status if it ended instead."""
         if self._mirror is None:
             return None
-        client, queues = self._app.client, self._options.worker.queues
+        client, queues = self._app.client, self._met
         self._mirror.start()
         try:
             return self._mirror.wait_until_attached(

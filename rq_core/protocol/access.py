@@ -14,19 +14,18 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from rq_core.errors import InvalidOption
-from rq_core.model.keys import DEFAULT_PREFIX, KEYS, check_name
+from rq_core.model.keys import DEFAULT_PREFIX, KEYS, check_name, queues_key
 from rq_core.scripts.script import names, script
 
 _CALLED: Final = re.compile(r"\('([A-Z]+)'")
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_.:*?-]{1,128}")
 
-ALWAYS: Final = (
-    "select", "info", "fcall", "evalsha", "script|load", "sadd", "sismember", "smembers",
-    "cluster|slots", "asking",
-)  # fmt: skip
-"""What every role sends to meet a server and a queue; the last two in a cluster only."""
-LOOKING: Final = ("select", "info", "smembers", "cluster|slots", "asking")
-"""What a role sends instead that meets no queue, since it calls no script."""
+LOOKING: Final = ("select", "info", "cluster|slots", "asking")
+"""What every role sends to meet a server; the last two in a cluster only."""
+CALLING: Final = ("fcall", "evalsha", "script|load")
+"""What a role sends besides, if it calls scripts."""
+ADDING: Final = ("sadd", "sismember")
+"""What a role does with the list of queues, if its scripts may make a queue."""
 _COUNTS: Final = ("llen", "zcard", "hlen", "hget", "hgetall")
 
 
@@ -36,55 +35,67 @@ class Role(NamedTuple):
     does: str
     scripts: tuple[str, ...]
     sends: tuple[str, ...]
-    """Commands beside those of the scripts and ALWAYS, or LOOKING if it has no script."""
+    """Commands for a queue's keys, beside those of the scripts, of LOOKING and of CALLING."""
     reads: tuple[str, ...] = ()
     """Keys that it only reads, and no script of it touches."""
     writes: tuple[str, ...] = ()
     """Keys that it writes, and no script of it touches."""
+    lists: tuple[str, ...] = ()
+    """Commands for the list of queues, and for no other key."""
 
 
 _PRODUCER: Final = ("handshake", "enqueue", "cancel")
 ROLES: Final = {
     "producer": Role(
-        "enqueues, cancels, and asks how its jobs stand", _PRODUCER, ("hget",), ("tasks",)
+        "enqueues, cancels, and asks how its jobs stand", _PRODUCER, ("hget",), ("tasks",),
+        lists=ADDING,
     ),
     "worker": Role(
         "runs jobs, declares its tasks' caps, and enqueues what handlers and hooks do",
         (*_PRODUCER, "turn", "claim", "complete", "fail", "rollback", "extend", "cap", "register"),
         (
-            *_COUNTS, "function|load", "config|get", "blpop", "eval", "eval_ro", "rpush", "ltrim", "time",
+            *_COUNTS, "blpop", "eval", "eval_ro", "hstrlen", "rpush", "ltrim", "time",
             "hmget", "hset", "hsetnx", "hdel", "zrangebyscore",
         ),
         writes=("workers",),
+        lists=ADDING,
     ),
     "mirror": Role(
         "writes the events into SQL, and trims them",
         ("handshake", "attach", "baseline", "trim"),
-        (*_COUNTS, "config|get", "hscan", "xrange", "xrevrange", "xread"),
+        (*_COUNTS, "hscan", "xrange", "xrevrange", "xread"),
         ("ready:0", "ready:1", "ready:2", "ready:3", "waiting", "open", "scheduled", "leases", "dead"),
+        lists=(*ADDING, "smembers"),
     ),
     "operator": Role(
-        "all of `rq-core` but the worker: looks, cancels, requeues, prunes, sets caps, repairs, restores",
+        "all of `rq-core` but the worker: looks, cancels, requeues, prunes, sets caps, repairs, restores, deletes",
         names(),
         (
-            *_COUNTS, "function|load", "function|list", "function|delete", "config|get", "multi", "exec", "eval",
-            "eval_ro", "time", "hmget", "hkeys", "hvals", "hscan", "lrange", "lindex", "lpos", "xrange",
+            *_COUNTS, "multi", "exec", "eval",
+            "eval_ro", "hstrlen", "time", "hmget", "hkeys", "hvals", "hscan", "lrange", "lindex", "lpos", "xrange",
             "xrevrange", "xread", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zcount",
         ),
         writes=("workers",),
+        lists=(*ADDING, "smembers", "srem"),
     ),
     "viewer": Role(
         "looks and changes nothing: `rq-core metrics`, `top`, `queues`, `workers`, `caps`, `jobs`, `job` and `dead`",
         (),
         (
-            *_COUNTS, "eval_ro", "time", "hmget", "hscan", "lrange", "lindex", "lpos", "zrange", "zrangebyscore",
-            "zrangebylex", "zlexcount", "zscore", "zcount",
+            *_COUNTS, "eval_ro", "hstrlen", "time", "hmget", "hscan", "lrange", "lindex", "lpos", "zrange",
+            "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zcount",
         ),
         tuple(key.name for key in KEYS),
+        lists=("smembers",),
+    ),
+    "preparer": Role(
+        "loads the functions that all others call: `rq-core server prepare`",
+        (),
+        ("function|load", "function|list", "function|delete"),
     ),
 }  # fmt: skip
-"""A producer and a mirror may load scripts, which are known by their digest, but no functions: a user that may load a
-function may replace one that a worker calls with the worker's rights."""
+"""All that call scripts may load scripts, which are known by their digest. Only the preparer, which may touch no key,
+loads functions: a user that may load a function may replace one that others call with their own rights."""
 
 
 @cache
@@ -96,10 +107,9 @@ def commands_of(name: str) -> frozenset[str]:
 def commands(role: str) -> list[str]:
     """All commands of a role, sorted."""
     known = ROLES[role]
-    always = ALWAYS if known.scripts else LOOKING
-    return sorted(
-        {*always, *known.sends, *(c for name in known.scripts for c in commands_of(name))}
-    )
+    calling = CALLING if known.scripts else ()
+    of_scripts = (c for name in known.scripts for c in commands_of(name))
+    return sorted({*LOOKING, *calling, *known.sends, *of_scripts})
 
 
 def keys(role: str) -> tuple[list[str], list[str]]:
@@ -128,11 +138,21 @@ def rules(role: str, *, prefix: str = DEFAULT_PREFIX, queue: str = "*") -> list[
     every = [f"~{tag}*"] if len(writes) == len(KEYS) else [f"~{tag}{name}" for name in writes]
     only_reads = [f"%R~{tag}*"] if len(reads) == len(KEYS) else [f"%R~{tag}{n}" for n in reads]
     return [
-        f"~{prefix}:queues" if writes else f"%R~{prefix}:queues",
         *every,
         *only_reads,
         *(f"+{command}" for command in commands(role)),
+        *_of_the_list(role, prefix),
     ]
+
+
+def _of_the_list(role: str, prefix: str) -> list[str]:
+    """The rules for the list of queues, which all share: a selector, so that no other command reaches it."""
+    lists = ROLES[role].lists
+    if not lists:
+        return []
+    key = f"{'~' if 'sadd' in lists else '%R~'}{queues_key(prefix)}"
+    first, *others = (key, *(f"+{command}" for command in lists))
+    return [f"({first}", *others[:-1], f"{others[-1]})"]
 
 
 def beyond(role: str) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from rq_core import errors
+from rq_core.model.checks import check_whole
 from rq_core.model.events import decode
 from rq_core.model.keys import check_name, queue_keys
 from rq_core.model.limits import DECLARED, CapEntry, Limit, check_limit, shown
@@ -26,6 +27,7 @@ CHANGES_MAX: Final = 20
 SEEN_MAX: Final = 1_000
 """Jobs, and entries of the log, in which a task is looked for."""
 DECLARED_WHY: Final = "declared by the app"
+VERSION_MAX: Final = 1_000_000_000
 
 _WINDOW: Final = re.compile(r"@(\d+(?:\.\d+)?)s$")
 
@@ -184,6 +186,7 @@ class Caps:
         ``declared`` are families that are known besides those of the queue. Raises InvalidOption, UnknownScope,
         NothingDeclared.
         """
+        _check_change(scope, limit, version, by, why)
         if not is_scope(scope) or family_of(scope) == FAIR:
             raise errors.InvalidOption(
                 option="scope",
@@ -306,3 +309,17 @@ def parse_cap_changes(reply: Sequence[Any]) -> dict[str, CapChange]:
         reply[at]: CapChange(reply[at + 1], int(reply[at + 2]), Limit.parse(reply[at + 3]))
         for at in range(0, len(reply), 4)
     }
+
+
+def _check_change(scope: object, limit: object, version: object, by: str | None, why: str) -> None:
+    """Raises InvalidOption or InvalidName for what no change can be, before anything is read."""
+    if not isinstance(scope, str):
+        must = "must be text: queue, task=NAME, a family of keys, or FAMILY=VALUE"
+        raise errors.InvalidOption(option="scope", value=scope, must=must)
+    if limit is not None and limit != DECLARED and not isinstance(limit, Limit):
+        check_limit("limit", limit)
+    if version is not None:
+        check_whole("version", version, 0, VERSION_MAX)
+    if by is not None:
+        check_name("actor", by)
+    check_why(why)

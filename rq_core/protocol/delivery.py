@@ -7,6 +7,7 @@ forgot, the handshake that a new epoch asks for, and what an error reply means.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import time
 from collections import defaultdict
@@ -32,10 +33,28 @@ from rq_core.protocol.plan import (
 )
 from rq_core.scripts.script import Script, function
 
+log = logging.getLogger(__name__)
+
 LISTING: Final = Patience(unsent=1.0, unknown=1.0)
 """How long a queue that is on the list already is told to it again."""
 ROUNDS_MAX: Final = 3
 """Times that a call is sent again at once, after a handshake or when its library was loaded; then with pauses."""
+
+
+_unprepared: Final[set[str]] = set()
+"""The servers, by URL, of which this process has said that they lack this version's functions."""
+
+
+def _say_unprepared(url: str) -> None:
+    """Say once in a process what an operator can do where this user may load no functions."""
+    if url not in _unprepared:
+        _unprepared.add(url)
+        log.warning(
+            "%s lacks this version's functions, and this user may load none: calls go on as scripts, which take"
+            " the server longer. `rq-core server prepare`, run as a user that may load functions (`rq-core acl"
+            " preparer` prints one), loads them for all; a process that begins afterwards calls them",
+            url,
+        )
 
 
 class Slot:
@@ -288,6 +307,8 @@ class Delivery:
                 if any(script.function for script in made):
                     # A full server takes no new functions, and some services none at all; but they take scripts.
                     self._use_functions(False)
+                    if denial.is_denial(str(reply)):
+                        _say_unprepared(self.asking.url)
                     return None
                 # It may call functions that another client loads.
                 self._use_functions(True)

@@ -13,7 +13,7 @@ from rq_core.scripts.script import script
 
 _KEYLESS: Final = frozenset({"INFO", "TIME"})
 
-_OF_KEYS: Final = frozenset({"exists"})
+_OF_KEYS: Final = frozenset({"exists", "unlink"})
 _PROBE: Final = """local denied = {}
 for i, command in ipairs(cjson.decode(ARGV[1])) do
   local known, may = pcall(redis.acl_check_cmd, unpack(command))

@@ -14,13 +14,16 @@ from rq_core.protocol.plan import Plan
 PAGE: Final = 500
 """Jobs in one question: a server looks at so many values of ``jobs`` in about a millisecond."""
 
-_FIRST_LINES: Final = """local found = {}
+LONG: Final = 4096
+"""Bytes of a value in ``jobs``, from which its job has a line in ``state`` for sure."""
+
+_FIRST_LINES: Final = f"""local found = {{}}
 for i, id in ipairs(ARGV) do
-  local value = redis.call('HGET', KEYS[1], id)
-  found[i] = value and value:match('^[^\\n{]*')
+  local value = redis.call('HSTRLEN', KEYS[1], id) < {LONG} and redis.call('HGET', KEYS[1], id)
+  found[i] = value and value:match('^[^\\n{{]*')
 end
 return found"""
-"""What stands before the JSON in fields of a hash: Redis has no command that reads the beginning of a field."""
+"""What stands before the JSON in fields of a hash, but for long values: Redis can only read a field as a whole."""
 
 
 _ERRORS: Final = """local found = {}
@@ -31,6 +34,8 @@ for i, id in ipairs(ARGV) do
 end
 return found"""
 """The errors that jobs died of, as :func:`rq_core.model.job.error_of` reads them."""
+_ERRORS_PAGE: Final = 20
+"""Jobs in one question for errors: each of their values is read as a whole, and other clients wait meanwhile."""
 
 
 def commands(keys: QueueKeys, ids: Sequence[str]) -> list[list[Any]]:
@@ -50,8 +55,12 @@ def read_errors(
     delivery: Delivery, keys: QueueKeys, ids: Sequence[str]
 ) -> Plan[list[JobError | None]]:
     """Read what each of these jobs died of, at most a page of them; None for no error."""
-    (heads,) = yield from delivery.ask([["EVAL_RO", _ERRORS, 1, keys("jobs"), *ids]], keys.queue)
-    return [None if head is None else error_of(head) for head in heads]
+    asked = [
+        ["EVAL_RO", _ERRORS, 1, keys("jobs"), *ids[at : at + _ERRORS_PAGE]]
+        for at in range(0, len(ids), _ERRORS_PAGE)
+    ]
+    pages = (yield from delivery.ask(asked, keys.queue)) if asked else []
+    return [None if head is None else error_of(head) for heads in pages for head in heads]
 
 
 def read_lines(delivery: Delivery, keys: QueueKeys, ids: Sequence[str]) -> Plan[list[str | None]]:

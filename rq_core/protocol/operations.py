@@ -16,6 +16,7 @@ from __future__ import annotations
 from rq_core.protocol.admin import Admin
 from rq_core.protocol.audit import Audit
 from rq_core.protocol.caps import Caps
+from rq_core.protocol.deletion import Deletion
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.enqueue import Enqueue
 from rq_core.protocol.inspect import Inspect
@@ -38,6 +39,7 @@ class Operations:
         self.caps = Caps(delivery)
         self.audit = Audit(delivery)
         self.reads = Reads(delivery)
+        self.deletion = Deletion(delivery, self.admin, self.reads)
         self.inspect = Inspect(delivery)
         self.listing = Listing(delivery)
         self.names = Names(delivery)

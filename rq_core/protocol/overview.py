@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from rq_core.errors import QueueDamaged, RqCoreError, ServerUnavailable
-from rq_core.model.keys import QueueKeys, is_name, queue_keys, queues_key
+from rq_core.model.keys import QueueKeys, queue_keys, queues_key
 from rq_core.model.limits import CapEntry, Limit
 from rq_core.model.machine import PRIORITIES
 from rq_core.model.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate, is_scope
@@ -29,6 +29,7 @@ from rq_core.protocol.cap_reads import Holder, holders_of, members
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.plan import Lost, Plan, Unsent, pairs_of
 from rq_core.protocol.presence import PresentWorker, rows_command, rows_of
+from rq_core.protocol.reads import Listed
 
 T = TypeVar("T")
 
@@ -44,8 +45,6 @@ LIMITS_MAX: Final = 200
 """About how many stored limits of a queue are read."""
 QUEUES_MAX: Final = 1_000
 """Queues that one look reads: those that come first by name."""
-STRAYS_MAX: Final = 20
-"""Invalid names of queues that are told."""
 WHY_MAX: Final = 300
 """Characters of the reason why a queue cannot be read."""
 
@@ -171,6 +170,8 @@ class Overview:
     """Bytes that the server uses, None if it does not say (in a cluster there are several servers)."""
     maxmemory: int | None
     """Bytes that it may use; 0: any number."""
+    strays: str = ""
+    """What is to be said of entries of the list of queues that can name no queue; empty if there are none."""
 
 
 class Look:
@@ -430,14 +431,12 @@ class Overviews:
             raise ServerUnavailable(url=asking.url, why=str(names)) from names
         if isinstance(names, Exception):
             raise asking.unsuitable(names) from names
-        # Any client may add to the list of queues. Names that no queue can have must not take the place of queues.
-        valid = sorted(filter(is_name, names))
-        queues, unreadable = yield from self.of(valid[:QUEUES_MAX])
-        for name in sorted(set(names).difference(valid))[:STRAYS_MAX]:
-            unreadable[_fit(name) or '""'] = "no queue can have this name"
+        listed = Listed.of(names)
+        first = listed.queues[:QUEUES_MAX]
+        queues, unreadable = yield from self.of(first)
+        left_out = len(listed.queues) - len(first)
         used, most = (None, None) if is_cluster(asking.url) else _memory(info)
-        left_out = len(valid[QUEUES_MAX:])
-        return Overview(tuple(queues), unreadable, left_out, used, most)
+        return Overview(tuple(queues), unreadable, left_out, used, most, listed.complaint)
 
     def of(self, queues: Sequence[str]) -> Plan[tuple[list[QueueOverview], dict[str, str]]]:
         """How these queues stand, and why some could not be read, by name. Three round trips."""

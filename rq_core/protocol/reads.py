@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from rq_core import errors
 from rq_core.model.job import error_of, spec_of
-from rq_core.model.keys import KEYS, check_name, queue_keys, queues_key
+from rq_core.model.keys import KEYS, check_name, is_name, queue_keys, queues_key
 from rq_core.model.limits import CapEntry
 from rq_core.model.machine import PRIORITIES, State
 from rq_core.model.scopes import QUEUE
@@ -44,6 +44,39 @@ class QueueCounts:
     settings: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What the list of queues has, sorted."""
+
+    queues: list[str]
+    strays: list[str]
+    """Entries that can name no queue."""
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> Listed:
+        """Sort what Redis has given."""
+        found = sorted(names)
+        return cls([n for n in found if is_name(n)], [n for n in found if not is_name(n)])
+
+    @property
+    def complaint(self) -> str:
+        """What is to be said of the strays, without a full stop; empty if there are none."""
+        if not self.strays:
+            return ""
+        shown = ", ".join(ascii(name[:STRAY_MAX]) for name in self.strays[:STRAYS_SHOWN])
+        more = ", …" if len(self.strays) > STRAYS_SHOWN else ""
+        many = f"{len(self.strays):,} {'entry' if len(self.strays) == 1 else 'entries'}"
+        return (
+            f"the list of queues has {many} that can name no queue: {shown}{more};"
+            " `rq-core doctor --repair` removes them"
+        )
+
+
+STRAYS_SHOWN: Final = 3
+STRAY_MAX: Final = 50
+"""Characters of each that are shown."""
+
+
 class Reads:
     """The reads of a client."""
 
@@ -52,8 +85,24 @@ class Reads:
 
     def queues(self) -> Plan[list[str]]:
         """The queues of this prefix, by name."""
+        return (yield from self.listed()).queues
+
+    def listed(self) -> Plan[Listed]:
+        """What the list of queues has: all that may make a queue may add to it, by hand, too."""
         (names,) = yield from self._delivery.ask([["SMEMBERS", queues_key(self._delivery.prefix)]])
-        return sorted(names)
+        return Listed.of(names)
+
+    def is_there(self, queue: str) -> Plan[bool]:
+        """Whether a queue has been made. To look does not make it."""
+        meta = queue_keys(queue, self._delivery.prefix)("meta")
+        (epoch,) = yield from self._delivery.ask([["HGET", meta, "epoch"]], queue)
+        return epoch is not None
+
+    def strike(self, strays: Sequence[str]) -> Plan[None]:
+        """Take entries off the list of queues that can name no queue."""
+        if strays:
+            listed = queues_key(self._delivery.prefix)
+            yield from self._delivery.ask([["SREM", listed, *strays]])
 
     def counts(self, queue: str) -> Plan[QueueCounts]:
         """How many jobs a queue has."""

@@ -43,6 +43,8 @@ class Remark:
     """Whether the server must not be used."""
     final: bool = False
     """Whether an operator cannot overrule that."""
+    minor: bool = False
+    """Whether it is worth a line, and no warning."""
 
 
 def judge_info(info: Mapping[str, str]) -> list[Remark]:
@@ -132,8 +134,7 @@ def check(asking: Asking) -> Plan[list[Remark]]:
     (reply,) = yield Send([["CONFIG", "GET", *_CONFIG]])
     if isinstance(reply, Exception):
         why = f" ({reply})" if isinstance(reply, ReplyError) else ""
-        hidden = f"CONFIG is hidden from this user{why}: whether it keeps jobs on disk could not be checked"
-        unknown, config = [Remark("hidden", hidden)], {}
+        unknown, config = hidden_config(info or {}, why), {}
     else:
         unknown, config = [], pairs_of(reply)
     coverage = judge_coverage(config) if is_cluster(asking.url) else []
@@ -143,10 +144,24 @@ def check(asking: Asking) -> Plan[list[Remark]]:
     return [*judge_info(info), *judge_persistence(info, config), *coverage, *unknown]
 
 
+def hidden_config(info: Mapping[str, str], why: str) -> list[Remark]:
+    """What INFO alone leaves open where the user may not read CONFIG, which also has the server's passwords."""
+    hidden = f"CONFIG is hidden from this user{why}"
+    if info.get("aof_enabled", "0") != "0":
+        says = f"{hidden}: how often its append-only file reaches the disk could not be checked"
+        return [Remark("hidden", says, minor=True)]
+    says = (
+        f"it has no append-only file, and {hidden}: whether it writes snapshots could not be checked. A restart loses"
+        f" all jobs since the last one: {SET.format('appendonly yes')}"
+    )
+    return [Remark("persistence", says)]
+
+
 def warn(remarks: Iterable[Remark]) -> None:
     """Tell the log, one line each."""
     for remark in remarks:
-        log.warning("the server: %s", remark.says, extra={"about": remark.about})
+        level = logging.INFO if remark.minor else logging.WARNING
+        log.log(level, "the server: %s", remark.says, extra={"about": remark.about})
 
 
 def forced() -> bool:

@@ -192,6 +192,8 @@ async def tell_of_deaths(
         # Before the looks: they miss a death that is noticed meanwhile.
         group.death.clear()
         for queue, watch in watches.items():
+            if group.queues[queue].absent:
+                continue
             try:
                 more = await client.run(watch.look()) or more
             except Exception as error:  # noqa: BLE001 - jobs that died are told of later

@@ -319,11 +319,13 @@ class Executor:
             log.info("job snoozes for %g s", verdict.delay, extra=_facts(running))
             self._report(running, "rollback", delay_ms, verdict.reason)
             return
+        # Redis knows how many attempts the job has: it may be dead after this one, whatever the policy says.
+        outcome = "final" if verdict.outcome == "final" else "retry if an attempt is left"
         log.warning(
             "job failed: %s: %s",
             kind,
             redacted(self._redact, message),
-            extra=_facts(running) | {"verdict": verdict.outcome},
+            extra=_facts(running) | {"verdict": outcome},
         )
         self._report(running, verdict.outcome, delay_ms, verdict.reason, said)
 

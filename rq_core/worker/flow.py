@@ -27,6 +27,7 @@ BOUNDS_S: Final = (
 OUTCOMES: Final = ("succeeded", "retried", "died", "cancelled", "rolled_back", "refused")
 """How a claim that a worker settles may end. ``refused``: the claim was no longer in force."""
 _SHORT_S: Final = BOUNDS_S[0]
+_EDGES: Final = (-1.0, *BOUNDS_S, math.inf)
 ROWS_MAX: Final = 256
 OTHER: Final = "(other)"
 """In the place of a task, once ROWS_MAX rows are taken."""
@@ -163,6 +164,8 @@ class FlowTable:
         counts: _Counts | None = None
         of_queue = of_task = ""
         numbers: list[float] = []
+        # Jobs that are settled together waited about as long: the bucket of the last one, and its bounds.
+        bucket, over, upto = 0, 0.0, 0.0
         for claim, verdict, _, _, _, _, task, ran_s in settled:
             if counts is None or task is not of_task or claim.queue is not of_queue:
                 if counts is not None:
@@ -182,7 +185,10 @@ class FlowTable:
             waited_s = claim.waited_s
             if waited_s is not None:
                 numbers[_WAITED_S] += waited_s
-                numbers[_WAITS + bisect_left(BOUNDS_S, waited_s)] += 1
+                if not over < waited_s <= upto:
+                    bucket = bisect_left(BOUNDS_S, waited_s)
+                    over, upto = _EDGES[bucket], _EDGES[bucket + 1]
+                numbers[_WAITS + bucket] += 1
         if counts is not None:
             self._show(counts)
 

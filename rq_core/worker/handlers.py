@@ -76,7 +76,7 @@ class Handlers:
                 client,
                 lifetime.worker,
                 tasks=app.tasks,
-                queues=lifetime.options.queues,
+                queues=lambda: groups.present,
                 places=lifetime.options.concurrency,
                 busy=lambda: capacity.taken - capacity.kept,
             ),

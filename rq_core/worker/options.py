@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rq_core.errors import InvalidOption
+from rq_core.model.checks import check_whole
 from rq_core.model.durations import seconds_of
 from rq_core.model.keys import check_name
 
@@ -36,14 +37,12 @@ class WorkerOptions:
     """Retire when this process has more bytes than this resident."""
 
     def __post_init__(self) -> None:
+        self._check_types()
         if not self.queues:
             raise InvalidOption(option="queues", value=self.queues, must="must name a queue")
         for queue in self.queues:
             check_name("queue", queue)
-        if not 1 <= self.concurrency <= 5_000:
-            raise InvalidOption(
-                option="concurrency", value=self.concurrency, must="must be from 1 to 5000"
-            )
+        check_whole("concurrency", self.concurrency, 1, 5_000)
         for queue, weight in self.weights.items():
             if queue not in self.queues or not 1 <= weight <= WEIGHT_MAX:
                 must = f"must be from 1 to {WEIGHT_MAX}, of a queue that the worker works for"
@@ -55,3 +54,14 @@ class WorkerOptions:
         seconds_of("grace", self.grace)
         if self.timeout is not None:
             seconds_of("timeout", self.timeout, minimum=0.001)
+
+    def _check_types(self) -> None:
+        wanted: tuple[tuple[str, type | tuple[type, ...], str], ...] = (
+            ("queues", (tuple, list), "must be a list of names, like ('mail',)"),
+            ("weights", Mapping, "must be a mapping of queues to weights, like {'mail': 3}"),
+            ("burst", bool, "must be True or False"),
+        )
+        for option, kinds, must in wanted:
+            value: object = getattr(self, option)
+            if not isinstance(value, kinds):
+                raise InvalidOption(option=option, value=value, must=must)

@@ -30,16 +30,16 @@ class Attendance:
         worker: str,
         *,
         tasks: Mapping[str, Task[Any, Any]],
-        queues: Collection[str],
+        queues: Callable[[], Collection[str]],
         places: int,
         busy: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``busy`` is called from the heartbeat's thread."""
+        """``queues``, those that it works for now, and ``busy`` are called from the heartbeat's thread."""
         self._client = client
         self._worker = worker
         self._tasks = tasks
-        self._queues = tuple(queues)
+        self._queues = queues
         self._places = places
         self._busy = busy
         self._clock = clock
@@ -76,7 +76,7 @@ class Attendance:
 
     def _places_of(self) -> Iterable[tuple[object, list[str]]]:
         places: dict[object, list[str]] = {}
-        for queue in self._queues:
+        for queue in self._queues():
             places.setdefault(self._client.place(queue), []).append(queue)
         return places.items()
 
@@ -90,7 +90,7 @@ class Attendance:
             socket.gethostname(),
             os.getpid(),
             *self._facts,
-            self._queues,
+            tuple(self._queues()),
             self._places,
             # Two counters are read on another thread than the one that changes them.
             max(0, self._busy()),

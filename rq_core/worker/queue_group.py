@@ -62,6 +62,16 @@ class QueueGroups:
         self.of = {name: group for group in self.all for name in group.queues}
         """By queue."""
 
+    @property
+    def present(self) -> list[str]:
+        """The queues that the worker works for now."""
+        return [name for name, queue in self.queues.items() if not queue.absent]
+
+    def look_at_all(self) -> None:
+        """Have all queues looked at."""
+        for group in self.all:
+            group.watcher.look_at(group.queues.values())
+
     def settle(self, settlement: Settlement) -> None:
         """Have a settlement reported with the next turn of its group."""
         self.of[settlement.claim.queue].finished.append(settlement)

@@ -110,8 +110,9 @@ class Shutdown:
                 while group.finished:
                     await self._turns.send(group, claims=[])
                 # A token that the watcher took, and that will not be used, belongs to another worker.
-                for queue in group.queues:
-                    await self._client.return_token(queue)
+                for queue in group.queues.values():
+                    if not queue.absent:
+                        await self._client.return_token(queue.name)
         except (TimeoutError, RqCoreError) as error:
             why = str(error) or "no answer"
             if why == str(self._lifetime.failure):

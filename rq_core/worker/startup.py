@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rq_core.connections.async_client import AsyncClient
@@ -16,7 +17,7 @@ from rq_core.protocol import server_check
 from rq_core.protocol.claims import Claimed
 from rq_core.protocol.plan import Patience
 from rq_core.worker.queue_group import QueueGroups
-from rq_core.worker.wakeups import FOREVER, TROUBLE_PAUSE_S, WatchedQueue
+from rq_core.worker.wakeups import FOREVER, LOOK_S_MAX, TROUBLE_PAUSE_S, WatchedQueue
 
 if TYPE_CHECKING:
     from rq_core.app.app import App
@@ -46,14 +47,52 @@ class Startup:
         client.calls.delivery.asking.patience = Patience()
         if not checked:
             server_check.warn(await client.run(server_check.check(client.calls.delivery.asking)))
+        declared = self._app.queues
         for queue in queues:
-            queue.epoch = (await client.run(client.calls.delivery.handshake(queue.name))).epoch
-        await self._declare(*self._groups.queues)
-        for queue in queues:
-            met = await client.run(client.calls.delivery.handshake(queue.name))
-            queue.lease = met.lease_ms / 1000
+            if queue.name not in declared:
+                queue.absent = not await self._is_there(queue)
+                queue.look = not queue.absent
+                self._tell_undeclared(queue, declared)
+        await self._meet(*[queue for queue in queues if not queue.absent])
         client.calls.delivery.asking.patience = Patience(unsent=FOREVER, unknown=FOREVER)
         return min(queue.lease for queue in queues)
+
+    async def _meet(self, *queues: WatchedQueue) -> None:
+        """Meet queues, which makes those that are not there, and tell the server what the code says of them."""
+        handshake = self._client.calls.delivery.handshake
+        for queue in queues:
+            queue.epoch = (await self._client.run(handshake(queue.name))).epoch
+        await self._declare(*[queue.name for queue in queues])
+        for queue in queues:
+            queue.lease = (await self._client.run(handshake(queue.name))).lease_ms / 1000
+
+    async def _is_there(self, queue: WatchedQueue) -> bool:
+        """Whether the queue has been made. To look does not make it."""
+        return await self._client.run(self._client.calls.reads.is_there(queue.name))
+
+    def _tell_undeclared(self, queue: WatchedQueue, declared: Sequence[str]) -> None:
+        known = ", ".join(declared) or "none"
+        text = f"queue {queue.name}: the app declares no task of it (it declares tasks of: {known})"
+        if queue.absent:
+            text += (
+                f". It is not there, and this worker does not make it: it looks every {LOOK_S_MAX:g} s whether a"
+                " producer has made it"
+            )
+        log.warning("%s", text, extra={"worker": self._worker})
+
+    async def await_absent(self) -> None:
+        """Look now and then whether the queues that were left alone have been made, and work for them from then on."""
+        while absent := [queue for queue in self._groups.queues.values() if queue.absent]:
+            await asyncio.sleep(LOOK_S_MAX)
+            for queue in absent:
+                try:
+                    if await self._is_there(queue):
+                        await self._meet(queue)
+                        queue.absent = False
+                        log.info("queue %s: is there now", queue.name)
+                except RqCoreError as error:
+                    log.error("queue %s cannot be looked for: %s", queue.name, error)  # noqa: TRY400
+            self._groups.look_at_all()
 
     async def _declare(self, *queues: str) -> None:
         """Tell the server what the code says of these queues."""

@@ -51,6 +51,8 @@ class WatchedQueue:
     """Looks at the queue when it is."""
     empty: bool = False
     """Whether the last claim found nothing left."""
+    absent: bool = False
+    """Whether it is left alone: the app does not declare it, and it has not been made yet."""
 
     def ask(self) -> None:
         """A claim is about to be sent."""
@@ -104,6 +106,8 @@ class Watcher:
                     await self._wait_for(self._quiet)
                 elif self._full():
                     await self._wait_for(self._room)
+                elif all(queue.absent for queue in self._queues.values()):
+                    await self._wait_for(self._quiet)
                 else:
                     await self._wait_for_token()
             except (Lost, Unsent, ReplyError, RqCoreError) as error:
@@ -135,7 +139,7 @@ class Watcher:
     def look_at(self, queues: Iterable[WatchedQueue]) -> None:
         """Let the worker claim from these."""
         for queue in queues:
-            queue.look = True
+            queue.look = not queue.absent
         self._on_look()
 
     def look_again(self, queue: WatchedQueue) -> None:
@@ -191,7 +195,8 @@ class Watcher:
         if self._burst:
             seconds = min(seconds, BURST_LOOK_S)
         self._looked = False
-        name = await self._client.wait_wake(list(self._queues), seconds, self._use_token)
+        watched = [queue.name for queue in self._queues.values() if not queue.absent]
+        name = await self._client.wait_wake(watched, seconds, self._use_token)
         if self._looked:
             return
         if name is None:

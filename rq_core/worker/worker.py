@@ -147,7 +147,10 @@ class Worker:
             asyncio.create_task(tell_of_deaths(self._client, self.app.tasks, group, lifetime.over))
             for group in groups
         ]
+        telling.append(asyncio.create_task(self._startup.await_absent()))
         over = asyncio.create_task(lifetime.over.wait())
+        if self.options.burst and not self._groups.present:
+            lifetime.end()
         try:
             await asyncio.wait({*work, over}, return_when=asyncio.FIRST_COMPLETED)
             lifetime.end()

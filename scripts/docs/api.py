@@ -143,7 +143,7 @@ def command_line_md() -> str:
     """Return the page of the commands, in the order in which `rq-core --help` has them."""
     return page(
         "# Command line",
-        prose(_help(root)),
+        _help(root),
         "The exit status is 0 if the command did its work, 1 if it did not, 2 if it was called wrongly, and 130 after\n"
         "Ctrl-C. Where a command uses the status for more, its help says so. An error is one line on standard error.",
         *_commands(root, "rq-core"),
@@ -159,7 +159,7 @@ def _commands(group: click.Group, path: str) -> Iterator[str]:
         yield f"{'#' * (1 + len(title.split()) - 1)} {title}"
         usage = " ".join(command.collect_usage_pieces(click.Context(command, info_name=title)))
         yield f"```text\n{title} {usage}\n```"
-        yield prose(_help(command))
+        yield _help(command)
         if isinstance(command, click.Group):
             yield from _commands(command, title)
         elif rows := [_option(each) for each in command.params if isinstance(each, click.Option)]:
@@ -175,7 +175,7 @@ def _help(command: click.Command) -> str:
             lines = [line.rstrip() for line in part.lstrip("\b\n").splitlines()]
             parts.append("```text\n" + "\n".join(lines) + "\n```")
         else:
-            parts.append(part.replace("<", "&lt;"))
+            parts.append(prose(part.replace("<", "&lt;")))
     return "\n\n".join(parts)
 
 

@@ -68,13 +68,19 @@ def runbook_md() -> str:
     """Return the runbook: a section an alert."""
     parts = ["# Alerts", dedent(_RUNBOOK).strip()]
     rows = [
-        (f"[{a.title}](#{a.anchor})", f"`{a.name}`", a.severity, f"{a.for_s} s") for a in ALERTS
+        (
+            f"[{a.title}](#{a.anchor})",
+            f"`{a.name}`",
+            a.severity,
+            f"{a.for_s} s" if a.for_s else "at once",
+        )
+        for a in ALERTS
     ]
     parts.append(table(("alert", "name", "severity", "after"), rows))
     for alert in ALERTS:
         parts += [
             f"## {alert.title}",
-            f"`{alert.name}` ({alert.severity}), if this holds for {alert.for_s} s:",
+            f"`{alert.name}` ({alert.severity}), {_when(alert.for_s)}:",
             f"```text\n{alert.expr}\n```",
             f"**What it means.** {alert.summary}",
             "**What to look at.**",
@@ -83,6 +89,10 @@ def runbook_md() -> str:
             dedent(alert.do).strip(),
         ]
     return page(*parts)
+
+
+def _when(for_s: int) -> str:
+    return f"if this holds for {for_s} s" if for_s else "as soon as this holds"
 
 
 def _row(family: Family) -> tuple[str, ...]:
@@ -101,11 +111,12 @@ _INTRODUCTION: Final = """
     `rq-core metrics` shows the state: it reads and never counts, so it may be restarted at any time. A scrape costs
     Redis four round trips, whether ten jobs wait or ten million, and shows a look that is at most a second old. If
     Redis does not answer, `rqc_up` is 0 within two seconds; if the audit database does not, `rqc_audit_up` is 0 and
-    the rest is whole.
+    the rest is whole. With a million jobs in 50,000 lanes a look takes 0.15 ms of Redis (`scripts/measure/scrape`).
 
     The workers' port shows the flow, at `/metrics`: all processes of one `rq-core worker` together. No counter
     falls when a process is replaced or killed; what a killed process had not counted yet is missing there, and
-    stands in the log's `rqc_claims_ended_total`.
+    stands in the log's `rqc_claims_ended_total`. Counting takes 0.3 µs of the 11 µs of processor time that an empty
+    job costs its worker, and asks Redis nothing.
 
     A registry of your own may have both, too:
 

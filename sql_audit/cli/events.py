@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rq_core.cli.options import LIST_MAX, json_option, print_json, queue_option
-from rq_core.cli.text import terminal
+from rq_core.cli.text import FIELD_MAX, fit, say, terminal
 from sql_audit.cli.options import asking, audit_option, known_watermarks
 from sql_audit.cli.text import print_answer, print_marks
 from sql_audit.times import readable
@@ -45,7 +45,7 @@ def history(job: str, url: str | None, queue: str | None, as_json: bool) -> None
     console = terminal()
     print_history(console, events, f"job {job}")
     for cut in cuts:
-        console.print(f"not all may be told: {cut.says}", markup=False)
+        say(f"not all may be told: {cut.says}")
     print_marks(console, marks)
 
 
@@ -104,7 +104,7 @@ def _print_events(events: Sequence[LoggedEvent], *, as_json: bool) -> None:
             continue
         words = [readable(event.at_ms), event.queue, event.number, event.type, event.job_id or "-"]
         words += [f"{name}={_short(value)}" for name, value in _facts(event).items()]
-        click.echo("  ".join(words))
+        say("  ".join(words))
 
 
 def _facts(event: LoggedEvent) -> dict[str, Any]:
@@ -146,21 +146,21 @@ def print_history(console: Console, events: Sequence[LoggedEvent], title: str) -
     widths = [max(map(len, column)) for column in zip(_HEADS, *rows, strict=True)][:-1]
     # Text: what a job says is never read as markup.
     if sum(widths) + len(widths) + _DETAIL_MIN <= console.width:
-        table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
+        table = Table(title=Text(fit(title)), title_justify="left", box=None, pad_edge=False)
         for name in _HEADS:
             table.add_column(name, no_wrap=name != "detail", overflow="fold")
         for row in rows:
-            table.add_row(*map(Text, row))
+            table.add_row(*(Text(fit(word, FIELD_MAX)) for word in row))
         console.print(table)
         return
-    console.print(Text(title))
+    console.print(Text(fit(title)))
     for at, queue, number, happened, claim, by, task, detail in rows:
-        console.print(Text(f"{at}  {happened}", style="bold"))
+        console.print(Text(fit(f"{at}  {happened}"), style="bold"))
         facts = {"claim": claim, "by": by, "task": task}
         said = [f"{name} {value}" for name, value in facts.items() if value]
         for line in (f"{queue} {number}", ", ".join(said), detail):
             if line:
-                console.print(Padding(Text(line, overflow="fold"), (0, 0, 0, 4)))
+                console.print(Padding(Text(fit(line), overflow="fold"), (0, 0, 0, 4)))
 
 
 def _row(event: LoggedEvent) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ from typing import Final
 
 import click
 
+from rq_core.cli.text import say
+
 ROLES: Final = ("owner", "mirror", "reader", "verifier")
 
 
@@ -28,4 +30,4 @@ def grants(role: str, user: str | None, database: str, schema: str) -> None:
     from sql_audit.store.grants import statements
 
     for each in statements(role, user=user or f"rq-core-{role}", database=database, schema=schema):
-        click.echo(each)
+        say(each)

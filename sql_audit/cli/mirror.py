@@ -22,6 +22,7 @@ from rq_core.cli.options import (
     print_json,
     server_options,
 )
+from rq_core.cli.text import say
 from rq_core.model.url import AUDIT_URL_VARIABLE, REDIS_URL_VARIABLE
 from sql_audit.cli.options import audit_option, required
 
@@ -72,7 +73,7 @@ def run(
     if as_json:
         print_json(dataclasses.asdict(done))
     else:
-        click.echo(f"mirrored {done.events} events in {done.entries} entries")
+        say(f"mirrored {done.events} events in {done.entries} entries")
 
 
 def command_line(redis_url: str, prefix: str, audit_url: str) -> tuple[list[str], dict[str, str]]:
@@ -146,7 +147,7 @@ def off(url: str | None, redis_url: str, prefix: str, queue: str, *, force: bool
                 place.check(database)
                 holder = audit_id(database)
         client.run(client.calls.audit.detach(queue, holder))
-    click.echo(f"queue {queue}: audit off")
+    say(f"queue {queue}: audit off")
 
 
 @click.command()
@@ -171,6 +172,6 @@ def migrate(url: str | None, as_json: bool) -> None:
         made = [month.table for month in ahead.made]
         print_json({"url": database.url, "schema": version, "months": made, "left": left})
     else:
-        click.echo(f"{database.url}: schema {version}")
+        say(f"{database.url}: schema {version}")
         for name, why in left.items():
-            click.echo(f"{name}: no partition: {why}", err=True)
+            say(f"{name}: no partition: {why}", err=True)

@@ -6,8 +6,8 @@ import dataclasses
 
 import click
 
-from rq_core.cli.options import json_option, queue_option
-from rq_core.cli.text import terminal
+from rq_core.cli.options import json_option, once, queue_option
+from rq_core.cli.text import say, terminal
 from sql_audit.cli.options import Moment, asking, audit_option, known_watermarks
 from sql_audit.cli.text import in_ms, print_answer, print_marks
 from sql_audit.times import readable
@@ -19,7 +19,7 @@ from sql_audit.times import readable
 @queue_option
 @json_option
 def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
-    """What JOB waited for, each time, and behind whom."""
+    """What JOB waited for, each time, and which jobs were in front."""
     with asking(url) as engine:
         from sql_audit.queries import history, timeline
 
@@ -30,9 +30,9 @@ def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
         return
     for answer in answers:
         lane = f", lane {answer.lane}" if answer.lane else ""
-        click.echo(f"job {job} in {answer.queue}: {answer.state}{lane}")
+        say(f"job {job} in {answer.queue}: {answer.state}{lane}")
         if answer.state == "scheduled" and answer.due_ms is not None:
-            click.echo(f"  is due at {readable(answer.due_ms)}")
+            say(f"  is due at {readable(answer.due_ms)}")
         for wait in answer.waits:
             ended = "it still waits"
             if wait.claim is not None:
@@ -42,31 +42,37 @@ def why(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
                 ended = "until Redis forgot it" if forgotten else "until it was cancelled"
             least = "at least " if wait.judged_from_ms is not None else ""
             held_back = f"held back by {wait.held_back_by}; " if wait.held_back_by else ""
-            click.echo(
+            say(
                 f"  waited {in_ms(wait.waited_ms)} from {readable(wait.since_ms)}, {ended}; {held_back}"
                 f"{least}{wait.others_claimed} claims of others began meanwhile"
             )
             if wait.judged_from_ms is not None:
-                click.echo(f"    from {readable(wait.judged_from_ms)} on:")
+                say(f"    from {readable(wait.judged_from_ms)} on:")
             for each in wait.in_front:
                 named = f", the last {', '.join(each.named)}" if each.named else ""
                 word = "spent" if " per " in each.limit else "full"
-                click.echo(
+                say(
                     f"    {each.scope} ≤ {each.limit}: {word} for {in_ms(each.full_ms)}, "
                     f"{least}{each.holders} claims of others{named}"
                 )
         if answer.pruned is not None:
-            click.echo(f"  not all may be told: {answer.pruned.says}")
+            say(f"  not all may be told: {answer.pruned.says}")
     print_marks(terminal(), marks)
 
 
 @click.command(name="at")
 @click.argument("moment", type=Moment(), metavar="TIME")
 @audit_option
-@click.option("--queue", "-q", help="Of this queue; need not be said if the log has only one.")
+@click.option(
+    "--queue",
+    "-q",
+    multiple=True,
+    callback=once,
+    help="The queue; needed only if the log has several.",
+)
 @json_option
 def at_command(moment: int, url: str | None, queue: str | None, as_json: bool) -> None:
-    """What was running and waiting at TIME (UTC, or Unix ms), and who held which scope."""
+    """What was running and waiting at TIME (UTC, or Unix ms), and which jobs held which scope."""
     with asking(url) as engine:
         from sql_audit.queries import history, timeline
 
@@ -88,24 +94,24 @@ def at_command(moment: int, url: str | None, queue: str | None, as_json: bool) -
         print_answer(document, marks)
         return
     least = "at least " if answer.more_ran else ""
-    click.echo(f"{queue} at {readable(moment)}: {least}{len(answer.running)} running")
+    say(f"{queue} at {readable(moment)}: {least}{len(answer.running)} running")
     for claim in answer.running:
         under = history.under(claim.scopes)
-        click.echo(
+        say(
             f"  {claim.job_id}  {claim.task or '?'}  claim {claim.claim} by {claim.worker} since "
             f"{readable(claim.claimed_at_ms)}{f', under {under}' if under else ''}"
         )
     least = "at least " if answer.more_waited else ""
-    click.echo(f"{least}{answer.waiting_count} waiting")
+    say(f"{least}{answer.waiting_count} waiting")
     for job in answer.waiting[:20]:
         lane = f", lane {job.lane}" if job.lane else ""
-        click.echo(f"  {job.job_id}  {job.task or '?'}  since {readable(job.ready_at_ms)}{lane}")
+        say(f"  {job.job_id}  {job.task or '?'}  since {readable(job.ready_at_ms)}{lane}")
     if answer.waiting_count > 20:
-        click.echo(f"  and {least}{answer.waiting_count - 20} more")
+        say(f"  and {least}{answer.waiting_count - 20} more")
     for scope, (cap, holders) in sorted(answer.scopes.items()):
-        click.echo(f"{scope}: {len(holders)} of {'any' if cap is None else cap}")
+        say(f"{scope}: {len(holders)} of {'any' if cap is None else cap}")
     if answer.pruned is not None:
-        click.echo(f"not all may be told: {answer.pruned.says}")
+        say(f"not all may be told: {answer.pruned.says}")
     for caveat in answer.caveats:
-        click.echo(caveat)
+        say(caveat)
     print_marks(terminal(), marks)

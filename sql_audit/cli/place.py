@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from rq_core.cli.text import say
 from sql_audit.cli.options import audit_option, current
 
 
@@ -19,7 +20,7 @@ def fork(url: str | None) -> None:
         from sql_audit.store import place
 
         name = place.fork(database)
-        click.echo(f"{database.url}: a log of its own, {name}")
+        say(f"{database.url}: a log of its own, {name}")
 
 
 @click.command()
@@ -27,10 +28,10 @@ def fork(url: str | None) -> None:
 def rebind(url: str | None) -> None:
     """Say that the log is in this database now, after a move or a restore from a backup.
 
-    No mirror may write to the other any more: both would take events that the other then lacks.
+    No mirror may still write to the old database: each of the two would lack events that the other has.
     """
     with current(url) as database:
         from sql_audit.store import place
 
         here = place.rebind(database)
-        click.echo(f"{database.url}: bound to {here}")
+        say(f"{database.url}: bound to {here}")

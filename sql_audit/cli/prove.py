@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rq_core.cli.options import json_option, prefix_option, print_json, queue_option
+from rq_core.cli.options import json_option, prefix_option, print_json, queue_option, queues_option
+from rq_core.cli.text import say
 from rq_core.errors import RqCoreError
 from rq_core.model.url import REDIS_URL_VARIABLE
 from sql_audit.cli.options import Moment, audit_option, current, not_mirrored
@@ -34,7 +35,7 @@ class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 @click.command()
 @audit_option
-@queue_option
+@queues_option
 @click.option(
     "--since",
     "since_ms",
@@ -63,19 +64,19 @@ class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 @json_option
 def verify(
     url: str | None,
-    queue: str | None,
+    queues: Sequence[str],
     since_ms: int,
     heads: Sequence[str],
     redis_url: str | None,
     prefix: str,
     as_json: bool,
 ) -> None:
-    r"""Prove from SQL that nothing happened that must not: no gap, no double claim, no cap exceeded,
+    """Prove from SQL that nothing happened that must not: no gap, no double claim, no cap exceeded,
     every step legal, nothing changed afterwards.
 
-    The tables that people read are what the events say, too: every row of job and job_attempt, the
-    counts by the minute, the cursor, epochs, losses and quarantine. Exits with 0
-    if that holds, 1 if it is violated, 2 if the log cannot tell.
+    The tables that people read are compared with the events, too: every row of job and job_attempt,
+    the counts by the minute, the cursor, epochs, losses and quarantine. The exit status is 0 if all of
+    that holds, 1 if it is violated, 2 if the log cannot tell.
 
     Only a head kept elsewhere (audit head) shows that the last events were cut off together with
     their batches and the cursor, or that the whole log was forged. Two lines of cron on another
@@ -84,16 +85,21 @@ def verify(
     \b
     */10 * * * *  rq-core audit head --queue mail >> /var/backups/heads
     0 4 * * *     rq-core audit verify --queue mail --head "$(tail -n 1 /var/backups/heads | awk '{print $NF}')"
-    """
+    """  # noqa: D301 - click reads the character \b
     with _cannot_tell_on_error(), current(url) as database:
         from sql_audit.mirror.service import rare_collections
         from sql_audit.proof.verify import verify as check
 
         with rare_collections(), progress(shown=not as_json) as on_progress:
-            result = check(database, queue, since_ms=since_ms, heads=heads, on_progress=on_progress)
+            result = check(
+                database, *queues, since_ms=since_ms, heads=heads, on_progress=on_progress
+            )
         verdicts = {name: found.verdict for name, found in result.queues.items()}
-        if not result.queues and not (as_json and queue is None):
-            raise not_mirrored(database.readers, queue)
+        for queue in queues:
+            if queue not in result.queues:
+                raise not_mirrored(database.readers, queue)
+        if not result.queues and not as_json:
+            raise not_mirrored(database.readers, None)
         if redis_url is not None:
             _compare(result, database, redis_url, prefix)
         if since_ms == 0:
@@ -134,7 +140,7 @@ def _record(database: Database, result: Result, verdicts: dict[str, Verdict]) ->
     try:
         record_proofs(database, result, verdicts)
     except (SQLAlchemyError, RqCoreError) as error:
-        click.echo(f"what was proven is not recorded: {describe(error)}", err=True)
+        say(f"what was proven is not recorded: {describe(error)}", err=True)
 
 
 def _compare(result: Result, database: Database, redis_url: str, prefix: str) -> None:
@@ -195,32 +201,32 @@ def _document(result: Result) -> dict[str, Any]:
 
 def _print_result(result: Result) -> None:
     for found in result.queues.values():
-        click.echo(found.says)
-        click.echo(
+        say(found.says)
+        say(
             f"  {found.verdict}: {found.events} events in {found.entries} entries and "
             f"{found.batches} batches, {found.live} jobs alive"
         )
         if found.orphans:
-            click.echo(f"  {found.orphans} events are orphaned: Redis forgot them")
+            say(f"  {found.orphans} events are orphaned: Redis forgot them")
         for loss in found.losses:
-            click.echo(f"  lost: {loss.at} {readable(loss.at_ms)}: {loss.says}")
+            say(f"  lost: {loss.at} {readable(loss.at_ms)}: {loss.says}")
         if found.restated:
-            click.echo(f"  {found.restated} jobs were restated by a repair")
+            say(f"  {found.restated} jobs were restated by a repair")
         for note in found.notes:
-            click.echo(f"  cannot tell: {note.at} {readable(note.at_ms)}: {note.says}")
+            say(f"  cannot tell: {note.at} {readable(note.at_ms)}: {note.says}")
         for v in found.violations:
             words = [f"{v.epoch}-{v.seq}", readable(v.at_ms), v.event]
             words += [f"job {v.job_id}"] if v.job_id else []
             words += [f"claim {v.claim}"] if v.claim is not None else []
             words += [f"by {v.by}"] if v.by else []
-            click.echo(f"  {v.invariant} violated: {' '.join(words)}: {v.says}")
+            say(f"  {v.invariant} violated: {' '.join(words)}: {v.says}")
         for invariant, count in sorted(found.counts.items()):
             listed = sum(v.invariant == invariant for v in found.violations)
             if count > listed:
-                click.echo(f"  {invariant}: {count - listed} more")
+                say(f"  {invariant}: {count - listed} more")
     for says in result.problems:
-        click.echo(f"violated: {says}")
-    click.echo(str(result.verdict))
+        say(f"violated: {says}")
+    say(str(result.verdict))
 
 
 @click.command()
@@ -228,7 +234,7 @@ def _print_result(result: Result) -> None:
 @queue_option
 @json_option
 def head(url: str | None, queue: str | None, as_json: bool) -> None:
-    """Print the head of each queue's chain: keep it where those who write to the log cannot."""
+    """Print the head of each queue's chain: keep it where no role that writes to the log can change it."""
     with current(url) as database:
         from sql_audit.proof.verify import heads
 
@@ -240,4 +246,4 @@ def head(url: str | None, queue: str | None, as_json: bool) -> None:
         return
     for each in found:
         number = "-" if each.epoch is None else f"{each.epoch}-{each.number}"
-        click.echo(f"{each.queue}  {number}  {each.sha256}")
+        say(f"{each.queue}  {number}  {each.sha256}")

@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 from rq_core.cli.options import actor, by_option, json_option, print_json, queue_option
+from rq_core.cli.text import say
 from sql_audit.cli.options import audit_option, current, known_watermarks
 from sql_audit.times import readable
 
@@ -75,7 +76,7 @@ def prune(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Remove jobs that ended long ago, whole. Only what audit verify has proven is removed, the
+    """Remove jobs that ended long ago, with all their events. Only what audit verify has proven is removed, the
     removal is recorded, and verify goes on proving the rest.
     """
     with current(url) as database:
@@ -107,13 +108,13 @@ def prune(
         print_json({"queues": document, "dry_run": dry_run})
         return
     if not document:
-        click.echo("nothing is old enough")
+        say("nothing is old enough")
     for each in document:
         where = f"up to {each['cut']} ({readable(each['cut_at_ms'])})"
         if dry_run:
-            click.echo(f"{each['queue']}: {each['jobs']} jobs would leave, {where}")
+            say(f"{each['queue']}: {each['jobs']} jobs would leave, {where}")
         else:
-            click.echo(
+            say(
                 f"{each['queue']}: {each['jobs']} jobs and their {each['events']} events have left, "
                 f"{where}; {each['kept_events']} events are kept there"
             )

@@ -16,7 +16,7 @@ from rq_core.cli.options import (
     queue_option,
     server_options,
 )
-from rq_core.cli.text import terminal
+from rq_core.cli.text import say, terminal
 from sql_audit.cli.options import audit_option, current, known_watermarks
 from sql_audit.cli.text import print_answer, print_marks, progress
 
@@ -63,9 +63,9 @@ def restore(
 
     With --apply the first are enqueued again under their own ids, and the second removed unless they
     run. That takes a running mirror, and the arguments in the log: App(audit_payload="full"). If it
-    was stopped half-way, run it again. Where the log has a gap, a job of which nothing was told since may have ended
-    unseen: it is named apart, and left alone without --accept-gaps. Exits with 0 if nothing is left to be done, 2 if
-    some jobs could not be put back or taken out, 1 if it could not do its work.
+    was stopped half-way, run it again. Where the log has a gap, a job without later events may have ended in it: such
+    jobs are listed as uncertain, and left alone without --accept-gaps. The exit status is 0 if nothing is left to be
+    done, 2 if some jobs could not be put back or taken out, 1 if the command could not do its work.
     """
     with current(url) as database:
         from rq_core.connections.client import Client
@@ -100,11 +100,11 @@ def restore(
         uncertain = sum(job.uncertain is not None and job.over is None for job in each.lost)
         apart = f", {uncertain} that may have ended in a gap" if uncertain else ""
         lost = len(each.lost) - uncertain
-        click.echo(f"{name}: {lost} jobs lost, {len(each.revived)} revived{apart}")
+        say(f"{name}: {lost} jobs lost, {len(each.revived)} revived{apart}")
         for job in each.lost:
-            click.echo(f"  {_kind(job)}: {_lost_job(job)}")
+            say(f"  {_kind(job)}: {_lost_job(job)}")
         for job_ in each.revived:
-            click.echo(
+            say(
                 f"  revived: {job_.job_id}  {job_.state}, {job_.finished} at {job_.number}: "
                 "it will run again"
             )
@@ -137,24 +137,24 @@ def _print_applied(done: dict[str, Applied], *, as_json: bool) -> None:
         print_json({"queues": queues})
         return
     for name, each in done.items():
-        click.echo(f"{name}: {each.restored} jobs restored, {each.removed} removed")
+        say(f"{name}: {each.restored} jobs restored, {each.removed} removed")
         for job in (*each.over, *each.uncertain, *each.unknown):
-            click.echo(f"  {_kind(job)}: {_lost_job(job)}")
+            say(f"  {_kind(job)}: {_lost_job(job)}")
         for job_id in each.held:
-            click.echo(f"  not put back: {job_id}  another job holds its name")
+            say(f"  not put back: {job_id}  another job holds its name")
         for job_id, state in each.alive.items():
-            click.echo(f"  not lost: {job_id}  is {state} in Redis")
+            say(f"  not lost: {job_id}  is {state} in Redis")
         for job_id, state in each.left.items():
-            click.echo(f"  left alone: {job_id}  is {state} in Redis: cancel it if it must not run")
+            say(f"  left alone: {job_id}  is {state} in Redis: cancel it if it must not run")
     if any(each.uncertain for each in done.values()):
-        click.echo(
+        say(
             "some of these jobs may have run to their end: --accept-gaps puts them back, and they may run twice",
             err=True,
         )
     if any(each.unknown for each in done.values()):
-        click.echo(
+        say(
             "the log does not keep these jobs' arguments: only their producer can enqueue them again, under the same"
-            " ids;\n"
+            " ids; "
             'App(audit_payload="full") keeps the arguments of jobs to come in the log',
             err=True,
         )

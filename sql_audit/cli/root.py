@@ -19,13 +19,13 @@ COMMANDS: Final[Commands] = {
     ),
     "head": (
         "prove:head",
-        "Print the head of each queue's chain: keep it where those who write to the log cannot.",
+        "Print the head of each queue's chain: keep it where no role that writes to the log can change it.",
     ),
     "history": ("events:history", "Everything that happened to JOB, oldest first."),
-    "why": ("moments:why", "What JOB waited for, each time, and behind whom."),
+    "why": ("moments:why", "What JOB waited for, each time, and which jobs were in front."),
     "at": (
         "moments:at_command",
-        "What was running and waiting at TIME (UTC, or Unix ms), and who held which scope.",
+        "What was running and waiting at TIME (UTC, or Unix ms), and which jobs held which scope.",
     ),
     "report": (
         "report:report",
@@ -39,7 +39,7 @@ COMMANDS: Final[Commands] = {
             " have, and jobs that SQL saw finish and that will run again."
         ),
     ),
-    "prune": ("prune:prune", "Remove jobs that ended long ago, whole."),
+    "prune": ("prune:prune", "Remove jobs that ended long ago, with all their events."),
     "migrate": ("mirror:migrate", "Create the tables, or bring them to this release's schema."),
     "grants": (
         "grants:grants",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rq_core.cli.options import print_json
+from rq_core.cli.text import fit
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +24,7 @@ def print_answer(document: dict[str, Any], marks: Sequence[Watermark]) -> None:
 
 def print_marks(console: Console, marks: Sequence[Watermark]) -> None:
     for mark in marks:
-        console.print(str(mark), style="dim", markup=False)
+        console.print(fit(mark), style="dim", markup=False)
 
 
 def in_ms(value: int | None) -> str:

@@ -19,6 +19,7 @@ from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
 from rq_core.model.machine import Event
+from rq_core.model.reasons import Began
 from sql_audit.mirror.epochs import Beginning, last_known
 from sql_audit.mirror.fold import Folder
 from sql_audit.mirror.intake import Quarantined, pack, take
@@ -37,6 +38,9 @@ _COLUMNS: Final = ", ".join(EVENT_COLUMNS)
 _EVENTS_OF_ENTRIES: Final = text(
     f"SELECT {_COLUMNS} FROM job_event WHERE queue = :queue AND (epoch, seq) >= (:epoch, :seq) "
     "AND (epoch, seq) <= (:to_epoch, :to_seq) ORDER BY epoch, seq, ordinal"
+)
+_TYPE_AT: Final = text(
+    "SELECT type FROM job_event WHERE queue = :queue AND epoch = :epoch AND seq = :seq AND ordinal = 0"
 )
 _FIRST: Final = text(
     "SELECT epoch, seq, type, detail FROM job_event WHERE queue = :queue ORDER BY epoch, seq LIMIT 1"
@@ -101,6 +105,8 @@ def find(
         return None
     if beginning.last is None and beginning.reason not in ("created", "behind"):
         return None  # Only the log is lost, and a baseline follows.
+    if made_again(beginning) and says_deleted(connection, queue, tail.anchor.at):
+        return None
     fork = _compare(connection, source, queue, beginning, tail.anchor.at)
     if fork.passed and not beginning.is_restated and beginning.id.epoch >= restated_from:
         # What it had under passed numbers is missing from what follows.
@@ -108,6 +114,17 @@ def find(
         why = f"{len(fork.passed)} entries before {beginning.id} have numbers that SQL had passed"
         raise Behind(OutboxId.parse(last).epoch + 1, why)
     return fork
+
+
+def made_again(beginning: Beginning) -> bool:
+    """Whether a queue begins of which Redis knew nothing."""
+    return beginning.last is None and beginning.reason == Began.CREATED
+
+
+def says_deleted(connection: Connection, queue: str, at: OutboxId) -> bool:
+    """Whether the last entry of a queue that SQL has says that an operator deleted it: then Redis has lost nothing."""
+    which = {"queue": queue, "epoch": at.epoch, "seq": at.seq}
+    return connection.execute(_TYPE_AT, which).scalar() == Event.QUEUE_DELETED
 
 
 def _compare(

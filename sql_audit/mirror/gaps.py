@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from rq_core.model.events import OutboxId
 from sql_audit.mirror.epochs import Beginning, follows
-from sql_audit.mirror.forks import Fork
+from sql_audit.mirror.forks import Fork, made_again
 from sql_audit.mirror.intake import Intake
 from sql_audit.mirror.kinds import NAME_LENGTH_MAX
 from sql_audit.store.text import clean, to_json
@@ -75,6 +75,8 @@ def _forgotten(beginning: Beginning, before: OutboxId, fork: Fork | None) -> lis
     passed = 0 if fork is None else len(fork.passed)
     if last == before and not passed:
         return []
+    if fork is None and made_again(beginning):
+        return []  # An operator had deleted the queue.
     if last is None or last < before or passed:
         knew = "nothing" if last is None else f"events up to {last}"
         if passed:

@@ -149,6 +149,8 @@ class Service:
             return
         self._listed = time.monotonic()
         wanted = known if self.only is None else self.only
+        for name in self._queues.keys() - known:
+            self._leave_if_deleted(name)
         if not known and self.only is None and not (self._queues or self._awaited):
             self._awaited.add("")
             logger.info("no queue is there yet to be mirrored into %s", self.database.url)
@@ -167,6 +169,15 @@ class Service:
                 )
                 self._queues[name] = _Queue(mirror)
                 logger.info("queue %s: is mirrored into %s", name, self.database.url)
+
+    def _leave_if_deleted(self, name: str) -> None:
+        try:
+            deleted = self._queues[name].mirror.queue_is_deleted()
+        except Exception:  # noqa: BLE001 - the next turn says what is wrong with SQL
+            return
+        if deleted:
+            del self._queues[name]
+            logger.info("queue %s: was deleted; SQL keeps its history", name)
 
     def _turn_all(self, *, raise_errors: bool = False) -> bool:
         """One turn of each queue that may have one. Returns whether any moved on."""

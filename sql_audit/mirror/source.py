@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from rq_core.connections.client import Client
+
+logger = logging.getLogger("rq_core.audit")
 
 SHARD_PATIENCE_S: Final = 0.2
 """Seconds that the mirror waits for a shard of a cluster before it goes on with the others."""
@@ -74,10 +77,15 @@ class Outbox:
         self._run = client.run
         self._reads = client.calls.reads
         self._audit = client.calls.audit
+        self._complaint = ""
 
     def queues(self) -> list[str]:
-        """See OutboxSource."""
-        return self._run(self._reads.queues())
+        """See OutboxSource. What the list has that can name no queue is told once and left out."""
+        listed = self._run(self._reads.listed())
+        if listed.complaint not in ("", self._complaint):
+            logger.warning("%s", listed.complaint)
+        self._complaint = listed.complaint
+        return listed.queues
 
     def attach(self, queue: str, audit_id: str, known: int = 0) -> None:
         """See OutboxSource."""

@@ -126,7 +126,7 @@ class Mirror:
             # A mirror may have died between a gap's commit and its asking.
             self.restate()
         cursor, tail = self.read()
-        if not tail.entries and not tail.detached:
+        if not tail.entries and (not tail.detached or self.queue_is_deleted()):
             return Turn(Outcome.IDLE)
         try:
             return self._mirror(cursor, tail)
@@ -135,6 +135,12 @@ class Mirror:
             self.attach(found.known)
             self._restated_from = found.known
             return Turn(Outcome.BEHIND)
+
+    def queue_is_deleted(self) -> bool:
+        """Whether the last that SQL has of the queue is that an operator deleted it. To meet it would make it again."""
+        with self.database.readers.connect() as reader:
+            last = Cursor(*reader.execute(CURSOR, {"queue": self.queue}).one()).last
+            return last is not None and forks.says_deleted(reader, self.queue, last.at)
 
     def _mirror(self, cursor: Cursor, tail: Tail) -> Turn:
         """Write what follows the cursor, and let Redis forget it when it is committed."""

@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
+from rq_core.model.machine import Event
+from rq_core.model.reasons import Began
 from sql_audit.mirror.epochs import follows, last_known
 from sql_audit.mirror.kinds import NAME_LENGTH_MAX
 from sql_audit.proof.details import facts_in
@@ -23,6 +25,9 @@ _ROWS: Final = text(
     "SELECT epoch, seq, kind, at_ms, old_epoch, old_seq, missing, reason, detail FROM mirror_epoch "
     "WHERE queue = :queue AND batch > :after AND batch <= :upto AND kind <> 'changed' ORDER BY id"
 )
+
+
+QUEUE_DELETED: Final = str(Event.QUEUE_DELETED)
 
 
 class Shown(NamedTuple):
@@ -45,6 +50,8 @@ class EpochProof:
         self.queue = queue
         self._passed = passed
         self._before: OutboxId | None = None
+        self._deleted = False
+        """Whether that entry says that an operator deleted the queue."""
         self._shown: Counter[Shown] = Counter()
         self._after_batch = 0
 
@@ -60,6 +67,7 @@ class EpochProof:
             count = [row[3] for row in rows].count(0)
             if count == rows[-1][2] - before[1]:
                 self._before = OutboxId(rows[-1][1], rows[-1][2])
+                self._deleted = rows[-1][4] == QUEUE_DELETED
                 return
         for row in rows:
             if row[3] and before is not None:
@@ -67,7 +75,7 @@ class EpochProof:
             at = OutboxId(row[1], row[2])
             if before is None or row[4] == "epoch_started" or not follows(before, at):
                 self._shown.update(self._shows(row, at, before))
-            before = at
+            before, self._deleted = at, row[4] == QUEUE_DELETED
         self._before = before
 
     def _shows(self, row: EventRow, at: OutboxId, before: OutboxId | None) -> Iterator[Shown]:
@@ -83,6 +91,8 @@ class EpochProof:
             yield Shown(at, "started", at_ms, before, reason=word, detail=detail)
             last, passed = last_known(facts), self._passed.get(at.epoch)
             if before is None or (last == before and not passed):
+                return
+            if self._deleted and last is None and reason == Began.CREATED:
                 return
             if last is None or last < before or passed:
                 yield Shown(at, "lost", at_ms, before)

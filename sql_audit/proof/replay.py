@@ -188,6 +188,8 @@ class Replay:
         self._before: OutboxId | None = None
         """The entry before that."""
         self._ordinal = -1
+        self._deleted_at: tuple[int, int] | None = None
+        """Where an operator last deleted the queue."""
         self._row: EventRow = ()
         self._listed: dict[str, Listed] = {}
         self._steps: dict[str, Callable[[EventRow, str], None]] = {
@@ -205,6 +207,7 @@ class Replay:
             "policy_changed": self._policy_changed,
             "cap_changed": self._cap_changed,
             "epoch_started": self._epoch_started,
+            "queue_deleted": self._queue_deleted,
             QUARANTINED: self._held_back,
         }
 
@@ -344,6 +347,8 @@ class Replay:
             fresh = fresh and facts.get("old_epoch") is None
         elif self._passed.get(epoch):
             self._passed_over(row, before)
+        elif told is None and reason == "created" and self._deleted_at == before:
+            pass  # Nothing was there to be lost.
         elif told is not None and told > before:
             self._went_ahead(told, before)
         elif told != before:
@@ -624,6 +629,11 @@ class Replay:
             facts["scope"], facts.get("old"), facts.get("new"), facts["version"]
         ):
             self._violated("I3", says)
+
+    def _queue_deleted(self, row: EventRow, _: str) -> None:
+        self._deleted_at = row[1], row[2]
+        if self.jobs:
+            self._violated("I1", f"deletes the queue while {len(self.jobs)} jobs are alive")
 
     def _held_back(self, row: EventRow, _: str) -> None:
         self._quarantined = row[1], row[2]

@@ -127,7 +127,7 @@ class RowProof:
         jobs = self._derivation.jobs
         due = [job_id for job_id, job in jobs.items() if job.named in (None, job.last)]
         if due:
-            with snapshot(self.database) as connection:
+            with self.database.snapshot() as connection:
                 self._look_at(connection, due)
         for job_id, job in jobs.items():
             self._waiting[job_id] = job.packed()
@@ -243,14 +243,6 @@ class RowProof:
 
     def _say(self, *facts: Any) -> None:
         self.wrong.append(WrongRow(*facts))
-
-
-def snapshot(database: Database) -> Connection:
-    """A connection that sees the database as it is at one moment."""
-    connection = database.readers.connect()
-    if database.dialect == "postgresql":
-        connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
-    return connection
 
 
 def _differences(

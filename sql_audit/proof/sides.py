@@ -22,7 +22,6 @@ from rq_core.connections.client import Client
 from rq_core.model.events import Entry, JobEvent, JobRecord, OutboxId, fold
 from rq_core.model.machine import Event, State
 from sql_audit.mirror.refold import intake_of
-from sql_audit.proof.rows import snapshot
 from sql_audit.store.database import Database
 from sql_audit.store.gaps import open_gap
 from sql_audit.store.rows import EventRow
@@ -88,7 +87,7 @@ def look(client: Client, database: Database, queue: str) -> Sides:
     """
     of_queue = {"queue": queue}
     for _ in range(LOOKS):
-        with snapshot(database) as connection:
+        with database.snapshot() as connection:
             ours = connection.execute(AUDIT_ID).scalar_one()
             before = connection.execute(CURSOR, of_queue).one()
             live = connection.execute(_LIVE, of_queue).mappings().all()
@@ -99,7 +98,7 @@ def look(client: Client, database: Database, queue: str) -> Sides:
         _refuse_unattached(before, redis["meta"], ours)
         first = OutboxId.parse(redis["outbox"][0][0]) if redis["outbox"] else known
         since = min(known, first)
-        with snapshot(database) as connection:
+        with database.snapshot() as connection:
             after = connection.execute(CURSOR, of_queue).one()
             _refuse_behind(after, redis)
             broken = any(

@@ -25,7 +25,7 @@ from sql_audit.proof.epochs import EpochProof
 from sql_audit.proof.log import LAST_PRUNE, Log, beginnings, kept_rows
 from sql_audit.proof.replay import Note, Replay, Violation
 from sql_audit.proof.result import Pruned, QueueResult, Result
-from sql_audit.proof.rows import RowProof, snapshot
+from sql_audit.proof.rows import RowProof
 from sql_audit.store import minutes, orphans
 from sql_audit.store.chain import found_text
 from sql_audit.store.copy import copy_text
@@ -60,12 +60,12 @@ _LAST_LOSS: Final = text("SELECT MAX(id) FROM mirror_loss WHERE queue = :queue")
 def verify(
     database: Database,
     queue: str | None = None,
-    *,
+    *others: str,
     since_ms: int = 0,
     heads: Collection[str] = (),
     on_progress: Callable[[str, int, int], None] = lambda _queue, _done, _of: None,
 ) -> Result:
-    """Check the log of one queue, or of all.
+    """Check the log of one queue, of several, or of all.
 
     ``since_ms``: violations of events before that time are not reported; they are replayed all the
     same. ``heads``: heads of a chain that were kept elsewhere, each of which must be found.
@@ -75,8 +75,12 @@ def verify(
     missing = set(heads)
     with database.readers.connect() as connection:
         chain_id: str = connection.execute(CHAIN_ID).scalar_one()
-        names = [row.queue for row in connection.execute(_CURSORS, {"queue": queue})]
-        without = set(connection.execute(_CHAINED, {"queue": queue}).scalars()) - set(names)
+        one = {"queue": None if others else queue}
+        names = [row.queue for row in connection.execute(_CURSORS, one)]
+        without = set(connection.execute(_CHAINED, one).scalars()) - set(names)
+    if others:
+        names = [name for name in names if name in (queue, *others)]
+        without &= {queue, *others}
     for name in sorted(without):
         result.problems.append(f"queue {name} has batches and no cursor: the log was rewritten")
     for name in names:
@@ -110,7 +114,7 @@ class _Check:
         self.changed_meanwhile = False
         """Whether a prune began or ended, or Redis forgot something, while the log was read."""
         of_queue = {"queue": queue}
-        with snapshot(database) as connection:
+        with database.snapshot() as connection:
             self.cursor = cursor = connection.execute(CURSOR, of_queue).one()
             self.end = (
                 OutboxId(0, -1) if cursor.epoch is None else OutboxId(cursor.epoch, cursor.seq)
@@ -159,7 +163,7 @@ class _Check:
         if self.conflicts:
             says = f"{self.conflicts} entries are in quarantine whose numbers were taken"
             replay.notes.append(Note(self.end, self.cursor.at_ms or 0, says))
-        with snapshot(self.database) as connection:
+        with self.database.snapshot() as connection:
             self.batches.check_cursor(connection, self.cursor, self.beyond)
             self._check_epochs(connection)
             self.rows.finish(connection)
@@ -197,7 +201,7 @@ class _Check:
             digest.update(copy_text(events).encode())
             self.kept += len(events)
             self._feed(events)
-        with snapshot(self.database) as connection:
+        with self.database.snapshot() as connection:
             for line in found_text(connection, self.queue, range(cut.batch + 1)):
                 digest.update(line.encode())
         self.replay.pass_cut()

@@ -273,7 +273,7 @@ _SLOWEST = text(
 def watermarks(engine: Engine, queue: str | None = None) -> list[Watermark]:
     """How far the log of each queue goes."""
     with engine.connect() as connection:
-        return _watermarks(connection, queue)
+        return marks_of(connection, queue)
 
 
 def watermarks_of(engine: Engine, queues: Container[str]) -> list[Watermark]:
@@ -281,7 +281,8 @@ def watermarks_of(engine: Engine, queues: Container[str]) -> list[Watermark]:
     return [mark for mark in watermarks(engine) if mark.queue in queues]
 
 
-def _watermarks(connection: Connection, queue: str | None) -> list[Watermark]:
+def marks_of(connection: Connection, queue: str | None) -> list[Watermark]:
+    """How far the log of each queue goes, or of this one."""
     return [Watermark(*row) for row in connection.execute(_WATERMARKS, {"queue": queue})]
 
 
@@ -367,7 +368,7 @@ def report(engine: Engine, queue: str | None = None, slowest: int = SLOWEST) -> 
         if engine.dialect.name == "postgresql":
             # One moment for all the questions; SQLite's read transactions always see one.
             connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
-        marks = _watermarks(connection, queue)
+        marks = marks_of(connection, queue)
         claims = _by_task(connection.execute(_CLAIMS, of_queue).all())
         waited = _by_task(connection.execute(_WAITED, of_queue).all())
         ran = _by_task(connection.execute(_RAN, of_queue).all())

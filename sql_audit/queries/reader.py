@@ -103,7 +103,8 @@ class LogReader:
                 if not self._checked:
                     migrate.check_current(self._database)
                     self._checked = True
-                with self._database.readers.connect() as connection:
+                # All at one moment: a loss that is mirrored between two statements would be counted twice for good.
+                with self._database.snapshot() as connection:
                     return self._read(connection)
             except SQLAlchemyError as error:
                 raise AuditUnavailable(url=self._database.url, why=describe(error)) from error

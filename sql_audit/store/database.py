@@ -27,7 +27,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -131,6 +131,13 @@ class Database:
         if self._readers is None:
             self._readers = self._make_engine(writer=False)
         return self._readers
+
+    def snapshot(self) -> Connection:
+        """A connection that only reads, and sees the database as it is at one moment."""
+        connection = self.readers.connect()
+        if self.dialect == "postgresql":
+            connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+        return connection
 
     def close(self) -> None:
         """Close all connections. The object may be used again."""

@@ -427,6 +427,7 @@ EVERYDAY_INDEXES: Final = (
     "CREATE INDEX job_alive ON job (state, queue, ready_at_ms) WHERE finished_at_ms IS NULL",
     "CREATE INDEX job_cancelled ON job (queue, finished_at_ms) WHERE state = 'cancelled'",
     "CREATE INDEX job_unique ON job (queue, unique_name) WHERE unique_name IS NOT NULL",
+    "CREATE INDEX job_discarded ON job (queue, finished_at_ms) WHERE state = 'discarded'",
     "CREATE INDEX job_claimed_again ON job (claims) WHERE claims > 1",
 )
 """The indexes behind the everyday questions; all but the first two hold few rows. They stand here and not at

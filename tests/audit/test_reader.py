@@ -121,6 +121,44 @@ def test_after_a_loss_the_totals_keep_what_was_orphaned(
     reader.close()
 
 
+@pytest.mark.parametrize("statement", ["mirror_epoch", "claim_minute", "job_event_orphaned"])
+def test_a_loss_that_is_mirrored_in_the_middle_of_a_look_is_counted_once(
+    start_redis: Callable[..., RedisServer], database: Database, statement: str
+) -> None:
+    """What is read of before the loss and of after it, together, would be counted twice for good."""
+    server = start_redis()
+    reader = LogReader(address(database))
+    with Client(server.url) as client:
+        enqueue(client, *(f"j{n}" for n in range(9)))
+        complete(client, "w-1", 3)
+        drain(client, database)
+        with server.client() as control:
+            control.save()
+        complete(client, "w-1", 4)
+        drain(client, database)
+        if statement != "job_event_orphaned":
+            reader.look()
+        enqueue(client, "more")
+        drain(client, database)
+        server.kill()
+        server.start()
+        complete(client, "w-2", 2)
+        mirrored: list[str] = []
+
+        def mirror_now(asked: str) -> None:
+            if statement in asked and not mirrored:
+                mirrored.append(asked)
+                drain(client, database)
+
+        reader._database.on_statement = mirror_now
+        reader.look()
+        found = counted(reader.look())
+    reader.close()
+
+    assert mirrored
+    assert found == logged(database) == Counter({(QUEUE, "task", "succeeded"): 9})
+
+
 def test_what_a_prune_takes_out_of_the_sums_is_added_again(database: Database) -> None:
     reader = LogReader(address(database))
     key = (QUEUE, "send", "succeeded")

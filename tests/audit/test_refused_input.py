@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 
 from rq_core import App, Cap, Rate
-from rq_core.errors import ArgumentsInvalid, InvalidName, InvalidOption, PayloadTooLarge, UsageError
-from rq_core.model.job import profile
+from rq_core.errors import (
+    ArgumentsInvalid,
+    BadArguments,
+    InvalidName,
+    InvalidOption,
+    PayloadTooLarge,
+    UsageError,
+)
+from rq_core.model.job import NewJob, profile
 from rq_core.model.scopes import scope
 from rq_core.protocol import claims
 from sql_audit.mirror.source import Outbox
@@ -88,6 +95,59 @@ def test_an_id_is_refused_if_it_cannot_be_a_name(app: App) -> None:
                 enqueue_as(app, "q", "send", name)
 
     assert app.client.run(app.client.calls.reads.queues()) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n for kind, n in NAMES.items() if kind != "None"],
+    ids=[k for k in NAMES if k != "None"],
+)
+def test_an_id_that_an_app_s_own_maker_gives_is_refused_if_it_cannot_be_a_name(
+    valkey_url: str, name: Any
+) -> None:
+    with App(valkey_url, ids=lambda: name) as app:
+        send = app.task(queue="q", name="send")(lambda: None)
+        for ask in (send.enqueue, lambda: app.enqueue("q", "send"), lambda: app.enqueue("q", "t")):
+            with pytest.raises(InvalidName, match="job name"):
+                ask()
+        assert app.client.run(app.client.calls.reads.queues()) == []
+
+
+IDS_OF_OTHER_CLIENTS = {
+    **{k: n for k, n in NAMES.items() if isinstance(n, str) and k != "a lone surrogate"},
+    "digits and a line end": "0123456789abcdef0123456789abcdef\n",
+    "a blank and digits": " 0123456789abcdef0123456789abcdef",
+    "digits, a NUL and a line end": "0123456789abcdef0123456789abcdef\0\n",
+    "too many digits": "a" * 129,
+}
+
+
+@pytest.mark.parametrize("name", IDS_OF_OTHER_CLIENTS.values(), ids=IDS_OF_OTHER_CLIENTS)
+@pytest.mark.parametrize(
+    "beside", [(), ("0123456789abcdef0123456789abcdef",)], ids=["alone", "beside another"]
+)
+def test_redis_takes_no_id_that_cannot_be_a_name_whatever_a_client_sends(
+    app: App, name: str, beside: tuple[str, ...]
+) -> None:
+    """Such an id used to put the events of all jobs of its call into quarantine."""
+    enqueue = app.client.calls.enqueue.many
+    app.client.run(enqueue([NewJob("first", "q", profile("send"), "{}")]))
+    before = outbox(app)
+
+    jobs = [NewJob(each, "q", profile("send"), "{}") for each in (*beside, name)]
+    with pytest.raises(BadArguments, match="arguments id"):
+        app.client.run(enqueue(jobs))
+
+    assert outbox(app) == before
+    app.client.run(
+        enqueue(
+            [
+                NewJob("Ok_1.2:3-4", "q", profile("send"), "{}"),
+                NewJob("b" * 128, "q", profile("send"), "{}"),
+            ]
+        )
+    )
+    assert len(outbox(app)) == len(before) + 1
 
 
 COUNTED: dict[str, Callable[[App, Any], object]] = {

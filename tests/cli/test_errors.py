@@ -233,7 +233,11 @@ def test_a_name_with_other_characters_is_refused_with_the_rule(
         (("set", "mail", "backlog-max-jobs=1.5"), "backlog-max-jobs must be a number"),
         (
             ("set", "mail", "lease=0.1"),
-            "lease_ms=100 is not valid: must be a whole number from 200",
+            "lease=0.1 is not valid: must be seconds (or a timedelta) from 0.2",
+        ),
+        (
+            ("set", "mail", "lease=0"),
+            "lease=0.0 is not valid: must be seconds (or a timedelta) from 0.2",
         ),
         (("set", "mail", "lease=-1"), "lease=-1.0 is not valid"),
         (("set", "mail", "lease=nan"), "lease=nan is not valid"),
@@ -326,6 +330,13 @@ def test_passwords_and_line_ends_are_taken_out() -> None:
     assert one_line(text) == "at redis://user:***@host and postgresql://u:***@h/db \\udcff"
 
 
+def test_the_lines_of_cron_in_the_help_of_verify_stay_lines(cli: CommandLine) -> None:
+    """They were wrapped into one paragraph, behind a backslash and a b."""
+    lines = [line.strip() for line in cli.ok("audit", "verify", "--help").splitlines()]
+
+    assert "*/10 * * * *  rq-core audit head --queue mail >> /var/backups/heads" in lines
+
+
 def test_every_command_has_help(cli: CommandLine) -> None:
     context = click.Context(root)
     for name in root.list_commands(context):
@@ -333,3 +344,21 @@ def test_every_command_has_help(cli: CommandLine) -> None:
         assert command is not None
         assert command.name == name
         assert "Usage:" in cli.ok(name, "--help")
+
+
+def test_no_help_shows_the_mark_that_keeps_lines_apart() -> None:
+    """In a raw docstring, click prints it and wraps the lines."""
+    helps = [command.help or "" for command in _commands(root)]
+
+    assert len(helps) > 30
+    assert [text for text in helps if "\\b" in text] == []
+
+
+def _commands(group: click.Group) -> Iterator[click.Command]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield command
+        if isinstance(command, click.Group):
+            yield from _commands(command)

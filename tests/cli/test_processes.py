@@ -162,6 +162,7 @@ def project(tmp_path: Path) -> Path:
         "from pathlib import Path\n"
         "from rq_core import App\n"
         "app = App()\n"
+        "app.queue('q1')\n"
         "@app.task\n"
         "def write(path: str, text: str) -> None:\n"
         "    Path(path).write_text(text)\n"

@@ -20,10 +20,7 @@ def test_a_struck_node_holds_up_its_own_shard_only(
     """Its queue is served by the new primary as soon as there is one, and a process that begins then finds it, though
     the node that was struck is the first that its URL names."""
     stage = shards.ClusterStage(cluster)
-    try:
-        found = shards.strike(stage, kind, shards.SECONDS_MIN, tmp_path, cluster.engine)
-    finally:
-        stage.recover()
+    found = shards.strike(stage, kind, shards.SECONDS_MIN, tmp_path, cluster.engine)
 
     assert shards.problems([found]) == [], found
 
@@ -36,10 +33,7 @@ def test_with_full_coverage_all_shards_stand_still_and_lose_nothing(
         pytest.skip("the same on either engine")
     cluster.set("cluster-require-full-coverage", "yes")
     stage = shards.ClusterStage(cluster)
-    try:
-        found = shards.strike(stage, "frozen_node", shards.SECONDS_MIN, tmp_path, cluster.engine)
-    finally:
-        stage.recover()
+    found = shards.strike(stage, "frozen_node", shards.SECONDS_MIN, tmp_path, cluster.engine)
 
     assert (found.lost, found.twice) == (0, 0)
     assert found.again_s < shards.AGAIN_MAX

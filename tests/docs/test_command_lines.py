@@ -57,6 +57,15 @@ def test_a_page_shows_command_lines_that_exist(page: Path) -> None:
     assert [] == [f"{line}: {said}" for line in lines if (said := problem_of(line))]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_block_of_a_page_has_a_whole_fence(page: Path) -> None:
+    """The settings in the page of the command line stood between two backticks, not three, and ran together."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+
+    assert [] == [line for line in lines if re.match(r" *``(?!`)", line)]
+    assert sum(line.lstrip().startswith("```") for line in lines) % 2 == 0
+
+
 def test_wrong_command_lines_are_found() -> None:
     page = (
         "`rq-core jobs mail --state ready` and `rq-core cap QUEUE SCOPE N|none`\n"

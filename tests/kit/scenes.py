@@ -370,6 +370,37 @@ def configure(seed: Seed) -> Scene:
     return Scene("configure", _by(), [("paused", 0), ("lease_ms", 5_000), ("dead_retention_ms", 1)])
 
 
+def _emptied(seed: Seed) -> Scene:
+    """A queue without jobs, and with much else."""
+    _caps(seed)
+    seed.enqueue("done", _in_lane(seed, "done-c", "tenant=a"))
+    seed.complete(*seed.claim(2).jobs)
+    return Scene("delete", {"by": "somebody", "why": "because"}, [])
+
+
+@scene
+def delete(seed: Seed) -> Scene:
+    return _emptied(seed)
+
+
+@scene
+def delete_what_is_mirrored(seed: Seed) -> Scene:
+    """The event; it waits for the mirror."""
+    scene = _emptied(seed)
+    seed.attach()
+    return scene
+
+
+@scene
+def delete_once_the_mirror_has_the_event(seed: Seed) -> Scene:
+    scene = _emptied(seed)
+    seed.attach()
+    assert seed.client.run(seed.client.calls.deletion.delete(seed.queue)) == "waits"
+    last = seed.snapshot()["outbox"][-1][0]
+    seed.client.run(seed.client.calls.audit.trim(seed.queue, "db-1", last, 0, 0))
+    return scene
+
+
 def _handshake() -> Scene:
     return Scene("handshake", {"by": "somebody", "floor": 0}, [])
 

@@ -5,6 +5,7 @@ import math
 import multiprocessing
 import random
 from bisect import bisect_left
+from collections import Counter
 
 from rq_core.metrics.collector import WorkerCollector
 from rq_core.model.job import Claim
@@ -74,6 +75,17 @@ def test_a_wait_is_counted_where_the_claim_knows_it() -> None:
         len(BOUNDS_S),
     ]
     assert sum(parts_of(table.read()["mail", NOT_RUN]).waits) == 0
+
+
+def test_waits_of_jobs_that_are_settled_together_are_counted_each() -> None:
+    table, known = FlowTable(), settlement("send")
+    waits = [0.0, 0.004, 0.005, 0.3, 0.31, 0.0051, 7_300.0, 9_999.0, 0.0]
+
+    table.ended([known._replace(claim=known.claim._replace(waited_s=each)) for each in waits], {})
+
+    counted = dict(enumerate(parts_of(table.read()["mail", "send"]).waits))
+    wanted = Counter(bisect_left(BOUNDS_S, each) for each in waits)
+    assert {at: count for at, count in counted.items() if count} == wanted
 
 
 def test_what_is_written_over_a_table_harms_no_reader() -> None:

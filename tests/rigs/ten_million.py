@@ -25,7 +25,7 @@ from typing import Any, Final
 from sqlalchemy import event, text
 
 from sql_audit.mirror import service
-from sql_audit.queries import history, timeline
+from sql_audit.queries import history, timeline, window
 from sql_audit.store import migrate, partitions
 from sql_audit.store.database import Database
 from tests.kit.long_log import EPOCH, LongLog
@@ -107,6 +107,10 @@ def questions(database: Database) -> list[Question]:
         Question("audit history JOB", lambda d: history.history(d.readers, job_id)),
         Question("audit why JOB", lambda d: timeline.why(d.readers, job_id)),
         Question("audit at TIME", lambda d: timeline.at(d.readers, "mail", at_ms)),
+        Question(
+            "audit report of a minute",
+            lambda d: window.report(d.readers, since_ms=at_ms, until_ms=at_ms + 60_000),
+        ),
     ]
     return asked + [Question(title, ask(query)) for title, query in EVERYDAY]
 

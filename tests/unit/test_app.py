@@ -401,7 +401,7 @@ def test_public_names_are_these() -> None:
         "HandlerDied", "HandlerSignal", "HandlerTimeout", "InvalidName", "InvalidOption", "InvalidTask", "JobCancelled",
         "JobContext", "JobHandle", "JobLogFilter", "KeyFailed", "KeyNeeded", "LayoutMismatch", "LeaseLost", "Limit",
         "NewJob", "NoCurrentJob", "NothingDeclared", "OutcomeUnknown", "PayloadTooLarge", "PreparedTask",
-        "Priority", "QueueDamaged", "QueueFull", "Rate", "Refused",
+        "Priority", "QueueDamaged", "QueueFull", "QueueInUse", "Rate", "Refused",
         "RestoredMeanwhile", "RetryLater", "RetryPolicy", "RqCoreError", "ScopeFull", "ScopeStatus", "ServerError",
         "ServerUnavailable", "ServerUnsuitable", "Snooze", "StaleCall", "State", "TargetBroken", "Task", "Unique",
             "UniqueHeld", "UnknownQueue",

@@ -35,7 +35,7 @@ def test_the_drawn_tree_is_the_real_one() -> None:
 
 
 FACTS = {
-    "kind": "queue", "name": "a b", "option": "delay", "value": -1, "must": "must be positive",
+    "jobs": 2, "claims": 1, "kind": "queue", "name": "a b", "option": "delay", "value": -1, "must": "must be positive",
     "task": "send", "why": "it yields", "problems": "to: is required", "size": 2, "limit": 1,
     "known": "a, b", "queue": "mail", "backlog": 9, "bound": 8, "attached": "other", "found": "0",
     "what": "count", "url": "redis://x", "seconds": 600.0, "after": None,

@@ -249,3 +249,35 @@ async def test_who_listens_hears_a_reply_before_the_one_who_waits(valkey_url: st
     assert found == ["list", "1"]
     assert order[:3] == ["heard", "a round later", "waited"]
     assert [type(reply) for reply in heard] == [list, ReplyError]
+
+
+async def test_half_a_message_that_no_command_asked_for_ends_the_connection() -> None:
+    """Its other half came after the next command was sent, and was taken for the reply."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(b"+OK\r\n" * (data.count(b"CLIENT") + data.count(b"SELECT")))
+            if b"ONE" in data:
+                writer.write(b"$3\r\none\r\n")
+                await writer.drain()
+                await asyncio.sleep(0)
+                idle.set()
+                await asked_nothing.wait()
+                writer.write(b"+unask")
+            if b"TWO" in data:
+                writer.write(b"ed\r\n$3\r\ntwo\r\n")
+        writer.close()
+
+    idle, asked_nothing = asyncio.Event(), asyncio.Event()
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    wire = AsyncPoolWire(f"redis://127.0.0.1:{listening.sockets[0].getsockname()[1]}/0")
+    assert await wire.exchange([["ECHO", "ONE"]]) == ["one"]
+    (line,) = wire._pool._idle
+    await idle.wait()
+    asked_nothing.set()
+    await wait_until_async(lambda: not line.is_ready, "the connection is ended")
+    asked_nothing.clear()
+
+    assert (await wire.exchange([["ECHO", "TWO"]]))[0] != "unasked"
+    await wire.close()
+    listening.close()

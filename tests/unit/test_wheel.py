@@ -100,7 +100,7 @@ def test_the_demo_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
     """The main job, with what a user has: the wheel, an empty environment, and no repository."""
     answer = json.loads(run(installed / "rq-core", "demo", "--json", cwd=tmp_path).splitlines()[-1])
 
-    assert answer["files"] > 1000
+    assert answer["files"] > 500  # Debian packs the tests of Python, half of its files, apart
     assert answer["succeeded"] == answer["files"]
     assert answer["digest_mismatches"] == answer["dead"] == 0
     assert list(tmp_path.iterdir()) == []

@@ -83,7 +83,7 @@ def test_many_jobs_leave_few_keys(app: App, client: Client, witness: crew.Witnes
         send = crew.coroutine.with_options(queue=queue)
         app.enqueue_many(send.job(n=n) for n in range(3_400))
     options = ("--concurrency", "100", "--burst")
-    queues = ("--queues", "one,two,three")
+    queues = ("--queues", "one,two,three", "--force")
     with worker_process(app.redis_url, witness, *options, *queues) as process:
         assert process.wait(60) == 0
 

@@ -54,3 +54,4 @@ async def test_a_worker_that_lets_its_jobs_end_is_not_expected_to_claim(app: App
         flow.answered()
 
         assert flow.vitals().answered_at == 0
+    await app.connections.aclose()

@@ -32,7 +32,7 @@ def look(client: Client) -> QueueOverview:
 
 
 def attending(client: Client, name: str = "w-1", **how: Any) -> Attendance:
-    given = {"tasks": crew.app.tasks, "queues": ["crew"], "places": 4, "busy": lambda: 1}
+    given = {"tasks": crew.app.tasks, "queues": lambda: ["crew"], "places": 4, "busy": lambda: 1}
     return Attendance(client, name, **(given | how))
 
 

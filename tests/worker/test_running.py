@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -158,17 +159,23 @@ async def test_delayed_jobs_run_in_time_and_never_early(
     assert 0 <= log["claimed"][0].at_ms - due <= 500
 
 
+def works_for(client: Client, queues: Sequence[str]) -> bool:
+    """Whether a worker has said in each of these queues that it is there."""
+    found, _ = client.run(client.calls.overview.of(queues))
+    return all(queue.present for queue in found)
+
+
 @pytest.mark.alone
 async def test_every_queue_of_an_idle_worker_wakes_it(
     app: App, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """A worker that waits for a token of one queue only would sleep for seconds beside a full other one."""
     queues = ("one", "two", "three")
+    client = app.client
+    for queue in queues:
+        client.run(client.calls.delivery.handshake(queue))
     async with run_worker(queues=queues):
-        await wait_until_async(
-            lambda: set(queues) <= set(app.client.run(app.client.calls.reads.queues())),
-            "it has started",
-        )
+        await wait_until_async(lambda: works_for(client, queues), "it has started")
         for n, queue in enumerate(queues * 3):
             await crew.coroutine.with_options(queue=queue).enqueue_async(n=n)
             await wait_until_async(
@@ -256,10 +263,10 @@ async def test_delayed_jobs_and_retries_are_on_time_in_every_queue_of_an_idle_wo
 ) -> None:
     """The wait for tokens may have begun before the due time was known; it must not be slept through."""
     queues = ("one", "two")
+    for queue in queues:
+        client.run(client.calls.delivery.handshake(queue))
     async with run_worker(queues=queues):
-        await wait_until_async(
-            lambda: set(queues) <= set(client.run(client.calls.reads.queues())), "it has started"
-        )
+        await wait_until_async(lambda: works_for(client, queues), "it has started")
         for queue in queues:
             delayed = crew.coroutine.with_options(queue=queue, delay=0.3).enqueue()
             retried = crew.fails_once.with_options(queue=queue).enqueue()

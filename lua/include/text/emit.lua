@@ -7,14 +7,23 @@ An outbox is never empty, so one that is not there was lost; then nothing is wri
 Keys: outbox
 Meta: epoch audit
 Later: backlog_jobs backlog_bytes
-Kept: NO_REASON appended
-Uses: meta(facts fact set_fact)
+Kept: NO_REASON
+Uses: meta(facts fact set_fact notes_of_queue)
 ]]
 
 local NO_REASON = {}
-local TRIM_EVERY = 20   -- appends of a function to a ring that nobody mirrors, until it trims it
+local TRIM_EVERY = 20   -- appends to the ring of a queue that no mirror reads, until a function trims it
 
-local appended = -1     -- how often the function has appended
+--- Whether this append is one that trims. A function counts those of each queue; where it remembers nothing, each trims.
+local function is_to_trim()
+  local notes = notes_of_queue()
+  if not notes then
+    return true
+  end
+  local appended = notes.appended or 0
+  notes.appended = (appended + 1) % TRIM_EVERY
+  return appended == 0
+end
 
 --- Append an entry about `happened` things; `name` is the field that has the `body`.
 local function append(event, at, by, name, body, happened, why)
@@ -32,11 +41,9 @@ local function append(event, at, by, name, body, happened, why)
     entry = redis.call('XADD', outbox, id, 'type', event, 'at', at, 'by', by, name, body)
   elseif facts.audit == 'on' then
     entry = redis.call('XADD', outbox, 'NOMKSTREAM', id, 'type', event, 'at', at, 'by', by, name, body, unpack(reason))
-  elseif (appended + 1) % TRIM_EVERY > 0 then
-    appended = appended + 1
+  elseif not is_to_trim() then
     entry = redis.call('XADD', outbox, 'NOMKSTREAM', id, 'type', event, 'at', at, 'by', by, name, body, unpack(reason))
   else
-    appended = 0
     entry = redis.call('XADD', outbox, 'NOMKSTREAM', 'MAXLEN', '~', OUTBOX_RING, id, 'type', event, 'at', at, 'by', by, name, body,
       unpack(reason))
   end

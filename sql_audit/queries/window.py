@@ -1,0 +1,139 @@
+"""What became of the jobs within a stretch of time: the report of the claims that ended in it.
+
+It reads by index what ended then, however long the log is (:mod:`sql_audit.store.spans`).
+"""
+
+# ruff: noqa: S608 - statements are joined from constants; values are bound
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, text
+
+from sql_audit.queries import history
+from sql_audit.queries.history import SLOWEST, Report, SlowJob, TaskReport
+from sql_audit.store.spans import RAN, SPANS_MS
+
+END_OF_TIME_MS: Final = 2**62
+"""Later than every event."""
+
+_THEN: Final = ">= :since AND {0} < :until"
+_COLUMNS: Final = "queue, task, job_id, claim, worker, outcome, waited_ms, ran_ms, ended_at_ms"
+_ENDED: Final = " UNION ALL ".join(
+    f"SELECT {_COLUMNS} FROM job_attempt WHERE queue = :queue AND {RAN} = {number} "
+    f"AND ended_at_ms {_THEN.format('ended_at_ms')}"
+    for number in range(len(SPANS_MS) + 1)
+)
+"""The claims of a queue that ended then, class by class of how long they ran."""
+_WITHOUT: Final = (
+    "SELECT queue, task, job_id FROM job WHERE queue = :queue AND state = '{0}' "
+    f"AND finished_at_ms {_THEN.format('finished_at_ms')}"
+)
+"""The jobs that reached a state then that needs no claim; those whose claim ended as cancelled are among them."""
+
+_OF_POISON: Final = (
+    "EXISTS (SELECT 1 FROM job j WHERE j.job_id = ended.job_id AND j.queue = :queue AND j.claims = ended.claim "
+    "AND j.state IN ('dead', 'pruned') AND j.reason = 'poison')"
+)
+"""Whether the job of a claim whose lease expired died of it: few are looked up."""
+_TASKS: Final = text(
+    "SELECT task, COUNT(DISTINCT job_id) AS jobs, COUNT(ended_at_ms) AS claims, "
+    "MIN(ended_at_ms) AS first_ms, MAX(ended_at_ms) AS last_ms, SUM(died) AS dead, "
+    + ", ".join(
+        f"SUM(CASE WHEN outcome = '{word}' THEN 1 ELSE 0 END) AS {word}"
+        for word in (
+            "succeeded",
+            "retried",
+            "lease_expired",
+            "rolled_back",
+            "as_job_cancelled",
+            "as_job_discarded",
+        )
+    )
+    + " FROM (SELECT task, job_id, outcome, ended_at_ms, CASE WHEN outcome = 'died' OR outcome = 'lease_expired' "
+    f"AND {_OF_POISON} THEN 1 ELSE 0 END AS died FROM ({_ENDED}) AS ended"
+    + "".join(
+        f" UNION ALL SELECT task, job_id, 'as_job_{state}', NULL, 0 FROM ({_WITHOUT.format(state)}) AS {state}"
+        for state in ("cancelled", "discarded")
+    )
+    + ") AS done GROUP BY task ORDER BY task"
+)
+
+
+def _percentiles(column: str) -> Any:
+    return text(
+        f"SELECT task, MIN(CASE WHEN place >= (n * 50 + 99) / 100 THEN {column} END) AS p50, "
+        f"MIN(CASE WHEN place >= (n * 95 + 99) / 100 THEN {column} END) AS p95 FROM ("
+        f"SELECT task, {column}, ROW_NUMBER() OVER (PARTITION BY task ORDER BY {column}) AS place, "
+        f"COUNT(*) OVER (PARTITION BY task) AS n FROM ({_ENDED}) AS ended "
+        f"WHERE {column} IS NOT NULL) AS ranked GROUP BY task"
+    )
+
+
+_WAITED: Final = _percentiles("waited_ms")
+_RAN: Final = _percentiles("ran_ms")
+_SLOWEST: Final = text(
+    f"SELECT queue, task, job_id, worker, ran_ms, waited_ms FROM ({_ENDED}) AS ended "
+    "WHERE outcome = 'succeeded' AND ran_ms IS NOT NULL ORDER BY ran_ms DESC, job_id LIMIT :limit"
+)
+
+
+def report(
+    engine: Engine,
+    queue: str | None = None,
+    slowest: int = SLOWEST,
+    *,
+    since_ms: int = 0,
+    until_ms: int = END_OF_TIME_MS,
+) -> Report:
+    """What ended from ``since_ms`` on and before ``until_ms`` (Unix ms), per queue and task. ``queue`` None: of all.
+
+    ``jobs`` are those that ended, or of which a claim ended, then; ``events`` is left at 0.
+    """
+    tasks: list[TaskReport] = []
+    slow: list[SlowJob] = []
+    with engine.connect() as connection:
+        if engine.dialect.name == "postgresql":
+            # One moment for all the questions; SQLite's read transactions always see one.
+            connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+        marks = history.marks_of(connection, queue)
+        for mark in marks:
+            of = {"queue": mark.queue, "since": since_ms, "until": until_ms}
+            tasks += _tasks(connection, of)
+            found = connection.execute(_SLOWEST, {**of, "limit": slowest})
+            slow += [SlowJob(*row) for row in found]
+    slow.sort(key=lambda each: (-each.ran_ms, each.job_id))
+    return Report(tasks, slow[:slowest], marks)
+
+
+def _tasks(connection: Connection, of: dict[str, Any]) -> list[TaskReport]:
+    waited = {row.task: row for row in connection.execute(_WAITED, of)}
+    ran = {row.task: row for row in connection.execute(_RAN, of)}
+    found = []
+    for row in connection.execute(_TASKS, of):
+        waits, runs = waited.get(row.task), ran.get(row.task)
+        throughput = None
+        if row.succeeded:
+            throughput = row.succeeded * 1000 / max(1, row.last_ms - row.first_ms)
+        found.append(
+            TaskReport(
+                queue=of["queue"],
+                task=row.task,
+                jobs=row.jobs,
+                succeeded=row.succeeded,
+                claims=row.claims,
+                retries=row.retried,
+                lease_expired=row.lease_expired,
+                rolled_back=row.rolled_back,
+                dead=row.dead,
+                cancelled=row.as_job_cancelled,
+                discarded=row.as_job_discarded,
+                waited_p50_ms=None if waits is None else waits.p50,
+                waited_p95_ms=None if waits is None else waits.p95,
+                ran_p50_ms=None if runs is None else runs.p50,
+                ran_p95_ms=None if runs is None else runs.p95,
+                throughput=throughput,
+            )
+        )
+    return found

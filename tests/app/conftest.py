@@ -1,0 +1,41 @@
+"""Users of Redis, made as `rq-core acl` says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from rq_core.cli.root import root
+from tests.kit.servers import RedisServer
+
+As = Callable[..., str]
+
+
+@pytest.fixture
+def control(redis_server: RedisServer) -> Iterator[Any]:
+    """The server's own user. The users that the test makes are removed in the end."""
+    with redis_server.client(decode_responses=True) as client:
+        client.execute_command("FUNCTION", "FLUSH")
+        client.execute_command("ACL", "LOG", "RESET")
+        yield client
+        for user in client.acl_users():
+            if user != "default":
+                client.acl_deluser(user)
+
+
+@pytest.fixture
+def as_(control: Any, redis_server: RedisServer) -> As:
+    """Make a role's user as `rq-core acl` says, and return its URL."""
+
+    def make(role: str, *options: str, without: str = "") -> str:
+        result = CliRunner().invoke(root, ["acl", role, *options])
+        assert result.exit_code == 0, result.output
+        rules = result.stdout.strip()
+        assert (without == "") == (without not in rules.split(" "))
+        control.execute_command(*[word for word in rules.split(" ") if word != without])
+        return f"redis://rq-core-{role}:PASSWORD@127.0.0.1:{redis_server.port}/0"
+
+    return make

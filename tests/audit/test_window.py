@@ -1,0 +1,92 @@
+"""The report of a stretch of time: what it counts, and that it reads no more."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from sql_audit.mirror.turn import Mirror
+from sql_audit.queries import history, window
+from sql_audit.store.database import Database
+from tests.audit.conftest import QUEUE
+from tests.kit import auditlog
+from tests.kit.outbox import StreamWriter, enqueue
+from tests.rigs import ten_million
+
+
+@pytest.fixture
+def long_log(database: Database) -> Database:
+    ten_million.build(database, 8_000)
+    return database
+
+
+def test_a_window_counts_what_ended_in_it(long_log: Database) -> None:
+    """As reading all claims does."""
+    ends = auditlog.one(long_log, "SELECT MIN(at_ms) AS a, MAX(at_ms) AS z FROM job_event")
+    since = ends["a"] + (ends["z"] - ends["a"]) // 3
+    until = ends["a"] + (ends["z"] - ends["a"]) // 2
+    claims = auditlog.rows(
+        long_log,
+        "SELECT task, job_id, outcome, ran_ms FROM job_attempt "
+        "WHERE ended_at_ms >= :since AND ended_at_ms < :until",
+        since=since,
+        until=until,
+    )
+    expected = Counter((row["task"], row["outcome"]) for row in claims)
+
+    found = window.report(long_log.readers, since_ms=since, until_ms=until)
+
+    assert len(claims) > 100
+    counted = {
+        (task.task, outcome): number
+        for task in found.tasks
+        for outcome, number in (
+            ("succeeded", task.succeeded), ("retried", task.retries),
+            ("lease_expired", task.lease_expired), ("rolled_back", task.rolled_back),
+        )
+        if number
+    }  # fmt: skip
+    assert counted == {
+        key: n
+        for key, n in expected.items()
+        if key[1] in ("succeeded", "retried", "lease_expired", "rolled_back")
+    }
+    assert found.claims == len(claims)
+    assert sum(task.dead for task in found.tasks) == sum(
+        n for (_, o), n in expected.items() if o == "died"
+    )
+    longest = max(row["ran_ms"] for row in claims if row["outcome"] == "succeeded")
+    assert found.slowest[0].ran_ms == longest
+
+
+def test_a_window_of_all_time_is_the_whole_report(long_log: Database) -> None:
+    """But for jobs of which no claim has ended."""
+    whole = history.report(long_log.readers)
+    found = window.report(long_log.readers)
+
+    for one, other in zip(whole.tasks, found.tasks, strict=True):
+        assert (one.task, one.succeeded, one.retries, one.dead) == (
+            other.task, other.succeeded, other.retries, other.dead,
+        )  # fmt: skip
+        assert one.ran_p95_ms == other.ran_p95_ms
+    assert whole.slowest == found.slowest
+
+
+def test_what_ends_without_a_claim_is_counted(
+    writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    enqueue(writer, "a", "b", "c")
+    writer.now_ms += 1_000
+    since = writer.now_ms
+    writer.jobs("cancelled", ["a", None])
+    fence = writer.jobs("claimed", ["b", 1])
+    writer.jobs("cancel_requested", ["b", fence])
+    writer.jobs("cancelled", ["b", fence])
+    auditlog.drain(mirror)
+
+    (inside,) = window.report(database.readers, QUEUE, since_ms=since).tasks
+    before = window.report(database.readers, QUEUE, until_ms=since)
+
+    assert (inside.jobs, inside.cancelled, inside.claims) == (2, 2, 1)
+    assert before.tasks == []

@@ -1,0 +1,192 @@
+"""What a job, a worker or a server says reaches a terminal as text, on one line, at a bounded length.
+
+Hostile text is planted wherever a command may find it. A new command fails here until it is called with it, and until
+it prints by `rq_core.cli.text`.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import threading
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import rq_core.cli
+import sql_audit.cli
+from rq_core.cli.root import root
+from rq_core.connections.client import Client
+from rq_core.model.job import NewJob, profile
+from rq_core.model.keys import queue_keys
+from rq_core.protocol import claims
+from sql_audit.mirror.service import run as run_mirror
+from sql_audit.mirror.source import open_source
+from tests.kit.servers import RedisServer
+
+FORGED = "rq-core: all is well"
+HOSTILE = f"\x1b[2J\x1b]0;title\x07\r\n{FORGED}\n\x9b31m\u202e[red]\x08\x7f" + "x" * 100_000
+LINE_MAX = 10_000
+"""Characters of a printed line: tables have several cells."""
+KEYS = queue_keys("mail")
+
+
+def plant(client: Client, control: Any) -> str:
+    """Put hostile text into a job's arguments, headers, error and reason, into a worker's row, a cap and a change."""
+    spec = json.dumps({"to": HOSTILE})
+    job = NewJob("dies", "mail", profile("send"), spec, headers_json=json.dumps({"h": HOSTILE}))
+    waits = NewJob("waits", "mail", profile("send"), spec)
+    client.run(client.calls.enqueue.many([job]))
+    (held,) = client.run(claims.claim("mail", "w-1", 1)).jobs
+    error = json.dumps(
+        {"type": HOSTILE[:400], "message": HOSTILE[:4_000], "traceback": HOSTILE[:4_000]}
+    )
+    client.run(claims.fail("mail", "w-1", [(held.id, held.fence, "final", 0, "gave_up", error)]))
+    client.run(client.calls.admin.configure("mail", {"paused": 1}, why=HOSTILE[:3_000]))
+    client.run(client.calls.admin.configure("mail", {"paused": 0}, why=HOSTILE[:3_000]))
+    client.run(client.calls.caps.change("mail", "queue", 3, why=HOSTILE[:3_000]))
+    client.run(client.calls.enqueue.many([waits]))
+    says = {
+        "host": HOSTILE,
+        "pid": 1,
+        "version": HOSTILE,
+        "code": HOSTILE,
+        "queues": ["mail"],
+        "places": 1,
+    }
+    now = control.time()[0]
+    row = json.dumps(says | {"busy": 0, "since_ms": 0})
+    control.hset(KEYS("workers"), "w-1", f"{now} {row}")
+    control.sadd("rqc:queues", HOSTILE)
+    return job.id
+
+
+def by_hand(control: Any) -> None:
+    """What only a hand in redis-cli writes, after the mirror has looked."""
+    line = control.hget(KEYS("state"), "dies")
+    bad = HOSTILE.replace(" ", "_").replace("\n", "").replace("\r", "")
+    control.hset(KEYS("state"), "dies", line.replace("reason=gave_up", f"reason={bad}"))
+    control.hset(KEYS("caps"), "task=send", f"1 version=1 from=live by={bad} at=1")
+
+
+@pytest.fixture
+def planted(valkey: RedisServer, sqlite_url: str) -> tuple[str, str]:
+    with Client(valkey.url) as client, valkey.client(decode_responses=True) as control:
+        plant(client, control)
+        source = open_source(valkey.url, "rqc")
+        run_mirror(source, sqlite_url, stop=threading.Event(), once=True)
+        source.close()
+        by_hand(control)
+    return valkey.url, sqlite_url
+
+
+CALLS: dict[str, list[str]] = {
+    "queues": [],
+    "job": ["dies"],
+    "jobs": ["mail", "--state", "dead"],
+    "dead": ["mail"],
+    "workers": [],
+    "caps": ["mail"],
+    "top": ["--once"],
+    "metrics": ["--once"],
+    "doctor": [],
+    "set": ["mail"],
+    "cap": ["mail", "queue", "5"],
+    "pause": ["mail"],
+    "resume": ["mail"],
+    "cancel": ["waits"],
+    "requeue": ["dies"],
+    "prune": ["dies"],
+    "enqueue": ["mail", "send", "--json-args", "{}"],
+    "queue delete": ["mail"],
+    "server prepare": [],
+    "audit run": ["--once"],
+    "audit verify": [],
+    "audit head": [],
+    "audit history": ["dies"],
+    "audit why": ["dies"],
+    "audit at": ["2030-01-01"],
+    "audit report": [],
+    "audit tail": [],
+    "audit restore": [],
+    "audit prune": ["--older-than", "1d", "--dry-run"],
+    "audit migrate": [],
+    "audit off": ["mail"],
+    "audit rebind": [],
+    "audit fork": [],
+}
+SAY_NOTHING_OF_JOBS = {
+    "worker": "its log is tested in tests/unit/test_support.py",
+    "health": "the state of this machine's workers, from files of their own",
+    "acl": "what it was given",
+    "server run": "the embedded server",
+    "server status": "the embedded server",
+    "server stop": "the embedded server",
+    "audit grants": "what it was given",
+    "audit demo": "its own jobs",
+    "demo": "its own jobs",
+}
+
+
+def commands(group: click.Group, *above: str) -> list[str]:
+    found = []
+    with click.Context(group) as context:
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            path = (*above, name)
+            if isinstance(command, click.Group):
+                found += commands(command, *path)
+            else:
+                found.append(" ".join(path))
+    return found
+
+
+def test_every_command_is_called_with_hostile_text_or_has_a_reason_not_to_be() -> None:
+    assert set(commands(root)) <= CALLS.keys() | SAY_NOTHING_OF_JOBS.keys()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_hostile_text_neither_steers_a_terminal_nor_forges_a_line(
+    name: str, planted: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis_url, audit_url = planted
+    monkeypatch.setenv("RQ_CORE_REDIS_URL", redis_url)
+    monkeypatch.setenv("RQ_CORE_AUDIT_URL", audit_url)
+
+    result = CliRunner().invoke(root, [*name.split(), *CALLS[name]])
+
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert "Usage" not in result.output
+    assert result.output
+    for line in result.output.split("\n"):
+        steering = [c for c in line if unicodedata.category(c) in ("Cc", "Cf", "Cs")]
+        assert steering == [], (steering, line[:200])
+        assert not line.startswith(FORGED), line[:200]
+        assert len(line) <= LINE_MAX, line[:200]
+
+
+PRINTERS = {
+    ("text.py", "click.echo"), ("text.py", "terminal().print"),
+    ("acl.py", "click.echo"), ("metrics.py", "click.echo"), ("options.py", "click.echo"), ("root.py", "click.echo"),
+    ("top.py", "terminal().print"),
+    ("report.py", "console.print"), ("events.py", "console.print"), ("text.py", "console.print"),
+}  # fmt: skip
+"""Who may print by another function than `say` and `print_table`: each makes its text fit, or prints JSON."""
+
+
+def test_commands_print_by_one_function() -> None:
+    found = {
+        (path.name, printer)
+        for package in (rq_core.cli, sql_audit.cli)
+        for path in Path(package.__file__ or "").parent.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and (printer := ast.unparse(node.func))
+        and (printer in ("print", "click.echo", "click.secho") or printer.endswith(".print"))
+    }
+
+    assert found <= PRINTERS

@@ -1,0 +1,245 @@
+"""`rq-core queue delete`: what keeps it from deleting, what it leaves, and what comes after."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from rq_core.connections.client import Client
+from rq_core.model.job import NewJob, profile
+from rq_core.model.keys import queue_keys
+from rq_core.protocol import claims, presence
+from rq_core.protocol.deletion import DELETED, WAITS
+from sql_audit.mirror.service import run as run_mirror
+from sql_audit.mirror.source import open_source
+from sql_audit.proof.drift import compare
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
+from sql_audit.store.database import Database
+from tests.cli.conftest import CommandLine
+from tests.kit import auditlog
+from tests.kit.schemas import lay_schema
+from tests.kit.servers import RedisServer
+from tests.kit.wait import wait_until
+
+KEYS = queue_keys("mail")
+
+
+def enqueue(client: Client, *ids: str) -> None:
+    client.run(client.calls.enqueue.many([NewJob(i, "mail", profile("send"), "{}") for i in ids]))
+
+
+def empty_queue(client: Client) -> None:
+    """A queue that has worked, and has caps."""
+    client.run(client.calls.caps.change("mail", "queue", 3))
+    enqueue(client, "a")
+    (held,) = client.run(claims.claim("mail", "w-1", 1)).jobs
+    client.run(claims.complete("mail", "w-1", [(held.id, held.fence)]))
+
+
+def left(valkey: RedisServer) -> list[str]:
+    with valkey.client(decode_responses=True) as control:
+        return sorted(control.keys("*"))
+
+
+def test_an_empty_queue_goes_with_all_its_keys_and_its_name(
+    cli: CommandLine, client: Client, valkey: RedisServer
+) -> None:
+    empty_queue(client)
+
+    assert cli.json("queue", "delete", "mail", "--reason", "moved") == {
+        "queue": "mail",
+        "outcome": "deleted",
+        "jobs_removed": 0,
+    }
+
+    assert left(valkey) == []
+    assert "there is no queue 'mail'" in cli.line(2, "queue", "delete", "mail")
+
+
+def test_a_producer_makes_the_queue_again_in_a_later_epoch(
+    cli: CommandLine, client: Client
+) -> None:
+    empty_queue(client)
+    before = client.run(client.calls.reads.counts("mail"))
+    cli.ok("queue", "delete", "mail")
+
+    enqueue(client, "b")
+
+    after = client.run(client.calls.reads.counts("mail"))
+    assert after.epoch > before.epoch
+    assert (before.cap, after.cap) == (3, None)
+    assert client.run(client.calls.reads.queues()) == ["mail"]
+
+
+@pytest.mark.parametrize("state", ["ready", "scheduled", "dead"])
+def test_jobs_keep_a_queue_unless_forced_with_a_reason(
+    cli: CommandLine, client: Client, kill: Callable[..., None], valkey: RedisServer, state: str
+) -> None:
+    if state == "dead":
+        kill("mail", "a")
+    else:
+        delay = 60_000 if state == "scheduled" else 0
+        job = NewJob("a", "mail", profile("send"), "{}", delay_ms=delay)
+        client.run(client.calls.enqueue.many([job]))
+
+    said = cli.line(1, "queue", "delete", "mail")
+    assert "it has 1 jobs" in said
+    assert "--force --reason" in said
+    assert "needs --reason" in cli.line(2, "queue", "delete", "mail", "--force")
+    assert client.run(client.calls.reads.job("a")) is not None
+
+    cli.ok("queue", "delete", "mail", "--force", "--reason", "gone")
+
+    assert left(valkey) == []
+
+
+def test_a_job_that_runs_keeps_a_queue_even_if_forced(cli: CommandLine, client: Client) -> None:
+    enqueue(client, "a", "b")
+    (held,) = client.run(claims.claim("mail", "w-1", 1)).jobs
+
+    for more in ([], ["--force", "--reason", "gone"]):
+        assert "workers hold claims on 1 of them" in cli.line(1, "queue", "delete", "mail", *more)
+
+    assert client.run(client.calls.reads.job("b")) is not None
+    assert client.run(claims.complete("mail", "w-1", [(held.id, held.fence)])) == {}
+
+
+def test_workers_that_would_make_it_again_keep_a_queue_unless_forced(
+    cli: CommandLine, client: Client
+) -> None:
+    empty_queue(client)
+    says = presence.Presence("host", 1, "1", "code", ("mail",), 4, 0, 0)
+    client.run(presence.tell(client.prefix, "w-1", says, ["mail"], ()))
+
+    assert "1 workers work for mail" in cli.line(1, "queue", "delete", "mail")
+
+    cli.ok("queue", "delete", "mail", "--force", "--reason", "gone")
+
+
+@pytest.fixture
+def database(sqlite_url: str) -> Iterator[Database]:
+    made = Database(sqlite_url)
+    lay_schema(made)
+    yield made
+    made.close()
+
+
+def mirror(url: str, database: Database) -> None:
+    source = open_source(url, "rqc")
+    try:
+        run_mirror(source, database.url, stop=threading.Event(), once=True)
+    finally:
+        source.close()
+
+
+def test_a_mirrored_queue_goes_once_sql_has_the_event_and_its_log_holds(
+    cli: CommandLine, client: Client, valkey_url: str, database: Database
+) -> None:
+    empty_queue(client)
+    enqueue(client, "waits")
+    mirror(valkey_url, database)
+    force = ("--force", "--reason", "moved", "--by", "ada")
+
+    said = cli.line(1, "queue", "delete", "mail", *force, "--wait", "0")
+    assert "the mirror has not copied" in said
+    assert client.run(client.calls.reads.counts("mail")).epoch > 0
+    mirror(valkey_url, database)
+    cli.ok("queue", "delete", "mail", *force, "--wait", "0")
+    assert verify(database).verdict is Verdict.HOLDS
+
+    # And another life of it.
+    enqueue(client, "b")
+    mirror(valkey_url, database)
+
+    result = verify(database)
+    assert (result.verdict, result.violations) == (Verdict.HOLDS, [])
+    assert result.queues["mail"].losses == []
+    assert compare(client, database, "mail") == ([], [])
+    rows = auditlog.rows(
+        database, "SELECT worker, detail FROM job_event WHERE type = 'queue_deleted'"
+    )
+    assert [(row["worker"], row["detail"]) for row in rows] == [("ada", '{"why":"moved"}')]
+    assert auditlog.rows(database, "SELECT * FROM mirror_epoch WHERE kind <> 'started'") == []
+    assert auditlog.rows(database, "SELECT * FROM mirror_loss") == []
+    assert [e["state"] for e in auditlog.rows(database, "SELECT state FROM job ORDER BY job_id")] == [
+        "succeeded", "ready", "cancelled",
+    ]  # fmt: skip
+
+
+def test_a_mirror_that_runs_leaves_a_deleted_queue_alone_and_takes_it_up_again(
+    cli: CommandLine,
+    client: Client,
+    valkey: RedisServer,
+    database: Database,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    empty_queue(client)
+    stop = threading.Event()
+    source = open_source(valkey.url, "rqc")
+    running = threading.Thread(
+        target=run_mirror, args=(source, database.url), kwargs={"stop": stop}
+    )
+    running.start()
+    try:
+        wait_until(lambda: client.run(client.calls.reads.counts("mail")).audit, "it is mirrored")
+
+        cli.ok("queue", "delete", "mail", "--wait", "30")
+
+        wait_until(lambda: "queue mail: was deleted" in caplog.text, "the mirror has noticed it")
+        assert left(valkey) == []
+        enqueue(client, "b")
+        wait_until(
+            lambda: auditlog.rows(database, "SELECT * FROM job WHERE job_id = 'b'"),
+            "the queue is mirrored again",
+        )
+    finally:
+        stop.set()
+        running.join()
+        source.close()
+    assert verify(database).verdict is Verdict.HOLDS
+
+
+def test_a_queue_that_is_used_before_the_mirror_has_the_event_stays(
+    client: Client, valkey_url: str, database: Database
+) -> None:
+    empty_queue(client)
+    mirror(valkey_url, database)
+    delete = client.calls.deletion.delete
+
+    assert client.run(delete("mail")) == WAITS
+    enqueue(client, "b")
+    mirror(valkey_url, database)
+
+    assert client.run(client.calls.reads.job("b")) is not None
+    (held,) = client.run(claims.claim("mail", "w-1", 1)).jobs
+    client.run(claims.complete("mail", "w-1", [(held.id, held.fence)]))
+    assert client.run(delete("mail")) == WAITS
+    mirror(valkey_url, database)
+    assert client.run(delete("mail")) == DELETED
+    assert verify(database).verdict is Verdict.HOLDS
+
+
+def test_what_redis_lost_is_told_though_the_queue_was_deleted_once(
+    cli: CommandLine, client: Client, valkey: RedisServer, database: Database
+) -> None:
+    """A deletion excuses no later loss."""
+    empty_queue(client)
+    mirror(valkey.url, database)
+    client.run(client.calls.deletion.delete("mail"))
+    mirror(valkey.url, database)
+    cli.ok("queue", "delete", "mail")
+    enqueue(client, "b")
+    mirror(valkey.url, database)
+    with valkey.client() as control:
+        control.delete(*KEYS.all())
+    enqueue(client, "c")
+    mirror(valkey.url, database)
+
+    result = verify(database)
+
+    assert len(result.queues["mail"].losses) == 1
+    assert "1 live jobs were lost" in result.queues["mail"].losses[0].says

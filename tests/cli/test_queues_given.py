@@ -1,0 +1,55 @@
+"""A queue that is given twice, or two queues: what was given last held, and no word of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rq_core import App
+from tests.kit import processes
+
+QUEUES = ("first", "second")
+
+
+@pytest.fixture
+def jobs(valkey_url: str) -> str:
+    """A server with a job in each of two queues."""
+    with App(valkey_url) as app:
+        for queue in QUEUES:
+            app.enqueue(queue, "note", {"queue": queue, "key": f"{queue}-1"})
+    return valkey_url
+
+
+def test_a_worker_serves_all_queues_that_are_given(jobs: str, tmp_path: Path) -> None:
+    witness, log = tmp_path / "witness", tmp_path / "log"
+    words = ("rq_core.cli", "worker", "tests.rigs.shards:app", "-q", "first", "-q", "second=2")
+    variables = {"RQ_CORE_SHARDS_WITNESS": str(witness)}
+    with processes.python(
+        *words, "--burst", "--redis", jobs, log=log, variables=variables
+    ) as worker:
+        worker.finish(30)
+
+    assert {line.split(" ")[0] for line in witness.read_text().splitlines()} == set(QUEUES)
+
+
+def test_verify_looks_at_all_queues_that_are_given(jobs: str, tmp_path: Path) -> None:
+    audit = ("--audit", f"sqlite:///{tmp_path / 'audit.db'}")
+    assert processes.rq_core("audit", "run", "--once", *audit, "--redis", jobs).returncode == 0
+
+    both = processes.rq_core("audit", "verify", *audit, "-q", "first", "-q", "second")
+    typo = processes.rq_core("audit", "verify", *audit, "-q", "first", "-q", "typo")
+
+    assert both.returncode == 0, both.stderr
+    assert all(queue in both.stdout for queue in QUEUES)
+    assert typo.returncode == 2
+    assert "typo" in typo.stderr
+
+
+def test_where_one_queue_is_looked_at_a_second_one_is_refused(tmp_path: Path) -> None:
+    ran = processes.rq_core(
+        "audit", "report", "--audit", str(tmp_path / "no.db"), "-q", "a", "-q", "b"
+    )
+
+    assert ran.returncode == 2
+    assert "give one queue" in ran.stderr

@@ -1,0 +1,108 @@
+"""What is kept and what is read in one call stays bounded, also by a function that remembers facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from rq_core.errors import QueueDamaged
+from rq_core.protocol.claims import SWEEP_MAX
+from rq_core.protocol.lines import LONG, read_lines
+from rq_core.scripts.script import function
+from tests.kit.seed import Seed
+
+RING_MAX = 1_500
+"""Entries: the ring of an unread outbox is 1,000 long, and is trimmed in whole nodes, now and then."""
+
+
+@pytest.fixture
+def seed(redis_url: str) -> Iterator[Seed]:
+    """Functions on the server's own clock: what they remember ends by it."""
+    with Seed(redis_url, real_clock=True, scripts=function) as made:
+        yield made
+
+
+def test_each_queue_without_a_mirror_is_trimmed_however_their_calls_alternate(seed: Seed) -> None:
+    """Appends were counted over all queues, so that of two that were called in turn one was never trimmed."""
+    first, second = seed.of("first"), seed.of("second")
+    for n in range(2_000):
+        first.enqueue(f"j-{n}")
+        second.enqueue(f"j-{n}")
+
+    entries = [seed.control.xlen(each.keys("outbox")) for each in (first, second)]
+
+    assert max(entries) < RING_MAX
+
+
+def test_a_claim_forgets_what_expires_as_fast_as_it_comes(seed: Seed) -> None:
+    """A claim that found a full page of it looked no further for 100 ms."""
+    seed.enqueue(*(f"j-{n}" for n in range(4)))
+    members = {f"rate|host@1s={n}": 1 for n in range(3 * SWEEP_MAX)}
+    seed.control.zadd(seed.keys("expiring"), members)
+
+    for _ in range(3):
+        seed.claim(1)
+
+    assert not any(name in members for name in seed.control.zrange(seed.keys("expiring"), 0, -1))
+
+
+@pytest.mark.parametrize("call", ["claim", "turn"])
+def test_a_call_that_forgets_a_rate_writes_nothing_if_rates_has_the_wrong_type(
+    seed: Seed, call: str
+) -> None:
+    seed.enqueue("a", "b")
+    held = seed.claim_one("a")
+    seed.control.zadd(seed.keys("expiring"), {"rate|host@10s=x": 1})
+    seed.control.set(seed.keys("rates"), "x")
+    before = {name: seed.control.dump(name) for name in seed.control.keys("rqc:*")}
+
+    # A call that remembers when it looked last would not look.
+    seed.control.function_flush()
+    with pytest.raises(QueueDamaged, match="WRONGTYPE"):
+        seed.claim(1) if call == "claim" else seed.turn(held)
+
+    assert {name: seed.control.dump(name) for name in seed.control.keys("rqc:*")} == before
+
+
+def test_a_call_of_a_baseline_reads_about_a_megabyte_of_arguments(seed: Seed) -> None:
+    count, size = 60, 100_000
+    seed.enqueue(
+        *(seed.job(f"j-{n}", args_json='{"text":"%s"}' % ("x" * size)) for n in range(count))
+    )
+
+    # So that the log lacks how they came.
+    seed.control.xtrim(seed.keys("outbox"), maxlen=1, approximate=False)
+    seed.control.config_resetstat()
+    seed.attach()
+
+    scans = seed.control.info("commandstats")["cmdstat_hscan"]["calls"]
+    entries = [
+        fields
+        for _, fields in seed.control.xrange(seed.keys("outbox"))
+        if fields["type"] == "baseline"
+    ]
+    assert sum(fields["jobs"].count('"j-') for fields in entries) == count
+    # A call reads up to a megabyte and what the last scan brought.
+    assert len(entries) >= count * size / 2**20 / 3
+    assert scans >= len(entries)
+
+
+def test_lines_of_jobs_are_read_without_their_long_arguments(seed: Seed) -> None:
+    seed.enqueue(seed.job("long", args_json='{"text":"%s"}' % ("x" * LONG)), "short")
+
+    with seed.control.monitor() as monitor:
+        lines = seed.client.run(
+            read_lines(seed.calls.delivery, seed.keys, ["long", "short", "none"])
+        )
+        seed.control.ping()
+        read = []
+        for each in monitor.listen():
+            if each["command"] == "PING":
+                break
+            read.append(each["command"])
+
+    assert [line and line.split()[0] for line in lines] == ["ready", "ready", None]
+    assert [command.split()[-1] for command in read if command.startswith("HGET ")] == [
+        "short", "none"
+    ]  # fmt: skip

@@ -1,0 +1,121 @@
+"""A worker of a queue that its app does not declare says so, and makes nothing of it in Redis."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from rq_core import App
+from rq_core.cli.root import root
+from rq_core.protocol import server_check
+from rq_core.worker import Worker, WorkerOptions
+from tests.kit.servers import RedisServer
+from tests.kit.wait import wait_until_async
+from tests.kit.working import working
+
+
+def app_at(url: str, ran: list[str]) -> App:
+    app = App(url)
+
+    @app.task(queue="mail")
+    async def send(to: str) -> None:
+        ran.append(to)
+
+    app.queue("reports", lease=9)
+    return app
+
+
+def keys(valkey: RedisServer) -> set[str]:
+    with valkey.client(decode_responses=True) as control:
+        return set(control.keys("*"))
+
+
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rq_core.worker.startup.LOOK_S_MAX", 0.05)
+
+
+async def test_a_worker_makes_no_queue_that_its_app_does_not_declare(
+    valkey: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = app_at(valkey.url, [])
+    caplog.set_level("INFO")
+
+    async with working(app, queues=("default",)) as worker:
+        await wait_until_async(lambda: "worker started" in caplog.text, "it works")
+        worker._handlers.leases._attendance.tell()  # type: ignore[union-attr]
+
+        made = keys(valkey)
+
+    assert {key for key in (made | keys(valkey)) if "default" in key} == set()
+    (said,) = [r.getMessage() for r in caplog.records if "queue default" in r.getMessage()]
+    assert "declares tasks of: mail, reports" in said
+    assert "does not make it" in said
+
+
+async def test_it_works_for_the_queue_once_a_producer_has_made_it(valkey: RedisServer) -> None:
+    ran: list[str] = []
+    app = app_at(valkey.url, ran)
+
+    async with working(app, queues=("mail", "bulk")) as worker:
+        await app.enqueue_async("mail", "send", {"to": "a"})
+        await wait_until_async(lambda: ran == ["a"], "the declared queue is worked for")
+        assert not any("bulk" in key for key in keys(valkey))
+
+        await app.tasks["send"].with_options(queue="bulk").enqueue_async(to="b")
+        await wait_until_async(lambda: ran == ["a", "b"], "so is the other")
+        worker._handlers.leases._attendance.tell()  # type: ignore[union-attr]
+        assert any("{bulk}:workers" in key for key in keys(valkey))
+
+
+@pytest.mark.parametrize("queues", [("default",), ("default", "mail")])
+async def test_a_burst_ends_though_a_queue_is_not_there(
+    valkey: RedisServer, queues: tuple[str, ...]
+) -> None:
+    app = app_at(valkey.url, [])
+
+    assert await Worker(app, WorkerOptions(queues=queues, burst=True)).run()
+    await app.aclose()
+
+    assert not any("default" in key for key in keys(valkey))
+
+
+TARGET = "tests.kit.crew:app"
+
+
+@pytest.fixture(autouse=True)
+def _nobody_overrules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(server_check.FORCE_VARIABLE, "0")
+
+
+def run(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(root, ["worker", TARGET, "--burst", *words])
+    return result.exit_code, result.stderr
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_naming_no_declared_queue_is_refused_unless_forced(
+    valkey: RedisServer, processes: str
+) -> None:
+    words = ("-p", processes, "--redis", valkey.url, "--queues", "mail,other")
+
+    status, said = run(*words)
+    assert status == 2
+    assert "must name a queue that the app declares (crew" in said
+    assert keys(valkey) == set()
+
+    status, said = run(*words, "--force")
+    assert status == 0
+    assert not any("{mail}" in key or "{other}" in key for key in keys(valkey))
+
+
+def test_the_default_queue_is_no_mistake_of_an_operator(valkey: RedisServer) -> None:
+    status, said = run("--redis", valkey.url)
+
+    assert status == 0
+    assert "queue default: the app declares no task of it" in said
+
+
+def test_one_declared_queue_is_enough(valkey: RedisServer) -> None:
+    assert run("--redis", valkey.url, "--queues", "crew,other")[0] == 0
+    assert not any("other" in key for key in keys(valkey))
