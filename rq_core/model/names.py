@@ -48,7 +48,7 @@ def unique_name(task: str, keys: Mapping[str, str] | None, *, digest: str = "") 
     is unique per all its arguments, of which ``digest`` is made."""
     if keys is None:
         return f"{task}/{digest}"
-    said = ",".join(f"{name}={_said(value)}" for name, value in keys.items())
+    said = ",".join(f"{quote(name)}={_said(value)}" for name, value in keys.items())
     name = f"{task}/{said}"
     return name if len(name) <= NAME_MAX else f"{task}/{digest_of(said)}"
 
