@@ -23,10 +23,10 @@ local function want_name(i, digest)
 end
 
 --- Read who holds the names. `kind_at(i)` is the kind of record i, nil if its job is a duplicate.
-local function read_holders(count, kind_at)
+local function read_holders(size, kind_at)
   local wanted, held_by, fields = seldom.wanted, seldom_list('holders'), {}
   local candidates, last, replaceable = seldom_list('waiting'), seldom_list('last'), {}
-  for i = 1, count do
+  for i = 1, size do
     local field = wanted and wanted[i]
     if field and held_by[field] == nil then
       held_by[field] = false
@@ -37,7 +37,7 @@ local function read_holders(count, kind_at)
   for i = 1, #fields do
     held_by[fields[i]] = held[i]
   end
-  for i = 1, count do
+  for i = 1, size do
     local field = wanted and wanted[i]
     local kind = field and kind_at(i)
     if kind and kind.unique == 'replace' then
