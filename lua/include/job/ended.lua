@@ -75,9 +75,9 @@ local function check_ended()
   end
   local named = seldom.named
   if named then
-    local ids, holders, freed = seldom.named_ids, read_many(slots, named), seldom_list('freed')
+    local ids, held_by, freed = seldom.named_ids, read_many(slots, named), seldom_list('freed')
     for i = 1, #named do
-      if holders[i] == ids[i] then
+      if held_by[i] == ids[i] then
         freed[#freed + 1] = named[i]
       end
     end
