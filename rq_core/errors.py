@@ -251,7 +251,7 @@ class RetryLater(HandlerSignal):
 
 
 class Snooze(HandlerSignal):
-    """the handler gave its job back for a while; no attempt is spent."""
+    """the handler gave its job back for {after} s; no attempt is spent."""
 
     def __init__(self, after: float, reason: str = "snoozed") -> None:
         """``after`` is in seconds: no worker claims the job before that."""
