@@ -95,7 +95,13 @@ class Producer:
         """What workers put around its handlers."""
 
     def new_job(
-        self, profile: Profile, options: JobOptions, args_json: str, lane: str = "", full: str = ""
+        self,
+        profile: Profile,
+        options: JobOptions,
+        args_json: str,
+        lane: str = "",
+        full: str = "",
+        name: str = "",
     ) -> NewJob:
         """Put a job together. Raises PayloadTooLarge."""
         # Most are far below the limit; four bytes is the most that a character takes.
@@ -112,7 +118,7 @@ class Producer:
             spec_max = self._spec_max_of.get(queue, spec_max)
         return NewJob(
             job_id, queue, profile, args_json, options.delay_ms, lane, full, spec_max,
-            options.headers_json, options.due_ms, options.ties,
+            options.headers_json, options.due_ms, options.ties, name,
         )  # fmt: skip
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> Accepted:

@@ -43,6 +43,7 @@ FIELDS: Final = (
     Field("priority", _K.PRIORITY, "priority", str(DEFAULT_PRIORITY)),
     Field("max_attempts", _K.NUMBER, "attempts", DEFAULT_MAX_ATTEMPTS),
     Field("max_losses", _K.NUMBER, "losses", DEFAULT_MAX_LOSSES),
+    Field("unique_name", _K.WORD, "unique"),
     Field("lane", _K.LANE, "lane"),
     Field("claims", _K.NUMBER, "claim", 0),
     Field("fence", _K.WORD, "fence"),

@@ -92,13 +92,15 @@ class Record:
 
     __slots__ = (
         "claims", "expires", "failures", "fence", "held", "lane", "losses", "max_attempts", "max_losses",
-        "state", "task", "worker",
+        "name", "state", "task", "worker",
     )  # fmt: skip
 
     def __init__(self, task: str | None = None, state: str | None = None) -> None:
         self.task = task
         self.state = state
         self.lane: str | None = None
+        self.name: str | None = None
+        """The name of a unique job, whether it holds it or not."""
         self.claims: int | None = None
         self.expires: int | None = None
         """Its deadline (Unix ms); None: it has none, or that was not told yet."""
@@ -116,6 +118,7 @@ class Record:
 _READY: Final = str(State.READY)
 _SCHEDULED: Final = str(State.SCHEDULED)
 _RUNNING: Final = str(State.RUNNING)
+_DEAD: Final = str(State.DEAD)
 _CLAIMED: Final = frozenset(str(s) for s in CLAIMED_STATES)
 
 _SOURCES: Final = {
@@ -157,6 +160,8 @@ class Replay:
         self.since_ms = since_ms
         self.jobs: dict[str, Record] = {}
         self.holders = Holders()
+        self.names: dict[str, str] = {}
+        """Name → the job that holds it: one that is alive and not dead."""
         self.violations: list[Violation] = []
         self.counts: Counter[str] = Counter()
         """Violations by invariant, those not kept included."""
@@ -273,6 +278,7 @@ class Replay:
 
     def _forget(self) -> None:
         self.jobs.clear()
+        self.names.clear()
         self.holders.forget()
         self.open = True
 
@@ -464,15 +470,40 @@ class Replay:
         if old is not None:
             self._violated("I6", f"{old.state or 'alive'} -{row[4]}-> is not a transition")
             self._release(old)
+            self._free_name(old, job_id)
         record = self.jobs[job_id] = Record(row[9], state)
         record.lane = facts.get("lane")
         record.claims = facts.get("claims", 0)
         record.expires = facts.get("expires_ms")
+        record.name = facts.get("unique_name")
+        if state != _DEAD:
+            self._take_name(record, job_id)
         record.failures = facts.get("failures", 0)
         record.losses = facts.get("losses", 0)
         record.max_attempts = facts.get("max_attempts")
         record.max_losses = facts.get("max_losses")
         return record
+
+    def _take_name(self, record: Record, job_id: str) -> None:
+        """The job holds its name from here on."""
+        if record.name is None:
+            return
+        holder = self.names.setdefault(record.name, job_id)
+        if holder != job_id:
+            self._violated("I13", f"takes the name {record.name}, and job {holder} holds it")
+            self.names[record.name] = job_id
+
+    def _free_name(self, record: Record, job_id: str) -> None:
+        """The job has ended, and its name is free."""
+        if record.name is not None and self.names.get(record.name) == job_id:
+            del self.names[record.name]
+
+    def _settle_name(self, record: Record, job_id: str, event: Event, state: State | None) -> None:
+        """What an event does to the name of a job that was alive, or dead."""
+        if state is None or state is State.DEAD:
+            self._free_name(record, job_id)
+        elif event is Event.REQUEUED:
+            self._take_name(record, job_id)
 
     def _enqueued(self, row: EventRow, job_id: str) -> None:
         facts = _facts(row)
@@ -520,6 +551,7 @@ class Replay:
     def _succeeded(self, row: EventRow, job_id: str) -> None:
         record = self._meet(row, job_id)
         self._end(record, _fence(row), row[8])
+        self._free_name(record, job_id)
         del self.jobs[job_id]
 
     # Any other event, by the table.
@@ -546,6 +578,7 @@ class Replay:
             record.expires = None
         if facts.get("lane") is not None:
             record.lane = facts["lane"]
+        self._settle_name(record, job_id, event, state)
         if state is None:
             del self.jobs[job_id]
         else:
@@ -580,6 +613,7 @@ class Replay:
             if old.held is not None and old.fence == fence:
                 held = old.held
             self._release(old)
+            self._free_name(old, job_id)
         elif not self.open and state is not None:
             self.restated += 1
         if state is None:

@@ -112,6 +112,48 @@ def test_a_requeued_job_has_no_deadline_to_keep(log: MemoryWriter) -> None:
     assert [] == replay(log).violations
 
 
+# Names (I13).
+
+
+def named(job_id: str) -> list[Any]:
+    return [job_id, 1, None, "send", "normal", 3, 3, "d", None, None, None, "send/tenant=acme"]
+
+
+def test_a_name_that_is_taken_twice_is_seen(log: MemoryWriter) -> None:
+    log.jobs("enqueued", named("a"))
+    log.jobs("enqueued", named("b"))
+
+    found = the_violation(log)
+    assert (found.invariant, found.job_id) == ("I13", "b")
+    assert "job a holds it" in found.says
+
+
+@pytest.mark.parametrize("end", ["succeeded", "died", "cancelled", "replaced", "expired"])
+def test_a_name_is_free_when_its_job_has_ended(log: MemoryWriter, end: str) -> None:
+    log.jobs("enqueued", named("a"))
+    if end in ("succeeded", "died"):
+        fence = log.jobs("claimed", ["a", 1])
+        log.jobs(end, ["a", fence, *(["final", 1, None] if end == "died" else [])])
+    else:
+        log.jobs(end, ["a", "b"] if end == "replaced" else ["a"])
+    log.jobs("enqueued", named("b"))
+
+    assert [] == replay(log).violations
+
+
+def test_a_retry_keeps_its_name_and_a_requeue_takes_it_again(log: MemoryWriter) -> None:
+    log.jobs("enqueued", named("a"))
+    fence = log.jobs("claimed", ["a", 1])
+    log.jobs("retried", ["a", fence, None, 1, None])
+    fence = log.jobs("claimed", ["a", 2])
+    log.jobs("died", ["a", fence, "final", 2, None])
+    log.jobs("enqueued", named("b"))
+    log.jobs("requeued", ["a", 2])
+
+    found = the_violation(log)
+    assert (found.invariant, found.event) == ("I13", "requeued")
+
+
 # Caps (I3).
 
 TENANT = [["tenant=acme", 1]]
