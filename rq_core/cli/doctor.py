@@ -19,7 +19,7 @@ from rq_core.cli.options import (
     server_options,
 )
 from rq_core.cli.text import say
-from rq_core.errors import QueueDamaged, RqCoreError
+from rq_core.errors import LayoutMismatch, QueueDamaged, RqCoreError
 from rq_core.model import plugins
 from rq_core.model.url import AUDIT_URL_VARIABLE
 from rq_core.protocol import server_check
@@ -165,10 +165,10 @@ def _examine(client: Client, queue: str, by: str | None, report: dict[str, Any])
 
     try:
         found = diagnose(client, queue)
-        left = found if by is None else repair(client, queue, found, by=by)
         report["found"] = [_document(f) for f in found]
+        left = found if by is None else repair(client, queue, found, by=by)
         report["left"] = [_document(f) for f in left]
-    except QueueDamaged as error:
+    except (LayoutMismatch, QueueDamaged) as error:
         report["error"] = str(error)
 
 

@@ -11,6 +11,7 @@ from rq_core.doctor import difference, facts
 from rq_core.doctor.expected import LISTS, Expected
 from rq_core.doctor.finding import Finding, Kind
 from rq_core.doctor.view import View
+from rq_core.protocol.usable import check_layout
 
 CHUNK: Final = 2_000
 """About how many edits one repair call makes."""
@@ -32,18 +33,25 @@ def examine(snapshot: Mapping[str, Any]) -> list[Finding]:
 def diagnose(
     client: Client, queue: str, *, sleep: Callable[[float], None] = time.sleep
 ) -> list[Finding]:
-    """Look at a queue. Changes nothing. Raises QueueDamaged if a key has the wrong type.
+    """Look at a queue. Changes nothing. Raises QueueDamaged if a key has the wrong type, LayoutMismatch if this
+    release cannot read the queue.
 
     A worker that has just taken the token and has not claimed yet makes it look as if none
     would wake; so that is looked at again.
     """
-    found = examine(client.run(client.calls.reads.snapshot(queue)))
+    found = _examined(client, queue)
     for _ in range(LOOKS - 1):
         if {f.kind for f in found} != {Kind.NO_WAKE}:
             break
         sleep(LOOK_PAUSE_S)
-        found = examine(client.run(client.calls.reads.snapshot(queue)))
+        found = _examined(client, queue)
     return found
+
+
+def _examined(client: Client, queue: str) -> list[Finding]:
+    snapshot = client.run(client.calls.reads.snapshot(queue))
+    check_layout(queue, snapshot["meta"])
+    return examine(snapshot)
 
 
 def repair(client: Client, queue: str, findings: Iterable[Finding], *, by: str) -> list[Finding]:

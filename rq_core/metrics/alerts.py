@@ -481,7 +481,8 @@ ALERTS: Final = (
         60,
         (When("rqc_queue_unreadable", "==", 1),),
         """
-        A key of the queue has another type, or the exporter's user lacks a right.
+        A key of the queue has another type, another release of rq-core made the queue, or the exporter's user lacks a
+        right.
         """,
         (
             "rq-core queues",
@@ -489,6 +490,7 @@ ALERTS: Final = (
         ),
         """
         - If a key has another type: `rq-core doctor QUEUE` names it and says what to do.
+        - If the queue has another layout, no client of this release can use it: use the release that made it.
         - If a right is missing, the error names it: `rq-core acl operator` prints them all.
         """,
     ),

@@ -30,6 +30,7 @@ from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.plan import Lost, Plan, Unsent, pairs_of
 from rq_core.protocol.presence import PresentWorker, rows_command, rows_of
 from rq_core.protocol.reads import Listed
+from rq_core.protocol.usable import check_layout
 
 T = TypeVar("T")
 
@@ -228,6 +229,7 @@ class Look:
         alive, meta, (cursor, stored), due = rest[6:10]
         opened, tasks, first, (more, rows), self.died = rest[10 : 10 + many], *rest[10 + many :]
         self.alive, self.facts = int(alive), pairs_of(meta)
+        check_layout(self.keys.queue, self.facts)
         self.limits, all_read = _limits_of(pairs_of(stored))
         self.limits_exact = all_read and str(cursor) == "0"
         self.due_ms = _score(due)

@@ -1,0 +1,38 @@
+"""What an operator sees of a queue whose keys a client changed past the scripts: what is wrong, and what to type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from tests.cli.conftest import CommandLine
+
+META = "rqc:{mail}:meta"
+
+
+@pytest.fixture
+def control(valkey_url: str, cli: CommandLine) -> Iterator[redis.Redis]:
+    """Redis itself, with the queue `mail`, which is to be damaged, and `sms`, which is well."""
+    for queue in ("mail", "sms"):
+        cli.ok("enqueue", queue, "send")
+    with redis.Redis.from_url(valkey_url, decode_responses=True) as made:
+        yield made
+
+
+def test_a_queue_of_another_layout_is_wrong_for_top_and_doctor(
+    cli: CommandLine, control: redis.Redis
+) -> None:
+    """No client can work with it; top said nothing of that, and doctor that all agrees."""
+    control.hset(META, "layout", "99")
+    refused = cli.line(1, "enqueue", "mail", "send")
+
+    causes = [each for each in cli.json("top")["causes"] if each["queue"] == "mail"]
+    doctor = cli("doctor")
+
+    assert [each["alert"] for each in causes] == ["RqCoreQueueUnreadable"]
+    assert refused in causes[0]["says"]
+    assert f"mail: {refused}" in doctor.stdout.splitlines()
+    assert "sms: all agrees" in doctor.stdout
+    assert doctor.exit_code == 1
