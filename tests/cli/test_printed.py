@@ -61,6 +61,7 @@ def plant(client: Client, control: Any) -> str:
     now = control.time()[0]
     row = json.dumps(says | {"busy": 0, "since_ms": 0})
     control.hset(KEYS("workers"), "w-1", f"{now} {row}")
+    control.hset(KEYS("slots"), name_field(HOSTILE), job.id)
     control.sadd("rqc:queues", HOSTILE)
     return job.id
 
@@ -89,6 +90,7 @@ CALLS: dict[str, list[str]] = {
     "job": ["dies"],
     "jobs": ["mail", "--state", "dead"],
     "dead": ["mail"],
+    "unique": ["mail"],
     "workers": [],
     "caps": ["mail"],
     "top": ["--once"],
