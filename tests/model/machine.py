@@ -53,6 +53,7 @@ class Job:
     since: int
     task: str = "t"
     priority: str = "normal"
+    unique: str | None = None
     lane: str | None = None
     attempts: int = 3
     losses: int = 3
