@@ -29,7 +29,7 @@ from tests.kit.wires import LossyWire
 
 RETENTION_MS = 100_000
 SWEEP_MS = 100
-"""See lua/claim/sweep."""
+"""See lua/claim/sweep.lua."""
 LIMITS = {"backoff_ms": 1_000, "backoff_max_ms": 3_000, "unknown_max": 3}
 
 IDS = [f"j-{n}" for n in range(8)]
@@ -53,6 +53,7 @@ class Job:
     since: int
     task: str = "t"
     priority: str = "normal"
+    unique: str | None = None
     lane: str | None = None
     attempts: int = 3
     losses: int = 3
