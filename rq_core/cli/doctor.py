@@ -129,21 +129,24 @@ def _examine(client: Client, queue: str, by: str | None, audit_url: str | None) 
     except (LayoutMismatch, QueueDamaged) as error:
         report["error"] = str(error)
         return report
-    if audit_url is not None and client.run(client.calls.reads.counts(queue)).audit:
-        try:
-            differences = plugins.drift()(audit_url, client, queue)
-        except RqCoreError as error:
-            # What Redis alone has shown is told all the same.
-            report["error"] = str(error)
+    if audit_url is None:
+        return report
+    try:
+        if not client.run(client.calls.reads.counts(queue)).audit:
             return report
-        # After a repair, whose events SQL need not have yet.
-        drift: list[dict[str, Any]] = [
-            {"kind": "drift", "job": job, "keys": [], "says": says, "mendable": False}
-            for job, says in differences.found
-        ]
-        report["found"] += drift
-        report["left"] += drift
-        report["unknown"] += differences.unknown
+        differences = plugins.drift()(audit_url, client, queue)
+    except RqCoreError as error:
+        # What Redis alone has shown is told all the same.
+        report["error"] = str(error)
+        return report
+    # After a repair, whose events SQL need not have yet.
+    drift: list[dict[str, Any]] = [
+        {"kind": "drift", "job": job, "keys": [], "says": says, "mendable": False}
+        for job, says in differences.found
+    ]
+    report["found"] += drift
+    report["left"] += drift
+    report["unknown"] += differences.unknown
     return report
 
 

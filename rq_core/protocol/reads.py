@@ -18,6 +18,7 @@ from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.lines import PAGE, read_errors
 from rq_core.protocol.one_step import in_one_step
 from rq_core.protocol.plan import Plan, pairs_of, says_full
+from rq_core.protocol.usable import epoch_of, number_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class Reads:
             yield from self._delivery.ask([["SREM", listed, *strays]])
 
     def counts(self, queue: str) -> Plan[QueueCounts]:
-        """How many jobs a queue has."""
+        """How many jobs a queue has. Raises QueueDamaged if its epoch is no number."""
         keys = queue_keys(queue, self._delivery.prefix)
         ready = [["LLEN", keys(f"ready:{n}")] for n in range(len(PRIORITIES))]
         sets = ("scheduled", "leases", "dead", "waiting", "open")
@@ -120,7 +121,7 @@ class Reads:
         )
         facts = pairs_of(meta)
         # `scheduled` also has what resumes by itself, so the jobs there are those that are nowhere else.
-        tombstones = int(facts.get("tombstones", 0))
+        tombstones = number_of(facts, "tombstones")
         elsewhere = sum(numbers[: len(ready)]) - tombstones + sum(numbers[-4:-1])
         scheduled = max(0, min(numbers[-5], alive - elsewhere))
         return QueueCounts(
@@ -134,9 +135,9 @@ class Reads:
             cap=CapEntry.parse(cap).limit.most if cap else None,
             paused=facts.get("paused") == "1",
             audit=facts.get("audit") == "on",
-            backlog=int(facts.get("backlog_jobs", 0)),
-            epoch=int(facts.get("epoch", 0)),
-            settings={name: int(facts.get(name, s.default)) for name, s in SETTINGS.items()},
+            backlog=number_of(facts, "backlog_jobs"),
+            epoch=epoch_of(queue, facts.get("epoch", 0)),
+            settings={name: number_of(facts, name) for name in SETTINGS},
         )
 
     def job(self, job_id: str, queues: Sequence[str] | None = None) -> Plan[JobState | None]:
