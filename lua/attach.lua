@@ -13,7 +13,7 @@ Meta: epoch replid audit audit_id baseline whole_epoch
 Later: trimmed
 Args: by audit_id mode known:int
 Uses: clock(clock_ms) meta(facts set_fact read_facts write_facts) epoch(same_history) emit(emit_queue quoted)
-    wake(push_token) gate_opens(note_gate wake_if_gate_opens)
+    next_epoch(next_epoch) wake(push_token) gate_opens(note_gate wake_if_gate_opens)
 Returns: ok on|baseline|off | refused elsewhere AUDIT_ID | refused arguments mode | epoch. BASELINE asks for baseline calls
 Invariants: I5, I7
 ]]
@@ -52,7 +52,7 @@ elseif facts.audit ~= 'on' or tonumber(facts.epoch) < known then
   else
     local old = facts.epoch
     local last = redis.call('XREVRANGE', outbox, '+', '-', 'COUNT', 1)[1][1]
-    set_fact('epoch', string.format('%.0f', math.max(tonumber(old) + 1, now, known + 1)))
+    set_fact('epoch', string.format('%.0f', next_epoch(now, math.max(tonumber(old), known), facts.replid)))
     set_fact('baseline', 'pending')
     emit_queue('epoch_started', now, by, '["' .. (behind and 'behind' or 'attached') .. '",' .. old .. ',' .. quoted(facts.replid) .. ',' ..
       quoted(facts.replid) .. ',' .. quoted(last) .. ']')

@@ -5,6 +5,8 @@ FULL, which comes in KINDS, is empty (the job waits), or rules: `discard|SCOPE|N
 full, counting what holds it and what waits in the job's lane, and `most|N` for how many may wait in the lane. N is the cap
 in the producer's code, for as long as no worker has stored one; it may be left out.
 
+A unique job has its name behind its digest, after a space (see enqueue/naming).
+
 KINDS says once what many jobs of the call have in common (see enqueue/kinds.lua); KIND is a place in it, from 1.
 
 A plain job that is ready at once gets no line in `state`: what it would say is the first line of its value in `jobs` (see
@@ -13,7 +15,8 @@ Lua has to copy it, at some 12 instructions a byte.
 
 SPEC_MAX is up to how many bytes of a job its event keeps whole, arguments included, so that SQL can restore it; 0 is none.
 
-Transitions: none -enqueued-> ready, none -enqueued-> scheduled, none -discarded-> none
+Transitions: none -enqueued-> ready, none -enqueued-> scheduled, none -discarded-> none, ready -replaced-> none,
+    scheduled -replaced-> none
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled outbox slots expiring wake
 Meta: sequence caps_by_task ties
 Args: slot number:int by spec_max:int kinds
@@ -23,9 +26,11 @@ Uses: call(open_call close_call now now_text seldom) backlog(refuse_backlog) met
     emit(emit quoted) kinds(kinds_from) placing(lane_for kept_out) lane_standing(lane_of meet_lanes) lane_members(put)
     ids(is_id ID_LENGTH)
     lane_write(check_lanes write_lanes) joining(tail_of write_joining) due(earliest_due) wake(wake_needed) deadline(note_deadline write_deadlines)
+    naming(want_name read_holders kept_by take_name write_names) ended(check_ended write_ended) withdrawal(write_withdrawn)
     batch(call_many read_many)
-Returns: ok {PLACE duplicate|discarded|rejected SCOPE}… | refused audit_backlog BACKLOG BOUND |
-    refused arguments kinds|kind|id | epoch. PLACE counts the jobs of the call from 1; SCOPE is - for a duplicate
+Returns: ok {PLACE duplicate|discarded|rejected|held|replaced WHAT}… | refused audit_backlog BACKLOG BOUND |
+    refused arguments kinds|kind|id|digest | epoch. PLACE counts the jobs of the call from 1; WHAT is - for a
+    duplicate, the job that holds the name of one that is held, the job that was replaced by one that was accepted, else the scope
 Invariants: I1 (the outbox entry and the jobs are one write), I6, I10
 ]]
 
@@ -45,12 +50,15 @@ end
 -- needed, and what only others write is not read.
 local ids, names, may_wait, is_long = {}, nil, false, false
 for i = 1, each_count do
-  local id, place, _, lane, spec = each(i)
+  local id, place, digest, lane, spec = each(i)
   local kind = kind_of[place]
   if not kind then
     return {'refused', 'arguments', 'kind'}
   elseif #id ~= ID_LENGTH and not is_id(id) then
     return {'refused', 'arguments', 'id'}
+  end
+  if kind.unique and not want_name(i, digest) then
+    return {'refused', 'arguments', 'digest'}
   end
   ids[i] = id
   may_wait, is_long = may_wait or kind.may_wait, is_long or #spec > SPEC_LONG
@@ -69,6 +77,15 @@ if names then
   meet_lanes(names)
 end
 
+if seldom then
+  local first = {}   -- id → its first record
+  read_holders(each_count, function(i)
+    local id, place = each(i)
+    first[id] = first[id] or i
+    return not live[i] and first[id] == i and kind_of[place] or nil
+  end)
+end
+
 local seq, place_text = fact('sequence'), nil
 local events, values, taken = {}, {}, 0
 local lines, due, dropped, answer = {}, nil, nil, {}
@@ -85,8 +102,14 @@ for i = 1, each_count do
   local out, on, cap
   if live[i] or seen and seen[id] then
     out, on = 'duplicate', '-'
-  elseif kind.full ~= '' then
-    out, on, cap = kept_out(lane, kind.full)
+  else
+    if kind.unique then
+      on = kept_by(i, kind, ids)
+      out = on and 'held'
+    end
+    if not out and kind.full ~= '' then
+      out, on, cap = kept_out(lane, kind.full)
+    end
   end
   if out then
     if out == 'discard' then
@@ -109,23 +132,34 @@ for i = 1, each_count do
     if #spec <= spec_max then
       ending = (lane ~= '' and ending:sub(1, -2) or '",null') .. ',' .. cjson.encode(spec) .. ']'
     end
-    local due_at, until_text, has_line = nil, '', false
+    local due_at, until_text, has_line, head = nil, '', false, kind.head
     if kind.may_wait then
       due_at = kind.due_ms or now + kind.delay_ms
       if kind.ties then
         has_line = true
-        local expires = kind.expires_at or now + kind.expires_in
-        until_text = ' expires=' .. expires
-        note_deadline(id, expires)
+        local expires = kind.expires_at or kind.expires_in and now + kind.expires_in
         ending = (#spec <= spec_max and ending:sub(1, -2) or (lane ~= '' and ending:sub(1, -2) or '",null') .. ',null') ..
-          ',' .. expires .. ']'
+          ',' .. (expires or 'null')
+        if expires then
+          until_text = ' expires=' .. expires
+          note_deadline(id, expires)
+        end
+        if kind.unique then
+          local name, old
+          digest, name, old = take_name(i, id)
+          head, ending = head .. ' unique=' .. name, ending .. ',"' .. name .. '"'
+          if old then
+            answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = i, 'replaced', old
+          end
+        end
+        ending = ending .. ']'
       end
     end
     if due_at and due_at > now then
       due = due or {}
       due[#due + 1], due[#due + 2] = due_at, 'job|' .. id
       local at = #lines
-      lines[at + 1], lines[at + 2] = id, 'scheduled ' .. kind.head .. (lane ~= '' and ' lane=' .. lane or '') .. until_text .. ' due=' .. due_at .. since
+      lines[at + 1], lines[at + 2] = id, 'scheduled ' .. head .. (lane ~= '' and ' lane=' .. lane or '') .. until_text .. ' due=' .. due_at .. since
       events[taken] = '["' .. id .. '",null,' .. due_at .. ',' .. kind.detail .. digest .. ending
       if not next_due or due_at < next_due then
         wake_needed()
@@ -136,7 +170,7 @@ for i = 1, each_count do
       events[taken] = '["' .. id .. '",' .. place_text .. ',null,' .. kind.detail .. digest .. ending
       if lane ~= '' then
         local at = #lines
-        lines[at + 1], lines[at + 2] = id, 'ready ' .. kind.head .. ' lane=' .. lane .. ' seq=' .. place_text .. until_text .. since
+        lines[at + 1], lines[at + 2] = id, 'ready ' .. head .. ' lane=' .. lane .. ' seq=' .. place_text .. until_text .. since
         put(lane_of(lane), place_text, id)
       else
         if tail_kind ~= kind then
@@ -145,7 +179,7 @@ for i = 1, each_count do
         tail[#tail + 1] = id
         if has_line or #spec > SPEC_LONG then
           local at = #lines
-          lines[at + 1], lines[at + 2] = id, 'ready ' .. kind.head .. ' seq=' .. place_text .. until_text .. since
+          lines[at + 1], lines[at + 2] = id, 'ready ' .. head .. ' seq=' .. place_text .. until_text .. since
         else
           spec = kind.head .. ' seq=' .. place_text .. since_line .. spec
         end
@@ -155,17 +189,28 @@ for i = 1, each_count do
   end
 end
 check_lanes()
+if seldom then
+  check_ended()
+end
 
 -- An id that was dropped may come again in the same call, and be taken.
 emit('discarded', now_text, by, dropped)
+if seldom then
+  emit('replaced', now_text, by, seldom.replaced)
+end
 emit('enqueued', now_text, by, events)
+if seldom then
+  write_ended()
+  write_withdrawn()
+end
 call_many('HSET', jobs, values)
 call_many('HSET', state, lines)
 write_joining()
 call_many('ZADD', scheduled, due)
 if seldom then
   write_deadlines()
-  if not facts.ties then
+  write_names()
+  if taken > 0 and not facts.ties then
     set_fact('ties', 1)
   end
 end

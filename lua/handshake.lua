@@ -2,7 +2,7 @@
 history is not the one that the queue remembers. Sending it twice is harmless, so it takes no call slot.
 
 The new epoch is greater than any that could have been used: the one before, the stream's last entry, the
-caller's floor, and the clock in case all of those were lost.
+caller's floor, and the clock in case all of those were lost. No other history has it (see include/call/next_epoch).
 
 The same history under another name begins no epoch (see include/call/renaming).
 
@@ -13,7 +13,7 @@ Meta: layout epoch replid sequence no_reap_before paused audit audit_id caps_by_
 Later: whole_epoch baseline ties
 Args: by floor:int
 Uses: clock(clock_ms) meta(facts fact set_fact read_facts write_facts) epoch(same_history) replid(server_replid)
-    renaming(note_name is_a_name)
+    renaming(note_name is_a_name) next_epoch(next_epoch)
     emit(emit_queue quoted)
 Returns: ok EPOCH NOW LEASE_MS PAUSED AUDIT AUDIT_ID STARTED | refused layout FOUND. STARTED is the reason of the
     epoch that this call started, or -
@@ -28,6 +28,8 @@ local now = clock_ms()
 local started = '-'
 local replid, info = server_replid()
 note_name(replid, info)
+-- Of a promoted replica: the history that its primary had, and that it went on with.
+local went_on_from = info and info:match('master_replid2:(%x+)')
 local old_epoch, old_replid = facts.epoch, facts.replid
 if facts.epoch and facts.replid ~= replid and is_a_name(facts.replid) then
   set_fact('replid', replid)
@@ -47,8 +49,8 @@ else
   local alive, capped = redis.call('HLEN', state) + redis.call('HLEN', jobs), redis.call('HLEN', caps)
   -- A lost meta loses the count of places in line; the clock is ahead of any that could have been given.
   local sequence = facts.sequence or (alive > 0 and now or 0)
-  local epoch = math.max(
-    (tonumber(old_epoch) or 0) + 1, now, (tonumber(last and last:match('^%d+')) or 0) + 1, floor)
+  local epoch = next_epoch(
+    now, math.max(tonumber(old_epoch) or 0, tonumber(last and last:match('^%d+')) or 0, floor - 1), replid)
   set_fact('layout', LAYOUT)
   set_fact('epoch', string.format('%.0f', epoch))
   set_fact('replid', replid)
@@ -76,7 +78,8 @@ else
     end
   end
   emit_queue('epoch_started', now, by, '["' .. started .. '",' .. (old_epoch or 'null') .. ',' ..
-    quoted(old_replid) .. ',' .. quoted(replid) .. ',' .. quoted(last) .. ']')
+    quoted(old_replid) .. ',' .. quoted(replid) .. ',' .. quoted(last) .. ',' ..
+    (went_on_from and went_on_from == old_replid and 'true' or 'false') .. ']')
   write_facts()
 end
 return {'ok', facts.epoch, now, fact('lease_ms'), fact('paused'), facts.audit or 'off', facts.audit_id or '-', started}

@@ -3,7 +3,8 @@
 `restore`: a job that Redis does not have is enqueued again under its own id, with its counters. LINE is its state line
 as it was, ready, scheduled or dead, without its place in line, its due time and since when. One that is ready joins the
 tail with a new place in line: its old one may be another job's by now. One that is scheduled is ready if DUE_MS is over.
-No rule of a full scope keeps it out, since it was accepted once. One that is alive is left alone.
+No rule of a full scope keeps it out, since it was accepted once. One that is alive is left alone, and one whose name another job holds
+is not put back.
 `missing`: the same for a job that the log takes for alive too; a baseline says first that it was not.
 `remove`: a job that had ended and that is alive again goes, if its line still reads LINE. One with a claim in force stays:
 its handler may be half-way.
@@ -20,9 +21,9 @@ Each: id kind due_ms:int line detail spec
 Unread: jobs dead expiring
 Uses: call(open_call close_call now seldom) backlog(refuse_backlog) meta(facts fact set_fact read_now) emit(emit)
     state(read_line write_line is_claimed) lane_standing(meet_lanes) lane_write(check_lanes write_lanes)
-    joining(join write_joining) ended(leaves check_ended write_ended) withdrawal(withdraw write_withdrawn) deadline(note_deadline write_deadlines) due(earliest_due) dead(index_dead unindex_dead)
+    joining(join write_joining) ended(leaves check_ended write_ended) names(name_field) withdrawal(withdraw write_withdrawn) deadline(note_deadline write_deadlines) due(earliest_due) dead(index_dead unindex_dead)
     wake(wake_needed) batch(call_many) standing(read_lines) baseline_of(baseline_of)
-Returns: ok ENTRY {ID restored|removed|STATE|gone}… | refused audit_backlog BACKLOG BOUND | refused restored ENTRY |
+Returns: ok ENTRY {ID restored|removed|held|STATE|gone}… | refused audit_backlog BACKLOG BOUND | refused restored ENTRY |
     refused arguments kind | epoch. ENTRY is the AFTER of the next call; STATE is that of a job that was left alone
 Invariants: I1, I6, I10
 ]]
@@ -88,6 +89,17 @@ local function place_again(id, job, due_ms)
   return seq .. ',null'
 end
 
+local names_taken, names_here = {}, {}
+
+--- Whether another job holds the name of this one.
+local function is_held(job)
+  if not job.unique or job.state == 'dead' then
+    return false
+  end
+  local field = name_field(job.unique)
+  return names_here[field] or redis.call('HGET', slots, field) ~= false
+end
+
 for i = 1, each_count do
   local id, kind, due_ms, line, detail, spec = each(i)
   local outcome = 'gone'
@@ -108,11 +120,21 @@ for i = 1, each_count do
     end
   elseif alive then
     outcome = alive.state
+  elseif is_held(read_line(line)) then
+    outcome = 'held'
   else
     local job = read_line(line)
     outcome, seen[id] = 'restored', job
     if kind == 'missing' then
       unheard[#unheard + 1] = baseline_of(id, nil)
+    end
+    if job.unique then
+      set_fact('ties', 1)
+    end
+    if job.unique and job.state ~= 'dead' then
+      local field = name_field(job.unique)
+      names_here[field] = true
+      names_taken[#names_taken + 1], names_taken[#names_taken + 2] = field, id
     end
     local placed = place_again(id, job, due_ms)
     restored[#restored + 1] = '["' .. id .. '",' .. placed .. ',"' .. job.state .. '",' .. detail .. ']'
@@ -138,6 +160,7 @@ call_many('HSET', jobs, specs)
 call_many('HSET', state, lines)
 write_joining()
 call_many('ZADD', scheduled, due)
+call_many('HSET', slots, names_taken)
 if seldom then
   write_deadlines()
 end

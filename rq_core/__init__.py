@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rq_core.app.task import AsyncTask as AsyncTask
     from rq_core.app.task import PreparedTask as PreparedTask
     from rq_core.app.task import Task as Task
+    from rq_core.app.unique import Unique as Unique
     from rq_core.model.job import NewJob as NewJob
     from rq_core.model.limits import Limit as Limit
     from rq_core.model.machine import Priority as Priority
@@ -49,6 +50,7 @@ else:
         "app.log_context": "JobLogFilter",
         "app.retry": "RetryPolicy",
         "app.task": "AsyncTask PreparedTask Task",
+        "app.unique": "Unique",
         "model.job": "NewJob",
         "model.limits": "Limit",
         "model.machine": "Priority State",

@@ -21,6 +21,7 @@
     │   ├── AuditElsewhere
     │   ├── AuditOff
     │   ├── ScopeFull
+    │   ├── UniqueHeld
     │   ├── CapConflict
     │   ├── NothingDeclared
     │   ├── RestoredMeanwhile
@@ -160,6 +161,11 @@ class ScopeFull(Refused):
     declare the cap with on_full="wait"."""
 
 
+class UniqueHeld(Refused):
+    """queue {queue!r} did not take job {id}: job {holder} holds its name {name!r}. Enqueue it when that job has
+    ended, or declare the task with on_duplicate="keep" to get that job's handle."""
+
+
 class CapConflict(Refused):
     """the limit of {scope} in queue {queue!r} has changed: it is {limit} now, version {version}. To replace it,
     set the limit from that version."""
@@ -245,7 +251,7 @@ class RetryLater(HandlerSignal):
 
 
 class Snooze(HandlerSignal):
-    """the handler gave its job back for a while; no attempt is spent."""
+    """the handler gave its job back for {after} s; no attempt is spent."""
 
     def __init__(self, after: float, reason: str = "snoozed") -> None:
         """``after`` is in seconds: no worker claims the job before that."""

@@ -79,8 +79,8 @@ local function write_taken(fence)
     return
   end
   local lease_until = digits(now + fact('lease_ms'))
-  local fenced = ' claim=1 fence=' .. fence .. ' seq='
-  local ending = ' since=' .. now_text .. ' by=' .. worker
+  local fenced = ' claim=1 fence=' .. fence .. ' by=' .. worker .. ' seq='
+  local ending = ' since=' .. now_text
   local lines, leased = taken > 1 and {}, taken > 1 and {}
   for i = 1, taken do
     local id, head, place = ids[i], heads[i], places[i]

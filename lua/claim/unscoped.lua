@@ -4,15 +4,17 @@ Entries of the list that lead nowhere (the job was cancelled, or came back by an
 of them per call. Steps begin small and double, so that large payloads, which the byte bound leaves behind, are not read.
 
 Keys: state jobs ready
+Meta: ties
 Later: tombstones
 Args: sweep_max
-Kept: FRESH FRESH_LINES
+Kept: FRESH FRESH_LINES FRESH_NAMED
 Uses: state(read_line count rank) standing(waiting_line) taken(take is_full) sweep(returning joining decided)
-    batch(call_many read_many) ready(return_ready lengths) meta(fact set_fact read_now) digits(digits)
+    batch(call_many read_many) ready(return_ready lengths) meta(facts fact set_fact read_now) digits(digits)
 ]]
 
 local FRESH = {}     -- priority → the pattern of a value's first line…
-local FRESH_LINES = {}   -- …and that of a state line that says the same
+local FRESH_LINES = {}   -- …that of a state line that says the same…
+local FRESH_NAMED = {}   -- …and that of the line of such a job that is unique
 
 local lengths_by     -- by priority: entries of the lists
 local given = {}     -- ids that were given out from a list
@@ -54,6 +56,7 @@ local function fresh_line(priority)
     local said = name == DEFAULT_PRIORITY and '' or ' priority=' .. name
     FRESH[at] = '^(task=%S+' .. said .. ') seq=(%d+) since=%d+\n'
     FRESH_LINES[at] = '^ready (task=%S+' .. said .. ') seq=(%d+) since=%d+$'
+    FRESH_NAMED[at] = '^ready (task=%S+' .. said .. ' unique=%S+) seq=(%d+) since=%d+$'
   end
   return FRESH[priority]
 end
@@ -117,6 +120,9 @@ local function read_entry(most)
   local fresh = FRESH[priority] or fresh_line(priority)
   if line then
     next_head, next_seq = line:match(FRESH_LINES[priority])
+    if not next_head and facts.ties then
+      next_head, next_seq = line:match(FRESH_NAMED[priority])
+    end
   else
     next_head, next_seq = spec:match(fresh)
   end
@@ -200,6 +206,9 @@ local function take_run()
     local line = entry_lines[at]
     if line then
       head, seq = line:match(pattern_of_line)
+      if not head and facts.ties then
+        head, seq = line:match(FRESH_NAMED[source.priority])
+      end
     elseif spec:find(beginning, 1, true) == 1 then
       head, seq = usual, spec:match('^%d+', behind)
     else

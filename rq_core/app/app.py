@@ -45,7 +45,7 @@ from rq_core.app.task import AsyncTask, Isolation, Task
 from rq_core.errors import InvalidOption
 from rq_core.model.checks import check_whole
 from rq_core.model.durations import Duration, ms_of, seconds_of
-from rq_core.model.job import NewJob
+from rq_core.model.job import NewJob, ties_of
 from rq_core.model.keys import DEFAULT_PREFIX, check_name
 from rq_core.model.limits import Limit
 from rq_core.model.machine import DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, Priority
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
     from rq_core.app.context import JobContext
     from rq_core.app.dead_hooks import Hook
+    from rq_core.app.unique import Unique
     from rq_core.protocol.caps import CapChange
     from rq_core.protocol.enqueue import Accepted
     from rq_core.protocol.inspect import ScopeStatus
@@ -146,6 +147,7 @@ class App(Producer):
         priority: Priority | PriorityName = ...,
         max_losses: int = ...,
         caps: Sequence[Cap | Rate] = ...,
+        unique: Unique | None = ...,
         aliases: Sequence[str] = ...,
         isolation: Isolation | None = ...,
         max_memory: int | None = ...,
@@ -163,6 +165,7 @@ class App(Producer):
         priority: Priority | PriorityName = DEFAULT_PRIORITY,
         max_losses: int = DEFAULT_MAX_LOSSES,
         caps: Sequence[Cap | Rate] = (),
+        unique: Unique | None = None,
         aliases: Sequence[str] = (),
         isolation: Isolation | None = None,
         max_memory: int | None = None,
@@ -174,7 +177,8 @@ class App(Producer):
         ``retry`` says how long a failed job waits and how often it is tried: RetryPolicy(), 3 attempts,
         unless given. ``timeout`` (seconds or timedelta) is that of one attempt; None leaves it to the
         worker. ``max_losses`` is after how many lost workers a job is taken for poison and dies.
-        ``caps`` are Caps and Rates; a claim takes a place in each of them, or none. ``aliases`` are names
+        ``caps`` are Caps and Rates; a claim takes a place in each of them, or none. ``unique`` lets at
+        most one job of a name be alive. ``aliases`` are names
         that the task had: it also runs jobs that were enqueued under one of these, or still are, and
         counts them in the same caps; the log keeps the name under which each job was enqueued. With
         ``isolation="process"`` workers run it in a process of its own, which is killed at its timeout and
@@ -200,6 +204,8 @@ class App(Producer):
             priority=priority,
             max_attempts=policy.max_attempts,
             max_losses=max_losses,
+            unique=unique,
+            ties=ties_of(unique=getattr(unique, "on_duplicate", "")),
         )
         seconds = None if timeout is None else seconds_of("timeout", timeout, minimum=TIMEOUT_S_MIN)
         check_isolation(isolation, max_memory)

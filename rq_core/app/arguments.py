@@ -74,6 +74,7 @@ class Arguments:
             for name, parameter in self._signature.parameters.items()
             if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
         )
+        self._adapters: dict[str, TypeAdapter[dict[str, Any]]] = {}
         self.names = tuple(self._signature.parameters)
         """The arguments' names."""
         self.defaults = {
@@ -101,6 +102,29 @@ class Arguments:
     def validate_named(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return arguments given by name as the annotated types."""
         return self._validate(_check_names(self.task, values))
+
+    def canonical(self, values: Mapping[str, Any], names: Collection[str] | None) -> dict[str, Any]:
+        """Return these of some validated arguments, or all, in plain types that are the same for the same values:
+        defaults are filled in, and sets are sorted. Raises ArgumentsInvalid for a value that has no JSON."""
+        whole = {**self.defaults, **values}
+        try:
+            return {
+                name: _canonical(
+                    self._adapter_of(name).dump_python({name: whole[name]})[name]
+                    if name in values
+                    else whole[name]
+                )
+                for name in (self.names if names is None else names)
+                if name in whole
+            }
+        except (ValueError, TypeError, RecursionError) as error:
+            raise _invalid(self.task, self._unserialisable(values, error)) from None
+
+    def _adapter_of(self, name: str) -> TypeAdapter[dict[str, Any]]:
+        adapter = self._adapters.get(name)
+        if adapter is None:
+            adapter = self._adapters[name] = self._make_adapter({name: self._hints[name]})
+        return adapter
 
     def load(self, args_json: str) -> dict[str, Any]:
         """Return a JSON object's arguments as the annotated types, to call the function with."""
@@ -314,6 +338,19 @@ def dump_untyped(task: str, values: Mapping[str, Any]) -> str:
             except (ValueError, TypeError, RecursionError) as problem:
                 problems[name] = _no_json(problem)
         raise _invalid(task, problems or {"arguments": _no_json(error)}) from None
+
+
+def _canonical(value: Any) -> Any:
+    """A value in plain types, its sets sorted."""
+    from pydantic_core import to_jsonable_python
+
+    if isinstance(value, dict):
+        return {str(to_jsonable_python(key)): _canonical(each) for key, each in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted(map(_canonical, value), key=lambda each: json.dumps(each, sort_keys=True))
+    if isinstance(value, list | tuple):
+        return [_canonical(each) for each in value]
+    return to_jsonable_python(value, bytes_mode="base64")
 
 
 def _check_names(task: str, values: Any) -> Mapping[str, Any]:

@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 class Draft:
     """A job whose lane may not be known yet."""
 
-    __slots__ = ("_args_json", "_options", "_producer", "_profile", "_task", "_values", "placing")
+    __slots__ = (
+        "_args_json",
+        "_name",
+        "_options",
+        "_producer",
+        "_profile",
+        "_task",
+        "_values",
+        "placing",
+    )
 
     def __init__(
         self,
@@ -38,6 +47,7 @@ class Draft:
         self._task = task
         self._options = defaults.changed(queue=queue, **options)
         self._profile = self._options.profile(task)
+        self._name = ""
         self._values: Mapping[str, Any] | None = None
         """Of the arguments, as Placing.lane takes them; None until they are wanted."""
         self.placing: Placing | None
@@ -51,6 +61,8 @@ class Draft:
             self._values = known.arguments.validate_named(given)
             self.placing = producer.declared.placing(task, queue)
             self._args_json = known.arguments.dump_valid(self._values)
+            if self._options.unique is not None:
+                self._name = self._options.unique.name(known.name, known.arguments, self._values)
 
     def read(self, policy: str | None) -> None:
         """Take the task's policy as the queue has it; None if workers have registered none."""
@@ -72,4 +84,6 @@ class Draft:
             if values is None:
                 values = json.loads(self._args_json) if placing.sources else {}
             lane = placing.lane(self._profile.rank, values, keys)
-        return self._producer.new_job(self._profile, self._options, self._args_json, *lane)
+        return self._producer.new_job(
+            self._profile, self._options, self._args_json, *lane, self._name
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from rq_core.errors import AuditNotConfigured, ScopeFull
+from rq_core.errors import AuditNotConfigured, ScopeFull, UniqueHeld
 from rq_core.model import plugins
 from rq_core.model.effects import JOB_ENDS
 
@@ -25,10 +25,12 @@ class JobHandle(Generic[R_co]):
 
     ``duplicate`` is True if a job of this id was live already: then that one stands, and this call
     changed nothing. ``discarded`` is True if the job was dropped, since a scope was full and its cap
-    says discard. ``task`` is its task's name, None for a handle that was made from an id.
+    says discard. Of a unique job whose name another job holds, this is the handle of that job, and
+    ``duplicate`` is True. ``replaced`` is the id of the job that this one has replaced, None if it
+    replaced none. ``task`` is its task's name, None for a handle that was made from an id.
     """
 
-    __slots__ = ("_producer", "discarded", "duplicate", "id", "queue", "task")
+    __slots__ = ("_producer", "discarded", "duplicate", "id", "queue", "replaced", "task")
 
     def __init__(
         self,
@@ -39,6 +41,7 @@ class JobHandle(Generic[R_co]):
         task: str | None = None,
         duplicate: bool = False,
         discarded: bool = False,
+        replaced: str | None = None,
     ) -> None:
         self._producer = producer
         self.id = id
@@ -46,6 +49,7 @@ class JobHandle(Generic[R_co]):
         self.task = task
         self.duplicate = duplicate
         self.discarded = discarded
+        self.replaced = replaced
 
     def __repr__(self) -> str:
         note = ", duplicate" if self.duplicate else ", discarded" if self.discarded else ""
@@ -107,9 +111,17 @@ class JobHandle(Generic[R_co]):
 
 
 def handle_of(producer: Producer, job: NewJob, accepted: Accepted | None) -> JobHandle[Any]:
-    """Return the handle of a job and what became of it. Raises ScopeFull if it was rejected."""
+    """Return the handle of a job and what became of it. Raises ScopeFull if it was rejected, UniqueHeld if another job
+    holds its name and it says reject."""
     if accepted is None or accepted.ids:
-        return JobHandle(producer, id=job.id, queue=job.queue, task=job.profile.task)
+        old = accepted.replaced[0][1] if accepted is not None and accepted.replaced else None
+        return JobHandle(producer, id=job.id, queue=job.queue, task=job.profile.task, replaced=old)
+    for _, holder in accepted.held:
+        if '"unique":"reject"' in job.ties:
+            raise UniqueHeld(queue=job.queue, name=job.name, id=job.id, holder=holder)
+        return JobHandle(
+            producer, id=holder, queue=job.queue, task=job.profile.task, duplicate=True
+        )
     for _, scope in accepted.rejected:
         message = None
         if "+" in scope:  # A lane; in a scope it would be encoded.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, Unpack
 
 from rq_core.errors import InvalidOption
 from rq_core.model.durations import Duration, instant_ms_of, ms_of
@@ -20,6 +20,9 @@ from rq_core.model.machine import (
     DEFAULT_PRIORITY,
     Priority,
 )
+
+if TYPE_CHECKING:
+    from rq_core.app.unique import Unique
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -73,7 +76,7 @@ def spelling_out_options(function: F) -> F:
     return function
 
 
-def _deadline(expires: Duration | datetime) -> dict[str, int]:
+def _deadline(expires: Duration | datetime) -> dict[str, Any]:
     """Return the fields of JobOptions that say a deadline."""
     if isinstance(expires, datetime):
         at_ms = instant_ms_of("expires", expires)
@@ -103,6 +106,7 @@ class JobOptions:
     """Its deadline, in ms from when Redis accepts it…"""
     expires_at_ms: int = 0
     """…or as an instant; 0: there is none."""
+    unique: Unique | None = None
     ties: str = ""
     """What such a job has to end besides itself, as :func:`rq_core.model.job.ties_of` says it."""
 
@@ -132,7 +136,8 @@ class JobOptions:
             given |= {"delay_ms": 0, "due_ms": instant_ms_of("at", given.pop("at"))}
         if "expires" in given:
             deadline = _deadline(given.pop("expires"))
-            given |= {**deadline, "ties": ties_of(**deadline)}
+            unique = "" if self.unique is None else self.unique.on_duplicate
+            given |= {**deadline, "ties": ties_of(**deadline, unique=unique)}
         if "timeout" in given:
             given["timeout_ms"] = ms_of("timeout", given.pop("timeout"), minimum=TIMEOUT_S_MIN)
         if "headers" in given:

@@ -95,7 +95,13 @@ class Producer:
         """What workers put around its handlers."""
 
     def new_job(
-        self, profile: Profile, options: JobOptions, args_json: str, lane: str = "", full: str = ""
+        self,
+        profile: Profile,
+        options: JobOptions,
+        args_json: str,
+        lane: str = "",
+        full: str = "",
+        name: str = "",
     ) -> NewJob:
         """Put a job together. Raises PayloadTooLarge."""
         # Most are far below the limit; four bytes is the most that a character takes.
@@ -112,15 +118,15 @@ class Producer:
             spec_max = self._spec_max_of.get(queue, spec_max)
         return NewJob(
             job_id, queue, profile, args_json, options.delay_ms, lane, full, spec_max,
-            options.headers_json, options.due_ms, options.ties,
+            options.headers_json, options.due_ms, options.ties, name,
         )  # fmt: skip
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> Accepted:
         """Enqueue jobs of one or more queues, in chunks: each is accepted whole or not at all.
 
         ``jobs`` may be a generator; while Redis works on a chunk, the generator makes the jobs of the next.
-        An error half-way has the jobs that were accepted before it in ``accepted``. Raises what
-        Task.enqueue raises.
+        An error half-way, KeyboardInterrupt and CancelledError too, has the jobs that were accepted before it in
+        ``accepted``; the chunk that was on its way may have been accepted, too. Raises what Task.enqueue raises.
         """
         return self.client.run(self.client.calls.enqueue.many(jobs))
 
@@ -137,7 +143,7 @@ class Producer:
         async def send() -> None:
             try:
                 parts.append(await client.run(client.calls.enqueue.many(chunk)))
-            except Exception as error:
+            except BaseException as error:
                 parts.append(getattr(error, "accepted", Accepted(())))
                 raise
             finally:
@@ -149,7 +155,7 @@ class Producer:
                 if len(chunk) == _ASYNC_CHUNK:
                     await send()
             await send()
-        except Exception as error:
+        except BaseException as error:
             tell_accepted(error, parts)
             raise
         return Accepted.sum(parts)

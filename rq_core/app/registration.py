@@ -56,6 +56,8 @@ def make_task(
     arguments = Arguments(name, function, injected=steps.keys())
     # Checked before the caps are noted: a task that is refused leaves no trace.
     options.profile(name)
+    if options.unique is not None:
+        check_unique(name, options.unique, arguments, caps)
     producer.declared.add_task(name, options.queue, arguments, caps, aliases)
     kind = AsyncTask if is_async else Task
     return kind(
@@ -99,6 +101,18 @@ def _check_aliases(
                 why=f"{cap!r} would count jobs by the name of their task, so those of its aliases apart:"
                 f" add name=, like Cap({cap.n}, name={name!r})",
             )
+
+
+def check_unique(
+    task: str, unique: object, arguments: Arguments, caps: Sequence[Cap | Rate]
+) -> None:
+    """Raise InvalidTask if the jobs of a task cannot be unique so."""
+    from rq_core.app.unique import Unique
+
+    if not isinstance(unique, Unique):
+        raise InvalidTask(task=task, why=f"unique must be Unique(…), not {unique!r}")
+    rules = any(isinstance(c, Cap) and (c.on_full != "wait" or c.max_waiting) for c in caps)
+    unique.check(task, arguments, rules=rules)
 
 
 def check_isolation(isolation: object, max_memory: object) -> None:

@@ -67,12 +67,14 @@ class PreparedTask(Generic[P, R]):
         Raises ArgumentsInvalid (also for a cap's key that is too long, or more than one value), PayloadTooLarge, and
         InvalidTask if an annotation cannot be used.
         """
-        if not self.placing.sources:
+        unique = self.options.unique
+        if not self.placing.sources and unique is None:
             return self.app.new_job(self._profile, self.options, self.arguments.dump(args, kwargs))
         values = self.arguments.validate(args, kwargs)
         args_json = self.arguments.dump_valid(values)
         lane = self.placing.lane(self._profile.rank, values)
-        return self.app.new_job(self._profile, self.options, args_json, *lane)
+        name = "" if unique is None else unique.name(self.name, self.arguments, values)
+        return self.app.new_job(self._profile, self.options, args_json, *lane, name)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Hand over a call with these arguments to the workers.
@@ -85,7 +87,10 @@ class PreparedTask(Generic[P, R]):
         return handle_of(self.app, job, self.app.client.enqueue_one(job))
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """See enqueue. Calls that are under way at the same time share round trips."""
+        """See enqueue. Calls that are under way at the same time share round trips.
+
+        A caller that is cancelled does not take its job back: it is enqueued all the same, unless it was not sent yet.
+        """
         job = self.job(*args, **kwargs)
         return handle_of(self.app, job, await self.app.async_client().enqueue_one(job))
 

@@ -112,6 +112,8 @@ def _apply(
 
 
 def _meaning(outcome: str) -> str:
+    if outcome == "held":
+        return "held: another job has its name"
     return "gone: not in Redis, perhaps finished" if outcome == "gone" else f"it is {outcome}"
 
 

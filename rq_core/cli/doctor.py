@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -59,24 +60,31 @@ def doctor(
     whether SQL agrees. `rq-core audit restore` puts back what Redis lost and SQL has. The doctor reads whole queues.
     """
     who = actor(by)
-    reports = []
+    reports: list[dict[str, Any]] = []
+
+    def tell(report: dict[str, Any], *, mend: bool) -> None:
+        reports.append(report)
+        if not as_json:
+            _print(report, mend=mend)
+
     with connect(redis_url, prefix) as client:
         remarks = client.run(server_check.check(client.calls.delivery.asking))
         if remarks:
-            report = _report_on_server(remarks)
-            reports.append(report)
-            if not as_json:
-                _print(report, mend=False)
+            tell(_report_on_server(remarks), mend=False)
         report = _report_on_list(client, mend=mend)
         if report["found"]:
-            reports.append(report)
-            if not as_json:
-                _print(report, mend=mend)
-        for queue in known_queues(client, *queues, told=True):
-            report = _examine(client, queue, who if mend else None, audit_url)
-            reports.append(report)
-            if not as_json:
-                _print(report, mend=mend)
+            tell(report, mend=mend)
+        of_log, unknown = _queues_of_log(audit_url)
+        if unknown:
+            tell(_report(None, unknown=unknown), mend=False)
+        here, lost = _named(client, queues, of_log)
+        for queue in (*here, *lost):
+            report = _report(queue)
+            if queue in here:
+                _examine(client, queue, who if mend else None, report)
+            if audit_url is not None and report["error"] is None:
+                _compare(client, queue, audit_url, report, is_logged=queue in of_log)
+            tell(report, mend=mend)
     if as_json:
         print_json(reports)
     left = sum(len(r["left"]) + (r["error"] is not None) for r in reports)
@@ -97,7 +105,44 @@ def _report_on_server(remarks: Sequence[server_check.Remark]) -> dict[str, Any]:
         {"kind": r.about, "job": None, "keys": [], "says": r.says, "mendable": False}
         for r in remarks
     ]
-    return {"queue": None, "error": None, "found": found, "left": [], "unknown": []}
+    return _report(None, found=found)
+
+
+def _report(
+    queue: str | None,
+    *,
+    found: Sequence[dict[str, Any]] = (),
+    unknown: Sequence[str] = (),
+) -> dict[str, Any]:
+    return {
+        "queue": queue, "error": None, "found": [*found], "left": [], "unknown": [*unknown],
+    }  # fmt: skip
+
+
+def _queues_of_log(audit_url: str | None) -> tuple[list[str], list[str]]:
+    """Return the queues that should be there by the audit log, and why that cannot be told."""
+    if audit_url is None:
+        return [], []
+    try:
+        with contextlib.closing(plugins.open_reader()(audit_url)) as reader:
+            return reader.mirrored(), []
+    except RqCoreError as error:
+        return [], [str(error)]
+
+
+def _named(
+    client: Client, queues: Sequence[str], of_log: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return the queues to look at: those of Redis, and those that only the log has. Raises UnknownQueue."""
+    listed = client.run(client.calls.reads.queues()) if of_log else []
+    lost = [
+        queue
+        for queue in of_log
+        if queue not in listed and not client.run(client.calls.reads.is_there(queue))
+    ]
+    named = [queue for queue in queues if queue not in lost]
+    here = known_queues(client, *named, told=True) if named or not queues else []
+    return here, [queue for queue in lost if not queues or queue in queues]
 
 
 def _report_on_list(client: Client, *, mend: bool) -> dict[str, Any]:
@@ -111,16 +156,13 @@ def _report_on_list(client: Client, *, mend: bool) -> dict[str, Any]:
     if mend:
         client.run(client.calls.reads.strike(listed.strays))
     left = [] if mend else found
-    return {"queue": None, "error": None, "found": found, "left": left, "unknown": []}
+    return {**_report(None, found=found), "left": left}
 
 
-def _examine(client: Client, queue: str, by: str | None, audit_url: str | None) -> dict[str, Any]:
-    """Return the report on one queue; ``by`` None only looks."""
+def _examine(client: Client, queue: str, by: str | None, report: dict[str, Any]) -> None:
+    """Look at one queue in Redis; ``by`` None only looks."""
     from rq_core.doctor import diagnose, repair
 
-    report: dict[str, Any] = {
-        "queue": queue, "error": None, "found": [], "left": [], "unknown": [],
-    }  # fmt: skip
     try:
         found = diagnose(client, queue)
         report["found"] = [_document(f) for f in found]
@@ -128,17 +170,20 @@ def _examine(client: Client, queue: str, by: str | None, audit_url: str | None) 
         report["left"] = [_document(f) for f in left]
     except (LayoutMismatch, QueueDamaged) as error:
         report["error"] = str(error)
-        return report
-    if audit_url is None:
-        return report
+
+
+def _compare(
+    client: Client, queue: str, audit_url: str, report: dict[str, Any], *, is_logged: bool
+) -> None:
+    """Compare one queue with its log. ``is_logged``: by the log it should be there."""
     try:
-        if not client.run(client.calls.reads.counts(queue)).audit:
-            return report
+        if not is_logged and not client.run(client.calls.reads.counts(queue)).audit:
+            return
         differences = plugins.drift()(audit_url, client, queue)
     except RqCoreError as error:
         # What Redis alone has shown is told all the same.
         report["error"] = str(error)
-        return report
+        return
     # After a repair, whose events SQL need not have yet.
     drift: list[dict[str, Any]] = [
         {"kind": "drift", "job": job, "keys": [], "says": says, "mendable": False}
@@ -147,7 +192,6 @@ def _examine(client: Client, queue: str, by: str | None, audit_url: str | None) 
     report["found"] += drift
     report["left"] += drift
     report["unknown"] += differences.unknown
-    return report
 
 
 def _document(finding: Finding) -> dict[str, Any]:

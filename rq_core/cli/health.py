@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from rq_core.cli.options import json_option, print_json
 from rq_core.cli.text import print_table
+
+if TYPE_CHECKING:
+    from rq_core.process.health import WorkerHealth
 
 
 @click.command()
@@ -20,7 +25,8 @@ from rq_core.cli.text import print_table
 def health(ctx: click.Context, max_age: float | None, *, as_json: bool) -> None:
     """Say whether your workers on this machine work: how long ago Redis last answered a claim of each.
 
-    The exit status is 0 if a worker runs and each has claimed within --max-age seconds, else 1.
+    The exit status is 0 if a worker runs, each has claimed within --max-age seconds, and none is stopped (SIGSTOP);
+    else 1.
     """
     from rq_core.process.health import AGE_S_MAX, verdict, workers
 
@@ -30,8 +36,15 @@ def health(ctx: click.Context, max_age: float | None, *, as_json: bool) -> None:
         print_json(report)
     else:
         print_table(
-            ("worker", "pid", "queues", "last claim"),
-            ((w.worker, w.pid, ",".join(w.queues), f"{w.age_s:g} s ago") for w in found),
+            ("worker", "pid", "queues", "last claim", ""),
+            (
+                (w.worker, w.pid, ",".join(w.queues), f"{w.age_s:g} s ago", _trouble(w))
+                for w in found
+            ),
             empty="no worker runs here",
         )
     ctx.exit(0 if healthy else 1)
+
+
+def _trouble(worker: WorkerHealth) -> str:
+    return f"stopped: kill -CONT {worker.pid}" if worker.stopped else ""

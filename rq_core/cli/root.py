@@ -24,6 +24,7 @@ COMMANDS: Final[Commands] = {
     "queues": ("inspect:queues", "Show the queues and how many jobs they have."),
     "job": ("inspect:job", "Show where a job stands, and what it waits for."),
     "jobs": ("jobs:jobs", "List a queue's jobs, and name those whose task no worker has."),
+    "unique": ("unique:unique", "Show which jobs hold the names of unique jobs."),
     "dead": ("inspect:dead", "Show the jobs that died last, and why."),
     "cancel": ("change:cancel", "Cancel jobs."),
     "requeue": ("change:requeue", "Give dead jobs another life."),

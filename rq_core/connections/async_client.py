@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -94,7 +95,10 @@ class AsyncClient:
                 else:
                     await asyncio.sleep(step.seconds)
                     reply = None
-            except BaseException:
+            except BaseException as error:
+                # The plan may have something to tell with it, such as which jobs were accepted.
+                with contextlib.suppress(type(error), StopIteration):
+                    plan.throw(error)
                 plan.close()
                 raise
 
@@ -167,6 +171,8 @@ class AsyncClient:
                 rest += self._waiting[place:]
                 break
             job = each[0]
+            if each[1].cancelled():
+                continue  # Its caller has given it up.
             fits = queue in (None, job.queue)
             if fits and job.id not in batch and job.id not in self._under_way:
                 queue = job.queue

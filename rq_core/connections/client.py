@@ -9,6 +9,7 @@ Most programs use :class:`rq_core.App`, which holds one. Threads may share a cli
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -87,11 +88,18 @@ class Client:
                 step = plan.send(reply)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            if isinstance(step, Send):
-                reply = self._wire.exchange(*step)
-            else:
-                self._sleep(step.seconds)
-                reply = None
+            try:
+                if isinstance(step, Send):
+                    reply = self._wire.exchange(*step)
+                else:
+                    self._sleep(step.seconds)
+                    reply = None
+            except BaseException as error:
+                # The plan may have something to tell with it, such as which jobs were accepted.
+                with contextlib.suppress(type(error), StopIteration):
+                    plan.throw(error)
+                plan.close()
+                raise
 
     def place(self, queue: str) -> object:
         """Which of its servers has a queue, as far as is known: equal for queues whose calls should travel together."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from rq_core.doctor.expected import LISTS, AtLeast, Expected, Kept, Want
 from rq_core.doctor.finding import LOWER, Edit, Finding, Kind
+from rq_core.model.names import is_name_field
 from rq_core.model.scopes import is_rate
 
 Owner = tuple[str, str]
@@ -18,7 +19,7 @@ _MAY_HAVE_MORE: Final = frozenset({"state", "fair", "meta", *LISTS})
 _FACTS: Final = {
     "sequence": "the last place in line that was given",
     "tombstones": "the number of list entries that lead nowhere",
-    "ties": "jobs have had deadlines",
+    "ties": "jobs have had deadlines or names",
     "caps_by_task": "limits of tasks are stored",
     "caps_by_key": "limits of keys are stored",
 }
@@ -34,6 +35,8 @@ def owner_of(key: str, member: str) -> Owner:
         return "lane", member.split("|", 2)[-1]
     if key in ("lanes", "open"):
         return "lane", member
+    if key == "slots":
+        return "name", member.partition("|")[2]
     named = {"meta": "fact", "rates": "rate", "fair": "key"}
     return named.get(key, "job"), member.rpartition("|")[2]
 
@@ -50,7 +53,9 @@ def differences(expected: Expected) -> dict[Owner, list[Edit]]:
             edit = _compare(key, member, actual.get(member), want)
             if edit is not None:
                 found[owner_of(key, member)].append(edit)
-        more = () if key in _MAY_HAVE_MORE else [each for each in actual if each not in wanted]
+        more = [] if key in _MAY_HAVE_MORE else [each for each in actual if each not in wanted]
+        if key == "slots":
+            more = [each for each in more if is_name_field(each)]
         for member in more:
             owner = owner_of(key, member)
             if owner not in unknown and not _returns(key, member):

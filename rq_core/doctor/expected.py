@@ -11,13 +11,14 @@ from rq_core.doctor.places import Place, fair_key, kept_waiting, opened, places
 from rq_core.doctor.view import View
 from rq_core.model import scopes
 from rq_core.model.machine import CLAIMED_STATES, PRIORITIES, State
+from rq_core.model.names import is_name_field, name_field
 from rq_core.model.settings import SLOT_ANSWER, SLOT_LIFE_MS
 from rq_core.model.state_line import Job, line_of, read_job, with_task, write_line
 
 LISTS: Final = tuple(f"ready:{rank}" for rank in range(len(PRIORITIES)))
 INDEXES: Final = (
     *("state", "jobs", *LISTS, "waiting", "lanes", "open", "blocked", "holders"),
-    *("rates", "fair", "scheduled", "leases", "dead", "expiring", "meta"),
+    *("rates", "fair", "scheduled", "leases", "dead", "expiring", "slots", "meta"),
 )
 """The keys of which something is derived; of `jobs` that each job is in it, of `state` the lines that are lost."""
 
@@ -134,6 +135,8 @@ Entry = tuple[str, str, Want]
 
 def _of_job(job_id: str, job: Job, view: View) -> Iterator[Entry]:
     yield "jobs", job_id, Kept(None)
+    if "unique" in job.fields and job.state is not State.DEAD:
+        yield "slots", name_field(job.fields["unique"]), job_id
     if "expires" in job.fields and job.state in (State.READY, State.SCHEDULED):
         yield "expiring", f"job|{job_id}", int(job.fields["expires"])
     if job.state is State.SCHEDULED:
@@ -163,7 +166,7 @@ def _of_lane(lane: str, place: Place) -> Iterator[Entry]:
 
 
 def _of_slot(name: str, kept: str) -> Iterator[Entry]:
-    if name.endswith(SLOT_ANSWER):
+    if name.endswith(SLOT_ANSWER) or is_name_field(name):
         return
     deadline = kept.split(" ")[1:2]
     known = deadline and deadline[0].isascii() and deadline[0].isdigit()
@@ -208,7 +211,7 @@ def _facts(expected: Expected) -> Iterator[Entry]:
     nowhere = entries - len(listed & ready.items())
     if view.facts.get("tombstones", "0") != str(nowhere):
         yield "meta", "tombstones", str(nowhere)
-    if any("expires" in job.fields for job in expected.jobs.values()):
+    if any({"expires", "unique"} & job.fields.keys() for job in expected.jobs.values()):
         yield "meta", "ties", "1"
     own = {scopes.family_of(name) for name in snapshot["caps"] if "=" in name} - {scopes.WEIGHT}
     if scopes.TASK in own:

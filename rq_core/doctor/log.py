@@ -41,18 +41,18 @@ def read_log(snapshot: Mapping[str, Any]) -> Log:
         try:
             entry = decode(entry_id, raw)
             _fold(log, entry)
-            _note(log, entry)
+            note(log, entry)
         except (Undecodable, ValueError, TypeError) as error:
             log.unreadable.append(f"{entry_id}: {error}")
             before = None
-            _forget(log)
+            forget(log)
             continue
         if before is not None:
             same = before.id.epoch == entry.id.epoch
             if entry.id.seq != (before.id.seq + 1 if same else 0):
                 log.gaps.append(entry_id)
-                _forget(log)
-                _note(log, entry)
+                forget(log)
+                note(log, entry)
         if entry.event is Event.EPOCH_STARTED and entry.id.seq == 0:
             reason = entry.data["reason"]
             first = reason == "created" and log.entries == 1
@@ -67,13 +67,13 @@ def read_log(snapshot: Mapping[str, Any]) -> Log:
     return log
 
 
-def _forget(log: Log) -> None:
-    """What is missing may have changed any of these."""
+def forget(log: Log) -> None:
+    """Forget what the log says of the queue itself: what is missing may have changed any of it."""
     log.settings.clear()
     log.limits.clear()
 
 
-def _note(log: Log, entry: Entry) -> None:
+def note(log: Log, entry: Entry) -> None:
     """Note what an entry says of the queue itself."""
     log.epoch = entry.id.epoch
     data = entry.data
@@ -82,10 +82,17 @@ def _note(log: Log, entry: Entry) -> None:
             log.settings["paused"] = "1"
         case Event.RESUMED:
             log.settings["paused"] = "0"
-        case Event.POLICY_CHANGED if data.get("field") in {*SETTINGS, *FLAGS}:
+        case Event.POLICY_CHANGED if data.get("field") in (*SETTINGS, *FLAGS):
             log.settings[data["field"]] = str(data["new"])
         case Event.CAP_CHANGED:
-            log.limits[str(data["scope"])] = data["new"]
+            log.limits[str(data["scope"])] = data.get("new")
+        case Event.EPOCH_STARTED if data.get("reason") == "created":
+            # The queue was made again, with the defaults.
+            log.settings = {name: str(s.default) for name, s in SETTINGS.items()}
+            log.settings |= dict.fromkeys(FLAGS, "0")
+            log.limits.clear()
+        case Event.EPOCH_STARTED if data.get("reason") != "replid_changed":
+            forget(log)
 
 
 def _fold(log: Log, entry: Entry) -> None:

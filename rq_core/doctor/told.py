@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from rq_core.doctor.finding import Finding, Kind
+from rq_core.doctor.log import Log
 from rq_core.doctor.view import View
 from rq_core.errors import QueueDamaged
 from rq_core.model import scopes
@@ -29,9 +30,14 @@ def findings(view: View) -> Iterator[Finding]:
     """Say what the log tells otherwise, and which rows of lists nothing can be read of."""
     if view.facts.get("epoch"):
         yield from _epoch(view)
-        yield from _settings(view)
-        yield from _limits(view)
+        yield from unlike(view, view.log)
     yield from _rows(view)
+
+
+def unlike(view: View, log: Log) -> Iterator[Finding]:
+    """Say which settings and limits are not what ``log`` tells."""
+    yield from _settings(view, log)
+    yield from _limits(view, log)
 
 
 def _epoch(view: View) -> Iterator[Finding]:
@@ -54,8 +60,8 @@ def _epoch(view: View) -> Iterator[Finding]:
         yield Finding(Kind.LOG_DIFFERS, f"{says}; {how}")
 
 
-def _settings(view: View) -> Iterator[Finding]:
-    for name, logged in sorted(view.log.settings.items()):
+def _settings(view: View, log: Log) -> Iterator[Finding]:
+    for name, logged in sorted(log.settings.items()):
         default = str(SETTINGS[name].default) if name in SETTINGS else "0"
         actual = view.facts.get(name, default)
         if actual != logged:
@@ -70,11 +76,11 @@ def _how(name: str) -> str:
     return f"`rq-core set QUEUE {name}=N`" if name in SETTINGS else "App.queue(fair=…)"
 
 
-def _limits(view: View) -> Iterator[Finding]:
+def _limits(view: View, log: Log) -> Iterator[Finding]:
     stored = view.snapshot["caps"]
     if not stored:
         return  # That all limits are gone is one finding of its own.
-    for scope, text in sorted(view.log.limits.items()):
+    for scope, text in sorted(log.limits.items()):
         actual = view.limits.get(scope)
         if scopes.family_of(scope) == scopes.WEIGHT or (scope in stored and actual is None):
             continue  # What cannot be read is a finding of its own, too.

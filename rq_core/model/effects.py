@@ -64,7 +64,7 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
     _E.ENQUEUED: Effect(
         Leads.BY_DUE,
         begins=True,
-        takes=_same(*_POLICY, "seq", "lane", "digest", "expires_ms"),
+        takes=_same(*_POLICY, "seq", "lane", "digest", "expires_ms", "unique_name"),
         zeroes=COUNTERS,
         clears=("claimed_at_ms", *_ERROR),
         stamps=("enqueued_at_ms",),
@@ -74,10 +74,11 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
         takes=_same("task", "lane"),
         zeroes=COUNTERS,
         clears=(
-            *_POLICY[1:], "seq", "digest", "expires_ms", "ready_at_ms", "claimed_at_ms", *_ERROR,
+            *_POLICY[1:], "seq", "digest", "expires_ms", "unique_name", "ready_at_ms", "claimed_at_ms", *_ERROR,
         ),
         stamps=("enqueued_at_ms", "finished_at_ms"),
     ),
+    _E.REPLACED: Effect(stamps=("finished_at_ms",)),
     _E.PROMOTED: Effect(_S.READY, takes=_same("seq")),
     _E.CLAIMED: Effect(_S.RUNNING, takes=(("claims", "claim"),), stamps=("claimed_at_ms",)),
     _E.EXPIRED: Effect(Leads.BY_DEATH, stamps=("finished_at_ms",), dies_of=Reason.EXPIRED),
@@ -99,7 +100,7 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
         Leads.BY_TARGET,
         begins=True,
         takes=(
-            *_same(*_POLICY, "seq", "lane", "digest", "expires_ms", *COUNTERS),
+            *_same(*_POLICY, "seq", "lane", "digest", "expires_ms", "unique_name", *COUNTERS),
             ("enqueued_at_ms", "enqueued_ms"),
         ),
         clears=("ready_at_ms", "claimed_at_ms", *_ERROR),
@@ -109,7 +110,7 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
         Leads.BY_STATE,
         begins=True,
         takes=_same(
-            *_POLICY, "seq", "lane", "expires_ms", *COUNTERS, "fence", "worker", "since_ms", "reason",
+            *_POLICY, "seq", "lane", "expires_ms", "unique_name", *COUNTERS, "fence", "worker", "since_ms", "reason",
         ),
     ),
 }  # fmt: skip

@@ -130,6 +130,7 @@ class JobRecord:
     seq: int | None = None
     lane: str | None = None
     expires_ms: int | None = None
+    unique_name: str | None = None
     due_ms: int | None = None
     since_ms: int | None = None
     claims: int = 0

@@ -110,15 +110,17 @@ class NewJob(NamedTuple):
     """Unix ms: when it becomes ready, if ``delay_ms`` does not say so; 0: at once."""
     ties: str = ""
     """A JSON object: what it has to end besides itself (:func:`ties_of`); empty: nothing."""
+    name: str = ""
+    """The name of a unique job, whose ties say what becomes of it if another one holds that; empty: it has none."""
 
 
-def ties_of(*, expires_in_ms: int = 0, expires_at_ms: int = 0) -> str:
+def ties_of(*, expires_in_ms: int = 0, expires_at_ms: int = 0, unique: str = "") -> str:
     """Return a job's ties as ``lua/enqueue/kinds.lua`` reads them; empty if it has none.
 
     >>> ties_of(expires_in_ms=30_000)
     '{"expires_in":30000}'
     """
-    given = {"expires_in": expires_in_ms, "expires_at": expires_at_ms}
+    given = {"expires_in": expires_in_ms, "expires_at": expires_at_ms, "unique": unique}
     said = {name: value for name, value in given.items() if value}
     return json.dumps(said, separators=(",", ":")) if said else ""
 

@@ -58,7 +58,8 @@ KEYS: Final[tuple[Key, ...]] = (
     Key(
         "slots",
         "hash",
-        "call slot → its last number, until when it is remembered (Unix ms), and + if slot|a has its answer",
+        "call slot → its last number, until when it is remembered (Unix ms), "
+        "and + if slot|a has its answer; unique|name → the job that holds the name",
     ),
     Key("wake", "list", "a token, as a rule one; wakes one idle worker"),
     Key(

@@ -36,6 +36,7 @@ class Event(StrEnum):
 
     ENQUEUED = "enqueued"
     DISCARDED = "discarded"
+    REPLACED = "replaced"
     PROMOTED = "promoted"
     CLAIMED = "claimed"
     EXPIRED = "expired"
@@ -75,12 +76,15 @@ class Transition(NamedTuple):
 
 _S, _E = State, Event
 
+_REPLACED_WHEN: Final = "a job of its name takes its place, and it was never claimed"
 _EXPIRED_AFTER_A_FAILURE: Final = "its deadline is over, and it had failed or lost a worker before"
 
 _ALONE: Final[tuple[Transition, ...]] = (
     Transition(None, _E.ENQUEUED, _S.READY, "enqueue"),
     Transition(None, _E.ENQUEUED, _S.SCHEDULED, "enqueue", "a delay was asked for"),
     Transition(None, _E.DISCARDED, None, "enqueue", "a scope is full, and its cap says discard"),
+    Transition(_S.READY, _E.REPLACED, None, "enqueue", _REPLACED_WHEN),
+    Transition(_S.SCHEDULED, _E.REPLACED, None, "enqueue", _REPLACED_WHEN),
     Transition(_S.SCHEDULED, _E.PROMOTED, _S.READY, "claim", "its due time has come"),
     Transition(_S.READY, _E.CLAIMED, _S.RUNNING, "claim"),
     Transition(_S.RUNNING, _E.LEASE_EXPIRED, _S.READY, "claim", "the lease is over"),
@@ -161,6 +165,7 @@ _UNKNOWN = EventField("unknown", "times given back because a worker lacked the t
 _EXPIRES = EventField(
     "expires_ms", "its deadline: no claim begins at it or later (Unix ms); null: it has none"
 )
+_UNIQUE = EventField("unique_name", "the name of a unique job; null: it is not unique")
 _LANE = EventField(
     "lane", "where it waits for its scopes: priority+scope+scope…; null: it has none"
 )
@@ -173,13 +178,14 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
             "the job's immutable JSON, arguments included, as text; null unless its producer has"
             ' audit_payload="full", or if it is longer than that keeps',
         ),
-        _EXPIRES,
+        _EXPIRES, _UNIQUE,
     ),
     _E.DISCARDED: (
         _ID, _TASK, _LANE,
         EventField("scope", "which was full"),
         EventField("cap", "how many it takes"),
     ),
+    _E.REPLACED: (_ID, EventField("by_job", "the job that has its name and its place now")),
     _E.PROMOTED: (_ID, _SEQ),
     _E.CLAIMED: (
         _ID,
@@ -218,7 +224,7 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         EventField("target", "ready, scheduled or dead"),
         _TASK, _PRIORITY, _MAX_ATTEMPTS, _MAX_LOSSES, _DIGEST,
         EventField("enqueued_ms", "when it was enqueued (Unix ms); null if it is not known"),
-        _CLAIMS, _FAILED, _LOST, _UNKNOWN, _REASON, _LANE, _EXPIRES,
+        _CLAIMS, _FAILED, _LOST, _UNKNOWN, _REASON, _LANE, _EXPIRES, _UNIQUE,
     ),
     _E.REMOVED: (
         _ID,
@@ -231,7 +237,7 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         _CLAIMS, _FAILED, _LOST, _UNKNOWN, _FENCE,
         EventField("worker", "who holds the claim in force"),
         EventField("since_ms", "when it entered its state (Unix ms)"),
-        _REASON, _LANE, _EXPIRES,
+        _REASON, _LANE, _EXPIRES, _UNIQUE,
     ),
     _E.SETTLEMENT_REFUSED: (
         _ID, _FENCE,
@@ -266,6 +272,10 @@ QUEUE_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         EventField("old_replid", "the history that the server had, null if none is known"),
         EventField("replid", "the history that it has now"),
         EventField("last", "outbox id of the last entry before, null if none is known"),
+        EventField(
+            "went_on",
+            "whether the server says that it went on from old_replid, as a promoted replica does; null: not asked",
+        ),
     ),
     _E.QUEUE_DELETED: (),
 }

@@ -65,6 +65,11 @@ class AuditReader(Protocol):
         """How the log stands. Raises RqCoreError if the database does not answer."""
         ...
 
+    def mirrored(self) -> list[str]:
+        """The queues of which the log is to go on, whether Redis has them or not, by name: those that were mirrored and
+        whose log was not switched off. Raises RqCoreError if the database does not answer."""
+        ...
+
     def close(self) -> None:
         """Close all connections."""
         ...

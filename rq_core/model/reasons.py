@@ -44,6 +44,8 @@ class Reason(StrEnum):
     """Given back: the worker could not start a thread or a process for it."""
     NEW_EPOCH = "new_epoch"
     """Given back: Redis began an epoch between the claim and its answer."""
+    LATE = "late"
+    """Given back: its lease was nearly over before its handler could begin."""
     NO_ROOM = "no_room"
     """Given back: the worker had no free place for it any more."""
     GONE = "gone"

@@ -1,6 +1,6 @@
 """State lines: where a live job stands, as the scripts write it into ``state``.
 
-    running task=send claim=1 fence=1795225746504-88 seq=7 since=1795225746504 by=w-3f2a
+    running task=send claim=1 fence=1795225746504-88 by=w-3f2a seq=7 since=1795225746504
 
 A plain job that has done nothing but wait since it was enqueued has no line there, unless its JSON is long. What its
 line would say stands on the first line of its value in ``jobs``, before the JSON, and stays there when ``state`` says

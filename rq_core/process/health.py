@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from rq_core.errors import InvalidOption
 from rq_core.model.text import printable, shorten
+from rq_core.process.alive import exists, is_stopped
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +108,8 @@ class WorkerHealth:
     queues: list[str]
     age_s: float
     """Seconds since Redis last answered a claim of it, or since it began."""
+    stopped: bool = False
+    """Whether a signal (SIGSTOP) has stopped it. No heartbeat keeps its leases meanwhile."""
 
 
 def workers(place: Path | None = None) -> list[WorkerHealth]:
@@ -116,32 +119,23 @@ def workers(place: Path | None = None) -> list[WorkerHealth]:
         try:
             facts = json.loads(file.read_text())
             age = max(0.0, time.time() - file.stat().st_mtime)
-            health = WorkerHealth(**{**facts, "age_s": round(age, 1)})
-        except (OSError, ValueError, TypeError):
+            seen = {"age_s": round(age, 1), "stopped": is_stopped(facts["pid"])}
+            health = WorkerHealth(**{**facts, **seen})
+        except (OSError, ValueError, TypeError, KeyError):
             # It is just being written, or has just gone.
             continue
-        if _lives(health.pid):
+        if exists(health.pid):
             found.append(health)
         else:
             file.unlink(missing_ok=True)
     return found
 
 
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
 def verdict(found: Iterable[WorkerHealth], max_age: float) -> tuple[bool, dict[str, Any]]:
-    """Whether these workers are healthy, and what there is to say: there must be one, and none may be deaf."""
+    """Whether these workers are healthy, and what there is to say: one is needed, and none may be deaf or stopped."""
     known = list(found)
     ages = [each.age_s for each in known]
-    healthy = bool(known) and max(ages) <= max_age
+    healthy = bool(known) and max(ages) <= max_age and not any(each.stopped for each in known)
     report = {"healthy": healthy, "max_age_s": max_age, "age_s": max(ages, default=None)}
     return healthy, report | {"workers": [asdict(each) for each in known]}
 

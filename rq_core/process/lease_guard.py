@@ -8,12 +8,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from typing import Final
 
 from rq_core.connections.client import Client
 from rq_core.errors import RqCoreError
+from rq_core.process.alive import has_ended, is_stopped
 from rq_core.protocol import claims
+from rq_core.worker.heartbeat import BEATS_IN_LEASE
 from rq_core.worker.lease_table import LeaseTable
 
 log = logging.getLogger(__name__)
@@ -39,8 +40,9 @@ BEGINNING_LOOK_S: Final = 0.1
 class LeaseGuard:
     """A thread of the supervisor: extends the leases of workers whose own heartbeat is overdue.
 
-    A worker that is stopped (SIGSTOP) is not helped: when it goes on is not known. One that is overdue and has a claim
-    beyond its time is killed, since nothing in it can end that handler; its jobs run again elsewhere.
+    A worker that is stopped (SIGSTOP) is not helped: it may never go on. The log tells of it when its leases are over.
+    A worker that is overdue and has a claim beyond its time is killed, since nothing in it can end that handler; its
+    jobs run again elsewhere.
     """
 
     def __init__(
@@ -53,6 +55,8 @@ class LeaseGuard:
         self._client = client
         self._queues = frozenset(queues)
         self._tables = tables
+        self._stopped: set[int] = set()
+        """The processes that the log has called stopped."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rq-core-guard", daemon=True)
 
@@ -69,16 +73,36 @@ class LeaseGuard:
     def look(self) -> float:
         """Look at all workers once. Returns the seconds until the next look."""
         pause = LOOK_S_MAX
-        for pid, table in self._tables().items():
+        tables = self._tables()
+        self._stopped &= tables.keys()
+        for pid, table in tables.items():
             worker, at, interval = table.beaten
             if not worker:
                 pause = min(pause, BEGINNING_LOOK_S)
                 continue
             pause = min(pause, interval / 2)
             late = time.monotonic() - at
-            if late > OVERDUE_INTERVALS * interval and not _is_stopped(pid):
+            if late <= OVERDUE_INTERVALS * interval:
+                if pid in self._stopped:
+                    self._stopped.discard(pid)
+                    log.warning("worker %s (process %d) goes on after a stop", worker, pid)
+                continue
+            if is_stopped(pid):
+                self._tell_of_stop(pid, worker, late, BEATS_IN_LEASE * interval)
+            elif not has_ended(pid):
                 self._help(pid, worker, table, late)
         return max(pause, LOOK_S_MIN)
+
+    def _tell_of_stop(self, pid: int, worker: str, late: float, lease: float) -> None:
+        """Say once in the log that a worker has been stopped for longer than a lease."""
+        if late <= lease or pid in self._stopped:
+            return
+        self._stopped.add(pid)
+        log.error(
+            "worker %s (process %d) has been stopped (SIGSTOP) for %.0f s, longer than its leases: its jobs run again"
+            " elsewhere. Let it go on with `kill -CONT %d`, or end it with `kill -KILL %d`",
+            *(worker, pid, late, pid, pid),
+        )
 
     def _help(self, pid: int, worker: str, table: LeaseTable, late: float) -> None:
         now = time.monotonic()
@@ -114,11 +138,3 @@ class LeaseGuard:
                 )
             except Exception:
                 log.exception("checking the leases failed, trying again")
-
-
-def _is_stopped(pid: int) -> bool:
-    """Whether a process was stopped by a signal, or has ended. Where there is no /proc: no."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "TtZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return Path("/proc/self/stat").exists()

@@ -28,9 +28,11 @@ from rq_core.connections.open import open_wire
 from rq_core.connections.wire import WORKER_SOCKET_TIMEOUT_S
 from rq_core.errors import InvalidOption, RqCoreError
 from rq_core.model import logs
+from rq_core.process import ending
 from rq_core.process.flow_totals import FlowTotals
 from rq_core.process.health import Page, Pulse, parse_address, probing
 from rq_core.process.lease_guard import LeaseGuard
+from rq_core.process.meeting import meet
 from rq_core.process.mirror import MirrorProcess
 from rq_core.process.reload import SourceFiles
 from rq_core.protocol import server_check
@@ -54,6 +56,9 @@ END_WAIT_S: Final = 15.0
 holds the GIL, or the event loop, hears no signal."""
 HURRY: Final = signal.SIGUSR1
 """What tells a worker process that its grace is over."""
+FORCE_WAIT_S: Final = ending.FORCE_AFTER_S + ending.EXIT_FUNCTIONS_S + 1.0
+"""Seconds that a worker process gets to end when its work is over. It ends itself by force before that; one that cannot
+(a handler left a thread that holds the GIL) is killed."""
 CANNOT_RUN: Final = 69
 """Exit status of a worker that cannot run: its server, or its code, is not there (EX_UNAVAILABLE)."""
 
@@ -112,7 +117,10 @@ def serve(options: ServeOptions, metrics: Callable[[FlowTotals], Page] | None = 
             flow = FlowTable()
             totals.join(0, flow)
             return work(app, options.worker, flow=flow)
-        return Supervisor(options, app, totals).run()
+        status = Supervisor(options, app, totals).run()
+        # The app's modules are imported here, too, and may have started threads.
+        ending.begin(status)
+        return status
 
 
 def _check_queues(named: Sequence[str], declared: Sequence[str]) -> None:
@@ -144,10 +152,14 @@ def work(
     table: LeaseTable | None = None,
     flow: FlowTable | None = None,
 ) -> int:
-    """Run one worker in this process. Returns the exit status: RETIRED if another should take its place."""
+    """Run one worker in this process. Returns the exit status: RETIRED if another should take its place.
+
+    From then on the process has a few seconds to end in order (:mod:`rq_core.process.ending`).
+    """
 
     async def main() -> int:
         pulse = Pulse()
+        status = CANNOT_RUN if table is not None else 1
         worker = Worker(app, options, on_claim=pulse.beat, lease_table=table, flow=flow)
         pulse.start(worker.name, options.queues)
         _stop_on_signals(worker, supervised=table is not None)
@@ -161,10 +173,12 @@ def work(
             status = _refused(error, supervised=table is not None)
         finally:
             pulse.end()
+            if table is not None:
+                table.end(status)
+            ending.begin(status)
         if not clean:
             # Handlers that do not stop would keep the loop or the process; their jobs have been given back.
-            logging.shutdown()
-            os._exit(status)
+            ending.end_now(status)
         return status
 
     status: int = _run(main())
@@ -246,6 +260,8 @@ class Supervisor:
         self._due: dict[int, float] = {}
         self._tables: dict[int, LeaseTable] = {}
         """By place."""
+        self._over: dict[int, float] = {}
+        """When the work of a place's process was first seen to be over, on the monotonic clock."""
         self._guard = LeaseGuard(
             Client(
                 app.redis_url,
@@ -280,11 +296,7 @@ class Supervisor:
             # Once here, so that a missing server is one clear line and not one per process, again and again.
             client = self._app.client
             remarks = client.run(server_check.check(client.calls.delivery.asking))
-            declared = self._app.queues
-            for queue in self._options.worker.queues:
-                if queue in declared or client.run(client.calls.reads.is_there(queue)):
-                    client.run(client.calls.delivery.handshake(queue))
-                    self._met.append(queue)
+            self._met += meet(client, self._options.worker.queues, self._app.queues)
             status = self._begin_mirror()
             if status is not None:
                 # It has said why; without it, jobs would run unaudited although the operator asked for an audit.
@@ -328,11 +340,12 @@ class Supervisor:
         self._wake.set()
 
     def _lease_tables(self) -> dict[int, LeaseTable]:
-        """Of the processes that live, by process id."""
+        """Of the processes that work, by process id."""
         return {
-            child.pid: self._tables[place]
+            child.pid: table
             for place, child in list(self._children.items())
             if child.pid is not None and child.exitcode is None
+            if (table := self._tables[place]).ended is None
         }
 
     def _spawn(self, place: int) -> None:
@@ -363,31 +376,52 @@ class Supervisor:
                     self._spawn(place)
             for place, child in list(self._children.items()):
                 if child.exitcode is None:
+                    self._end_if_over(place, child)
                     continue
                 child.join()
                 del self._children[place]
+                exitcode = self._exitcode(place, child.exitcode)
                 if self._reloading and not self._stops:
                     self._totals.depart(place)
                     self._reloading, self._killing_at = False, math.inf
                     self._due[place] = time.monotonic()
                     continue
-                if child.exitcode == RETIRED and not self._stops:
+                if exitcode == RETIRED and not self._stops:
                     self._totals.depart(place, "retired")
                     self._due[place] = time.monotonic()
                     continue
                 # Without burst no worker is ever done: a handler has ended the process (os._exit, a C library).
-                if self._stops or (child.exitcode == 0 and self._options.worker.burst):
+                if self._stops or (exitcode == 0 and self._options.worker.burst):
                     self._totals.depart(place)
-                    if child.exitcode not in (CANNOT_RUN, RETIRED):
-                        status = status or max(0, child.exitcode)
+                    if exitcode not in (CANNOT_RUN, RETIRED):
+                        status = status or max(0, exitcode)
                     continue
-                self._bury(place, child.exitcode)
+                self._bury(place, exitcode)
             if self._mirror is not None and not self._stops:
                 self._mirror.watch()
             if time.monotonic() > self._killing_at:
                 self._kill_all()
             self._wait()
         return status
+
+    def _exitcode(self, place: int, exitcode: int) -> int:
+        """How a process ended, as its worker says if it was killed when its work was over."""
+        self._over.pop(place, None)
+        ended = self._tables[place].ended
+        return exitcode if exitcode >= 0 or ended is None else ended
+
+    def _end_if_over(self, place: int, child: BaseProcess) -> None:
+        """Kill a process whose work has long been over: another is to take its place."""
+        if self._tables[place].ended is None:
+            return
+        now = time.monotonic()
+        if now - self._over.setdefault(place, now) > FORCE_WAIT_S:
+            log.error(
+                "the work of worker process %d (%d) is over, but it does not end, killing it",
+                *(place, child.pid),
+            )
+            child.kill()
+            self._over[place] = math.inf
 
     def _reload_if_changed(self) -> None:
         """End the worker if its code has changed; it gives back what has not ended after its grace. One that died and

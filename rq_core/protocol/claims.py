@@ -116,15 +116,21 @@ def parse_claimed(queue: str, reply: Sequence[Any]) -> Claimed:
     now_ms, jobs = int(now), []
     # This is done for every job that a worker runs.
     for word, value in zip(reply[1::2], reply[2::2], strict=True):
-        spec, waited_s = spec_and_wait(value, now_ms)
-        if " " in word:
-            job_id, lane, *counts = word.split(" ")
-            claim, failed, lost = map(int, counts) if counts else (1, 0, 0)
-            lane = "" if lane == "-" else lane
-            # The line before the JSON is that of its first wait, which a scope or an earlier claim has ended.
-            waited_s = None
-        else:
-            job_id, lane, claim, failed, lost = word, "", 1, 0, 0
+        try:
+            spec, waited_s = spec_and_wait(value, now_ms)
+            if " " in word:
+                job_id, lane, *counts = word.split(" ")
+                claim, failed, lost = map(int, counts) if counts else (1, 0, 0)
+                lane = "" if lane == "-" else lane
+                # The line before the JSON is that of its first wait, which a scope or an earlier claim has ended.
+                waited_s = None
+            else:
+                job_id, lane, claim, failed, lost = word, "", 1, 0, 0
+        except ValueError:
+            # A JSON that cannot be read ends this claim; the other jobs of the answer are begun.
+            said = f"the state of the job reads {word!r}"
+            jobs.append(Claim(queue, word.partition(" ")[0], fence, 1, 0, 0, said))
+            continue
         jobs.append(Claim(queue, job_id, fence, claim, failed, lost, spec, lane, waited_s))
     due = None if next_due == "-" else int(next_due)
     return Claimed(tuple(jobs), now_ms, due, more == "1", parse_pairs(refused))

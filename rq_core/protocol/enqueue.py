@@ -38,13 +38,17 @@ class Accepted(NamedTuple):
     rejected: tuple[tuple[str, str], ...] = ()
     """(id, scope) of jobs that were not taken: that scope is full and its cap says reject, or, where the scope is a
     lane, as many wait there as its max_waiting allows."""
+    held: tuple[tuple[str, str], ...] = ()
+    """(id, other id) of unique jobs that were not taken: the other job holds their name."""
+    replaced: tuple[tuple[str, str], ...] = ()
+    """(id, other id) of unique jobs that are in their queues, in the place of the other job, which is gone."""
 
     @classmethod
     def sum(cls, parts: Sequence[Accepted]) -> Accepted:
         """Several, one after the other, as one."""
         if len(parts) == 1:
             return parts[0]
-        wholes: tuple[list[Any], ...] = ([], [], [], [])
+        wholes: tuple[list[Any], ...] = ([], [], [], [], [], [])
         for part in parts:
             for whole, some in zip(wholes, part, strict=True):
                 whole.extend(some)
@@ -56,6 +60,8 @@ class Accepted(NamedTuple):
             {i: Accepted((), (i,)) for i in self.duplicates}
             | {i: Accepted((), (), ((i, on),)) for i, on in self.discarded}
             | {i: Accepted((), (), (), ((i, on),)) for i, on in self.rejected}
+            | {i: Accepted((), held=((i, by),)) for i, by in self.held}
+            | {i: Accepted((i,), replaced=((i, old),)) for i, old in self.replaced}
         )
 
 
@@ -98,13 +104,15 @@ class Enqueue:
             for call in calls:
                 call.meanwhile = calls.prepare
                 parts.append((yield from self._delivery.call(call)))
-        except Exception as error:  # Also whatever the generator of the jobs raises.
+        except (
+            BaseException
+        ) as error:  # Also what the generator of the jobs raises, and what ends the program.
             tell_accepted(error, parts)
             raise
         return Accepted.sum(parts)
 
 
-def tell_accepted(error: Exception, parts: Sequence[Accepted]) -> None:
+def tell_accepted(error: BaseException, parts: Sequence[Accepted]) -> None:
     """Let what stopped an enqueue carry, as ``accepted``, what was accepted before."""
     # A producer's own error may be one that cannot be changed; it must come through all the same.
     with contextlib.suppress(Exception):
@@ -115,11 +123,14 @@ def parse_accepted(jobs: Sequence[NewJob], others: Sequence[Any]) -> Accepted:
     """``others`` are (position from 1, outcome, scope) of the jobs that were not accepted, flat."""
     if not others:
         return Accepted(tuple([job.id for job in jobs]))
-    outcomes: dict[str, list[Any]] = {"duplicate": [], "discarded": [], "rejected": []}
+    outcomes: dict[str, list[Any]] = {
+        "duplicate": [], "discarded": [], "rejected": [], "held": [], "replaced": [],
+    }  # fmt: skip
     left: dict[int, bool] = {}
     for at in range(0, len(others), 3):
         place, outcome, scope = int(others[at]) - 1, others[at + 1], others[at + 2]
-        left[place] = True
+        if outcome != "replaced":
+            left[place] = True
         job_id = jobs[place].id
         outcomes[outcome].append(job_id if outcome == "duplicate" else (job_id, scope))
     ids = tuple(job.id for place, job in enumerate(jobs) if place not in left)
@@ -170,8 +181,8 @@ def pack(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
     """Return the ``kinds`` and the records of a call that enqueues these jobs.
 
     A kind is [priority, delay in ms, head, detail, full], the instant at which such a job is due, if that is given, and
-    its ties, if it has some; a record is id, kind (its place in ``kinds``, from 1), digest of the arguments, lane, and
-    spec.
+    its ties, if it has some; a record is id, kind (its place in ``kinds``, from 1), digest of the arguments (and
+    the name, if it has one), lane, and spec.
     """
     kinds: list[str] = []
     places: dict[tuple[int, int, str, int, str], str] = {}
@@ -179,7 +190,20 @@ def pack(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
     sha256 = hashlib.sha256
     last = None
     kind = before = after = ""
-    for job_id, _, profile, args_json, delay_ms, lane, full, _, headers_json, due_ms, ties in jobs:
+    for (
+        job_id,
+        _,
+        profile,
+        args_json,
+        delay_ms,
+        lane,
+        full,
+        _,
+        headers_json,
+        due_ms,
+        ties,
+        name,
+    ) in jobs:
         # Profiles are cached, and equal ones that are not the same only make one kind more.
         which = (id(profile), delay_ms, full, due_ms, ties)
         if which != last:
@@ -191,6 +215,8 @@ def pack(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
             kind = known
             before, after = profile.spec_parts
         digest = sha256(args_json.encode()).hexdigest()[:32]
+        if name:
+            digest = f"{digest} {name}"
         spec = f"{before}{args_json}{after}"
         if headers_json:
             spec = spec_with_headers(spec, headers_json)

@@ -24,6 +24,7 @@ from rq_core.protocol.listing import Listing
 from rq_core.protocol.overview import Overviews
 from rq_core.protocol.reads import Reads
 from rq_core.protocol.single import Single
+from rq_core.protocol.unique import Names
 from rq_core.protocol.waiting import Waiting
 
 
@@ -41,5 +42,6 @@ class Operations:
         self.deletion = Deletion(delivery, self.admin, self.reads)
         self.inspect = Inspect(delivery)
         self.listing = Listing(delivery)
+        self.names = Names(delivery)
         self.waiting = Waiting(delivery)
         self.overview = Overviews(delivery)

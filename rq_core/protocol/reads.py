@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.lines import PAGE, read_errors
 from rq_core.protocol.one_step import in_one_step
 from rq_core.protocol.plan import Plan, pairs_of, says_full
-from rq_core.protocol.usable import epoch_of, number_of
+from rq_core.protocol.usable import epoch_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Reads:
         )
         facts = pairs_of(meta)
         # `scheduled` also has what resumes by itself, so the jobs there are those that are nowhere else.
-        tombstones = number_of(facts, "tombstones")
+        tombstones = _number(queue, facts, "tombstones")
         elsewhere = sum(numbers[: len(ready)]) - tombstones + sum(numbers[-4:-1])
         scheduled = max(0, min(numbers[-5], alive - elsewhere))
         return QueueCounts(
@@ -135,9 +135,9 @@ class Reads:
             cap=CapEntry.parse(cap).limit.most if cap else None,
             paused=facts.get("paused") == "1",
             audit=facts.get("audit") == "on",
-            backlog=number_of(facts, "backlog_jobs"),
+            backlog=_number(queue, facts, "backlog_jobs"),
             epoch=epoch_of(queue, facts.get("epoch", 0)),
-            settings={name: number_of(facts, name) for name in SETTINGS},
+            settings={name: _number(queue, facts, name, s.default) for name, s in SETTINGS.items()},
         )
 
     def job(self, job_id: str, queues: Sequence[str] | None = None) -> Plan[JobState | None]:
@@ -218,3 +218,14 @@ class Reads:
             else:
                 shaped[key.name] = list(value)
         return shaped
+
+
+def _number(queue: str, facts: Mapping[str, str], name: str, default: int = 0) -> int:
+    """A number of ``meta``. Raises QueueDamaged if the field has anything else."""
+    value = facts.get(name, default)
+    try:
+        return int(value)
+    except ValueError:
+        raise errors.QueueDamaged(
+            queue=queue, why=f"field {name} of its key meta reads {value!r}, and is to be a number"
+        ) from None

@@ -52,6 +52,7 @@ class Single:
             headers_json,
             due_ms,
             ties,
+            name,
         ) = job
         which = (id(profile), delay_ms, full, due_ms, ties)
         kept = self._kinds.get(which)
@@ -64,6 +65,8 @@ class Single:
         if headers_json:
             spec = spec_with_headers(spec, headers_json)
         digest = hashlib.sha256(args_json.encode()).hexdigest()[:32]
+        if name:
+            digest = f"{digest} {name}"
         slot = delivery.take_slot(job.queue, "enqueue")
         command = (
             *delivery.head("enqueue", job.queue),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
+from collections.abc import Mapping
+from typing import Any
 
+from rq_core.app.task import Task
 from rq_core.connections.async_client import AsyncClient
+from rq_core.worker.dead_hooks import NEXT_MS_S, DeathWatch, death_watches
 from rq_core.worker.handlers import Handlers
 from rq_core.worker.queue_group import QueueGroups
 
@@ -16,12 +21,20 @@ class Burst:
     """The end of a worker that stops when nothing is left."""
 
     def __init__(
-        self, client: AsyncClient, worker: str, groups: QueueGroups, handlers: Handlers
+        self,
+        client: AsyncClient,
+        worker: str,
+        groups: QueueGroups,
+        handlers: Handlers,
+        tasks: Mapping[str, Task[Any, Any]],
     ) -> None:
         self._client = client
         self._worker = worker
         self._groups = groups
         self._handlers = handlers
+        self._tasks = tasks
+        self._deaths: dict[str, DeathWatch] | None = None
+        """None: not looked yet."""
         self._asking = False
         """Whether a turn is finding out. The turns of all groups ask, and one answer is enough for all."""
 
@@ -55,7 +68,7 @@ class Burst:
                 return False
             if jobs := sum(counts.ready.values()) + counts.waiting:
                 left[name] = jobs
-        if self.active():
+        if await self._tell_of_last_deaths() or self.active():
             return False
         if left:
             told = ", ".join(f"{jobs:,} in {name}" for name, jobs in left.items())
@@ -66,3 +79,17 @@ class Burst:
                 extra={"worker": self._worker, "left": left},
             )
         return True
+
+    async def _tell_of_last_deaths(self) -> bool:
+        """Tell hooks of what died and was not told yet. Returns whether their jobs are to be run now."""
+        if self._deaths is None:
+            self._deaths = death_watches(self._client, self._tasks, self._groups.queues)
+        if not self._deaths:
+            return False
+        watches = self._deaths.values()
+        await asyncio.sleep(NEXT_MS_S)
+        before = sum(watch.told for watch in watches)
+        for watch in watches:
+            while await self._client.run(watch.look()):
+                pass
+        return sum(watch.told for watch in watches) > before

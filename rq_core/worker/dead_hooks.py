@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rq_core.app.task import Task
@@ -51,6 +51,10 @@ FIELD: Final = "on_dead_ms"
 
 LAG_MS: Final = 60_000
 """How far behind the mark may be where nothing has died. A worker that finds it in the future looks back so far."""
+
+
+NEXT_MS_S: Final = 0.005
+"""Seconds after which a look finds what died before: a look leaves out the millisecond that is not over yet."""
 
 
 STEP_MS: Final = 5
@@ -83,20 +87,33 @@ class DeathWatch:
         self._keys = queue_keys(queue, calls.delivery.prefix)
         self._last: tuple[int, float] | None = None
         """Of the last look: Redis' time, and ours just after it."""
+        self.told = 0
+        """How many deaths were handed over to hooks."""
+
+    def begin(self) -> Plan[None]:
+        """Note that hooks are told of deaths from now on, if that is not noted yet. Before the first claim: what dies
+        after that is missed by no look."""
+        now, _ = yield from self._now()
+        yield from self._mark_beginning(now - 1)
+
+    def _now(self) -> Plan[tuple[int, str | None]]:
+        """Redis' time in Unix ms, and the mark up to which hooks were told; None if there is none."""
+        asked = ["HGET", self._keys("meta"), FIELD]
+        # Asked beside something of the queue: in a cluster it is its shard's clock that counts.
+        time, seen = yield from self._calls.delivery.ask([["TIME"], asked], self._queue)
+        return int(time[0]) * 1000 + int(time[1]) // 1000, seen
 
     def look(self) -> Plan[bool]:
         """Hand over a hook's job for each death since the last look of any worker. Returns whether more are left."""
         before = self._clock()
-        asked = ["HGET", self._keys("meta"), FIELD]
-        # Asked beside something of the queue: in a cluster it is its shard's clock that counts.
-        time, seen = yield from self._calls.delivery.ask([["TIME"], asked], self._queue)
-        now = int(time[0]) * 1000 + int(time[1]) // 1000
+        now, noted = yield from self._now()
         # What dies in this millisecond may not all be there yet.
         upto = now - 1
-        if seen is None:
+        if noted is None:
             # No hook is called for what died before.
-            seen = yield from self._mark_beginning(upto)
-        since = told = int(seen)
+            since = told = yield from self._mark_beginning(upto)
+        else:
+            since = told = int(noted)
         if self._last is not None:
             # Between an answer and the next question Redis' clock goes on by no less than ours.
             back = (before - self._last[1]) * 1000 - (now - self._last[0])
@@ -150,6 +167,7 @@ class DeathWatch:
         ]
         if told:
             yield from self._calls.enqueue.many(told)
+            self.told += len(told)
 
 
 def _job_of(
@@ -180,14 +198,21 @@ def _job_of(
     )
 
 
+def death_watches(
+    client: AsyncClient, tasks: Mapping[str, Task[Any, Any]], queues: Iterable[str]
+) -> dict[str, DeathWatch]:
+    """A watch for each queue; none if there are no hooks among ``tasks``."""
+    if not any(hook_name(task) in tasks for task in tasks):
+        return {}
+    return {queue: DeathWatch(client.calls, queue, tasks) for queue in queues}
+
+
 async def tell_of_deaths(
     client: AsyncClient, tasks: Mapping[str, Task[Any, Any]], group: QueueGroup, over: asyncio.Event
 ) -> None:
     """Hand over the jobs of hooks, if there are hooks among ``tasks``, until it is over."""
-    if not any(hook_name(task) in tasks for task in tasks):
-        return
-    watches = {queue: DeathWatch(client.calls, queue, tasks) for queue in group.queues}
-    while not over.is_set():
+    watches = death_watches(client, tasks, group.queues)
+    while watches and not over.is_set():
         more = False
         # Before the looks: they miss a death that is noticed meanwhile.
         group.death.clear()
@@ -203,5 +228,4 @@ async def tell_of_deaths(
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY_S):
                     await group.death.wait()
-            # What dies in this millisecond is told of in the next.
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(NEXT_MS_S)

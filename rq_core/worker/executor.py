@@ -365,6 +365,9 @@ def _has_begun(handler: asyncio.Task[None]) -> bool:
 
 def _call(running: Running) -> None:
     """Run a sync handler, in its thread."""
+    if running.ending is not None:
+        # It was to stop before its thread began.
+        raise running.ending
     job_context.enter(running.context)
     running.function(**running.arguments)
 

@@ -7,8 +7,9 @@ the lease of its claim is being kept.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from rq_core.connections.client import Client
@@ -17,7 +18,7 @@ from rq_core.model.job import Claim
 from rq_core.model.reasons import Reason
 from rq_core.worker.capacity import Capacity
 from rq_core.worker.executor import Executor
-from rq_core.worker.heartbeat import LeaseKeeper
+from rq_core.worker.heartbeat import BEATS_IN_LEASE, LeaseKeeper
 from rq_core.worker.lease_table import LeaseTable
 from rq_core.worker.lifetime import Lifetime
 from rq_core.worker.presence import Attendance
@@ -30,9 +31,13 @@ from rq_core.worker.wakeups import FOREVER
 if TYPE_CHECKING:
     from rq_core.app.app import App
 
+log = logging.getLogger(__package__)
+
 OVERLAP_S_MAX: Final = 0.05
 """Seconds that the first steps of a batch of handlers may take for the next turn to overlap with the next batch. Where
 handlers block the loop for longer, jobs claimed meanwhile would wait for it, and their leases would not be kept."""
+FRESH_INTERVALS: Final = BEATS_IN_LEASE - 1
+"""Intervals of the heartbeat for which a new lease surely lasts until the next one extends it."""
 EXTENSION_GRACE_S: Final = 30.0
 """Seconds beyond a job's timeout for which its lease is still extended."""
 
@@ -84,6 +89,8 @@ class Handlers:
         self._suspects = Suspects()
         self.arrived: list[Claim] = []
         """Claimed, and about to be begun."""
+        self._since = FOREVER
+        """The moment (monotonic) from which on the leases of all that arrived are known to run."""
         self.stepped = asyncio.Event()
         """Whether what arrived has been begun, and has had its first step."""
         self.stepped.set()
@@ -96,9 +103,11 @@ class Handlers:
         self._loop = asyncio.get_running_loop()
         self.leases.start()
 
-    def arrive(self, claim: Claim) -> None:
-        """Have a job begun as soon as the next turn is on its way, or shows that there is nothing to send."""
+    def arrive(self, claim: Claim, since: float) -> None:
+        """Have a job begun as soon as the next turn is on its way, or shows that there is nothing to send. Its lease
+        runs since ``since`` (monotonic), or began later."""
         self._capacity.taken += 1
+        self._since = min(self._since, since)
         if not self.arrived:
             self.stepped.clear()
             asyncio.get_running_loop().call_soon(self.begin_arrived)
@@ -109,7 +118,12 @@ class Handlers:
         if not self.arrived:
             return
         arrived, self.arrived = self.arrived, []
+        since, self._since = self._since, FOREVER
         began = time.monotonic()
+        if began - since > FRESH_INTERVALS * self.leases.interval:
+            # This process was stopped, or a handler held the loop: they may run elsewhere by now.
+            self._give_back(arrived)
+            arrived = []
         begin = [running for claim in arrived if (running := self._prepare(claim)) is not None]
         # Before any of them begins: it may hold the GIL from its first step on.
         self.leases.hold_all([(running.claim, _until(running)) for running in begin])
@@ -137,6 +151,13 @@ class Handlers:
         if running is None:
             self._capacity.taken -= 1
         return running
+
+    def _give_back(self, late: Sequence[Claim]) -> None:
+        """Begin none of these, whose leases may be over. A claim that is no longer in force refuses that."""
+        log.warning("%d claimed jobs could not be begun in time, and are given back", len(late))
+        for claim in late:
+            self._groups.settle(Settlement(claim, "rollback", 0, Reason.LATE))
+        self._capacity.taken -= len(late)
 
     def _freed(self, running: Running) -> None:
         """A handler no longer occupies its place. On the loop."""

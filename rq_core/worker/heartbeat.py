@@ -26,6 +26,8 @@ from rq_core.worker.presence import Attendance
 log = logging.getLogger(__name__)
 
 EXTEND_CHUNK: Final = 1_000
+BEATS_IN_LEASE: Final = 3
+"""Heartbeats in a lease."""
 BEAT_AGAIN_S: Final = 0.5
 """Seconds after which a heartbeat that failed is tried again."""
 
@@ -164,7 +166,7 @@ class LeaseKeeper:
         self._known |= {q: int(ms) / 1000 for q, ms in zip(queues, leases, strict=True) if ms}
         held = [self._known[queue] for queue in self._held if queue in self._known]
         if held:
-            self.interval = min(held) / 3
+            self.interval = min(held) / BEATS_IN_LEASE
 
     def _run(self) -> None:
         beat_at = self._clock() + self.interval
@@ -172,7 +174,14 @@ class LeaseKeeper:
         self._attend()
         while not self._stop.wait(self._pause(beat_at)):
             self._note_beat()
-            if self._clock() < beat_at:
+            late = self._clock() - beat_at
+            if late > (BEATS_IN_LEASE - 1) * self.interval:
+                log.warning(
+                    "the heartbeat is %.1f s late: this process was stopped, a handler held the GIL, or Redis did not"
+                    " answer. Jobs whose lease is over run elsewhere",
+                    late,
+                )
+            if late < 0:
                 self._attend()
                 continue
             # After an outage the leases that are left are short: there is no third of one to wait for.

@@ -62,8 +62,17 @@ class _Running:
             self.loop.call_soon_threadsafe(self.handler.cancel)
 
 
+def _end_group() -> None:
+    """End this process with all that its handlers have started."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
 def main(pipe: Connection, log_options: tuple[str, str] | None) -> None:
     """Run what the worker sends, until it is gone."""
+    # A group of its own: what a handler starts is killed with its process.
+    os.setpgid(0, 0)
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
@@ -78,7 +87,7 @@ def main(pipe: Connection, log_options: tuple[str, str] | None) -> None:
                 message = json.loads(pipe.recv_bytes())
             except (EOFError, OSError):
                 # The worker is gone, and its claim with it: nothing else would stop this handler.
-                os._exit(1)
+                _end_group()
             if "stop" not in message:
                 requests.put(message)
             elif current:

@@ -12,8 +12,10 @@ import concurrent.futures
 import contextlib
 import json
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -49,9 +51,12 @@ class Raised(NamedTuple):
     traceback: str
 
 
-class _Child(NamedTuple):
+@dataclass(eq=False, slots=True)
+class _Child:
     process: BaseProcess
     pipe: Connection
+    reaped: bool = False
+    """Whether its group was killed, or its process may have been joined: its number may be another's by then."""
 
 
 class IsolationPool:
@@ -126,6 +131,7 @@ class IsolationPool:
             child = self._idle.pop()
             if child.process.is_alive():
                 return child
+            child.reaped = True
             _kill(child)
         here, there = self._context.Pipe()
         process = self._context.Process(
@@ -195,7 +201,8 @@ async def _readable(file: int) -> None:
 
 
 def _died(child: _Child) -> HandlerDied:
-    # Its pipe ends a moment before it does.
+    # Its pipe ends a moment before it does. Until it is joined, its number is no other group's.
+    _kill_group(child)
     child.process.join(1.0)
     code = child.process.exitcode
     how = (
@@ -208,7 +215,17 @@ def _died(child: _Child) -> HandlerDied:
     return HandlerDied(how=how)
 
 
+def _kill_group(child: _Child) -> None:
+    """Kill what the handlers of a child have started, and the child itself if it lives."""
+    pid = child.process.pid
+    if pid is not None and not child.reaped:
+        child.reaped = True
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+
+
 def _kill(child: _Child) -> None:
+    _kill_group(child)
     child.process.kill()
     child.process.join()
     child.process.close()

@@ -18,6 +18,9 @@ from rq_core.model.job import Claim
 
 _HEAD: Final = struct.Struct("<dd128s")
 """When the heartbeat's thread last ran, its interval, the worker's name."""
+_END: Final = struct.Struct("<?i")
+"""Whether the worker's work is over, and the exit status that its process will have."""
+_ROWS_AT: Final = _HEAD.size + _END.size
 _ROW: Final = struct.Struct("<?d128s128s40s")
 """Whether it is in use, until when to extend it (0: as long as it is held), queue, job, fence."""
 
@@ -35,7 +38,7 @@ class LeaseTable:
     """One worker process' claims. Made by the supervisor, written by the worker."""
 
     def __init__(self, context: SpawnContext, rows: int) -> None:
-        self._memory: Any = context.RawArray(c_char, _HEAD.size + rows * _ROW.size)
+        self._memory: Any = context.RawArray(c_char, _ROWS_AT + rows * _ROW.size)
         self._rows = rows
         self._free = list(range(rows))
         self._used: dict[tuple[str, str], int] = {}
@@ -63,7 +66,17 @@ class LeaseTable:
             self._memory[self._at(row)] = b"\0"
             self._free.append(row)
 
+    def end(self, status: int) -> None:
+        """Say that the work is over, and the exit status of the process, which is about to end."""
+        _END.pack_into(self._memory, _HEAD.size, True, status)
+
     # The supervisor's side.
+
+    @property
+    def ended(self) -> int | None:
+        """The exit status of a process whose work is over; None if it works, or has ended without a word."""
+        over, status = _END.unpack_from(self._memory, _HEAD.size)
+        return status if over else None
 
     @property
     def beaten(self) -> tuple[str, float, float]:
@@ -82,7 +95,7 @@ class LeaseTable:
         return found
 
     def _at(self, row: int) -> int:
-        return _HEAD.size + row * _ROW.size
+        return _ROWS_AT + row * _ROW.size
 
 
 def _text(raw: bytes) -> str:

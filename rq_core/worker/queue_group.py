@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rq_core.connections.async_client import AsyncClient
@@ -19,7 +19,7 @@ class QueueGroup:
     """Queues whose calls travel together. On one server that is all of them; in a cluster each queue has a group of its
     own, so that a shard that is down, or a slot on its way, holds up no other queue."""
 
-    queues: Mapping[str, WatchedQueue]
+    queues: dict[str, WatchedQueue]
     watcher: Watcher
     finished: list[Settlement] = field(default_factory=list)
     """Settlements to be reported."""

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rq_core.connections.async_client import AsyncClient
-from rq_core.errors import RqCoreError
+from rq_core.errors import LayoutMismatch, QueueDamaged, RqCoreError
 from rq_core.model.keys import queue_keys
 from rq_core.protocol import server_check
 from rq_core.protocol.claims import Claimed
 from rq_core.protocol.plan import Patience
+from rq_core.worker.dead_hooks import death_watches
 from rq_core.worker.queue_group import QueueGroups
 from rq_core.worker.wakeups import FOREVER, LOOK_S_MAX, TROUBLE_PAUSE_S, WatchedQueue
 
@@ -53,7 +54,7 @@ class Startup:
                 queue.absent = not await self._is_there(queue)
                 queue.look = not queue.absent
                 self._tell_undeclared(queue, declared)
-        await self._meet(*[queue for queue in queues if not queue.absent])
+        await self._meet_usable([queue for queue in queues if not queue.absent])
         client.calls.delivery.asking.patience = Patience(unsent=FOREVER, unknown=FOREVER)
         return min(queue.lease for queue in queues)
 
@@ -63,12 +64,34 @@ class Startup:
         for queue in queues:
             queue.epoch = (await self._client.run(handshake(queue.name))).epoch
         await self._declare(*[queue.name for queue in queues])
+        await self._begin_telling(*[queue.name for queue in queues])
         for queue in queues:
             queue.lease = (await self._client.run(handshake(queue.name))).lease_ms / 1000
 
+    async def _meet_usable(self, queues: Sequence[WatchedQueue]) -> None:
+        """Meet queues. One that is damaged is left alone for now: the others must not wait until it is mended.
+
+        Raises QueueDamaged or LayoutMismatch if none can be used.
+        """
+        for queue in queues:
+            try:
+                await self._meet(queue)
+            except (QueueDamaged, LayoutMismatch) as error:
+                queue.absent, queue.look = True, False
+                if all(each.absent for each in queues):
+                    raise
+                log.error(  # noqa: TRY400 - the traceback would say nothing more
+                    "no jobs of queue %s are run until it is mended: %s",
+                    *(queue.name, error),
+                    extra={"worker": self._worker},
+                )
+
     async def _is_there(self, queue: WatchedQueue) -> bool:
         """Whether the queue has been made. To look does not make it."""
-        return await self._client.run(self._client.calls.reads.is_there(queue.name))
+        try:
+            return await self._client.run(self._client.calls.reads.is_there(queue.name))
+        except QueueDamaged:
+            return True  # To meet it says what is wrong.
 
     def _tell_undeclared(self, queue: WatchedQueue, declared: Sequence[str]) -> None:
         known = ", ".join(declared) or "none"
@@ -100,6 +123,11 @@ class Startup:
         for sentence in await self._client.run(declared):
             log.warning("%s", sentence, extra={"worker": self._worker})
 
+    async def _begin_telling(self, *queues: str) -> None:
+        """Note that hooks are told of deaths from now on."""
+        for watch in death_watches(self._client, self._app.tasks, queues).values():
+            await self._client.run(watch.begin())
+
     async def declare_anew(self, queue: WatchedQueue, claimed: Claimed, *, since: int) -> bool:
         """Declare the limits again: this claim was carried out in another history of Redis than that of ``since``,
         when it was sent. Another claim may have been under way with it, and have had them declared meanwhile.
@@ -112,6 +140,7 @@ class Startup:
             ask = self._client.calls.delivery.ask([["HGET", meta, "whole_epoch"]], queue.name)
             (began,) = await self._client.run(ask)
             await self._declare(queue.name)
+            await self._begin_telling(queue.name)
         except RqCoreError as error:
             # Its epoch stays the old one, so this is tried at the next claim.
             log.error("declaring the caps of queue %s failed: %s", queue.name, error)  # noqa: TRY400

@@ -7,17 +7,17 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.errors import RqCoreError
 from rq_core.model.reasons import Reason
-from rq_core.protocol.claims import Claimed
+from rq_core.protocol.claims import Claimed, extend
 from rq_core.protocol.plan import Call
 from rq_core.worker.capacity import Capacity
 from rq_core.worker.flow import FlowTable
-from rq_core.worker.handlers import OVERLAP_S_MAX, Handlers
+from rq_core.worker.handlers import FRESH_INTERVALS, OVERLAP_S_MAX, Handlers
 from rq_core.worker.lifetime import Lifetime
 from rq_core.worker.queue_group import QueueGroup, QueueGroups
 from rq_core.worker.settlement import Settlement, calls_of, claim_call, successes_in
@@ -42,6 +42,8 @@ class _Asked:
     epoch: int
     """The history of Redis in which the queue's limits had been declared when it was sent."""
     call: Call[Claimed]
+    sent: float
+    """When, on the monotonic clock: the leases of what it brings began later."""
     release: Callable[[], None]
     """Gives up the places that are kept for it."""
 
@@ -157,7 +159,7 @@ class Turns:
         self._capacity.shares.take(queue.name, limit)
         call = claim_call(queue.name, self._lifetime.worker, limit, successes)
         release = self._capacity.reserve(limit, self._groups)
-        return _Asked(queue, limit, successes, queue.epoch, call, release)
+        return _Asked(queue, limit, successes, queue.epoch, call, queue.looked, release)
 
     async def _exchange(
         self, group: QueueGroup, calls: Sequence[Call[Any]], asked: Sequence[_Asked]
@@ -176,17 +178,47 @@ class Turns:
                 group.claiming.remove(each.call)
 
     async def _answered(self, asked: _Asked, result: Claimed | RqCoreError) -> bool:
-        """Take what a claim brought, if its limits are those of the code. True: the claim failed."""
+        """Take what a claim brought, if its limits are those of the code, and its claims are still in force. True: the
+        claim failed."""
         uncounted = False
         try:
-            if isinstance(result, Claimed) and result.epoch not in (None, asked.epoch):
-                uncounted = True
-                uncounted = await self._startup.declare_anew(asked.queue, result, since=asked.epoch)
+            if isinstance(result, Claimed) and result.jobs:
+                if result.epoch != asked.epoch:
+                    uncounted = True
+                    uncounted = await self._startup.declare_anew(
+                        asked.queue, result, since=asked.epoch
+                    )
+                fresh = FRESH_INTERVALS * self._handlers.leases.interval
+                if time.monotonic() - asked.sent > fresh:
+                    result, asked.sent = await self._still_held(asked, result)
         finally:
             # Not before: the group's other turn would take the places of what has been claimed.
             asked.release()
-            failed = self._claimed(asked.queue, asked.limit, result, uncounted=uncounted)
+            failed = self._claimed(asked, result, uncounted=uncounted)
         return failed
+
+    async def _still_held(self, asked: _Asked, claimed: Claimed) -> tuple[Claimed, float]:
+        """Extend the leases of what a claim brought whose answer came so late that they may be over.
+
+        Returns the jobs that are still claimed, and since when they have had their leases at least. The others run
+        elsewhere, or are about to: nothing is to be settled for them.
+        """
+        sent = time.monotonic()
+        jobs = [(claim.id, claim.fence) for claim in claimed.jobs]
+        call = extend(asked.queue.name, self._lifetime.worker, jobs)
+        (answer,) = await self._client.carry_out([call])
+        if isinstance(answer, RqCoreError):
+            log.error("leases of queue %s were not extended: %s", asked.queue.name, answer)
+            return claimed, asked.sent  # They are given back.
+        lost = set(answer.lost)
+        if lost:
+            log.warning(
+                "a claim was answered after %.1f s: %d of its %d jobs have lost their leases, and are not begun",
+                *(sent - asked.sent, len(lost), len(jobs)),
+                extra={"queue": asked.queue.name},
+            )
+        kept = tuple(claim for claim in claimed.jobs if claim.id not in lost)
+        return replace(claimed, jobs=kept), sent
 
     def _settled(
         self, group: Sequence[Settlement], result: Mapping[str, str] | RqCoreError
@@ -226,14 +258,10 @@ class Turns:
         return False
 
     def _claimed(
-        self,
-        queue: WatchedQueue,
-        limit: int,
-        result: Claimed | RqCoreError,
-        *,
-        uncounted: bool = False,
+        self, asked: _Asked, result: Claimed | RqCoreError, *, uncounted: bool = False
     ) -> bool:
         """Start what was claimed, or give it back if nothing counted it. True: the claim failed."""
+        queue, limit = asked.queue, asked.limit
         watcher = self._groups.of[queue.name].watcher
         if isinstance(result, RqCoreError):
             log.error("claiming from queue %s failed, trying again: %s", queue.name, result)
@@ -254,7 +282,7 @@ class Turns:
                 # Its place was lent while the answer was overdue.
                 self._groups.settle(Settlement(claim, "rollback", 0, Reason.NO_ROOM))
             else:
-                self._handlers.arrive(claim)
+                self._handlers.arrive(claim, asked.sent)
         if not self._handlers.arrived:
             self._lifetime.retire_if_due()
         return False

@@ -20,6 +20,7 @@ from rq_core.worker.capacity import Capacity
 from rq_core.worker.dead_hooks import tell_of_deaths
 from rq_core.worker.flow import FlowTable
 from rq_core.worker.handlers import Handlers
+from rq_core.worker.heartbeat import BEATS_IN_LEASE
 from rq_core.worker.lease_table import LeaseTable
 from rq_core.worker.lifetime import Lifetime, end_tasks
 from rq_core.worker.loop_watch import LoopWatch
@@ -106,7 +107,7 @@ class Worker:
             on_claim=on_claim,
             flow=flow,
         )
-        self._burst = Burst(self._client, self.name, self._groups, self._handlers)
+        self._burst = Burst(self._client, self.name, self._groups, self._handlers, app.tasks)
         self._shutdown = Shutdown(
             self._client, self._lifetime, self._groups, self._handlers, self._turns
         )
@@ -181,7 +182,7 @@ class Worker:
         asked = self._lifetime.over.is_set()
         await end_tasks(over, *([startup] if asked else []))
         if not asked and startup.exception() is None:
-            self._handlers.leases.interval = startup.result() / 3
+            self._handlers.leases.interval = startup.result() / BEATS_IN_LEASE
             log.info(
                 "worker started",
                 extra={

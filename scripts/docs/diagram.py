@@ -10,6 +10,7 @@ from html import escape
 from typing import Final, NamedTuple
 
 from rq_core.model.machine import TRANSITIONS, State
+from scripts.docs.pages import NOTICE
 
 WIDTH: Final = 920
 HEIGHT: Final = 560
@@ -82,6 +83,7 @@ def svg(found: dict[tuple[str, str], list[str]] | None = None) -> str:
     marker = 'viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto"'
     head = f'<marker id="head" {marker}><path d="M 0 0 L 10 5 L 0 10 z" fill="#64748b"/></marker>'
     lines = [
+        NOTICE,
         f'<svg xmlns="http://www.w3.org/2000/svg" {frame}>',
         f"<title>{title}</title>",
         f'<rect width="{WIDTH}" height="{HEIGHT}" rx="8" fill="#f8fafc"/>',

@@ -132,21 +132,24 @@ def _check_server(redis_url: str, prefix: str) -> None:
 )
 @click.argument("queue")
 def off(url: str | None, redis_url: str, prefix: str, queue: str, *, force: bool) -> None:
-    """Switch QUEUE's audit log off: its events are no longer kept for SQL."""
+    """Switch QUEUE's audit log off: its events are no longer kept for SQL.
+
+    What happened before is mirrored first, and the log ends with the event that says so. --force skips that.
+    """
     address = None if force else required(url)
     with connect(redis_url, prefix) as client:
         known_queues(client, queue)
         if address is None:
             holder = client.run(client.calls.delivery.handshake(queue)).audit_id or "none"
+            client.run(client.calls.audit.detach(queue, holder))
         else:
-            from sql_audit.queries.history import audit_id
             from sql_audit.store import place
             from sql_audit.store.database import Database
+            from sql_audit.upkeep.off import switch_off
 
             with contextlib.closing(Database(address)) as database:
                 place.check(database)
-                holder = audit_id(database)
-        client.run(client.calls.audit.detach(queue, holder))
+                switch_off(client, database, queue)
     say(f"queue {queue}: audit off")
 
 

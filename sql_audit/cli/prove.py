@@ -209,7 +209,8 @@ def _print_result(result: Result) -> None:
         if found.orphans:
             say(f"  {found.orphans} events are orphaned: Redis forgot them")
         for loss in found.losses:
-            say(f"  lost: {loss.at} {readable(loss.at_ms)}: {loss.says}")
+            known = "lost" if loss.orphaned or loss.jobs else "may be lost"
+            say(f"  {known}: {loss.at} {readable(loss.at_ms)}: {loss.says}")
         if found.restated:
             say(f"  {found.restated} jobs were restated by a repair")
         for note in found.notes:

@@ -140,6 +140,8 @@ def _print_applied(done: dict[str, Applied], *, as_json: bool) -> None:
         say(f"{name}: {each.restored} jobs restored, {each.removed} removed")
         for job in (*each.over, *each.uncertain, *each.unknown):
             say(f"  {_kind(job)}: {_lost_job(job)}")
+        for job_id in each.held:
+            say(f"  not put back: {job_id}  another job holds its name")
         for job_id, state in each.alive.items():
             say(f"  not lost: {job_id}  is {state} in Redis")
         for job_id, state in each.left.items():

@@ -230,12 +230,13 @@ class Folder:
         jobs, touched = self.jobs, self.touched
         append, append_line = self.events.append, self.lines.append
         for (
-            ordinal, job_id, due, place, task, priority, attempts, losses, digest, lane, expires, detail,
+            ordinal, job_id, due, place, task, priority, attempts, losses, digest, lane, expires, name,
+            detail,
         ) in zip(
             intake.ordinals, columns["id"], columns["due_ms"], columns["seq"], columns["task"],
             columns["priority"], columns["max_attempts"], columns["max_losses"],
-            columns["digest"], columns["lane"], columns["expires_ms"], self._details.of_enqueued(intake),
-            strict=True,
+            columns["digest"], columns["lane"], columns["expires_ms"], columns["unique_name"],
+            self._details.of_enqueued(intake), strict=True,
         ):  # fmt: skip
             job = jobs.get(job_id)
             state, ready = (_READY, at_ms) if due is None else (_SCHEDULED, None)
@@ -245,7 +246,7 @@ class Folder:
                 (
                     job_id, queue, task, priority, state, 0, 0, 0, 0, attempts, losses, place,
                     at_ms, due, ready, None, None, at_ms, None, None, None, None, None, digest,
-                    1, epoch, seq, lane, expires,
+                    1, epoch, seq, lane, expires, name,
                 )
             )  # fmt: skip
             append((queue, epoch, seq, ordinal, "enqueued", at_ms, job_id, None, by, task, detail))

@@ -138,6 +138,7 @@ KINDS: Final[dict[str, Check]] = {field.name: _OF_KIND[field.kind] for field in 
     "scopes": _scopes,
     "cap": anything,
     "dead": _integers,
+    "by_job": _words,
     "spec": _texts,
 }
 """What each field may hold. A field without a kind may hold anything that is not nested too deep."""

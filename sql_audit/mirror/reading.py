@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rq_core.model.events import OutboxId
 from rq_core.model.machine import Event
@@ -20,6 +20,8 @@ from sql_audit.mirror.source import OutboxSource, RawFields
 from sql_audit.store.driver_errors import describe
 
 logger = logging.getLogger("rq_core.audit")
+
+_SWITCHED_OFF: Final = '["audit","on","off"]'
 
 RawEntry = tuple[OutboxId, RawFields]
 
@@ -210,6 +212,19 @@ def _about_jobs(raw: RawFields) -> int:
     """About how many events an entry has, without reading it: every job begins a bracket."""
     jobs = raw.get("jobs")
     return max(1, jobs.count("[") - 1) if jobs else 1
+
+
+def last_entry(tail: Tail) -> int | None:
+    """How many of these entries there are up to the one with which the log was switched off. None: that one is not
+    there, or Redis' history does not go on up to it."""
+    if not tail.whole or tail.detached:
+        return None
+    for number, (_, raw) in enumerate(tail.entries, 1):
+        if raw.get("type") == Event.EPOCH_STARTED:
+            return None
+        if raw.get("type") == Event.POLICY_CHANGED and raw.get("data") == _SWITCHED_OFF:
+            return number
+    return None
 
 
 def _end_of_batch(intakes: Sequence[Intake]) -> int | None:

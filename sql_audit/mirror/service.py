@@ -25,6 +25,7 @@ from sql_audit.mirror.turn import Mirror, Outcome
 from sql_audit.store import migrate, partitions, place
 from sql_audit.store.database import STALLED_MS, Database
 from sql_audit.store.driver_errors import describe
+from sql_audit.store.mirrored import mirrored
 
 logger = logging.getLogger("rq_core.audit")
 
@@ -88,6 +89,8 @@ class Service:
     _queues: dict[str, _Queue] = field(default_factory=dict)
     _awaited: set[str] = field(default_factory=set)
     """Queues that were said not to be there yet; the empty name: any at all."""
+    _of_sql: list[str] | None = None
+    """The queues that the log was to go on for when this run began; None: not looked yet."""
     _listed: float = float("-inf")
     _partitions_due: float = float("-inf")
     _partitions_left: dict[str, str] = field(default_factory=dict)
@@ -141,7 +144,7 @@ class Service:
         if time.monotonic() - self._listed < WAIT_S:
             return
         try:
-            known = self.source.queues()
+            known = self._known_queues()
         except Exception as error:
             if raise_errors:
                 raise
@@ -169,6 +172,21 @@ class Service:
                 )
                 self._queues[name] = _Queue(mirror)
                 logger.info("queue %s: is mirrored into %s", name, self.database.url)
+
+    def _known_queues(self) -> list[str]:
+        """The queues of Redis, and those of SQL: a Redis that lost everything lists none."""
+        known = set(self.source.queues())
+        if self._of_sql is None:
+            # Once is enough: a queue that is lost later has been mirrored here before.
+            with self.database.readers.connect() as connection:
+                self._of_sql = mirrored(connection)
+        for name in self._of_sql:
+            if name not in known and name not in self._queues:
+                logger.warning(
+                    "queue %s: the log has it, and Redis does not list it: looking what Redis has lost",
+                    name,
+                )
+        return sorted(known.union(self._of_sql))
 
     def _leave_if_deleted(self, name: str) -> None:
         try:

@@ -26,13 +26,14 @@ from typing import Final, NamedTuple
 
 from sqlalchemy import Connection
 
+from rq_core.errors import AuditOff
 from rq_core.model.events import OutboxId
 from sql_audit.mirror import forks, gaps, losses
 from sql_audit.mirror.batch import Batch, Projection
 from sql_audit.mirror.cursor import Anchor, Cursor
 from sql_audit.mirror.fold import Folder, job_ids
 from sql_audit.mirror.forks import LAST_NUMBER, Behind
-from sql_audit.mirror.reading import BatchLimits, Reader, Tail
+from sql_audit.mirror.reading import BatchLimits, Reader, Tail, last_entry
 from sql_audit.mirror.source import OutboxSource
 from sql_audit.store.background import BackgroundCall
 from sql_audit.store.chain import NOTHING_FOUND, Link, found_digest, genesis
@@ -135,6 +136,23 @@ class Mirror:
             self.attach(found.known)
             self._restated_from = found.known
             return Turn(Outcome.BEHIND)
+
+    def finish(self) -> None:
+        """Mirror what is left of a queue whose log was switched off, up to the event that says so. The queue is not
+        taken again."""
+        with self.database.readers.connect() as connection:
+            row = connection.execute(CURSOR, {"queue": self.queue}).one_or_none()
+            self._audit_id = connection.execute(AUDIT_ID).scalar_one()
+        if row is None:
+            return
+        # As if it were attached: to attach would switch the log on again.
+        cursor = Cursor(*row)
+        self._attached_in, self.position = cursor.epoch, cursor.position
+        cursor, tail = self.read()
+        upto = last_entry(tail)
+        if upto is not None:
+            with contextlib.suppress(AuditOff):  # Redis refuses the trim.
+                self._mirror(cursor, tail._replace(entries=tail.entries[:upto]))
 
     def queue_is_deleted(self) -> bool:
         """Whether the last that SQL has of the queue is that an operator deleted it. To meet it would make it again."""

@@ -25,7 +25,7 @@ from rq_core.model.scopes import scopes_of
 from rq_core.model.state_line import Job
 from sql_audit.errors import AuditUnavailable
 from sql_audit.mirror.intake import fingerprint
-from sql_audit.proof import sides
+from sql_audit.proof import sides, told
 from sql_audit.proof.replay import Note, Violation
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
@@ -57,8 +57,8 @@ def drift_of(url: str, client: Client, queue: str) -> Differences:
         raise AuditUnavailable(url=database.url, why=describe(error)) from None
     finally:
         database.close()
-    told = [(violation.job_id, violation.says) for violation in violations]
-    return Differences(told, [note.says for note in notes])
+    differences = [(violation.job_id, violation.says) for violation in violations]
+    return Differences(differences, [note.says for note in notes])
 
 
 def compare(
@@ -70,6 +70,8 @@ def compare(
     """
     try:
         both = sides.look(client, database, queue)
+    except sides.Lost as error:
+        return [_violation(error.cursor, "I7", None, str(error))], []
     except sides.CannotTell as error:
         cursor = error.cursor
         at = OutboxId(cursor.epoch or 0, cursor.seq or 0)
@@ -92,6 +94,13 @@ def compare(
         return found, [Note(upto, cursor.at_ms, says)]
     for job_id, says in _differences(View(both.redis), records):
         found.append(_violation(cursor, "I8", job_id, says))
+    with database.snapshot() as connection:
+        # SQL may be ahead by now of what was read of Redis.
+        log = told.log_of(connection, queue, entries[-1][0])
+    found += [
+        _violation(cursor, "I8", None, finding.says)
+        for finding in told.differences(log, View(both.redis), both.position)
+    ]
     found += [
         _violation(cursor, "I8", finding.job_id, finding.says)
         for finding in (diagnose(client, queue) if indexes else ())

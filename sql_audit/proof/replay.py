@@ -92,13 +92,15 @@ class Record:
 
     __slots__ = (
         "claims", "expires", "failures", "fence", "held", "lane", "losses", "max_attempts", "max_losses",
-        "state", "task",
+        "name", "state", "task", "worker",
     )  # fmt: skip
 
     def __init__(self, task: str | None = None, state: str | None = None) -> None:
         self.task = task
         self.state = state
         self.lane: str | None = None
+        self.name: str | None = None
+        """The name of a unique job, whether it holds it or not."""
         self.claims: int | None = None
         self.expires: int | None = None
         """Its deadline (Unix ms); None: it has none, or that was not told yet."""
@@ -107,6 +109,8 @@ class Record:
         self.max_attempts: int | None = None
         self.max_losses: int | None = None
         self.fence: str | None = None
+        self.worker: str | None = None
+        """Who holds its claim in force."""
         self.held: tuple[str, ...] | None = None
         """What its claim in force holds; None: it has none."""
 
@@ -114,6 +118,7 @@ class Record:
 _READY: Final = str(State.READY)
 _SCHEDULED: Final = str(State.SCHEDULED)
 _RUNNING: Final = str(State.RUNNING)
+_DEAD: Final = str(State.DEAD)
 _CLAIMED: Final = frozenset(str(s) for s in CLAIMED_STATES)
 
 _SOURCES: Final = {
@@ -122,6 +127,9 @@ _SOURCES: Final = {
 }
 """Event → the states in which it may meet a job."""
 
+
+SETTLEMENTS: Final = frozenset({Event.SUCCEEDED, Event.RETRIED, Event.DIED, Event.ROLLED_BACK})
+"""Events with which the holder of a claim ends it. (A cancelled job's claim may also end with its lease.)"""
 
 _MOST: Final = {"failures": ("failure", "max_attempts"), "losses": ("loss", "max_losses")}
 """What is counted, what one of it is called, and how many there may be."""
@@ -152,6 +160,8 @@ class Replay:
         self.since_ms = since_ms
         self.jobs: dict[str, Record] = {}
         self.holders = Holders()
+        self.names: dict[str, str] = {}
+        """Name → the job that holds it: one that is alive and not dead."""
         self.violations: list[Violation] = []
         self.counts: Counter[str] = Counter()
         """Violations by invariant, those not kept included."""
@@ -268,6 +278,7 @@ class Replay:
 
     def _forget(self) -> None:
         self.jobs.clear()
+        self.names.clear()
         self.holders.forget()
         self.open = True
 
@@ -348,8 +359,9 @@ class Replay:
         elif told != before:
             self._went_back(row, reason, told, before)
         elif reason == "replid_changed":
-            says = "Redis went on with another history"
-            self._lost(row, before, 0, f"{says}: what followed {before}, if anything, is lost")
+            self._lost(
+                row, before, 0, f"{_whose(facts)}: what followed {before}, if anything, is lost"
+            )
         if reason != "attached":
             # Another server, whose clock may be behind: Redis has dropped what had run out by the
             # clock before.
@@ -441,12 +453,15 @@ class Replay:
         if record.held is not None:
             self.holders.release(record.task, record.held)
             record.held = None
-        record.fence = None
+        record.fence = record.worker = None
 
-    def _end(self, record: Record, fence: str | None) -> None:
-        """The claim in force ends, by an event that presents ``fence``."""
+    def _end(self, record: Record, fence: str | None, holder: str | None) -> None:
+        """The claim in force ends, by an event that presents ``fence``. ``holder`` is whose claim it ends; None: the
+        event does not say."""
         if record.fence is not None and fence != record.fence:
             self._violated("I9", f"presents fence {fence}, in force is {record.fence}")
+        elif holder is not None and record.worker is not None and holder != record.worker:
+            self._violated("I9", f"ends a claim of {holder}, in force is that of {record.worker}")
         self._release(record)
 
     def _begin(self, row: EventRow, job_id: str, facts: Mapping[str, Any], state: str) -> Record:
@@ -455,15 +470,40 @@ class Replay:
         if old is not None:
             self._violated("I6", f"{old.state or 'alive'} -{row[4]}-> is not a transition")
             self._release(old)
+            self._free_name(old, job_id)
         record = self.jobs[job_id] = Record(row[9], state)
         record.lane = facts.get("lane")
         record.claims = facts.get("claims", 0)
         record.expires = facts.get("expires_ms")
+        record.name = facts.get("unique_name")
+        if state != _DEAD:
+            self._take_name(record, job_id)
         record.failures = facts.get("failures", 0)
         record.losses = facts.get("losses", 0)
         record.max_attempts = facts.get("max_attempts")
         record.max_losses = facts.get("max_losses")
         return record
+
+    def _take_name(self, record: Record, job_id: str) -> None:
+        """The job holds its name from here on."""
+        if record.name is None:
+            return
+        holder = self.names.setdefault(record.name, job_id)
+        if holder != job_id:
+            self._violated("I13", f"takes the name {record.name}, and job {holder} holds it")
+            self.names[record.name] = job_id
+
+    def _free_name(self, record: Record, job_id: str) -> None:
+        """The job has ended, and its name is free."""
+        if record.name is not None and self.names.get(record.name) == job_id:
+            del self.names[record.name]
+
+    def _settle_name(self, record: Record, job_id: str, event: Event, state: State | None) -> None:
+        """What an event does to the name of a job that was alive, or dead."""
+        if state is None or state is State.DEAD:
+            self._free_name(record, job_id)
+        elif event is Event.REQUEUED:
+            self._take_name(record, job_id)
 
     def _enqueued(self, row: EventRow, job_id: str) -> None:
         facts = _facts(row)
@@ -493,6 +533,7 @@ class Replay:
         record.state = _RUNNING
         record.claims = row[7]
         record.fence = f"{row[1]}-{row[2]}"
+        record.worker = row[8]
         record.held = listed.held
         holders = self.holders
         holders.hold(record.task, listed.held)
@@ -509,7 +550,8 @@ class Replay:
 
     def _succeeded(self, row: EventRow, job_id: str) -> None:
         record = self._meet(row, job_id)
-        self._end(record, _fence(row))
+        self._end(record, _fence(row), row[8])
+        self._free_name(record, job_id)
         del self.jobs[job_id]
 
     # Any other event, by the table.
@@ -520,7 +562,8 @@ class Replay:
         state = target(event, facts)
         record = self._meet(row, job_id)
         if event in CLAIM_ENDS:
-            self._end(record, facts.get("fence"))
+            holder = row[8] if event in SETTLEMENTS else facts.get("worker")
+            self._end(record, facts.get("fence"), holder)
         elif state not in CLAIMED_STATES:
             self._release(record)
         elif record.fence is not None and facts.get("fence") != record.fence:
@@ -535,6 +578,7 @@ class Replay:
             record.expires = None
         if facts.get("lane") is not None:
             record.lane = facts["lane"]
+        self._settle_name(record, job_id, event, state)
         if state is None:
             del self.jobs[job_id]
         else:
@@ -569,12 +613,14 @@ class Replay:
             if old.held is not None and old.fence == fence:
                 held = old.held
             self._release(old)
+            self._free_name(old, job_id)
         elif not self.open and state is not None:
             self.restated += 1
         if state is None:
             return
         record = self._begin(row, job_id, facts, state)
         record.fence = fence
+        record.worker = facts.get("worker")
         if state in _CLAIMED:
             record.held = held
             self.holders.hold(record.task, held)
@@ -605,6 +651,16 @@ class Replay:
         self._quarantined = row[1], row[2]
         self._note("is in quarantine: what it says is not known")
         self._forget()
+
+
+def _whose(facts: Mapping[str, Any]) -> str:
+    """Which server has the queue since an epoch began, as far as names of histories tell."""
+    match facts.get("went_on"):
+        case True:
+            return "a replica took the primary's place, or the primary was restarted"
+        case False:
+            return "a server with another history has the queue: a slot that moved, or a restart"
+    return "Redis went on with another history"
 
 
 def _facts(row: EventRow) -> Mapping[str, Any]:

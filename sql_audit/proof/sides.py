@@ -24,6 +24,7 @@ from rq_core.model.machine import Event, State
 from sql_audit.mirror.refold import intake_of
 from sql_audit.store.database import Database
 from sql_audit.store.gaps import open_gap
+from sql_audit.store.mirrored import given_up
 from sql_audit.store.rows import EventRow
 from sql_audit.store.statements import AUDIT_ID, CURSOR
 from sql_audit.store.tables import EVENT_COLUMNS, QUARANTINED
@@ -54,6 +55,10 @@ class CannotTell(Exception):
     def __init__(self, cursor: Row[Any], says: str) -> None:
         super().__init__(says)
         self.cursor = cursor
+
+
+class Lost(CannotTell):
+    """Redis has lost the queue. ``str()`` says what to do."""
 
 
 class Sides(NamedTuple):
@@ -91,11 +96,14 @@ def look(client: Client, database: Database, queue: str) -> Sides:
             ours = connection.execute(AUDIT_ID).scalar_one()
             before = connection.execute(CURSOR, of_queue).one()
             live = connection.execute(_LIVE, of_queue).mappings().all()
+            off = before.epoch is not None and given_up(
+                connection, queue, before.batch, before.epoch, before.seq
+            )
         if before.epoch is None:
             raise CannotTell(before, "nothing is mirrored yet")
         known = OutboxId(before.epoch, before.seq)
         redis = client.run(client.calls.reads.snapshot(queue))
-        _refuse_unattached(before, redis["meta"], ours)
+        _refuse_unattached(before, redis["meta"], ours, len(live), given_up=off)
         first = OutboxId.parse(redis["outbox"][0][0]) if redis["outbox"] else known
         since = min(known, first)
         with database.snapshot() as connection:
@@ -140,9 +148,18 @@ def fold_rows(records: dict[str, JobRecord], rows: Iterable[EventRow]) -> None:
         records[event.job_id], _ = fold(records.get(event.job_id), entry, event)
 
 
-def _refuse_unattached(cursor: Row[Any], meta: Mapping[str, str], ours: str) -> None:
+def _refuse_unattached(
+    cursor: Row[Any], meta: Mapping[str, str], ours: str, alive: int, *, given_up: bool
+) -> None:
     """Raise CannotTell if no mirror of this database trims the queue: then its outbox is a ring of recent events,
-    or another database has what was let go."""
+    or another database has what was let go. Raise Lost if Redis has lost it."""
+    if "audit" not in meta and not given_up:
+        found = "made it again" if meta.get("epoch") else "has nothing of it"
+        says = f"Redis has lost the queue, and {found}: by the log {alive} jobs were alive"
+        raise Lost(
+            cursor,
+            f"{says}. `rq-core audit run` records the loss, then `rq-core audit restore` can put jobs back",
+        )
     if meta.get("audit") != "on":
         raise CannotTell(cursor, "the queue is not mirrored: its audit log is off")
     if meta.get("audit_id") != ours:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, Row, bindparam, text
 from sqlalchemy.exc import SQLAlchemyError
@@ -24,6 +24,7 @@ from sql_audit.store import migrate
 from sql_audit.store.database import Database
 from sql_audit.store.driver_errors import describe
 from sql_audit.store.minutes import MINUTE_MS
+from sql_audit.store.mirrored import mirrored
 from sql_audit.store.tables import OUTCOMES, one_of
 
 SETTLED_MS: Final = 10 * MINUTE_MS
@@ -58,6 +59,8 @@ _FORGOTTEN: Final = text(
     f"FROM job_event_orphaned WHERE claim IS NOT NULL AND {one_of('type', sorted(map(str, CLAIM_ENDS)))} "
     "GROUP BY 1, 2, 3"
 )
+
+T = TypeVar("T")
 
 Key = tuple[str, str, str]
 """Queue, task, outcome."""
@@ -96,8 +99,15 @@ class LogReader:
         self._lifted: dict[Key, Sums] = {}
         """What is added to the sums so that none falls: what they lost since this reader was made."""
 
+    def mirrored(self) -> list[str]:
+        """Return the queues of which the log is to go on, by name. Raises as ``look`` does."""
+        return self._ask(mirrored)
+
     def look(self) -> LogOverview:
         """How the log stands. Raises AuditError if the database does not answer, or has another schema."""
+        return self._ask(self._read)
+
+    def _ask(self, question: Callable[[Connection], T]) -> T:
         with self._lock:
             try:
                 if not self._checked:
@@ -105,7 +115,7 @@ class LogReader:
                     self._checked = True
                 # All at one moment: a loss that is mirrored between two statements would be counted twice for good.
                 with self._database.snapshot() as connection:
-                    return self._read(connection)
+                    return question(connection)
             except SQLAlchemyError as error:
                 raise AuditUnavailable(url=self._database.url, why=describe(error)) from error
 

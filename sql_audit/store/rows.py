@@ -51,6 +51,7 @@ class Job(list[Any]):
     last_seq: int
     lane: str | None
     expires_ms: int | None
+    unique_name: str | None
 
     @classmethod
     def new(cls, queue: str, job_id: str) -> Job:

@@ -162,6 +162,7 @@ job = Table(
     _number("last_seq"),
     _text("lane"),
     _number("expires_ms", null=True),
+    _text("unique_name"),
     PrimaryKeyConstraint("job_id", "queue", name="job_pkey"),
     *_words_check("job_state", "state", JOB_STATES),
     *_words_check("job_priority", "priority", tuple(Priority)),
@@ -174,7 +175,7 @@ State ``lost``: Redis had it and forgot it; ``reason`` is the state that it was 
 complete baseline did not name it, and no event says how it ended.
 
 ``lane`` is where it waits for its scopes, or waited last: priority, then the scopes, joined by ``+``. ``expires_ms`` is
-its deadline: no claim begins at it or later.
+its deadline: no claim begins at it or later. ``unique_name`` is the name of a unique job.
 """
 
 job_attempt = Table(
@@ -425,6 +426,7 @@ EVERYDAY_INDEXES: Final = (
     ),
     "CREATE INDEX job_alive ON job (state, queue, ready_at_ms) WHERE finished_at_ms IS NULL",
     "CREATE INDEX job_cancelled ON job (queue, finished_at_ms) WHERE state = 'cancelled'",
+    "CREATE INDEX job_unique ON job (queue, unique_name) WHERE unique_name IS NOT NULL",
     "CREATE INDEX job_discarded ON job (queue, finished_at_ms) WHERE state = 'discarded'",
     "CREATE INDEX job_claimed_again ON job (claims) WHERE claims > 1",
 )

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, bindparam, text
@@ -65,6 +65,11 @@ _STANDS: Final = text(
     "SELECT job_id, task, state, reason, last_epoch, last_seq FROM job "
     f"WHERE queue = :queue AND job_id IN :ids AND state IN ('{LOST}', '{GONE}', {_LIVE})"
 ).bindparams(bindparam("ids", expanding=True))
+_TAKEN_SINCE: Final = text(
+    "SELECT job_id FROM job WHERE queue = :queue AND unique_name = :name AND job_id <> :job "
+    f"AND enqueued_at_ms >= :at AND state NOT IN ('{LOST}', '{GONE}') ORDER BY enqueued_at_ms LIMIT 1"
+)
+"""A job that took the name of a lost one after that, in the history that went on."""
 _FINISHED: Final = text(
     "SELECT DISTINCT job_id FROM job_event_orphaned WHERE queue = :queue "
     f"AND type IN ({', '.join(repr(str(end)) for end in sorted(JOB_ENDS))}) ORDER BY job_id"
@@ -104,6 +109,8 @@ class Applied:
     """Jobs that may have ended in a gap. Without ``accept_gaps`` nothing was done about them."""
     unknown: list[LostJob] = field(default_factory=list)
     """Lost jobs that could not be put back."""
+    held: list[str] = field(default_factory=list)
+    """Lost jobs that were not put back: another job holds their name. Nothing was done about them."""
     alive: dict[str, str] = field(default_factory=dict)
     """Lost jobs that Redis has again by now, by id: their state. They were left alone."""
     left: dict[str, str] = field(default_factory=dict)
@@ -169,7 +176,8 @@ def apply(
         wait_level(client, database, queue, wait_s)
         gap = _gap(client, database, queue)
         wait_level(client, database, queue, wait_s)
-        done.over, done.uncertain, done.unknown, done.alive, done.left = [], [], [], {}, {}
+        done.over, done.uncertain, done.unknown, done.held = [], [], [], []
+        done.alive, done.left = {}, {}
         try:
             _carry_out(
                 client, database, queue, gap, done, by, wait_s, on_progress, accept_gaps=accept_gaps
@@ -242,11 +250,19 @@ def _carry_out(
             done.removed += outcomes.count("removed")
             for record in chunk:
                 outcome = answer.outcomes[record.id]
-                if outcome not in ("restored", "removed", "gone"):
+                if outcome == "held":
+                    done.held.append(record.id)
+                elif outcome not in ("restored", "removed", "gone"):
                     others = done.left if record.kind == "remove" else done.alive
                     others[record.id] = outcome
 
-    for begin in range(0, of, IDS_CHUNK):
+    # Revived jobs leave first: a job that was lost may have had the name of one of them.
+    for begin in range(0, len(gap.revived), IDS_CHUNK):
+        lines = dict(list(gap.revived.items())[begin : begin + IDS_CHUNK])
+        found = _revived(database, queue, lines)
+        send([take_out(each.job_id, lines[each.job_id], each.finished) for each in found])
+        on_progress(count := count + len(lines), of)
+    for begin in range(0, len(gap.missing), IDS_CHUNK):
         ids = gap.missing[begin : begin + IDS_CHUNK]
         records = []
         for lost, record in _lost(database, queue, ids):
@@ -257,12 +273,7 @@ def _carry_out(
             else:
                 (done.over if lost.over else done.unknown).append(lost)
         send(records)
-        on_progress(count := min(count + len(ids), len(gap.missing)), of)
-    for begin in range(0, len(gap.revived), IDS_CHUNK):
-        lines = dict(list(gap.revived.items())[begin : begin + IDS_CHUNK])
-        found = _revived(database, queue, lines)
-        send([take_out(each.job_id, lines[each.job_id], each.finished) for each in found])
-        on_progress(count := count + len(lines), of)
+        on_progress(count := count + len(ids), of)
 
 
 def _chunks(records: Iterable[Restoration]) -> Iterator[list[Restoration]]:
@@ -342,7 +353,18 @@ def _lost_chunk(
             continue  # A baseline has ended it since it was missed.
         job = folds[0].touched.get(job_id) or folds[1].touched[job_id]
         was = row.state if row.state in LIVE else row.reason
-        yield judge(job, told[job_id], was, uncertain, missing=row.state in LIVE)
+        lost, record = judge(job, told[job_id], was, uncertain, missing=row.state in LIVE)
+        if record is not None and job.unique_name is not None:
+            of_name = {
+                "queue": queue,
+                "name": job.unique_name,
+                "job": job_id,
+                "at": job.enqueued_at_ms,
+            }
+            later = connection.execute(_TAKEN_SINCE, of_name).scalar()
+            if later is not None:
+                lost, record = replace(lost, over=f"job {later} has taken its name since"), None
+        yield lost, record
 
 
 def _revived(database: Database, queue: str, lines: dict[str, str]) -> Iterator[RevivedJob]:

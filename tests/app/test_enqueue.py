@@ -181,6 +181,107 @@ async def test_whatever_stops_an_async_generator_says_what_was_accepted(
     assert len(caught.value.accepted.ids) == 1_000  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("where", ["in the generator", "while Redis is asked"])
+def test_what_ends_a_program_says_what_was_accepted(
+    app: App, task: Noted, kind: type[BaseException], where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire = app.client._wire
+    real, calls = wire.exchange, []
+
+    def exchange(*what: Any) -> Any:
+        calls.append(what)
+        if where == "while Redis is asked" and len(calls) > 4:
+            raise kind
+        return real(*what)
+
+    def generate() -> Iterator[NewJob]:
+        for n in range(600):
+            yield task.job(n)
+        if where == "in the generator":
+            raise kind
+        yield from (task.job(n) for n in range(1_000))
+
+    monkeypatch.setattr(wire, "exchange", exchange)
+    with pytest.raises(kind) as caught:
+        app.enqueue_many(generate())
+    monkeypatch.undo()
+
+    accepted = caught.value.accepted.ids  # type: ignore[attr-defined]
+    assert len(accepted) >= 250
+    assert len(accepted) == app.client.run(app.client.calls.reads.counts("notes")).ready["normal"]
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+async def test_what_cancels_an_enqueue_says_what_was_accepted(
+    app: App, task: Noted, asynchronous: bool
+) -> None:
+    """Of the chunk that was on its way nothing is known: it may have been accepted."""
+    wire = app.async_client()._wire
+    real, calls, held = wire.exchange, [], asyncio.Event()
+    said: list[int] = []
+
+    async def exchange(*what: Any) -> Any:
+        calls.append(what)
+        if len(calls) > 4:
+            held.set()
+            await asyncio.Event().wait()
+        return await real(*what)
+
+    async def generate() -> AsyncIterator[NewJob]:
+        for n in range(3_000):
+            yield task.job(n)
+
+    async def enqueue() -> None:
+        jobs = generate() if asynchronous else [task.job(n) for n in range(3_000)]
+        try:
+            await app.enqueue_many_async(jobs)
+        except asyncio.CancelledError as error:
+            said.append(len(error.accepted.ids))  # type: ignore[attr-defined]
+            raise
+
+    wire.exchange = exchange  # type: ignore[method-assign]
+    running = asyncio.create_task(enqueue())
+    await held.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    wire.exchange = real  # type: ignore[method-assign]
+
+    ready = app.client.run(app.client.calls.reads.counts("notes")).ready["normal"]
+    assert said == [ready]
+    assert ready >= 250
+    await app.aclose()
+
+
+async def test_a_job_that_was_not_sent_yet_is_given_up_with_its_caller(
+    app: App, task: Noted
+) -> None:
+    client = app.async_client()
+    await client.run(client.calls.delivery.handshake("notes"))
+    wire = client._wire
+    real, may_go, sent = wire.exchange, asyncio.Event(), asyncio.Event()
+
+    async def exchange(*what: Any) -> Any:
+        sent.set()
+        await may_go.wait()
+        return await real(*what)
+
+    wire.exchange = exchange  # type: ignore[method-assign]
+    on_their_way = [asyncio.create_task(task.enqueue_async(n)) for n in range(10)]
+    await sent.wait()
+    waits = asyncio.create_task(task.with_options(id="given-up").enqueue_async(99))
+    await asyncio.sleep(0)
+    waits.cancel()
+    await asyncio.wait([waits])
+    may_go.set()
+    await asyncio.gather(*on_their_way)
+
+    assert app.client.run(app.client.calls.reads.job("given-up", ["notes"])) is None
+    assert app.client.run(app.client.calls.reads.counts("notes")).ready["normal"] == 10
+    await app.aclose()
+
+
 def test_what_is_no_job_is_refused_and_said(app: App, task: Noted) -> None:
     """A handle, a mapping of arguments, or a job that is not in a list."""
     for jobs in ([task.job(1), task.enqueue(2)], [{"n": 1}], task.job(1)):

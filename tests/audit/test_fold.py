@@ -119,6 +119,8 @@ class Story:
             "spec": self.random.choice((None, '{"task":"t","args":{"a":"/é"}}')),
             "enqueued_ms": self.now_ms,
             "expires_ms": self.random.choice((None, self.now_ms + 1_000)),
+            "unique_name": self.random.choice((None, "send/tenant=acme")),
+            "by_job": "job-0",
             "dead": 1 if arrow.target is State.DEAD else None,
             "claims": self.claims.get(job_id, 0),
             "lane": self.random.choice((None, "2+task=send", "2+task=send+tenant=acme")),
@@ -302,6 +304,7 @@ def test_every_event_about_jobs_has_a_step() -> None:
 def test_words_come_from_the_table() -> None:
     assert set(tables.TERMINAL_STATES) == {
         "discarded",
+        "replaced",
         "succeeded",
         "cancelled",
         "pruned",

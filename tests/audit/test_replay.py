@@ -112,6 +112,48 @@ def test_a_requeued_job_has_no_deadline_to_keep(log: MemoryWriter) -> None:
     assert [] == replay(log).violations
 
 
+# Names (I13).
+
+
+def named(job_id: str) -> list[Any]:
+    return [job_id, 1, None, "send", "normal", 3, 3, "d", None, None, None, "send/tenant=acme"]
+
+
+def test_a_name_that_is_taken_twice_is_seen(log: MemoryWriter) -> None:
+    log.jobs("enqueued", named("a"))
+    log.jobs("enqueued", named("b"))
+
+    found = the_violation(log)
+    assert (found.invariant, found.job_id) == ("I13", "b")
+    assert "job a holds it" in found.says
+
+
+@pytest.mark.parametrize("end", ["succeeded", "died", "cancelled", "replaced", "expired"])
+def test_a_name_is_free_when_its_job_has_ended(log: MemoryWriter, end: str) -> None:
+    log.jobs("enqueued", named("a"))
+    if end in ("succeeded", "died"):
+        fence = log.jobs("claimed", ["a", 1])
+        log.jobs(end, ["a", fence, *(["final", 1, None] if end == "died" else [])])
+    else:
+        log.jobs(end, ["a", "b"] if end == "replaced" else ["a"])
+    log.jobs("enqueued", named("b"))
+
+    assert [] == replay(log).violations
+
+
+def test_a_retry_keeps_its_name_and_a_requeue_takes_it_again(log: MemoryWriter) -> None:
+    log.jobs("enqueued", named("a"))
+    fence = log.jobs("claimed", ["a", 1])
+    log.jobs("retried", ["a", fence, None, 1, None])
+    fence = log.jobs("claimed", ["a", 2])
+    log.jobs("died", ["a", fence, "final", 2, None])
+    log.jobs("enqueued", named("b"))
+    log.jobs("requeued", ["a", 2])
+
+    found = the_violation(log)
+    assert (found.invariant, found.event) == ("I13", "requeued")
+
+
 # Caps (I3).
 
 TENANT = [["tenant=acme", 1]]
@@ -342,6 +384,11 @@ def test_spent_rates_are_forgotten_when_they_have_run_out(log: MemoryWriter) -> 
         ([("rolled_back", "a", "F"), ("retried", "a", "F", None, 1)], "I2", "none is in force"),
         ([("succeeded", "a", "7-1")], "I9", "presents fence 7-1, in force is F"),
         ([("cancel_requested", "a", "7-1")], "I9", "concerns fence 7-1, in force is F"),
+        (
+            [("lease_expired", "a", "F", "w-2", 1, "ready")],
+            "I9",
+            "ends a claim of w-2, in force is",
+        ),
         ([("requeued", "a", 1)], "I6", "running -requeued-> is not a transition"),
         ([("pruned", "a")], "I6", "running -pruned-> is not a transition"),
         ([("promoted", "b", 1)], "I6", "happens to a job that is not alive"),
@@ -365,6 +412,34 @@ def test_what_must_not_be(log: MemoryWriter, told: Any, invariant: str, says: st
     assert found.invariant == invariant
     assert says.replace("F", fence) in found.says
     assert f"{found.epoch}-{found.seq}" == last
+
+
+@pytest.mark.parametrize(
+    "end",
+    [("succeeded",), ("retried", None, 1), ("died", "final", 1), ("rolled_back", None, "late")],
+    ids=lambda end: end[0],
+)
+def test_a_settlement_of_another_worker_is_seen(log: MemoryWriter, end: tuple[Any, ...]) -> None:
+    """The same fence was given twice, and the stale worker's word was taken."""
+    enqueue(log, "a")
+    fence = log.jobs("claimed", ["a", 1], by="w-1")
+    log.jobs(end[0], ["a", fence, *end[1:]], by="w-2")
+
+    found = the_violation(log)
+
+    assert found.invariant == "I9"
+    assert found.says == "ends a claim of w-2, in force is that of w-1"
+
+
+def test_a_lease_that_another_worker_finds_over_is_no_settlement(log: MemoryWriter) -> None:
+    enqueue(log, "a")
+    fence = log.jobs("claimed", ["a", 1], by="w-1")
+    log.jobs("lease_expired", ["a", fence, "w-1", 1, "ready"], by="w-2")
+    fence = log.jobs("claimed", ["a", 2], by="w-2")
+    log.jobs("cancel_requested", ["a", fence], by="ada")
+    log.jobs("cancelled", ["a", fence], by="w-3")
+
+    assert replay(log).violations == []
 
 
 def test_failures_are_at_most_max_attempts(log: MemoryWriter) -> None:
@@ -471,7 +546,9 @@ def test_until_the_baseline_is_complete_a_first_event_of_any_kind_is_legal() -> 
     old = log.epoch
     log.begin(old + 1, "attached", f"{old}-0")
     log.jobs("succeeded", ["ran", "5-1"])
-    log.jobs("baseline", ["b", "running", "send", "normal", 3, 3, 1, None, 1, 0, 0, 0, "5-1", "w"])
+    log.jobs(
+        "baseline", ["b", "running", "send", "normal", 3, 3, 1, None, 1, 0, 0, 0, "5-1", "w-1"]
+    )
     beginnings = [Beginning(old, "created", None), Beginning(log.epoch, "attached", None)]
     unfinished = replay(log, beginnings=beginnings)
     log.queue_event("policy_changed", "baseline", "pending", "done")

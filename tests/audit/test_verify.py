@@ -408,7 +408,7 @@ def test_a_forged_chain_does_not_lead_to_a_head_kept_elsewhere(
 ) -> None:
     (kept,) = heads(database)
     assert verify(database, heads=[kept.sha256]).verdict is Verdict.HOLDS
-    log.change(log.events("succeeded")[0], worker="w-x")
+    log.change(log.events("enqueued")[0], worker="w-x")
     log.chain_again()
     assert verify(database).verdict is Verdict.HOLDS
 

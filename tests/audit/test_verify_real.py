@@ -39,7 +39,7 @@ def mirror_all(client: Client, database: Database) -> Callable[[], int]:
 def test_what_the_scripts_log_holds(
     client: Client, database: Database, mirror_all: Callable[[], int], seed: int
 ) -> None:
-    fleet = Fleet(client, seed)
+    fleet = Fleet(client, seed, ties=True)
     fleet.set_cap("task=send", "3")
     fleet.set_cap("tenant", "2")
     fleet.run(300)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
@@ -40,7 +41,7 @@ def test_a_queue_of_another_layout_is_wrong_for_top_and_doctor(
 
 @pytest.mark.parametrize("words", [("enqueue", "mail", "send"), ("pause", "mail")], ids=" ".join)
 def test_an_epoch_that_is_no_number_is_told_with_the_command_that_sets_it_back(
-    cli: CommandLine, control: redis.Redis, words: tuple[str, ...]
+    cli: CommandLine, control: redis.Redis, words: tuple[str, ...], tmp_path: Path
 ) -> None:
     """It ended in a ValueError, with its traceback."""
     epoch = control.hget(META, "epoch")
@@ -48,7 +49,7 @@ def test_an_epoch_that_is_no_number_is_told_with_the_command_that_sets_it_back(
 
     refused = cli.line(1, *words)
     causes = [each for each in cli.json("top")["causes"] if each["queue"] == "mail"]
-    doctor = cli("doctor", "mail", "--audit", "sqlite:///not-asked-for")
+    doctor = cli("doctor", "mail", "--audit", f"sqlite:///{tmp_path}/none.db")
 
     assert refused.startswith(
         "queue 'mail' is damaged: its epoch in `meta` is 'x', which is no number. `rq-core doctor"

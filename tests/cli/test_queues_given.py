@@ -26,7 +26,7 @@ def test_a_worker_serves_all_queues_that_are_given(jobs: str, tmp_path: Path) ->
     words = ("rq_core.cli", "worker", "tests.rigs.shards:app", "-q", "first", "-q", "second=2")
     variables = {"RQ_CORE_SHARDS_WITNESS": str(witness)}
     with processes.python(
-        *words, "--burst", "--redis", jobs, log=log, variables=variables
+        *words, "--burst", "--force", "--redis", jobs, log=log, variables=variables
     ) as worker:
         worker.finish(30)
 

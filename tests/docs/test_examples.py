@@ -67,6 +67,22 @@ def test_a_job_is_enqueued_in_every_way_that_is_shown(
     assert 8 == len(capsys.readouterr().out.splitlines())
 
 
+def test_a_unique_job_stands_or_is_replaced(load: Load) -> None:
+    example = load("once")
+    with testing.fake(example.app) as fake:
+        first, second = example.ask_twice()
+        replaced = example.change_twice()
+        waiting = [job.arguments for job in fake.enqueued("reports")]
+        ran = fake.drain("reports")
+        again = example.ask_twice()
+
+    assert first == second
+    assert replaced is not None
+    assert [{"tenant": "acme", "month": "now"}, {"page": "home", "text": "new words"}] == waiting
+    assert ["succeeded", "succeeded"] == [each.outcome for each in ran]
+    assert again[0] != first
+
+
 def test_a_failure_is_retried_and_a_death_is_told(
     load: Load, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 READ: Final = 65_536
+END_S: Final = 2.0
 
 
 @dataclass(eq=False)
@@ -95,6 +96,10 @@ class Bus:
         await self._closing.wait()
         for server in servers:
             server.close()
+        # The nodes are gone, so the links end by themselves. One that is being accepted leaves its socket open if it is
+        # cancelled.
+        if others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others, timeout=END_S)
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             for task in others:
                 task.cancel()

@@ -116,7 +116,31 @@ def _indexes(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[
         {job_id: float(job["since"]) for job_id, job in having("dead").items()},
         snapshot["dead"],
     )
-    kept = snapshot["slots"]
+    compare(
+        "names",
+        {
+            f"unique|{job['unique']}": i
+            for i, job in jobs.items()
+            if job["state"] != "dead" and "unique" in job
+        },
+        {name: i for name, i in snapshot["slots"].items() if name.startswith("unique|")},
+    )
+    deadlines = {
+        f"job|{i}": float(job["expires"])
+        for i, job in having("ready", "scheduled").items()
+        if "expires" in job
+    }
+    running = {f"job|{job_id}" for job_id in having(*CLAIMED)}
+    compare(
+        "deadlines",
+        deadlines,
+        {
+            m: at
+            for m, at in snapshot["expiring"].items()
+            if m.startswith("job|") and m not in running
+        },
+    )
+    kept = {name: at for name, at in snapshot["slots"].items() if not name.startswith("unique|")}
     answered = sorted(name + SLOT_ANSWER for name, facts in kept.items() if facts.endswith(" +"))
     missing = set(answered) - kept.keys()
     found += [f"{name}: a slot lacks its answer" for name in sorted(missing)]

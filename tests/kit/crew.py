@@ -6,11 +6,13 @@ The tasks write what they do into a witness file, so that a test can see what re
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import ctypes
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import asdict
@@ -146,6 +148,20 @@ def deaf(seconds: float) -> None:
     witness("end")
 
 
+@app.task(queue="crew", retry=quick, timeout=0.2)
+async def leaving(seconds: float) -> None:
+    """Leaves a thread behind at its timeout."""
+    witness("begin")
+    await asyncio.to_thread(time.sleep, seconds)
+
+
+@app.task(queue="crew", retry=quick)
+async def clinging(seconds: int) -> None:
+    """Lets its process hold the GIL when it ends, in C, so that it cannot end itself."""
+    witness("begin")
+    atexit.register(ctypes.PyDLL(None).sleep, seconds)
+
+
 @app.task(queue="crew", retry=quick)
 async def hogging(seconds: float) -> None:
     """Blocks the event loop."""
@@ -259,6 +275,15 @@ def apart_hanging() -> None:
     """Holds the GIL of its process, in C, for ever."""
     witness("begin")
     ctypes.PyDLL(None).sleep(3600)
+
+
+@app.task(queue="crew", retry=quick, isolation="process", timeout=1.0)
+def apart_starting(crashes: bool) -> None:
+    """Starts a program, then hangs or crashes."""
+    witness("begin", started=subprocess.Popen(["sleep", "3600"]).pid)  # noqa: S607
+    if crashes:
+        ctypes.string_at(0)
+    time.sleep(3600)
 
 
 @app.task(queue="crew", retry=quick, isolation="process")

@@ -4,7 +4,7 @@ import random
 
 from rq_core.connections.client import Client
 from rq_core.model.ids import JobIds
-from rq_core.model.job import NewJob, Profile
+from rq_core.model.job import NewJob, Profile, ties_of
 from rq_core.model.scopes import lane_name
 from rq_core.protocol import claims
 
@@ -16,9 +16,13 @@ ids = JobIds()
 class Fleet:
     """Workers and people who do things at random, through the client."""
 
-    def __init__(self, client: Client, seed: int, *, lanes: bool = True) -> None:
+    def __init__(
+        self, client: Client, seed: int, *, lanes: bool = True, ties: bool = False
+    ) -> None:
         self.client = client
         self.random = random.Random(seed)
+        self.ties = random.Random(seed) if ties else None
+        """For deadlines and names; None: jobs have none."""
         self.lanes = lanes
         self.held: list[tuple[str, str]] = []
         self.known: list[str] = []
@@ -35,8 +39,14 @@ class Fleet:
             rule = f"discard|tenant={tenant}" if "tenant=" in lane else ""
             full = self.random.choice(("", "", rule))
             delay = 0 if full else self.random.choice((0, 0, 1))
-            jobs.append(NewJob(ids(), QUEUE, Profile(task), "{}", delay, lane, full))
+            job = NewJob(ids(), QUEUE, Profile(task), "{}", delay, lane, full)
+            jobs.append(job if full or self.ties is None else self._tied(job, self.ties))
         self.known += self.client.run(self.client.calls.enqueue.many(jobs)).ids
+
+    def _tied(self, job: NewJob, dice: random.Random) -> NewJob:
+        how, expires_ms = dice.choice(("", "", "keep", "replace")), dice.choice((0, 0, 0, 1, 50))
+        name = f"{job.profile.task}/{dice.randrange(20)}" if how else ""
+        return job._replace(ties=ties_of(unique=how, expires_in_ms=expires_ms), name=name)
 
     def claim(self) -> None:
         claimed = self.client.run(claims.claim(QUEUE, "w-1", 4))

@@ -92,6 +92,8 @@ def _capped(seed: Seed) -> list[Claim]:
 def enqueue(seed: Seed) -> Scene:
     _capped(seed)
     seed.enqueue("live")
+    for name in ("kept", "gone", "gone-too"):
+        seed.enqueue(name, name=f"t/{name}", lane="2+tenant=h" if name == "gone-too" else "")
     seed.attach()
     seed.take_token()
     jobs = [
@@ -107,6 +109,11 @@ def enqueue(seed: Seed) -> Scene:
         _in_lane(seed, "rejected", "tenant=a", full="reject|task=c"),
         _in_lane(seed, "too-many", "tenant=a", full="most|2"),
         seed.job("runs", scopes=["tenant=d"]),
+        seed.job("held", name="t/kept", expires_in_ms=5_000),
+        seed.job("in-its-place", unique="replace", name="t/gone", expires_in_ms=5_000),
+        seed.job("in-its-place-too", unique="replace", name="t/gone-too", delay_ms=5_000),
+        seed.job("first-of-two", unique="replace", name="t/new"),
+        seed.job("second-of-two", unique="replace", name="t/new"),
     ]
     kinds, records = pack(jobs)
     return Scene("enqueue", _slotted(by="somebody", spec_max=100, kinds=kinds), records)

@@ -112,22 +112,18 @@ class Seed:
         scopes: Sequence[str] = (),
         full: str = "",
         spec_max: int = 0,
+        unique: str = "",
+        name: str = "",
         **ties: int,
     ) -> NewJob:
-        """``ties`` as ties_of takes them."""
+        """``ties`` as ties_of takes them; so is ``unique``, which is keep if there is a ``name``."""
+        how = unique or ("keep" if name else "")
         made = profile(task, Priority(priority), attempts, losses)
         lane = lane or lane_name(made.rank, scopes)
         return NewJob(
-            job_id,
-            self.queue,
-            made,
-            args_json,
-            delay_ms,
-            lane,
-            full,
-            spec_max,
-            ties=ties_of(**ties),
-        )
+            job_id, self.queue, made, args_json, delay_ms, lane, full, spec_max,
+            ties=ties_of(**ties, unique=how), name=name,
+        )  # fmt: skip
 
     def enqueue(self, *jobs: str | NewJob, **options: Any) -> Accepted:
         """Hand over jobs; one given by its id alone gets the options."""

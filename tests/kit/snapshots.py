@@ -44,6 +44,9 @@ def without_slot(changes: Diff, now_ms: int) -> tuple[Diff, str | None]:
         key: dict(value) if isinstance(value, dict) else value for key, value in changes.items()
     }
     moved = rest.pop("slots", {})
+    names = {field: moved.pop(field) for field in list(moved) if field.startswith("unique|")}
+    if names:
+        rest["names"] = names
     for name, (_, kept) in list(moved.items()):
         if kept is None:
             # Another slot was forgotten: with its answer and its mark, or not at all.

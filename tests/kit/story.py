@@ -81,6 +81,8 @@ class Story:
         self.scheduled: list[str] = []
         self.dead: list[str] = []
         self.running: dict[str, str] = {}
+        self.workers: dict[str, str] = {}
+        """Whose claim was the last, by job."""
         self.flagged: set[str] = set()
         self.tenants: dict[str, str] = {}
         self.lanes: dict[str, list[str]] = {}
@@ -168,8 +170,10 @@ class Story:
         for job_id in taken:
             self.claims[job_id] += 1
             arrays.append([job_id, self.claims[job_id], self.scopes(job_id)])
-        fence = self.log.jobs("claimed", *arrays, by=f"w-{self.random.randrange(3)}")
+        worker = f"w-{self.random.randrange(3)}"
+        fence = self.log.jobs("claimed", *arrays, by=worker)
         for job_id in taken:
+            self.workers[job_id] = worker
             self.waiting.remove(job_id)
             self.running[job_id] = fence
         return fence
@@ -184,29 +188,33 @@ class Story:
         ids = [i for i in self.running if flagged or i not in self.flagged]
         return self.random.choice(ids) if ids else None
 
+    def _settle(self, kind: str, job_id: str, *facts: Any) -> None:
+        """The worker that holds a job reports how it ended."""
+        fence = self.running.pop(job_id)
+        self.log.jobs(kind, [job_id, fence, *facts], by=self.workers[job_id])
+
     def succeed(self) -> None:
         if (job_id := self._any_running(flagged=True)) is not None:
             self.flagged.discard(job_id)
-            self.log.jobs("succeeded", [job_id, self.running.pop(job_id)])
+            self._settle("succeeded", job_id)
 
     def retry(self) -> None:
         if (job_id := self._any_running()) is None:
             return
-        fence = self.running.pop(job_id)
         self.failures[job_id] += 1
         failures = self.failures[job_id]
         error = {"type": "ValueError", "message": "no"}
         if failures >= 3:
             self.dead.append(job_id)
-            self.log.jobs("died", [job_id, fence, "attempts_spent", failures, error])
+            self._settle("died", job_id, "attempts_spent", failures, error)
         else:
             self.waiting.insert(0, job_id)
-            self.log.jobs("retried", [job_id, fence, None, failures, error])
+            self._settle("retried", job_id, None, failures, error)
 
     def roll_back(self) -> None:
         if (job_id := self._any_running()) is not None:
             self.waiting.insert(0, job_id)
-            self.log.jobs("rolled_back", [job_id, self.running.pop(job_id), None, "stopping", 0])
+            self._settle("rolled_back", job_id, None, "stopping", 0)
 
     def expire(self) -> None:
         if (job_id := self._any_running()) is None:
@@ -215,7 +223,8 @@ class Story:
         target = "dead" if self.losses[job_id] >= 3 else "ready"
         (self.dead if target == "dead" else self.waiting).insert(0, job_id)
         fence = self.running.pop(job_id)
-        self.log.jobs("lease_expired", [job_id, fence, "w-9", self.losses[job_id], target])
+        worker = self.workers[job_id]
+        self.log.jobs("lease_expired", [job_id, fence, worker, self.losses[job_id], target])
 
     def cancel(self) -> None:
         if self.waiting and self.random.random() < 0.5:

@@ -17,6 +17,7 @@ from tests.kit.snapshots import diff, fields_of, lines_of, without_slot
 
 JOB = "job"
 DELAY_MS = 60_000
+NAME = "t/job"
 FULL_SCOPE = "host=full"
 FULL_LANE = f"2+{FULL_SCOPE}"
 RETENTION_MS = 30 * 86_400_000
@@ -46,6 +47,10 @@ class Facts:
     put_back: bool = False
     """The job is to be put back, not taken out."""
     was_dead: bool = False
+    named: bool = False
+    """It is unique, and was never claimed."""
+    replaces: bool = False
+    """The call enqueues another job of that name, in its place."""
     over: bool = False
     """Its deadline is over."""
     failed_before: bool = False
@@ -53,9 +58,11 @@ class Facts:
 
 
 GUARDS: dict[str, Callable[[Facts], bool]] = {
-    "enqueue: none -enqueued-> ready": lambda f: not (f.delayed or f.full),
+    "enqueue: none -enqueued-> ready": lambda f: not (f.delayed or f.full or f.replaces),
     "enqueue: none -enqueued-> scheduled": lambda f: f.delayed,
     "enqueue: none -discarded-> none": lambda f: f.full,
+    "enqueue: ready -replaced-> none": lambda f: f.named and f.replaces,
+    "enqueue: scheduled -replaced-> none": lambda f: f.named and f.replaces,
     "claim: scheduled -promoted-> ready": lambda f: f.due and not f.over,
     "claim: ready -claimed-> running": lambda f: f.takes and not f.over,
     **{
@@ -354,6 +361,31 @@ def long_dead(seed: Seed) -> str:
     return claim.fence
 
 
+# Unique.
+
+
+@stand(State.READY, named=True)
+def the_only_one(seed: Seed) -> None:
+    seed.enqueue(JOB, name=NAME)
+
+
+@stand(State.SCHEDULED, named=True)
+def the_only_one_and_delayed(seed: Seed) -> None:
+    seed.enqueue(JOB, name=NAME, delay_ms=DELAY_MS)
+
+
+@stand(State.READY)
+def the_only_one_and_claimed_before(seed: Seed) -> str:
+    claim = seed.running(JOB, name=NAME)
+    seed.rollback(claim)
+    return claim.fence
+
+
+@stand(State.DEAD)
+def the_only_one_and_dead(seed: Seed) -> str:
+    return seed.dead(JOB, name=NAME).fence
+
+
 # With a deadline that is over.
 
 
@@ -458,12 +490,16 @@ PROBES = [
         lambda s, f: s.enqueue(JOB, lane=FULL_LANE, full=f"discard|{FULL_SCOPE}"),
         {"full": True},
     ),
+    Probe(
+        "enqueue in its place",
+        "enqueue",
+        lambda s, f: s.enqueue("other", unique="replace", name=NAME),
+        {"replaces": True},
+    ),
     Probe("claim", "claim", lambda s, f: s.claim(worker="w-2"), {}),
     Probe("claim none", "claim", lambda s, f: s.claim(0, worker="w-2"), {"takes": False}),
-    Probe("turn", "turn", lambda s, f: s.turn((JOB, f), worker="w-2"), {}),
-    Probe(
-        "turn none", "turn", lambda s, f: s.turn((JOB, f), limit=0, worker="w-2"), {"takes": False}
-    ),
+    Probe("turn", "turn", lambda s, f: s.turn((JOB, f)), {}),
+    Probe("turn none", "turn", lambda s, f: s.turn((JOB, f), limit=0), {"takes": False}),
     Probe("complete", "complete", lambda s, f: s.complete((JOB, f)), {}),
     Probe("fail", "fail", lambda s, f: s.fail((JOB, f)), {}),
     Probe("fail delayed", "fail", lambda s, f: s.fail((JOB, f), delay_ms=5_000), {"delayed": True}),
@@ -574,6 +610,10 @@ def check(seed: Seed, each: Stand, probe: Probe, *, wrong: bool) -> None:
     refused = probe.script in SETTLING and not facts_of(each, probe, wrong=wrong).holds
     expected = [*(["settlement_refused"] if refused else []), *(str(t.event) for t in path)]
     assert expected == events_of(entries, JOB)
+    if probe.name == "enqueue in its place":
+        # What the other job brings is no part of the matrix.
+        assert path or lines_of(after).get(JOB) == lines_of(before).get(JOB)
+        return
     assert len(entries) == len(expected)
     target = path[-1].target if path else each.state
     line = lines_of(after).get(JOB)
@@ -633,8 +673,7 @@ def assert_nothing_moved(
         ((_, raw),) = changes.pop("outbox")
         assert raw["type"] == "settlement_refused"
         assert f',"{SETTLING[probe.script]}",' in raw["jobs"]
-        worker = "w-2" if probe.script == "turn" else WORKER
-        assert (raw["at"], raw["by"]) == (str(seed.now), worker)
+        assert (raw["at"], raw["by"]) == (str(seed.now), WORKER)
     assert changes == {}
 
 

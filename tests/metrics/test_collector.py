@@ -265,7 +265,7 @@ def test_names_from_elsewhere_are_labels_that_can_be_read(
 
     found = parsed(text)
     assert value(found, "rqc_up") == 1
-    assert total(found, "rqc_queue_unreadable") == 2
+    assert total(found, "rqc_queue_jobs", state="ready") == 1
     assert total(found, "rqc_claims_ended_total") == 3
     assert all(line.isprintable() for line in text.splitlines())
 

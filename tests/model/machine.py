@@ -187,9 +187,15 @@ class Model:
             wait = min(LIMITS["backoff_ms"] * 2**job.unknown, LIMITS["backoff_max_ms"])
             self.move(job, "scheduled", unknown=job.unknown + 1, due=self.now + wait)
 
-    def in_force(self, job_id: str, fence: str) -> Job | None:
+    def in_force(self, job_id: str, fence: str, worker: str) -> Job | None:
+        """The job, if this worker holds it under this fence."""
         job = self.jobs.get(job_id)
-        return job if job is not None and job.fence == fence else None
+        return job if job is not None and (job.fence, job.by) == (fence, worker) else None
+
+    def holder(self, names: Iterable[str], other: str) -> str:
+        """Who holds the first of these jobs that is claimed; else ``other``. The others may be another worker's."""
+        held = (job.by for name in names if (job := self.jobs.get(name)) is not None and job.by)
+        return next(held, other)
 
 
 class Queue(RuleBasedStateMachine):
@@ -296,13 +302,14 @@ class Queue(RuleBasedStateMachine):
     def turn(self, numbers: list[int], wrong: bool, worker: str, limit: int) -> None:
         """Successes are reported first, so nothing that is reported loses its lease in the same call."""
         self.before_call()
-        self.take(worker, limit, self.held(self.pick(numbers, "running", "cancelling"), wrong))
+        names = self.pick(numbers, "running", "cancelling")
+        self.take(self.model.holder(names, worker), limit, self.held(names, wrong))
 
     def take(self, worker: str, limit: int, held: list[tuple[str, str]]) -> None:
         """Claim, with a report of successes if there are any."""
         call = partial(self.seed.turn, *held) if held else self.seed.claim
         claimed = call(limit=limit, worker=worker)
-        assert self.succeed(held) == claimed.refused
+        assert self.succeed(held, worker) == claimed.refused
         self.model.sweep()
         expired_due = self.let_expire()
         over = self.model.over()
@@ -358,11 +365,11 @@ class Queue(RuleBasedStateMachine):
             assert not [j for j in peers if j.returning]
             assert not [j for j in peers if (j.seq or 0) < (job.seq or 0)]
 
-    def succeed(self, held: Iterable[tuple[str, str]]) -> dict[str, str]:
+    def succeed(self, held: Iterable[tuple[str, str]], worker: str) -> dict[str, str]:
         """Jobs leave the model. Returns why some do not, by id."""
         refused = {}
         for job_id, fence in held:
-            if self.model.in_force(job_id, fence) is not None:
+            if self.model.in_force(job_id, fence, worker) is not None:
                 del self.model.jobs[job_id]
             else:
                 refused[job_id] = "stale" if job_id in self.model.jobs else "gone"
@@ -375,11 +382,12 @@ class Queue(RuleBasedStateMachine):
     @rule(how=settlements, numbers=picks, wrong=rarely, delay=delays, worker=workers)
     def settle(self, how: str, numbers: list[int], wrong: bool, delay: int, worker: str) -> None:
         self.before_call()
-        held = self.held(self.pick(numbers, "running", "cancelling"), wrong)
+        names = self.pick(numbers, "running", "cancelling")
+        worker, held = self.model.holder(names, worker), self.held(names, wrong)
         match how:
             case "complete":
                 outcomes = self.seed.complete(*held, worker=worker)
-                assert self.succeed(held) == outcomes
+                assert self.succeed(held, worker) == outcomes
                 return
             case "retry" | "final":
                 outcomes = self.seed.fail(
@@ -389,7 +397,7 @@ class Queue(RuleBasedStateMachine):
                 outcomes = self.seed.rollback(*held, reason=how, worker=worker, **LIMITS)
         expected = {}
         for job_id, fence in held:
-            job = self.model.in_force(job_id, fence)
+            job = self.model.in_force(job_id, fence, worker)
             if job is None:
                 expected[job_id] = "stale" if job_id in self.model.jobs else "gone"
             elif job.state == "cancelling":
@@ -420,8 +428,8 @@ class Queue(RuleBasedStateMachine):
         self.model.note_activity()
         lost, cancelling = [], []
         for job_id, fence in held:
-            job = self.model.in_force(job_id, fence)
-            if job is None or job.by != worker:
+            job = self.model.in_force(job_id, fence, worker)
+            if job is None:
                 lost.append(job_id)
                 continue
             job.lease = self.model.now + LEASE_MS

@@ -216,7 +216,7 @@ class CapsQueue(Queue):
         self.model.begin_claim()
         call = partial(self.seed.turn, *held) if held else self.seed.claim
         claimed = call(limit=limit, worker=worker, bytes_max=bytes_max, sweep_max=sweep_max)
-        assert self.succeed(held) == claimed.refused
+        assert self.succeed(held, worker) == claimed.refused
         snapshot = self.seed.snapshot()
         entries = self.new_entries(snapshot)
         ample = sweep_max == SWEEP_MAX
@@ -323,7 +323,8 @@ class CapsQueue(Queue):
     def change_lanes(self, numbers: list[int], scopes: list[str], worker: str) -> None:
         """The policy of their task has changed: they go back into the lane that it gives them now."""
         self.before_call()
-        held = self.held(self.pick(numbers, "running"), False)
+        names = self.pick(numbers, "running")
+        worker, held = self.model.holder(names, worker), self.held(names, False)
         lanes = {
             i: self.other_lane(self.model.jobs[i], scopes) for i, _ in held if i in self.model.jobs
         }
@@ -337,7 +338,7 @@ class CapsQueue(Queue):
         )
         expected = {}
         for job_id, fence in held:
-            job = self.model.in_force(job_id, fence)
+            job = self.model.in_force(job_id, fence, worker)
             if job is None:
                 expected[job_id] = "stale" if job_id in self.model.jobs else "gone"
             elif job.state == "cancelling":

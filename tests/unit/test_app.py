@@ -403,7 +403,8 @@ def test_public_names_are_these() -> None:
         "NewJob", "NoCurrentJob", "NothingDeclared", "OutcomeUnknown", "PayloadTooLarge", "PreparedTask",
         "Priority", "QueueDamaged", "QueueFull", "QueueInUse", "Rate", "Refused",
         "RestoredMeanwhile", "RetryLater", "RetryPolicy", "RqCoreError", "ScopeFull", "ScopeStatus", "ServerError",
-        "ServerUnavailable", "ServerUnsuitable", "Snooze", "StaleCall", "State", "TargetBroken", "Task", "UnknownQueue",
+        "ServerUnavailable", "ServerUnsuitable", "Snooze", "StaleCall", "State", "TargetBroken", "Task", "Unique",
+            "UniqueHeld", "UnknownQueue",
         "UnknownScope", "UnknownTask", "UsageError", "WorkerStopping", "current_job", "injected",
     ]  # fmt: skip
     assert all(hasattr(rq_core, name) for name in rq_core.__all__)

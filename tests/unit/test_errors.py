@@ -41,7 +41,7 @@ FACTS = {
     "what": "count", "url": "redis://x", "seconds": 600.0, "after": None,
     "scope": "tenant=acme", "family": "tenant", "id": "job-1", "version": 3,
     "function": "shard_of", "error": "KeyError: 1",
-    "module": "tasks", "how": "by signal 9", "where": "tasks.py:3", "last": "7-1",
+    "holder": "job-2", "module": "tasks", "how": "by signal 9", "where": "tasks.py:3", "last": "7-1",
 }  # fmt: skip
 
 

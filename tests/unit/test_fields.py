@@ -75,7 +75,7 @@ def test_an_event_leads_where_its_arrow_points(arrow: Transition) -> None:
 def test_the_sets_of_events_are_those_that_people_mean() -> None:
     """They are derived: a new arrow must not change them by accident."""
     assert {"enqueued", "discarded", "restored", "baseline"} == BEGINNINGS
-    assert {"succeeded", "cancelled", "pruned", "removed", "expired"} == JOB_ENDS
+    assert {"succeeded", "cancelled", "pruned", "removed", "expired", "replaced"} == JOB_ENDS
     assert {"succeeded", "retried", "died", "rolled_back", "lease_expired"} == ONLY_CLAIM_ENDS
     assert {*ONLY_CLAIM_ENDS, "cancelled"} == CLAIM_ENDS
     assert {"enqueued", "restored", "requeued"} == REVIVALS

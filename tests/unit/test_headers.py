@@ -357,4 +357,4 @@ def test_every_state_and_event_is_in_the_page() -> None:
 
     for word in (*machine.State, *Event, *(t.script for t in machine.TRANSITIONS)):
         assert f"`{word}`" in page
-    assert "stateDiagram-v2" in page
+    assert "](states.svg)" in page

@@ -7,7 +7,7 @@ from rq_core.model.state_line import line_of_job, lines_of_jobs
 
 SPEC = '{"task":"send","args":{"text":"a\\nb"}}'
 HEAD = "task=send priority=high seq=7 since=5"
-RUNNING = "running task=send claim=1 fence=5-1 seq=7 since=6 by=w-1"
+RUNNING = "running task=send claim=1 fence=5-1 by=w-1 seq=7 since=6"
 
 
 @pytest.mark.parametrize(

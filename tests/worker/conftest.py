@@ -83,8 +83,8 @@ def begin(
     return worker, asyncio.create_task(worker.run())
 
 
-def lose(client: Client, job_id: str, fence: str) -> None:
+def lose(client: Client, worker: Worker, job_id: str, fence: str) -> None:
     """End a claim as nobody but its holder should, and keep the job from being claimed again."""
     client.run(client.calls.admin.configure("crew", {"paused": 1}))
-    call = claims.rollback("crew", "w-x", [(job_id, fence, "lost", "null", "", 0)])
+    call = claims.rollback("crew", worker.name, [(job_id, fence, "lost", "null", "", 0)])
     assert client.run(call) == {job_id: "ready"}

@@ -176,6 +176,28 @@ def test_a_signal_to_all_processes_spends_no_attempt_of_an_isolated_handler(
     assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
 
 
+@pytest.mark.parametrize("crashes", [False, True], ids=["killed at its timeout", "crashed"])
+async def test_what_a_handler_started_ends_with_its_process(
+    client: Client, run_worker: RunWorker, witness: crew.Witness, crashes: bool
+) -> None:
+    handle = crew.apart_starting.with_options(max_attempts=1).enqueue(crashes)
+    async with run_worker(concurrency=1):
+        await died(client, handle)
+        (line,) = witness.lines("begin")
+        await wait_until_async(lambda: not _runs(line["started"]), "the program has ended")
+
+
+def test_what_a_handler_started_ends_with_a_worker_that_was_killed(
+    client: Client, app: App, witness: crew.Witness
+) -> None:
+    crew.apart_starting.with_options(timeout=60).enqueue(False)
+    with worker_process(app.redis_url, witness) as worker:
+        wait_until(lambda: witness.lines("begin"), "it runs", timeout=20)
+        (line,) = witness.lines("begin")
+        os.kill(worker.pid, signal.SIGKILL)
+        wait_until(lambda: not _runs(line["started"]), "the program has ended", timeout=10)
+
+
 def test_isolated_handlers_end_with_a_worker_that_was_killed(
     client: Client, app: App, witness: crew.Witness
 ) -> None:

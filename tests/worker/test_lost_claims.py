@@ -72,7 +72,7 @@ async def test_an_async_handler_whose_claim_is_lost_is_cancelled_and_settles_not
     async with run_worker() as worker:
         await wait_until_async(lambda: witness.lines("begin"), "it runs")
         (running,) = worker._handlers.executor.running.values()
-        lose(client, handle.id, running.claim.fence)
+        lose(client, worker, handle.id, running.claim.fence)
         await wait_until_async(lambda: witness.lines("tidied"), "it was cancelled")
         await wait_until_async(lambda: not worker._handlers.executor.running, "its place is free")
 
@@ -89,7 +89,7 @@ async def test_a_sync_handler_whose_claim_is_lost_is_told(
     async with run_worker() as worker:
         await wait_until_async(lambda: witness.lines("begin"), "it runs")
         (running,) = worker._handlers.executor.running.values()
-        lose(client, handle.id, running.claim.fence)
+        lose(client, worker, handle.id, running.claim.fence)
         await wait_until_async(lambda: running.context.cancelled, "it is told")
         await wait_until_async(lambda: not worker._handlers.executor.running, "its place is free")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from typing import Any
@@ -14,7 +15,7 @@ from rq_core.doctor import examine
 from rq_core.model.job import spec_of
 from rq_core.protocol import claims
 from rq_core.protocol.plan import Pause, Plan, Send
-from rq_core.worker import dead_hooks
+from rq_core.worker import Worker, WorkerOptions, dead_hooks
 from tests.kit import crew
 from tests.kit.crew import worker_process
 from tests.kit.wait import wait_until, wait_until_async
@@ -55,6 +56,44 @@ async def test_a_hook_is_told_of_each_death_once_and_soon(
     assert [len(told(witness, job.id)) for job in jobs] == [1, 1, 1, 1]
     assert told(witness, silent.id) == []
     assert examine(client.run(client.calls.reads.snapshot("crew"))) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"burst": True}], ids=["works on", "burst"])
+async def test_hooks_are_told_of_the_first_deaths_of_a_queue(
+    app: App, client: Client, witness: crew.Witness, options: dict[str, Any]
+) -> None:
+    """Telling began with the first look, after the first claims had been settled: 10 of 20 hooks were told, and none
+    before a burst ended."""
+    handles = [crew.mortal.enqueue("give up") for _ in range(20)]
+    worker = Worker(app, WorkerOptions(queues=("crew",), grace=5.0, **options))
+    running = asyncio.create_task(worker.run())
+    if not options:
+        await wait_until_async(
+            lambda: len(witness.lines("mourned")) == 20,
+            lambda: f"{len(witness.lines('mourned'))} of 20 hooks are told",
+        )
+        worker.stop()
+    async with asyncio.timeout(30):
+        assert await running
+
+    assert [len(told(witness, handle.id)) for handle in handles] == [1] * 20
+
+
+async def test_hooks_are_told_of_the_first_deaths_after_redis_lost_everything(
+    app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    """The mark from which on hooks are told is lost, too."""
+    async with run_worker():
+        first = crew.mortal.enqueue("give up")
+        await wait_until_async(lambda: told(witness, first.id), "the worker works")
+        client.run(client.calls.delivery.ask([["FLUSHALL"]]))
+        handles = [crew.mortal.enqueue("give up") for _ in range(20)]
+        await wait_until_async(
+            lambda: len(witness.lines("mourned")) == 21,
+            lambda: f"{len(witness.lines('mourned')) - 1} of 20 hooks are told",
+        )
+
+    assert [len(told(witness, handle.id)) for handle in handles] == [1] * 20
 
 
 async def test_a_death_in_the_middle_of_a_look_is_told_at_once(

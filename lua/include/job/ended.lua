@@ -2,22 +2,27 @@
 whenever a job ends stands here, and no way of ending can forget it.
 
 The fact `ties` says that the queue has had jobs with more to end than themselves. Other queues do not look for it. The lists are
-`seldom` ones: `gone` and `died`, and `untied`, members of `expiring` that end with their jobs.
+`seldom` ones: `gone` and `died`; `untied`, members of `expiring` that end with their jobs; `named` and `named_ids`, fields of `slots`
+for the names of jobs that end, and the ids of these; and `freed`, those of these fields whose names the jobs hold.
 
-Keys: state jobs expiring
+Keys: state jobs expiring slots
 Meta: ties
 Later: dead_retention_ms
 Unread: expiring
-Uses: call(seldom seldom_list) meta(facts read_now) batch(call_many)
+Uses: call(seldom seldom_list) meta(facts read_now) batch(call_many read_many) names(name_field)
 ]]
 
 --- What ends with a job. `job` is its record, or its line.
 local function untie(id, job)
-  local has_deadline
+  local has_deadline, name
   if type(job) == 'string' then
-    has_deadline = job:find(' expires=', 1, true)
+    has_deadline, name = job:find(' expires=', 1, true), job:match(' unique=(%S+)')
   else
-    has_deadline = job.expires
+    has_deadline, name = job.expires, job.unique
+  end
+  if name then
+    local named, ids = seldom_list('named'), seldom_list('named_ids')
+    named[#named + 1], ids[#ids + 1] = name_field(name), id
   end
   if has_deadline then
     local untied = seldom_list('untied')
@@ -62,10 +67,20 @@ local function remove_jobs(ids)
   call_many('HDEL', jobs, ids)
 end
 
---- Check the type of a key that only `write_ended` writes. Nothing has to be done if nothing is `seldom`.
+--- Before the first write: check the type of a key that only `write_ended` writes, and read who holds the names of the jobs that
+--- end. A name may be another job's by now. Nothing has to be done if nothing is `seldom`.
 local function check_ended()
   if seldom.untied then
     check_keys()
+  end
+  local named = seldom.named
+  if named then
+    local ids, held_by, freed = seldom.named_ids, read_many(slots, named), seldom_list('freed')
+    for i = 1, #named do
+      if held_by[i] == ids[i] then
+        freed[#freed + 1] = named[i]
+      end
+    end
   end
 end
 
@@ -73,4 +88,5 @@ end
 local function write_ended()
   remove_jobs(seldom.gone)
   call_many('ZREM', expiring, seldom.untied)
+  call_many('HDEL', slots, seldom.freed)
 end

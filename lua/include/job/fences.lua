@@ -1,16 +1,24 @@
 --[[ fences: who may end a claim, and the refusals that are audited.
 
+It takes the fence and the worker. A fence alone may be given twice: a snapshot that is loaded a second time, by a clock that
+is behind, may begin an epoch that the workers of its first life have seen.
+
 Keys: state jobs
-Args: each each_count
+Args: each each_count worker
 Uses: emit(emit) batch(read_many)
 ]]
 
---- Why the holder of this fence may not settle a job with this line: `gone`, or `stale` if that claim is not in force; nil if
---- it may. Only a claimed job's line has a fence. A job without a line waits, and its id may be one that was used before.
+--- What the line of a job says that this worker holds under this fence.
+local function mark_of(fence)
+  return ' fence=' .. fence .. ' by=' .. worker .. ' '
+end
+
+--- Why this worker may not settle a job with this line: `gone`, or `stale` if its claim is not in force; nil if it may. Only
+--- a claimed job's line has a fence. A job without a line waits, and its id may be one that was used before.
 local function refusal_of(id, line, fence)
   if not line then
     return redis.call('HEXISTS', jobs, id) == 1 and 'stale' or 'gone'
-  elseif not line:find(' fence=' .. fence .. ' ', 1, true) then
+  elseif not line:find(mark_of(fence), 1, true) then
     return 'stale'
   end
   return nil
@@ -29,7 +37,7 @@ local function read_held()
   for i = 1, each_count do
     local id, line, fence = ids[i], lines[i], fences[i]
     if fence ~= last then
-      last, mark = fence, ' fence=' .. fence .. ' '
+      last, mark = fence, mark_of(fence)
     end
     if line and not seen[id] and line:find(mark, 1, true) then
       held[i], seen[id] = line, true

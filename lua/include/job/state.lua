@@ -14,7 +14,8 @@ local function read_line(line)
     return nil
   end
   local job = {state = line:match('^%l+')}
-  for name, value in line:gmatch('(%l+)=(%S+)') do
+  -- Each field begins behind a space: without it Lua would look for one from every letter of a long word on.
+  for name, value in line:gmatch(' (%l+)=(%S+)') do
     job[name] = value
   end
   return job

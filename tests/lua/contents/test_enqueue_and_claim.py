@@ -103,7 +103,7 @@ def test_claim_writes_the_claim_its_lease_and_its_event(seed: Seed) -> None:
     assert changes == {
         "meta": {"last_activity": (None, str(T))},
         "state": {
-            "a": (None, f"running task=t claim=1 fence={T}-2 seq=1 since={T} by=w-1"),
+            "a": (None, f"running task=t claim=1 fence={T}-2 by=w-1 seq=1 since={T}"),
         },
         "ready:2": (["a", "b"], ["b"]),
         "leases": {"a": (None, T + float(LEASE_MS))},

@@ -53,7 +53,9 @@ def test_a_queue_behind_what_sql_has_begins_an_epoch_beyond_it(seed: Seed) -> No
 
     assert seed.snapshot() == once
     entries = [decode(at, raw) for at, raw in once["outbox"]][-3:]
-    assert [str(entry.id) for entry in entries] == [f"{epoch + 5_001}-{n}" for n in range(3)]
+    begun = entries[0].id.epoch
+    assert begun > epoch + 5_000
+    assert [str(entry.id) for entry in entries] == [f"{begun}-{n}" for n in range(3)]
     assert [entry.event for entry in entries] == ["epoch_started", "baseline", "policy_changed"]
     assert entries[0].data["reason"] == "behind"
     assert entries[0].data["last"] == f"{epoch}-1"
@@ -100,7 +102,7 @@ def test_attaching_in_the_middle_writes_a_baseline(seed: Seed) -> None:
 
     snapshot = seed.snapshot()
     epoch = int(seed.meta("epoch") or 0)
-    assert epoch == T + 1
+    assert epoch > T
     entries = [e for e in seed.entries() if e.id.epoch == epoch]
     assert ["epoch_started", "baseline", "policy_changed"] == [str(e.event) for e in entries]
     assert entries[0].data["reason"] == "attached"
@@ -159,4 +161,4 @@ def test_without_a_mirror_the_outbox_is_a_ring(seed: Seed) -> None:
     assert_consistent(seed.snapshot(), whole_log=False)
     seed.enqueue("a")
     seed.attach()
-    assert seed.meta("epoch") == str(T + 1)
+    assert int(seed.meta("epoch") or 0) > T

@@ -16,7 +16,7 @@ def test_complete_removes_the_job_and_keeps_its_event(seed: Seed) -> None:
         "jobs": {"a": (f"task=t priority=critical seq=1 since={T}\n{spec()}", None)},
         "state": {
             "a": (
-                f"running task=t priority=critical claim=1 fence={T}-2 seq=1 since={T} by=w-1",
+                f"running task=t priority=critical claim=1 fence={T}-2 by=w-1 seq=1 since={T}",
                 None,
             )
         },
@@ -52,7 +52,7 @@ def test_fail_schedules_with_the_error_in_the_event(seed: Seed) -> None:
     assert changes == {
         "state": {
             "a": (
-                f"running task=t priority=critical claim=1 fence={T}-2 seq=1 since={T} by=w-1",
+                f"running task=t priority=critical claim=1 fence={T}-2 by=w-1 seq=1 since={T}",
                 f"scheduled task=t priority=critical claim=1 failed=1 seq=1 due={T + 2_000} since={T}",
             )
         },

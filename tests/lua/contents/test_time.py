@@ -16,8 +16,8 @@ def test_an_expired_lease_is_a_loss_and_the_job_runs_again(seed: Seed) -> None:
     assert changes == {
         "state": {
             "a": (
-                f"running task=t priority=critical claim=1 fence={claim.fence} seq=1 since={T} by=w-1",
-                f"running task=t priority=critical claim=2 fence={T}-4 lost=1 seq=1 since={now} by=w-2",
+                f"running task=t priority=critical claim=1 fence={claim.fence} by=w-1 seq=1 since={T}",
+                f"running task=t priority=critical claim=2 fence={T}-4 by=w-2 lost=1 seq=1 since={now}",
             )
         },
         "leases": {"a": (float(now), float(now + LEASE_MS))},

@@ -15,7 +15,7 @@ SETTLED: Final = frozenset({Event.SUCCEEDED, Event.RETRIED, Event.DIED, Event.CA
 """The other ends of a claim."""
 CLAIM_ENDS: Final = GIVEN_BACK | SETTLED
 JOB_ENDS: Final = frozenset(
-    {Event.SUCCEEDED, Event.CANCELLED, Event.PRUNED, Event.REMOVED, Event.EXPIRED}
+    {Event.SUCCEEDED, Event.CANCELLED, Event.PRUNED, Event.REMOVED, Event.EXPIRED, Event.REPLACED}
 )
 """Events that take a job out of Redis. (A job that has failed before is dead when it expires.)"""
 ABSENT: Final = JOB_ENDS | {Event.DISCARDED}

@@ -279,10 +279,11 @@ async def test_jobs_that_arrive_while_others_take_their_first_steps_are_begun(ap
     def prepare(claim: Claim) -> None:
         begun.append(claim.id)
         if claim.id == "first":
-            asyncio.get_running_loop().call_soon(worker._handlers.arrive, claims[1])
+            asyncio.get_running_loop().call_soon(worker._handlers.arrive, claims[1], now)
 
     worker._handlers._prepare = prepare  # type: ignore[method-assign,assignment]
-    worker._handlers.arrive(claims[0])
+    now = time.monotonic()
+    worker._handlers.arrive(claims[0], now)
 
     async with asyncio.timeout(5):
         await worker._handlers.stepped.wait()

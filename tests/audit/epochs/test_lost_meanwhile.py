@@ -1,0 +1,156 @@
+"""Redis lost everything while no mirror ran, and no client has used the queue since: the log tells it all the same."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rq_core.cli.root import root
+from rq_core.connections.client import Client
+from sql_audit.mirror.service import run
+from sql_audit.mirror.source import Outbox
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
+from sql_audit.store.database import Database
+from tests.audit.epochs.forgetting import enqueue
+from tests.kit import auditlog
+from tests.kit.agreement import assert_agree, states
+from tests.kit.command import audit
+from tests.kit.fleet import QUEUE
+from tests.kit.servers import RedisServer
+
+Lose = Callable[[], None]
+
+
+@pytest.fixture
+def server(redis_server: RedisServer) -> RedisServer:
+    return redis_server
+
+
+@pytest.fixture
+def client(server: RedisServer) -> Client:
+    return Client(server.url)
+
+
+def lose_everything(server: RedisServer) -> None:
+    with server.client() as control:
+        control.flushall()
+
+
+def mirror_once(client: Client, database: Database) -> None:
+    """A mirror of all queues that begins now."""
+    run(Outbox(client), database, stop=threading.Event(), once=True)
+
+
+def url(database: Database) -> str:
+    return database.address.render_as_string(hide_password=False)
+
+
+def doctor(server: RedisServer, database: Database, *words: str) -> Result:
+    command = ["doctor", *words, "--redis", server.url, "--audit", url(database), "--json"]
+    return CliRunner().invoke(root, command)
+
+
+def found_by(done: Result) -> list[str]:
+    return [each["says"] for report in json.loads(done.stdout) for each in report["found"]
+            if report["queue"] is not None]  # fmt: skip
+
+
+def test_a_mirror_that_begins_tells_the_loss(
+    server: RedisServer, client: Client, database: Database
+) -> None:
+    """It knew queues from Redis' list only, and had nothing to do."""
+    with client:
+        enqueue(client, "a", "b")
+        mirror_once(client, database)
+        before = verify(database).queues[QUEUE]
+        lose_everything(server)
+    with Client(server.url) as later:
+        mirror_once(later, database)
+        result = assert_agree(later, database, Verdict.HOLDS)
+        # The floor: nothing that has a number of the log is given again.
+        assert (result.epoch or 0) > (before.epoch or 0)
+
+    (loss,) = result.losses
+    assert "Redis remembered nothing: 2 live jobs were lost" in loss.says
+    assert states(database) == {"a": "lost", "b": "lost"}
+
+
+@pytest.mark.parametrize("named", [(), (QUEUE,)], ids=["all", "named"])
+def test_doctor_and_verify_call_it_lost_before_a_mirror_has(
+    server: RedisServer, client: Client, database: Database, named: tuple[str, ...]
+) -> None:
+    with client:
+        enqueue(client, "a", "b")
+        mirror_once(client, database)
+    lose_everything(server)
+
+    looked = doctor(server, database, *named)
+    proof = audit("verify", "--audit", url(database), "--redis", server.url)
+
+    says = "Redis has lost the queue, and has nothing of it: by the log 2 jobs were alive"
+    assert looked.exit_code == 1
+    (found,) = found_by(looked)
+    assert found.startswith(says)
+    assert proof.exit_code == 1
+    assert "I7 violated: " in proof.output
+    assert says in proof.output
+    with server.client() as control:
+        assert control.keys("rqc:*") == []
+
+
+def test_a_queue_that_was_made_again_and_is_not_mirrored_is_called_lost(
+    server: RedisServer, client: Client, database: Database
+) -> None:
+    """The new one has no audit log yet, so it was not compared."""
+    with client:
+        enqueue(client, "a")
+        mirror_once(client, database)
+    lose_everything(server)
+    with Client(server.url) as later:
+        enqueue(later, "b")
+
+    looked = doctor(server, database)
+
+    assert looked.exit_code == 1
+    assert "Redis has lost the queue, and made it again: by the log 1 jobs" in found_by(looked)[0]
+
+
+def test_a_queue_whose_log_was_switched_off_is_not_lost(
+    server: RedisServer, client: Client, database: Database
+) -> None:
+    """What happened before is in SQL, and its last event says that the log ends there."""
+    with client:
+        enqueue(client, "a")
+        mirror_once(client, database)
+        enqueue(client, "b")
+        off = audit("off", QUEUE, "--redis", server.url, "--audit", url(database))
+        enqueue(client, "c")
+    assert off.exit_code == 0, off.output
+    assert states(database) == {"a": "ready", "b": "ready"}
+    lose_everything(server)
+
+    with Client(server.url) as later:
+        mirror_once(later, database)
+        assert later.run(later.calls.reads.queues()) == []
+    assert found_by(doctor(server, database)) == []
+    assert verify(database).verdict is Verdict.HOLDS
+    last = auditlog.events(database, QUEUE)[-1]
+    assert (last["type"], json.loads(last["detail"])["new"]) == ("policy_changed", "off")
+
+
+def test_a_queue_whose_log_was_switched_on_again_is_lost(
+    server: RedisServer, client: Client, database: Database
+) -> None:
+    with client:
+        enqueue(client, "a")
+        mirror_once(client, database)
+        assert not audit("off", QUEUE, "--redis", server.url, "--audit", url(database)).exception
+        mirror_once(client, database)
+    lose_everything(server)
+
+    assert "Redis has lost the queue" in found_by(doctor(server, database))[0]

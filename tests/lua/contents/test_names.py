@@ -1,0 +1,230 @@
+"""Names: which of the unique jobs of one name is alive, and when the name is free again."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rq_core.protocol.enqueue import pack
+from tests.kit.consistency import assert_consistent
+from tests.kit.seed import LEASE_MS, Seed, events_of
+from tests.lua.contents.entries import T, entry
+
+NAME = "t/tenant=acme"
+FIELD = f"unique|{NAME}"
+DIGEST = "44136fa355b3678a1146ad16f7e8649e"  # of {}
+LANES = pytest.mark.parametrize("lane", ["", "2+host=h"])
+
+
+def holder(seed: Seed) -> str | None:
+    found = seed.snapshot()["slots"].get(FIELD)
+    return None if found is None else str(found)
+
+
+def enqueue(seed: Seed, *ids: str, how: str = "keep", **options: Any) -> Any:
+    return seed.enqueue(*(seed.job(i, unique=how, name=NAME, **options) for i in ids))
+
+
+def test_a_name_stands_in_the_line_the_event_and_slots(seed: Seed) -> None:
+    seed.client.run(seed.client.calls.delivery.handshake("q"))
+    found = enqueue(seed, "a")
+    (told,) = [e for e in seed.snapshot()["outbox"] if e[1]["type"] == "enqueued"]
+
+    assert ("a",) == found.ids
+    assert f"ready task=t unique={NAME} seq=1 since={T}" == seed.state("a")
+    assert told == entry(
+        1,
+        "enqueued",
+        f'[["a",1,null,"t","normal",3,3,"{DIGEST}",null,null,null,"{NAME}"]]',
+        by="c-1",
+    )
+    assert "a" == holder(seed)
+    assert_consistent(seed.snapshot())
+
+
+@LANES
+def test_the_job_that_has_the_name_keeps_it_through_retries(seed: Seed, lane: str) -> None:
+    enqueue(seed, "a", lane=lane)
+    for settle in (seed.fail, seed.rollback):
+        (claim,) = seed.claim().jobs
+        assert (("b", "a"),) == enqueue(seed, "b").held
+        settle(claim)
+        assert (("b", "a"),) == enqueue(seed, "b").held
+    assert "a" == holder(seed)
+    assert seed.state("b") is None
+    assert_consistent(seed.snapshot())
+
+
+def end_by_success(seed: Seed) -> None:
+    seed.complete(*seed.claim().jobs)
+
+
+def end_by_a_turn(seed: Seed) -> None:
+    seed.turn(*seed.claim().jobs)
+
+
+def end_by_a_final_failure(seed: Seed) -> None:
+    seed.fail(*seed.claim().jobs, verdict="final")
+
+
+def end_by_an_unknown_task(seed: Seed) -> None:
+    seed.rollback(*seed.claim().jobs, reason="unknown_task", unknown_max=1)
+
+
+def end_by_poison(seed: Seed) -> None:
+    for _ in range(3):
+        seed.claim()
+        seed.live(LEASE_MS)
+    seed.claim(0)
+
+
+def end_by_cancel(seed: Seed) -> None:
+    seed.cancel("a")
+
+
+def end_by_cancelling(seed: Seed) -> None:
+    (claim,) = seed.claim().jobs
+    seed.cancel("a")
+    seed.fail(claim)
+
+
+def end_by_cancelling_and_a_lost_lease(seed: Seed) -> None:
+    seed.claim()
+    seed.cancel("a")
+    seed.live(LEASE_MS)
+    seed.claim(0)
+
+
+def end_by_its_deadline(seed: Seed) -> None:
+    seed.advance(86_400_000)
+    seed.claim(0)
+
+
+ENDS = [value for name, value in list(globals().items()) if name.startswith("end_by")]
+
+
+@LANES
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
+def test_whatever_ends_a_job_frees_its_name(
+    seed: Seed, end: Callable[[Seed], None], lane: str
+) -> None:
+    enqueue(seed, "a", lane=lane, expires_in_ms=86_400_000)
+    end(seed)
+
+    assert holder(seed) is None
+    assert_consistent(seed.snapshot())
+    assert ("b",) == enqueue(seed, "b").ids
+    assert "b" == holder(seed)
+    assert_consistent(seed.snapshot())
+
+
+def test_a_settlement_that_is_refused_frees_nothing(seed: Seed) -> None:
+    enqueue(seed, "a")
+    (claim,) = seed.claim().jobs
+    seed.rollback(claim)
+
+    assert {"a": "stale"} == seed.complete(claim)
+    assert "a" == holder(seed)
+
+
+def test_the_end_of_a_job_frees_no_name_that_another_holds(seed: Seed) -> None:
+    """An operator may have mended `slots` by hand."""
+    enqueue(seed, "a")
+    seed.control.hset(seed.keys("slots"), FIELD, "b")
+    seed.complete(*seed.claim().jobs)
+
+    assert "b" == holder(seed)
+
+
+@LANES
+@pytest.mark.parametrize("delay_ms", [0, 5_000])
+def test_a_job_that_waits_is_replaced(seed: Seed, lane: str, delay_ms: int) -> None:
+    enqueue(seed, "a", lane=lane, delay_ms=delay_ms)
+    found = enqueue(seed, "b", how="replace", lane=lane)
+
+    assert (("b",), (("b", "a"),)) == (found.ids, found.replaced)
+    assert ["enqueued", "replaced"] == events_of(seed.entries(), "a")
+    assert ["enqueued"] == events_of(seed.entries(), "b")
+    assert (seed.state("a"), holder(seed)) == (None, "b")
+    assert_consistent(seed.snapshot())
+    assert ["b"] == [c.id for c in seed.claim().jobs]
+    assert_consistent(seed.snapshot())
+
+
+@pytest.mark.parametrize("waits_again", [False, True])
+def test_a_job_that_was_claimed_is_not_replaced(seed: Seed, waits_again: bool) -> None:
+    enqueue(seed, "a")
+    (claim,) = seed.claim().jobs
+    if waits_again:
+        seed.rollback(claim)
+
+    assert (("b", "a"),) == enqueue(seed, "b", how="replace").held
+    assert "a" == holder(seed)
+
+
+@pytest.mark.parametrize(("how", "stands"), [("keep", 0), ("reject", 0), ("replace", 249)])
+def test_of_one_name_in_one_call_one_job_stands(seed: Seed, how: str, stands: int) -> None:
+    jobs = [seed.job(f"j-{n}", unique=how, name=NAME) for n in range(250)]
+    found = seed.enqueue(*jobs)
+    one = jobs[stands].id
+
+    assert (one,) == found.ids
+    assert [(job.id, one) for job in jobs if job.id != one] == list(found.held)
+    assert (1, one) == (len(seed.snapshot()["jobs"]), holder(seed))
+    assert_consistent(seed.snapshot())
+
+
+def test_a_duplicate_id_comes_before_a_held_name(seed: Seed) -> None:
+    enqueue(seed, "a")
+    found = enqueue(seed, "a", "b", "b", how="replace")
+
+    assert (("b",), ("a", "b")) == (found.ids, found.duplicates)
+    assert (("b", "a"),) == found.replaced
+
+
+def test_a_job_that_its_cap_keeps_out_never_had_the_name(seed: Seed) -> None:
+    seed.cap("host=h", 0)
+    found = enqueue(seed, "a", lane="2+host=h", full="discard|host=h")
+
+    assert (("a", "host=h"),) == found.discarded
+    assert holder(seed) is None
+
+
+def test_a_dead_job_comes_back_only_if_its_name_is_free(seed: Seed) -> None:
+    enqueue(seed, "a")
+    end_by_a_final_failure(seed)
+    enqueue(seed, "b")
+
+    assert {"a": "held"} == seed.requeue("a")
+    seed.complete(*seed.claim().jobs)
+    assert {"a": "requeued"} == seed.requeue("a")
+    assert "a" == holder(seed)
+    assert (("b", "a"),) == enqueue(seed, "b").held
+    assert_consistent(seed.snapshot())
+
+
+def test_of_two_dead_jobs_of_one_name_one_comes_back(seed: Seed) -> None:
+    for job_id in ("a", "b"):
+        enqueue(seed, job_id)
+        end_by_a_final_failure(seed)
+
+    assert {"a": "requeued", "b": "held"} == seed.requeue("a", "b")
+    assert_consistent(seed.snapshot())
+
+
+def test_a_lost_job_is_not_put_back_while_another_holds_its_name(seed: Seed) -> None:
+    enqueue(seed, "b")
+
+    assert {"a": "held"} == seed.restore(seed.lost("a", unique_name=NAME))
+    seed.complete(*seed.claim().jobs)
+    lost = [seed.lost(i, unique_name=NAME) for i in ("a", "c")]
+    assert {"a": "restored", "c": "held"} == seed.restore(*lost)
+    assert "a" == holder(seed)
+    assert_consistent(seed.snapshot())
+
+
+def test_a_name_is_no_part_of_a_digest(seed: Seed) -> None:
+    kinds, records = pack([seed.job("a", unique="keep", name=NAME), seed.job("b")])
+
+    assert '{"unique":"keep"}' in kinds
+    assert [f"{DIGEST} {NAME}", DIGEST] == [record[2] for record in records]

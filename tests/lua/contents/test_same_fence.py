@@ -1,0 +1,86 @@
+"""A fence that is given twice: only the worker of the claim in force settles it, and it is hardly ever given twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+
+from tests.kit.failover import fail_over, raw_client
+from tests.kit.seed import Seed
+from tests.lua.contents.entries import T
+
+REPORTS: Final[dict[str, Callable[..., dict[str, str]]]] = {
+    "complete": lambda seed, *held, worker: seed.complete(*held, worker=worker),
+    "turn": lambda seed, *held, worker: dict(seed.turn(*held, limit=0, worker=worker).refused),
+    "fail": lambda seed, *held, worker: seed.fail(*held, worker=worker),
+    "rollback": lambda seed, *held, worker: seed.rollback(*held, worker=worker),
+}
+"""Each returns the outcomes of its report by job; a success has none."""
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
+@pytest.mark.parametrize("report", REPORTS)
+def test_only_the_worker_of_a_claim_settles_it(seed: Seed, report: str, *, several: bool) -> None:
+    """The stale worker's word was taken, and that of the rightful one refused."""
+    claim = seed.running("a")
+    claims = [claim, seed.running("b")] if several else [claim]
+    before = seed.state("a")
+    outcome = {"fail": "ready", "rollback": "ready"}.get(report)
+
+    told = REPORTS[report](seed, *claims, worker="w-stale")
+    assert told == {each.id: "stale" for each in claims}
+    assert seed.state("a") == before
+    told = REPORTS[report](seed, *claims, worker="w-1")
+    assert told == ({each.id: outcome for each in claims} if outcome else {})
+    assert [str(e.event) for e in seed.entries()].count("settlement_refused") == 1
+    seed.assert_consistent()
+
+
+def test_the_name_of_another_worker_that_begins_alike_is_not_enough(seed: Seed) -> None:
+    seed.enqueue("a")
+    claim = seed.claim_one("a", worker="w-10")
+
+    assert seed.complete(claim, worker="w-1") == {"a": "stale"}
+    assert seed.complete(claim, worker="w-10") == {}
+
+
+def test_a_snapshot_that_is_loaded_twice_gives_no_fence_twice(seed: Seed) -> None:
+    """Its epoch was ahead of the clock, so the next one had the same number each time."""
+    seed.enqueue("a")
+    seed.clock.set(T - 10**6)
+    with raw_client(seed.control) as raw:
+        snapshot = {key: raw.dump(key) for key in raw.keys("rqc:*")}
+        fences = []
+        for _ in range(2):
+            raw.delete(*raw.keys("rqc:*"))
+            for key, value in snapshot.items():
+                raw.restore(key, 0, value)
+            fail_over(seed.control)
+            fences.append(seed.claim_one("a").fence)
+
+    assert len(set(fences)) == 2
+    seed.assert_consistent()
+
+
+def test_a_mirror_that_takes_a_queue_that_is_behind_gives_no_fence_twice(seed: Seed) -> None:
+    epochs = []
+    for queue in ("one", "two"):
+        each = seed.of(queue)
+        each.enqueue("a")
+        each.client.run(each.client.calls.audit.attach(queue, "db-1", known=T + 10**6))
+        epochs.append(int(each.meta("epoch") or 0))
+        fail_over(seed.control)
+
+    assert min(epochs) > T + 10**6
+    assert len(set(epochs)) == 2
+
+
+def test_an_epoch_is_the_clocks_where_the_clock_goes_on(seed: Seed) -> None:
+    seed.enqueue("a")
+    seed.advance(1)
+    fail_over(seed.control)
+    seed.enqueue("b")
+
+    assert seed.meta("epoch") == str(T + 1)

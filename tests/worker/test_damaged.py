@@ -1,0 +1,90 @@
+"""What is damaged is contained: to its job, or to its queue. The others go on."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from rq_core.app.app import App
+from rq_core.cli.root import root
+from rq_core.connections.client import Client
+from rq_core.errors import QueueDamaged
+from rq_core.protocol import claims
+from tests.kit import crew
+from tests.kit.crew import worker_process
+from tests.kit.processes import worker
+from tests.kit.wait import wait_until, wait_until_async
+from tests.worker.conftest import RunWorker, event_types, gone
+
+
+@pytest.mark.parametrize("field", ["failed=x", "lost=-"])
+async def test_a_job_whose_counters_cannot_be_read_holds_up_no_other(
+    app: App, client: Client, run_worker: RunWorker, witness: crew.Witness, field: str
+) -> None:
+    """The whole batch of its claim waited until its leases were over."""
+    bad = crew.coroutine.enqueue(1)
+    state, line = (
+        "rqc:{crew}:state",
+        f"ready task={crew.coroutine.name} claim=1 {field} seq=1 since=1",
+    )
+    client.run(client.calls.delivery.ask([["HSET", state, bad.id, line]]))
+    good = [crew.coroutine.enqueue(n) for n in range(2, 5)]
+    async with run_worker():
+        await wait_until_async(gone(client, *(each.id for each in good)), "the others have run")
+        await wait_until_async(lambda: bad.state() == "dead", "the bad one is dead")
+
+    assert sorted(line["n"] for line in witness.lines("coroutine")) == [2, 3, 4]
+    for each in good:
+        assert event_types(client, each.id) == ["enqueued", "claimed", "succeeded"]
+
+
+@pytest.mark.parametrize("options", [(), ("--processes", "2")], ids=["alone", "supervised"])
+def test_a_damaged_queue_keeps_no_worker_of_others_from_starting(
+    app: App, client: Client, witness: crew.Witness, options: tuple[str, ...]
+) -> None:
+    handle = crew.function.enqueue()
+    client.run(client.calls.delivery.handshake("broken"))
+    client.run(client.calls.delivery.ask([["DEL", "rqc:{broken}:meta"]]))
+    client.run(client.calls.delivery.ask([["SET", "rqc:{broken}:meta", "no hash"]]))
+    log = witness.path.with_suffix(".log")
+    command = ("tests.kit.crew:app", ["broken", "crew"], app.redis_url, *options)
+    with worker(*command, log=log, variables={crew.WITNESS: str(witness.path)}) as process:
+        wait_until(gone(client, handle.id), "the job of the other queue has run", timeout=30)
+        process.terminate()
+        assert process.wait(20) == 0
+
+    assert "no jobs of queue broken are run until it is mended" in witness.log()
+
+
+def test_a_worker_of_damaged_queues_only_does_not_start(
+    app: App, client: Client, witness: crew.Witness
+) -> None:
+    client.run(client.calls.delivery.ask([["SET", "rqc:{crew}:meta", "no hash"]]))
+    with worker_process(app.redis_url, witness) as process:
+        assert process.wait(20) == 1
+
+    assert "queue 'crew' is damaged" in witness.log()
+
+
+def test_garbage_in_a_number_of_a_queue_is_told_by_its_field(app: App, client: Client) -> None:
+    """It was a traceback that named nothing."""
+    crew.function.enqueue()
+    client.run(client.calls.delivery.ask([["HSET", "rqc:{crew}:meta", "tombstones", "many"]]))
+
+    with pytest.raises(QueueDamaged, match="field tombstones of its key meta reads 'many'"):
+        client.run(client.calls.reads.counts("crew"))
+    done = CliRunner().invoke(root, ["queues", "--redis", app.redis_url])
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+
+
+def test_a_state_line_of_letters_is_read_at_once(app: App, client: Client) -> None:
+    """Each of its letters began a search through all that follow: 60 KB of them held the server for 17 s."""
+    bad = crew.function.enqueue()
+    line = "running " + "x" * 200_000
+    client.run(client.calls.delivery.ask([["HSET", "rqc:{crew}:state", bad.id, line]]))
+
+    began = time.monotonic()
+    client.run(claims.extend("crew", "w-1", [(bad.id, "1-1")]))
+    assert time.monotonic() - began < 2.0

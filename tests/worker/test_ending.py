@@ -1,0 +1,173 @@
+"""A process whose work is over ends, whatever handlers left in it; one that is stopped is told of."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from click.testing import CliRunner
+
+from rq_core.app.app import App
+from rq_core.cli.root import root
+from rq_core.connections.client import Client
+from rq_core.process import ending
+from tests.kit import crew
+from tests.kit.crew import worker_process
+from tests.kit.processes import ROOT
+from tests.kit.wait import wait_until
+from tests.worker.conftest import event_types, gone
+
+LEAVES = {
+    "nothing": ("", ""),
+    "a thread": (
+        "threading.Thread(target=time.sleep, args=(60,), name='left').start()",
+        "thread left in ",
+    ),
+    "an executor": (
+        "ThreadPoolExecutor(thread_name_prefix='pool').submit(time.sleep, 60)",
+        "thread pool_0 in ",
+    ),
+    "an exit function that hangs": ("atexit.register(time.sleep, 60)", "the main thread"),
+}
+
+
+def _ends(*lines: str, now: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run a process that leaves something behind, says that its work is over, and returns status 3."""
+    script = textwrap.dedent("""
+        import asyncio, atexit, logging, sys, threading, time
+        from concurrent.futures import ThreadPoolExecutor
+        from rq_core.process import ending
+
+        ending.FORCE_AFTER_S = 0.3
+        logging.basicConfig(level="INFO")
+        atexit.register(print, "exit functions are called")
+    """)
+    end = "ending.begin(3)\n" + ("ending.end_now(3)" if now else "sys.exit(3)")
+    return subprocess.run(
+        [sys.executable, "-c", "\n".join([script, *lines, end])],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        cwd=ROOT,
+    )
+
+
+@pytest.mark.parametrize("now", [False, True], ids=["in order", "at once"])
+@pytest.mark.parametrize("left", LEAVES)
+def test_a_process_whose_work_is_over_ends_whatever_is_left_in_it(left: str, *, now: bool) -> None:
+    """A thread that nobody shut down kept it for ever, and no signal ended it."""
+    line, named = LEAVES[left]
+    done = _ends(line, now=now)
+
+    assert done.returncode == 3, done.stderr
+    assert done.stdout == "exit functions are called\n" or "exit function" in left
+    by_force = bool(line) and (not now or "exit function" in left)
+    assert ("ending it by force" in done.stderr) is by_force, done.stderr
+    if by_force:
+        assert named in done.stderr
+
+
+def test_a_task_that_swallows_its_cancellation_keeps_no_process() -> None:
+    done = _ends("""
+async def stubborn():
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            pass
+
+async def main():
+    task = asyncio.create_task(stubborn(), name="left")
+    await asyncio.sleep(0.01)
+    ending.begin(4)
+
+asyncio.run(main())
+""")
+
+    assert done.returncode == 4, done.stderr
+    assert "task left in stubborn " in done.stderr
+    assert done.stdout == "exit functions are called\n"
+
+
+def test_a_worker_ends_though_a_handler_left_a_thread(
+    app: App, client: Client, witness: crew.Witness
+) -> None:
+    """SIGTERM twice did not end it: its executor waited for a sleep that outlived its job's timeout."""
+    handle = crew.leaving.with_options(max_attempts=1).enqueue(600)
+    with worker_process(app.redis_url, witness, "--grace", "1") as process:
+        wait_until(lambda: handle.state() == "dead", "its timeout is reported", timeout=20)
+        process.terminate()
+        assert process.wait(ending.FORCE_AFTER_S + 10) == 0
+
+    assert re.search(r"by force after 5 s. It is held by thread \w+ in ", witness.log())
+
+
+def test_workers_that_retire_are_replaced_though_handlers_left_threads(
+    app: App, client: Client, witness: crew.Witness
+) -> None:
+    """Both retired, hung, and were never replaced: nothing worked any more."""
+    jobs = [crew.leaving.with_options(max_attempts=1).job(600) for _ in range(2)]
+    app.enqueue_many(jobs)
+    options = ("--processes", "2", "--max-jobs", "1", "--concurrency", "1", "--grace", "0")
+    with worker_process(app.redis_url, witness, *options) as process:
+        wait_until(lambda: len(witness.lines("begin")) == 2, "both have had their job", timeout=20)
+        last = crew.function.enqueue()
+        wait_until(gone(client, last.id), "another has taken its place", timeout=30)
+        process.terminate()
+        assert process.wait(30) == 0
+
+    assert "restarting" not in witness.log()
+
+
+def test_a_process_that_cannot_end_itself_is_killed_and_replaced(
+    app: App, client: Client, witness: crew.Witness
+) -> None:
+    """What holds the GIL stops every thread, so also that which would end the process by force."""
+    first = crew.clinging.enqueue(600)
+    with worker_process(app.redis_url, witness, "--max-jobs", "1") as process:
+        (line,) = wait_until(lambda: witness.lines("begin"), "the first job runs", timeout=20)
+        last = crew.function.enqueue()
+        wait_until(gone(client, last.id), "another has taken its place", timeout=30)
+        process.terminate()
+        assert process.wait(30) == 0
+
+    log = witness.log()
+    assert f"the work of worker process 0 ({line['pid']}) is over, but it does not end" in log
+    assert "restarting" not in log
+    assert event_types(client, first.id) == ["enqueued", "claimed", "succeeded"]
+
+
+def test_a_worker_that_is_stopped_beyond_a_lease_is_told_of(
+    app: App, client: Client, witness: crew.Witness
+) -> None:
+    """It looked as if it worked: only its jobs ran again, elsewhere."""
+    crew.sleeping.enqueue(0.1)
+    with worker_process(app.redis_url, witness, "--processes", "2") as process:
+        (line,) = wait_until(lambda: witness.lines("begin"), "it runs", timeout=20)
+        pid = line["pid"]
+        assert _health(process.pid)[pid] is False
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            process.wait_said(f"(process {pid}) has been stopped (SIGSTOP) for ")
+            assert _health(process.pid)[pid] is True
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        process.wait_said(f"(process {pid}) goes on after a stop")
+
+    assert process.said().count("has been stopped (SIGSTOP)") == 1
+    assert re.search(r"the heartbeat is \d+\.\d s late: this process was stopped", process.said())
+
+
+def _health(supervisor: int) -> dict[int, bool]:
+    """Whether `rq-core health` calls the supervisor's workers stopped, by process id."""
+    done = CliRunner().invoke(root, ["health", "--json"])
+    workers = [each for each in json.loads(done.stdout)["workers"] if each["parent"] == supervisor]
+    assert (done.exit_code == 0) is not any(each["stopped"] for each in workers)
+    return {each["pid"]: each["stopped"] for each in workers}

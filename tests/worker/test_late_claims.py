@@ -1,0 +1,125 @@
+"""No handler is begun whose lease is known to be over, or may be over before the next heartbeat."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from rq_core.app.app import App
+from rq_core.connections.client import Client
+from rq_core.connections.wire import AsyncPoolWire
+from rq_core.worker.heartbeat import BEATS_IN_LEASE
+from tests.kit import crew
+from tests.kit.wait import wait_until_async
+from tests.kit.wires import is_claim
+from tests.worker.conftest import RunWorker, begin, event_types, gone
+
+
+class LateWire(AsyncPoolWire):
+    """Holds back what a claim brought until it is released; the claim has been carried out then."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.holding = True
+        self.held = asyncio.Event()
+        self.release = asyncio.Event()
+
+    async def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
+        replies = await super().exchange(commands, *how)
+        lists = [each for each in replies if isinstance(each, list)]
+        brought = any(is_claim(c) for c in commands) and any(len(each) > 2 for each in lists)
+        if self.holding and brought:
+            self.holding = False
+            self.held.set()
+            await self.release.wait()
+        return replies
+
+
+async def test_a_job_whose_claim_is_answered_after_its_lease_is_not_begun(
+    app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    """The same job ran twice at the same time, though the worker could have known that it had lost it."""
+    handle = crew.sleeping.enqueue(0.1)
+    wire = LateWire(app.redis_url)
+    worker, ending = begin(app.redis_url, wire=wire)
+    await wait_until_async(lambda: wire.held.is_set() or ending.done(), "the answer is held back")
+    assert not ending.done()
+    async with run_worker():
+        await wait_until_async(gone(client, handle.id), "the job has run elsewhere")
+    wire.release.set()
+    other = crew.coroutine.enqueue()
+    await wait_until_async(gone(client, other.id), "the worker goes on")
+    worker.stop()
+    await ending
+
+    assert len(witness.lines("begin")) == 1
+    assert event_types(client, handle.id) == [
+        "enqueued", "claimed", "lease_expired", "claimed", "succeeded",
+    ]  # fmt: skip
+    assert (worker.stats.claimed, worker.stats.refused) == (1, 0)
+
+
+async def test_a_job_whose_claim_is_answered_late_but_in_force_is_begun(
+    app: App, client: Client, witness: crew.Witness
+) -> None:
+    """After an outage all claims are late: to give them back would spend their rates."""
+    handle = crew.sleeping.enqueue(0.1)
+    wire = LateWire(app.redis_url)
+    worker, ending = begin(app.redis_url, wire=wire)
+    await wait_until_async(lambda: wire.held.is_set() or ending.done(), "the answer is held back")
+    assert not ending.done()
+    # The next lease is counted from here, so this is the moment from which on it is late.
+    late = time.monotonic() + crew.LEASE * (BEATS_IN_LEASE - 1) / BEATS_IN_LEASE
+    await wait_until_async(lambda: time.monotonic() > late, "the answer is late")
+    wire.release.set()
+    await wait_until_async(gone(client, handle.id), "it has run")
+    worker.stop()
+    await ending
+
+    assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
+
+
+async def test_jobs_that_wait_for_a_blocked_loop_are_given_back(
+    client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    """Nobody keeps the leases of what has arrived and has not begun: a handler held the loop for that long."""
+    async with run_worker() as worker:
+        arrive = worker._handlers.arrive
+
+        def arrive_late(claim: Any, since: float) -> None:
+            worker._handlers.arrive = arrive  # type: ignore[method-assign]
+            arrive(claim, since - crew.LEASE)
+
+        worker._handlers.arrive = arrive_late  # type: ignore[method-assign]
+        handle = crew.coroutine.enqueue()
+        await wait_until_async(gone(client, handle.id), "it has run in the end")
+
+    assert len(witness.lines("coroutine")) == 1
+    assert event_types(client, handle.id) == [
+        "enqueued", "claimed", "rolled_back", "claimed", "succeeded",
+    ]  # fmt: skip
+    assert worker.stats.rolled_back == 1
+
+
+async def test_a_thread_that_is_to_stop_before_it_begins_does_not_begin(
+    client: Client, run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine was busy between the two: its handler ran all the same."""
+    submitted: list[Any] = []
+    async with run_worker() as worker:
+        executor = worker._handlers.executor
+        submit = executor._threads.submit
+        monkeypatch.setattr(executor._threads, "submit", submitted.append)
+        handle = crew.function.enqueue()
+        await wait_until_async(lambda: submitted, "its thread is about to begin")
+        handle.cancel()
+        await wait_until_async(lambda: submitted[0].ending, "it is told")
+        submit(submitted[0])
+        await wait_until_async(gone(client, handle.id), "it has ended")
+
+    assert witness.lines("function") == []
+    assert event_types(client, handle.id)[-1] == "cancelled"
