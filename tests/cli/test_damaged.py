@@ -71,3 +71,20 @@ def test_an_epoch_that_is_no_number_with_no_log_is_told_with_the_command_that_be
     control.xtrim("rqc:{mail}:outbox", maxlen=0)
 
     assert f"`redis-cli HDEL '{META}' epoch` lets a new epoch begin" in cli("doctor", "mail").stdout
+
+
+def test_workers_names_the_queue_that_it_cannot_read(
+    cli: CommandLine, control: redis.Redis
+) -> None:
+    """It said that no worker runs."""
+    control.delete("rqc:{mail}:workers")
+    control.set("rqc:{mail}:workers", "x")
+
+    table = cli("workers")
+    document = cli("workers", "--json", "--queue", "mail")
+
+    assert (table.exit_code, document.exit_code) == (1, 1)
+    for each in (table, document):
+        assert each.stderr.startswith("rq-core: queue mail cannot be read: WRONGTYPE")
+    assert table.stdout == "no worker runs in the other queues\n"
+    assert document.stdout == "[]\n"
