@@ -138,7 +138,7 @@ def _named(
     lost = [
         queue
         for queue in of_log
-        if queue not in listed and not client.run(client.calls.reads.counts(queue)).epoch
+        if queue not in listed and not client.run(client.calls.reads.is_there(queue))
     ]
     named = [queue for queue in queues if queue not in lost]
     here = known_queues(client, *named, told=True) if named or not queues else []
@@ -176,9 +176,9 @@ def _compare(
     client: Client, queue: str, audit_url: str, report: dict[str, Any], *, is_logged: bool
 ) -> None:
     """Compare one queue with its log. ``is_logged``: by the log it should be there."""
-    if not is_logged and not client.run(client.calls.reads.counts(queue)).audit:
-        return
     try:
+        if not is_logged and not client.run(client.calls.reads.counts(queue)).audit:
+            return
         differences = plugins.drift()(audit_url, client, queue)
     except RqCoreError as error:
         # What Redis alone has shown is told all the same.

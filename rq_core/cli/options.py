@@ -164,7 +164,7 @@ def known_queues(client: Client, *queues: str, told: bool = False) -> list[str]:
         say(f"rq-core: {listed.complaint}", err=True)
     for queue in queues:
         # The list lies outside the queue's own slot, so it may lag behind.
-        if queue not in known and not client.run(client.calls.reads.counts(queue)).epoch:
+        if queue not in known and not client.run(client.calls.reads.is_there(queue)):
             raise UnknownQueue(queue=queue, known=", ".join(known) or "none")
     return list(dict.fromkeys(queues)) or known
 

@@ -29,6 +29,7 @@ WIDE: Final = 120
 NARROW: Final = 60
 """Below so many columns only what matters most is shown."""
 CAUSES_MAX: Final = 12
+"""Causes in a picture that fills a terminal; one that is printed has all."""
 SAYS_MAX: Final = 400
 """Characters of a cause that are shown."""
 
@@ -160,7 +161,8 @@ def render(
     from rq_core.metrics.causes import Unread, causes
 
     found = causes(frame.state, frame.log)
-    parts: list[RenderableType] = [_causes(found, width)]
+    causes_max = len(found) if height is None else CAUSES_MAX
+    parts: list[RenderableType] = [_causes(found, width, causes_max)]
     if not isinstance(frame.state, Unread):
         parts.append(Text(_headline(frame.state), style="dim"))
         shown = list(frame.state.queues)
@@ -176,13 +178,13 @@ def render(
     return Group(*parts)
 
 
-def _causes(found: Sequence[Cause], width: int) -> RenderableType:
+def _causes(found: Sequence[Cause], width: int, most: int) -> RenderableType:
     from rich.text import Text
 
     if not found:
         return Text("nothing is wrong\n", style="green")
     lines = Text()
-    for each in found[:CAUSES_MAX]:
+    for each in found[:most]:
         where = f"{each.queue}: " if each.queue else ""
         lines.append("! ", style="bold red")
         lines.append(fit(where), style="bold")
@@ -190,8 +192,9 @@ def _causes(found: Sequence[Cause], width: int) -> RenderableType:
         if width >= WIDE:
             lines.append(f"  {each.alert}", style="dim")
         lines.append("\n")
-    if len(found) > CAUSES_MAX:
-        lines.append(f"and {len(found) - CAUSES_MAX} more\n")
+    if left := found[most:]:
+        page = sum(each.pages for each in left)
+        lines.append(f"and {len(left):,} more, of which {page:,} page\n")
     return lines
 
 

@@ -16,7 +16,7 @@ from rq_core.cli.options import (
     queue_option,
     server_options,
 )
-from rq_core.cli.text import print_table, say, span
+from rq_core.cli.text import one_line, print_table, say, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,22 +29,29 @@ if TYPE_CHECKING:
 @queue_option
 @server_options
 @json_option
-def workers(queue: str | None, redis_url: str, prefix: str, *, as_json: bool) -> None:
+@click.pass_context
+def workers(
+    ctx: click.Context, queue: str | None, redis_url: str, prefix: str, *, as_json: bool
+) -> None:
     """Show the workers that work for the queues, busy or idle, and which code each runs.
 
     Workers with the same code have tasks of the same names and handlers. A worker that was killed is
-    shown as silent for an hour.
+    shown as silent for an hour. The exit status is 1 if a queue cannot be read.
     """
     with connect(redis_url, prefix) as client:
         queues = known_queues(client, *([queue] if queue is not None else []))
-        found, _ = client.run(client.calls.overview.of(queues))
+        found, unreadable = client.run(client.calls.overview.of(queues))
     rows = workers_of(found)
     if as_json:
         print_json([document_of(each) for each in rows])
-        return
-    print_workers(rows)
-    if not all(each.workers_exact for each in found):
-        say("the queue has more workers than are read at once: not all are listed")
+    else:
+        empty = "no worker runs in the other queues" if unreadable else "no worker runs"
+        print_workers(rows, empty=empty if found or not unreadable else "")
+        if not all(each.workers_exact for each in found):
+            say("the queue has more workers than are read at once: not all are listed")
+    for name, why in unreadable.items():
+        say(f"rq-core: queue {name} cannot be read: {one_line(why)}", err=True)
+    ctx.exit(1 if unreadable else 0)
 
 
 def workers_of(found: Iterable[QueueOverview]) -> list[PresentWorker]:
@@ -63,7 +70,7 @@ def document_of(found: PresentWorker) -> dict[str, Any]:
     }
 
 
-def print_workers(rows: list[PresentWorker]) -> None:
+def print_workers(rows: list[PresentWorker], *, empty: str = "no worker runs") -> None:
     """Print the table, and a sentence if the workers run different code."""
     now_ms = time.time() * 1000
     print_table(
@@ -83,7 +90,7 @@ def print_workers(rows: list[PresentWorker]) -> None:
             )
             for each in rows
         ),
-        empty="no worker runs",
+        empty=empty,
     )
     present = [each for each in rows if not each.gone]
     if skew := skew_of(present):

@@ -10,7 +10,8 @@ from rq_core.connections.client import Client
 from rq_core.doctor import difference, facts
 from rq_core.doctor.expected import LISTS, Expected
 from rq_core.doctor.finding import Finding, Kind
-from rq_core.doctor.view import View
+from rq_core.doctor.view import UNNAMED, View
+from rq_core.model.keys import QueueKeys, queue_keys
 from rq_core.protocol.usable import check_layout
 
 CHUNK: Final = 2_000
@@ -22,9 +23,9 @@ LOOK_PAUSE_S: Final = 0.1
 """Seconds between two looks at what may be true for a moment only."""
 
 
-def examine(snapshot: Mapping[str, Any]) -> list[Finding]:
-    """Say what in a snapshot (see Operations.snapshot) does not agree."""
-    expected = Expected(View(snapshot))
+def examine(snapshot: Mapping[str, Any], keys: QueueKeys = UNNAMED) -> list[Finding]:
+    """Say what in a snapshot (see Operations.snapshot) does not agree. ``keys`` names what an operator is to type."""
+    expected = Expected(View(snapshot, keys))
     differing = difference.differences(expected)
     of_facts = list(facts.findings(expected, differing))
     return [*difference.findings(expected, differing), *of_facts]
@@ -51,7 +52,7 @@ def diagnose(
 def _examined(client: Client, queue: str) -> list[Finding]:
     snapshot = client.run(client.calls.reads.snapshot(queue))
     check_layout(queue, snapshot["meta"])
-    return examine(snapshot)
+    return examine(snapshot, queue_keys(queue, client.calls.delivery.prefix))
 
 
 def repair(client: Client, queue: str, findings: Iterable[Finding], *, by: str) -> list[Finding]:

@@ -12,12 +12,14 @@ from typing import Final
 from rq_core.doctor.finding import Finding, Kind
 from rq_core.doctor.log import Log
 from rq_core.doctor.view import View
+from rq_core.errors import QueueDamaged
 from rq_core.model import scopes
 from rq_core.model.limits import Limit
 from rq_core.model.policy import read_policy
 from rq_core.model.settings import SETTINGS
 from rq_core.model.text import shorten
 from rq_core.protocol.presence import is_readable
+from rq_core.protocol.usable import epoch_of
 
 SHOWN_MAX: Final = 100
 """Characters of a value that are shown."""
@@ -40,9 +42,22 @@ def unlike(view: View, log: Log) -> Iterator[Finding]:
 
 def _epoch(view: View) -> Iterator[Finding]:
     epoch, logged = view.facts["epoch"], view.log.epoch
-    if logged is not None and epoch != str(logged):
-        says = f"epoch is {_shown(epoch)} in `meta`, and the last event is of epoch {logged}"
-        yield Finding(Kind.LOG_DIFFERS, f"{says}: {_WHY}; set it back with HSET")
+    meta = f"'{view.keys('meta')}'"
+    if logged is None:
+        try:
+            epoch_of(view.keys.queue, epoch)
+        except QueueDamaged:
+            says = (
+                f"epoch is {_shown(epoch)} in `meta`, which is no number, and the log has no event"
+            )
+            how = f"`redis-cli HDEL {meta} epoch` lets a new epoch begin"
+            yield Finding(Kind.UNREADABLE, f"{says}: {_WHY}; {how}")
+    elif epoch != str(logged):
+        says = (
+            f"epoch is {_shown(epoch)} in `meta`, and the last event is of epoch {logged}: {_WHY}"
+        )
+        how = f"`redis-cli HSET {meta} epoch {logged}` sets it back"
+        yield Finding(Kind.LOG_DIFFERS, f"{says}; {how}")
 
 
 def _settings(view: View, log: Log) -> Iterator[Finding]:

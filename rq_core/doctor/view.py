@@ -6,15 +6,19 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from rq_core.doctor.log import Log, read_log
 from rq_core.model import scopes
 from rq_core.model.events import JobRecord
+from rq_core.model.keys import QueueKeys, queue_keys
 from rq_core.model.limits import CapEntry, Limit
 from rq_core.model.machine import State
-from rq_core.model.settings import SETTINGS
 from rq_core.model.state_line import Job, lines_of_jobs, read_job
+from rq_core.protocol.usable import number_of
+
+UNNAMED: Final = queue_keys("QUEUE")
+"""The names in what is to be typed, if it is not told which queue a snapshot is of."""
 
 
 @dataclass
@@ -22,6 +26,8 @@ class View:
     """What a snapshot says."""
 
     snapshot: Mapping[str, Any]
+    keys: QueueKeys = UNNAMED
+    """The queue's names, for what an operator is to type."""
     jobs: dict[str, Job] = field(default_factory=dict)
     """The jobs whose state lines can be read, by id."""
     unreadable: dict[str, str] = field(default_factory=dict)
@@ -57,10 +63,7 @@ class View:
 
     def fact(self, name: str) -> int:
         """Return a number of ``meta``, or its default."""
-        text = self.facts.get(name, "")
-        if text.isascii() and text.isdigit() and len(text) < 19:
-            return int(text)
-        return SETTINGS[name].default if name in SETTINGS else 0
+        return number_of(self.facts, name)
 
     @cached_property
     def limits(self) -> dict[str, Limit]:

@@ -27,6 +27,11 @@ class Cause(NamedTuple):
     queue: str | None
     says: str
 
+    @property
+    def pages(self) -> bool:
+        """Whether an operator has to look now."""
+        return ALERT_BY_NAME[self.alert].severity == "page"
+
 
 class Unread(NamedTuple):
     """In the place of what could not be read."""
@@ -35,7 +40,11 @@ class Unread(NamedTuple):
 
 
 def causes(state: Overview | Unread, log: LogOverview | Unread | None = None) -> list[Cause]:
-    """What is wrong, the queues by name. ``log``: None if it was not read."""
+    """What is wrong: what pages comes first, and then the queues by name. ``log``: None if it was not read."""
+    return sorted(_causes(state, log), key=lambda each: not each.pages)
+
+
+def _causes(state: Overview | Unread, log: LogOverview | Unread | None) -> list[Cause]:
     found: list[Cause] = []
     if isinstance(log, Unread):
         found.append(Cause("RqCoreAuditDown", None, f"the audit log cannot be read: {log.why}"))

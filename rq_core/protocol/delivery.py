@@ -31,6 +31,7 @@ from rq_core.protocol.plan import (
     T,
     says_full,
 )
+from rq_core.protocol.usable import epoch_of
 from rq_core.scripts.script import Script, function
 
 log = logging.getLogger(__name__)
@@ -384,7 +385,7 @@ class Delivery:
             "handshake",
             queue,
             {"by": self.name, "floor": self._floors.get(queue, 0)},
-            parse_handshake,
+            lambda reply: parse_handshake(queue, reply),
         )
         (result,) = yield from self.carry_out([call])
         if isinstance(result, errors.RqCoreError):
@@ -418,10 +419,11 @@ class Delivery:
                 raise errors.QueueFull(queue=queue) from error
 
 
-def parse_handshake(reply: Sequence[Any]) -> Handshake:
+def parse_handshake(queue: str, reply: Sequence[Any]) -> Handshake:
+    """What a queue's answer says. Raises QueueDamaged if its epoch is no number."""
     epoch, now_ms, lease_ms, paused, audit, audit_id, started = reply
     return Handshake(
-        epoch=int(epoch),
+        epoch=epoch_of(queue, epoch),
         now_ms=int(now_ms),
         lease_ms=int(lease_ms),
         paused=int(paused) == 1,

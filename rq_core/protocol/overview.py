@@ -30,7 +30,7 @@ from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.plan import Lost, Plan, Unsent, pairs_of
 from rq_core.protocol.presence import PresentWorker, rows_command, rows_of
 from rq_core.protocol.reads import Listed
-from rq_core.protocol.usable import check_layout
+from rq_core.protocol.usable import check, number_of
 
 T = TypeVar("T")
 
@@ -229,7 +229,7 @@ class Look:
         alive, meta, (cursor, stored), due = rest[6:10]
         opened, tasks, first, (more, rows), self.died = rest[10 : 10 + many], *rest[10 + many :]
         self.alive, self.facts = int(alive), pairs_of(meta)
-        check_layout(self.keys.queue, self.facts)
+        check(self.keys.queue, self.facts)
         self.limits, all_read = _limits_of(pairs_of(stored))
         self.limits_exact = all_read and str(cursor) == "0"
         self.due_ms = _score(due)
@@ -295,7 +295,7 @@ class Look:
 
     def result(self) -> QueueOverview:
         """Return what was read."""
-        facts, number = self.facts, self._number
+        facts, number = self.facts, partial(number_of, self.facts)
         cancelled = number("tombstones")
         elsewhere = sum(self.lengths) - cancelled + self.waiting + self.running + self.dead
         gate = self.limits.get(QUEUE)
@@ -331,12 +331,8 @@ class Look:
             scopes_exact=self.limits_exact and len(self.names) <= SCOPES_MAX,
             workers=self.workers,
             workers_exact=self.workers_exact,
-            settings={name: number(name, s.default) for name, s in SETTINGS.items()},
+            settings={name: number(name) for name in SETTINGS},
         )
-
-    def _number(self, name: str, default: int = 0) -> int:
-        text = self.facts.get(name, "")
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else default
 
     def _oldest_ready(self, *, fair: bool) -> tuple[int | None, bool]:
         """The age of the oldest job at a head, and whether there is none older."""

@@ -18,6 +18,7 @@ from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.lines import PAGE, read_errors
 from rq_core.protocol.one_step import in_one_step
 from rq_core.protocol.plan import Plan, pairs_of, says_full
+from rq_core.protocol.usable import epoch_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class Reads:
             yield from self._delivery.ask([["SREM", listed, *strays]])
 
     def counts(self, queue: str) -> Plan[QueueCounts]:
-        """How many jobs a queue has."""
+        """How many jobs a queue has. Raises QueueDamaged if its epoch is no number."""
         keys = queue_keys(queue, self._delivery.prefix)
         ready = [["LLEN", keys(f"ready:{n}")] for n in range(len(PRIORITIES))]
         sets = ("scheduled", "leases", "dead", "waiting", "open")
@@ -135,7 +136,7 @@ class Reads:
             paused=facts.get("paused") == "1",
             audit=facts.get("audit") == "on",
             backlog=_number(queue, facts, "backlog_jobs"),
-            epoch=_number(queue, facts, "epoch"),
+            epoch=epoch_of(queue, facts.get("epoch", 0)),
             settings={name: _number(queue, facts, name, s.default) for name, s in SETTINGS.items()},
         )
 

@@ -227,7 +227,7 @@ def line_of_head(line: str) -> Callable[[Seed], object]:
 
 CONTAINED: dict[str, Callable[[Seed], object]] = {
     "a number with 5,000 digits": in_meta("backlog_jobs", "9" * 5_000),
-    "a number that is none": in_meta("epoch", "?"),
+    "a number that is none": in_meta("tombstones", "?"),
     "a bound of 0": in_meta("backlog_max_jobs", "0"),
     "a limit that cannot be read": lambda seed: seed.control.hset(
         seed.keys("caps"), "task=t", HOSTILE.encode(errors="surrogateescape")

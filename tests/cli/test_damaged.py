@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
@@ -36,3 +37,54 @@ def test_a_queue_of_another_layout_is_wrong_for_top_and_doctor(
     assert f"mail: {refused}" in doctor.stdout.splitlines()
     assert "sms: all agrees" in doctor.stdout
     assert doctor.exit_code == 1
+
+
+@pytest.mark.parametrize("words", [("enqueue", "mail", "send"), ("pause", "mail")], ids=" ".join)
+def test_an_epoch_that_is_no_number_is_told_with_the_command_that_sets_it_back(
+    cli: CommandLine, control: redis.Redis, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    """It ended in a ValueError, with its traceback."""
+    epoch = control.hget(META, "epoch")
+    control.hset(META, "epoch", "x")
+
+    refused = cli.line(1, *words)
+    causes = [each for each in cli.json("top")["causes"] if each["queue"] == "mail"]
+    doctor = cli("doctor", "mail", "--audit", f"sqlite:///{tmp_path}/none.db")
+
+    assert refused.startswith(
+        "queue 'mail' is damaged: its epoch in `meta` is 'x', which is no number. `rq-core doctor"
+    )
+    assert [each["alert"] for each in causes] == ["RqCoreQueueUnreadable"]
+    assert refused in causes[0]["says"]
+    command = f"redis-cli HSET '{META}' epoch {epoch}"
+    assert f"`{command}`" in doctor.stdout
+    _, verb, key, *rest = command.split()
+    control.execute_command(verb, key.strip("'"), *rest)
+    cli.ok(*words)
+    assert "mail: all agrees" in cli.ok("doctor", "mail")
+
+
+def test_an_epoch_that_is_no_number_with_no_log_is_told_with_the_command_that_begins_a_new_one(
+    cli: CommandLine, control: redis.Redis
+) -> None:
+    control.hset(META, "epoch", "x")
+    control.xtrim("rqc:{mail}:outbox", maxlen=0)
+
+    assert f"`redis-cli HDEL '{META}' epoch` lets a new epoch begin" in cli("doctor", "mail").stdout
+
+
+def test_workers_names_the_queue_that_it_cannot_read(
+    cli: CommandLine, control: redis.Redis
+) -> None:
+    """It said that no worker runs."""
+    control.delete("rqc:{mail}:workers")
+    control.set("rqc:{mail}:workers", "x")
+
+    table = cli("workers")
+    document = cli("workers", "--json", "--queue", "mail")
+
+    assert (table.exit_code, document.exit_code) == (1, 1)
+    for each in (table, document):
+        assert each.stderr.startswith("rq-core: queue mail cannot be read: WRONGTYPE")
+    assert table.stdout == "no worker runs in the other queues\n"
+    assert document.stdout == "[]\n"

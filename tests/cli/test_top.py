@@ -175,3 +175,27 @@ def test_it_is_shown_again_until_it_is_interrupted(cli: CommandLine, client: Cli
 
     assert ended[0] == pid
     assert os.waitstatus_to_exitcode(ended[1]) == 130
+
+
+def test_what_pages_comes_before_any_number_of_causes_that_do_not(
+    cli: CommandLine, client: Client
+) -> None:
+    """Twelve paused queues hid the one that cannot be read: it stood behind them."""
+    for n in range(14):
+        cli.ok("enqueue", f"q{n:02}", "send")
+        cli.ok("pause", f"q{n:02}")
+        says = Presence("web-1", 1, "0.1.0", "c0de0001", (f"q{n:02}",), 10, 1, 0)
+        client.run(presence.tell("rqc", "w-1", says, [f"q{n:02}"], ["send"]))
+    cli.ok("enqueue", "z", "send")
+    client.run(client.calls.delivery.ask([["HSET", "rqc:{z}:meta", "layout", "99"]]))
+    console = Console(width=100, record=True, file=io.StringIO())
+
+    console.print(render(frame(client), None, 100, 40))
+
+    shown = console.export_text().splitlines()
+    assert shown[0].startswith("! z: cannot be read: queue 'z' has layout 99")
+    assert "and 3 more, of which 0 page" in shown
+    assert cli.json("top")["causes"][0]["queue"] == "z"
+    printed_once = cli.ok("top", "--once")
+    assert printed_once.count("paused, and 1 are ready") == 14
+    assert "more, of which" not in printed_once
