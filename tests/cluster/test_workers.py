@@ -41,6 +41,11 @@ class Load:
         self.refused = 0
         app.task(queue="any", name="note")(self.note)
 
+    def declare(self, *queues: str) -> None:
+        """Let workers make these queues, whose jobs are enqueued by name."""
+        for queue in queues:
+            self.app.queue(queue)
+
     async def note(self, queue: str, key: str) -> None:
         self.ran[key] += 1
         self.times.setdefault(queue, []).append(time.monotonic())
@@ -133,6 +138,7 @@ async def test_one_worker_serves_queues_of_all_shards(cluster: RedisCluster, loa
 async def test_an_idle_worker_is_woken_on_every_shard(cluster: RedisCluster, load: Load) -> None:
     """No call can wait for several slots, so each queue is waited for by itself."""
     queues = [names[0] for names in cluster.queues(1).values()]
+    load.declare(*queues)
     async with working(load.app, queues=queues):
         await wait_until_async(lambda: _waiting(cluster, 3), "the worker waits on all shards")
         began = time.monotonic()
@@ -157,6 +163,7 @@ async def test_a_job_that_ends_in_the_grace_leaves_it_to_those_of_other_queues(
         await asyncio.sleep(seconds)
         ended.append(seconds)
 
+    load.declare(one, other)
     async with working(load.app, queues=(one, other), grace=10.0):
         await lasts.enqueue_async(0.3)
         await lasts.with_options(queue=other).enqueue_async(1.0)
@@ -182,6 +189,7 @@ async def test_slots_that_move_under_load_lose_nothing(
     moved = queues[0]
     key = queue_keys(moved)("meta")
     with mirroring(cluster, sqlite_url):
+        load.declare(*queues)
         async with working(load.app, queues=queues, concurrency=6), load.producing(*queues):
             await wait_until_async(lambda: len(load.ran) > 100, "the load has begun")
             for _ in range(2):
@@ -224,6 +232,7 @@ async def test_a_shard_without_a_primary_disturbs_no_other(
         return {key for key in keys if not key.startswith(f"{struck}-")}
 
     with mirroring(cluster, sqlite_url):
+        load.declare(*queues)
         async with working(load.app, queues=queues, concurrency=1), load.producing(*queues):
             await wait_until_async(lambda: len(load.ran) > 100, "the load has begun")
             began = time.monotonic()
@@ -241,6 +250,7 @@ async def test_a_shard_without_a_primary_disturbs_no_other(
             await wait_until_async(
                 lambda: len(load.times[struck]) > done + 10, "the shard's jobs run again"
             )
+        load.declare(*queues)
         async with working(load.app, queues=queues, concurrency=6):
             await wait_until_async(
                 lambda: not others(load.left()), lambda: f"all ran; left: {load.left()}"
