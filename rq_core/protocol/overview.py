@@ -422,13 +422,12 @@ class Overviews:
         Raises ServerUnavailable or ServerUnsuitable if nothing can be read.
         """
         asking = self._delivery.asking
-        names, info = yield from asking.ask_each(
-            [["SMEMBERS", queues_key(asking.prefix)], ["INFO", "memory"]]
-        )
+        read = ["SMEMBERS", queues_key(asking.prefix)]
+        names, info = yield from asking.ask_each([read, ["INFO", "memory"]])
         if isinstance(names, (Unsent, Lost)):
             raise ServerUnavailable(url=asking.url, why=str(names)) from names
         if isinstance(names, Exception):
-            raise asking.unsuitable(names) from names
+            raise asking.unsuitable(names, read) from names
         listed = Listed.of(names)
         first = listed.queues[:QUEUES_MAX]
         queues, unreadable = yield from self.of(first)

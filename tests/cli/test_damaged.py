@@ -88,3 +88,39 @@ def test_workers_names_the_queue_that_it_cannot_read(
         assert each.stderr.startswith("rq-core: queue mail cannot be read: WRONGTYPE")
     assert table.stdout == "no worker runs in the other queues\n"
     assert document.stdout == "[]\n"
+
+
+def test_a_name_that_no_queue_can_have_stops_neither_workers_nor_doctor(
+    cli: CommandLine, control: redis.Redis
+) -> None:
+    control.sadd("rqc:queues", "a b")
+
+    workers, doctor = cli("workers"), cli("doctor")
+
+    assert (workers.exit_code, doctor.exit_code) == (0, 1)
+    assert workers.stdout == "no worker runs\n"
+    for said in (workers.stderr, doctor.stdout):
+        assert (
+            "1 entry that can name no queue: 'a b'; `rq-core doctor --repair` removes them" in said
+        )
+    assert "mail: all agrees\nsms: all agrees\n" in doctor.stdout
+    cli.ok("doctor", "--repair")
+    assert control.smembers("rqc:queues") == {"mail", "sms"}
+
+
+@pytest.mark.parametrize(
+    "words", [("queues",), ("workers",), ("doctor",), ("enqueue", "new", "send")], ids=" ".join
+)
+def test_a_list_of_queues_of_another_type_is_named(
+    cli: CommandLine, control: redis.Redis, words: tuple[str, ...]
+) -> None:
+    """It was an error of the server, of some key."""
+    control.delete("rqc:queues")
+    control.set("rqc:queues", "x")
+    expected = "key rqc:queues, the list of queues, is no set. `redis-cli RENAME rqc:queues rqc:queues.bad` moves it away"
+
+    assert expected in cli.line(1, *words)
+    assert expected in cli.json("top")["causes"][0]["says"]
+    control.rename("rqc:queues", "rqc:queues.bad")
+    cli.ok("enqueue", "mail", "send")
+    assert "mail" in cli.ok("queues")
