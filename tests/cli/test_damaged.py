@@ -117,10 +117,35 @@ def test_a_list_of_queues_of_another_type_is_named(
     """It was an error of the server, of some key."""
     control.delete("rqc:queues")
     control.set("rqc:queues", "x")
-    expected = "key rqc:queues, the list of queues, is no set. `redis-cli RENAME rqc:queues rqc:queues.bad` moves it away"
+    expected = "key rqc:queues, the list of queues, is no set. `redis-cli RENAME rqc:queues rqc:queues.bad` moves"
 
     assert expected in cli.line(1, *words)
     assert expected in cli.json("top")["causes"][0]["says"]
     control.rename("rqc:queues", "rqc:queues.bad")
     cli.ok("enqueue", "mail", "send")
     assert "mail" in cli.ok("queues")
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "logged"),
+    [
+        ("lease_ms", "rq-core set mail lease=5", "5000"),
+        ("dead_retention_ms", "rq-core set mail dead-retention=2592000", "2592000000"),
+        ("backlog_max_jobs", "rq-core set mail backlog-max-jobs=1000000", "1000000"),
+        ("paused", "rq-core resume mail", "0"),
+    ],
+)
+@pytest.mark.parametrize("value", ["7", "garbage"])
+def test_the_doctor_prints_the_command_that_sets_a_setting_back(
+    cli: CommandLine, control: redis.Redis, name: str, command: str, logged: str, value: str
+) -> None:
+    """`rq-core set QUEUE lease_ms=N` is refused as too long, or is the same as the default and changes nothing."""
+    cli.ok("set", "mail", "lease=5")
+    control.hset(META, name, value)
+
+    *_, says = cli("doctor", "mail").stdout.splitlines()
+
+    assert says.endswith(f"`{command}` sets it back")
+    cli.ok(*command.split()[1:])
+    assert control.hget(META, name) == logged
+    assert "mail: all agrees" in cli.ok("doctor", "mail")
