@@ -217,6 +217,8 @@ class Look:
             ["ZRANGEBYLEX", keys("blocked"), "-", "+", "LIMIT", 0, BLOCKED_MAX],
             rows_command(keys),
             ["ZRANGE", keys("dead"), 0, 0, "REV"],
+            # Tells an outbox of another type: no call can be carried out then.
+            ["XLEN", keys("outbox")],
         ]
 
     def take_sizes(self, replies: Sequence[Any]) -> None:
@@ -227,7 +229,7 @@ class Look:
         self.now_ms = int(seconds) * 1000 + int(micros) // 1000
         self.waiting, self.open, self.blocked, self.scheduled, self.running, self.dead = rest[:6]
         alive, meta, (cursor, stored), due = rest[6:10]
-        opened, tasks, first, (more, rows), self.died = rest[10 : 10 + many], *rest[10 + many :]
+        opened, tasks, first, (more, rows), self.died, _ = rest[10 : 10 + many], *rest[10 + many :]
         self.alive, self.facts = int(alive), pairs_of(meta)
         check(self.keys.queue, self.facts)
         self.limits, all_read = _limits_of(pairs_of(stored))
@@ -448,14 +450,20 @@ class Overviews:
             replies = iter((yield from self._delivery.asking.ask_each(commands)))
             for look, each in asked:
                 answers = [next(replies) for _ in each]
-                failed = [answer for answer in answers if isinstance(answer, Exception)]
+                failed = [n for n, answer in enumerate(answers) if isinstance(answer, Exception)]
                 if failed:
-                    look.why = _fit(str(failed[0]))
+                    look.why = _fit(_named(answers[failed[0]], each[failed[0]]))
                 else:
                     _contained(look, partial(take, look, answers))
         found = [_contained(look, look.result) for look in looks if look.why is None]
         unreadable = {look.keys.queue: look.why for look in looks if look.why is not None}
         return [each for each in found if each is not None], unreadable
+
+
+def _named(failed: Exception, command: Sequence[Any]) -> str:
+    """What an error says, and of which key if that has another type."""
+    says = str(failed)
+    return f"key {command[1]}: {says}" if says.startswith("WRONGTYPE") else says
 
 
 def _contained(look: Look, step: Callable[[], T]) -> T | None:

@@ -85,7 +85,9 @@ def test_workers_names_the_queue_that_it_cannot_read(
 
     assert (table.exit_code, document.exit_code) == (1, 1)
     for each in (table, document):
-        assert each.stderr.startswith("rq-core: queue mail cannot be read: WRONGTYPE")
+        assert each.stderr.startswith(
+            "rq-core: queue mail cannot be read: key rqc:{mail}:workers: WRONGTYPE"
+        )
     assert table.stdout == "no worker runs in the other queues\n"
     assert document.stdout == "[]\n"
 
@@ -149,3 +151,15 @@ def test_the_doctor_prints_the_command_that_sets_a_setting_back(
     cli.ok(*command.split()[1:])
     assert control.hget(META, name) == logged
     assert "mail: all agrees" in cli.ok("doctor", "mail")
+
+
+def test_an_outbox_of_another_type_is_wrong_for_top(cli: CommandLine, control: redis.Redis) -> None:
+    """No call can be carried out, and top said nothing of it."""
+    control.delete("rqc:{mail}:outbox")
+    control.set("rqc:{mail}:outbox", "x")
+
+    causes = [each for each in cli.json("top")["causes"] if each["queue"] == "mail"]
+
+    assert [each["alert"] for each in causes] == ["RqCoreQueueUnreadable"]
+    assert "WRONGTYPE" in causes[0]["says"]
+    assert "key rqc:{mail}:outbox" in causes[0]["says"]
