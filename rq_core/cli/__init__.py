@@ -7,9 +7,12 @@ rich) is imported in the command that needs it, so that ``--help`` stays quick.
 
 from __future__ import annotations
 
+OWN_PROCESS = "own process"
+"""What click's context holds where the process ends with the command; tests call commands within their own."""
+
 
 def main() -> None:
     """Run the command line and exit: 0 done, 1 not done, 2 called wrongly, 130 interrupted."""
     from rq_core.cli.root import root
 
-    root.main(prog_name="rq-core")
+    root.main(prog_name="rq-core", obj=OWN_PROCESS)

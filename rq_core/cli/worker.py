@@ -10,6 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from rq_core.cli import OWN_PROCESS
 from rq_core.cli.options import force_option, showing_causes, verbose_option
 from rq_core.model.keys import check_name
 from rq_core.model.url import AUDIT_URL_VARIABLE, REDIS_URL_VARIABLE
@@ -192,5 +193,5 @@ def worker(ctx: click.Context, /, target: str, **given: Any) -> None:
         named=ctx.get_parameter_source("queues") is not ParameterSource.DEFAULT,
     )
     with showing_causes(verbose=given["verbose"]):
-        status = serve(options, metrics=worker_page)
+        status = serve(options, metrics=worker_page, ends=ctx.obj == OWN_PROCESS)
     ctx.exit(status)

@@ -100,10 +100,16 @@ class ServeOptions:
             parse_address(self.health)
 
 
-def serve(options: ServeOptions, metrics: Callable[[FlowTotals], Page] | None = None) -> int:
+def serve(
+    options: ServeOptions,
+    metrics: Callable[[FlowTotals], Page] | None = None,
+    *,
+    ends: bool = True,
+) -> int:
     """Run until asked to stop (SIGTERM, SIGINT; a second one ends the grace). Returns the exit status.
 
-    ``metrics`` makes the page that the port of ``health`` shows at /metrics, of what the workers count.
+    ``metrics`` makes the page that the port of ``health`` shows at /metrics, of what the workers count. ``ends``:
+    whether the process has nothing to do afterwards, so that it may be ended by force.
     """
     logs.configure(options.log_format, options.log_level, filters=[JobLogFilter()])
     app = load(options)
@@ -116,10 +122,11 @@ def serve(options: ServeOptions, metrics: Callable[[FlowTotals], Page] | None = 
         if alone and options.worker.max_jobs is None and options.worker.max_memory is None:
             flow = FlowTable()
             totals.join(0, flow)
-            return work(app, options.worker, flow=flow)
+            return work(app, options.worker, flow=flow, ends=ends)
         status = Supervisor(options, app, totals).run()
-        # The app's modules are imported here, too, and may have started threads.
-        ending.begin(status)
+        if ends:
+            # The app's modules are imported here, too, and may have started threads.
+            ending.begin(status)
         return status
 
 
@@ -151,10 +158,12 @@ def work(
     options: WorkerOptions,
     table: LeaseTable | None = None,
     flow: FlowTable | None = None,
+    *,
+    ends: bool = True,
 ) -> int:
     """Run one worker in this process. Returns the exit status: RETIRED if another should take its place.
 
-    From then on the process has a few seconds to end in order (:mod:`rq_core.process.ending`).
+    From then on the process has a few seconds to end in order (:mod:`rq_core.process.ending`), if it ``ends``.
     """
 
     async def main() -> int:
@@ -175,7 +184,8 @@ def work(
             pulse.end()
             if table is not None:
                 table.end(status)
-            ending.begin(status)
+            if ends:
+                ending.begin(status)
         if not clean:
             # Handlers that do not stop would keep the loop or the process; their jobs have been given back.
             ending.end_now(status)

@@ -23,6 +23,7 @@ from rq_core.cli.root import root
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import queue_keys
+from rq_core.model.names import name_field
 from rq_core.protocol import claims
 from sql_audit.mirror.service import run as run_mirror
 from sql_audit.mirror.source import open_source
@@ -61,6 +62,7 @@ def plant(client: Client, control: Any) -> str:
     now = control.time()[0]
     row = json.dumps(says | {"busy": 0, "since_ms": 0})
     control.hset(KEYS("workers"), "w-1", f"{now} {row}")
+    control.hset(KEYS("slots"), name_field(HOSTILE), job.id)
     control.sadd("rqc:queues", HOSTILE)
     return job.id
 
@@ -89,6 +91,7 @@ CALLS: dict[str, list[str]] = {
     "job": ["dies"],
     "jobs": ["mail", "--state", "dead"],
     "dead": ["mail"],
+    "unique": ["mail"],
     "workers": [],
     "caps": ["mail"],
     "top": ["--once"],

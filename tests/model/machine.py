@@ -29,7 +29,7 @@ from tests.kit.wires import LossyWire
 
 RETENTION_MS = 100_000
 SWEEP_MS = 100
-"""See lua/claim/sweep."""
+"""See lua/claim/sweep.lua."""
 LIMITS = {"backoff_ms": 1_000, "backoff_max_ms": 3_000, "unknown_max": 3}
 
 IDS = [f"j-{n}" for n in range(8)]
@@ -53,6 +53,7 @@ class Job:
     since: int
     task: str = "t"
     priority: str = "normal"
+    unique: str | None = None
     lane: str | None = None
     attempts: int = 3
     losses: int = 3
@@ -133,7 +134,7 @@ class Model:
                 if job.lease <= self.now:
                     self.expire(job)
         due = [j for j in self.in_state("scheduled") if j.due is not None and j.due <= self.now]
-        over = self.over()
+        over = self.overdue()
         for job in sorted(due, key=lambda j: (j.due, j.id)):
             if job not in over:
                 self.promote(job)
@@ -141,7 +142,7 @@ class Model:
             if job.since + RETENTION_MS <= self.now:
                 del self.jobs[job.id]
 
-    def over(self) -> list[Job]:
+    def overdue(self) -> list[Job]:
         """Jobs that wait and that no claim may begin any more."""
         waiting = self.in_state("ready", "scheduled")
         return [job for job in waiting if job.expires is not None and job.expires <= self.now]
@@ -312,7 +313,7 @@ class Queue(RuleBasedStateMachine):
         assert self.succeed(held, worker) == claimed.refused
         self.model.sweep()
         expired_due = self.let_expire()
-        over = self.model.over()
+        over = self.model.overdue()
         ready = {job.id: job for job in self.model.in_state("ready") if job not in over}
         expected = 0 if self.model.paused else min(limit, len(ready))
 
@@ -342,7 +343,7 @@ class Queue(RuleBasedStateMachine):
         must = self.model.now - self.model.swept_at > SWEEP_MS
         self.model.swept_at = self.model.now
         due = []
-        for job in self.model.over():
+        for job in self.model.overdue():
             line = self.seed.state(job.id)
             stays = line is not None and line.startswith(("ready ", "scheduled "))
             assert not (stays and must), f"{job.id} did not expire"

@@ -16,6 +16,7 @@ from rq_core.model.machine import PRIORITIES, Event
 from rq_core.model.scopes import lane_name
 from rq_core.protocol import claims
 from rq_core.protocol.claims import CLAIM_BYTES, SWEEP_MAX
+from rq_core.protocol.enqueue import Accepted
 from rq_core.scripts.header import Variant
 from rq_core.scripts.script import Script, build_function, include
 from tests.kit.clock import CLOCK, timed
@@ -161,7 +162,7 @@ class CapsQueue(Queue):
                 job.seq = self.model.next_place()
             self.model.jobs[job.id] = job
 
-        assert {name: tuple(value) for name, value in expected.items()} == told._asdict()
+        assert Accepted(**{name: tuple(value) for name, value in expected.items()}) == told
 
     def new_job(self, w: dict[str, Any]) -> Job:
         job = Job(

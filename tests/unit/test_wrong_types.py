@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import rq_core
-from rq_core import App, Cap, Rate, RetryPolicy, RqCoreError, UsageError
+from rq_core import App, Cap, Rate, RetryPolicy, RqCoreError, Unique, UsageError
 from rq_core.worker import WorkerOptions
 
 Given = dict[str, Any]
@@ -48,6 +48,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Given]] = {
     "App.caps": (lambda **g: app().caps(**g), {"queue": "mail"}),
     "Task.with_options": (with_options, {}),
     "Cap": (Cap, {"n": 1}),
+    "Unique": (Unique, {}),
     "Rate": (Rate, {"n": 1, "per_seconds": 1}),
     "RetryPolicy": (RetryPolicy, {}),
     "WorkerOptions": (WorkerOptions, {}),
