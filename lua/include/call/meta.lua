@@ -85,8 +85,8 @@ local function fact(name)
     value = redis.call('HGET', meta, name)
     facts[name] = value
   end
-  local number = value and tonumber(value)
-  return number and number - number == 0 and number or SETTINGS[name] or 0
+  local numeric = value and tonumber(value)
+  return numeric and numeric - numeric == 0 and numeric or SETTINGS[name] or 0
 end
 
 --- Read a fact before the first write that is needed after it: no call is to fail half-way. (Some facts are read after a
