@@ -24,7 +24,7 @@ from rq_core.model.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate, is_sco
 from rq_core.model.settings import SETTINGS
 from rq_core.model.text import printable, shorten
 from rq_core.model.url import is_cluster
-from rq_core.protocol import lines
+from rq_core.protocol import lines, outbox_age
 from rq_core.protocol.cap_reads import Holder, holders_of, members
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.plan import Lost, Plan, Unsent, pairs_of
@@ -129,6 +129,8 @@ class QueueOverview:
     """Scopes with a limit of their own, those first for which a lane waits. Never one key of a family."""
     scopes_exact: bool
     """False: there are more of them."""
+    oldest_event_ms: int | None = None
+    """How long the oldest event that was looked at has waited for the mirror, at least; None: none waits."""
     workers: tuple[PresentWorker, ...] = ()
     """Those that work for it, by name, and those that ended without saying so within the last hour."""
     workers_exact: bool = True
@@ -247,7 +249,10 @@ class Look:
     def loads(self) -> list[list[Any]]:
         """The commands about the scopes and lanes that the first ones named."""
         keys = self.keys
-        commands = [["ZCOUNT", keys("leases"), "-inf", f"({self.now_ms}"]]
+        commands = [
+            ["ZCOUNT", keys("leases"), "-inf", f"({self.now_ms}"],
+            *([outbox_age.command(keys)] if self._events_wait() else []),
+        ]
         for name in self.names[:SCOPES_MAX]:
             low, high = members(name)
             commands += [
@@ -262,10 +267,14 @@ class Look:
     def take_loads(self, replies: Sequence[Any]) -> None:
         """Take the answers to those."""
         self.leases_over, *rest = replies
+        self.waits_since = rest.pop(0) if self._events_wait() else None
         counted = 2 * len(self.names[:SCOPES_MAX])
         self.counts = rest[:counted]
         firsts = rest[counted:]
         self.first_of = [found[0].rpartition("|")[2] if found else None for found in firsts]
+
+    def _events_wait(self) -> bool:
+        return self.facts.get("audit") == "on" and number_of(self.facts, "backlog_jobs") > 0
 
     # Since when those jobs wait.
 
@@ -328,6 +337,9 @@ class Look:
             leases_over=self.leases_over,
             backlog=number("backlog_jobs"),
             backlog_bytes=number("backlog_bytes"),
+            oldest_event_ms=None
+            if self.waits_since is None
+            else max(0, self.now_ms - int(self.waits_since)),
             last_death=self._last_death(),
             scopes=tuple(self._scopes(blocked)),
             scopes_exact=self.limits_exact and len(self.names) <= SCOPES_MAX,
