@@ -413,4 +413,4 @@ def test_other_spans_are_refused(said: str, audit_url: str) -> None:
     result = audit("prune", "--audit", audit_url, "--older-than", said)
 
     assert result.exit_code == 2
-    assert "no time span" in result.output
+    assert "is not a time span" in result.output
