@@ -183,7 +183,9 @@ def test_a_queue_that_cannot_be_read_does_not_hide_the_others(
     assert result.exit_code == 1
     assert "sms" in result.stdout
     assert "mail" not in result.stdout
-    assert result.stderr.startswith("rq-core: queue mail cannot be read: key rqc:{mail}:dead: WRONGTYPE")
+    assert result.stderr.startswith(
+        "rq-core: queue mail cannot be read: key rqc:{mail}:dead: WRONGTYPE"
+    )
 
 
 def test_no_queues_is_no_error(cli: CommandLine) -> None:
