@@ -5,7 +5,7 @@ Keys: meta outbox slots expiring wake
 Meta: lease_ms dead_retention_ms sequence fair fair_clock fair_top
 Args: slot number:int by why
 Each: field value:int
-Uses: call(open_call close_call now) meta(fact set_fact) emit(emit_queue) gate_opens(note_gate wake_if_gate_opens)
+Uses: call(open_call close_call now) meta(facts fact set_fact) emit(emit_queue) gate_opens(note_gate wake_if_gate_opens)
 Returns: ok {FIELD changed|same}… | refused field FIELD | epoch
 Invariants: I5
 ]]
@@ -27,8 +27,10 @@ local answer = {}
 for i = 1, each_count do
   local field, value = each(i)
   local old = fact(field)
-  answer[#answer + 1], answer[#answer + 2] = field, old == value and 'same' or 'changed'
-  if old ~= value then
+  -- What an operator wrote past the calls and is no number counts as the default, and is written anew all the same.
+  local same = old == value and (not facts[field] or tonumber(facts[field]) == value)
+  answer[#answer + 1], answer[#answer + 2] = field, same and 'same' or 'changed'
+  if not same then
     if field == 'paused' then
       emit_queue(value == 0 and 'resumed' or 'paused', now, by, '[]', why)
     else

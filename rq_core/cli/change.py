@@ -165,22 +165,17 @@ def _configure(
         print_json({"queue": queue, **outcomes})
         return
     for name, outcome in outcomes.items():
-        what = queue if name == "paused" else f"{queue} {_shown(name)}"
+        what = queue if name == "paused" else f"{queue} {SETTINGS[name].shown}"
         say(f"{what} {words.get(outcome, outcome)}")
 
 
-def _shown(name: str) -> str:
-    """Return a setting's name as people write it: ``lease``, in seconds, for ``lease_ms``."""
-    return name.removesuffix("_ms").replace("_", "-")
-
-
-NAMES: Final = {_shown(name): name for name in SETTINGS}
+NAMES: Final = {setting.shown: name for name, setting in SETTINGS.items()}
 
 SETTINGS_HELP: Final = "\n".join(
     [
         "Show QUEUE's settings, or change those given as NAME=VALUE:\n\n\b",
         *(
-            f"{_shown(s.name):<18} {s.meaning}{' (seconds)' if s.name.endswith('_ms') else ''}"
+            f"{s.shown:<18} {s.meaning}{' (seconds)' if s.name.endswith('_ms') else ''}"
             for s in SETTINGS.values()
         ),
     ]
@@ -206,8 +201,7 @@ def change_settings(queue: str, assignments: Sequence[str], **given: Any) -> Non
         print_json(settings)
         return
     for name, value in settings.items():
-        shown = f"{value / 1000:.15g}" if name.endswith("_ms") else f"{value}"
-        say(f"{_shown(name)}={shown}")
+        say(SETTINGS[name].assigned(value))
 
 
 def parse_assignment(text: str) -> tuple[str, int]:

@@ -158,17 +158,20 @@ def render(
     from rich.console import Group
     from rich.text import Text
 
-    from rq_core.metrics.causes import Unread, causes
+    from rq_core.metrics.causes import Unread, causes, unread_log
 
-    found = causes(frame.state, frame.log)
+    found, unread = causes(frame.state, frame.log), unread_log(frame.state, frame.log)
     causes_max = len(found) if height is None else CAUSES_MAX
     parts: list[RenderableType] = [_causes(found, width, causes_max)]
     if not isinstance(frame.state, Unread):
+        if unread:
+            parts.append(Text(unread))
         parts.append(Text(_headline(frame.state), style="dim"))
         shown = list(frame.state.queues)
         if height is not None:
             # Beside the causes there are a headline, the table's head and foot, and the line about the other queues.
-            room = max(1, height - min(len(found), CAUSES_MAX + 1) - 7)
+            lines_of_log = -(-len(unread) // max(1, width))
+            room = max(1, height - min(len(found), CAUSES_MAX + 1) - lines_of_log - 7)
             wrong = {each.queue for each in found}
             shown.sort(key=lambda queue: queue.queue not in wrong)
             shown = shown[:room]

@@ -66,14 +66,16 @@ def _settings(view: View, log: Log) -> Iterator[Finding]:
         actual = view.facts.get(name, default)
         if actual != logged:
             says = f"{name} is {_shown(actual)} in `meta`, {_shown(logged)} by the log: {_WHY}"
-            yield Finding(Kind.LOG_DIFFERS, f"{says}; {_how(name)} logs how it is to be")
+            yield Finding(Kind.LOG_DIFFERS, f"{says}; {_how(view.keys.queue, name, logged)}")
 
 
-def _how(name: str) -> str:
-    """The command that changes a setting."""
+def _how(queue: str, name: str, logged: str) -> str:
+    """What sets a setting back to what the log says."""
     if name == "paused":
-        return "`rq-core pause` or `rq-core resume`"
-    return f"`rq-core set QUEUE {name}=N`" if name in SETTINGS else "App.queue(fair=…)"
+        return f"`rq-core {'pause' if logged == '1' else 'resume'} {queue}` sets it back"
+    if name in SETTINGS:
+        return f"`rq-core set {queue} {SETTINGS[name].assigned(int(logged))}` sets it back"
+    return "App.queue(fair=…) logs how it is to be"
 
 
 def _limits(view: View, log: Log) -> Iterator[Finding]:

@@ -7,16 +7,20 @@ as soon as it is seen; the alert waits until it has held for a while.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rq_core.metrics.alerts import ALERT_BY_NAME
 from rq_core.metrics.samples import lag_s
 from rq_core.model.limits import shown
 from rq_core.model.reader import LogOverview, QueueLog
+from rq_core.model.url import AUDIT_URL_VARIABLE
 from rq_core.protocol.overview import QUEUES_MAX, Overview, QueueOverview, ScopeLoad
 
 JUST_NOW_MS = 600_000
 """How long a death is told, in ms: as long as its alert looks back."""
+
+
+NOT_READ: Final = f"the audit log was not read: give --audit URL or set {AUDIT_URL_VARIABLE}"
 
 
 class Cause(NamedTuple):
@@ -59,7 +63,7 @@ def _causes(state: Overview | Unread, log: LogOverview | Unread | None) -> list[
             found.append(Cause("RqCoreMemory", None, f"Redis uses {ratio:.0%} of its maxmemory"))
     for queue in state.queues:
         found += _of_queue(queue)
-        found += _of_log(queue, logs.get(queue.queue))
+        found += _of_log(queue, logs.get(queue.queue)) if log is not None else _of_outbox(queue)
     if state.strays:
         found.append(Cause("RqCoreQueueUnreadable", None, state.strays))
     if state.queues_left_out:
@@ -134,6 +138,28 @@ def _of_log(queue: QueueOverview, log: QueueLog | None) -> Iterator[Cause]:
     if lag > _bound("RqCoreMirrorBehind"):
         says = f"the mirror is {_span(lag * 1000)} behind: {queue.backlog:,} events wait"
         yield Cause("RqCoreMirrorBehind", queue.queue, says)
+
+
+def _of_outbox(queue: QueueOverview) -> Iterator[Cause]:
+    """The same where the log was not read, by the oldest event that waits."""
+    waits = queue.oldest_event_ms
+    if waits is not None and waits > 1000 * _bound("RqCoreMirrorBehind"):
+        says = f"the mirror is at least {_span(waits)} behind: {queue.backlog:,} events wait"
+        yield Cause("RqCoreMirrorBehind", queue.queue, says)
+
+
+def unread_log(state: Overview | Unread, log: LogOverview | Unread | None) -> str:
+    """What is to be said if queues are mirrored and the log was not asked for; empty if that is not so."""
+    if log is not None or isinstance(state, Unread):
+        return ""
+    mirrored = [queue for queue in state.queues if queue.audit]
+    if not mirrored:
+        return ""
+    waits = {q.queue: q.oldest_event_ms for q in mirrored if q.oldest_event_ms is not None}
+    if not waits:
+        return f"{NOT_READ}; no event waits for the mirror"
+    queue = max(waits, key=lambda name: waits[name])
+    return f"{NOT_READ}; the oldest event has waited for the mirror for {_span(waits[queue])}, in {queue}"
 
 
 def _span(ms: float) -> str:

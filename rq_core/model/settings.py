@@ -15,6 +15,16 @@ class Setting(NamedTuple):
     minimum: int
     meaning: str
 
+    @property
+    def shown(self) -> str:
+        """Its name as people write it: ``lease``, in seconds, for ``lease_ms``."""
+        return self.name.removesuffix("_ms").replace("_", "-")
+
+    def assigned(self, value: int) -> str:
+        """A value as people write it: ``lease=30``."""
+        text = f"{value / 1000:.15g}" if self.name.endswith("_ms") else f"{value}"
+        return f"{self.shown}={text}"
+
 
 SETTINGS: Final[dict[str, Setting]] = {
     s.name: s

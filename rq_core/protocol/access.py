@@ -82,8 +82,8 @@ ROLES: Final = {
         "looks and changes nothing: `rq-core metrics`, `top`, `queues`, `workers`, `caps`, `jobs`, `job` and `dead`",
         (),
         (
-            *_COUNTS, "eval_ro", "hstrlen", "time", "hmget", "hscan", "lrange", "lindex", "lpos", "zrange",
-            "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zcount",
+            *_COUNTS, "eval_ro", "hstrlen", "time", "hmget", "hscan", "lrange", "lindex", "lpos", "xlen", "xrange",
+            "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zcount",
         ),
         tuple(key.name for key in KEYS),
         lists=("smembers",),

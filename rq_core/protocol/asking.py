@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from rq_core import errors
 from rq_core.masking import masked
-from rq_core.model.keys import DEFAULT_PREFIX, check_name
+from rq_core.model.keys import DEFAULT_PREFIX, check_name, queues_key
 from rq_core.model.url import cluster_url
 from rq_core.protocol import denial
 from rq_core.protocol.plan import Lost, Patience, Pause, Plan, Send, Unsent, says_full
@@ -97,7 +97,8 @@ class Asking:
                     lacks = (yield from denial.lacking_keys(commands)) if "key" in why else []
                     why = denial.words_of(lacks, why)
                     raise errors.ServerUnsuitable(url=self.url, why=why) from failed[0]
-                raise self.unsuitable(failed[0]) from failed[0]
+                at = next(n for n, reply in enumerate(replies) if reply is failed[0])
+                raise self.unsuitable(failed[0], commands[at]) from failed[0]
             if self.clock() - first > self.patience.unsent:
                 raise errors.ServerUnavailable(url=self.url, why=str(failed[0])) from failed[0]
             yield pause(attempt, self.patience.unsent - (self.clock() - first))
@@ -124,9 +125,14 @@ class Asking:
             raise self.unsuitable(failed[0]) from failed[0]
         return replies
 
-    def unsuitable(self, reply: Exception) -> errors.ServerUnsuitable:
-        """The error for a server that answered so."""
-        why = str(reply)
+    def unsuitable(self, reply: Exception, command: Sequence[Any] = ()) -> errors.ServerUnsuitable:
+        """The error for a server that answered so to ``command``."""
+        why, listed = str(reply), queues_key(self.prefix)
+        if why.startswith("WRONGTYPE") and listed in command:
+            why = (
+                f"its key {listed}, the list of queues, is no set. `redis-cli RENAME {listed} {listed}.bad` moves it"
+                " away; each producer and worker that starts then lists its queues again"
+            )
         if why.startswith("MOVED"):
             # Only a client whose URL does not name a cluster sees this.
             why = f"it is a node of a Redis Cluster: write {cluster_url(self.url)}"

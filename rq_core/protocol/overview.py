@@ -24,7 +24,7 @@ from rq_core.model.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate, is_sco
 from rq_core.model.settings import SETTINGS
 from rq_core.model.text import printable, shorten
 from rq_core.model.url import is_cluster
-from rq_core.protocol import lines
+from rq_core.protocol import lines, outbox_age
 from rq_core.protocol.cap_reads import Holder, holders_of, members
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.plan import Lost, Plan, Unsent, pairs_of
@@ -129,6 +129,8 @@ class QueueOverview:
     """Scopes with a limit of their own, those first for which a lane waits. Never one key of a family."""
     scopes_exact: bool
     """False: there are more of them."""
+    oldest_event_ms: int | None = None
+    """How long the oldest event that was looked at has waited for the mirror, at least; None: none waits."""
     workers: tuple[PresentWorker, ...] = ()
     """Those that work for it, by name, and those that ended without saying so within the last hour."""
     workers_exact: bool = True
@@ -217,6 +219,8 @@ class Look:
             ["ZRANGEBYLEX", keys("blocked"), "-", "+", "LIMIT", 0, BLOCKED_MAX],
             rows_command(keys),
             ["ZRANGE", keys("dead"), 0, 0, "REV"],
+            # Tells an outbox of another type: no call can be carried out then.
+            ["XLEN", keys("outbox")],
         ]
 
     def take_sizes(self, replies: Sequence[Any]) -> None:
@@ -227,7 +231,7 @@ class Look:
         self.now_ms = int(seconds) * 1000 + int(micros) // 1000
         self.waiting, self.open, self.blocked, self.scheduled, self.running, self.dead = rest[:6]
         alive, meta, (cursor, stored), due = rest[6:10]
-        opened, tasks, first, (more, rows), self.died = rest[10 : 10 + many], *rest[10 + many :]
+        opened, tasks, first, (more, rows), self.died, _ = rest[10 : 10 + many], *rest[10 + many :]
         self.alive, self.facts = int(alive), pairs_of(meta)
         check(self.keys.queue, self.facts)
         self.limits, all_read = _limits_of(pairs_of(stored))
@@ -245,7 +249,10 @@ class Look:
     def loads(self) -> list[list[Any]]:
         """The commands about the scopes and lanes that the first ones named."""
         keys = self.keys
-        commands = [["ZCOUNT", keys("leases"), "-inf", f"({self.now_ms}"]]
+        commands = [
+            ["ZCOUNT", keys("leases"), "-inf", f"({self.now_ms}"],
+            *([outbox_age.command(keys)] if self._events_wait() else []),
+        ]
         for name in self.names[:SCOPES_MAX]:
             low, high = members(name)
             commands += [
@@ -260,10 +267,14 @@ class Look:
     def take_loads(self, replies: Sequence[Any]) -> None:
         """Take the answers to those."""
         self.leases_over, *rest = replies
+        self.waits_since = rest.pop(0) if self._events_wait() else None
         counted = 2 * len(self.names[:SCOPES_MAX])
         self.counts = rest[:counted]
         firsts = rest[counted:]
         self.first_of = [found[0].rpartition("|")[2] if found else None for found in firsts]
+
+    def _events_wait(self) -> bool:
+        return self.facts.get("audit") == "on" and number_of(self.facts, "backlog_jobs") > 0
 
     # Since when those jobs wait.
 
@@ -326,6 +337,9 @@ class Look:
             leases_over=self.leases_over,
             backlog=number("backlog_jobs"),
             backlog_bytes=number("backlog_bytes"),
+            oldest_event_ms=None
+            if self.waits_since is None
+            else max(0, self.now_ms - int(self.waits_since)),
             last_death=self._last_death(),
             scopes=tuple(self._scopes(blocked)),
             scopes_exact=self.limits_exact and len(self.names) <= SCOPES_MAX,
@@ -422,13 +436,12 @@ class Overviews:
         Raises ServerUnavailable or ServerUnsuitable if nothing can be read.
         """
         asking = self._delivery.asking
-        names, info = yield from asking.ask_each(
-            [["SMEMBERS", queues_key(asking.prefix)], ["INFO", "memory"]]
-        )
+        read = ["SMEMBERS", queues_key(asking.prefix)]
+        names, info = yield from asking.ask_each([read, ["INFO", "memory"]])
         if isinstance(names, (Unsent, Lost)):
             raise ServerUnavailable(url=asking.url, why=str(names)) from names
         if isinstance(names, Exception):
-            raise asking.unsuitable(names) from names
+            raise asking.unsuitable(names, read) from names
         listed = Listed.of(names)
         first = listed.queues[:QUEUES_MAX]
         queues, unreadable = yield from self.of(first)
@@ -449,14 +462,20 @@ class Overviews:
             replies = iter((yield from self._delivery.asking.ask_each(commands)))
             for look, each in asked:
                 answers = [next(replies) for _ in each]
-                failed = [answer for answer in answers if isinstance(answer, Exception)]
+                failed = [n for n, answer in enumerate(answers) if isinstance(answer, Exception)]
                 if failed:
-                    look.why = _fit(str(failed[0]))
+                    look.why = _fit(_named(answers[failed[0]], each[failed[0]]))
                 else:
                     _contained(look, partial(take, look, answers))
         found = [_contained(look, look.result) for look in looks if look.why is None]
         unreadable = {look.keys.queue: look.why for look in looks if look.why is not None}
         return [each for each in found if each is not None], unreadable
+
+
+def _named(failed: Exception, command: Sequence[Any]) -> str:
+    """What an error says, and of which key if that has another type."""
+    says = str(failed)
+    return f"key {command[1]}: {says}" if says.startswith("WRONGTYPE") else says
 
 
 def _contained(look: Look, step: Callable[[], T]) -> T | None:

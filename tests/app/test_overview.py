@@ -351,7 +351,7 @@ def test_a_part_of_a_cluster_that_is_away_hides_only_its_queues(redis_url: str) 
 
 CHEAP = {
     "LLEN", "LRANGE", "ZCARD", "HLEN", "HGETALL", "HSCAN", "ZRANGE", "ZRANGEBYSCORE", "ZRANGEBYLEX", "ZLEXCOUNT",
-    "ZCOUNT", "HMGET", "TIME", "EVAL_RO",
+    "ZCOUNT", "HMGET", "TIME", "EVAL_RO", "XLEN",
 }  # fmt: skip
 """None of these grows with what it is asked about, as it is asked: ranges have a LIMIT, and counts are logarithmic."""
 

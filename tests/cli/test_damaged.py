@@ -85,6 +85,81 @@ def test_workers_names_the_queue_that_it_cannot_read(
 
     assert (table.exit_code, document.exit_code) == (1, 1)
     for each in (table, document):
-        assert each.stderr.startswith("rq-core: queue mail cannot be read: WRONGTYPE")
+        assert each.stderr.startswith(
+            "rq-core: queue mail cannot be read: key rqc:{mail}:workers: WRONGTYPE"
+        )
     assert table.stdout == "no worker runs in the other queues\n"
     assert document.stdout == "[]\n"
+
+
+def test_a_name_that_no_queue_can_have_stops_neither_workers_nor_doctor(
+    cli: CommandLine, control: redis.Redis
+) -> None:
+    control.sadd("rqc:queues", "a b")
+
+    workers, doctor = cli("workers"), cli("doctor")
+
+    assert (workers.exit_code, doctor.exit_code) == (0, 1)
+    assert workers.stdout == "no worker runs\n"
+    for said in (workers.stderr, doctor.stdout):
+        assert (
+            "1 entry that can name no queue: 'a b'; `rq-core doctor --repair` removes them" in said
+        )
+    assert "mail: all agrees\nsms: all agrees\n" in doctor.stdout
+    cli.ok("doctor", "--repair")
+    assert control.smembers("rqc:queues") == {"mail", "sms"}
+
+
+@pytest.mark.parametrize(
+    "words", [("queues",), ("workers",), ("doctor",), ("enqueue", "new", "send")], ids=" ".join
+)
+def test_a_list_of_queues_of_another_type_is_named(
+    cli: CommandLine, control: redis.Redis, words: tuple[str, ...]
+) -> None:
+    """It was an error of the server, of some key."""
+    control.delete("rqc:queues")
+    control.set("rqc:queues", "x")
+    expected = "key rqc:queues, the list of queues, is no set. `redis-cli RENAME rqc:queues rqc:queues.bad` moves"
+
+    assert expected in cli.line(1, *words)
+    assert expected in cli.json("top")["causes"][0]["says"]
+    control.rename("rqc:queues", "rqc:queues.bad")
+    cli.ok("enqueue", "mail", "send")
+    assert "mail" in cli.ok("queues")
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "logged"),
+    [
+        ("lease_ms", "rq-core set mail lease=5", "5000"),
+        ("dead_retention_ms", "rq-core set mail dead-retention=2592000", "2592000000"),
+        ("backlog_max_jobs", "rq-core set mail backlog-max-jobs=1000000", "1000000"),
+        ("paused", "rq-core resume mail", "0"),
+    ],
+)
+@pytest.mark.parametrize("value", ["7", "garbage"])
+def test_the_doctor_prints_the_command_that_sets_a_setting_back(
+    cli: CommandLine, control: redis.Redis, name: str, command: str, logged: str, value: str
+) -> None:
+    """`rq-core set QUEUE lease_ms=N` is refused as too long, or is the same as the default and changes nothing."""
+    cli.ok("set", "mail", "lease=5")
+    control.hset(META, name, value)
+
+    *_, says = cli("doctor", "mail").stdout.splitlines()
+
+    assert says.endswith(f"`{command}` sets it back")
+    cli.ok(*command.split()[1:])
+    assert control.hget(META, name) == logged
+    assert "mail: all agrees" in cli.ok("doctor", "mail")
+
+
+def test_an_outbox_of_another_type_is_wrong_for_top(cli: CommandLine, control: redis.Redis) -> None:
+    """No call can be carried out, and top said nothing of it."""
+    control.delete("rqc:{mail}:outbox")
+    control.set("rqc:{mail}:outbox", "x")
+
+    causes = [each for each in cli.json("top")["causes"] if each["queue"] == "mail"]
+
+    assert [each["alert"] for each in causes] == ["RqCoreQueueUnreadable"]
+    assert "WRONGTYPE" in causes[0]["says"]
+    assert "key rqc:{mail}:outbox" in causes[0]["says"]

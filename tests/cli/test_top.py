@@ -199,3 +199,25 @@ def test_what_pages_comes_before_any_number_of_causes_that_do_not(
     printed_once = cli.ok("top", "--once")
     assert printed_once.count("paused, and 1 are ready") == 14
     assert "more, of which" not in printed_once
+
+
+def test_that_the_log_was_not_read_is_said_with_the_age_of_the_oldest_event(
+    cli: CommandLine, client: Client
+) -> None:
+    """A mirror that was dead for days looked well without --audit."""
+    cli.ok("enqueue", "mail", "send")
+    assert "the audit log was not read" not in cli.ok("top", "--once")
+    client.run(client.calls.audit.attach("mail", "a-1"))
+    assert "the audit log was not read: give --audit URL" in cli.ok("top", "--once")
+    cli.ok("enqueue", "mail", "send")
+    client.run(client.calls.delivery.ask([["DEL", "rqc:{mail}:outbox"]]))
+    for n, days in ((1, 9), (2, 3)):
+        at = int(time.time() * 1000) - days * 86_400_000
+        entry = ["XADD", "rqc:{mail}:outbox", f"1-{n}", "e", "paused", "at", at]
+        client.run(client.calls.delivery.ask([entry]))
+
+    shown = cli.ok("top", "--once")
+    causes = [each["says"] for each in cli.json("top")["causes"]]
+
+    assert "the oldest event has waited for the mirror for 3 d, in mail" in " ".join(shown.split())
+    assert any(says.startswith("the mirror is at least 3 d behind") for says in causes)

@@ -78,14 +78,15 @@ local function notes_of_queue()
   return notes
 end
 
---- A numeric fact, or its default.
+--- A numeric fact, or its default: also where `meta` has nan or inf, which Lua reads as numbers.
 local function fact(name)
   local value = facts[name]
   if value == nil then
     value = redis.call('HGET', meta, name)
     facts[name] = value
   end
-  return value and tonumber(value) or SETTINGS[name] or 0
+  local numeric = value and tonumber(value)
+  return numeric and numeric - numeric == 0 and numeric or SETTINGS[name] or 0
 end
 
 --- Read a fact before the first write that is needed after it: no call is to fail half-way. (Some facts are read after a

@@ -1,0 +1,18 @@
+"""A setting that is no number counts as its default: what a client wrote with HSET fails no call half-way."""
+
+import pytest
+
+from tests.kit.seed import LEASE_MS, Seed
+
+
+@pytest.mark.parametrize("value", ["nan", "-nan", "inf", "-inf", "1e999", "garbage"])
+def test_a_lease_that_is_no_number_is_the_default_for_a_claim(seed: Seed, value: str) -> None:
+    """In Lua, nan is a number: the claim took its jobs and failed half-way."""
+    seed.enqueue("a")
+    seed.control.hset(seed.keys("meta"), "lease_ms", value)
+    seed.control.hdel(seed.keys("meta"), "v")
+
+    (held,) = seed.claim(1).jobs
+
+    assert held.id == "a"
+    assert seed.control.zscore(seed.keys("leases"), "a") == seed.clock.now_ms + LEASE_MS
