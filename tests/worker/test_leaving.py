@@ -160,7 +160,7 @@ async def test_what_was_entered_is_left_when_the_lease_is_lost(
         job = TASKS[kind].enqueue("wait")
         await wait_until_async(lambda: witness.lines("begin"), "it has begun", timeout=20)
         (running,) = worker._handlers.executor.running.values()
-        lose(client, job.id, running.claim.fence)
+        lose(client, worker, job.id, running.claim.fence)
         await wait_until_async(
             lambda: not worker._handlers.executor.running, "its place is free", timeout=20
         )

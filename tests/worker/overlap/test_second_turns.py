@@ -233,6 +233,7 @@ async def test_a_shard_that_is_away_keeps_no_worker_from_its_share_on_others(
     @app.task(queue="q")
     async def quick() -> None: ...
 
+    app.queue("away")
     app.enqueue_many(quick.job() for _ in range(100))
     options = WorkerOptions(queues=("away", "q"), concurrency=16, max_jobs=20, grace=0.0)
     gate = Gate(valkey_url)
