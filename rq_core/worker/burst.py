@@ -86,7 +86,9 @@ class Burst:
             self._deaths = death_watches(self._client, self._tasks, self._groups.queues)
         if not self._deaths:
             return False
-        watches = self._deaths.values()
+        # A look at a queue that this worker does not make would make it.
+        queues = self._groups.queues
+        watches = [watch for name, watch in self._deaths.items() if not queues[name].absent]
         await asyncio.sleep(NEXT_MS_S)
         before = sum(watch.told for watch in watches)
         for watch in watches:

@@ -34,7 +34,9 @@ WITNESS: Final = "RQ_CORE_SHARDS_WITNESS"
 SPARED_PAUSE_MAX: Final = 2.0
 """Seconds that the queues of an undisturbed shard may go without a claim."""
 CALL_MAX: Final = 3.5
-"""Seconds that a refused call may take, and any call to an undisturbed shard: the patience, and a slow machine."""
+"""Seconds that any call to an undisturbed shard may take: the patience, and a slow machine."""
+REFUSED_MAX: Final = 4.5
+"""Seconds that a refused call may take: one that was sent waits 4 s for its answer before it is sent elsewhere."""
 AGAIN_MAX: Final = 10.0
 """Seconds from the moment when a new primary can be written to, until the worker claims again."""
 UNSURE_S: Final = 2.0
@@ -336,7 +338,7 @@ def problems(found: Sequence[Strike]) -> list[str]:
             ("spared_pause_s", SPARED_PAUSE_MAX),
             ("spared_call_s", CALL_MAX),
             ("fresh_call_s", CALL_MAX),
-            ("refused_call_s", CALL_MAX),
+            ("refused_call_s", REFUSED_MAX),
             ("acked_s", AGAIN_MAX),
             ("again_s", AGAIN_MAX),
             ("lost", 0),
