@@ -89,7 +89,8 @@ class Asking:
             failed = [r for r in replies if isinstance(r, Exception)]
             if not failed:
                 return replies  # type: ignore[no-any-return]
-            if any(meaning_of(r) == "fatal" for r in failed):
+            # Beside an outage of one node, what another says may be its consequence: all is asked again.
+            if all(meaning_of(r) == "fatal" for r in failed):
                 if queue is not None and "WRONGTYPE" in str(failed[0]):
                     raise wrong_type(queue, str(failed[0])) from failed[0]
                 why = str(failed[0])

@@ -242,11 +242,17 @@ DRAINED = 1_000
 
 @pytest.mark.parametrize("kind", ["async", "threads"])
 def test_calls_of_a_worker_are_within_their_budget(app: App, kind: str) -> None:
-    """Of the event loop's thread, on asyncio's own loop, so that its calls are counted too."""
-    drain(app, kind)
-    fill(app, kind, DRAINED)
+    """Of the event loop's thread, on asyncio's own loop, so that its calls are counted too.
 
-    budgets.check("python_calls", f"drain.{kind}", calls_per_job(DRAINED, lambda: drain(app, kind)))
+    The least of three: how many jobs share a turn depends on what else the machine does.
+    """
+    drain(app, kind)
+
+    def counted() -> float:
+        fill(app, kind, DRAINED)
+        return calls_per_job(DRAINED, lambda: drain(app, kind))
+
+    budgets.check("python_calls", f"drain.{kind}", min(counted() for _ in range(3)))
 
 
 PACED = 30

@@ -282,3 +282,13 @@ def test_a_password_is_in_no_message() -> None:
     operations = Operations(Delivery(url="redis://me:secret@host:6379/0"))
 
     assert operations.delivery.asking.url == "redis://me:***@host:6379/0"
+
+
+def test_reads_are_asked_again_while_one_node_of_a_cluster_is_down() -> None:
+    """What another node says meanwhile may come of that: it ended the read as if the server could never be used."""
+    down, odd = ReplyError("CLUSTERDOWN The cluster is down"), ReplyError("ERR whatever follows")
+    server = Server(HGET=[down, "1"], HLEN=[odd, 2])
+
+    asked = plans(server).delivery.ask([["HGET", "k", "f"], ["HLEN", "k"]])
+
+    assert server.run(asked) == ["1", 2]
