@@ -35,9 +35,9 @@ FREE: Final = "free"
 def unique(queue: str, words: tuple[str, ...], **given: Any) -> None:
     """List the names that unique jobs of QUEUE hold, or say who holds NAME.
 
-    A job holds its name until it succeeds, dies, is cancelled or expires. `rq-core cancel ID` ends the job and frees its
-    name. `rq-core unique QUEUE free NAME` frees the name alone: the job lives on without it, so another job may take it
-    and run beside the first.
+    A job holds its name until it succeeds, dies, is cancelled or expires. `rq-core cancel ID` ends the job and frees
+    its name. `rq-core unique QUEUE free NAME` frees the name alone: the job lives on without it, so another job may
+    take it and run beside the first.
     """
     frees = words[:1] == (FREE,)
     if len(words) != 2 if frees else len(words) > 1:
