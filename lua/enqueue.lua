@@ -26,7 +26,7 @@ Uses: call(open_call close_call now now_text seldom) backlog(refuse_backlog) met
     emit(emit quoted) kinds(kinds_from) placing(lane_for kept_out) lane_standing(lane_of meet_lanes) lane_members(put)
     ids(is_id ID_LENGTH)
     lane_write(check_lanes write_lanes) joining(tail_of write_joining) due(earliest_due) wake(wake_needed) deadline(note_deadline write_deadlines)
-    naming(want_name read_holders kept_by take_name write_names) ended(check_ended write_ended) withdrawal(write_withdrawn)
+    naming(want_name read_holders kept_by take_name take_front write_fronts write_names) ended(check_ended write_ended) withdrawal(write_withdrawn)
     batch(call_many read_many)
 Returns: ok {PLACE duplicate|discarded|rejected|held|replaced WHAT}… | refused audit_backlog BACKLOG BOUND |
     refused arguments kinds|kind|id|digest | epoch. PLACE counts the jobs of the call from 1; WHAT is - for a
@@ -132,7 +132,7 @@ for i = 1, each_count do
     if #spec <= spec_max then
       ending = (lane ~= '' and ending:sub(1, -2) or '",null') .. ',' .. cjson.encode(spec) .. ']'
     end
-    local due_at, until_text, has_line, head = nil, '', false, kind.head
+    local due_at, until_text, has_line, head, old_place = nil, '', false, kind.head, nil
     if kind.may_wait then
       due_at = kind.due_ms or now + kind.delay_ms
       if kind.ties then
@@ -145,9 +145,13 @@ for i = 1, each_count do
           note_deadline(id, expires)
         end
         if kind.unique then
-          local name, old
-          digest, name, old = take_name(i, id)
+          local name, stands, due_after, old
+          digest, name, stands, due_after, old, old_place = take_name(i, id, kind, lane)
+          due_at = due_after or due_at
           head, ending = head .. ' unique=' .. name, ending .. ',"' .. name .. '"'
+          if stands then
+            until_text, ending = ' stands=' .. stands .. until_text, ending .. ',"' .. stands .. '"'
+          end
           if old then
             answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = i, 'replaced', old
           end
@@ -165,23 +169,31 @@ for i = 1, each_count do
         wake_needed()
       end
     else
-      seq = seq + 1
-      place_text = digits_of_next(seq)
-      events[taken] = '["' .. id .. '",' .. place_text .. ',null,' .. kind.detail .. digest .. ending
+      local line_place = old_place
+      if not line_place then
+        seq = seq + 1
+        place_text = digits_of_next(seq)
+        line_place = place_text
+      end
+      events[taken] = '["' .. id .. '",' .. line_place .. ',null,' .. kind.detail .. digest .. ending
       if lane ~= '' then
         local at = #lines
-        lines[at + 1], lines[at + 2] = id, 'ready ' .. head .. ' lane=' .. lane .. ' seq=' .. place_text .. until_text .. since
-        put(lane_of(lane), place_text, id)
+        lines[at + 1], lines[at + 2] = id, 'ready ' .. head .. ' lane=' .. lane .. ' seq=' .. line_place .. until_text .. since
+        put(lane_of(lane), line_place, id)
       else
         if tail_kind ~= kind then
           tail, tail_kind = tail_of(kind.priority), kind
         end
-        tail[#tail + 1] = id
+        if old_place then
+          take_front(kind.priority, id, old_place)
+        else
+          tail[#tail + 1] = id
+        end
         if has_line or #spec > SPEC_LONG then
           local at = #lines
-          lines[at + 1], lines[at + 2] = id, 'ready ' .. head .. ' seq=' .. place_text .. until_text .. since
+          lines[at + 1], lines[at + 2] = id, 'ready ' .. head .. ' seq=' .. line_place .. until_text .. since
         else
-          spec = kind.head .. ' seq=' .. place_text .. since_line .. spec
+          spec = kind.head .. ' seq=' .. line_place .. since_line .. spec
         end
       end
     end
@@ -210,6 +222,7 @@ call_many('ZADD', scheduled, due)
 if seldom then
   write_deadlines()
   write_names()
+  write_fronts()
   if taken > 0 and not facts.ties then
     set_fact('ties', 1)
   end

@@ -1,6 +1,6 @@
 --[[ requeue: an operator gives dead jobs another life: their failures and losses are forgotten, their claims are
-counted on, and they join the tail of the line. They have no deadline any more. A unique job takes its name again; one whose
-name another job holds stays dead.
+counted on, and they join the tail of the line. They have no deadline any more. A unique job that holds its name until it ends takes it
+again; if another job holds it, the job stays dead.
 
 Transitions: dead -requeued-> ready
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled dead outbox slots expiring wake
@@ -9,7 +9,7 @@ Unread: dead jobs expiring
 Args: slot number:int by why
 Each: id
 Uses: call(open_call close_call now) emit(emit) state(write_line) meta(fact set_fact) named(decide_named) joining(join write_joining)
-    lane_write(check_lanes write_lanes) dead(unindex_dead) names(name_field) batch(call_many)
+    lane_write(check_lanes write_lanes) dead(unindex_dead) names(name_field holder_in) batch(call_many)
 Returns: ok {ID requeued|held|STATE|gone}… | epoch
 Invariants: I6, I10
 ]]
@@ -25,8 +25,8 @@ local events, revived, lines = {}, {}, {}
 local names_taken, names_here = {}, {}
 local answer = decide_named(function(id, job)
   if job.state == 'dead' then
-    local field = job.unique and name_field(job.unique)
-    if field and (names_here[field] or redis.call('HGET', slots, field)) then
+    local field = job.unique and not job.stands and name_field(job.unique)
+    if field and (names_here[field] or holder_in(redis.call('HGET', slots, field), now)) then
       return 'held'
     elseif field then
       names_here[field] = true

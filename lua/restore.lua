@@ -21,7 +21,8 @@ Each: id kind due_ms:int line detail spec
 Unread: jobs dead expiring
 Uses: call(open_call close_call now seldom) backlog(refuse_backlog) meta(facts fact set_fact read_now) emit(emit)
     state(read_line write_line is_claimed) lane_standing(meet_lanes) lane_write(check_lanes write_lanes)
-    joining(join write_joining) ended(leaves check_ended write_ended) names(name_field) withdrawal(withdraw write_withdrawn) deadline(note_deadline write_deadlines) due(earliest_due) dead(index_dead unindex_dead)
+    joining(join write_joining) ended(leaves check_ended write_ended) names(name_field name_mark holder_in holds_name)
+    withdrawal(withdraw write_withdrawn) deadline(note_coming note_deadline write_deadlines) due(earliest_due) dead(index_dead unindex_dead)
     wake(wake_needed) batch(call_many) standing(read_lines) baseline_of(baseline_of)
 Returns: ok ENTRY {ID restored|removed|held|STATE|gone}… | refused audit_backlog BACKLOG BOUND | refused restored ENTRY |
     refused arguments kind | epoch. ENTRY is the AFTER of the next call; STATE is that of a job that was left alone
@@ -91,13 +92,27 @@ end
 
 local names_taken, names_here = {}, {}
 
---- Whether another job holds the name of this one.
-local function is_held(job)
-  if not job.unique or job.state == 'dead' then
+--- Whether another job holds the name that this one is to hold.
+local function is_held(id, job)
+  if not holds_name(job, now) then
     return false
   end
   local field = name_field(job.unique)
-  return names_here[field] or redis.call('HGET', slots, field) ~= false
+  local holder = names_here[field] or holder_in(redis.call('HGET', slots, field), now)
+  return holder ~= nil and holder ~= id
+end
+
+--- A job takes its name again.
+local function take_name(id, job)
+  local holds, ends = holds_name(job, now)
+  if holds then
+    local field = name_field(job.unique)
+    names_here[field] = id
+    names_taken[#names_taken + 1], names_taken[#names_taken + 2] = field, ends and id .. ' ' .. ends or id
+    if ends then
+      note_coming(name_mark(job.unique), ends)
+    end
+  end
 end
 
 for i = 1, each_count do
@@ -120,7 +135,7 @@ for i = 1, each_count do
     end
   elseif alive then
     outcome = alive.state
-  elseif is_held(read_line(line)) then
+  elseif is_held(id, read_line(line)) then
     outcome = 'held'
   else
     local job = read_line(line)
@@ -131,11 +146,7 @@ for i = 1, each_count do
     if job.unique then
       set_fact('ties', 1)
     end
-    if job.unique and job.state ~= 'dead' then
-      local field = name_field(job.unique)
-      names_here[field] = true
-      names_taken[#names_taken + 1], names_taken[#names_taken + 2] = field, id
-    end
+    take_name(id, job)
     local placed = place_again(id, job, due_ms)
     restored[#restored + 1] = '["' .. id .. '",' .. placed .. ',"' .. job.state .. '",' .. detail .. ']'
     lines[#lines + 1], lines[#lines + 2] = id, write_line(job)

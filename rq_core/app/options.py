@@ -22,7 +22,7 @@ from rq_core.model.machine import (
 )
 
 if TYPE_CHECKING:
-    from rq_core.app.unique import Unique
+    from rq_core.app.naming import Named
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -106,7 +106,7 @@ class JobOptions:
     """Its deadline, in ms from when Redis accepts it…"""
     expires_at_ms: int = 0
     """…or as an instant; 0: there is none."""
-    unique: Unique | None = None
+    unique: Named | None = None
     ties: str = ""
     """What such a job has to end besides itself, as :func:`rq_core.model.job.ties_of` says it."""
 
@@ -136,20 +136,27 @@ class JobOptions:
             given |= {"delay_ms": 0, "due_ms": instant_ms_of("at", given.pop("at"))}
         if "expires" in given:
             deadline = _deadline(given.pop("expires"))
-            unique = "" if self.unique is None else self.unique.on_duplicate
-            given |= {**deadline, "ties": ties_of(**deadline, unique=unique)}
+            of_name = {} if self.unique is None else self.unique.ties
+            given |= {**deadline, "ties": ties_of(**deadline, **of_name)}
         if "timeout" in given:
             given["timeout_ms"] = ms_of("timeout", given.pop("timeout"), minimum=TIMEOUT_S_MIN)
         if "headers" in given:
             given["headers_json"] = headers_json(given.pop("headers"))
         changed = replace(self, **given)
-        changed.check_deadline()
+        changed.check_due(None if self.unique is None else self.unique.delay_ms)
         return changed
 
-    def check_deadline(self) -> None:
-        """Raise InvalidOption if the job would be ready only at its deadline, or later. Where one of the two is an
-        instant, only Redis' clock can tell."""
-        both_in = 0 < self.expires_in_ms <= self.delay_ms
+    def check_due(self, name_delay_ms: int | None) -> None:
+        """Raise InvalidOption if the job would be ready only at its deadline, or later; where one of the two is an
+        instant, only Redis' clock can tell. Or if ``name_delay_ms``, by how much its Debounce or Latest delays the job,
+        leaves no room for a delay."""
+        if name_delay_ms is not None and (self.delay_ms or self.due_ms):
+            raise InvalidOption(
+                option="at" if self.due_ms else "delay",
+                value=(self.due_ms or self.delay_ms) / 1000,
+                must="does not go with Debounce or Latest, which say when the job is ready",
+            )
+        both_in = 0 < self.expires_in_ms <= (name_delay_ms or self.delay_ms)
         if both_in or 0 < self.expires_at_ms <= self.due_ms:
             said = f"{self.expires_in_ms / 1000:g} s" if both_in else "this instant"
             raise InvalidOption(

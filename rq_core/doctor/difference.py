@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rq_core.doctor.expected import LISTS, AtLeast, Expected, Kept, Want
 from rq_core.doctor.finding import LOWER, Edit, Finding, Kind
-from rq_core.model.names import is_name_field
+from rq_core.model.names import is_name_field, name_field
 from rq_core.model.scopes import is_rate
 
 Owner = tuple[str, str]
@@ -29,7 +29,7 @@ def owner_of(key: str, member: str) -> Owner:
     """Return what a member of an index is there for."""
     if key in ("scheduled", "expiring"):
         kind, _, name = member.partition("|")
-        kinds = {"job": "job", "dead": "job", "slot": "call slot", "rate": "rate"}
+        kinds = {"job": "job", "dead": "job", "slot": "call slot", "rate": "rate", "name": "name"}
         return (kinds[kind], name) if kind in kinds else ("member", member)
     if key == "blocked":
         return "lane", member.split("|", 2)[-1]
@@ -115,6 +115,7 @@ def guarded(expected: Expected, owner: Owner, edits: Iterable[Edit]) -> tuple[Ed
         "lane": [("head", name), ("lanes", name), *first],
         "call slot": [("slots", name)],
         "rate": [("rates", name), ("expiring", f"rate|{name}")],
+        "name": [("slots", name_field(name))],
     }
     read_alone = {"head": view.heads, "line": view.standing}
     kept = []

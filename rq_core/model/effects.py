@@ -64,7 +64,7 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
     _E.ENQUEUED: Effect(
         Leads.BY_DUE,
         begins=True,
-        takes=_same(*_POLICY, "seq", "lane", "digest", "expires_ms", "unique_name"),
+        takes=_same(*_POLICY, "seq", "lane", "digest", "expires_ms", "unique_name", "name_stands"),
         zeroes=COUNTERS,
         clears=("claimed_at_ms", *_ERROR),
         stamps=("enqueued_at_ms",),
@@ -74,7 +74,8 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
         takes=_same("task", "lane"),
         zeroes=COUNTERS,
         clears=(
-            *_POLICY[1:], "seq", "digest", "expires_ms", "unique_name", "ready_at_ms", "claimed_at_ms", *_ERROR,
+            *_POLICY[1:], "seq", "digest", "expires_ms", "unique_name", "name_stands", "ready_at_ms",
+            "claimed_at_ms", *_ERROR,
         ),
         stamps=("enqueued_at_ms", "finished_at_ms"),
     ),
@@ -100,7 +101,7 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
         Leads.BY_TARGET,
         begins=True,
         takes=(
-            *_same(*_POLICY, "seq", "lane", "digest", "expires_ms", "unique_name", *COUNTERS),
+            *_same(*_POLICY, "seq", "lane", "digest", "expires_ms", "unique_name", "name_stands", *COUNTERS),
             ("enqueued_at_ms", "enqueued_ms"),
         ),
         clears=("ready_at_ms", "claimed_at_ms", *_ERROR),
@@ -110,7 +111,8 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
         Leads.BY_STATE,
         begins=True,
         takes=_same(
-            *_POLICY, "seq", "lane", "expires_ms", "unique_name", *COUNTERS, "fence", "worker", "since_ms", "reason",
+            *_POLICY, "seq", "lane", "expires_ms", "unique_name", "name_stands", *COUNTERS, "fence", "worker",
+            "since_ms", "reason",
         ),
     ),
 }  # fmt: skip
@@ -118,7 +120,7 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
 
 CLEARS: Final[Mapping[Event, tuple[str, ...]]] = {
     _E.SETTLEMENT_REFUSED: (),
-    _E.FREED: ("unique_name",),
+    _E.FREED: ("unique_name", "name_stands"),
 }
 """Every other event about jobs, and the fields that it makes null. It changes nothing else of a job."""
 

@@ -131,6 +131,7 @@ class JobRecord:
     lane: str | None = None
     expires_ms: int | None = None
     unique_name: str | None = None
+    name_stands: str | None = None
     due_ms: int | None = None
     since_ms: int | None = None
     claims: int = 0

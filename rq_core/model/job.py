@@ -114,14 +114,29 @@ class NewJob(NamedTuple):
     """The name of a unique job, whose ties say what becomes of it if another one holds that; empty: it has none."""
 
 
-def ties_of(*, expires_in_ms: int = 0, expires_at_ms: int = 0, unique: str = "") -> str:
+def ties_of(
+    *,
+    expires_in_ms: int = 0,
+    expires_at_ms: int = 0,
+    unique: str = "",
+    window_ms: int = 0,
+    after_ms: int | None = None,
+    most_ms: int | None = None,
+) -> str:
     """Return a job's ties as ``lua/enqueue/kinds.lua`` reads them; empty if it has none.
 
     >>> ties_of(expires_in_ms=30_000)
     '{"expires_in":30000}'
     """
-    given = {"expires_in": expires_in_ms, "expires_at": expires_at_ms, "unique": unique}
-    said = {name: value for name, value in given.items() if value}
+    given = {
+        "expires_in": expires_in_ms,
+        "expires_at": expires_at_ms,
+        "unique": unique,
+        "window": window_ms,
+    }
+    said: dict[str, Any] = {name: value for name, value in given.items() if value}
+    if after_ms is not None:
+        said |= {"after": after_ms, "most": most_ms}
     return json.dumps(said, separators=(",", ":")) if said else ""
 
 

@@ -52,6 +52,7 @@ class Job(list[Any]):
     lane: str | None
     expires_ms: int | None
     unique_name: str | None
+    name_stands: str | None
 
     @classmethod
     def new(cls, queue: str, job_id: str) -> Job:

@@ -163,6 +163,7 @@ job = Table(
     _text("lane"),
     _number("expires_ms", null=True),
     _text("unique_name"),
+    _text("name_stands"),
     PrimaryKeyConstraint("job_id", "queue", name="job_pkey"),
     *_words_check("job_state", "state", JOB_STATES),
     *_words_check("job_priority", "priority", tuple(Priority)),
@@ -175,7 +176,8 @@ State ``lost``: Redis had it and forgot it; ``reason`` is the state that it was 
 complete baseline did not name it, and no event says how it ended.
 
 ``lane`` is where it waits for its scopes, or waited last: priority, then the scopes, joined by ``+``. ``expires_ms`` is
-its deadline: no claim begins at it or later. ``unique_name`` is the name of a unique job.
+its deadline: no claim begins at it or later. ``unique_name`` is the name of a unique job, ``name_stands``
+until when it holds it, as the events say it.
 """
 
 job_attempt = Table(

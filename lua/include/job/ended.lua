@@ -30,6 +30,14 @@ local function untie(id, job)
   end
 end
 
+--- A job is claimed for the first time. It gives up a name that stands until then.
+local function begins(id, job)
+  if job.stands and job.stands:sub(1, 6) == 'claim:' then
+    local named, ids = seldom_list('named'), seldom_list('named_ids')
+    named[#named + 1], ids[#ids + 1] = name_field(job.unique), id
+  end
+end
+
 --- A job leaves Redis. `job` is its record.
 local function leaves(id, job)
   local gone = seldom_list('gone')
