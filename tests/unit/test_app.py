@@ -397,14 +397,15 @@ def test_public_names_are_these() -> None:
     """Adding one is a promise, removing one breaks users."""
     assert sorted(rq_core.__all__) == [
         "App", "ArgumentsInvalid", "AsyncTask", "AuditBacklogFull", "AuditElsewhere",
-        "AuditNotConfigured", "AuditOff", "BadArguments", "Cap", "CapConflict", "DeadJob", "Debounce", "Depends", "GiveUp",
-        "HandlerDied", "HandlerSignal", "HandlerTimeout", "InvalidName", "InvalidOption", "InvalidTask", "JobCancelled",
-        "JobContext", "JobHandle", "JobLogFilter", "KeyFailed", "KeyNeeded", "Latest", "LayoutMismatch", "LeaseLost", "Limit",
-        "NewJob", "NoCurrentJob", "NothingDeclared", "OutcomeUnknown", "PayloadTooLarge", "PreparedTask",
+        "AuditNotConfigured", "AuditOff", "BadArguments", "Cap", "CapConflict", "DeadJob", "Debounce", "Depends",
+        "GiveUp", "HandlerDied", "HandlerSignal", "HandlerTimeout", "InvalidName", "InvalidOption", "InvalidTask",
+        "JobCancelled",
+        "JobContext", "JobHandle", "JobLogFilter", "KeyFailed", "KeyNeeded", "Latest", "LayoutMismatch", "LeaseLost",
+        "Limit", "NewJob", "NoCurrentJob", "NothingDeclared", "OutcomeUnknown", "PayloadTooLarge", "PreparedTask",
         "Priority", "QueueDamaged", "QueueFull", "QueueInUse", "Rate", "Refused",
         "RestoredMeanwhile", "RetryLater", "RetryPolicy", "RqCoreError", "ScopeFull", "ScopeStatus", "ServerError",
-        "ServerUnavailable", "ServerUnsuitable", "Snooze", "StaleCall", "State", "TargetBroken", "Task", "Throttle", "Unique",
-            "UniqueHeld", "UnknownQueue",
+        "ServerUnavailable", "ServerUnsuitable", "Snooze", "StaleCall", "State", "TargetBroken", "Task",
+        "Throttle", "Unique", "UniqueHeld", "UnknownQueue",
         "UnknownScope", "UnknownTask", "UsageError", "WorkerStopping", "current_job", "injected",
     ]  # fmt: skip
     assert all(hasattr(rq_core, name) for name in rq_core.__all__)
