@@ -47,7 +47,8 @@ class Role(NamedTuple):
 _PRODUCER: Final = ("handshake", "enqueue", "cancel")
 ROLES: Final = {
     "producer": Role(
-        "enqueues, cancels, and asks how its jobs stand", _PRODUCER, ("hget",), ("tasks",),
+        "enqueues, cancels, asks how its jobs stand, and waits for them", _PRODUCER, ("eval_ro", "hget"),
+        ("tasks",),
         lists=ADDING,
     ),
     "worker": Role(
@@ -83,7 +84,7 @@ ROLES: Final = {
         (),
         (
             *_COUNTS, "eval_ro", "hstrlen", "time", "hmget", "hscan", "lrange", "lindex", "lpos", "xlen", "xrange",
-            "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zcount",
+            "xrevrange", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zcount",
         ),
         tuple(key.name for key in KEYS),
         lists=("smembers",),
