@@ -1,7 +1,7 @@
 --[[ naming: which of a call's jobs may have the names that they ask for, and which jobs they replace.
 
-A job whose name another one holds is not accepted. But if its kind says `replace`, and the other one waits and was never claimed, that
-one leaves, and the new job is in its place. Of several such jobs of one call with one name, the last one is accepted.
+A job whose name another one holds is not accepted. But if its kind says `replace`, and the other one waits, was never claimed and holds no name
+until an instant, that one leaves, and the new job is in its place. Of several such jobs of one call with one name, the last one is accepted.
 
 A job whose kind says `after` is due so long after the call, so each replacement puts it off, but not beyond what the line of the
 replaced one says of the latest. From then on a replacement takes the old job's place in line: else calls that come faster than
@@ -57,7 +57,8 @@ local function read_holders(size, kind_at)
   local lines = read_many(state, replaceable)
   for i = 1, #replaceable do
     local job = read_line(lines[i])
-    if job and not job.claim and (job.state == 'ready' or job.state == 'scheduled') then
+    if job and not job.claim and (job.state == 'ready' or job.state == 'scheduled') and
+      (job.stands or ''):sub(1, 6) ~= 'until:' then
       candidates[replaceable[i]] = job
     end
   end

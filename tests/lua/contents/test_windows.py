@@ -145,6 +145,14 @@ def test_a_dead_job_of_a_window_comes_back_and_takes_no_name(seed: Seed) -> None
     assert_consistent(seed.snapshot())
 
 
+def test_a_job_that_holds_its_name_until_an_instant_is_not_replaced(seed: Seed) -> None:
+    """As after a deploy that changes a task from Throttle to Debounce."""
+    throttle(seed, "a")
+
+    assert (("b", "a"),) == debounce(seed, "b").held
+    assert_consistent(seed.snapshot())
+
+
 def test_of_one_window_in_one_call_the_first_stands(seed: Seed) -> None:
     found = throttle(seed, *(f"j-{n}" for n in range(250)))
 
