@@ -1,4 +1,4 @@
-"""What a loss does to the names of unique jobs: a lost job whose name stands with another is listed, and not put back."""
+"""What a loss does to names: a lost job whose name stands with another one is listed, and not put back."""
 
 from __future__ import annotations
 
