@@ -35,10 +35,10 @@ FREE: Final = "free"
 def unique(queue: str, words: tuple[str, ...], **given: Any) -> None:
     """List the names that stand in QUEUE, or NAME alone, and the jobs that took them.
 
-    A unique job holds its name until it succeeds, dies, is cancelled or expires; a debounced one until its first claim; a
-    throttled one until the instant that is shown. `rq-core cancel ID` ends the job and frees
-    its name. `rq-core unique QUEUE free NAME` frees the name alone: the job lives on without it, so another job may
-    take it and run beside the first.
+    A unique job holds its name until it succeeds, dies, is cancelled or expires; a debounced one until its first claim;
+    a throttled one until the instant that is shown. `rq-core cancel ID` ends a job and frees its name, unless that
+    stands until an instant. `rq-core unique QUEUE free NAME` frees the name alone: the job lives on without it, so
+    another job may take it and run beside the first.
     """
     frees = words[:1] == (FREE,)
     if len(words) != 2 if frees else len(words) > 1:
