@@ -68,7 +68,8 @@ ROLES: Final = {
         lists=(*ADDING, "smembers"),
     ),
     "operator": Role(
-        "all of `rq-core` but the worker: looks, cancels, edits, requeues, prunes, sets caps, repairs, restores, deletes",
+        "all of `rq-core` but the worker: looks, cancels, edits, requeues, prunes, sets caps, repairs, restores,"
+        " deletes",
         names(),
         (
             *_COUNTS, "multi", "exec", "eval",

@@ -22,35 +22,35 @@ def faults(
 
     ``facts`` are the event's. Times are Unix ms.
     """
+    before = due, priority, expires
     told = facts.get("old_due_ms"), facts.get("old_priority"), facts.get("old_expires_ms")
-    if told != (due, priority, expires):
-        names = ("due time", "priority", "deadline")
-        for name, said, was in zip(names, told, (due, priority, expires), strict=True):
-            if said != was:
-                yield "I6", f"says that the job's {name} was {said}, and it was {was}"
-    new = facts.get("due_ms"), facts["priority"], facts.get("expires_ms")
-    if new == told:
+    for name, said, was in zip(("due time", "priority", "deadline"), told, before, strict=True):
+        if said != was:
+            yield "I6", f"says that the job's {name} was {said}, and it was {was}"
+    if (facts.get("due_ms"), facts["priority"], facts.get("expires_ms")) == before:
         yield "I6", "changes nothing"
-    yield from (("I6", says) for says in _of_lane(facts, lane))
+    says = _of_lane(facts.get("lane"), lane, Priority(facts["priority"]), priority)
+    if says is not None:
+        yield "I6", says
     deadline = facts.get("expires_ms")
     earliest = max(at_ms, facts.get("due_ms") or 0)
     if deadline is not None and deadline <= earliest:
         yield "I19", f"leaves a job that may begin {earliest - deadline} ms after its deadline"
 
 
-def _of_lane(facts: Mapping[str, Any], before: str | None) -> Iterator[str]:
-    """A lane changes with its priority, and keeps its scopes. (The task's own scope comes without an event.)"""
-    told, moved = facts.get("lane"), facts["priority"] != facts.get("old_priority")
+def _of_lane(told: str | None, before: str | None, new: Priority, old: str) -> str | None:
+    """Return what is wrong with where the job goes: a lane changes with the priority, and keeps its scopes. (The task's
+    own scope comes without an event.)"""
     if told is None:
-        if moved and before is not None:
-            yield f"changes the priority, and leaves the job in lane {before}"
-        return
-    if not moved:
-        yield f"moves the job to lane {told} without another priority"
-    elif not told.startswith(f"{PRIORITIES.index(Priority(facts['priority']))}+"):
-        yield f"moves the job to lane {told}, which has another priority"
+        stays = new != old and before is not None
+        return f"changes the priority, and leaves the job in lane {before}" if stays else None
+    if new == old:
+        return f"moves the job to lane {told} without another priority"
+    if not told.startswith(f"{PRIORITIES.index(new)}+"):
+        return f"moves the job to lane {told}, which has another priority"
     if _scopes(told) != _scopes(before):
-        yield f"moves the job to lane {told} from {before}, which has other scopes"
+        return f"moves the job to lane {told} from {before}, which has other scopes"
+    return None
 
 
 def _scopes(lane: str | None) -> set[str]:

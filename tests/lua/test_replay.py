@@ -12,8 +12,8 @@ from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.machine import State
-from rq_core.protocol.admin import Change
 from rq_core.protocol import claims
+from rq_core.protocol.admin import Change
 from rq_core.protocol.claims import Claimed
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.enqueue import Accepted
@@ -284,8 +284,8 @@ def everything(seed: Seed) -> Operation:
 
 OPERATIONS = [
     enqueue, claim, turn, complete, fail, fail_finally, rollback, rollback_unknown, cancel, edit, requeue, prune,
-    restore, configure, cap, register, enqueue_into_lanes, claim_from_lanes, turn_in_lanes, complete_in_lanes, fail_in_lanes,
-    rollback_into_another_lane, cancel_in_lanes, edit_in_lanes, requeue_into_lanes, everything,
+    restore, configure, cap, register, enqueue_into_lanes, claim_from_lanes, turn_in_lanes, complete_in_lanes,
+    fail_in_lanes, rollback_into_another_lane, cancel_in_lanes, edit_in_lanes, requeue_into_lanes, everything,
 ]  # fmt: skip
 every_operation = pytest.mark.parametrize("make", OPERATIONS, ids=lambda f: f.__name__)
 # `everything` is several calls, each of them shown alone.
