@@ -23,6 +23,7 @@
     │   ├── AuditOff
     │   ├── ScopeFull
     │   ├── UniqueHeld
+    │   ├── NotEdited
     │   ├── CapConflict
     │   ├── NothingDeclared
     │   ├── RestoredMeanwhile
@@ -177,6 +178,10 @@ class ScopeFull(Refused):
 class UniqueHeld(Refused):
     """queue {queue!r} did not take job {id}: job {holder} holds its name {name!r}. Enqueue it when that job has
     ended, or declare the task with on_duplicate="keep" to get that job's handle."""
+
+
+class NotEdited(Refused):
+    """job {id} of queue {queue!r} was not edited: {why}."""
 
 
 class CapConflict(Refused):
