@@ -65,7 +65,8 @@ class Details:
             or columns["lane"].count(None) < len(digests)
             or columns["spec"].count(None) < len(digests)
             or columns["expires_ms"].count(None) < len(digests)
-            or columns["unique_name"].count(None) < len(digests)  # and with it name_stands
+            or columns["unique_name"].count(None) < len(digests)
+            or columns["name_stands"].count(None) < len(digests)
             or None in digests
             or None in columns["seq"]
             or not _needs_no_encoder("".join(digests))
