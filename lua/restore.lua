@@ -90,7 +90,7 @@ local function place_again(id, job, due_ms)
   return seq .. ',null'
 end
 
-local names_taken, names_here = {}, {}
+local names_taken, names_here, marks = {}, {}, {}
 
 --- Whether another job holds the name that this one is to hold.
 local function is_held(id, job)
@@ -108,6 +108,7 @@ local function take_name(id, job)
   if holds then
     local field = name_field(job.unique)
     names_here[field] = id
+    marks[#marks + 1] = name_mark(job.unique)
     names_taken[#names_taken + 1], names_taken[#names_taken + 2] = field, ends and id .. ' ' .. ends or id
     if ends then
       note_coming(name_mark(job.unique), ends)
@@ -172,6 +173,7 @@ call_many('HSET', state, lines)
 write_joining()
 call_many('ZADD', scheduled, due)
 call_many('HSET', slots, names_taken)
+call_many('ZREM', expiring, marks)
 if seldom then
   write_deadlines()
 end

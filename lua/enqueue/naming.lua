@@ -9,7 +9,7 @@ workers would put the job off for ever.
 
 The `seldom` list `wanted` has by record the field of `slots` for its name, `digests` and `names` what its digest is made of; `asked`
 has who holds each of these fields, `taken` fields and ids of the names that are taken, `replaced` what the event says of each job that
-is replaced.
+is replaced, `stale` the fields whose instant is over.
 
 Keys: slots state
 Uses: call(now seldom seldom_list) batch(call_many read_many) names(name_field name_mark holder_in) state(read_line) ended(leaves)
@@ -41,6 +41,9 @@ local function read_holders(size, kind_at)
   local held = read_many(slots, fields)
   for i = 1, #fields do
     held_by[fields[i]] = holder_in(held[i], now) or false
+    if held[i] and not held_by[fields[i]] then
+      seldom_list('stale')[fields[i]] = true
+    end
   end
   for i = 1, size do
     local field = wanted and wanted[i]
@@ -93,6 +96,10 @@ local function take_name(i, id, kind, lane)
     local ends = digits(now + kind.window)
     stands, held = 'until:' .. ends, id .. ' ' .. ends
     note_coming(name_mark(name), ends)
+  end
+  if seldom.stale and seldom.stale[field] and not kind.window then
+    local untied = seldom_list('untied')
+    untied[#untied + 1] = name_mark(name)
   end
   if old then
     if old_job.state == 'ready' and (old_job.lane or '') == lane and (lane ~= '' or latest and tonumber(latest) <= now) then

@@ -54,6 +54,7 @@ class Job:
     task: str = "t"
     priority: str = "normal"
     unique: str | None = None
+    stands: str | None = None
     lane: str | None = None
     attempts: int = 3
     losses: int = 3
