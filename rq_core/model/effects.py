@@ -115,7 +115,13 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
         ),
     ),
 }  # fmt: skip
-"""Every event that moves a job. ``settlement_refused`` is not among them: it changes nothing."""
+"""Every event that moves a job."""
+
+CLEARS: Final[Mapping[Event, tuple[str, ...]]] = {
+    _E.SETTLEMENT_REFUSED: (),
+    _E.FREED: ("unique_name",),
+}
+"""Every other event about jobs, and the fields that it makes null. It changes nothing else of a job."""
 
 BEGINNINGS: Final = frozenset(event for event, effect in EFFECTS.items() if effect.begins)
 """Events before which there is nothing to know of a job."""

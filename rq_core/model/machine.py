@@ -51,6 +51,7 @@ class Event(StrEnum):
     PRUNED = "pruned"
     RESTORED = "restored"
     REMOVED = "removed"
+    FREED = "freed"
     BASELINE = "baseline"
     SETTLEMENT_REFUSED = "settlement_refused"
     PAUSED = "paused"
@@ -238,6 +239,7 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         _ID,
         EventField("reason", "the event that had ended it, and that Redis forgot"),
     ),
+    _E.FREED: (_ID, EventField("unique_name", "the name that the job held, and that is free now")),
     _E.BASELINE: (
         _ID,
         EventField("state", "as Redis has it; null: Redis does not have the job"),

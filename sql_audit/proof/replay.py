@@ -207,6 +207,7 @@ class Replay:
             "restored": self._restored,
             "baseline": self._baseline,
             "settlement_refused": self._nothing,
+            "freed": self._freed,
             "paused": self._nothing,
             "resumed": self._nothing,
             "policy_changed": self._policy_changed,
@@ -497,6 +498,17 @@ class Replay:
         """The job has ended, and its name is free."""
         if record.name is not None and self.names.get(record.name) == job_id:
             del self.names[record.name]
+
+    def _freed(self, row: EventRow, job_id: str) -> None:
+        """An operator took its name from it."""
+        name = _facts(row)["unique_name"]
+        holder = self.names.pop(name, None)
+        if holder != job_id and not (holder is None and self.open):
+            held = "none does" if holder is None else f"job {holder} does"
+            self._violated("I13", f"frees the name {name} as if this job held it, and {held}")
+        record = self.jobs.get(job_id)
+        if record is not None and record.name == name:
+            record.name = None
 
     def _settle_name(self, record: Record, job_id: str, event: Event, state: State | None) -> None:
         """What an event does to the name of a job that was alive, or dead."""

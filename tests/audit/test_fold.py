@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from rq_core.model import events as history
-from rq_core.model.effects import EFFECTS
+from rq_core.model.effects import CLEARS, EFFECTS
 from rq_core.model.events import OutboxId
 from rq_core.model.machine import (
     CLAIMED_STATES,
@@ -52,6 +52,8 @@ class Story:
 
     def entry(self) -> tuple[OutboxId, dict[str, str]]:
         """The next entry: one arrow, for every job that stands at its source."""
+        if self.random.random() < 0.05:
+            return self._freed()
         arrow = self.random.choice(ARROWS)
         chosen = [i for i in self.ids if self.states[i] == arrow.source]
         if self.random.random() < 0.05:
@@ -71,6 +73,13 @@ class Story:
         if self.random.random() < 0.2:
             raw["why"] = "because ü"
         return at, raw
+
+    def _freed(self) -> tuple[OutboxId, dict[str, str]]:
+        """An entry that moves no job."""
+        self.seq += 1
+        arrays = [[i, "send/tenant=acme"] for i in self.random.sample(self.ids, 2)]
+        said = {"type": "freed", "at": str(self.now_ms), "by": "ops", "jobs": json.dumps(arrays)}
+        return OutboxId(EPOCH, self.seq), said
 
     def _array(self, job_id: str, arrow: Transition, at: OutboxId) -> list[Any]:
         values = self._values(job_id, arrow)
@@ -252,7 +261,7 @@ class ByTheTable(Folder):
 
     _steps: ClassVar = {
         **dict.fromkeys(EFFECTS, Folder._by_the_table),
-        Event.SETTLEMENT_REFUSED: Folder._settlement_refused,
+        **dict.fromkeys(CLEARS, Folder._unmoved),
     }
 
 

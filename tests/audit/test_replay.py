@@ -154,6 +154,31 @@ def test_a_retry_keeps_its_name_and_a_requeue_takes_it_again(log: MemoryWriter) 
     assert (found.invariant, found.event) == ("I13", "requeued")
 
 
+def test_a_name_that_an_operator_freed_may_be_taken(log: MemoryWriter) -> None:
+    log.jobs("enqueued", named("a"))
+    log.jobs("freed", ["a", "send/tenant=acme"])
+    log.jobs("enqueued", named("b"))
+    fence = log.jobs("claimed", ["a", 1])
+    log.jobs("died", ["a", fence, "final", 1, None])
+    log.jobs("requeued", ["a", 2])
+
+    assert [] == replay(log).violations
+
+
+@pytest.mark.parametrize(("holder", "says"), [(None, "none does"), ("b", "job b does")])
+def test_a_name_is_freed_of_the_job_that_holds_it(
+    log: MemoryWriter, holder: str | None, says: str
+) -> None:
+    enqueue(log, "a")
+    if holder is not None:
+        log.jobs("enqueued", named(holder))
+    log.jobs("freed", ["a", "send/tenant=acme"])
+
+    found = the_violation(log)
+    assert (found.invariant, found.event) == ("I13", "freed")
+    assert says in found.says
+
+
 # Caps (I3).
 
 TENANT = [["tenant=acme", 1]]

@@ -11,7 +11,7 @@ from rq_core.cli.change import parse_assignment
 from rq_core.cli.options import actor
 from rq_core.cli.text import ago, span, utc
 from rq_core.connections.client import Client
-from rq_core.model.job import NewJob, profile
+from rq_core.model.job import NewJob, profile, ties_of
 from rq_core.model.keys import NAME_PATTERN, queue_keys
 from rq_core.model.text import printable
 from rq_core.protocol import claims
@@ -300,6 +300,26 @@ def test_cancel_of_a_job_that_is_gone_fails_and_does_the_rest(cli: CommandLine) 
         "rq-core: 1 of 2 jobs not cancelled/cancelling:"
         " nobody (gone: not in Redis, perhaps finished)\n"
     )
+
+
+def test_a_name_is_shown_and_freed(cli: CommandLine, client: Client) -> None:
+    held = NewJob("a", "mail", profile("t"), "{}", ties=ties_of(unique="keep"), name="t/user=7")
+    client.run(client.calls.enqueue.one(held))
+
+    (shown,) = cli.json("unique", "mail", "t/user=7")
+    assert ("t/user=7", "a", "ready") == (shown["name"], shown["id"], shown["job"]["state"])
+    freed = cli.ok("unique", "mail", "free", "t/user=7", "--reason", "stuck", "--by", "ada")
+    assert "t/user=7 is free; job a lives on without it\n" == freed
+    told = last_event(client, "mail")
+    assert ("freed", "ada", "stuck") == (told["type"], told["by"], told["why"])
+    assert cli.json("unique", "mail") == []
+    says = cli.line(1, "unique", "mail", "free", "t/user=7")
+    assert "no job of mail holds the name t/user=7" == says
+
+
+@pytest.mark.parametrize("words", [("free",), ("a/b", "c/d"), ("free", "a/b", "c/d")])
+def test_unique_takes_a_name_or_frees_one(cli: CommandLine, words: tuple[str, ...]) -> None:
+    assert "give a name, or: free NAME" in cli("unique", "mail", *words).stderr
 
 
 def test_requeue_and_prune_take_ids_or_all(cli: CommandLine, client: Client, kill: Kill) -> None:

@@ -338,6 +338,16 @@ def requeue(seed: Seed) -> Scene:
 
 
 @scene
+def free(seed: Seed) -> Scene:
+    for job_id in ("waits", "runs"):
+        seed.enqueue(job_id, name=f"t/{job_id}")
+    seed.claim(1)
+    seed.take_token()
+    names = [("t/waits",), ("t/runs",), ("t/gone",), ("t/waits",)]
+    return Scene("free", _by(), names)
+
+
+@scene
 def prune(seed: Seed) -> Scene:
     return Scene("prune", _by(), _of_every_kind(seed))
 

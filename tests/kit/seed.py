@@ -207,6 +207,9 @@ class Seed:
     def prune(self, *ids: str) -> dict[str, str]:
         return self.client.run(self.client.calls.admin.prune(self.queue, ids))
 
+    def free(self, *names: str) -> dict[str, str | None]:
+        return self.client.run(self.client.calls.names.free(self.queue, names))
+
     def lost(self, job_id: str, state: State = State.READY, **facts: Any) -> Restoration:
         """What puts a job back that Redis lost."""
         record = JobRecord(job_id, state, facts.pop("task", "t"))

@@ -133,6 +133,11 @@ def prune(seed: Seed) -> Operation:
     return lambda s: s.prune("dead", "ready", "nobody")
 
 
+def free(seed: Seed) -> Operation:
+    seed.enqueue("a", name="t/a")
+    return lambda s: s.free("t/a", "t/b")
+
+
 def restore(seed: Seed) -> Operation:
     """Jobs that come back into lists and lanes, and some that leave them."""
     _capped(seed)
@@ -269,9 +274,9 @@ def everything(seed: Seed) -> Operation:
 
 
 OPERATIONS = [
-    enqueue, claim, turn, complete, fail, fail_finally, rollback, rollback_unknown, cancel, requeue, prune, restore,
-    configure, cap, register, enqueue_into_lanes, claim_from_lanes, turn_in_lanes, complete_in_lanes, fail_in_lanes,
-    rollback_into_another_lane, cancel_in_lanes, requeue_into_lanes, everything,
+    enqueue, claim, turn, complete, fail, fail_finally, rollback, rollback_unknown, cancel, requeue, prune, free,
+    restore, configure, cap, register, enqueue_into_lanes, claim_from_lanes, turn_in_lanes, complete_in_lanes,
+    fail_in_lanes, rollback_into_another_lane, cancel_in_lanes, requeue_into_lanes, everything,
 ]  # fmt: skip
 every_operation = pytest.mark.parametrize("make", OPERATIONS, ids=lambda f: f.__name__)
 # `everything` is several calls, each of them shown alone.
