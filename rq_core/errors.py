@@ -175,8 +175,8 @@ class IdempotencyMismatch(Refused):
 
 class ResultsFull(Refused):
     """queue {queue!r} takes no new jobs whose ids are to be remembered: it remembers {kept} ids of jobs that have
-    ended, and its setting {setting} is {bound}. Enqueue again when some of their windows are over; let jobs remember for
-    less time; or raise the bound with `rq-core set {queue} {setting}=…`."""
+    ended, and its setting {setting} is {bound}. Enqueue again when some of their windows are over; let jobs
+    remember for less time; or raise the bound with `rq-core set {queue} {setting}=…`."""
 
 
 class CapConflict(Refused):

@@ -395,7 +395,7 @@ def test_a_claim_learns_its_task_from_a_baseline_however_the_log_is_cut() -> Non
 @pytest.mark.parametrize("seed", range(40))
 def test_claims_are_told_alike_if_the_log_begins_with_one(seed: int) -> None:
     story = Story(seed)
-    told = [story.entry() for _ in range(100)]
+    told = [story.entry() for _ in range(200)]
     claims = [n for n, (_, raw) in enumerate(told) if raw["type"] == "claimed"]
     told = told[story.random.choice(claims) :]
     whole, parts = fold_in_batches(told, []), fold_in_batches(told, [1] * 60)

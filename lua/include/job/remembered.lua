@@ -11,24 +11,18 @@ OUTCOME is succeeded, cancelled, expired or dead; `at` says since when, `fence` 
 a line break is left alone. A line without `once` makes no id a duplicate. A job that left before its first claim leaves no line: it has done nothing.
 
 The fact `remembers` says that the queue has had such jobs. `results_bytes` in `meta` counts what all fields have. Lists, all `seldom`: `kept_lines`
-and `kept_marks`, ids with their lines and moments; `forgotten`, ids.
+and `kept_marks`, ids with their lines and moments; `forgotten`, ids. `growth` has by how many bytes `results` grows.
 
 Keys: results kept
-Meta: remembers
 Later: results_bytes
 Unread: results kept
-Uses: call(now now_text seldom_list seldom) meta(facts fact set_fact read_now) batch(call_many) digits(digits)
+Uses: call(now now_text seldom_list seldom) meta(fact set_fact read_now) batch(call_many) digits(digits)
 ]]
 
-local growth   -- by how many bytes `results` grows
-
-local function reset()
-  growth = 0
-end
-
---- Whether the call needs the keys and does not carry them.
-local function lacks_results()
-  return facts.remembers and not results
+--- `results` grows by so many bytes.
+local function grow(size)
+  local growth = seldom_list('growth')
+  growth[1] = (growth[1] or 0) + size
 end
 
 --- The call will write these keys.
@@ -46,7 +40,7 @@ local function keep_line(id, line, until_ms)
   local lines, marks = seldom_list('kept_lines'), seldom_list('kept_marks')
   lines[#lines + 1], lines[#lines + 2] = id, line
   marks[#marks + 1], marks[#marks + 2] = until_ms, id
-  growth = growth + #line
+  grow(#line)
 end
 
 --- A job leaves whose id is remembered. `once` and `call_digest` are those of its line.
@@ -63,7 +57,7 @@ local function forget_line(id, size)
   meet_results()
   local forgotten = seldom_list('forgotten')
   forgotten[#forgotten + 1] = id
-  growth = growth - size
+  grow(-size)
 end
 
 --- Forget what is over, so many ids at most. Returns whether more may be left.
@@ -82,6 +76,6 @@ local function write_results()
     call_many('ZREM', kept, seldom.forgotten)
     call_many('HSET', results, seldom.kept_lines)
     call_many('ZADD', kept, seldom.kept_marks)
-    set_fact('results_bytes', math.max(0, fact('results_bytes') + growth))
+    set_fact('results_bytes', math.max(0, fact('results_bytes') + (seldom.growth and seldom.growth[1] or 0)))
   end
 end
