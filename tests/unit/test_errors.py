@@ -37,7 +37,8 @@ def test_the_drawn_tree_is_the_real_one() -> None:
 FACTS = {
     "jobs": 2, "claims": 1, "kind": "queue", "name": "a b", "option": "delay", "value": -1, "must": "must be positive",
     "task": "send", "why": "it yields", "problems": "to: is required", "size": 2, "limit": 1,
-    "known": "a, b", "queue": "mail", "backlog": 9, "kept": 2, "setting": "results_max", "bound": 8, "attached": "other", "found": "0",
+    "kept": 2, "setting": "results_max",
+    "known": "a, b", "queue": "mail", "backlog": 9, "bound": 8, "attached": "other", "found": "0",
     "what": "count", "url": "redis://x", "seconds": 600.0, "after": None,
     "scope": "tenant=acme", "family": "tenant", "id": "job-1", "version": 3,
     "function": "shard_of", "error": "KeyError: 1",
