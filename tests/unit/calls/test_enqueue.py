@@ -188,7 +188,7 @@ def test_what_was_dropped_or_rejected_is_told_with_the_scope() -> None:
 
 @pytest.mark.parametrize("rules", [1, 8, 32, 5_000])
 def test_one_call_has_a_bounded_number_of_rules_for_full_scopes(rules: int) -> None:
-    """Redis looks at each of them, at 2 µs: 250 jobs with many rules each kept it from others for tens of milliseconds."""
+    """Redis looks at each of them: 250 jobs with many rules each kept it from others for tens of milliseconds."""
     server = Server(enqueue=[OK])
     full = full_rules(("reject", f"k{n}=x|1000") for n in range(rules))
     jobs = [
