@@ -16,7 +16,8 @@ from rq_core.model.events import JobRecord
 from rq_core.model.fields import BY_LINE
 from rq_core.model.machine import CLAIMED_STATES, State
 from rq_core.model.scopes import QUEUE
-from rq_core.model.state_line import Job, without_task
+from rq_core.model.state_line import SHOWN_MAX, Job, without_task
+from rq_core.model.text import shorten
 
 STRAYS_SHOWN: Final = 3
 
@@ -120,7 +121,8 @@ def _log(expected: Expected, differing: dict[Owner, list[Edit]]) -> Iterator[Fin
             says = f"job {job_id} differs from the log: {', '.join(unlike)}"
             yield told(Kind.LOG_DIFFERS, job_id, says)
     for job_id, why in view.unreadable.items():
-        says = f"the state of job {job_id} cannot be read, {why}: {view.lines[job_id]!r}"
+        line = shorten(view.lines[job_id], SHOWN_MAX)
+        says = f"the state of job {job_id} cannot be read, {why}: {line!r}"
         if job_id in expected.restored:
             yield told(Kind.UNREADABLE, job_id, says)
         else:

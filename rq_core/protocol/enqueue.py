@@ -21,7 +21,7 @@ LANE_COST: Final = 2
 """A job that goes into a lane counts for so many in a chunk: it takes Redis so much longer, up to three times if the
 lane is its own."""
 RULES_COST: Final = 4
-"""So many of the rules for full scopes cost Redis as much as one more job, at 2 µs each. A call has about 1,000 at most."""
+"""So many of the rules for full scopes cost Redis as much as one more job. A call has about 1,000 of them at most."""
 ENQUEUE_CHUNK_BYTES: Final = 4 * 1024 * 1024
 
 T = TypeVar("T")

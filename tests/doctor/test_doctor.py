@@ -19,6 +19,7 @@ from rq_core.model.keys import KEYS, queue_keys
 from rq_core.model.machine import Priority, State
 from rq_core.protocol import claims
 from rq_core.protocol.claims import Claimed
+from rq_core.protocol.lines import read_lines
 from rq_core.protocol.plan import Call
 from tests.kit.doctor import look, mend, named
 from tests.kit.seed import Seed
@@ -308,6 +309,31 @@ def test_unreadable_line_without_a_log_is_left(scene: Scene) -> None:
 
     assert [(f.kind, f.job_id, f.mendable) for f in left] == [(Kind.UNREADABLE, "a", False)]
     assert scene.state("a") == "rubbish"
+
+
+def test_a_line_that_is_too_long_is_refused_by_its_length_and_comes_back_from_the_log(
+    scene: Scene,
+) -> None:
+    """Readers loaded all of it, and each message had all of it."""
+    line = "ready task=send lane=2+k=" + "x" * 2_000_000 + " seq=1 since=1"
+    scene.write("a", line)
+    calls = scene.client.calls
+    for read in (
+        calls.reads.job("a", [QUEUE]),
+        calls.listing.jobs(QUEUE, states=[State.READY]),
+    ):
+        with pytest.raises(QueueDamaged, match=rf"job a has {len(line):,} bytes") as refused:
+            scene.client.run(read)
+        assert len(str(refused.value)) < 300
+    assert scene.client.run(read_lines(calls.delivery, queue_keys(QUEUE), ["a"])) == [
+        f"too long: {len(line)}"
+    ]
+
+    (finding,) = [f for f in scene.diagnose() if f.kind is Kind.UNREADABLE]
+
+    assert len(finding.says) < 400
+    assert scene.repair() == []
+    assert scene.state("a").startswith("ready task=send")
 
 
 @pytest.mark.parametrize("lost", ["meta", "outbox"])

@@ -104,7 +104,8 @@ def test_lines_of_jobs_are_read_without_their_long_arguments(seed: Seed) -> None
             read.append(each["command"])
 
     assert [line and line.split()[0] for line in lines] == ["ready", "ready", None]
-    assert [command.split()[-1] for command in read if command.startswith("HGET ")] == [
+    of_jobs = f"HGET {seed.keys('jobs')} "
+    assert [command.split()[-1] for command in read if command.startswith(of_jobs)] == [
         "short", "none"
     ]  # fmt: skip
 
