@@ -14,7 +14,8 @@
     │   ├── KeyFailed
     │   ├── AuditNotConfigured
     │   ├── TargetBroken
-    │   └── NoCurrentJob
+    │   ├── NoCurrentJob
+    │   └── WaitRefused
     ├── Refused                     a script refused the whole call; nothing was changed
     │   ├── QueueFull
     │   ├── AuditBacklogFull
@@ -22,6 +23,7 @@
     │   ├── AuditOff
     │   ├── ScopeFull
     │   ├── UniqueHeld
+    │   ├── NotEdited
     │   ├── CapConflict
     │   ├── NothingDeclared
     │   ├── RestoredMeanwhile
@@ -34,6 +36,14 @@
     │   ├── ServerUnsuitable
     │   ├── QueueDamaged
     │   └── OutcomeUnknown
+    ├── NoResult                    a job that was waited for has no value
+    │   ├── JobFailed
+    │   ├── JobWasCancelled
+    │   ├── JobExpired
+    │   ├── JobReplaced
+    │   ├── JobGone
+    │   ├── ResultUnavailable
+    │   └── WaitTimeout
     └── HandlerSignal               raised by handlers or into them
         ├── RetryLater
         ├── Snooze
@@ -132,6 +142,10 @@ class NoCurrentJob(UsageError):
     test, call the function inside `with rq_core.testing.job_running():`."""
 
 
+class WaitRefused(UsageError):
+    """job {id} cannot be waited for here: {why}."""
+
+
 class Refused(RqCoreError):
     """the queue refused the call, and changed nothing."""
 
@@ -164,6 +178,10 @@ class ScopeFull(Refused):
 class UniqueHeld(Refused):
     """queue {queue!r} did not take job {id}: job {holder} holds its name {name!r}. Enqueue it when that job has
     ended, or declare the task with on_duplicate="keep" to get that job's handle."""
+
+
+class NotEdited(Refused):
+    """job {id} of queue {queue!r} was not edited: {why}."""
 
 
 class CapConflict(Refused):
@@ -235,6 +253,39 @@ class OutcomeUnknown(ServerError):
     live is then a duplicate and changes nothing."""
 
     ids: tuple[str, ...] = ()
+
+
+class NoResult(RqCoreError):
+    """a job that was waited for has no value."""
+
+
+class JobFailed(NoResult):
+    """job {id} is dead: {said}. `rq-core job {id}` shows it."""
+
+
+class JobWasCancelled(NoResult):
+    """job {id} was cancelled."""
+
+
+class JobExpired(NoResult):
+    """job {id} expired: no worker began it before its deadline."""
+
+
+class JobReplaced(NoResult):
+    """job {id} was replaced by job {by}, which has the same unique name. Wait for that one."""
+
+
+class JobGone(NoResult):
+    """job {id} is not in Redis, and nothing tells how it ended. To know, keep the results of its task
+    (keep_result=True) or set an audit database."""
+
+
+class ResultUnavailable(NoResult):
+    """job {id} succeeded, but its value is not available: {why}."""
+
+
+class WaitTimeout(NoResult, TimeoutError):
+    """{what} within {seconds:g} s: {why}."""
 
 
 class HandlerSignal(RqCoreError):

@@ -1,29 +1,70 @@
-"""``rq-core unique``: which jobs hold the names of a queue's unique jobs."""
+"""``rq-core unique``: which jobs hold the names of a queue's unique jobs, and freeing such a name."""
 
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from rq_core.cli.inspect import document_of
-from rq_core.cli.options import connect, json_option, known_queues, print_json, server_options
-from rq_core.cli.text import print_table, span
+from rq_core.cli.options import (
+    actor,
+    audited_options,
+    connect,
+    json_option,
+    known_queues,
+    print_json,
+    server_options,
+)
+from rq_core.cli.text import print_table, say, span
+
+if TYPE_CHECKING:
+    from rq_core.connections.client import Client
+    from rq_core.protocol.unique import Held
+
+FREE: Final = "free"
 
 
 @click.command()
 @click.argument("queue")
-@click.argument("name", required=False)
+@click.argument("words", metavar="[NAME | free NAME]", nargs=-1)
+@audited_options
 @server_options
 @json_option
-def unique(queue: str, name: str | None, redis_url: str, prefix: str, *, as_json: bool) -> None:
+def unique(queue: str, words: tuple[str, ...], **given: Any) -> None:
     """List the names that unique jobs of QUEUE hold, or say who holds NAME.
 
-    A job holds its name until it succeeds, dies, is cancelled or expires. `rq-core cancel ID` frees it.
+    A job holds its name until it succeeds, dies, is cancelled or expires. `rq-core cancel ID` ends the job and frees
+    its name. `rq-core unique QUEUE free NAME` frees the name alone: the job lives on without it, so another job may
+    take it and run beside the first.
     """
-    with connect(redis_url, prefix) as client:
+    frees = words[:1] == (FREE,)
+    if len(words) != 2 if frees else len(words) > 1:
+        raise click.UsageError("give a name, or: free NAME", click.get_current_context())
+    if not frees and (given["reason"] or given["by"]):
+        raise click.UsageError("--reason and --by go with free", click.get_current_context())
+    with connect(given["redis_url"], given["prefix"]) as client:
         known_queues(client, queue)
-        found = client.run(client.calls.names.held(queue, name))
+        if frees:
+            _free(client, queue, words[1], given)
+            return
+        found = client.run(client.calls.names.held(queue, *words))
+    _show(queue, words, found, as_json=given["as_json"])
+
+
+def _free(client: Client, queue: str, name: str, given: dict[str, Any]) -> None:
+    by, why = actor(given["by"]), given["reason"]
+    holder = client.run(client.calls.names.free(queue, [name], by=by, why=why))[name]
+    if given["as_json"]:
+        print_json({"name": name, "id": holder})
+    elif holder is not None:
+        say(f"{name} is free; job {holder} lives on without it")
+    if holder is None:
+        raise click.ClickException(f"no job of {queue} holds the name {name}")
+
+
+def _show(queue: str, words: tuple[str, ...], found: list[Held], *, as_json: bool) -> None:
     if as_json:
         print_json(
             [
@@ -45,6 +86,6 @@ def unique(queue: str, name: str | None, redis_url: str, prefix: str, *, as_json
             )
             for each in found
         ),
-        empty=f"no job of {queue} holds {'a name' if name is None else f'the name {name}'}",
+        empty=f"no job of {queue} holds {f'the name {words[0]}' if words else 'a name'}",
         whole=("name", "job"),
     )

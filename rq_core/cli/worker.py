@@ -166,7 +166,8 @@ def worker(ctx: click.Context, /, target: str, **given: Any) -> None:
     """
     check_target(target)
     from rq_core.metrics.page import worker_page
-    from rq_core.process.supervisor import ServeOptions, serve
+    from rq_core.process.serve import serve
+    from rq_core.process.working import ServeOptions
     from rq_core.worker import WorkerOptions
 
     options = ServeOptions(

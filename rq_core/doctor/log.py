@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rq_core.model.effects import CLEARS
 from rq_core.model.events import Entry, JobRecord, OutboxId, Undecodable, decode, fold
 from rq_core.model.machine import Event
 from rq_core.model.settings import FLAGS, SETTINGS
@@ -104,8 +105,8 @@ def note(log: Log, entry: Entry) -> None:
 def _fold(log: Log, entry: Entry) -> None:
     for event in entry.jobs:
         known = log.records.get(event.job_id)
-        if entry.event is Event.SETTLEMENT_REFUSED and known is None:
-            continue  # That a worker was refused says nothing of the job.
+        if entry.event in CLEARS and known is None:
+            continue  # It does not say how the job stands.
         record, _ = fold(known, entry, event)
         log.records[event.job_id] = record
         log.seq_max = max(log.seq_max, record.seq or 0)

@@ -79,6 +79,9 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
         stamps=("enqueued_at_ms", "finished_at_ms"),
     ),
     _E.REPLACED: Effect(stamps=("finished_at_ms",)),
+    _E.EDITED: Effect(
+        Leads.BY_DUE, takes=_same("seq", "priority", "expires_ms"), takes_if_told=("lane",)
+    ),
     _E.PROMOTED: Effect(_S.READY, takes=_same("seq")),
     _E.CLAIMED: Effect(_S.RUNNING, takes=(("claims", "claim"),), stamps=("claimed_at_ms",)),
     _E.EXPIRED: Effect(Leads.BY_DEATH, stamps=("finished_at_ms",), dies_of=Reason.EXPIRED),
@@ -114,7 +117,13 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
         ),
     ),
 }  # fmt: skip
-"""Every event that moves a job. ``settlement_refused`` is not among them: it changes nothing."""
+"""Every event that moves a job."""
+
+CLEARS: Final[Mapping[Event, tuple[str, ...]]] = {
+    _E.SETTLEMENT_REFUSED: (),
+    _E.FREED: ("unique_name",),
+}
+"""Every other event about jobs, and the fields that it makes null. It changes nothing else of a job."""
 
 BEGINNINGS: Final = frozenset(event for event, effect in EFFECTS.items() if effect.begins)
 """Events before which there is nothing to know of a job."""

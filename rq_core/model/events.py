@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from rq_core.model.effects import BEGINNINGS, EFFECTS, Effect, target
+from rq_core.model.effects import BEGINNINGS, CLEARS, EFFECTS, Effect, target
 from rq_core.model.fields import BY_LINE, COUNTERS
 from rq_core.model.machine import (
     CLAIMED_STATES,
@@ -166,6 +166,8 @@ def fold(record: JobRecord | None, entry: Entry, event: JobEvent) -> tuple[JobRe
         record = JobRecord(event.job_id, complete=entry.event in BEGINNINGS)
     effect = EFFECTS.get(entry.event)
     if effect is None:
+        for name in CLEARS[entry.event]:
+            setattr(record, name, None)
         return record, None
     facts = event.fields
     state = target(entry.event, facts)

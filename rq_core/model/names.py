@@ -12,15 +12,19 @@ arguments, or would be too long.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote
+
+from rq_core.errors import InvalidOption
 
 NAME_MAX: Final = 200
 """Characters of a name; a longer one becomes its digest."""
 _FIELD: Final = "unique|"
 """What stands before a name in the field of ``slots`` that has the job which holds it."""
 _SAFE: Final = ".:~-_"
+_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]+/[A-Za-z0-9_.:~%/=,-]*")
 
 
 def name_field(name: str) -> str:
@@ -36,6 +40,14 @@ def is_name_field(field: str) -> bool:
 def name_in(field: str) -> str:
     """The name that such a field is about."""
     return field.removeprefix(_FIELD)
+
+
+def check_unique_name(name: str) -> str:
+    """Return a name, if it can be one of a unique job. Raises InvalidOption."""
+    if not _NAME.fullmatch(name):
+        must = "must be the name of a unique job, like TASK/KEY=VALUE: `rq-core unique QUEUE` lists them"
+        raise InvalidOption(option="name", value=name, must=must)
+    return name
 
 
 def digest_of(text: str) -> str:

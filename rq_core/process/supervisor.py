@@ -1,43 +1,36 @@
 """Runs worker processes, and beside them the mirror: starts them, ends them together, replaces one that dies.
 
-With one process and no mirror the worker runs right here. Children are spawned, never forked.
+Children are spawned, never forked.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from rq_core.app.log_context import JobLogFilter
 from rq_core.connections.client import Client
 from rq_core.connections.open import open_wire
 from rq_core.connections.wire import WORKER_SOCKET_TIMEOUT_S
-from rq_core.errors import InvalidOption, RqCoreError
-from rq_core.model import logs
 from rq_core.process import ending
 from rq_core.process.flow_totals import FlowTotals
-from rq_core.process.health import Page, Pulse, parse_address, probing
 from rq_core.process.lease_guard import LeaseGuard
 from rq_core.process.meeting import meet
 from rq_core.process.mirror import MirrorProcess
 from rq_core.process.reload import SourceFiles
+from rq_core.process.working import CANNOT_RUN, HURRY, RETIRED, ServeOptions, run_child
 from rq_core.protocol import server_check
 from rq_core.protocol.plan import Patience
-from rq_core.worker import CLAIM_MAX, Worker, WorkerOptions
+from rq_core.worker import CLAIM_MAX
 from rq_core.worker.flow import FlowTable
 from rq_core.worker.lease_table import LeaseTable
 
@@ -46,213 +39,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RETIRED: Final = 75
-"""Exit status of a worker that has done its share (EX_TEMPFAIL): another takes its place at once."""
 RESTART_PAUSE_S_MAX: Final = 30.0
 HEALTHY_LIFE_S: Final = 60.0
 """Seconds after which a worker's death is no longer counted with the ones before."""
 END_WAIT_S: Final = 15.0
 """Seconds beyond the grace for a worker to give back the rest, report, and end; then it is killed. One whose handler
 holds the GIL, or the event loop, hears no signal."""
-HURRY: Final = signal.SIGUSR1
-"""What tells a worker process that its grace is over."""
 FORCE_WAIT_S: Final = ending.FORCE_AFTER_S + ending.EXIT_FUNCTIONS_S + 1.0
 """Seconds that a worker process gets to end when its work is over. It ends itself by force before that; one that cannot
 (a handler left a thread that holds the GIL) is killed."""
-CANNOT_RUN: Final = 69
-"""Exit status of a worker that cannot run: its server, or its code, is not there (EX_UNAVAILABLE)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServeOptions:
-    """What ``rq-core worker`` runs."""
-
-    target: str
-    """``module:app``."""
-    worker: WorkerOptions = field(default_factory=WorkerOptions)
-    processes: int = 1
-    redis_url: str | None = None
-    prefix: str | None = None
-    audit_url: str | None = None
-    redact: str | None = None
-    """Import path of a redactor, if not the app's own."""
-    health: str | None = None
-    """Where to answer HTTP requests about the workers' health: PORT or HOST:PORT."""
-    reload: bool = False
-    """Whether to restart the worker when a Python file below the current directory changes."""
-    log_format: str = "text"
-    log_level: str = "INFO"
-    named: bool = False
-    """Whether an operator named the queues: then the app must declare one of them, unless that is overruled."""
-
-    def __post_init__(self) -> None:
-        if self.reload and (self.processes > 1 or self.worker.burst):
-            raise InvalidOption(
-                option="reload",
-                value=self.reload,
-                must="must be for one worker that does not end by itself: leave out --processes and --burst",
-            )
-        if not 1 <= self.processes <= 256:
-            raise InvalidOption(
-                option="processes", value=self.processes, must="must be from 1 to 256"
-            )
-        if self.health is not None:
-            parse_address(self.health)
-
-
-def serve(
-    options: ServeOptions,
-    metrics: Callable[[FlowTotals], Page] | None = None,
-    *,
-    ends: bool = True,
-) -> int:
-    """Run until asked to stop (SIGTERM, SIGINT; a second one ends the grace). Returns the exit status.
-
-    ``metrics`` makes the page that the port of ``health`` shows at /metrics, of what the workers count. ``ends``:
-    whether the process has nothing to do afterwards, so that it may be ended by force.
-    """
-    logs.configure(options.log_format, options.log_level, filters=[JobLogFilter()])
-    app = load(options)
-    if options.named and not server_check.forced():
-        _check_queues(options.worker.queues, app.queues)
-    totals = FlowTotals()
-    pages = {} if metrics is None else {"/metrics": metrics(totals)}
-    with probing(options.health, pages):
-        alone = options.processes == 1 and options.audit_url is None and not options.reload
-        if alone and options.worker.max_jobs is None and options.worker.max_memory is None:
-            flow = FlowTable()
-            totals.join(0, flow)
-            return work(app, options.worker, flow=flow, ends=ends)
-        status = Supervisor(options, app, totals).run()
-        if ends:
-            # The app's modules are imported here, too, and may have started threads.
-            ending.begin(status)
-        return status
-
-
-def _check_queues(named: Sequence[str], declared: Sequence[str]) -> None:
-    """Raise InvalidOption if the app declares none of the queues: no task of it is enqueued there by itself."""
-    if not set(named) & set(declared):
-        known = ", ".join(declared) or "none: its tasks are not declared where it is imported"
-        must = (
-            f"must name a queue that the app declares ({known}). Declare it with app.queue(NAME), or give --force if"
-            " jobs are enqueued there by name or by with_options"
-        )
-        raise InvalidOption(option="queues", value=",".join(named), must=must)
-
-
-def load(options: ServeOptions) -> App:
-    """The app of ``options.target``, with the URLs of the command line. Raises InvalidOption."""
-    from rq_core.app.loading import load_app
-
-    app = load_app(options.target)
-    app.connect_to(options.redis_url, prefix=options.prefix)
-    if options.redact is not None:
-        app.redact = options.redact
-    app.check()
-    return app
-
-
-def work(
-    app: App,
-    options: WorkerOptions,
-    table: LeaseTable | None = None,
-    flow: FlowTable | None = None,
-    *,
-    ends: bool = True,
-) -> int:
-    """Run one worker in this process. Returns the exit status: RETIRED if another should take its place.
-
-    From then on the process has a few seconds to end in order (:mod:`rq_core.process.ending`), if it ``ends``.
-    """
-
-    async def main() -> int:
-        pulse = Pulse()
-        status = CANNOT_RUN if table is not None else 1
-        worker = Worker(app, options, on_claim=pulse.beat, lease_table=table, flow=flow)
-        pulse.start(worker.name, options.queues)
-        _stop_on_signals(worker, supervised=table is not None)
-        try:
-            clean = await worker.run()
-            status = RETIRED if worker.retired else 0
-        except RqCoreError as error:
-            if worker.clean:
-                raise
-            clean = False
-            status = _refused(error, supervised=table is not None)
-        finally:
-            pulse.end()
-            if table is not None:
-                table.end(status)
-            if ends:
-                ending.begin(status)
-        if not clean:
-            # Handlers that do not stop would keep the loop or the process; their jobs have been given back.
-            ending.end_now(status)
-        return status
-
-    status: int = _run(main())
-    return status
-
-
-def _refused(error: RqCoreError, *, supervised: bool) -> int:
-    """Say why a worker cannot run, in one clear line. Returns the exit status of its process."""
-    log.error("worker cannot run: %s", error)
-    return CANNOT_RUN if supervised else 1
-
-
-def _stop_on_signals(worker: Worker, *, supervised: bool) -> None:
-    """Let signals stop a worker.
-
-    One that is supervised gets them from its supervisor. A terminal sends SIGINT to all processes, systemd SIGTERM, so
-    that of the supervisor is no second one: that has a number of its own.
-    """
-    loop = asyncio.get_running_loop()
-    if not supervised:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, worker.stop)
-        return
-
-    def stop() -> None:
-        if not worker.asked:
-            worker.stop()
-
-    def hurry() -> None:
-        stop()
-        worker.stop()
-
-    loop.add_signal_handler(signal.SIGTERM, stop)
-    loop.add_signal_handler(HURRY, hurry)
-
-
-def _run(main: Any) -> Any:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(main)
-    return uvloop.run(main)
-
-
-def _child(options: ServeOptions, table: LeaseTable, flow: FlowTable) -> None:
-    """A worker process, as the supervisor spawns it."""
-    # Ctrl-C reaches the whole process group; only the supervisor answers it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logs.configure(options.log_format, options.log_level, filters=[JobLogFilter()])
-    threading.Thread(target=_end_with_parent, name="rq-core-parent", daemon=True).start()
-    try:
-        status = work(load(options), options.worker, table, flow)
-    except RqCoreError as error:
-        status = _refused(error, supervised=True)
-    sys.exit(status)
-
-
-def _end_with_parent() -> None:
-    """Stop this worker when its supervisor is gone: no other process would."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        log.error("the supervisor is gone, stopping")
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Supervisor:
@@ -365,7 +160,7 @@ class Supervisor:
         flow = FlowTable(self._context)
         self._totals.join(place, flow)
         child = self._context.Process(
-            target=_child, args=(self._options, table, flow), name=f"rq-core-worker-{place}"
+            target=run_child, args=(self._options, table, flow), name=f"rq-core-worker-{place}"
         )
         child.start()
         self._born[place] = time.monotonic()

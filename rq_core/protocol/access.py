@@ -44,10 +44,11 @@ class Role(NamedTuple):
     """Commands for the list of queues, and for no other key."""
 
 
-_PRODUCER: Final = ("handshake", "enqueue", "cancel")
+_PRODUCER: Final = ("handshake", "enqueue", "cancel", "edit")
 ROLES: Final = {
     "producer": Role(
-        "enqueues, cancels, and asks how its jobs stand", _PRODUCER, ("hget",), ("tasks",),
+        "enqueues, cancels, edits, asks how its jobs stand, and waits for them", _PRODUCER, ("eval_ro", "hget"),
+        ("tasks",),
         lists=ADDING,
     ),
     "worker": Role(
@@ -68,7 +69,8 @@ ROLES: Final = {
         lists=(*ADDING, "smembers"),
     ),
     "operator": Role(
-        "all of `rq-core` but the worker: looks, cancels, requeues, prunes, sets caps, repairs, restores, deletes",
+        "all of `rq-core` but the worker: looks, cancels, edits, requeues, prunes, sets caps, repairs, restores,"
+        " deletes",
         names(),
         (
             *_COUNTS, "multi", "exec", "eval",
@@ -83,7 +85,7 @@ ROLES: Final = {
         (),
         (
             *_COUNTS, "eval_ro", "hstrlen", "time", "hmget", "hscan", "lrange", "lindex", "lpos", "xlen", "xrange",
-            "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zcount",
+            "xrevrange", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zcount",
         ),
         tuple(key.name for key in KEYS),
         lists=("smembers",),

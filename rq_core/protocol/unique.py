@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from rq_core.model.keys import queue_keys
-from rq_core.model.names import is_name_field, name_field, name_in
+from rq_core.model.keys import check_name, queue_keys
+from rq_core.model.names import check_unique_name, is_name_field, name_field, name_in
 from rq_core.model.state_line import JobState, read_state_line
+from rq_core.protocol.admin import IDS_CHUNK, check_why
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.lines import read_lines
-from rq_core.protocol.plan import Plan, pairs_of
+from rq_core.protocol.plan import Call, Plan, pairs_of, parse_pairs
 
 PAGE: Final = 1_000
 """Fields of ``slots`` that are read at once."""
@@ -26,7 +28,7 @@ class Held(NamedTuple):
 
 
 class Names:
-    """The reads of names."""
+    """The calls about names."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
@@ -56,3 +58,17 @@ class Names:
                 zip(found.items(), lines, strict=True), key=itemgetter(0)
             )
         ]
+
+    def free(
+        self, queue: str, names: Sequence[str], *, by: str | None = None, why: str = ""
+    ) -> Plan[dict[str, str | None]]:
+        """Free names. By name, the id of the job that held it, which lives on without it; None if no job did. Raises
+        InvalidOption for an invalid name."""
+        holders: dict[str, str | None] = {}
+        args = {"by": check_name("actor", by or self._delivery.name), "why": check_why(why)}
+        once = tuple(dict.fromkeys(map(check_unique_name, names)))
+        for start in range(0, len(once), IDS_CHUNK):
+            records = [(name,) for name in once[start : start + IDS_CHUNK]]
+            found = yield from self._delivery.call(Call("free", queue, args, parse_pairs, records))
+            holders |= {name: None if by == "-" else by for name, by in found.items()}
+        return holders

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from rq_core.model import machine
+from rq_core.model.effects import CLEARS
 from rq_core.model.machine import Event
 from rq_core.model.settings import SETTINGS
 from rq_core.scripts import script
@@ -39,7 +40,7 @@ _EMIT = re.compile(r"\bemit(?:_queue)?\(([^\n]*)")
 _READ = re.compile(r"\bfacts\.(\w+)|\bfact\('(\w+)'\)")
 _SET = re.compile(r"\bset_fact\(([^,\n]*),")
 
-_OF_ANY_SCRIPT: Final = frozenset({Event.BASELINE, Event.SETTLEMENT_REFUSED})
+_OF_ANY_SCRIPT: Final = frozenset({Event.BASELINE, *CLEARS})
 """Events about jobs that are no transitions."""
 
 

@@ -18,7 +18,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any, ClassVar, Final
 
-from rq_core.model.effects import CLAIM_ENDS, EFFECTS, Effect, target
+from rq_core.model.effects import CLAIM_ENDS, CLEARS, EFFECTS, Effect, target
 from rq_core.model.fields import COUNTERS
 from rq_core.model.machine import CLAIMED_STATES, Event, State
 from sql_audit.mirror.details import Details, of_queue
@@ -401,19 +401,25 @@ class Folder:
         attempt.scopes = None if scopes is None else to_json(scopes)
         self.begun[job.job_id, job.fence] = attempt
 
-    def _settlement_refused(self, intake: Intake) -> None:
-        # It changes nothing: not even a job that was never heard of comes to be.
-        details = self._details.of(intake)
+    def _unmoved(self, intake: Intake) -> None:
+        # It moves no job, and one that was never heard of does not come to be.
+        assert intake.event is not None
+        details, clears = self._details.of(intake), CLEARS[intake.event]
         for ordinal, job_id, detail in zip(
             intake.ordinals, intake.columns["id"], details, strict=True
         ):
             job = self.jobs.get(job_id)
             task = None if job is None else job.task
+            if clears and job is not None:
+                self.touched[job_id] = job
+                job.last_epoch, job.last_seq = intake.id
+                for name in clears:
+                    setattr(job, name, None)
             self._row(intake, ordinal, str(intake.event), job_id, None, task, detail)
 
     _steps: ClassVar[Mapping[Event, Callable[[Folder, Intake], None]]] = {
         **dict.fromkeys(EFFECTS, _by_the_table),
-        Event.SETTLEMENT_REFUSED: _settlement_refused,
+        **dict.fromkeys(CLEARS, _unmoved),
         # Most events are of these: each is what the table makes of it, written out.
         Event.ENQUEUED: _enqueued_fast,
         Event.CLAIMED: _claimed_fast,

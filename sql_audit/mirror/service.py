@@ -137,6 +137,9 @@ class Service:
         deadline = time.monotonic() + DRAIN_S
         # A mirror that is told to stop while it starts knows no queue yet.
         self._find_queues(raise_errors=False)
+        for queue in self._queues.values():
+            # One whose server was away may be there again: a stop does not wait for its next try.
+            queue.not_before = 0.0
         while time.monotonic() < deadline and self._turn_all():
             pass
 

@@ -16,7 +16,7 @@ import marshal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from rq_core.model.effects import CLAIM_ENDS, EFFECTS, Effect, Leads
+from rq_core.model.effects import CLAIM_ENDS, CLEARS, EFFECTS, Effect, Leads
 from rq_core.model.fields import COUNTERS
 from rq_core.model.machine import CLAIMED_STATES, JOB_EVENT_FIELDS, Event, State
 from sql_audit.proof.details import REMEMBERED_MAX, facts_in
@@ -113,6 +113,10 @@ _OF_EVENT: Final = {name: EVENT_COLUMNS.index(name) for name in ("task", "claim"
 _TAKEN_OF_ROW: Final = ("task", "claim")
 """What an event says of the job in columns of its own, and not in its detail."""
 _PLANS: Final = {str(event): _Plan.of(event, effect) for event, effect in EFFECTS.items()}
+_CLEARED: Final = {
+    str(event): [_PLACES[name] for name in names] for event, names in CLEARS.items() if names
+}
+"""Places that become null, and nothing else of the job changes."""
 
 _scopes: Final[dict[str, str]] = {}
 """The scopes of claims as job_attempt has them, by the details that say them."""
@@ -347,7 +351,7 @@ class Derivation:
         for row in rows:
             plan, job_id = plans.get(row[4]), row[6]
             if plan is None:
-                if job_id is not None:
+                if job_id is not None and not self._clear(row, job_id):
                     self.unmoved.add(job_id)
                 continue
             job = jobs.get(job_id)
@@ -359,6 +363,20 @@ class Derivation:
                 job.apply(row, plan)
             except (KeyError, ValueError, TypeError, AttributeError):
                 continue  # The replay says that it cannot be read.
+
+    def _clear(self, event: EventRow, job_id: str) -> bool:
+        """Apply an event that moves no job. False: it changes nothing."""
+        cleared = _CLEARED.get(event[4])
+        job = None if cleared is None else self.jobs.get(job_id) or self._recall(job_id)
+        if cleared is None or job is None:
+            return False
+        self.jobs[job_id] = job
+        job.pass_ends(self._ends, event[1:3])
+        job.last, job.ordinal, job.at_ms = event[1:3], event[3], event[5]
+        job.row[_EPOCH], job.row[_SEQ] = job.last
+        for place in cleared:
+            job.row[place] = None
+        return True
 
 
 def _where(leads: Leads, facts: Mapping[str, Any]) -> str | None:

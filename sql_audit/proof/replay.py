@@ -26,6 +26,7 @@ from rq_core.model.effects import CLAIM_ENDS, EFFECTS, ONLY_CLAIM_ENDS, target
 from rq_core.model.events import OutboxId
 from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, State
 from sql_audit.proof.details import facts_in
+from sql_audit.proof.edits import faults
 from sql_audit.proof.holders import NOTHING, Holders, Listed, held_in
 from sql_audit.store.rows import EventRow
 from sql_audit.store.tables import QUARANTINED
@@ -91,14 +92,18 @@ class Record:
     """A live job. ``state`` None: not told yet. None in a counter: not told yet."""
 
     __slots__ = (
-        "claims", "expires", "failures", "fence", "held", "lane", "losses", "max_attempts", "max_losses",
-        "name", "state", "task", "worker",
+        "claims", "due", "expires", "failures", "fence", "held", "lane", "losses", "max_attempts", "max_losses",
+        "name", "priority", "state", "task", "worker",
     )  # fmt: skip
 
     def __init__(self, task: str | None = None, state: str | None = None) -> None:
         self.task = task
         self.state = state
         self.lane: str | None = None
+        self.priority: str | None = None
+        """None: its beginning was not told, and so neither its lane nor its deadline."""
+        self.due: int | None = None
+        """When it becomes ready (Unix ms), if it is scheduled."""
         self.name: str | None = None
         """The name of a unique job, whether it holds it or not."""
         self.claims: int | None = None
@@ -205,8 +210,10 @@ class Replay:
             "succeeded": self._succeeded,
             "discarded": self._discarded,
             "restored": self._restored,
+            "edited": self._edited,
             "baseline": self._baseline,
             "settlement_refused": self._nothing,
+            "freed": self._freed,
             "paused": self._nothing,
             "resumed": self._nothing,
             "policy_changed": self._policy_changed,
@@ -473,6 +480,7 @@ class Replay:
             self._free_name(old, job_id)
         record = self.jobs[job_id] = Record(row[9], state)
         record.lane = facts.get("lane")
+        record.priority, record.due = facts.get("priority"), facts.get("due_ms")
         record.claims = facts.get("claims", 0)
         record.expires = facts.get("expires_ms")
         record.name = facts.get("unique_name")
@@ -497,6 +505,17 @@ class Replay:
         """The job has ended, and its name is free."""
         if record.name is not None and self.names.get(record.name) == job_id:
             del self.names[record.name]
+
+    def _freed(self, row: EventRow, job_id: str) -> None:
+        """An operator took its name from it."""
+        name = _facts(row)["unique_name"]
+        holder = self.names.pop(name, None)
+        if holder != job_id and not (holder is None and self.open):
+            held = "none does" if holder is None else f"job {holder} does"
+            self._violated("I13", f"frees the name {name} as if this job held it, and {held}")
+        record = self.jobs.get(job_id)
+        if record is not None and record.name == name:
+            record.name = None
 
     def _settle_name(self, record: Record, job_id: str, event: Event, state: State | None) -> None:
         """What an event does to the name of a job that was alive, or dead."""
@@ -582,7 +601,21 @@ class Replay:
         if state is None:
             del self.jobs[job_id]
         else:
-            record.state = str(state)
+            record.state, record.due = str(state), facts.get("due_ms")
+
+    def _edited(self, row: EventRow, job_id: str) -> None:
+        record, facts = self.jobs.get(job_id), _facts(row)
+        if record is not None and record.priority is not None:
+            found = faults(
+                facts, row[5], due=record.due, priority=record.priority, expires=record.expires, lane=record.lane
+            )  # fmt: skip
+            for invariant, says in found:
+                self._violated(invariant, says)
+        self._moved(row, job_id)
+        record = self.jobs[job_id]
+        record.expires = facts.get("expires_ms")
+        if record.priority is not None:
+            record.priority = facts["priority"]
 
     def _count(
         self, record: Record, event: Event, name: str, number: int, state: State | None

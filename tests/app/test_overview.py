@@ -423,7 +423,7 @@ def test_an_outage_is_shared_too() -> None:
 
 def test_a_viewer_of_a_look_that_hangs_waits_no_longer_than_it_may_take() -> None:
     goes_on = threading.Event()
-    shared = Shared(goes_on.wait, lambda: ServerUnavailable(url="", why="late"), within_s=0.3)
+    shared = Shared(goes_on.wait, lambda: ServerUnavailable(url="", why="late"), within_s=1.0)
     with pytest.raises(ServerUnavailable):
         shared.get()
 
@@ -434,7 +434,7 @@ def test_a_viewer_of_a_look_that_hangs_waits_no_longer_than_it_may_take() -> Non
     goes_on.set()
     shared.close()
 
-    assert took_s < 0.25
+    assert took_s < 0.8
 
 
 def test_a_look_that_could_not_begin_is_begun_by_the_next_viewer(

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from rq_core.model import events as history
-from rq_core.model.effects import EFFECTS
+from rq_core.model.effects import CLEARS, EFFECTS
 from rq_core.model.events import OutboxId
 from rq_core.model.machine import (
     CLAIMED_STATES,
@@ -52,6 +52,8 @@ class Story:
 
     def entry(self) -> tuple[OutboxId, dict[str, str]]:
         """The next entry: one arrow, for every job that stands at its source."""
+        if self.random.random() < 0.05:
+            return self._freed()
         arrow = self.random.choice(ARROWS)
         chosen = [i for i in self.ids if self.states[i] == arrow.source]
         if self.random.random() < 0.05:
@@ -71,6 +73,13 @@ class Story:
         if self.random.random() < 0.2:
             raw["why"] = "because ü"
         return at, raw
+
+    def _freed(self) -> tuple[OutboxId, dict[str, str]]:
+        """An entry that moves no job."""
+        self.seq += 1
+        arrays = [[i, "send/tenant=acme"] for i in self.random.sample(self.ids, 2)]
+        said = {"type": "freed", "at": str(self.now_ms), "by": "ops", "jobs": json.dumps(arrays)}
+        return OutboxId(EPOCH, self.seq), said
 
     def _array(self, job_id: str, arrow: Transition, at: OutboxId) -> list[Any]:
         values = self._values(job_id, arrow)
@@ -118,6 +127,9 @@ class Story:
             "target": str(arrow.target),
             "spec": self.random.choice((None, '{"task":"t","args":{"a":"/é"}}')),
             "enqueued_ms": self.now_ms,
+            "old_due_ms": self.random.choice((None, self.now_ms)),
+            "old_priority": "low",
+            "old_expires_ms": self.random.choice((None, self.now_ms)),
             "expires_ms": self.random.choice((None, self.now_ms + 1_000)),
             "unique_name": self.random.choice((None, "send/tenant=acme")),
             "by_job": "job-0",
@@ -250,7 +262,7 @@ class ByTheTable(Folder):
 
     _steps: ClassVar = {
         **dict.fromkeys(EFFECTS, Folder._by_the_table),
-        Event.SETTLEMENT_REFUSED: Folder._settlement_refused,
+        **dict.fromkeys(CLEARS, Folder._unmoved),
     }
 
 
@@ -384,7 +396,7 @@ def test_a_claim_learns_its_task_from_a_baseline_however_the_log_is_cut() -> Non
 @pytest.mark.parametrize("seed", range(40))
 def test_claims_are_told_alike_if_the_log_begins_with_one(seed: int) -> None:
     story = Story(seed)
-    told = [story.entry() for _ in range(100)]
+    told = [story.entry() for _ in range(300)]
     claims = [n for n, (_, raw) in enumerate(told) if raw["type"] == "claimed"]
     told = told[story.random.choice(claims) :]
     whole, parts = fold_in_batches(told, []), fold_in_batches(told, [1] * 60)

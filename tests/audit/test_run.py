@@ -136,6 +136,20 @@ def test_what_is_there_at_a_stop_is_still_mirrored(
     assert done.entries == 21
 
 
+def test_a_queue_that_was_put_off_is_tried_once_more_at_a_stop(
+    source: StreamSource, writer: StreamWriter, database: Database
+) -> None:
+    """Its server had been away and was back; what it held waited for the next start of the mirror."""
+    stop = threading.Event()
+    stop.set()
+    service = run.Service(source, database)
+    service._find_queues(raise_errors=True)
+    for queue in service._queues.values():
+        queue.put_off(60)
+
+    assert service.run(stop).entries == 1
+
+
 class FailingSource(StreamSource):
     """Its server is away while ``away`` is set."""
 

@@ -17,7 +17,7 @@ from django.test import RequestFactory
 from fastapi.testclient import TestClient
 
 from rq_core import testing
-from rq_core.errors import QueueFull, ServerUnavailable
+from rq_core.errors import QueueFull, ServerUnavailable, WaitTimeout
 from tests.docs.transcript import DOCS, EXAMPLES
 
 Load = Callable[[str], Any]
@@ -56,15 +56,17 @@ def test_a_job_is_enqueued_in_every_way_that_is_shown(
     with testing.fake(example.app) as fake:
         example.enqueue_in_every_way([("acme", "x@b.c"), ("umbrella", "y@b.c")])
         asyncio.run(example.enqueue_in_an_event_loop())
+        first = example.let_a_job_go_first()
         states = example.look_after_a_job()
         delayed = [job for job in fake.enqueued("mail") if job.delay]
         ran = fake.drain()
 
     assert ["ready", "cancelled", "gone"] == states
+    assert "ready" == first
     assert ["high", "normal"] == [job.priority for job in delayed]
     assert 60 == delayed[0].delay
-    assert 8 == len(ran)
-    assert 8 == len(capsys.readouterr().out.splitlines())
+    assert 9 == len(ran)
+    assert 9 == len(capsys.readouterr().out.splitlines())
 
 
 def test_a_unique_job_stands_or_is_replaced(load: Load) -> None:
@@ -81,6 +83,19 @@ def test_a_unique_job_stands_or_is_replaced(load: Load) -> None:
     assert [{"tenant": "acme", "month": "now"}, {"page": "home", "text": "new words"}] == waiting
     assert ["succeeded", "succeeded"] == [each.outcome for each in ran]
     assert again[0] != first
+
+
+def test_a_program_that_waits_tells_how_jobs_ended(load: Load) -> None:
+    example = load("waiting")
+    with testing.fake(example.app) as fake:
+        assert "is still at work" in example.build_one("2026-11")
+        bad = example.build.enqueue("November")
+        fake.drain()
+        told = example.tell(bad)
+        with pytest.raises(WaitTimeout, match="12 of the jobs have not ended"):
+            example.build_year(2026)
+
+    assert "failed: ValueError: November is no month" == told
 
 
 def test_a_failure_is_retried_and_a_death_is_told(

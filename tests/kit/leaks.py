@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.kit.processes import command_of, lives
 from tests.kit.reaper import reaper
 from tests.kit.wait import wait_until
 
@@ -26,14 +27,8 @@ def children() -> dict[int, str]:
     """Return the living children of this process, without the session's own servers."""
     found = {}
     for pid in _child_pids() - reaper().watched - {reaper().pid}:
-        try:
-            child = psutil.Process(pid)
-            if child.status() == psutil.STATUS_ZOMBIE:
-                continue
-            command = " ".join(child.cmdline())
-        except psutil.NoSuchProcess:
-            continue
-        if not any(each in command for each in HELPERS):
+        command = command_of(pid)
+        if lives(pid) and not any(each in command for each in HELPERS):
             found[pid] = command
     return found
 

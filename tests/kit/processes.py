@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+import psutil
+
 from tests.kit.reaper import reaper
 from tests.kit.wait import wait_until
 
@@ -120,6 +122,22 @@ class Child(subprocess.Popen[bytes]):
         if error is not None:
             error.add_note(self._description())
         self.close()
+
+
+def lives(pid: int) -> bool:
+    """Whether a process runs. One that has ended and is not reaped yet does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def command_of(pid: int) -> str:
+    """The words that a process was started with; empty if it has ended, which it may do while it is asked."""
+    try:
+        return " ".join(psutil.Process(pid).cmdline())
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def python(*words: str, log: Path, variables: Mapping[str, str] | None = None) -> Child:

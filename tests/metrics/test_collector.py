@@ -294,7 +294,7 @@ def test_a_damaged_queue_is_told(collector_at: Callable[..., QueueCollector], se
 
 
 @pytest.mark.parametrize(
-    "imported", ["rq_core", "rq_core.cli.worker", "rq_core.process.supervisor", "rq_core.worker"]
+    "imported", ["rq_core", "rq_core.cli.worker", "rq_core.process.serve", "rq_core.worker"]
 )
 def test_the_extra_is_imported_by_nothing_that_does_without(imported: str) -> None:
     code = (

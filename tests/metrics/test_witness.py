@@ -13,6 +13,7 @@ from rq_core import App
 from rq_core.metrics.collector import QueueCollector
 from tests.kit import crew
 from tests.kit.crew import worker_process
+from tests.kit.processes import command_of, lives
 from tests.kit.servers import free_port
 from tests.kit.wait import wait_until
 from tests.metrics.scrape import exposition, fell, get, parsed, total, value
@@ -80,7 +81,7 @@ def test_totals_are_exact_for_orderly_ends_and_never_fall(
 
                 def died(kill: int = kill) -> bool:
                     """Whether so many are counted. One that had just retired counts as that: then another is killed."""
-                    gone = not psutil.pid_exists(struck[-1])
+                    gone = not lives(struck[-1])
                     scraped(0)
                     found = value(scrapes[-1], "rqc_worker_processes_replaced_total", why="died")
                     if gone and (found or 0) < kill:
@@ -113,11 +114,23 @@ def test_totals_are_exact_for_orderly_ends_and_never_fall(
 
 def _kill_a_worker_of(supervisor: int) -> int:
     """Kill one of its worker processes: the oldest, which most likely works. Returns its process id."""
-    children = psutil.Process(supervisor).children()
-    workers = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
-    oldest = min(workers, key=lambda child: child.create_time())
-    oldest.kill()
-    return oldest.pid
+
+    def one_is_killed() -> int | None:
+        workers = [
+            child
+            for child in psutil.Process(supervisor).children()
+            if "spawn_main" in command_of(child.pid)
+        ]
+        try:
+            oldest = min(workers, key=psutil.Process.create_time)
+            oldest.kill()
+        except (psutil.NoSuchProcess, ValueError):
+            return None  # It has retired meanwhile, or all have.
+        return oldest.pid
+
+    pid = wait_until(one_is_killed, "a worker process is killed", timeout=WAIT_S)
+    assert pid is not None
+    return pid
 
 
 def _left(app: App) -> int:

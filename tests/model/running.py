@@ -10,6 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 MINUTES = "RQ_CORE_MODEL_MINUTES"
 """Set by scripts/prove/model: how long each machine runs, in batches of new examples."""
 BATCH = 200
+LIMIT_S = 0 if MINUTES in os.environ else 900
+"""Seconds that pytest gives a test: shrinking a failure takes its time, and a long run ends by itself."""
 
 
 def run(machine: Callable[[], RuleBasedStateMachine], *, examples: int, steps: int = 50) -> None:

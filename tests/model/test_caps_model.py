@@ -35,11 +35,10 @@ from tests.model.machine import (
     settlements,
     workers,
 )
-from tests.model.running import run
+from tests.model.running import LIMIT_S, run
 from tests.rigs.judge.caps import unproved
 
-pytestmark = pytest.mark.timeout(900)
-"""Shrinking a failure takes its time."""
+pytestmark = pytest.mark.timeout(LIMIT_S)
 
 IDS = [f"j-{n}" for n in range(14)]
 RATE = "tenant@10s"

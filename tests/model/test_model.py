@@ -3,10 +3,9 @@
 import pytest
 
 from tests.model.machine import Queue
-from tests.model.running import run
+from tests.model.running import LIMIT_S, run
 
-pytestmark = pytest.mark.timeout(900)
-"""Shrinking a failure takes its time."""
+pytestmark = pytest.mark.timeout(LIMIT_S)
 
 
 def test_random_histories_agree_with_the_model(valkey_url: str) -> None:

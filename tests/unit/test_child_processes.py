@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from tests.kit import leaks
-from tests.kit.processes import Child
+from tests.kit.processes import Child, lives
 from tests.kit.wait import wait_until
 
 HANGS = "import time; print('hello', flush=True); time.sleep(600)"
@@ -62,11 +62,7 @@ def test_closing_kills_what_the_process_started(tmp_path: Path) -> None:
         child.wait_said("hello")
         (grandchild,) = psutil.Process(child.pid).children()
 
-    wait_until(lambda: not _lives(grandchild), "the grandchild has ended")
-
-
-def _lives(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    wait_until(lambda: not lives(grandchild.pid), "the grandchild has ended")
 
 
 def test_a_process_that_a_test_does_not_close_is_found(

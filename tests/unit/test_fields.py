@@ -9,6 +9,7 @@ import pytest
 from rq_core.model.effects import (
     BEGINNINGS,
     CLAIM_ENDS,
+    CLEARS,
     EFFECTS,
     JOB_ENDS,
     ONLY_CLAIM_ENDS,
@@ -38,7 +39,7 @@ def test_every_event_that_moves_a_job_has_an_effect() -> None:
     moving = {t.event for t in TRANSITIONS} | {Event.BASELINE}
 
     assert set(EFFECTS) == moving
-    assert set(JOB_EVENT_FIELDS) - moving == {Event.SETTLEMENT_REFUSED}
+    assert set(JOB_EVENT_FIELDS) - moving == set(CLEARS)
 
 
 @pytest.mark.parametrize("event", EFFECTS)

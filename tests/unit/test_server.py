@@ -14,6 +14,7 @@ import redis
 
 from rq_core.embedded import server
 from rq_core.errors import ServerUnavailable
+from tests.kit.processes import lives
 from tests.kit.wait import wait_until
 
 
@@ -54,13 +55,6 @@ def pid_of(directory: Path) -> int:
     return pid
 
 
-def gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
 def test_processes_that_start_together_share_one_server(
     directory: Path, connect: Callable[[str], redis.Redis]
 ) -> None:
@@ -82,7 +76,7 @@ def test_a_killed_server_is_started_again_with_its_data(
     first.waitaof(1, 0, 5000)
     before = pid_of(directory)
     os.kill(before, signal.SIGKILL)
-    wait_until(lambda: gone(before), "the server is dead")
+    wait_until(lambda: not lives(before), "the server is dead")
     second = connect(server.ensure(directory))
 
     assert second.get("kept") == "1"
@@ -97,7 +91,7 @@ def test_a_server_whose_keeper_was_killed_is_still_the_only_one(
     keeper = psutil.Process(pid_of(directory)).parent()
     assert keeper is not None
     keeper.kill()
-    wait_until(lambda: gone(keeper.pid), "the keeper is dead")
+    wait_until(lambda: not lives(keeper.pid), "the keeper is dead")
 
     assert server.ensure(directory) == url
     assert connect(url).ping()
@@ -123,7 +117,7 @@ def test_a_stopped_server_is_gone_and_its_data_is_kept(
     pid = pid_of(directory)
 
     assert server.stop(directory)
-    assert gone(pid)
+    assert not lives(pid)
     assert not Path(url.removeprefix("unix://")).parent.exists()
     assert not server.status(directory).running
     assert not server.stop(directory)
@@ -138,19 +132,19 @@ def test_a_hung_server_is_neither_joined_by_a_second_nor_unstoppable(directory: 
     try:
         with pytest.raises(ServerUnavailable, match=r"did not answer within 0\.2 s"):
             server.ensure(directory, timeout_s=0.2)
-        assert not gone(pid)
+        assert lives(pid)
     finally:
         stopped = server.stop(directory, timeout_s=1)
 
     assert stopped
-    assert gone(pid)
+    assert not lives(pid)
 
 
 def test_a_server_without_clients_ends_itself(directory: Path) -> None:
     server.ensure(directory, idle_s=0.4)
     pid = pid_of(directory)
 
-    wait_until(lambda: gone(pid), "the idle server ends")
+    wait_until(lambda: not lives(pid), "the idle server ends")
     wait_until(lambda: not (directory / "server.json").exists(), "its record is removed")
 
 

@@ -13,13 +13,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
-import psutil
 import pytest
 import sqlalchemy
 
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
 from tests.kit import leaks
+from tests.kit.processes import lives
 from tests.kit.quiet import Room
 from tests.kit.schemas import lay_schema
 from tests.kit.servers import Engine, PostgresServer, RedisServer, ServerDidNotStart
@@ -141,10 +141,7 @@ def test_servers_end_even_when_the_run_is_killed(tmp_path: Path) -> None:
     )
     pid = int(run.stdout)
 
-    def ended() -> bool:
-        return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-    wait_until(ended, f"the killed run's server {pid} ends")
+    wait_until(lambda: not lives(pid), f"the killed run's server {pid} ends")
 
 
 def test_a_left_thread_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

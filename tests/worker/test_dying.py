@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +14,7 @@ from rq_core.connections.client import Client
 from rq_core.model.events import decode
 from tests.kit import crew
 from tests.kit.crew import worker_process
+from tests.kit.processes import lives
 from tests.kit.servers import RedisServer
 from tests.kit.wait import wait_until
 from tests.worker.conftest import event_types, events, one_engine
@@ -279,12 +279,4 @@ def test_workers_end_with_their_supervisor(client: Client, witness: crew.Witness
         wait_until(lambda: len(witness.lines()) == 20, "the jobs are done", timeout=30)
         workers = {line["pid"] for line in witness.lines()}
         supervisor.kill()
-        wait_until(lambda: not any(map(_lives, workers)), "the workers have ended", timeout=20)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        # A zombie, ended but not yet waited for by whoever inherited it, does not live.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+        wait_until(lambda: not any(map(lives, workers)), "the workers have ended", timeout=20)

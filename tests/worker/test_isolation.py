@@ -15,6 +15,7 @@ from rq_core.connections.client import Client
 from rq_core.worker import Worker, WorkerOptions
 from tests.kit import crew
 from tests.kit.crew import worker_process
+from tests.kit.processes import command_of, lives
 from tests.kit.wait import wait_until, wait_until_async
 from tests.worker.conftest import RunWorker, event_types, events
 
@@ -36,15 +37,7 @@ async def test_processes_are_used_again_and_are_never_more_than_jobs_run(
     pids = {line["pid"] for line in witness.lines("apart")}
     assert 1 <= len(pids) <= 2
     assert os.getpid() not in pids
-    await wait_until_async(lambda: not any(map(_lives, pids)), "they end with the worker")
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    await wait_until_async(lambda: not any(map(lives, pids)), "they end with the worker")
 
 
 async def test_a_handler_that_hangs_is_killed_at_its_timeout(
@@ -55,7 +48,7 @@ async def test_a_handler_that_hangs_is_killed_at_its_timeout(
     async with run_worker(concurrency=1):
         reason, error = await died(client, handle)
         (line,) = witness.lines("begin")
-        assert not _lives(line["pid"])
+        assert not lives(line["pid"])
         after = crew.apart.enqueue(n=1)
         await wait_until_async(
             lambda: client.run(client.calls.reads.job(after.id)) is None,
@@ -153,7 +146,7 @@ async def test_a_handler_that_does_not_listen_is_killed_when_it_is_cancelled_or_
     assert given_back.state() == "ready"
     assert events(client, given_back.id)[-1][1]["reason"] == "shutdown"
     pids = [line["pid"] for line in witness.lines("begin")]
-    await wait_until_async(lambda: not any(map(_lives, pids)), "both are gone")
+    await wait_until_async(lambda: not any(map(lives, pids)), "both are gone")
     assert witness.lines("end") == []
 
 
@@ -166,7 +159,7 @@ def test_a_signal_to_all_processes_spends_no_attempt_of_an_isolated_handler(
     with worker_process(app.redis_url, witness, "--grace", "20") as worker:
         me = psutil.Process(worker.pid)
         wait_until(
-            lambda: any("spawn_main" in " ".join(each.cmdline()) for each in me.children()),
+            lambda: any("spawn_main" in command_of(each.pid) for each in me.children()),
             "its process is starting",
             timeout=20,
         )
@@ -184,7 +177,7 @@ async def test_what_a_handler_started_ends_with_its_process(
     async with run_worker(concurrency=1):
         await died(client, handle)
         (line,) = witness.lines("begin")
-        await wait_until_async(lambda: not _runs(line["started"]), "the program has ended")
+        await wait_until_async(lambda: not lives(line["started"]), "the program has ended")
 
 
 def test_what_a_handler_started_ends_with_a_worker_that_was_killed(
@@ -195,7 +188,7 @@ def test_what_a_handler_started_ends_with_a_worker_that_was_killed(
         wait_until(lambda: witness.lines("begin"), "it runs", timeout=20)
         (line,) = witness.lines("begin")
         os.kill(worker.pid, signal.SIGKILL)
-        wait_until(lambda: not _runs(line["started"]), "the program has ended", timeout=10)
+        wait_until(lambda: not lives(line["started"]), "the program has ended", timeout=10)
 
 
 def test_isolated_handlers_end_with_a_worker_that_was_killed(
@@ -208,16 +201,9 @@ def test_isolated_handlers_end_with_a_worker_that_was_killed(
         assert line["pid"] != worker.pid
         os.kill(worker.pid, signal.SIGKILL)
         began = time.monotonic()
-        wait_until(lambda: not _runs(line["pid"]), "its process has ended", timeout=10)
+        wait_until(lambda: not lives(line["pid"]), "its process has ended", timeout=10)
 
     assert time.monotonic() - began < 10
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 async def test_a_task_that_no_other_process_can_find_is_refused_at_the_start(

@@ -13,6 +13,7 @@ import pytest
 
 from rq_core.model.url import AUDIT_URL_VARIABLE, REDIS_URL_VARIABLE
 from tests.kit import crew
+from tests.kit.processes import command_of
 from tests.kit.servers import RedisServer
 from tests.kit.wait import wait_until
 from tests.worker.conftest import one_engine
@@ -42,7 +43,7 @@ def test_a_password_is_in_no_command_line_log_row_or_key(
             bad = crew.failing.enqueue(f"connecting to {server.url} failed")
             wait_until(lambda: bad.state() == "dead", "the job has died", timeout=30)
             family = [process.pid, *(p.pid for p in psutil.Process(process.pid).children(True))]
-            command_lines = [" ".join(psutil.Process(pid).cmdline()) for pid in family]
+            command_lines = [command_of(pid) for pid in family]
             with server.client() as redis:
                 # Its arguments are the job's own, as they are.
                 keys = [key for key in redis.scan_iter() if not key.endswith(b":jobs")]

@@ -20,7 +20,7 @@ from rq_core.protocol import claims
 from rq_core.worker import lease_table
 from tests.kit import crew
 from tests.kit.crew import worker_process
-from tests.kit.processes import Child
+from tests.kit.processes import Child, command_of, lives
 from tests.kit.wait import wait_until
 from tests.worker.conftest import event_types
 
@@ -37,16 +37,11 @@ def test_the_mirror_ends_with_a_supervisor_that_was_killed(
             timeout=30,
         )
         family = psutil.Process(process.pid).children(recursive=True)
-        assert any("audit run" in " ".join(each.cmdline()) for each in family)
+        assert any("audit run" in command_of(each.pid) for each in family)
         process.kill()
-        wait_until(lambda: not any(map(_lives, family)), "all have ended", timeout=20)
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+        wait_until(
+            lambda: not any(lives(each.pid) for each in family), "all have ended", timeout=20
+        )
 
 
 @pytest.mark.parametrize(
@@ -241,4 +236,4 @@ def test_a_worker_that_has_grown_is_replaced(
 
 def _mirror(process: Child) -> psutil.Process:
     family = psutil.Process(process.pid).children(recursive=True)
-    return next(each for each in family if "audit run" in " ".join(each.cmdline()))
+    return next(each for each in family if "audit run" in command_of(each.pid))

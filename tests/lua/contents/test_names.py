@@ -223,6 +223,48 @@ def test_a_lost_job_is_not_put_back_while_another_holds_its_name(seed: Seed) -> 
     assert_consistent(seed.snapshot())
 
 
+HOLDERS: dict[str, Callable[[Seed], Any]] = {
+    "ready": lambda s: enqueue(s, "a"),
+    "ready in a lane": lambda s: enqueue(s, "a", lane="2+host=h"),
+    "scheduled": lambda s: enqueue(s, "a", delay_ms=5_000),
+    "running": lambda s: s.running("a", name=NAME),
+    "cancelling": lambda s: s.cancelling("a", name=NAME),
+}
+
+
+@pytest.mark.parametrize("stands", HOLDERS)
+def test_a_job_lives_on_without_the_name_that_an_operator_freed(seed: Seed, stands: str) -> None:
+    HOLDERS[stands](seed)
+    line = seed.state("a") or ""
+
+    assert {NAME: "a"} == seed.free(NAME)
+    assert line.replace(f" unique={NAME}", "") == seed.state("a")
+    (told,) = [e for e in seed.entries() if e.event == "freed"]
+    assert [{"id": "a", "unique_name": NAME}] == [each.fields for each in told.jobs]
+    assert_consistent(seed.snapshot())
+    assert ("b",) == enqueue(seed, "b").ids
+    seed.cancel("a")
+    assert "b" == holder(seed)
+    assert_consistent(seed.snapshot())
+
+
+def test_freeing_a_name_that_no_job_holds_changes_nothing(seed: Seed) -> None:
+    enqueue(seed, "a")
+
+    assert {} == seed.changes(lambda: seed.free("t/tenant=other"))
+
+
+def test_a_dead_job_comes_back_without_a_name_that_was_freed(seed: Seed) -> None:
+    claim = seed.running("a", name=NAME)
+    seed.free(NAME)
+    enqueue(seed, "b")
+    seed.fail(claim, verdict="final")
+
+    assert {"a": "requeued"} == seed.requeue("a")
+    assert "b" == holder(seed)
+    assert_consistent(seed.snapshot())
+
+
 def test_a_name_is_no_part_of_a_digest(seed: Seed) -> None:
     kinds, records = pack([seed.job("a", unique="keep", name=NAME), seed.job("b")])
 

@@ -20,5 +20,5 @@ JOB_ENDS: Final = frozenset(
 """Events that take a job out of Redis. (A job that has failed before is dead when it expires.)"""
 ABSENT: Final = JOB_ENDS | {Event.DISCARDED}
 """Events after which Redis does not have the job. One that was discarded was never there."""
-NO_STEP: Final = frozenset({Event.SETTLEMENT_REFUSED, Event.BASELINE})
+NO_STEP: Final = frozenset({Event.SETTLEMENT_REFUSED, Event.FREED, Event.BASELINE})
 """Events after which a job stands where it stood."""

@@ -1,0 +1,57 @@
+"""What ``rq-core worker`` runs: one worker right here, or a supervisor of several processes; and the port beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rq_core.app.log_context import JobLogFilter
+from rq_core.errors import InvalidOption
+from rq_core.model import logs
+from rq_core.process import ending
+from rq_core.process.flow_totals import FlowTotals
+from rq_core.process.health import Page, probing
+from rq_core.process.supervisor import Supervisor
+from rq_core.process.working import ServeOptions, load, work
+from rq_core.protocol import server_check
+from rq_core.worker.flow import FlowTable
+
+
+def serve(
+    options: ServeOptions,
+    metrics: Callable[[FlowTotals], Page] | None = None,
+    *,
+    ends: bool = True,
+) -> int:
+    """Run until asked to stop (SIGTERM, SIGINT; a second one ends the grace). Returns the exit status.
+
+    ``metrics`` makes the page that the port of ``health`` shows at /metrics, of what the workers count. ``ends``:
+    whether the process has nothing to do afterwards, so that it may be ended by force.
+    """
+    logs.configure(options.log_format, options.log_level, filters=[JobLogFilter()])
+    app = load(options)
+    if options.named and not server_check.forced():
+        _check_queues(options.worker.queues, app.queues)
+    totals = FlowTotals()
+    pages = {} if metrics is None else {"/metrics": metrics(totals)}
+    with probing(options.health, pages):
+        alone = options.processes == 1 and options.audit_url is None and not options.reload
+        if alone and options.worker.max_jobs is None and options.worker.max_memory is None:
+            flow = FlowTable()
+            totals.join(0, flow)
+            return work(app, options.worker, flow=flow, ends=ends)
+        status = Supervisor(options, app, totals).run()
+        if ends:
+            # The app's modules are imported here, too, and may have started threads.
+            ending.begin(status)
+        return status
+
+
+def _check_queues(named: Sequence[str], declared: Sequence[str]) -> None:
+    """Raise InvalidOption if the app declares none of the queues: no task of it is enqueued there by itself."""
+    if not set(named) & set(declared):
+        known = ", ".join(declared) or "none: its tasks are not declared where it is imported"
+        must = (
+            f"must name a queue that the app declares ({known}). Declare it with app.queue(NAME), or give --force if"
+            " jobs are enqueued there by name or by with_options"
+        )
+        raise InvalidOption(option="queues", value=",".join(named), must=must)
