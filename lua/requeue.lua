@@ -8,8 +8,8 @@ Later: sequence
 Unread: dead jobs expiring
 Args: slot number:int by why
 Each: id
-Uses: call(open_call close_call now) emit(emit) state(write_line) meta(fact set_fact) named(decide_named) joining(join write_joining)
-    lane_write(check_lanes write_lanes) dead(unindex_dead) names(name_field name_mark holder_in) batch(call_many)
+Uses: call(open_call close_call now seldom) emit(emit) state(write_line) meta(fact set_fact) named(decide_named) joining(join write_joining)
+    lane_write(check_lanes write_lanes) dead(unindex_dead) retaking(is_held retake write_retaken) deadline(write_deadlines) batch(call_many)
 Returns: ok {ID requeued|held|STATE|gone}… | epoch
 Invariants: I6, I10
 ]]
@@ -22,18 +22,14 @@ check_keys()
 
 local seq = fact('sequence')
 local events, revived, lines = {}, {}, {}
-local names_taken, names_here, marks = {}, {}, {}
 local answer = decide_named(function(id, job)
   if job.state == 'dead' then
-    local field = job.unique and not job.stands and name_field(job.unique)
-    local value = field and redis.call('HGET', slots, field)
-    if field and (names_here[field] or holder_in(value, now)) then
+    job.state = 'ready'
+    if is_held(id, job) then
+      job.state = 'dead'
       return 'held'
-    elseif field then
-      names_here[field] = true
-      names_taken[#names_taken + 1], names_taken[#names_taken + 2] = field, id
-      marks[#marks + 1] = value and name_mark(job.unique) or nil
     end
+    retake(id, job)
     seq = seq + 1
     job.state, job.seq, job.since = 'ready', seq, now
     job.failed, job.lost, job.unknown, job.reason, job.expires = nil, nil, nil, nil, nil
@@ -49,8 +45,10 @@ check_lanes()
 emit('requeued', now, by, events, why)
 call_many('HSET', state, lines)
 unindex_dead(revived)
-call_many('HSET', slots, names_taken)
-call_many('ZREM', expiring, marks)
+if seldom then
+  write_retaken()
+  write_deadlines()
+end
 write_joining()
 write_lanes()
 if #revived > 0 then

@@ -5,7 +5,7 @@ Keys: state jobs leases
 Meta: lease_ms
 Args: worker limit bytes_max
 Unread: leases
-Uses: call(now now_text) state(count write_line) meta(fact) batch(call_many add_many) digits(digits) emit(emit) ended(begins)
+Uses: call(now now_text) state(count write_line) meta(fact) batch(call_many add_many) digits(digits) emit(emit) ended(give_up_name)
 ]]
 
 local taken           -- how many jobs are taken
@@ -58,7 +58,7 @@ local function take(id, spec, limits, lane, head, seq, job)
     local claim = count(job, 'claim') + 1
     job.is_taken, job.claim = true, claim
     if claim == 1 then
-      begins(id, job)
+      give_up_name(id, job)
     end
     heads[at], places[at] = job, false
     claimed[at] = '["' .. id .. '",' .. claim .. ending

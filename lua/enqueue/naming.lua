@@ -9,7 +9,8 @@ workers would put the job off for ever.
 
 The `seldom` list `wanted` has by record the field of `slots` for its name, `digests` and `names` what its digest is made of; `asked`
 has who holds each of these fields, `taken` fields and ids of the names that are taken, `replaced` what the event says of each job that
-is replaced, `stale` the fields whose instant is over.
+is replaced, `lapsed` the fields whose instant is over, `fronts` by priority the ids and places of
+plain jobs that have the place of one that they replaced.
 
 Keys: slots state
 Uses: call(now seldom seldom_list) batch(call_many read_many) names(name_field name_mark holder_in) state(read_line) ended(leaves)
@@ -42,7 +43,7 @@ local function read_holders(size, kind_at)
   for i = 1, #fields do
     held_by[fields[i]] = holder_in(held[i], now) or false
     if held[i] and not held_by[fields[i]] then
-      seldom_list('stale')[fields[i]] = true
+      seldom_list('lapsed')[fields[i]] = true
     end
   end
   for i = 1, size do
@@ -97,13 +98,19 @@ local function take_name(i, id, kind, lane)
     stands, held = 'until:' .. ends, id .. ' ' .. ends
     note_coming(name_mark(name), ends)
   end
-  if seldom.stale and seldom.stale[field] and not kind.window then
+  if seldom.lapsed and seldom.lapsed[field] and not kind.window then
     local untied = seldom_list('untied')
     untied[#untied + 1] = name_mark(name)
   end
   if old then
     if old_job.state == 'ready' and (old_job.lane or '') == lane and (lane ~= '' or latest and tonumber(latest) <= now) then
       place = old_job.seq
+      if lane == '' then
+        local fronts = seldom_list('fronts')
+        fronts[kind.priority] = fronts[kind.priority] or {}
+        local front = fronts[kind.priority]
+        front[#front + 1] = {id, tonumber(place)}
+      end
     end
     leaves(old, old_job)
     withdraw(old, old_job)
@@ -116,21 +123,11 @@ local function take_name(i, id, kind, lane)
   return seldom.digests[i], name, stands, due_at, old, place
 end
 
---- A plain job has the place in line of one that it replaced: it goes to the head of its list, since that place is older than those at
---- the tail.
-local function take_front(priority, id, place)
-  local fronts = seldom_list('fronts')
-  fronts[priority] = fronts[priority] or {}
-  local list = fronts[priority]
-  list[#list + 1] = {id, tonumber(place)}
-end
-
-local function write_fronts()
+--- Write the names, and the plain jobs that have the places of those that they replaced: each goes to the head of its list, since
+--- its place is older than those at the tail.
+local function write_names()
+  call_many('HSET', slots, seldom.taken)
   for priority = 0, seldom.fronts and 3 or -1 do
     return_ready(priority, seldom.fronts[priority] or {})
   end
-end
-
-local function write_names()
-  call_many('HSET', slots, seldom.taken)
 end

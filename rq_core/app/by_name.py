@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rq_core.app.arguments import dump_untyped
+from rq_core.app.naming import Registered
 from rq_core.app.options import EnqueueOptions, JobOptions
 from rq_core.app.placing import Placing, registered_placing
 from rq_core.errors import KeyNeeded
-from rq_core.model.job import ties_of
 from rq_core.model.policy import NAME_KEY
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ class Draft:
 
     __slots__ = (
         "_args_json",
+        "_call",
         "_name",
         "_options",
         "_producer",
@@ -53,6 +54,8 @@ class Draft:
         self._options = defaults.changed(queue=queue, **options)
         self._profile = self._options.profile(task)
         self._name = ""
+        # Without the task's code, what is left out and what it is typed as is not known: such calls are not compared.
+        self._call = "=" if self._options.remember_ms else ""
         self._values: Mapping[str, Any] | None = None
         """Of the arguments, as Placing.lane takes them; None until they are wanted."""
         self.placing: Placing | None
@@ -66,6 +69,8 @@ class Draft:
             self._values = known.arguments.validate_named(given)
             self.placing = producer.declared.placing(task, queue)
             self._args_json = known.arguments.dump_valid(self._values)
+            if self._call:
+                self._call = self._options.call_of(known.name, known.arguments, self._values)
             if self._options.unique is not None:
                 self._name = self._options.unique.name(known.name, known.arguments, self._values)
 
@@ -93,7 +98,9 @@ class Draft:
             if values is None:
                 values = json.loads(self._args_json) if placing.sources else {}
             lane = placing.lane(self._profile.rank, values, keys)
-        return self._producer.new_job(self._profile, options, self._args_json, *lane, self._name)
+        return self._producer.new_job(
+            self._profile, options, self._args_json, *lane, self._name, self._call
+        )
 
     def _named(self, naming: Naming, key: str | None) -> JobOptions:
         """Give the job its name, as the queue's workers would. Returns its options with what belongs to that. Raises
@@ -101,7 +108,7 @@ class Draft:
         given = self._options
         if naming.function and key is None:
             raise KeyNeeded(task=self._task, queue=given.queue, family=NAME_KEY)
-        given.check_due(naming.ties.get("after_ms"))
         self._name = naming.name(self._task, json.loads(self._args_json), key)
-        in_ms, at_ms = given.expires_in_ms, given.expires_at_ms
-        return replace(given, ties=ties_of(expires_in_ms=in_ms, expires_at_ms=at_ms, **naming.ties))
+        named = replace(given, unique=Registered(naming.ties))
+        named.check_due()
+        return named

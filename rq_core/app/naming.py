@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from rq_core.errors import ArgumentsInvalid, InvalidOption, InvalidTask, KeyFailed
@@ -116,6 +117,18 @@ class Named:
             self.function_name if self.function is not None else "",
             {} if self.function is not None else arguments.canonical({}, tuple(left_out)),
         )
+
+
+@dataclass(frozen=True)
+class Registered(Named):
+    """What names are for, as workers have registered it. How they are made says model.policy.Naming."""
+
+    given: Mapping[str, Any]
+
+    @property
+    def ties(self) -> dict[str, Any]:
+        """See Named.ties."""
+        return dict(self.given)
 
 
 def check_per(per: object) -> None:

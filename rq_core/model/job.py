@@ -112,6 +112,9 @@ class NewJob(NamedTuple):
     """A JSON object: what it has to end besides itself (:func:`ties_of`); empty: nothing."""
     name: str = ""
     """The name of a unique job, whose ties say what becomes of it if another one holds that; empty: it has none."""
+    call: str = ""
+    """Of a job whose id is remembered: `=` and what its call is compared by, if it is compared; empty: it is not
+    remembered."""
 
 
 def ties_of(
@@ -122,6 +125,7 @@ def ties_of(
     window_ms: int = 0,
     after_ms: int | None = None,
     most_ms: int | None = None,
+    remember_ms: int = 0,
 ) -> str:
     """Return a job's ties as ``lua/enqueue/kinds.lua`` reads them; empty if it has none.
 
@@ -133,6 +137,7 @@ def ties_of(
         "expires_at": expires_at_ms,
         "unique": unique,
         "window": window_ms,
+        "remember": remember_ms,
     }
     said: dict[str, Any] = {name: value for name, value in given.items() if value}
     if after_ms is not None:

@@ -30,6 +30,7 @@ from sql_audit.proof.details import facts_in
 from sql_audit.proof.edits import faults
 from sql_audit.proof.holders import NOTHING, Holders, Listed, held_in
 from sql_audit.proof.names import Names
+from sql_audit.proof.windows import Windows
 from sql_audit.store.rows import EventRow
 from sql_audit.store.tables import QUARANTINED
 
@@ -95,7 +96,7 @@ class Record:
 
     __slots__ = (
         "claims", "due", "expires", "failures", "fence", "held", "lane", "losses", "max_attempts", "max_losses",
-        "name", "priority", "stands", "state", "task", "worker",
+        "name", "once", "priority", "stands", "state", "task", "worker",
     )  # fmt: skip
 
     def __init__(self, task: str | None = None, state: str | None = None) -> None:
@@ -109,6 +110,8 @@ class Record:
         self.name: str | None = None
         """The name of a unique job, whether it holds it or not."""
         self.stands = HELD_TO_THE_END
+        self.once: int | None = None
+        """Up to when its id is remembered (Unix ms); None: only while it is alive, or that was not told yet."""
         self.claims: int | None = None
         self.expires: int | None = None
         """Its deadline (Unix ms); None: it has none, or that was not told yet."""
@@ -169,6 +172,7 @@ class Replay:
         self.jobs: dict[str, Record] = {}
         self.holders = Holders()
         self.names = Names()
+        self.windows = Windows()
         self.violations: list[Violation] = []
         self.counts: Counter[str] = Counter()
         """Violations by invariant, those not kept included."""
@@ -236,6 +240,7 @@ class Replay:
                 self._ordinal += 1
             else:
                 self._next_entry(entry)
+                self.windows.pass_to(row[5])
             if row[3] != self._ordinal and self._quarantined != entry:
                 self._violated("I5", f"is number {row[3]} of its entry, {self._ordinal} is missing")
                 self._ordinal = row[3]
@@ -288,6 +293,7 @@ class Replay:
     def _forget(self) -> None:
         self.jobs.clear()
         self.names.clear()
+        self.windows.forget()
         self.holders.forget()
         self.open = True
 
@@ -376,6 +382,7 @@ class Replay:
             # Another server, whose clock may be behind: Redis has dropped what had run out by the
             # clock before.
             self.holders.forget_rates()
+            self.windows.forget()
         if told is None or reason in ("attached", "outbox_lost"):
             self._forget()
             if fresh:
@@ -487,6 +494,7 @@ class Replay:
         record.claims = facts.get("claims", 0)
         record.expires = facts.get("expires_ms")
         record.name = facts.get("unique_name")
+        record.once = facts.get("once_ms")
         if record.name is not None:
             record.stands = read_stands(facts.get("name_stands"))
             self._take_name(record, job_id, dead=state == _DEAD)
@@ -527,12 +535,20 @@ class Replay:
         elif event is Event.REQUEUED and record.stands.how == "done":
             self._take_name(record, job_id)
 
+    def _use_id(self, row: EventRow, job_id: str) -> None:
+        """A job of this id begins."""
+        until = self.windows.until(job_id)
+        if until is not None:
+            self._violated("I14", f"begins {until - row[5]} ms before its id is forgotten")
+
     def _enqueued(self, row: EventRow, job_id: str) -> None:
         facts = _facts(row)
+        self._use_id(row, job_id)
         self._begin(row, job_id, facts, _READY if facts.get("due_ms") is None else _SCHEDULED)
 
     def _restored(self, row: EventRow, job_id: str) -> None:
         facts = _facts(row)
+        self._use_id(row, job_id)
         self._begin(row, job_id, facts, facts["target"])
 
     def _discarded(self, row: EventRow, job_id: str) -> None:
@@ -576,6 +592,7 @@ class Replay:
         record = self._meet(row, job_id)
         self._end(record, _fence(row), row[8])
         self.names.end(record.name, job_id)
+        self.windows.ended(job_id, Event.SUCCEEDED, record.claims, record.once)
         del self.jobs[job_id]
 
     # Any other event, by the table.
@@ -604,6 +621,7 @@ class Replay:
             record.lane = facts["lane"]
         self._settle_name(record, job_id, event, state)
         if state is None:
+            self.windows.ended(job_id, event, record.claims, record.once)
             del self.jobs[job_id]
         else:
             record.state, record.due = str(state), facts.get("due_ms")
@@ -682,6 +700,7 @@ class Replay:
 
     def _queue_deleted(self, row: EventRow, _: str) -> None:
         self._deleted_at = row[1], row[2]
+        self.windows.forget()
         if self.jobs:
             self._violated("I1", f"deletes the queue while {len(self.jobs)} jobs are alive")
 

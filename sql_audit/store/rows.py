@@ -52,6 +52,8 @@ class Job(list[Any]):
     lane: str | None
     expires_ms: int | None
     unique_name: str | None
+    once_ms: int | None
+    call_digest: str | None
     name_stands: str | None
 
     @classmethod

@@ -163,6 +163,8 @@ job = Table(
     _text("lane"),
     _number("expires_ms", null=True),
     _text("unique_name"),
+    _number("once_ms", null=True),
+    _text("call_digest"),
     _text("name_stands"),
     PrimaryKeyConstraint("job_id", "queue", name="job_pkey"),
     *_words_check("job_state", "state", JOB_STATES),
@@ -177,7 +179,8 @@ complete baseline did not name it, and no event says how it ended.
 
 ``lane`` is where it waits for its scopes, or waited last: priority, then the scopes, joined by ``+``. ``expires_ms`` is
 its deadline: no claim begins at it or later. ``unique_name`` is the name of a unique job, ``name_stands``
-until when it holds it, as the events say it.
+until when it holds it, as the events say it. Until ``once_ms`` the job's id is remembered, and calls with it are
+compared by ``call_digest``.
 """
 
 job_attempt = Table(
@@ -430,6 +433,7 @@ EVERYDAY_INDEXES: Final = (
     "CREATE INDEX job_cancelled ON job (queue, finished_at_ms) WHERE state = 'cancelled'",
     "CREATE INDEX job_unique ON job (queue, unique_name) WHERE unique_name IS NOT NULL",
     "CREATE INDEX job_discarded ON job (queue, finished_at_ms) WHERE state = 'discarded'",
+    "CREATE INDEX job_remembered ON job (queue, once_ms) WHERE once_ms IS NOT NULL",
     "CREATE INDEX job_claimed_again ON job (claims) WHERE claims > 1",
 )
 """The indexes behind the everyday questions; all but the first two hold few rows. They stand here and not at

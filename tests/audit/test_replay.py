@@ -180,7 +180,7 @@ def test_a_name_is_freed_of_the_job_that_holds_it(
 
 
 def standing(job_id: str, stands: str) -> list[Any]:
-    return [*named(job_id), stands]
+    return [*named(job_id), None, None, stands]
 
 
 def test_a_name_that_is_taken_in_another_ones_window_is_seen(log: MemoryWriter) -> None:
@@ -223,7 +223,7 @@ def test_a_window_that_the_clock_has_passed_may_be_taken_though_it_goes_back(
 def test_windows_that_are_over_are_not_kept(log: MemoryWriter) -> None:
     for n in range(100):
         name = f"send/user={n}"
-        log.jobs("enqueued", [*named(f"j-{n}")[:-1], name, f"until:{log.now_ms + 10}"])
+        log.jobs("enqueued", [*named(f"j-{n}")[:-1], name, None, None, f"until:{log.now_ms + 10}"])
         log.now_ms += 10
 
     assert 1 == len(replay(log).names)
@@ -264,10 +264,95 @@ def test_a_restored_job_takes_its_name_unless_it_was_claimed(
     log.jobs(
         "restored",
         ["a", 2, None, "ready", "send", "normal", 3, 3, "d", None, claims, 0, 0, 0, None, None, None,
-         "send/tenant=acme", "claim:9"],
+         "send/tenant=acme", None, None, "claim:9"],
     )  # fmt: skip
 
     assert ["I13"] * (1 - claims) == [v.invariant for v in replay(log).violations]
+
+
+# Ids that are remembered (I14).
+
+ONCE = 1_795_311_906_504
+
+
+def remembered(job_id: str = "a", once: int | None = ONCE) -> list[Any]:
+    return [job_id, 1, None, "send", "normal", 3, 3, "d", None, None, None, None, once, "70c5"]
+
+
+def end_remembered(log: MemoryWriter, end: str) -> None:
+    """A job whose id is remembered leaves by this event, after a claim."""
+    log.now_ms = ONCE - 1_000
+    log.jobs("enqueued", remembered())
+    fence = log.jobs("claimed", ["a", 1])
+    if end == "succeeded":
+        log.jobs("succeeded", ["a", fence])
+    elif end == "pruned":
+        log.jobs("died", ["a", fence, "final", 1, None])
+        log.jobs("pruned", ["a"])
+    else:
+        log.jobs("retried", ["a", fence, None, 1, None])
+        log.jobs(end, ["a", None] if end == "cancelled" else ["a"])
+
+
+ENDS = ("succeeded", "pruned", "cancelled", "removed")
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_job_that_begins_while_its_id_is_remembered_is_seen(log: MemoryWriter, end: str) -> None:
+    end_remembered(log, end)
+    log.jobs("enqueued", remembered())
+    found = replay(log).violations
+
+    if end == "removed":
+        assert [] == found
+    else:
+        assert [("I14", "enqueued", "a")] == [(v.invariant, v.event, v.job_id) for v in found]
+        assert found[0].says.endswith("ms before its id is forgotten")
+
+
+def test_a_job_that_is_restored_while_its_id_is_remembered_is_seen(log: MemoryWriter) -> None:
+    end_remembered(log, "succeeded")
+    log.jobs("restored", ["a", 2, None, "ready", "send", "normal", 3, 3, "d", None, 0, 0, 0, 0])
+
+    assert "I14" == the_violation(log).invariant
+
+
+def test_an_id_is_free_at_its_moment_and_stays_so_if_the_clock_goes_back(
+    log: MemoryWriter,
+) -> None:
+    end_remembered(log, "succeeded")
+    log.now_ms = ONCE
+    enqueue(log, "other")
+    log.now_ms = ONCE - 500
+    log.jobs("enqueued", remembered())
+
+    assert [] == replay(log).violations
+
+
+@pytest.mark.parametrize("end", ["cancelled", "expired", "replaced"])
+def test_an_id_whose_job_was_never_claimed_is_free(log: MemoryWriter, end: str) -> None:
+    log.now_ms = ONCE - 1_000
+    log.jobs("enqueued", remembered())
+    log.jobs(end, ["a", "b"] if end == "replaced" else ["a"])
+    log.jobs("enqueued", remembered())
+
+    assert [] == replay(log).violations
+
+
+def test_an_id_that_is_not_remembered_is_free_at_its_jobs_end(log: MemoryWriter) -> None:
+    log.jobs("enqueued", remembered(once=None))
+    log.jobs("succeeded", ["a", log.jobs("claimed", ["a", 1])])
+    log.jobs("enqueued", remembered(once=None))
+
+    assert [] == replay(log).violations
+
+
+def test_what_redis_remembered_in_another_epoch_is_not_known(log: MemoryWriter) -> None:
+    end_remembered(log, "succeeded")
+    log.begin(log.epoch + 1, "replid_changed", f"{log.epoch}-{log.seq}")
+    log.jobs("enqueued", remembered())
+
+    assert [] == replay(log).violations
 
 
 # Caps (I3).

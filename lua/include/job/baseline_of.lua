@@ -17,6 +17,7 @@ local function baseline_of(id, job)
     count(job, 'attempts'), count(job, 'losses'), number_or_null(job.seq), number_or_null(job.due),
     count(job, 'claim'), count(job, 'failed'), count(job, 'lost'), count(job, 'unknown'),
     quoted(job.fence), quoted(job.by), number_or_null(job.since), quoted(job.reason),
-    quoted(job.lane), number_or_null(job.expires), quoted(job.unique), quoted(job.stands),
+    quoted(job.lane), number_or_null(job.expires), quoted(job.unique),
+    number_or_null(job.once), quoted(job.call), quoted(job.stands),
   }, ',') .. ']'
 end
