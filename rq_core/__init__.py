@@ -38,6 +38,13 @@ if TYPE_CHECKING:
     from rq_core.model.limits import Limit as Limit
     from rq_core.model.machine import Priority as Priority
     from rq_core.model.machine import State as State
+    from rq_core.model.outcome import Cancelled as Cancelled
+    from rq_core.model.outcome import Expired as Expired
+    from rq_core.model.outcome import Failed as Failed
+    from rq_core.model.outcome import Gone as Gone
+    from rq_core.model.outcome import Outcome as Outcome
+    from rq_core.model.outcome import Replaced as Replaced
+    from rq_core.model.outcome import Succeeded as Succeeded
     from rq_core.protocol.inspect import ScopeStatus as ScopeStatus
 else:
     _MODULES = {
@@ -54,6 +61,7 @@ else:
         "model.job": "NewJob",
         "model.limits": "Limit",
         "model.machine": "Priority State",
+        "model.outcome": "Cancelled Expired Failed Gone Outcome Replaced Succeeded",
         "protocol.inspect": "ScopeStatus",
     }
     """The public names that are no errors, by module: the same as above, for those who run and not for those who check

@@ -14,7 +14,8 @@
     │   ├── KeyFailed
     │   ├── AuditNotConfigured
     │   ├── TargetBroken
-    │   └── NoCurrentJob
+    │   ├── NoCurrentJob
+    │   └── WaitRefused
     ├── Refused                     a script refused the whole call; nothing was changed
     │   ├── QueueFull
     │   ├── AuditBacklogFull
@@ -35,6 +36,14 @@
     │   ├── ServerUnsuitable
     │   ├── QueueDamaged
     │   └── OutcomeUnknown
+    ├── NoResult                    a job that was waited for has no value
+    │   ├── JobFailed
+    │   ├── JobWasCancelled
+    │   ├── JobExpired
+    │   ├── JobReplaced
+    │   ├── JobGone
+    │   ├── ResultUnavailable
+    │   └── WaitTimeout
     └── HandlerSignal               raised by handlers or into them
         ├── RetryLater
         ├── Snooze
@@ -131,6 +140,10 @@ class TargetBroken(UsageError):
 class NoCurrentJob(UsageError):
     """no job is running here: call current_job() in a task's function while a worker runs it. In a
     test, call the function inside `with rq_core.testing.job_running():`."""
+
+
+class WaitRefused(UsageError):
+    """job {id} cannot be waited for here: {why}."""
 
 
 class Refused(RqCoreError):
@@ -240,6 +253,39 @@ class OutcomeUnknown(ServerError):
     live is then a duplicate and changes nothing."""
 
     ids: tuple[str, ...] = ()
+
+
+class NoResult(RqCoreError):
+    """a job that was waited for has no value."""
+
+
+class JobFailed(NoResult):
+    """job {id} is dead: {said}. `rq-core job {id}` shows it."""
+
+
+class JobWasCancelled(NoResult):
+    """job {id} was cancelled."""
+
+
+class JobExpired(NoResult):
+    """job {id} expired: no worker began it before its deadline."""
+
+
+class JobReplaced(NoResult):
+    """job {id} was replaced by job {by}, which has the same unique name. Wait for that one."""
+
+
+class JobGone(NoResult):
+    """job {id} is not in Redis, and nothing tells how it ended. To know, keep the results of its task
+    (keep_result=True) or set an audit database."""
+
+
+class ResultUnavailable(NoResult):
+    """job {id} succeeded, but its value is not available: {why}."""
+
+
+class WaitTimeout(NoResult, TimeoutError):
+    """{what} within {seconds:g} s: {why}."""
 
 
 class HandlerSignal(RqCoreError):

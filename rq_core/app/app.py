@@ -30,6 +30,7 @@ from rq_core.app.by_name import Draft
 from rq_core.app.caps import Cap, Rate
 from rq_core.app.clients import Connections
 from rq_core.app.handle import JobHandle, handle_of
+from rq_core.app.many import ManyProducer
 from rq_core.app.options import (
     TIMEOUT_S_MIN,
     EnqueueOptions,
@@ -37,7 +38,7 @@ from rq_core.app.options import (
     PriorityName,
     spelling_out_options,
 )
-from rq_core.app.producer import MAX_PAYLOAD, AuditPayload, Producer, spec_max
+from rq_core.app.producer import MAX_PAYLOAD, AuditPayload, spec_max
 from rq_core.app.redaction import Redact, redactor_of
 from rq_core.app.registration import check_isolation, make_task
 from rq_core.app.retry import RetryPolicy
@@ -81,7 +82,7 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
-class App(Producer):
+class App(ManyProducer):
     """A set of tasks and where their jobs go. Threads may share one.
 
     ``redis`` is redis://, rediss://, unix://, embedded:// or redis+sentinel://HOST:PORT,…/SERVICE,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from rq_core.connections.async_client import AsyncClient
     from rq_core.connections.client import Client
+    from rq_core.connections.waiter import Waiter
     from rq_core.protocol.plan import Patience
 
 
@@ -30,6 +31,7 @@ class Connections:
         self.policies = PolicyCache()
         """Of tasks whose code is not here, as the queues' workers registered them."""
         self._client: Client | None = None
+        self._waiter: Waiter | None = None
         self._async_clients: dict[asyncio.AbstractEventLoop, AsyncClient] = {}
 
     def make_client(self) -> Client:
@@ -56,6 +58,22 @@ class Connections:
                     self._client = self.make_client()
         return self._client
 
+    def make_waiter(self) -> Waiter:
+        """Make what waits for the ends of jobs; nothing is begun yet."""
+        from rq_core.connections.client import Client
+        from rq_core.connections.waiter import PATIENCE, Waiter
+
+        return Waiter(Client(self.url, prefix=self.prefix, patience=PATIENCE))
+
+    @property
+    def waiter(self) -> Waiter:
+        """What waits for the ends of jobs, for all threads and event loops."""
+        if self._waiter is None:
+            with preparing():
+                if self._waiter is None:
+                    self._waiter = self.make_waiter()
+        return self._waiter
+
     def async_client(self) -> AsyncClient:
         """Return the running event loop's client.
 
@@ -74,10 +92,15 @@ class Connections:
         return found
 
     def close(self) -> None:
-        """Close the synchronous client. A later use makes a new one."""
+        """Close the synchronous client, and wait for no more jobs. A later use makes a new one."""
+        self._close()
+
+    def _close(self, *, join: bool = True) -> None:
         client, self._client = self._client, None
         if client is not None:
             client.close()
+        if self._waiter is not None:
+            self._waiter.close(join=join)
 
     async def aclose(self) -> None:
         """Close the running event loop's client, and the synchronous one."""
@@ -86,4 +109,5 @@ class Connections:
         found = self._async_clients.pop(asyncio.get_running_loop(), None)
         if found is not None:
             await found.close()
-        self.close()
+        # Its thread ends by itself: the loop does not stand still for it.
+        self._close(join=False)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, Unpack
 
+from rq_core.app.awaiting import check_may_wait, each, each_async, timeout_of
 from rq_core.errors import AuditNotConfigured, ScopeFull, UniqueHeld
 from rq_core.model import plugins
+from rq_core.model.durations import Duration
 from rq_core.model.effects import JOB_ENDS
 
 if TYPE_CHECKING:
     from rq_core.app.edit import EditOptions
     from rq_core.app.producer import Producer
     from rq_core.model.job import NewJob
+    from rq_core.model.outcome import Outcome
     from rq_core.protocol.enqueue import Accepted
 
 R_co = TypeVar("R_co", covariant=True)
@@ -22,7 +25,8 @@ GONE: Final = "gone"
 
 
 class JobHandle(Generic[R_co]):
-    """One job, as its producer sees it. It holds names only; every method reads Redis or SQL again.
+    """One job, as its producer sees it. It holds names, and the outcome once it has seen that; else every method reads
+    Redis or SQL again.
 
     ``duplicate`` is True if a job of this id was live already: then that one stands, and this call
     changed nothing. ``discarded`` is True if the job was dropped, since a scope was full and its cap
@@ -31,7 +35,7 @@ class JobHandle(Generic[R_co]):
     replaced none. ``task`` is its task's name, None for a handle that was made from an id.
     """
 
-    __slots__ = ("_producer", "discarded", "duplicate", "id", "queue", "replaced", "task")
+    __slots__ = ("_producer", "discarded", "duplicate", "id", "queue", "replaced", "seen", "task")
 
     def __init__(
         self,
@@ -51,6 +55,8 @@ class JobHandle(Generic[R_co]):
         self.duplicate = duplicate
         self.discarded = discarded
         self.replaced = replaced
+        self.seen: Outcome[R_co] | None = None
+        """How the job ended, if that was waited for with this handle."""
 
     def __repr__(self) -> str:
         note = ", duplicate" if self.duplicate else ", discarded" if self.discarded else ""
@@ -78,6 +84,37 @@ class JobHandle(Generic[R_co]):
         if found is not None:
             return str(found.state)
         return GONE if self._producer.audit_url is None else _end_of(await self.history_async())
+
+    def wait(self, timeout: Duration, *, allow_in_handler: bool = False) -> Outcome[R_co]:
+        """Wait for the end of the job, however it ends, and return its outcome. Blocks; in an event loop use
+        wait_async.
+
+        ``timeout`` is in seconds, or a timedelta; 0 looks once. A dead job has ended. The outcome stays in the handle:
+        waiting once more asks nothing. A job is looked at 50 ms after the first look, then less and less often, every
+        second in the end. If Redis does not have the job any more, the audit database tells how it ended; without one
+        the outcome is Gone. Raises WaitTimeout, which is a TimeoutError; WaitRefused in a handler, which would keep the
+        place that the job may need, unless ``allow_in_handler``; QueueDamaged or ServerUnsuitable.
+        """
+        seconds = timeout_of(timeout)
+        if self.seen is not None:
+            return self.seen
+        check_may_wait(self.id, allow_in_handler=allow_in_handler, blocks=True)
+        ((_, outcome),) = each(self._producer, (self,), seconds)
+        return outcome
+
+    async def wait_async(
+        self,
+        timeout: Duration,  # noqa: ASYNC109 - the last look is made when it is over
+        *,
+        allow_in_handler: bool = False,
+    ) -> Outcome[R_co]:
+        """See wait."""
+        seconds = timeout_of(timeout)
+        if self.seen is not None:
+            return self.seen
+        check_may_wait(self.id, allow_in_handler=allow_in_handler, blocks=False)
+        ((_, outcome),) = [ended async for ended in each_async(self._producer, (self,), seconds)]
+        return outcome
 
     def cancel(self, *, why: str = "") -> str:
         """Cancel the job.

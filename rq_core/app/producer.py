@@ -6,7 +6,7 @@ Tasks, handles and jobs by name need this of an app, and nothing else.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, Callable, Iterable
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self
 
@@ -25,12 +25,10 @@ from rq_core.model.url import AUDIT_URL_VARIABLE, DEFAULT_URL, REDIS_URL_VARIABL
 if TYPE_CHECKING:
     from rq_core.connections.async_client import AsyncClient
     from rq_core.connections.client import Client
-    from rq_core.protocol.enqueue import Accepted
     from rq_core.protocol.plan import Patience
 
 MAX_PAYLOAD: Final = 1024 * 1024
 """Bytes of a job's arguments as JSON."""
-_ASYNC_CHUNK: Final = 1_000
 AUDIT_EXAMPLE: Final = "sqlite:///audit.db"
 
 AuditPayload = Literal["digest", "full"]
@@ -120,45 +118,6 @@ class Producer:
             job_id, queue, profile, args_json, options.delay_ms, lane, full, spec_max,
             options.headers_json, options.due_ms, options.ties, name,
         )  # fmt: skip
-
-    def enqueue_many(self, jobs: Iterable[NewJob]) -> Accepted:
-        """Enqueue jobs of one or more queues, in chunks: each is accepted whole or not at all.
-
-        ``jobs`` may be a generator; while Redis works on a chunk, the generator makes the jobs of the next.
-        An error half-way, KeyboardInterrupt and CancelledError too, has the jobs that were accepted before it in
-        ``accepted``; the chunk that was on its way may have been accepted, too. Raises what Task.enqueue raises.
-        """
-        return self.client.run(self.client.calls.enqueue.many(jobs))
-
-    async def enqueue_many_async(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> Accepted:
-        """See enqueue_many. Takes asynchronous generators too."""
-        client = self.async_client()
-        if not isinstance(jobs, AsyncIterable):
-            return await client.run(client.calls.enqueue.many(jobs))
-        from rq_core.protocol.enqueue import Accepted, tell_accepted
-
-        parts: list[Accepted] = []
-        chunk: list[NewJob] = []
-
-        async def send() -> None:
-            try:
-                parts.append(await client.run(client.calls.enqueue.many(chunk)))
-            except BaseException as error:
-                parts.append(getattr(error, "accepted", Accepted(())))
-                raise
-            finally:
-                chunk.clear()
-
-        try:
-            async for job in jobs:
-                chunk.append(job)
-                if len(chunk) == _ASYNC_CHUNK:
-                    await send()
-            await send()
-        except BaseException as error:
-            tell_accepted(error, parts)
-            raise
-        return Accepted.sum(parts)
 
     def connect_to(self, redis: str | None = None, *, prefix: str | None = None) -> None:
         """Use another server or prefix from now on, as the command line does.

@@ -1,8 +1,8 @@
 """What other packages add to rq-core, found by entry points, since rq_core imports none of them.
 
 ``rq_core.commands``: commands of ``rq-core``, each under its name.
-``rq_core.audit``: the parts of an audit log, ``history``, ``drift``, ``mirror`` and ``reader``. The protocols say what
-each does.
+``rq_core.audit``: the parts of an audit log, ``history``, ``endings``, ``drift``, ``mirror`` and ``reader``. The
+protocols say what each does.
 
 A command is a click command whose module is quick to import: ``rq-core --help`` imports it for its first sentence.
 ``pyproject.toml`` declares those of sql_audit.
@@ -10,7 +10,7 @@ A command is a click command whose module is quick to import: ``rq-core --help``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from rq_core.errors import AuditNotConfigured
@@ -18,6 +18,7 @@ from rq_core.errors import AuditNotConfigured
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+    from rq_core.model.outcome import Outcome
     from rq_core.model.reader import AuditReader
 
 COMMANDS: Final = "rq_core.commands"
@@ -28,6 +29,28 @@ class HistoryReader(Protocol):
     """Returns a job's events, oldest first. Each has at least its ``type``, a word of machine.Event."""
 
     def __call__(self, audit_url: str, job_id: str, queue: str, /) -> list[Any]: ...
+
+
+class EndingsReader(Protocol):
+    """Reads in one audit log how jobs ended."""
+
+    def read(
+        self, queue: str, jobs: Mapping[str, tuple[int, int]], /
+    ) -> Mapping[str, Outcome[Any]]:
+        """How jobs of a queue ended that Redis does not have any more, by id. Each is given with the epoch and number
+        of an entry of the outbox; one that the log has not come to yet is left out. Raises RqCoreError if the database
+        does not answer."""
+        ...
+
+    def close(self) -> None:
+        """Close all connections."""
+        ...
+
+
+class OpenEndings(Protocol):
+    """Returns what reads how jobs ended. Raises RqCoreError for a bad URL and for a driver that is not installed."""
+
+    def __call__(self, audit_url: str, /) -> EndingsReader: ...
 
 
 class Differences(NamedTuple):
@@ -75,6 +98,11 @@ def commands() -> dict[str, EntryPoint]:
 def history_reader() -> HistoryReader:
     """Return what reads history. Raises AuditNotConfigured if no installed package does."""
     return cast(HistoryReader, _audit("history"))
+
+
+def open_endings() -> OpenEndings:
+    """Return what opens an audit log to read how jobs ended. Raises AuditNotConfigured if no installed package does."""
+    return cast(OpenEndings, _audit("endings"))
 
 
 def drift() -> Drift:

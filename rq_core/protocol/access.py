@@ -47,7 +47,8 @@ class Role(NamedTuple):
 _PRODUCER: Final = ("handshake", "enqueue", "cancel", "edit")
 ROLES: Final = {
     "producer": Role(
-        "enqueues, cancels, edits, and asks how its jobs stand", _PRODUCER, ("hget",), ("tasks",),
+        "enqueues, cancels, edits, asks how its jobs stand, and waits for them", _PRODUCER, ("eval_ro", "hget"),
+        ("tasks",),
         lists=ADDING,
     ),
     "worker": Role(
@@ -84,7 +85,7 @@ ROLES: Final = {
         (),
         (
             *_COUNTS, "eval_ro", "hstrlen", "time", "hmget", "hscan", "lrange", "lindex", "lpos", "xlen", "xrange",
-            "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zcount",
+            "xrevrange", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zcount",
         ),
         tuple(key.name for key in KEYS),
         lists=("smembers",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import starmap
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
@@ -91,8 +91,11 @@ class Enqueue:
         """Hand over one job."""
         return self._delivery.call(self.chunk(job.queue, (job,)))
 
-    def many(self, jobs: Iterable[NewJob]) -> Plan[Accepted]:
-        """Hand over jobs, of one queue or several, in chunks that are each accepted whole or not at all.
+    def many(
+        self, jobs: Iterable[NewJob], told: Callable[[str, Accepted], None] = lambda *_: None
+    ) -> Plan[Accepted]:
+        """Hand over jobs, of one queue or several, in chunks that are each accepted whole or not at all. ``told`` is
+        called with the queue of each chunk and what became of it.
 
         One chunk is on its way at a time; the next is made ready meanwhile. An error that stops it half-way carries
         what was accepted before in ``accepted``.
@@ -104,6 +107,7 @@ class Enqueue:
             for call in calls:
                 call.meanwhile = calls.prepare
                 parts.append((yield from self._delivery.call(call)))
+                told(call.queue, parts[-1])
         except (
             BaseException
         ) as error:  # Also what the generator of the jobs raises, and what ends the program.

@@ -18,6 +18,7 @@ from rq_core.protocol.audit import Audit
 from rq_core.protocol.caps import Caps
 from rq_core.protocol.deletion import Deletion
 from rq_core.protocol.delivery import Delivery
+from rq_core.protocol.endings import Endings
 from rq_core.protocol.enqueue import Enqueue
 from rq_core.protocol.inspect import Inspect
 from rq_core.protocol.listing import Listing
@@ -43,5 +44,6 @@ class Operations:
         self.inspect = Inspect(delivery)
         self.listing = Listing(delivery)
         self.names = Names(delivery)
+        self.endings = Endings(delivery)
         self.waiting = Waiting(delivery)
         self.overview = Overviews(delivery)

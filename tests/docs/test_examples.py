@@ -17,7 +17,7 @@ from django.test import RequestFactory
 from fastapi.testclient import TestClient
 
 from rq_core import testing
-from rq_core.errors import QueueFull, ServerUnavailable
+from rq_core.errors import QueueFull, ServerUnavailable, WaitTimeout
 from tests.docs.transcript import DOCS, EXAMPLES
 
 Load = Callable[[str], Any]
@@ -83,6 +83,19 @@ def test_a_unique_job_stands_or_is_replaced(load: Load) -> None:
     assert [{"tenant": "acme", "month": "now"}, {"page": "home", "text": "new words"}] == waiting
     assert ["succeeded", "succeeded"] == [each.outcome for each in ran]
     assert again[0] != first
+
+
+def test_a_program_that_waits_tells_how_jobs_ended(load: Load) -> None:
+    example = load("waiting")
+    with testing.fake(example.app) as fake:
+        assert "is still at work" in example.build_one("2026-11")
+        bad = example.build.enqueue("November")
+        fake.drain()
+        told = example.tell(bad)
+        with pytest.raises(WaitTimeout, match="12 of the jobs have not ended"):
+            example.build_year(2026)
+
+    assert "failed: ValueError: November is no month" == told
 
 
 def test_a_failure_is_retried_and_a_death_is_told(

@@ -29,7 +29,9 @@ def drawn_tree() -> dict[str, str]:
 
 
 def test_the_drawn_tree_is_the_real_one() -> None:
-    real = {each.__name__: each.__base__.__name__ for each in CLASSES if each is not RqCoreError}  # type: ignore[union-attr]
+    real = {
+        each.__name__: each.__bases__[0].__name__ for each in CLASSES if each is not RqCoreError
+    }
 
     assert drawn_tree() == real
 
@@ -42,6 +44,7 @@ FACTS = {
     "scope": "tenant=acme", "family": "tenant", "id": "job-1", "version": 3,
     "function": "shard_of", "error": "KeyError: 1",
     "holder": "job-2", "module": "tasks", "how": "by signal 9", "where": "tasks.py:3", "last": "7-1",
+    "said": "gave_up", "by": "job-3",
 }  # fmt: skip
 
 
@@ -57,8 +60,17 @@ def test_the_message_is_the_docstring_filled_with_facts(kind: type[RqCoreError])
     assert all(getattr(error, name) == value for name, value in facts.items())
 
 
-def test_errors_can_be_pickled_with_their_facts() -> None:
+@pytest.mark.parametrize(
+    "made",
+    [
+        errors.PayloadTooLarge(task="t", size=2, limit=1),
+        errors.WaitTimeout(what="job a has not ended", seconds=2, why="wait again"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_errors_can_be_pickled_with_their_facts(made: RqCoreError) -> None:
     """Process pools and test runners send exceptions through pickle."""
-    error = pickle.loads(pickle.dumps(errors.PayloadTooLarge(task="t", size=2, limit=1)))  # noqa: S301
+    error = pickle.loads(pickle.dumps(made))  # noqa: S301
 
-    assert (str(error), error.size) == (str(errors.PayloadTooLarge(task="t", size=2, limit=1)), 2)
+    assert (str(error), error.facts) == (str(made), made.facts)
+    assert made.facts.items() <= vars(error).items()

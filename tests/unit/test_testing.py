@@ -15,15 +15,18 @@ import pytest
 from rq_core import (
     App,
     Cap,
+    Failed,
     GiveUp,
     NotEdited,
     Rate,
     RetryPolicy,
     RqCoreError,
     ScopeFull,
+    WaitTimeout,
     current_job,
     testing,
 )
+from rq_core.model.job import JobError
 from rq_core.protocol import claims
 
 app = App("redis://nowhere.invalid")
@@ -265,3 +268,16 @@ def test_a_job_at_an_instant_waits_for_it(fake: testing.Fake) -> None:
     assert waiting["later"] == pytest.approx(7_200, abs=60)
     assert [run.outcome for run in fake.drain()] == ["succeeded", "succeeded"]
     assert outbox == ["at once", "later"]
+
+
+def test_waiting_looks_once_since_jobs_run_when_the_test_drains() -> None:
+    with testing.fake(app) as fake:
+        handle = send.with_options(max_attempts=1).enqueue("ada", 5)
+        with pytest.raises(WaitTimeout):
+            handle.wait(60)
+        fake.drain()
+
+        outcome = handle.wait(60)
+
+    assert isinstance(outcome, Failed)
+    assert JobError("ConnectionError", "mail server is away") == outcome.error

@@ -43,6 +43,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Given]] = {
     "App.job": (lambda **g: app().job(**g), {"queue": "mail", "task": "send", "args": {"to": "a"}}),
     "App.enqueue": (lambda **g: app().enqueue(**g), {"queue": "mail", "task": "send", "args": {"to": "a"}}),
     "App.enqueue_many": (lambda **g: app().enqueue_many(**g), {}),
+    "App.as_completed": (lambda **g: app().as_completed(**g), {"handles": [], "timeout": 1}),
     "App.connect_to": (lambda **g: app().connect_to(**g), {}),
     "App.set_cap": (lambda **g: app().set_cap(**g), {"queue": "mail", "scope": "send.to", "limit": 1}),
     "App.caps": (lambda **g: app().caps(**g), {"queue": "mail"}),
@@ -57,13 +58,14 @@ CALLS: dict[str, tuple[Callable[..., Any], Given]] = {
 LIKE: dict[str, Any] = {
     "App.task": App.task, "App.queue": App.queue, "App.around": App.around, "App.job": App.job,
     "App.handle_by_id": App.handle_by_id, "App.enqueue": App.enqueue, "App.enqueue_many": App.enqueue_many,
-    "App.connect_to": App.connect_to, "App.set_cap": App.set_cap, "App.caps": App.caps,
-    "Task.with_options": rq_core.Task.with_options,
+    "App.as_completed": App.as_completed, "App.connect_to": App.connect_to, "App.set_cap": App.set_cap,
+    "App.caps": App.caps, "Task.with_options": rq_core.Task.with_options,
 }  # fmt: skip
 """Whose parameters are those of the call."""
 NOT_CHECKED = {
     "App.patience": "a test's own", "App.connections": "a test's own", "App.task.function": "tested beside the task",
     "App.enqueue_many.jobs": "tested with the chunks",
+    "App.as_completed.allow_in_handler": "true or not, whatever it is",
 }  # fmt: skip
 OF_AN_APP_ELSEWHERE = {
     "handle": "takes what rq-core made", "apply_settings": "takes nothing", "check": "takes nothing",
@@ -74,6 +76,7 @@ OF_AN_APP_ELSEWHERE = {
 NO_CALLABLES_OF_USERS = {
     "AsyncTask", "PreparedTask", "Task", "JobContext", "JobHandle", "DeadJob", "NewJob", "ScopeStatus", "Priority",
     "State", "JobLogFilter", "current_job", "injected", "Depends", "Limit",
+    "Outcome", "Succeeded", "Failed", "Cancelled", "Expired", "Replaced", "Gone",
 }  # fmt: skip
 """Made by rq-core, without arguments, checked by what takes it (Limit), or tested in test_depends.py and
 test_context.py."""

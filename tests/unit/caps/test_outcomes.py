@@ -48,7 +48,7 @@ class Scripted(AsyncClient):
         super().__init__("redis://nowhere.invalid")
         self.sent: list[list[str]] = []
         self.open: list[str] = []
-        self.calls.enqueue.many = lambda jobs: [job.id for job in jobs]  # type: ignore[method-assign]
+        self.calls.enqueue.many = lambda jobs, _told=None: [job.id for job in jobs]  # type: ignore[method-assign]
 
     async def run(self, what: Any) -> Any:
         ids: list[str] = what

@@ -1,0 +1,284 @@
+"""How handles wait: for one job or several, with or without an event loop, in Redis and then in the log.
+
+What is done stands once, in :meth:`Ends.steps`, a generator; :func:`each` and :func:`each_async` drive it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+from rq_core.app.context import job_here
+from rq_core.errors import RqCoreError, UsageError, WaitRefused, WaitTimeout
+from rq_core.model import plugins
+from rq_core.model.durations import Duration, seconds_of
+from rq_core.model.outcome import Gone, Outcome
+from rq_core.protocol.awaited import Nothing, Told, Wait
+from rq_core.protocol.endings import Absent
+
+if TYPE_CHECKING:
+    from rq_core.app.producer import Producer
+    from rq_core.model.plugins import EndingsReader
+
+GRACE_S: Final = 2.0
+"""Seconds beyond the timeout for which the last look may still be under way."""
+LOG_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5)
+"""Seconds between two looks at a log that is behind, the first ones and then always the last."""
+
+
+class Awaited(Protocol):
+    """What is needed of a handle."""
+
+    id: str
+    queue: str
+    seen: Outcome[Any] | None
+    """How its job ended, once that was seen."""
+
+
+H = TypeVar("H", bound=Awaited)
+
+
+class Until(NamedTuple):
+    """Wait for news, or until this moment."""
+
+    at: float
+
+
+class ReadLog(NamedTuple):
+    """Read in the log how these jobs of a queue ended. What is read is sent back, or the RqCoreError."""
+
+    queue: str
+    jobs: Mapping[str, tuple[int, int]]
+
+
+class Ended(NamedTuple, Generic[H]):
+    """One of the jobs has ended."""
+
+    handle: H
+    outcome: Outcome[Any]
+
+
+Steps = Generator[Until | ReadLog | Ended[H], Any, None]
+
+
+class Ends(Generic[H]):
+    """The ends of some jobs, as they come."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        handles: Iterable[H],
+        seconds: float,
+        notify: Callable[[], None],
+    ) -> None:
+        """``notify`` is called from another thread when there is news."""
+        self._producer = producer
+        self._waiter = producer.connections.waiter
+        self.clock = self._waiter.clock
+        self._seconds = seconds
+        self._deadline = self.clock() + seconds
+        self._notify = notify
+        self._news: deque[tuple[H, Told]] = deque()
+        self._waits: dict[H, Wait] = {}
+        self._missing: dict[H, tuple[int, int]] = {}
+        """Those that Redis does not have any more, and up to where the log must go to tell how they ended."""
+        self._log_looks = 0
+        self._log_at = 0.0
+        self._log_trouble: RqCoreError | None = None
+        self._reader: EndingsReader | None = None
+        self._left = dict.fromkeys(handles)
+        """Those that are still waited for, in the order given."""
+
+    def steps(self) -> Steps[H]:
+        """What to do until all have ended. Raises WaitTimeout when the time is up, and what looking raises."""
+        known = [handle for handle in self._left if handle.seen is not None]
+        for handle in known:
+            yield self._ended(handle, handle.seen)  # type: ignore[arg-type]  # they are those that have one
+        for handle in self._left:
+            self._begin(handle)
+        while self._left:
+            while self._news:
+                yield from self._hear(*self._news.popleft())
+            if self._missing and self.clock() >= self._log_at:
+                yield from self._read_log()
+            if not self._left or self._news:
+                continue
+            last = self._deadline + (0 if self._missing else GRACE_S)
+            if self.clock() >= last:
+                raise self._timed_out(None)
+            yield Until(min(last, self._log_at) if self._missing else last)
+
+    def close(self) -> None:
+        """Wait no more."""
+        for wait in self._waits.values():
+            wait.over = True
+        if self._reader is not None:
+            self._reader.close()
+
+    def read(self, queue: str, jobs: Mapping[str, tuple[int, int]]) -> Any:
+        """Read in the log how jobs ended, if it goes so far. Blocks. Returns an RqCoreError in its place; raises what
+        another try would not mend."""
+        try:
+            if self._reader is None:
+                assert self._producer.audit_url is not None
+                self._reader = plugins.open_endings()(self._producer.audit_url)
+            return self._reader.read(queue, jobs)
+        except UsageError:
+            raise
+        except RqCoreError as error:
+            return error
+
+    def _begin(self, handle: H) -> None:
+        def tell(told: Told) -> None:
+            self._news.append((handle, told))
+            self._notify()
+
+        wait = self._waits[handle] = Wait(handle.queue, handle.id, self._deadline, tell)
+        self._waiter.begin(wait)
+
+    def _hear(self, handle: H, told: Told) -> Iterator[Ended[H]]:
+        if isinstance(told, Outcome):
+            yield self._ended(handle, told)
+        elif isinstance(told, Absent):
+            if told.logged is None or self._producer.audit_url is None:
+                yield self._ended(handle, Gone(handle.id))
+            else:
+                self._missing[handle] = told.logged
+                self._log_at = 0.0
+        elif told is Nothing.ALIVE:
+            raise self._timed_out(None)
+        elif told is self._waits[handle].trouble:
+            raise self._timed_out(told)
+        else:
+            assert isinstance(told, RqCoreError)
+            raise told
+
+    def _read_log(self) -> Steps[H]:
+        by_queue: dict[str, dict[str, tuple[int, int]]] = {}
+        for handle, upto in self._missing.items():
+            by_queue.setdefault(handle.queue, {})[handle.id] = upto
+        self._log_trouble = None
+        for queue, jobs in by_queue.items():
+            told = yield ReadLog(queue, jobs)
+            if isinstance(told, RqCoreError):
+                self._log_trouble = told
+                continue
+            for handle in [h for h in self._missing if h.queue == queue and h.id in told]:
+                del self._missing[handle]
+                yield self._ended(handle, told[handle.id])
+        self._log_looks += 1
+        pause = LOG_PAUSES_S[min(self._log_looks, len(LOG_PAUSES_S)) - 1]
+        self._log_at = self.clock() + pause
+
+    def _ended(self, handle: H, outcome: Outcome[Any]) -> Ended[H]:
+        self._left.pop(handle, None)
+        handle.seen = outcome
+        return Ended(handle, outcome)
+
+    def _timed_out(self, trouble: RqCoreError | None) -> WaitTimeout:
+        handle = next(iter(self._left))
+        many = f"{len(self._left):,} of the jobs have" if len(self._left) > 1 else "has"
+        what = f"job {handle.id} {many} not ended" if many == "has" else f"{many} not ended"
+        why = "wait again, or cancel what is no longer wanted"
+        if handle in self._missing:
+            trouble = self._log_trouble
+            what = f"job {handle.id} has ended, but the audit database did not tell how"
+            why = "the mirror is behind: does `rq-core audit run` work?"
+        if trouble is not None:
+            why = str(trouble)
+        error = WaitTimeout(what=what, seconds=self._seconds, why=why, id=handle.id)
+        error.__cause__ = trouble
+        return error
+
+
+def each(producer: Producer, handles: Iterable[H], seconds: float) -> Iterator[Ended[H]]:
+    """The ends of these jobs, as they come. Blocks."""
+    import threading
+
+    news = threading.Event()
+    ends = Ends(producer, handles, seconds, news.set)
+    steps, answer = ends.steps(), None
+    try:
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration:
+                return
+            answer = None
+            if isinstance(step, Ended):
+                yield step
+            elif isinstance(step, ReadLog):
+                answer = ends.read(*step)
+            else:
+                news.wait(max(0.0, step.at - ends.clock()))
+                news.clear()
+    finally:
+        ends.close()
+
+
+async def each_async(
+    producer: Producer, handles: Iterable[H], seconds: float
+) -> AsyncIterator[Ended[H]]:
+    """See each."""
+    import asyncio
+    import contextlib
+
+    loop, news = asyncio.get_running_loop(), asyncio.Event()
+
+    def notify() -> None:
+        # The loop may be closed: then no task of it waits any more.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(news.set)
+
+    ends = Ends(producer, handles, seconds, notify)
+    steps, answer = ends.steps(), None
+    try:
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration:
+                return
+            answer = None
+            if isinstance(step, Ended):
+                yield step
+            elif isinstance(step, ReadLog):
+                answer = await asyncio.to_thread(ends.read, *step)
+            else:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(max(0.0, step.at - ends.clock())):
+                        await news.wait()
+                news.clear()
+    finally:
+        ends.close()
+
+
+def timeout_of(timeout: Duration) -> float:
+    """How long to wait, in seconds; 0 looks once. Raises InvalidOption."""
+    return seconds_of("timeout", timeout)
+
+
+def check_may_wait(job_id: str, *, allow_in_handler: bool, blocks: bool) -> None:
+    """Raise WaitRefused where waiting would stop what is waited for. ``blocks``: the thread, not only the caller."""
+    if blocks and "asyncio" in sys.modules and _in_event_loop():
+        raise WaitRefused(
+            id=job_id,
+            why="an event loop runs in this thread, and would stand still: await the method's _async twin",
+        )
+    if job_here() is not None and not allow_in_handler:
+        raise WaitRefused(
+            id=job_id,
+            why="a handler keeps its place while it waits, and with all places taken so no job would ever end. Enqueue"
+            " what comes next from the other job, or pass allow_in_handler=True if other workers run that one",
+        )
+
+
+def _in_event_loop() -> bool:
+    import asyncio
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,118 @@
+"""How a job ended, as those who wait for it are told.
+
+    match handle.wait(timeout=30):
+        case Succeeded():
+            ...
+        case Failed(error=error, reason=reason):
+            ...
+        case other:
+            ...
+
+An outcome is a value: nothing is raised until its ``value`` is asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from rq_core import errors
+from rq_core.model.job import JobError
+
+T_co = TypeVar("T_co", covariant=True)
+"""What the task's function returns."""
+
+NOT_KEPT: Final = "not_kept"
+"""The reason why a value is missing that was never kept."""
+_WHY: Final = {
+    NOT_KEPT: "its task keeps no result: write @app.task(keep_result=True) to keep it for an hour",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[T_co]):
+    """How a job ended. Each kind is a class: Succeeded, Failed, Cancelled, Expired, Replaced, Gone."""
+
+    id: str
+    """The job."""
+
+    @property
+    def value(self) -> T_co:
+        """What the handler returned. Raises NoResult of the kind that fits."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded(Outcome[T_co]):
+    """The handler returned. ``missing`` says in one word why its value is not known; None: it is known."""
+
+    kept: Any = None
+    """The value, if it is known."""
+    missing: str | None = NOT_KEPT
+
+    @property
+    def value(self) -> T_co:
+        """What the handler returned. Raises ResultUnavailable if it is not known."""
+        if self.missing is not None:
+            why = _WHY.get(self.missing, self.missing)
+            raise errors.ResultUnavailable(id=self.id, reason=self.missing, why=why)
+        return self.kept  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Outcome[T_co]):
+    """The job is dead, or was until its retention ended. An operator may requeue a dead job; then it ends once more."""
+
+    reason: str = ""
+    """One word: attempts_spent, gave_up, poison, …"""
+    error: JobError | None = None
+    """What the last handler raised; None if the job died of something else."""
+
+    @property
+    def value(self) -> T_co:
+        """Raises JobFailed."""
+        said = f"{self.reason} ({self.error})" if self.error is not None else self.reason
+        raise errors.JobFailed(id=self.id, reason=self.reason, error=self.error, said=said)
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled(Outcome[T_co]):
+    """The job was cancelled."""
+
+    @property
+    def value(self) -> T_co:
+        """Raises JobWasCancelled."""
+        raise errors.JobWasCancelled(id=self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Expired(Outcome[T_co]):
+    """No worker began the job before its deadline."""
+
+    @property
+    def value(self) -> T_co:
+        """Raises JobExpired."""
+        raise errors.JobExpired(id=self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced(Outcome[T_co]):
+    """Another job of the same unique name took its place."""
+
+    by: str = ""
+    """The id of that job; empty if it is not known."""
+
+    @property
+    def value(self) -> T_co:
+        """Raises JobReplaced."""
+        raise errors.JobReplaced(id=self.id, by=self.by)
+
+
+@dataclass(frozen=True, slots=True)
+class Gone(Outcome[T_co]):
+    """Redis does not have the job, and neither Redis nor the audit database tells how it ended."""
+
+    @property
+    def value(self) -> T_co:
+        """Raises JobGone."""
+        raise errors.JobGone(id=self.id)

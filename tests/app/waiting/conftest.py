@@ -1,0 +1,59 @@
+"""An app whose jobs the test itself claims and ends, with an audit database and a mirror that the test turns."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rq_core import App
+from rq_core.model.job import Claim
+from rq_core.protocol import claims
+from sql_audit.mirror.service import Service
+from sql_audit.mirror.source import Outbox
+from sql_audit.store.database import Database
+from sql_audit.store.migrate import ensure
+
+QUEUE = "notes"
+
+
+@pytest.fixture
+def app(redis_url: str) -> Iterator[App]:
+    with App(redis_url) as made:
+        made.task(queue=QUEUE)(note)
+        yield made
+
+
+def note(n: int = 0) -> int:
+    return n
+
+
+@pytest.fixture
+def audited(app: App, sqlite_url: str) -> Iterator[Callable[[], Any]]:
+    """Gives the app an audit database, which mirrors its queue. Called, it mirrors what is new."""
+    database = Database(sqlite_url)
+    ensure(database)
+    app.audit_url = sqlite_url
+
+    def mirror() -> Any:
+        return Service(Outbox(app.client), database).run(threading.Event(), once=True)
+
+    app.client.run(app.client.calls.delivery.handshake(QUEUE))
+    mirror()
+    yield mirror
+    database.close()
+
+
+def take(app: App, limit: int = 1) -> list[Claim]:
+    return list(app.client.run(claims.claim(QUEUE, "w-1", limit)).jobs)
+
+
+def succeed(app: App, *held: Claim) -> None:
+    app.client.run(claims.complete(QUEUE, "w-1", [(job.id, job.fence) for job in held]))
+
+
+def fail(app: App, held: Claim) -> None:
+    error = '{"type": "ValueError", "message": "no such user"}'
+    app.client.run(claims.fail(QUEUE, "w-1", [(held.id, held.fence, "final", 0, "gave_up", error)]))

@@ -1,0 +1,390 @@
+"""handle.wait: the end of any job, on real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from rq_core import (
+    App,
+    Cancelled,
+    Expired,
+    Failed,
+    Gone,
+    JobFailed,
+    JobGone,
+    JobHandle,
+    JobReplaced,
+    JobWasCancelled,
+    NoResult,
+    Outcome,
+    Replaced,
+    ResultUnavailable,
+    Succeeded,
+    Unique,
+    WaitRefused,
+    WaitTimeout,
+    testing,
+)
+from rq_core.model.job import JobError
+from tests.app.waiting.conftest import QUEUE, fail, note, succeed, take
+from tests.kit.forked import forked
+from tests.kit.servers import RedisServer
+from tests.kit.wait import wait_until
+
+LONG_S = 20.0
+
+Mirror = Callable[[], Any]
+
+
+def in_thread(handle: JobHandle[Any]) -> Future[Outcome[Any]]:
+    """The outcome of a wait in another thread, which has begun."""
+    pool = ThreadPoolExecutor(1)
+    began = threading.Event()
+
+    def wait() -> Outcome[Any]:
+        began.set()
+        return handle.wait(LONG_S)
+
+    future = pool.submit(wait)
+    pool.shutdown(wait=False)
+    assert began.wait(LONG_S)
+    return future
+
+
+def succeeds(app: App, handle: JobHandle[Any]) -> None:
+    succeed(app, *take(app))
+
+
+def dies(app: App, handle: JobHandle[Any]) -> None:
+    fail(app, *take(app))
+
+
+def is_cancelled(app: App, handle: JobHandle[Any]) -> None:
+    handle.cancel()
+
+
+ENDS: list[tuple[Callable[[App, JobHandle[Any]], None], type[Outcome[Any]]]] = [
+    (succeeds, Succeeded),
+    (dies, Failed),
+    (is_cancelled, Cancelled),
+]
+
+
+@pytest.mark.parametrize("end, kind", ENDS)
+@pytest.mark.parametrize("before", [True, False], ids=["ended before", "ends meanwhile"])
+def test_a_wait_ends_with_the_job_and_says_how_it_ended(
+    app: App,
+    audited: Mirror,
+    end: Callable[[App, JobHandle[Any]], None],
+    kind: type[Outcome[Any]],
+    before: bool,
+) -> None:
+    handle = app.tasks["note"].enqueue(1)
+    if before:
+        end(app, handle)
+        audited()
+        outcome = handle.wait(LONG_S)
+    else:
+        waiting = in_thread(handle)
+        end(app, handle)
+        audited()
+        outcome = waiting.result(LONG_S)
+
+    assert kind is type(outcome)
+    assert handle.id == outcome.id
+
+
+def test_a_dead_job_tells_its_error_without_an_audit_database(app: App) -> None:
+    handle = app.tasks["note"].enqueue(1)
+    dies(app, handle)
+
+    outcome = handle.wait(LONG_S)
+
+    assert Failed(handle.id, "gave_up", JobError("ValueError", "no such user")) == outcome
+    with pytest.raises(JobFailed, match=r"gave_up \(ValueError: no such user\)") as caught:
+        outcome.value  # noqa: B018 - it raises
+    assert isinstance(caught.value, NoResult)
+
+
+def test_an_expired_job_ends_its_wait(app: App, audited: Mirror) -> None:
+    handle = app.tasks["note"].with_options(expires=0.05).enqueue(1)
+    waiting = in_thread(handle)
+    wait_until(lambda: not take(app, 0) and handle.state() == "gone", "its deadline is over")
+    audited()
+
+    assert Expired(handle.id) == waiting.result(LONG_S)
+
+
+def test_a_replaced_job_names_the_one_in_its_place(app: App, audited: Mirror) -> None:
+    task = app.task(queue=QUEUE, name="one", unique=Unique(on_duplicate="replace"))(note)
+    old = task.enqueue(1)
+    waiting = in_thread(old)
+    new = task.enqueue(1)
+    audited()
+
+    outcome = waiting.result(LONG_S)
+
+    assert new.replaced == old.id
+    assert Replaced(old.id, by=new.id) == outcome
+    with pytest.raises(JobReplaced, match=new.id):
+        outcome.value  # noqa: B018 - it raises
+
+
+def test_a_pruned_job_still_tells_what_it_died_of(app: App, audited: Mirror) -> None:
+    handle = app.tasks["note"].enqueue(1)
+    dies(app, handle)
+    app.client.run(app.client.calls.admin.prune(QUEUE, [handle.id]))
+    audited()
+
+    expected = Failed(handle.id, "gave_up", JobError("ValueError", "no such user"))
+    assert expected == handle.wait(LONG_S)
+
+
+def test_without_an_audit_database_a_job_that_left_redis_is_gone(app: App) -> None:
+    handle = app.tasks["note"].enqueue(1)
+    succeeds(app, handle)
+
+    outcome = handle.wait(LONG_S)
+
+    assert Gone(handle.id) == outcome
+    with pytest.raises(JobGone, match="keep_result"):
+        outcome.value  # noqa: B018 - it raises
+
+
+def test_a_success_whose_value_was_not_kept_says_what_to_write(app: App, audited: Mirror) -> None:
+    handle = app.tasks["note"].enqueue(1)
+    succeeds(app, handle)
+    audited()
+
+    with pytest.raises(ResultUnavailable, match="keep_result=True") as caught:
+        handle.wait(LONG_S).value  # noqa: B018 - it raises
+
+    assert "not_kept" == caught.value.reason  # type: ignore[attr-defined]
+
+
+def test_a_job_that_does_not_end_times_out_and_goes_on(app: App) -> None:
+    handle = app.tasks["note"].enqueue(1)
+
+    with pytest.raises(TimeoutError, match=f"job {handle.id} has not ended within 0.2 s") as caught:
+        handle.wait(timedelta(seconds=0.2))
+
+    assert isinstance(caught.value, WaitTimeout)
+    assert "ready" == handle.state()
+
+
+def test_a_timeout_of_0_looks_once(app: App) -> None:
+    handle = app.tasks["note"].enqueue(1)
+    with pytest.raises(WaitTimeout):
+        handle.wait(0)
+    dies(app, handle)
+
+    assert Failed is type(handle.wait(0))
+
+
+def test_an_outcome_stays_in_its_handle(app: App) -> None:
+    handle = app.tasks["note"].enqueue(1)
+    dies(app, handle)
+    outcome = handle.wait(LONG_S)
+    app.client.run(app.client.calls.admin.requeue(QUEUE, [handle.id]))
+
+    assert outcome is handle.wait(0)
+    with pytest.raises(WaitTimeout):
+        app.handle_by_id(QUEUE, handle.id).wait(0)
+
+
+def test_a_log_that_is_behind_is_waited_for(app: App, audited: Mirror) -> None:
+    """A job that has just left Redis is not taken for gone, nor for what SQL has last heard of it."""
+    handle = app.tasks["note"].enqueue(1)
+    audited()
+    waiting = in_thread(handle)
+    succeeds(app, handle)
+    with pytest.raises(WaitTimeout, match="the audit database did not tell how"):
+        app.handle_by_id(QUEUE, handle.id).wait(0.3)
+    audited()
+
+    assert Succeeded(handle.id) == waiting.result(LONG_S)
+
+
+def test_an_id_that_is_used_again_does_not_answer_with_the_job_before(
+    app: App, audited: Mirror
+) -> None:
+    """The log has the first job's success when the second one has ended, and is not asked before it has that, too."""
+    task = app.tasks["note"].with_options(id="again")
+    first = task.enqueue(1)
+    succeeds(app, first)
+    audited()
+    second = task.enqueue(2)
+    second.cancel()
+
+    with pytest.raises(WaitTimeout):
+        second.wait(0.2)
+    audited()
+
+    assert Cancelled("again") == second.wait(LONG_S)
+    with pytest.raises(JobWasCancelled):
+        second.wait(0).value  # noqa: B018 - it raises
+
+
+def test_a_thousand_waits_share_one_connection(app: App, redis_server: RedisServer) -> None:
+    with redis_server.client() as control:
+        before = len(control.client_list())
+        handles = app.enqueue_many(app.tasks["note"].job(n) for n in range(1_000)).handles
+        ended = []
+        seen: list[int] = []
+
+        def end_all() -> None:
+            wait_until(lambda: len(control.client_list()) > before + 1, "the waiter has connected")
+            seen.append(len(control.client_list()) - before)
+            while held := take(app, 250):
+                succeed(app, *held)
+
+        thread = threading.Thread(target=end_all)
+        thread.start()
+        ended = list(app.as_completed(handles, LONG_S))
+        thread.join()
+
+    assert {h.id for h in handles} == {h.id for h in ended}
+    assert [2] == seen  # the app's own, and the waiter's
+
+
+async def test_tasks_wait_without_blocking_their_loop(app: App) -> None:
+    handles = [await app.tasks["note"].enqueue_async(n) for n in range(50)]
+    waits = asyncio.gather(*(handle.wait_async(LONG_S) for handle in handles))
+    await asyncio.sleep(0)
+    for held in take(app, 50):
+        fail(app, held)
+
+    outcomes = await waits
+    await app.aclose()
+
+    assert {Failed} == {type(outcome) for outcome in outcomes}
+    assert [handle.id for handle in handles] == [outcome.id for outcome in outcomes]
+
+
+async def test_a_wait_that_is_cancelled_is_looked_for_no_more(app: App) -> None:
+    handle = await app.tasks["note"].enqueue_async(1)
+    waiting = asyncio.create_task(handle.wait_async(LONG_S))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await app.aclose()
+
+    assert handle.seen is None
+
+
+async def test_as_completed_gives_handles_as_their_jobs_end(app: App) -> None:
+    first, second = [await app.tasks["note"].enqueue_async(n) for n in range(2)]
+    one, other = take(app, 2)
+    fail(app, other)
+    seen = []
+    async for handle in app.as_completed_async([first, second], LONG_S):
+        seen.append((handle, type(handle.seen)))
+        if len(seen) == 1:
+            fail(app, one)
+    await app.aclose()
+
+    assert [(second, Failed), (first, Failed)] == seen
+
+
+def test_as_completed_times_out_as_a_whole(app: App) -> None:
+    handles = app.enqueue_many(app.tasks["note"].job(n) for n in range(3))
+    fail(app, *take(app))
+    ended = app.as_completed(handles, 0.3)
+
+    assert Failed is type(next(ended).seen)
+    with pytest.raises(WaitTimeout, match="2 of the jobs have not ended"):
+        next(ended)
+
+
+def test_enqueue_many_gives_a_handle_of_each_job_that_stands(app: App) -> None:
+    task = app.tasks["note"]
+    known = task.with_options(id="known").enqueue(0)
+    other = task.with_options(queue="other")
+
+    accepted = app.enqueue_many([task.job(1), task.with_options(id="known").job(2), other.job(3)])
+
+    told = {(handle.id, handle.queue, handle.duplicate) for handle in accepted.handles}
+    assert ("known", QUEUE, True) in told
+    assert {QUEUE, "other"} == {queue for _, queue, _ in told}
+    assert {known.id, *accepted.ids} == {job_id for job_id, _, _ in told}
+
+
+def test_waiting_in_a_handler_is_refused_unless_allowed(app: App) -> None:
+    handle = app.tasks["note"].enqueue(1)
+    dies(app, handle)
+    with testing.job_running():
+        with pytest.raises(WaitRefused, match="allow_in_handler=True"):
+            handle.wait(1)
+        with pytest.raises(WaitRefused, match="a handler keeps its place"):
+            app.as_completed([handle], 1)
+        outcome = handle.wait(1, allow_in_handler=True)
+
+    assert Failed is type(outcome)
+
+
+async def test_waiting_is_refused_where_it_would_block_an_event_loop(app: App) -> None:
+    handle = app.handle_by_id(QUEUE, "a")
+    with pytest.raises(WaitRefused, match="_async"):
+        handle.wait(1)
+    with pytest.raises(WaitRefused, match="_async"):
+        app.as_completed([handle], 1)
+
+
+def test_a_forked_child_waits_on_a_connection_of_its_own(app: App) -> None:
+    handle = app.tasks["note"].enqueue(1)
+    with pytest.raises(WaitTimeout):
+        handle.wait(0)
+    waiting = in_thread(handle)
+    child = ThreadPoolExecutor(1).submit(lambda: forked(lambda: type(handle.wait(LONG_S)).__name__))
+    dies(app, handle)
+
+    assert "Failed" == child.result(LONG_S)
+    assert Failed is type(waiting.result(LONG_S))
+
+
+def test_closing_the_app_ends_waits(app: App) -> None:
+    handle = app.tasks["note"].enqueue(1)
+    waiting = in_thread(handle)
+    wait_until(lambda: app.connections.waiter._thread is not None, "the wait has begun")
+    app.close()
+
+    with pytest.raises(NoResult, match="the app was closed"):
+        waiting.result(LONG_S)
+    dies(app, handle)
+    assert Failed is type(handle.wait(LONG_S))
+
+
+def test_a_wait_outlives_an_outage(start_redis: Callable[..., RedisServer]) -> None:
+    server = start_redis(appendonly="yes")
+    with App(server.url) as app:
+        app.task(queue=QUEUE)(note)
+        handle = app.tasks["note"].enqueue(1)
+        waiting = in_thread(handle)
+        server.kill()
+        server.start()
+        dies(app, handle)
+
+        assert Failed is type(waiting.result(LONG_S))
+
+
+def test_a_server_that_stays_away_is_named_when_the_time_is_up(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    server = start_redis()
+    with App(server.url) as app:
+        handle = app.handle_by_id(QUEUE, "a")
+        server.kill()
+        began = time.monotonic()
+        with pytest.raises(WaitTimeout, match="no answer from Redis"):
+            handle.wait(0.5)
+
+        assert time.monotonic() - began < 5

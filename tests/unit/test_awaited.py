@@ -1,0 +1,97 @@
+"""When jobs are looked at that are waited for."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from rq_core.errors import ServerUnavailable
+from rq_core.model.outcome import Gone
+from rq_core.protocol.awaited import PAUSES_S, Nothing, Told, Wait, Waits
+
+
+def looks(deadline: float, until: float = 1e9) -> tuple[list[float], list[Told]]:
+    """When a job that does not end is looked at, and what its wait ends with."""
+    told: list[Told] = []
+    waits, times = Waits(), []
+    waits.add(Wait("q", "a", deadline, told.append), 0.0)
+    while (at := waits.next_at()) is not None and at <= until:
+        times.append(at)
+        for wait in waits.due(at)["q"]:
+            waits.looked(wait, None, at, at)
+    return times, told
+
+
+def test_looks_become_rarer_and_go_on_for_ever() -> None:
+    times, told = looks(1e6, until=10.0)
+
+    pauses = [b - a for a, b in itertools.pairwise(times)]
+    assert [*PAUSES_S] == pytest.approx(pauses[: len(PAUSES_S)])
+    assert {PAUSES_S[-1]} == {round(pause, 6) for pause in pauses[len(PAUSES_S) :]}
+    assert [] == told
+
+
+def test_the_last_look_is_made_when_the_time_is_up() -> None:
+    """What ended just before is not missed, however long ago the look before was."""
+    times, told = looks(0.777)
+
+    assert 0.777 == times[-1]
+    assert [Nothing.ALIVE] == told
+
+
+def test_a_look_that_began_before_the_end_of_the_time_is_not_the_last() -> None:
+    told: list[Told] = []
+    waits = Waits()
+    waits.add(Wait("q", "a", 1.0, told.append), 0.0)
+    ((wait,),) = waits.due(0.0).values()
+    waits.looked(wait, None, 1.5, 0.9)
+
+    assert 1.0 == waits.next_at()
+    assert [] == told
+
+
+def test_jobs_that_are_due_together_are_looked_at_together_by_queue() -> None:
+    waits = Waits()
+    for n in range(10):
+        waits.add(Wait("ab"[n % 2], str(n), 9.0, lambda _: None), n / 1000)
+
+    due = waits.due(0.0)
+
+    assert {"a": 5, "b": 5} == {queue: len(found) for queue, found in due.items()}
+    assert waits.next_at() is None
+
+
+def test_a_wait_that_is_given_up_is_not_looked_at() -> None:
+    told: list[Told] = []
+    waits = Waits()
+    wait = Wait("q", "a", 9.0, told.append)
+    waits.add(wait, 0.0)
+    wait.over = True
+
+    assert waits.next_at() is None
+    assert {} == waits.due(9.0)
+    assert [] == waits.all()
+
+
+def test_a_wait_ends_once() -> None:
+    told: list[Told] = []
+    waits = Waits()
+    waits.add(Wait("q", "a", 9.0, told.append), 0.0)
+    ((wait,),) = waits.due(0.0).values()
+    waits.looked(wait, Gone("a"), 0.1, 0.0)
+    waits.looked(wait, Gone("a"), 0.1, 0.0)
+
+    assert [Gone("a")] == told
+    assert waits.next_at() is None
+
+
+def test_the_trouble_of_the_last_look_is_told_when_the_time_is_up() -> None:
+    told: list[Told] = []
+    waits, trouble = Waits(), ServerUnavailable(url="redis://x", why="away")
+    waits.add(Wait("q", "a", 0.0, told.append), 0.0)
+    ((wait,),) = waits.due(0.0).values()
+    wait.trouble = trouble
+    waits.looked(wait, None, 0.0, 0.0)
+
+    assert [trouble] == told
