@@ -30,7 +30,7 @@ def pause(attempt: int, left: float) -> Pause:
 def meaning_of(reply: Any, *, lost: bool = False) -> str:
     """What a script's reply means, or the error in its place. ``lost``: an earlier reply to the same call was lost."""
     if not isinstance(reply, Exception):
-        return "epoch" if reply[0] == "epoch" else "answer"
+        return reply[0] if reply[0] in ("epoch", "with") else "answer"
     if isinstance(reply, Unsent):
         return "unsent"
     if isinstance(reply, Lost):
@@ -137,4 +137,13 @@ class Asking:
         if why.startswith("MOVED"):
             # Only a client whose URL does not name a cluster sees this.
             why = f"it is a node of a Redis Cluster: write {cluster_url(self.url)}"
+        if why.startswith("ERR it speaks "):
+            why = f"{why}: begin the URL with {_other_scheme(self.url)}"
         return errors.ServerUnsuitable(url=self.url, why=why.removeprefix("ERR "))
+
+
+def _other_scheme(url: str) -> str:
+    """The beginning of a URL with TLS if it has none, without if it has it."""
+    scheme = url.partition("://")[0]
+    tls = scheme.startswith("rediss")
+    return f"{scheme.replace('rediss', 'redis', 1) if tls else scheme.replace('redis', 'rediss', 1)}://"

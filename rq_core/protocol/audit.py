@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from rq_core.model.events import JobRecord, OutboxId
+from rq_core.model.events import NUMBER_MAX, JobRecord, OutboxId
 from rq_core.model.keys import check_name, queue_keys
 from rq_core.model.machine import (
     DEFAULT_MAX_ATTEMPTS,
@@ -23,7 +23,22 @@ from rq_core.protocol.plan import Call, Plan, pairs_of, parse_nothing, parse_pai
 
 BASELINE_CHUNK: Final = 1_000
 """About how many jobs' baselines are written in one call, and the most that stand in one event."""
-
+_STRIKE: Final = f"""#!lua flags=allow-oom
+local kept = {{}}
+for _, entry in ipairs(redis.call('XRANGE', KEYS[1], '-', '+')) do
+  local epoch, number = entry[1]:match('(%d+)-(%d+)')
+  if tonumber(epoch) <= {NUMBER_MAX} and tonumber(number) <= {NUMBER_MAX} then
+    if #entry[2] > 7000 then
+      return redis.error_reply('ERR entry ' .. entry[1] .. ' has too many fields to be kept: XDEL it')
+    end
+    kept[#kept + 1] = entry
+  end
+end
+redis.call('UNLINK', KEYS[1])
+for _, entry in ipairs(kept) do
+  redis.call('XADD', KEYS[1], entry[1], unpack(entry[2]))
+end"""
+"""A stream takes no number below one that it had, not even with XDEL and XSETID; so the others go into a new one."""
 
 _TARGETS: Final = {
     State.READY: State.READY,
@@ -167,6 +182,12 @@ class Audit:
         """Carry out (finding, key, member, was, value) edits; see repair.lua. Returns how many findings it mended."""
         call = Call("repair", queue, {"by": by}, lambda r: int(r[0]), records)
         return (yield from self._delivery.call(call))
+
+    def strike(self, queue: str) -> Plan[None]:
+        """Take entries off the outbox whose numbers are beyond those that a script gives. If no other is left, a new
+        epoch begins."""
+        outbox = queue_keys(queue, self._delivery.prefix)("outbox")
+        yield from self._delivery.ask([["EVAL", _STRIKE, 1, outbox]], queue)
 
 
 def put_back(
