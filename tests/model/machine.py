@@ -54,6 +54,8 @@ class Job:
     task: str = "t"
     priority: str = "normal"
     unique: str | None = None
+    once: int | None = None
+    call: str | None = None
     lane: str | None = None
     attempts: int = 3
     losses: int = 3

@@ -38,7 +38,7 @@ def conclude(problems: Sequence[str]) -> None:
 
 @click.group()
 def main() -> None:
-    """Show that names are held once and that deadlines keep up. Each part ends with status 1 if something falls short."""
+    """Show that names are held once and that deadlines keep up. Each part ends with status 1 if one falls short."""
 
 
 @main.command()

@@ -54,11 +54,12 @@ class Expiring:
 
     def line(self) -> str:
         """The figures."""
+        memory = [second.memory / 2**20 for second in self.seconds]
         return (
             f"{self.enqueued:,} jobs with a deadline of {DEADLINE_MS} ms, {self.rate:,.0f} a second: at most"
-            f" {max(s.jobs for s in self.seconds):,} at once and {max(s.overdue for s in self.seconds):,} overdue; memory"
-            f" {min(s.memory for s in self.seconds) / 2**20:.1f} to {max(s.memory for s in self.seconds) / 2**20:.1f} MiB,"
-            f" last third by middle third {self.growth:.3f}; all gone {self.drained_s:.1f} s after the last"
+            f" {max(s.jobs for s in self.seconds):,} at once and {max(s.overdue for s in self.seconds):,} overdue;"
+            f" memory {min(memory):.1f} to {max(memory):.1f} MiB, last third by middle third {self.growth:.3f};"
+            f" all gone {self.drained_s:.1f} s after the last"
         )
 
 

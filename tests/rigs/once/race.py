@@ -47,10 +47,10 @@ class Race:
         """The figures."""
         counts = self.names.counts
         return (
-            f"{self.enqueues:,} enqueues of one name by {PRODUCERS} producers: {self.accepted:,} accepted, {self.held:,}"
-            f" held; {self.kills} workers killed, {counts['lease_expired']} leases lost, {counts['retried']:,} retries,"
-            f" {counts['died']} died; {counts['succeeded']:,} succeeded; {self.samples:,} looks;"
-            f" {len(self.problems) + len(self.names.breaches)} breaches"
+            f"{self.enqueues:,} enqueues of one name, {PRODUCERS} producers: {self.accepted:,} accepted,"
+            f" {self.held:,} held; {self.kills} workers killed, {counts['lease_expired']} leases lost,"
+            f" {counts['retried']:,} retries, {counts['died']} died; {counts['succeeded']:,} succeeded;"
+            f" {self.samples:,} looks, {len(self.problems) + len(self.names.breaches)} breaches"
         )
 
 
