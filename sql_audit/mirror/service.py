@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from rq_core.errors import UnknownQueue
+from rq_core.errors import AuditOff, UnknownQueue
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.source import OutboxSource
 from sql_audit.mirror.turn import Mirror, Outcome
@@ -31,6 +31,8 @@ logger = logging.getLogger("rq_core.audit")
 
 WAIT_S: Final = 1.0
 """Seconds that one wait for news lasts; how late a stop or a new queue may be noticed."""
+OFF_WAIT_S: Final = 1.0
+"""Seconds after which a queue whose log is switched off is looked at again."""
 HELD_WAIT_S: Final = 0.25
 """Seconds before a queue that another mirror works on is tried again."""
 BACKOFF_S: Final = 0.2
@@ -45,6 +47,8 @@ LAG_TOLD: Final = 10_000
 """Events behind, from which on it says so."""
 DRAIN_S: Final = 10.0
 """Seconds after a stop within which what is left is mirrored."""
+_OFF: Final = "off"
+"""In the place of an error: an operator switched the log off."""
 
 
 @dataclass(slots=True)
@@ -216,7 +220,10 @@ class Service:
             # Whatever it is, the next turn begins again from what is committed.
             if raise_errors:
                 raise
-            self._note_failure(name, queue, error)
+            if isinstance(error, AuditOff):
+                self._note_off(name, queue)
+            else:
+                self._note_failure(name, queue, error)
             return False
         if queue.error is not None:
             logger.info("queue %s: mirrored again", name)
@@ -257,6 +264,17 @@ class Service:
             elif queue.behind >= LAG_TOLD:
                 logger.info("queue %s: level again", name)
             queue.behind = behind
+
+    def _note_off(self, name: str, queue: _Queue) -> None:
+        """An operator switched the log off. Whether it is on again is looked at now and then."""
+        if queue.error != _OFF:
+            logger.info(
+                "queue %s: its log is switched off; `rq-core audit on %s` switches it on",
+                name,
+                name,
+            )
+            queue.error = _OFF
+        queue.put_off(OFF_WAIT_S)
 
     def _note_failure(self, name: str, queue: _Queue, error: Exception) -> None:
         self.done.failures += 1
