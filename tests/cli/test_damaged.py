@@ -163,3 +163,21 @@ def test_an_outbox_of_another_type_is_wrong_for_top(cli: CommandLine, control: r
     assert [each["alert"] for each in causes] == ["RqCoreQueueUnreadable"]
     assert "WRONGTYPE" in causes[0]["says"]
     assert "key rqc:{mail}:outbox" in causes[0]["says"]
+
+
+def test_a_queue_that_the_list_lacks_is_found_and_listed(
+    cli: CommandLine, control: redis.Redis, tmp_path: Path
+) -> None:
+    """No table, no page of metrics and no alarm knew of it, and the doctor said that all agrees."""
+    audit = f"sqlite:///{tmp_path}/audit.db"
+    assert cli("audit", "run", "--once", "--audit", audit).exit_code == 0
+    control.srem("rqc:queues", "mail")
+
+    named, by_log = cli("doctor", "mail"), cli("doctor", "--audit", audit)
+
+    for said in (named, by_log):
+        assert said.exit_code == 1
+        assert "mail: list: the list of queues lacks it" in said.stdout
+    assert "mail: mended, all agrees" in cli.ok("doctor", "mail", "--repair")
+    assert control.smembers("rqc:queues") == {"mail", "sms"}
+    cli.ok("doctor", "--audit", audit)
