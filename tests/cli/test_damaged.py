@@ -181,3 +181,22 @@ def test_a_queue_that_the_list_lacks_is_found_and_listed(
     assert "mail: mended, all agrees" in cli.ok("doctor", "mail", "--repair")
     assert control.smembers("rqc:queues") == {"mail", "sms"}
     cli.ok("doctor", "--audit", audit)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "command"),
+    [("paused", "1", "resume mail"), ("lease_ms", "7", "set mail lease=30")],
+)
+def test_a_command_that_sets_back_names_the_prefix(
+    cli: CommandLine, control: redis.Redis, field: str, value: str, command: str
+) -> None:
+    """Typed as it was printed, it spoke of another queue."""
+    cli.ok("enqueue", "mail", "send", "--prefix", "other")
+    control.hset("other:{mail}:meta", field, value)
+
+    said = cli("doctor", "mail", "--prefix", "other").stdout
+
+    typed = f"{command} --prefix other"
+    assert f"`rq-core {typed}` sets it back" in said
+    cli.ok(*typed.split())
+    assert control.hget("other:{mail}:meta", field) != value
