@@ -60,10 +60,11 @@ class Restoration(NamedTuple):
 
     id: str
     kind: str
-    """restore, missing or remove."""
+    """restore, missing, remove or remember."""
     due_ms: int
     line: str
-    """restore, missing: its state line, without place, due time and since when; remove: as it reads now."""
+    """restore, missing: its state line, without place, due time and since when; remove: as it reads now; remember:
+    the field of ``results``."""
     detail: str
     """The rest of the event's fields, as JSON."""
     spec: str = ""
@@ -75,7 +76,8 @@ class Restored(NamedTuple):
     last: str
     """The ``after`` of the next one."""
     outcomes: dict[str, str]
-    """By id: restored, removed, gone, or the state that it is in and was left in."""
+    """By id: restored, removed, remembered, known, held, gone, or the state that it is in and was left in. (restored:
+    what was put back; remembered of such: it was not, since another job of its id has ended since.)"""
 
 
 class Audit:
@@ -232,6 +234,11 @@ def put_back(
 def take_out(job_id: str, line: str, ended: str) -> Restoration:
     """Remove a job that had ended, by the event ``ended``, if its state line still reads ``line``."""
     return Restoration(job_id, "remove", 0, line, json.dumps(ended))
+
+
+def remember(job_id: str, until_ms: int, line: str) -> Restoration:
+    """Remember the id of a job that has ended up to this moment; ``line`` is its field of ``results``."""
+    return Restoration(job_id, "remember", until_ms, line, "null")
 
 
 def parse_restored(reply: Sequence[Any]) -> Restored:
