@@ -83,8 +83,8 @@ class Inspect:
         entries = yield from read_entries(self._delivery, keys, [*names, *map(family_of, names)])
         ((*policies,),) = yield from self._delivery.ask([["HGETALL", keys("tasks")]], queue)
         keyless = {name for text in policies[1::2] for name in keyless_in(text)}
-        found = yield from self._status(keys, names, entries)
-        return [each._replace(keyless=each.scope in keyless) for each in found]
+        statuses = yield from self._status(keys, names, entries)
+        return [each._replace(keyless=each.scope in keyless) for each in statuses]
 
     def _limited(self, keys: QueueKeys, most: int) -> Plan[tuple[list[str], list[str]]]:
         """Scopes and families that have a limit of their own, and keys that have a weight; of very many, not the first
