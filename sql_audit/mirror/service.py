@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from rq_core.errors import AuditOff, UnknownQueue
+from rq_core.errors import AuditOff, OutcomeUnknown, ServerUnavailable, UnknownQueue
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.source import OutboxSource
 from sql_audit.mirror.turn import Mirror, Outcome
@@ -72,6 +72,8 @@ class _Queue:
     held_since: float | None = None
     """Since when every turn found another mirror working on it."""
     error: str | None = None
+    is_silent: bool = False
+    """Its server did not answer in its last turn, or in that of another queue that is there."""
     behind: int = 0
     """Events that waited to be mirrored when it was last looked."""
 
@@ -225,6 +227,7 @@ class Service:
             else:
                 self._note_failure(name, queue, error)
             return False
+        queue.is_silent = False
         if queue.error is not None:
             logger.info("queue %s: mirrored again", name)
             queue.error = None
@@ -255,6 +258,8 @@ class Service:
             return
         self._lag_told = time.monotonic()
         for name, queue in self._queues.items():
+            if queue.is_silent:
+                continue
             try:
                 behind = self.source.counts(name).backlog
             except Exception:  # noqa: BLE001 - what Redis does not answer is told elsewhere
@@ -285,6 +290,17 @@ class Service:
             queue.error = text
         queue.put_off(queue.backoff_s)
         queue.backoff_s = min(queue.backoff_s * 2, BACKOFF_S_MAX)
+        queue.is_silent = isinstance(error, ServerUnavailable | OutcomeUnknown)
+        if queue.is_silent:
+            self._put_off_neighbours(name, queue)
+
+    def _put_off_neighbours(self, name: str, queue: _Queue) -> None:
+        """Queues on the same node of a cluster would each wait for it, and those of others behind them."""
+        place = self.source.place(name)
+        for other, neighbour in self._queues.items():
+            if place is not None and neighbour is not queue and self.source.place(other) == place:
+                neighbour.idle, neighbour.is_silent = False, True
+                neighbour.not_before = max(neighbour.not_before, queue.not_before)
 
     def _note_redis(self, text: str) -> None:
         if text != self._redis_error:
