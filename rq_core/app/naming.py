@@ -101,7 +101,7 @@ class Named:
         KeyFailed if the function raises."""
         if self.function is not None:
             made = _called(task, self.function, self.function_name, arguments, values)
-            return unique_name(task, {self.function_name: _text(made)})
+            return unique_name(task, {self.function_name: _text(_as_text(made))})
         said = arguments.canonical(values, self.arguments)
         if self.per is None:
             return unique_name(task, None, digest=digest_of(_text(said)))
@@ -187,6 +187,11 @@ def _called(
     except (ValueError, TypeError, RecursionError) as error:
         problem = f"the function per={name} returned what has no JSON ({error})"
         raise ArgumentsInvalid(task=task, problems=problem, fields={name: problem}) from None
+
+
+def _as_text(made: Any) -> str | None:
+    """What a function returned, as text: a producer without the task's code gives the value as text, too."""
+    return made if made is None or isinstance(made, str) else _text(made)
 
 
 def _text(value: Any) -> str:

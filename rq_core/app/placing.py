@@ -230,6 +230,9 @@ class Unregistered(Placing):
 def key_text(value: Any) -> str | None:
     """A key's value as text: text is itself, numbers, dates, UUIDs… are as in JSON, None is none.
 
+    So 7 and "7" are one key, unlike in the names of unique jobs: an operator and a producer without the task's code
+    give a key as text; and of jobs that share a name one does not run, while those that share a cap all do.
+
     Raises TypeError, saying what to do, for what is more than one value.
     """
     if isinstance(value, bool):

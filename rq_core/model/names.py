@@ -1,10 +1,13 @@
 """The names of unique jobs: how they are made of arguments, and where ``slots`` has them.
 
-A name is ``TASK/KEY=VALUE,KEY=VALUE``, its values percent-encoded, or ``TASK/DIGEST`` where it is made of all
-arguments, or would be too long.
+A name is ``TASK/KEY=VALUE,KEY=VALUE``, its values percent-encoded JSON. Text has no quotes there, unless it could
+then be read as a value of another type. A name is ``TASK/DIGEST`` where it is made of all arguments, or would be too
+long.
 
     >>> unique_name("send", {"tenant": '"a b"'})
     'send/tenant=a%20b'
+    >>> unique_name("send", {"ref": "7"}), unique_name("send", {"ref": '"7"'})
+    ('send/ref=7', 'send/ref=%227%22')
     >>> unique_name("send", None, digest="70c5")
     'send/70c5'
 """
@@ -23,6 +26,11 @@ NAME_MAX: Final = 200
 _FIELD: Final = "unique|"
 """What stands before a name in the field of ``slots`` that has the job which holds it."""
 _SAFE: Final = ".:~-_"
+_OTHER: Final = re.compile(
+    r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|null|true|false|NaN|-?Infinity|[\[{].*",
+    re.DOTALL,
+)
+"""JSON that is no text."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:-]+/[A-Za-z0-9_.:~%/=,-]*")
 
 
@@ -117,6 +125,7 @@ def unique_name(task: str, keys: Mapping[str, str] | None, *, digest: str = "") 
 
 
 def _said(value: str) -> str:
-    """A value as it stands in a name: text without its quotes."""
+    """A value as it stands in a name: text without its quotes, unless another type's value would stand there so."""
     plain = value[1:-1] if value.startswith('"') and "\\" not in value else value
-    return quote(plain, safe=_SAFE)
+    is_text = plain is not value and not _OTHER.fullmatch(plain)
+    return quote(plain if is_text else value, safe=_SAFE)

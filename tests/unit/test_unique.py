@@ -83,6 +83,36 @@ def test_texts_that_look_alike_have_names_of_their_own() -> None:
     assert all(len(name) <= NAME_MAX + 40 and " " not in name and "|" not in name for name in names)
 
 
+def test_values_of_different_types_have_names_of_their_own() -> None:
+    values = [None, 1, 1.5, 1e16, -2, True, [1], {"a": 1}]
+    texts = [
+        "null", "1", "1.5", "1e+16", "-2", "true", "[1]", '{"a":1}', "false", "NaN", "-Infinity", "{}",
+        "007", "-", "1.", "Null", "", "a{", '"', '"1"', "%221%22",
+    ]  # fmt: skip
+    app = App()
+
+    @app.task(unique=Unique(per="value"))
+    def send(value: Any) -> None: ...
+
+    names = [send.job(value).name for value in values + texts]
+    assert len(set(names)) == len(names)
+    assert ["send/value=007", "send/value=-", "send/value="] == [
+        send.job(value).name for value in ("007", "-", "")
+    ]
+
+
+def test_what_a_function_returns_is_named_as_a_producer_names_it_without_the_code() -> None:
+    app = App()
+
+    @app.task(unique=Unique(per=lambda value: value))
+    def send(value: Any) -> None: ...
+
+    naming = send.options.unique.naming(send.arguments)
+    for value, key in ((7, "7"), ("7", "7"), ([1], "[1]"), ("acme", "acme"), (True, "true")):
+        assert naming.name("send", {}, key) == send.job(value).name
+    assert naming.name("send", {}, "null") != send.job(None).name
+
+
 def test_no_name_is_that_of_a_call_slot() -> None:
     assert name_field(unique_name("a", {"b": "1"})) != f"unique{SLOT_ANSWER}"
     assert "/" in name_field(unique_name("a", None, digest="0"))
