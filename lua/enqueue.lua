@@ -28,8 +28,8 @@ Uses: call(open_call close_call now now_text seldom) backlog(refuse_backlog) met
     emit(emit quoted) kinds(kinds_from) placing(lane_for kept_out) lane_standing(lane_of meet_lanes) lane_members(put)
     ids(is_id ID_LENGTH)
     lane_write(check_lanes write_lanes) joining(tail_of write_joining) due(earliest_due) wake(wake_needed) deadline(note_deadline write_deadlines)
-    naming(want_name read_holders kept_by take_name write_names) ended(refuse_keys check_ended write_ended) withdrawal(write_withdrawn)
-    recalling(want_memory recall refuse_full same_or_not memory_of take_id note_same note_replaced) batch(call_many read_many)
+    naming(want_name read_holders kept_by take_name emit_names write_names) ended(refuse_keys check_ended write_ended) withdrawal(write_withdrawn)
+    recalling(want_memory recall refuse_full same_or_not memory_of take_id note_same) batch(call_many read_many)
 Returns: ok {PLACE duplicate|mismatch|discarded|rejected|held|replaced WHAT}… | refused audit_backlog BACKLOG BOUND |
     refused results_full IDS BOUND SETTING | refused arguments kinds|kind|id|digest | with | epoch. PLACE counts the jobs of the call from 1; WHAT is - for a
     duplicate and for a mismatch (a duplicate whose task or arguments are others), the job that holds the name of one that is held, the job that was replaced by one that was accepted, else the scope
@@ -118,10 +118,12 @@ for i = 1, each_count do
     lane = lane_for(kind)
   end
   local out, on, cap
-  if live[i] or seen and seen[id] or recalled and recalled[i] then
+  local noted = seldom and seldom.noted and seldom.noted[id]
+  local has_left = seldom and seldom.left and seldom.left[id]
+  if live[i] and not has_left or seen and seen[id] or recalled and recalled[i] or noted then
     out, on = 'duplicate', '-'
     if results and seldom then
-      out, on = same_or_not(i, seen and seen[id])
+      out, on = same_or_not(i, seen and seen[id], noted)
     end
   else
     if kind.unique then
@@ -184,7 +186,6 @@ for i = 1, each_count do
             until_text, said_stands = ' stands=' .. stands .. until_text, ',"' .. stands .. '"'
           end
           if old then
-            note_replaced(old, seldom.waiting[old], id)
             answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = i, 'replaced', old
           end
         end
@@ -245,7 +246,7 @@ end
 -- An id that was dropped may come again in the same call, and be taken.
 emit('discarded', now_text, by, dropped)
 if seldom then
-  emit('replaced', now_text, by, seldom.replaced)
+  emit_names(by)
 end
 emit('enqueued', now_text, by, events)
 if seldom then

@@ -1,6 +1,6 @@
 --[[ requeue: an operator gives dead jobs another life: their failures and losses are forgotten, their claims are
 counted on, and they join the tail of the line. They have no deadline any more. A unique job that holds its name until it ends takes it
-again; if another job holds it, the job stays dead.
+again; if another job holds it, the job stays dead, unless the other one waits and its deadline is over.
 
 Transitions: dead -requeued-> ready
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled dead outbox slots expiring wake
@@ -9,7 +9,7 @@ Unread: dead jobs expiring
 Args: slot number:int by why
 Each: id
 Uses: call(open_call close_call now seldom) emit(emit) state(write_line) meta(fact set_fact) named(decide_named) joining(join write_joining)
-    lane_write(check_lanes write_lanes) dead(unindex_dead) retaking(is_held retake write_retaken) deadline(write_deadlines) batch(call_many)
+    lane_write(check_lanes write_lanes) dead(unindex_dead) retaking(is_held retake write_retaken) yielding(emit_yielded write_yielded) deadline(write_deadlines) batch(call_many)
 Returns: ok {ID requeued|held|STATE|gone}… | epoch
 Invariants: I6, I10
 ]]
@@ -42,10 +42,14 @@ local answer = decide_named(function(id, job)
 end)
 check_lanes()
 
+if seldom then
+  emit_yielded(by)
+end
 emit('requeued', now, by, events, why)
 call_many('HSET', state, lines)
 unindex_dead(revived)
 if seldom then
+  write_yielded()
   write_retaken()
   write_deadlines()
 end

@@ -3,8 +3,8 @@
 `restore`: a job that Redis does not have is enqueued again under its own id, with its counters. LINE is its state line
 as it was, ready, scheduled or dead, without its place in line, its due time and since when. One that is ready joins the
 tail with a new place in line: its old one may be another job's by now. One that is scheduled is ready if DUE_MS is over.
-No rule of a full scope keeps it out, since it was accepted once. One that is alive is left alone. One whose name another job holds, or
-whose id is remembered since another one ended, is not put back.
+No rule of a full scope keeps it out, since it was accepted once. One that is alive is left alone. One whose name another job holds that is
+not overdue, or whose id is remembered since another one ended, is not put back.
 `missing`: the same for a job that the log takes for alive too; a baseline says first that it was not.
 `remember`: the id of a job that has ended is remembered again up to DUE_MS; LINE is its field of `results`. An id that is in
 use, or is remembered, is left alone. No event tells of it: nothing happens to a job.
@@ -24,7 +24,7 @@ Each: id kind due_ms:int line detail spec
 Unread: jobs dead expiring
 Uses: call(open_call close_call now seldom) backlog(refuse_backlog) meta(facts fact set_fact read_now) emit(emit)
     state(read_line write_line is_claimed) lane_standing(meet_lanes) lane_write(check_lanes write_lanes)
-    joining(join write_joining) ended(refuse_keys leaves check_ended write_ended) retaking(is_held retake write_retaken)
+    joining(join write_joining) ended(refuse_keys leaves check_ended write_ended) retaking(is_held retake write_retaken) yielding(emit_yielded write_yielded)
     withdrawal(withdraw write_withdrawn) deadline(note_deadline write_deadlines) due(earliest_due) dead(index_dead unindex_dead)
     wake(wake_needed) batch(call_many) standing(read_lines) baseline_of(baseline_of)
     remembered(keep_line) recalling(recall take_id)
@@ -163,10 +163,14 @@ if seldom then
   check_ended()
 end
 
+if seldom then
+  emit_yielded(by)
+end
 emit('baseline', now, by, unheard, why)
 local gone_at = emit('removed', now, by, removed, why)
 answer[1] = emit('restored', now, by, restored, why) or gone_at or last
 if seldom then
+  write_yielded()
   write_ended()
   write_withdrawn()
 end

@@ -1,20 +1,26 @@
 --[[ naming: which of a call's jobs may have the names that they ask for, and which jobs they replace.
 
 A job whose name another one holds is not accepted. But if its kind says `replace`, and the other one waits, was never claimed and holds no name
-until an instant, that one leaves, and the new job is in its place. Of several such jobs of one call with one name, the last one is accepted.
+until an instant, that one leaves, and the new job is in its place. Of several such jobs of one call with one name, the last one that is sure
+to be accepted is: one whose id no other job has had, and that no rule of a full scope may keep out. The others are held by it. A job that
+this call replaces leaves its id to later records, unless that is remembered.
 
 A job whose kind says `after` is due so long after the call, so each replacement puts it off, but not beyond what the line of the
 replaced one says of the latest. From then on a replacement takes the old job's place in line: else calls that come faster than
 workers would put the job off for ever.
 
+A job that waits and whose deadline is over holds its name from no job (see include/job/yielding).
+
 The `seldom` list `wanted` has by record the field of `slots` for its name, `digests` and `names` what its digest is made of; `asked`
 has who holds each of these fields, `taken` fields and ids of the names that are taken, `replaced` what the event says of each job that
-is replaced, `lapsed` the fields whose instant is over, `fronts` by priority the ids and places of
+is replaced, `lapsed` the fields whose instant is over, `overdue` by field the ids and records of jobs that are to yield, `last` the record that
+gets a field of those that replace, `deferred` the fields for which one has given way to that, `left` the ids of replaced jobs, `fronts` by priority the ids and places of
 plain jobs that have the place of one that they replaced.
 
 Keys: slots state
-Uses: call(now seldom seldom_list) batch(call_many read_many) names(name_field name_mark holder_in) state(read_line) ended(leaves)
-    withdrawal(withdraw) deadline(note_coming) digits(digits) ready(return_ready)
+Uses: call(now now_text seldom seldom_list) batch(call_many read_many) names(name_field name_mark holder_in) state(read_line) ended(leaves)
+    withdrawal(withdraw) deadline(note_coming) digits(digits) ready(return_ready) recalling(note_replaced) emit(emit)
+    yielding(is_yielding yield_name emit_yielded write_yielded)
 ]]
 
 --- A record asks for the name that stands behind its digest. False if none stands there.
@@ -28,42 +34,54 @@ local function want_name(i, digest)
   return true
 end
 
---- Read who holds the names. `kind_at(i)` is the kind of record i, nil if its job is a duplicate.
-local function read_holders(size, kind_at)
-  local wanted, held_by, fields = seldom.wanted, seldom_list('holders'), {}
-  local candidates, last, replaceable = seldom_list('waiting'), seldom_list('last'), {}
+--- Read who holds the names that are wanted. Returns the jobs that hold one with no instant, and the names, by job.
+local function read_names(size)
+  local wanted, held_by, fields, names = seldom.wanted, seldom_list('holders'), {}, {}
+  local lasting, name_of = {}, {}
   for i = 1, size do
-    local field = wanted and wanted[i]
+    local field = wanted[i]
     if field and held_by[field] == nil then
       held_by[field] = false
-      fields[#fields + 1] = field
+      fields[#fields + 1], names[#names + 1] = field, seldom.names[i]
     end
   end
   local held = read_many(slots, fields)
   for i = 1, #fields do
-    held_by[fields[i]] = holder_in(held[i], now) or false
-    if held[i] and not held_by[fields[i]] then
-      seldom_list('lapsed')[fields[i]] = true
+    local field, holder = fields[i], holder_in(held[i], now)
+    held_by[field] = holder or false
+    if holder and holder == held[i] then
+      lasting[#lasting + 1] = holder
+      name_of[holder] = names[i]
+    elseif held[i] and not holder then
+      seldom_list('lapsed')[field] = true
+    end
+  end
+  return lasting, name_of
+end
+
+--- Read who holds the names, and what may be replaced. `kind_if_sure(i)` is the kind of record i; nil if its id may be another job's.
+local function read_holders(size, kind_if_sure)
+  local wanted = seldom.wanted
+  if not wanted then
+    return
+  end
+  local candidates, last, held_by = seldom_list('waiting'), seldom_list('last'), seldom_list('holders')
+  local ids, name_of = read_names(size)
+  local lines = read_many(state, ids)
+  for i = 1, #ids do
+    local holder, job = ids[i], read_line(lines[i])
+    if is_yielding(job, name_of[holder]) then
+      local field = name_field(job.unique)
+      seldom_list('overdue')[field] = {holder, job}
+      held_by[field] = false
+    elseif job and not job.claim and (job.state == 'ready' or job.state == 'scheduled') then
+      candidates[holder] = job
     end
   end
   for i = 1, size do
-    local field = wanted and wanted[i]
-    local kind = field and kind_at(i)
-    if kind and kind.unique == 'replace' then
-      last[field] = i
-      local holder = held_by[field]
-      if holder and candidates[holder] == nil then
-        candidates[holder] = false
-        replaceable[#replaceable + 1] = holder
-      end
-    end
-  end
-  local lines = read_many(state, replaceable)
-  for i = 1, #replaceable do
-    local job = read_line(lines[i])
-    if job and not job.claim and (job.state == 'ready' or job.state == 'scheduled') and
-      (job.stands or ''):sub(1, 6) ~= 'until:' then
-      candidates[replaceable[i]] = job
+    local kind = wanted[i] and kind_if_sure(i)
+    if kind and kind.unique == 'replace' and kind.full == '' then
+      last[wanted[i]] = i
     end
   end
 end
@@ -71,17 +89,18 @@ end
 --- Who keeps the name of a record's job from it; nil if it may have the name. `ids` are those of the records.
 local function kept_by(i, kind, ids)
   local field = seldom.wanted[i]
-  local holder = seldom.holders[field]
-  if kind.unique == 'replace' then
-    local last = seldom.last[field]
-    -- There is none if all records that ask for the name have ids of records before them.
-    if last and last ~= i then
-      return ids[last]
-    elseif last and holder and seldom.waiting[holder] then
-      return nil
-    end
+  local holder, last = seldom.holders[field], seldom.last[field]
+  local replaces = kind.unique == 'replace'
+  local is_before = last and last > i
+  if is_before and seldom.deferred and seldom.deferred[field] then
+    return ids[last]
+  elseif holder and not (replaces and seldom.waiting[holder]) then
+    return holder
+  elseif replaces and is_before then
+    seldom_list('deferred')[field] = true
+    return ids[last]
   end
-  return holder or nil
+  return nil
 end
 
 --- A record's job is accepted: it takes its name. Returns its digest, its name, and until when that stands, as its line says it; when
@@ -103,6 +122,11 @@ local function take_name(i, id, kind, lane)
     local untied = seldom_list('untied')
     untied[#untied + 1] = name_mark(name)
   end
+  local overdue = seldom.overdue and seldom.overdue[field]
+  if overdue then
+    yield_name(overdue[1], overdue[2])
+    seldom_list('overdue')[field] = nil
+  end
   if old then
     if old_job.state == 'ready' and (old_job.lane or '') == lane and (lane ~= '' or latest and tonumber(latest) <= now) then
       place = old_job.seq
@@ -117,6 +141,8 @@ local function take_name(i, id, kind, lane)
     withdraw(old, old_job)
     local replaced = seldom_list('replaced')
     replaced[#replaced + 1] = '["' .. old .. '","' .. id .. '"]'
+    seldom_list('left')[old] = true
+    note_replaced(old, old_job, id)
   end
   seldom_list('holders')[field] = id
   local taken = seldom_list('taken')
@@ -124,9 +150,16 @@ local function take_name(i, id, kind, lane)
   return seldom.digests[i], name, stands, due_at, old, place
 end
 
+--- Append what becomes of the jobs that had the names.
+local function emit_names(actor)
+  emit_yielded(actor)
+  emit('replaced', now_text, actor, seldom.replaced)
+end
+
 --- Write the names, and the plain jobs that have the places of those that they replaced: each goes to the head of its list, since
 --- its place is older than those at the tail.
 local function write_names()
+  write_yielded()
   call_many('HSET', slots, seldom.taken)
   for priority = 0, seldom.fronts and 3 or -1 do
     return_ready(priority, seldom.fronts[priority] or {})

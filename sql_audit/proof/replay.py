@@ -518,7 +518,7 @@ class Replay:
             self._violated("I13", f"takes the name {record.name}, and job {other} holds it")
 
     def _freed(self, row: EventRow, job_id: str) -> None:
-        """An operator took its name from it."""
+        """An operator took its name from it, or it is overdue, and yields it to another job."""
         name, record = _facts(row)["unique_name"], self.jobs.get(job_id)
         holder = self.names.free(name)
         # A job that has ended may hold a name of which a baseline does not tell.

@@ -3,7 +3,7 @@ that had the id has ended; and a call with such an id is the same one only if ta
 
 `remember` of a kind is how long ids are remembered, in ms from now. Behind the digest of such a record stands ` =` and what its call is compared by, 32 hex
 digits, or nothing: it is not compared. The `seldom` lists `calls` and `plain` have both by record; `recalled` has by record what `results`
-says of an id that is remembered, `stale` how many bytes it says of one that no longer is, `alive` the lines of jobs that are alive.
+says of an id that is remembered, `noted` by id what this call has it say, `stale` how many bytes it says of one that no longer is, `alive` the lines of jobs that are alive.
 
 Keys: results state
 Later: results_max results_max_bytes results_bytes
@@ -61,15 +61,16 @@ local function refuse_full(live)
 end
 
 --- What becomes of a record whose id is taken: its outcome, and the job that stands if it has another id. `first` is the record of this call
---- that took the id, if one did.
-local function same_or_not(i, first)
+--- that took the id, if one did; `noted` what this call has the id remembered by.
+local function same_or_not(i, first, noted)
   local calls, recalled, alive = seldom.calls or {}, seldom.recalled or {}, seldom.alive or {}
-  local line = recalled[i] or alive[i]
+  local line = noted or recalled[i]
+  local same = line and line:match('^same job=(%S+)')
+  line = line or alive[i]
   local mine, known = calls[i], line and line:match(' call=(%x+)') or calls[first]
   if mine and mine ~= '' and known and known ~= '' and known ~= mine then
     return 'mismatch', '-'
   end
-  local same = recalled[i] and recalled[i]:match('^same job=(%S+)')
   if same then
     return 'held', same
   end
@@ -93,21 +94,26 @@ local function take_id(i, id)
   end
 end
 
+--- This job stands for an id, up to a moment. Later records of the id are told so, too.
+local function note_stands(id, job, once, until_ms)
+  local line = 'same job=' .. job .. ' at=' .. now_text .. once
+  seldom_list('noted')[id] = line
+  keep_line(id, line, until_ms)
+end
+
 --- A job that waited is replaced by another one, which stands for its id, too. `job` is its record.
 local function note_replaced(old, job, id)
   if job.once and tonumber(job.once) > now then
     local call_digest = job.call and ' call=' .. job.call or ''
-    keep_line(old, 'same job=' .. id .. ' at=' .. now_text .. ' once=' .. job.once .. call_digest, job.once)
+    note_stands(old, id, ' once=' .. job.once .. call_digest, job.once)
   end
 end
 
 --- Another job stands in the place of a record's, which has its name; it stands for this id, too.
 local function note_same(i, id, holder, window)
-  local noted = seldom_list('noted')
-  if seldom.calls[i] and not noted[id] then
-    noted[id] = true
+  if seldom.calls[i] then
     take_id(i, id)
     local once = memory_of(i, window)
-    keep_line(id, 'same job=' .. holder .. ' at=' .. now_text .. once, now + window)
+    note_stands(id, holder, once, now + window)
   end
 end

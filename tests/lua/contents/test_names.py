@@ -178,7 +178,7 @@ def test_of_one_name_in_one_call_one_job_stands(seed: Seed, how: str, stands: in
 def test_an_id_that_comes_twice_in_a_call_takes_no_name_that_another_holds(
     seed: Seed, holds: str
 ) -> None:
-    """The first of the two is held, so the second one counts; it was not looked at, and the script failed."""
+    """The first of the two is held, so the second one counts."""
     if holds != "nothing":
         seed.enqueue("holder", name="t/b")
     if holds == "a job that runs":
@@ -190,9 +190,10 @@ def test_an_id_that_comes_twice_in_a_call_takes_no_name_that_another_holds(
         seed.job("last", unique="replace", name="t/a"),
     )
 
-    held = [("twice", "last"), *([("twice", "holder")] if holds != "nothing" else [])]
+    held = [("twice", "last"), *([("twice", "holder")] if holds == "a job that runs" else [])]
     assert held == list(accepted.held)
-    assert ("twice" in accepted.ids) == (holds == "nothing")
+    assert ("twice" in accepted.ids) == (holds != "a job that runs")
+    assert (("twice", "holder") in accepted.replaced) == (holds == "a job that waits")
     assert_consistent(seed.snapshot())
 
 
@@ -292,3 +293,79 @@ def test_a_name_is_no_part_of_a_digest(seed: Seed) -> None:
 
     assert '{"unique":"keep"}' in kinds
     assert [f"{DIGEST} {NAME}", DIGEST] == [record[2] for record in records]
+
+
+OVERDUE: dict[str, Callable[[Seed, str], Any]] = {
+    "ready": lambda s, lane: enqueue(s, "old", lane=lane, expires_in_ms=1_000),
+    "scheduled": lambda s, lane: enqueue(s, "old", lane=lane, expires_in_ms=1_000, delay_ms=999),
+    "retried": lambda s, lane: s.fail(
+        s.running("old", lane=lane, name=NAME, expires_in_ms=1_000), delay_ms=500
+    ),
+}
+
+
+@LANES
+@pytest.mark.parametrize("how", ["keep", "reject", "replace"])
+@pytest.mark.parametrize("stands", OVERDUE)
+def test_a_job_that_waits_past_its_deadline_keeps_no_other_out(
+    seed: Seed, stands: str, how: str, lane: str
+) -> None:
+    """It will never begin, so the other one's call would be lost."""
+    OVERDUE[stands](seed, lane)
+    seed.advance(999)
+    assert "old" == holder(seed)
+    seed.advance(1)
+    found = enqueue(seed, "new", how=how, lane=lane)
+
+    assert (("new",), (), ()) == (found.ids, found.held, found.replaced)
+    assert "new" == holder(seed)
+    assert_consistent(seed.snapshot())
+    assert ["new"] == [claim.id for claim in seed.claim().jobs]
+    assert ["freed", "expired"] == events_of(seed.entries(), "old")[-2:]
+    assert "new" == holder(seed)
+    assert_consistent(seed.snapshot())
+
+
+def test_an_overdue_job_keeps_its_name_if_a_cap_keeps_the_other_out(seed: Seed) -> None:
+    enqueue(seed, "old", expires_in_ms=1_000)
+    seed.cap("host=h", 0)
+    seed.advance(1_000)
+    enqueue(seed, "new", lane="2+host=h", full="discard|host=h")
+
+    assert "old" == holder(seed)
+    assert "freed" not in events_of(seed.entries(), "old")
+    assert_consistent(seed.snapshot())
+
+
+def test_a_job_that_runs_past_its_deadline_holds_its_name(seed: Seed) -> None:
+    seed.running("old", name=NAME, expires_in_ms=1_000)
+    seed.advance(1_000)
+
+    assert (("new", "old"),) == enqueue(seed, "new", how="replace").held
+
+
+def test_a_dead_job_takes_its_name_from_one_that_is_overdue(seed: Seed) -> None:
+    for job_id in ("a", "b"):
+        enqueue(seed, job_id)
+        end_by_a_final_failure(seed)
+    enqueue(seed, "old", expires_in_ms=1_000)
+    seed.advance(1_000)
+
+    assert {"a": "requeued", "b": "held"} == seed.requeue("a", "b")
+    assert "a" == holder(seed)
+    assert_consistent(seed.snapshot())
+    assert ["a"] == [claim.id for claim in seed.claim().jobs]
+    assert ["enqueued", "freed", "expired"] == events_of(seed.entries(), "old")
+    assert_consistent(seed.snapshot())
+
+
+def test_a_lost_job_takes_its_name_from_one_that_is_overdue(seed: Seed) -> None:
+    enqueue(seed, "old", expires_in_ms=1_000)
+    seed.advance(1_000)
+
+    assert {"a": "restored"} == seed.restore(seed.lost("a", unique_name=NAME))
+    assert "a" == holder(seed)
+    assert_consistent(seed.snapshot())
+    seed.claim()
+    assert ["enqueued", "freed", "expired"] == events_of(seed.entries(), "old")
+    assert_consistent(seed.snapshot())

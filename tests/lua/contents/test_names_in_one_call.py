@@ -1,0 +1,116 @@
+"""Several jobs of one name, or of one id, in one call: what a producer is told of each is true after the call."""
+
+from typing import Any
+
+import pytest
+
+from tests.kit.consistency import assert_consistent
+from tests.kit.seed import Seed
+
+A, B = "t/n=a", "t/n=b"
+MEMORY_MS = 60_000
+
+
+def job(seed: Seed, job_id: str, name: str, how: str = "replace", **options: Any) -> Any:
+    return seed.job(job_id, unique=how, name=name, **options)
+
+
+def waiting(seed: Seed) -> set[str]:
+    return set(seed.snapshot()["jobs"])
+
+
+@pytest.mark.parametrize("holds", ["a job that waits", "a job that runs"])
+def test_an_id_whose_first_record_was_held_replaces_the_job_of_its_second(
+    seed: Seed, holds: str
+) -> None:
+    seed.enqueue(job(seed, "runs", A))
+    seed.claim_one("runs")
+    seed.enqueue(job(seed, "holder", B))
+    if holds == "a job that runs":
+        seed.claim_one("holder")
+    found = seed.enqueue(job(seed, "other", "t/n=c"), job(seed, "twice", A), job(seed, "twice", B))
+
+    if holds == "a job that runs":
+        assert (("other",), (("twice", "runs"), ("twice", "holder"))) == (found.ids, found.held)
+    else:
+        assert (("other", "twice"), (("twice", "runs"),)) == (found.ids, found.held)
+        assert (("twice", "holder"),) == found.replaced
+    assert_consistent(seed.snapshot())
+
+
+def test_all_records_of_a_name_that_runs_are_told_of_the_job_that_runs(seed: Seed) -> None:
+    """They were told of the last one of the call, which was held as well."""
+    seed.enqueue(job(seed, "runs", A))
+    seed.claim_one("runs")
+    found = seed.enqueue(*(job(seed, i, A) for i in ("x", "y", "z")))
+
+    assert ((), tuple((i, "runs") for i in ("x", "y", "z"))) == (found.ids, found.held)
+
+
+def test_a_job_that_keeps_does_not_come_before_the_last_that_replaces(seed: Seed) -> None:
+    """The first gives way to the last, so the one between may not take the name."""
+    found = seed.enqueue(
+        job(seed, "first", A), job(seed, "between", A, "keep"), job(seed, "last", A)
+    )
+
+    assert ("last",) == found.ids
+    assert (("first", "last"), ("between", "last")) == found.held
+    assert_consistent(seed.snapshot())
+
+
+@pytest.mark.parametrize("lane", ["", "2+host=h"])
+@pytest.mark.parametrize(("name", "stands"), [(B, {"new", "old"}), (A, {"new"})])
+def test_the_id_of_a_job_that_this_call_replaces_is_free_again(
+    seed: Seed, name: str, stands: set[str], lane: str
+) -> None:
+    seed.enqueue(job(seed, "old", A, lane=lane, delay_ms=500))
+    found = seed.enqueue(job(seed, "new", A, lane=lane), job(seed, "old", name, lane=lane))
+
+    assert stands == waiting(seed)
+    assert (("new", "old"),) == found.replaced
+    assert ((("old", "new"),) if name == A else ()) == found.held
+    assert () == found.duplicates
+    assert_consistent(seed.snapshot())
+    assert stands == {claim.id for claim in seed.claim().jobs}
+    assert_consistent(seed.snapshot())
+
+
+def test_the_id_of_a_plain_job_that_this_call_replaces_is_free_for_a_plain_job(seed: Seed) -> None:
+    seed.enqueue(job(seed, "old", A))
+    found = seed.enqueue(job(seed, "new", A), seed.job("old"))
+
+    assert (("new", "old"), ()) == (found.ids, found.duplicates)
+    assert_consistent(seed.snapshot())
+    assert {"new", "old"} == {claim.id for claim in seed.claim().jobs}
+
+
+def test_a_remembered_id_that_this_call_replaces_stands_for_the_new_job(seed: Seed) -> None:
+    seed.enqueue(job(seed, "old", A, remember_ms=MEMORY_MS))
+    found = seed.enqueue(job(seed, "new", A), job(seed, "old", B, remember_ms=MEMORY_MS))
+
+    assert (("new",), (("old", "new"),)) == (found.ids, found.held)
+    assert_consistent(seed.snapshot())
+
+
+def test_a_remembered_id_that_was_held_in_this_call_stays_with_that_job(seed: Seed) -> None:
+    """The second record was accepted, so the id was in use and remembered as another job's at the same time."""
+    seed.enqueue(job(seed, "runs", A))
+    seed.claim_one("runs")
+    found = seed.enqueue(*(job(seed, "twice", n, remember_ms=MEMORY_MS) for n in (A, B)))
+
+    assert ((), (("twice", "runs"), ("twice", "runs"))) == (found.ids, found.held)
+    assert_consistent(seed.snapshot())
+
+
+@pytest.mark.parametrize("rule", ["discard", "reject"])
+@pytest.mark.parametrize("full_at", [0, 1])
+def test_a_job_gives_way_to_none_that_a_cap_may_keep_out(
+    seed: Seed, rule: str, full_at: int
+) -> None:
+    seed.cap("host=h", full_at)
+    ruled = {"lane": "2+host=h", "full": f"{rule}|host=h"}
+    found = seed.enqueue(job(seed, "first", A), job(seed, "last", A, **ruled))
+
+    assert (("first",), (("last", "first"),)) == (found.ids, found.held)
+    assert {"first"} == waiting(seed)
+    assert_consistent(seed.snapshot())
