@@ -4,16 +4,17 @@ worker learns of it when it next extends its leases.
 Transitions: ready -cancelled-> none, scheduled -cancelled-> none, running -cancel_requested-> cancelling
 Flags: allow-oom
 Keys: meta state jobs waiting lanes open blocked holders caps rates fair scheduled outbox slots expiring wake
+With: results kept
 Unread: jobs
 Args: slot number:int by why
 Each: id
 Uses: call(open_call close_call now seldom) emit(emit quoted) state(write_line) named(decide_named)
-    ended(leaves check_ended write_ended) withdrawal(withdraw write_withdrawn) lane_write(check_lanes write_lanes) batch(call_many)
+    ended(refuse_keys leaves check_ended write_ended) withdrawal(withdraw write_withdrawn) lane_write(check_lanes write_lanes) batch(call_many)
 Returns: ok {ID cancelled|cancelling|dead|gone}… | epoch
 Invariants: I6, I10
 ]]
 
-local refusal = open_call()
+local refusal = open_call() or refuse_keys()
 if refusal then
   return refusal
 end
@@ -23,7 +24,7 @@ local cancelled, requested, flagged = {}, {}, {}
 local answer = decide_named(function(id, job)
   if job.state == 'ready' or job.state == 'scheduled' then
     cancelled[#cancelled + 1] = '["' .. id .. '"]'
-    leaves(id, job)
+    leaves(id, job, 'cancelled')
     withdraw(id, job)
     job.state = 'gone'
     return 'cancelled'

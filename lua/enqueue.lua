@@ -5,7 +5,8 @@ FULL, which comes in KINDS, is empty (the job waits), or rules: `discard|SCOPE|N
 full, counting what holds it and what waits in the job's lane, and `most|N` for how many may wait in the lane. N is the cap
 in the producer's code, for as long as no worker has stored one; it may be left out.
 
-A unique job has its name behind its digest, after a space (see enqueue/naming).
+A unique job has its name behind its digest, after a space (see enqueue/naming); one whose id is remembered has there what its call is
+compared by (see include/job/recalling).
 
 KINDS says once what many jobs of the call have in common (see enqueue/kinds.lua); KIND is a place in it, from 1.
 
@@ -18,7 +19,8 @@ SPEC_MAX is up to how many bytes of a job its event keeps whole, arguments inclu
 Transitions: none -enqueued-> ready, none -enqueued-> scheduled, none -discarded-> none, ready -replaced-> none,
     scheduled -replaced-> none
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled outbox slots expiring wake
-Meta: sequence caps_by_task ties
+With: results kept
+Meta: sequence caps_by_task ties remembers
 Args: slot number:int by spec_max:int kinds
 Each: id kind digest lane spec
 Unread: state
@@ -26,17 +28,17 @@ Uses: call(open_call close_call now now_text seldom) backlog(refuse_backlog) met
     emit(emit quoted) kinds(kinds_from) placing(lane_for kept_out) lane_standing(lane_of meet_lanes) lane_members(put)
     ids(is_id ID_LENGTH)
     lane_write(check_lanes write_lanes) joining(tail_of write_joining) due(earliest_due) wake(wake_needed) deadline(note_deadline write_deadlines)
-    naming(want_name read_holders kept_by take_name write_names) ended(check_ended write_ended) withdrawal(write_withdrawn)
-    batch(call_many read_many)
-Returns: ok {PLACE duplicate|discarded|rejected|held|replaced WHAT}… | refused audit_backlog BACKLOG BOUND |
-    refused arguments kinds|kind|id|digest | epoch. PLACE counts the jobs of the call from 1; WHAT is - for a
-    duplicate, the job that holds the name of one that is held, the job that was replaced by one that was accepted, else the scope
+    naming(want_name read_holders kept_by take_name write_names) ended(refuse_keys check_ended write_ended) withdrawal(write_withdrawn)
+    recalling(want_memory recall refuse_full same_or_not memory_of take_id note_same note_replaced) batch(call_many read_many)
+Returns: ok {PLACE duplicate|mismatch|discarded|rejected|held|replaced WHAT}… | refused audit_backlog BACKLOG BOUND |
+    refused results_full IDS BOUND SETTING | refused arguments kinds|kind|id|digest | with | epoch. PLACE counts the jobs of the call from 1; WHAT is - for a
+    duplicate and for a mismatch (a duplicate whose task or arguments are others), the job that holds the name of one that is held, the job that was replaced by one that was accepted, else the scope
 Invariants: I1 (the outbox entry and the jobs are one write), I6, I10
 ]]
 
 local SPEC_LONG = 256   -- bytes of JSON from which a line in `state` costs less than the copy
 
-local refusal = open_call() or refuse_backlog()
+local refusal = open_call() or refuse_keys() or refuse_backlog()
 if refusal then
   return refusal
 end
@@ -57,7 +59,13 @@ for i = 1, each_count do
   elseif #id ~= ID_LENGTH and not is_id(id) then
     return {'refused', 'arguments', 'id'}
   end
-  if kind.unique and not want_name(i, digest) then
+  if kind.remember then
+    if not results then
+      return {'with'}
+    end
+    digest = want_memory(i, digest)
+  end
+  if not digest or kind.unique and not want_name(i, digest) then
     return {'refused', 'arguments', 'digest'}
   end
   ids[i] = id
@@ -72,6 +80,16 @@ local caps_by_task = facts.caps_by_task
 if names or may_wait or caps_by_task or is_long then
   check_keys()
 end
+if results then
+  recall(ids, live)
+  if seldom and seldom.calls then
+    refusal = refuse_full(live)
+    if refusal then
+      return refusal
+    end
+  end
+end
+local recalled = seldom and seldom.recalled
 local next_due = may_wait and earliest_due(0)
 if names then
   meet_lanes(names)
@@ -82,7 +100,7 @@ if seldom then
   read_holders(each_count, function(i)
     local id, place = each(i)
     first[id] = first[id] or i
-    return not live[i] and first[id] == i and kind_of[place] or nil
+    return not live[i] and not (recalled and recalled[i]) and first[id] == i and kind_of[place] or nil
   end)
 end
 
@@ -100,12 +118,18 @@ for i = 1, each_count do
     lane = lane_for(kind)
   end
   local out, on, cap
-  if live[i] or seen and seen[id] then
+  if live[i] or seen and seen[id] or recalled and recalled[i] then
     out, on = 'duplicate', '-'
+    if results and seldom then
+      out, on = same_or_not(i, seen and seen[id])
+    end
   else
     if kind.unique then
       on = kept_by(i, kind, ids)
       out = on and 'held'
+      if out and kind.remember and kind.unique ~= 'reject' then
+        note_same(i, id, on, kind.remember)
+      end
     end
     if not out and kind.full ~= '' then
       out, on, cap = kept_out(lane, kind.full)
@@ -122,7 +146,7 @@ for i = 1, each_count do
     answer[#answer + 1] = on
   else
     if seen then
-      seen[id] = true
+      seen[id] = i
     end
     taken = taken + 1
     local ending = '"]'
@@ -131,6 +155,9 @@ for i = 1, each_count do
     end
     if #spec <= spec_max then
       ending = (lane ~= '' and ending:sub(1, -2) or '",null') .. ',' .. cjson.encode(spec) .. ']'
+    end
+    if results then
+      take_id(i, id)
     end
     local due_at, until_text, has_line, head = nil, '', false, kind.head
     if kind.may_wait then
@@ -144,13 +171,21 @@ for i = 1, each_count do
           until_text = ' expires=' .. expires
           note_deadline(id, expires)
         end
+        if kind.remember then
+          digest = seldom.plain[i]
+        end
         if kind.unique then
           local name, old
           digest, name, old = take_name(i, id)
           head, ending = head .. ' unique=' .. name, ending .. ',"' .. name .. '"'
           if old then
+            note_replaced(old, seldom.waiting[old], id)
             answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = i, 'replaced', old
           end
+        end
+        if kind.remember then
+          local in_line, in_event = memory_of(i, kind.remember)
+          head, ending = head .. in_line, ending .. (kind.unique and '' or ',null') .. in_event
         end
         ending = ending .. ']'
       end
@@ -212,6 +247,12 @@ if seldom then
   write_names()
   if taken > 0 and not facts.ties then
     set_fact('ties', 1)
+  end
+  if not facts.remembers and (seldom.kept_lines or taken > 0 and seldom.calls) then
+    set_fact('remembers', 1)
+    if not facts.ties then
+      set_fact('ties', 1)
+    end
   end
 end
 write_lanes()

@@ -3,15 +3,16 @@
 Transitions: dead -pruned-> none
 Flags: allow-oom
 Keys: meta state jobs dead outbox slots expiring wake
+With: results kept
 Unread: jobs dead wake expiring
 Args: slot number:int by why
 Each: id
-Uses: call(open_call close_call now seldom) emit(emit) named(decide_named) dead(unindex_dead) ended(leaves check_ended write_ended)
+Uses: call(open_call close_call now seldom) emit(emit) named(decide_named) dead(unindex_dead) ended(refuse_keys leaves check_ended write_ended)
 Returns: ok {ID pruned|STATE|gone}… | epoch
 Invariants: I6
 ]]
 
-local refusal = open_call()
+local refusal = open_call() or refuse_keys()
 if refusal then
   return refusal
 end
@@ -22,7 +23,7 @@ local answer = decide_named(function(id, job)
   if job.state == 'dead' then
     events[#events + 1] = '["' .. id .. '"]'
     exhumed[#exhumed + 1] = id
-    leaves(id, job)
+    leaves(id, job, 'dead')
     job.state = 'gone'
     return 'pruned'
   end

@@ -10,7 +10,7 @@ id goes to the head of the list, by its place in line, VALUE; an entry too many 
 `outbox`: a baseline event of the job. `wake`: one token is left, whatever the edits are.
 
 Flags: allow-oom
-Keys: meta state jobs ready waiting lanes open blocked holders rates fair scheduled leases dead expiring slots outbox wake
+Keys: meta state jobs ready waiting lanes open blocked holders rates fair scheduled leases dead expiring slots results kept outbox wake
 Meta: epoch
 Args: by
 Each: finding:int key member was value
@@ -29,10 +29,10 @@ local now = clock_ms()
 check_keys()
 wake_needed()
 
-local hashes = {meta = meta, state = state, jobs = jobs, lanes = lanes, rates = rates, slots = slots}
+local hashes = {meta = meta, state = state, jobs = jobs, lanes = lanes, rates = rates, slots = slots, results = results}
 local sets = {
   waiting = waiting, open = open, blocked = blocked, holders = holders, fair = fair,
-  scheduled = scheduled, leases = leases, dead = dead, expiring = expiring,
+  scheduled = scheduled, leases = leases, dead = dead, expiring = expiring, kept = kept,
 }
 
 --- A member's value, empty if there is none; nil for what has no members of its own.

@@ -3,9 +3,11 @@
 `restore`: a job that Redis does not have is enqueued again under its own id, with its counters. LINE is its state line
 as it was, ready, scheduled or dead, without its place in line, its due time and since when. One that is ready joins the
 tail with a new place in line: its old one may be another job's by now. One that is scheduled is ready if DUE_MS is over.
-No rule of a full scope keeps it out, since it was accepted once. One that is alive is left alone, and one whose name another job holds
-is not put back.
+No rule of a full scope keeps it out, since it was accepted once. One that is alive is left alone. One whose name another job holds, or
+whose id is remembered since another one ended, is not put back.
 `missing`: the same for a job that the log takes for alive too; a baseline says first that it was not.
+`remember`: the id of a job that has ended is remembered again up to DUE_MS; LINE is its field of `results`. An id that is in use, or remembered, is
+left alone.
 `remove`: a job that had ended and that is alive again goes, if its line still reads LINE. One with a claim in force stays:
 its handler may be half-way.
 
@@ -15,20 +17,22 @@ be what that one has put right by now: the call is refused.
 Transitions: none -restored-> ready, none -restored-> scheduled, none -restored-> dead, ready -removed-> none,
     scheduled -removed-> none, dead -removed-> none
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled dead expiring outbox slots wake
-Meta: sequence restored
+With: results kept
+Meta: sequence restored remembers
 Args: slot number:int by why after
 Each: id kind due_ms:int line detail spec
 Unread: jobs dead expiring
 Uses: call(open_call close_call now seldom) backlog(refuse_backlog) meta(facts fact set_fact read_now) emit(emit)
     state(read_line write_line is_claimed) lane_standing(meet_lanes) lane_write(check_lanes write_lanes)
-    joining(join write_joining) ended(leaves check_ended write_ended) names(name_field) withdrawal(withdraw write_withdrawn) deadline(note_deadline write_deadlines) due(earliest_due) dead(index_dead unindex_dead)
+    joining(join write_joining) ended(refuse_keys leaves check_ended write_ended) names(name_field) withdrawal(withdraw write_withdrawn) deadline(note_deadline write_deadlines) due(earliest_due) dead(index_dead unindex_dead)
     wake(wake_needed) batch(call_many) standing(read_lines) baseline_of(baseline_of)
-Returns: ok ENTRY {ID restored|removed|held|STATE|gone}… | refused audit_backlog BACKLOG BOUND | refused restored ENTRY |
-    refused arguments kind | epoch. ENTRY is the AFTER of the next call; STATE is that of a job that was left alone
+    remembered(keep_line) recalling(recall take_id)
+Returns: ok ENTRY {ID restored|removed|remembered|held|STATE|gone}… | refused audit_backlog BACKLOG BOUND | refused restored ENTRY |
+    refused arguments kind | with | epoch. ENTRY is the AFTER of the next call; STATE is that of a job that was left alone
 Invariants: I1, I6, I10
 ]]
 
-local refusal = open_call()
+local refusal = open_call() or refuse_keys()
 if refusal then
   return refusal
 end
@@ -41,17 +45,24 @@ if refusal then
   return refusal
 end
 
-local ids, names = {}, {}
+local ids, names, is_remembered = {}, {}, nil
 for i = 1, each_count do
   local id, kind, _, line = each(i)
   local job = read_line(line)
-  if not job or not job.task or kind ~= 'restore' and kind ~= 'missing' and kind ~= 'remove' then
+  local is_known = kind == 'restore' or kind == 'missing' or kind == 'remove'
+  if not job or not (is_known and job.task or kind == 'remember' and job.once) then
     return {'refused', 'arguments', 'kind'}
+  elseif job.once and not results then
+    return {'with'}
   end
+  is_remembered = is_remembered or job.once
   ids[i] = id
   names[#names + 1] = job.lane
 end
 local held = read_lines(ids)
+if results then
+  recall(ids, held)
+end
 check_keys()
 local next_due = earliest_due(0)
 if #names > 0 then
@@ -104,7 +115,15 @@ for i = 1, each_count do
   local id, kind, due_ms, line, detail, spec = each(i)
   local outcome = 'gone'
   local alive = seen[id] or read_line(held[i])
-  if kind == 'remove' then
+  local is_taken = seldom and seldom.recalled and seldom.recalled[i]
+  if kind == 'remember' then
+    outcome = alive and alive.state or 'remembered'
+    if not alive and not is_taken then
+      take_id(i, id)
+      keep_line(id, line, due_ms)
+      seen[id] = {state = 'remembered'}
+    end
+  elseif kind == 'remove' then
     if alive and alive.state ~= 'gone' then
       outcome = alive.state
       if held[i] == line and not seen[id] and not is_claimed(alive) then
@@ -120,6 +139,8 @@ for i = 1, each_count do
     end
   elseif alive then
     outcome = alive.state
+  elseif is_taken then
+    outcome = 'remembered'
   elseif is_held(read_line(line)) then
     outcome = 'held'
   else
@@ -130,6 +151,9 @@ for i = 1, each_count do
     end
     if job.unique then
       set_fact('ties', 1)
+    end
+    if results then
+      take_id(i, id)
     end
     if job.unique and job.state ~= 'dead' then
       local field = name_field(job.unique)
@@ -168,6 +192,10 @@ index_dead(buried, now)
 write_lanes()
 if seq ~= fact('sequence') then
   set_fact('sequence', seq)
+end
+if is_remembered and not facts.remembers then
+  set_fact('ties', 1)
+  set_fact('remembers', 1)
 end
 if answer[1] ~= last then
   set_fact('restored', answer[1])

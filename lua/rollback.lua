@@ -8,9 +8,10 @@ Transitions: running -rolled_back-> ready, running -rolled_back-> scheduled, run
 Flags: allow-oom
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled leases dead outbox slots
     expiring wake
+With: results kept
 Args: slot number:int worker backoff_ms:int backoff_max_ms:int unknown_max:int
 Each: id fence reason error lane delay_ms:int
-Uses: call(open_call close_call now) state(count rank) emit(emit quoted)
+Uses: ended(refuse_keys) call(open_call close_call now) state(count rank) emit(emit quoted)
     outcomes(end_claims make_ready make_scheduled make_dead write_outcomes)
 Returns: ok {ID ready|scheduled|dead|cancelled|gone|stale}… | epoch. REASON is unknown_task or
     unknown_arguments, or any other word for a plain return; LANE is empty, or the lane that the job belongs into;
@@ -18,7 +19,7 @@ Returns: ok {ID ready|scheduled|dead|cancelled|gone|stale}… | epoch. REASON is
 Invariants: I2, I3, I4 (no failure counted), I6, I9, I10
 ]]
 
-local refusal = open_call()
+local refusal = open_call() or refuse_keys()
 if refusal then
   return refusal
 end

@@ -9,16 +9,17 @@ Transitions: running -succeeded-> none, cancelling -succeeded-> none, scheduled 
 Flags: allow-oom
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled leases dead expiring outbox
     slots wake
+With: results kept
 Args: slot number:int worker limit:int bytes_max:int sweep_max:int
 Each: id fence
-Uses: call(open_call) success(decide_success emit_success write_success)
+Uses: ended(refuse_keys) call(open_call) success(decide_success emit_success write_success)
     claiming(replay decide_claim emit_claim write_claim close_claim)
 Returns: ok HEADER {JOB VALUE}… | epoch. HEADER, JOB and VALUE are those of `claim`; behind its four words HEADER has REFUSED_ID gone|stale
     for each success that is refused
 Invariants: I2, I3, I4, I6, I9 (a fence that is not in force settles nothing), I10
 ]]
 
-local refusal = open_call(replay)
+local refusal = open_call(replay) or refuse_keys()
 if refusal then
   return refusal
 end

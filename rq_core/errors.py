@@ -23,6 +23,8 @@
     │   ├── AuditOff
     │   ├── ScopeFull
     │   ├── UniqueHeld
+    │   ├── IdempotencyMismatch
+    │   ├── ResultsFull
     │   ├── CapConflict
     │   ├── NothingDeclared
     │   ├── RestoredMeanwhile
@@ -177,6 +179,17 @@ class ScopeFull(Refused):
 class UniqueHeld(Refused):
     """queue {queue!r} did not take job {id}: job {holder} holds its name {name!r}. Enqueue it when that job has
     ended, or declare the task with on_duplicate="keep" to get that job's handle."""
+
+
+class IdempotencyMismatch(Refused):
+    """queue {queue!r} did not take job {id} of task {task}: its id, or idempotency key, stands for a call with another
+    task or other arguments. Use another key for another call."""
+
+
+class ResultsFull(Refused):
+    """queue {queue!r} takes no new jobs whose ids are to be remembered: it remembers {kept} ids of jobs that have
+    ended, and its setting {setting} is {bound}. Enqueue again when some of their windows are over; let jobs remember for
+    less time; or raise the bound with `rq-core set {queue} {setting}=…`."""
 
 
 class CapConflict(Refused):

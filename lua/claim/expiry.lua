@@ -17,7 +17,7 @@ local function expire_here(id, job)
   -- If its line was to be written anew, it no longer is.
   job.is_taken = true
   if count(job, 'failed') == 0 and count(job, 'lost') == 0 then
-    leaves(id, job)
+    leaves(id, job, 'expired')
     events[#events + 1] = '["' .. id .. '",null]'
     return
   end

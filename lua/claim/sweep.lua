@@ -16,7 +16,7 @@ Uses: call(now now_text answer_field seldom) activity(note_activity) meta(fact s
     batch(call_many read_many)
     state(read_line write_line count rank is_claimed drop_claim) scopes(scope_of await_no_more check_scopes)
     lane_standing(lane_of) lane_members(put) lane_opening(note_release free_places reevaluate reevaluate_family FAMILY_MAX)
-    dead(unindex_dead check_dead) ended(leaves dies) due(earliest_due) digits(digits) settled(is_settled)
+    dead(unindex_dead check_dead) ended(leaves dies forget_ids) due(earliest_due) digits(digits) settled(is_settled)
     deadline(is_over note_deadline) expiry(expire_here expire_waiting emit_expired)
 ]]
 
@@ -73,7 +73,7 @@ local function expire(id, job)
   note_release(job.lane, id)
   if job.state == 'cancelling' then
     note('cancelled', '["' .. id .. '",' .. quoted(job.fence) .. ']')
-    leaves(id, job)
+    leaves(id, job, 'cancelled', job.fence)
     return
   end
   local lost = count(job, 'lost') + 1
@@ -202,7 +202,7 @@ local function forget_old()
       if job and job.state == 'dead' then
         note('pruned', '["' .. name .. '"]')
         note('exhumed', name)
-        leaves(name, job)
+        leaves(name, job, 'dead')
       end
     elseif kind == 'rate' then
       if not swept.stale then
@@ -219,7 +219,7 @@ local function forget_old()
   if late then
     expire_waiting(late, read_many(state, late), decided)
   end
-  return #over == sweep_max
+  return forget_ids(sweep_max) or #over == sweep_max
 end
 
 --- Everything was put back: places become free, rates have room again, and what they kept waiting may come. Returns

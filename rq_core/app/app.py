@@ -46,7 +46,7 @@ from rq_core.app.task import AsyncTask, Isolation, Task
 from rq_core.errors import InvalidOption
 from rq_core.model.checks import check_whole
 from rq_core.model.durations import Duration, ms_of, seconds_of
-from rq_core.model.job import NewJob, ties_of
+from rq_core.model.job import NewJob
 from rq_core.model.keys import DEFAULT_PREFIX, check_name
 from rq_core.model.limits import Limit
 from rq_core.model.machine import DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, Priority
@@ -206,7 +206,6 @@ class App(ManyProducer):
             max_attempts=policy.max_attempts,
             max_losses=max_losses,
             unique=unique,
-            ties=ties_of(unique=getattr(unique, "on_duplicate", "")),
         )
         seconds = None if timeout is None else seconds_of("timeout", timeout, minimum=TIMEOUT_S_MIN)
         check_isolation(isolation, max_memory)

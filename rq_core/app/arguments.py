@@ -120,6 +120,10 @@ class Arguments:
         except (ValueError, TypeError, RecursionError) as error:
             raise _invalid(self.task, self._unserialisable(values, error)) from None
 
+    def canonical_json(self, values: Mapping[str, Any]) -> str:
+        """Return some validated arguments as JSON that is the same for the same values. Raises ArgumentsInvalid."""
+        return json.dumps(self.canonical(values, None), sort_keys=True, separators=(",", ":"))
+
     def _adapter_of(self, name: str) -> TypeAdapter[dict[str, Any]]:
         adapter = self._adapters.get(name)
         if adapter is None:

@@ -21,6 +21,7 @@ class Draft:
 
     __slots__ = (
         "_args_json",
+        "_call",
         "_name",
         "_options",
         "_producer",
@@ -48,6 +49,8 @@ class Draft:
         self._options = defaults.changed(queue=queue, **options)
         self._profile = self._options.profile(task)
         self._name = ""
+        # Without the task's code, what is left out and what it is typed as is not known: such calls are not compared.
+        self._call = "=" if self._options.remember_ms else ""
         self._values: Mapping[str, Any] | None = None
         """Of the arguments, as Placing.lane takes them; None until they are wanted."""
         self.placing: Placing | None
@@ -61,6 +64,8 @@ class Draft:
             self._values = known.arguments.validate_named(given)
             self.placing = producer.declared.placing(task, queue)
             self._args_json = known.arguments.dump_valid(self._values)
+            if self._call:
+                self._call = self._options.call_of(known.name, known.arguments, self._values)
             if self._options.unique is not None:
                 self._name = self._options.unique.name(known.name, known.arguments, self._values)
 
@@ -85,5 +90,5 @@ class Draft:
                 values = json.loads(self._args_json) if placing.sources else {}
             lane = placing.lane(self._profile.rank, values, keys)
         return self._producer.new_job(
-            self._profile, self._options, self._args_json, *lane, self._name
+            self._profile, self._options, self._args_json, *lane, self._name, self._call
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from rq_core.app.awaiting import check_may_wait, each, each_async, timeout_of
-from rq_core.errors import AuditNotConfigured, ScopeFull, UniqueHeld
+from rq_core.errors import AuditNotConfigured, IdempotencyMismatch, ScopeFull, UniqueHeld
 from rq_core.model import plugins
 from rq_core.model.durations import Duration
 from rq_core.model.effects import JOB_ENDS
@@ -27,9 +27,9 @@ class JobHandle(Generic[R_co]):
     """One job, as its producer sees it. It holds names, and the outcome once it has seen that; else every method reads
     Redis or SQL again.
 
-    ``duplicate`` is True if a job of this id was live already: then that one stands, and this call
-    changed nothing. ``discarded`` is True if the job was dropped, since a scope was full and its cap
-    says discard. Of a unique job whose name another job holds, this is the handle of that job, and
+    ``duplicate`` is True if a job of this id was live already, or has ended and its id is remembered: then that one
+    stands, and this call changed nothing. ``discarded`` is True if the job was dropped, since a scope was full and its
+    cap says discard. Of a unique job whose name another job holds, this is the handle of that job, and
     ``duplicate`` is True. ``replaced`` is the id of the job that this one has replaced, None if it
     replaced none. ``task`` is its task's name, None for a handle that was made from an id.
     """
@@ -149,10 +149,12 @@ class JobHandle(Generic[R_co]):
 
 def handle_of(producer: Producer, job: NewJob, accepted: Accepted | None) -> JobHandle[Any]:
     """Return the handle of a job and what became of it. Raises ScopeFull if it was rejected, UniqueHeld if another job
-    holds its name and it says reject."""
+    holds its name and it says reject, IdempotencyMismatch if its id stands for another call."""
     if accepted is None or accepted.ids:
         old = accepted.replaced[0][1] if accepted is not None and accepted.replaced else None
         return JobHandle(producer, id=job.id, queue=job.queue, task=job.profile.task, replaced=old)
+    if accepted.mismatched:
+        raise IdempotencyMismatch(queue=job.queue, id=job.id, task=job.profile.task)
     for _, holder in accepted.held:
         if '"unique":"reject"' in job.ties:
             raise UniqueHeld(queue=job.queue, name=job.name, id=job.id, holder=holder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, Unpack
 
@@ -22,6 +22,7 @@ from rq_core.model.machine import (
 )
 
 if TYPE_CHECKING:
+    from rq_core.app.arguments import Arguments
     from rq_core.app.unique import Unique
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,17 +33,21 @@ TIMEOUT_S_MIN: float = 0.001
 """Seconds."""
 EXPIRES_S_MIN: float = 0.001
 """Seconds."""
+REMEMBER_S_MIN: float = 0.001
+"""Seconds."""
 
 
 class EnqueueOptions(TypedDict, total=False):
-    """``delay`` and ``timeout`` are in seconds, or timedeltas: how long the job waits before it is ready,
-    and how long one attempt may take. ``at`` says instead when it becomes ready: a datetime with a
-    time zone. ``expires`` is the job's deadline, in seconds from now or as a datetime with a time zone: no worker
-    begins it then or later; it is gone, or dead if it had failed before. After ``max_attempts`` failures,
-    or ``max_losses`` lost workers, the job is dead. ``id`` makes the enqueue idempotent: while a job of
-    that id is live, another one is a duplicate and changes nothing. ``headers`` are small strings that travel
-    beside the arguments, 2 KiB at most: ``current_job().headers``. An option that is None stays as the task
-    has it.
+    """``delay`` and ``timeout`` are in seconds, or timedeltas: how long the job waits before it is ready, and how long
+    one attempt may take. ``at`` says instead when it becomes ready: a datetime with a time zone. ``expires`` is the
+    job's deadline, in seconds from now or as a datetime with a time zone: no worker begins it then or later; it is
+    gone, or dead if it had failed before. After ``max_attempts`` failures, or ``max_losses`` lost workers, the job
+    is dead. ``id`` makes the enqueue idempotent: while a job of that id is live, another one is a duplicate and
+    changes nothing. ``remember``, in seconds or a timedelta, lets that hold after its end, too, up to so long after
+    the first call. ``idempotency_key`` makes the id of a text, per task, and remembers it for a day unless
+    ``remember`` says otherwise: the same job for every repetition of a call. A repetition with another task or
+    other arguments raises IdempotencyMismatch. ``headers`` are small strings that travel beside the arguments, 2
+    KiB at most: ``current_job().headers``. An option that is None stays as the task has it.
     """
 
     delay: Duration | None
@@ -53,6 +58,8 @@ class EnqueueOptions(TypedDict, total=False):
     max_losses: int | None
     timeout: Duration | None
     id: str | None
+    remember: Duration | None
+    idempotency_key: str | None
     headers: Mapping[str, str] | None
 
 
@@ -107,13 +114,24 @@ class JobOptions:
     expires_at_ms: int = 0
     """…or as an instant; 0: there is none."""
     unique: Unique | None = None
-    ties: str = ""
+    idempotency_key: str | None = None
+    """What the id is made of, with the task's name; None: of nothing."""
+    remember_ms: int = 0
+    """How long the id is remembered from the first call on; 0: while its job is alive."""
+    ties: str = field(init=False, default="")
     """What such a job has to end besides itself, as :func:`rq_core.model.job.ties_of` says it."""
 
     def __post_init__(self) -> None:
         check_name("queue", self.queue)
         if self.id is not None:
             check_name("job", self.id)
+        ties = ties_of(
+            expires_in_ms=self.expires_in_ms,
+            expires_at_ms=self.expires_at_ms,
+            unique=getattr(self.unique, "on_duplicate", ""),
+            remember_ms=self.remember_ms,
+        )
+        object.__setattr__(self, "ties", ties)
 
     def changed(self, *, queue: str | None = None, **options: Unpack[EnqueueOptions]) -> JobOptions:
         """Return these options with those that are not None put in their place.
@@ -135,9 +153,8 @@ class JobOptions:
         if "at" in given:
             given |= {"delay_ms": 0, "due_ms": instant_ms_of("at", given.pop("at"))}
         if "expires" in given:
-            deadline = _deadline(given.pop("expires"))
-            unique = "" if self.unique is None else self.unique.on_duplicate
-            given |= {**deadline, "ties": ties_of(**deadline, unique=unique)}
+            given |= _deadline(given.pop("expires"))
+        given |= self._identity(given)
         if "timeout" in given:
             given["timeout_ms"] = ms_of("timeout", given.pop("timeout"), minimum=TIMEOUT_S_MIN)
         if "headers" in given:
@@ -145,6 +162,47 @@ class JobOptions:
         changed = replace(self, **given)
         changed.check_deadline()
         return changed
+
+    def _identity(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Take what callers say of the job's id, and return the fields that say it."""
+        if not given.keys() & {"id", "idempotency_key", "remember"}:
+            return {}
+        from rq_core.model.remembered import WINDOW_MS, check_key
+
+        found: dict[str, Any] = {}
+        if "id" in given and "idempotency_key" in given:
+            must = "does not go with id: the key makes the id"
+            raise InvalidOption(option="idempotency_key", value=given["idempotency_key"], must=must)
+        if "id" in given:
+            found["idempotency_key"] = None
+        if "idempotency_key" in given:
+            key = check_key(given.pop("idempotency_key"))
+            found |= {
+                "idempotency_key": key,
+                "id": None,
+                "remember_ms": self.remember_ms or WINDOW_MS,
+            }
+        if "remember" in given:
+            remember = given.pop("remember")
+            found["remember_ms"] = ms_of("remember", remember, minimum=REMEMBER_S_MIN)
+            if not (self.id or self.idempotency_key or "id" in given or "idempotency_key" in found):
+                must = "needs an id or an idempotency_key: a new id comes only once"
+                raise InvalidOption(option="remember", value=remember, must=must)
+        return found
+
+    def id_for(self, task: str) -> str | None:
+        """Return the id that a job of ``task`` gets; None: a new one."""
+        if self.idempotency_key is None:
+            return self.id
+        from rq_core.model.remembered import id_of_key
+
+        return id_of_key(task, self.idempotency_key)
+
+    def call_of(self, task: str, arguments: Arguments, values: Mapping[str, Any]) -> str:
+        """Return what NewJob.call has of a job with these validated arguments. Raises ArgumentsInvalid."""
+        from rq_core.model.remembered import call_digest
+
+        return f"={call_digest(task, arguments.canonical_json(values))}"
 
     def check_deadline(self) -> None:
         """Raise InvalidOption if the job would be ready only at its deadline, or later. Where one of the two is an

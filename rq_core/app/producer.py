@@ -100,14 +100,15 @@ class Producer:
         lane: str = "",
         full: str = "",
         name: str = "",
+        call: str = "",
     ) -> NewJob:
-        """Put a job together. Raises PayloadTooLarge."""
+        """Put a job together. ``name`` and ``call`` are as NewJob has them. Raises PayloadTooLarge."""
         # Most are far below the limit; four bytes is the most that a character takes.
         if len(args_json) * 4 > self.max_payload:
             size = len(args_json.encode())
             if size > self.max_payload:
                 raise PayloadTooLarge(task=profile.task, size=size, limit=self.max_payload)
-        job_id = options.id
+        job_id = options.id_for(profile.task)
         if job_id is None:
             job_id = self._make_id()
         queue = options.queue
@@ -116,7 +117,7 @@ class Producer:
             spec_max = self._spec_max_of.get(queue, spec_max)
         return NewJob(
             job_id, queue, profile, args_json, options.delay_ms, lane, full, spec_max,
-            options.headers_json, options.due_ms, options.ties, name,
+            options.headers_json, options.due_ms, options.ties, name, call,
         )  # fmt: skip
 
     def connect_to(self, redis: str | None = None, *, prefix: str | None = None) -> None:

@@ -67,20 +67,21 @@ class PreparedTask(Generic[P, R]):
         Raises ArgumentsInvalid (also for a cap's key that is too long, or more than one value), PayloadTooLarge, and
         InvalidTask if an annotation cannot be used.
         """
-        unique = self.options.unique
-        if not self.placing.sources and unique is None:
+        unique, remembered = self.options.unique, self.options.remember_ms
+        if not self.placing.sources and unique is None and not remembered:
             return self.app.new_job(self._profile, self.options, self.arguments.dump(args, kwargs))
         values = self.arguments.validate(args, kwargs)
         args_json = self.arguments.dump_valid(values)
         lane = self.placing.lane(self._profile.rank, values)
         name = "" if unique is None else unique.name(self.name, self.arguments, values)
-        return self.app.new_job(self._profile, self.options, args_json, *lane, name)
+        call = self.options.call_of(self.name, self.arguments, values) if remembered else ""
+        return self.app.new_job(self._profile, self.options, args_json, *lane, name, call)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Hand over a call with these arguments to the workers.
 
-        Raises what job raises, what the queue refuses (ScopeFull, QueueFull, AuditBacklogFull),
-        ServerUnavailable, ServerUnsuitable or OutcomeUnknown. Blocks; in an event loop use
+        Raises what job raises, what the queue refuses (ScopeFull, UniqueHeld, IdempotencyMismatch, ResultsFull,
+        QueueFull, AuditBacklogFull), ServerUnavailable, ServerUnsuitable or OutcomeUnknown. Blocks; in an event loop use
         enqueue_async.
         """
         job = self.job(*args, **kwargs)

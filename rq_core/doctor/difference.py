@@ -19,7 +19,9 @@ _MAY_HAVE_MORE: Final = frozenset({"state", "fair", "meta", *LISTS})
 _FACTS: Final = {
     "sequence": "the last place in line that was given",
     "tombstones": "the number of list entries that lead nowhere",
-    "ties": "jobs have had deadlines or names",
+    "ties": "jobs have had deadlines, names or ids that are remembered",
+    "remembers": "jobs have had ids that are remembered",
+    "results_bytes": "the bytes of all fields of `results`",
     "caps_by_task": "limits of tasks are stored",
     "caps_by_key": "limits of keys are stored",
 }
@@ -37,7 +39,7 @@ def owner_of(key: str, member: str) -> Owner:
         return "lane", member
     if key == "slots":
         return "name", member.partition("|")[2]
-    named = {"meta": "fact", "rates": "rate", "fair": "key"}
+    named = {"meta": "fact", "results": "id", "kept": "id", "rates": "rate", "fair": "key"}
     return named.get(key, "job"), member.rpartition("|")[2]
 
 
@@ -113,6 +115,7 @@ def guarded(expected: Expected, owner: Owner, edits: Iterable[Edit]) -> tuple[Ed
         "job": [("line", name)],
         # A job that enters an empty lane may change its head alone.
         "lane": [("head", name), ("lanes", name), *first],
+        "id": [("line", name), ("results", name)],
         "call slot": [("slots", name)],
         "rate": [("rates", name), ("expiring", f"rate|{name}")],
     }

@@ -12,13 +12,14 @@ from rq_core.doctor.view import View
 from rq_core.model import scopes
 from rq_core.model.machine import CLAIMED_STATES, PRIORITIES, State
 from rq_core.model.names import is_name_field, name_field
+from rq_core.model.remembered import Result, read_result
 from rq_core.model.settings import SLOT_ANSWER, SLOT_LIFE_MS
 from rq_core.model.state_line import Job, line_of, read_job, with_task, write_line
 
 LISTS: Final = tuple(f"ready:{rank}" for rank in range(len(PRIORITIES)))
 INDEXES: Final = (
     *("state", "jobs", *LISTS, "waiting", "lanes", "open", "blocked", "holders"),
-    *("rates", "fair", "scheduled", "leases", "dead", "expiring", "slots", "meta"),
+    *("rates", "fair", "scheduled", "leases", "dead", "expiring", "slots", "results", "kept", "meta"),
 )
 """The keys of which something is derived; of `jobs` that each job is in it, of `state` the lines that are lost."""
 
@@ -100,6 +101,7 @@ class Expected:
             *(entry for item in self.jobs.items() for entry in _of_job(*item, self.view)),
             *(entry for item in self.places.items() for entry in _of_lane(*item)),
             *(entry for item in self.view.snapshot["slots"].items() for entry in _of_slot(*item)),
+            *_results(self),
             *_rates(self.view),
             *_turns(self),
             *_facts(self),
@@ -173,6 +175,24 @@ def _of_slot(name: str, kept: str) -> Iterator[Entry]:
     yield "expiring", f"slot|{name}", int(deadline[0]) if known else Kept(f"+{SLOT_LIFE_MS}")
 
 
+def remembered(expected: Expected) -> Iterator[tuple[str, Result]]:
+    """Yield what ``results`` says of ids that are not in use, if it says until when: it, or ``kept``."""
+    snapshot = expected.view.snapshot
+    for job_id, line in snapshot["results"].items():
+        result = read_result(job_id, line)
+        is_kept = result.once_ms is not None or job_id in snapshot["kept"]
+        if is_kept and job_id not in expected.jobs and job_id not in snapshot["jobs"]:
+            yield line, result
+
+
+def _results(expected: Expected) -> Iterator[Entry]:
+    """Yield what is remembered of ids whose jobs have ended, and up to when."""
+    for line, result in remembered(expected):
+        yield "results", result.id, line
+        # What is kept for another reason may be kept for longer than its id is remembered.
+        yield "kept", result.id, Kept(None) if result.once_ms is None else AtLeast(result.once_ms)
+
+
 def _rates(view: View) -> Iterator[Entry]:
     """Yield how far each rate was spent (µs), and when that may be forgotten (ms): each implies the other."""
     rates, marks = view.snapshot["rates"], view.snapshot["expiring"]
@@ -211,8 +231,17 @@ def _facts(expected: Expected) -> Iterator[Entry]:
     nowhere = entries - len(listed & ready.items())
     if view.facts.get("tombstones", "0") != str(nowhere):
         yield "meta", "tombstones", str(nowhere)
-    if any({"expires", "unique"} & job.fields.keys() for job in expected.jobs.values()):
+    lines = [line for line, _ in remembered(expected)]
+    size = sum(len(line.encode()) for line in lines)
+    if view.facts.get("results_bytes", "0") != str(size):
+        yield "meta", "results_bytes", str(size)
+    tied = {name for job in expected.jobs.values() for name in job.fields} & {
+        "expires", "unique", "once",
+    }  # fmt: skip
+    if tied or lines:
         yield "meta", "ties", "1"
+    if "once" in tied or lines:
+        yield "meta", "remembers", "1"
     own = {scopes.family_of(name) for name in snapshot["caps"] if "=" in name} - {scopes.WEIGHT}
     if scopes.TASK in own:
         yield "meta", "caps_by_task", "1"

@@ -59,12 +59,13 @@ def _same(*names: str) -> tuple[tuple[str, str], ...]:
 _E, _S = Event, State
 _POLICY = ("task", "priority", "max_attempts", "max_losses")
 _ERROR = ("error_type", "error_message")
+_IDENTITY = ("unique_name", "once_ms", "call_digest")
 
 EFFECTS: Final[Mapping[Event, Effect]] = {
     _E.ENQUEUED: Effect(
         Leads.BY_DUE,
         begins=True,
-        takes=_same(*_POLICY, "seq", "lane", "digest", "expires_ms", "unique_name"),
+        takes=_same(*_POLICY, "seq", "lane", "digest", "expires_ms", *_IDENTITY),
         zeroes=COUNTERS,
         clears=("claimed_at_ms", *_ERROR),
         stamps=("enqueued_at_ms",),
@@ -74,7 +75,7 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
         takes=_same("task", "lane"),
         zeroes=COUNTERS,
         clears=(
-            *_POLICY[1:], "seq", "digest", "expires_ms", "unique_name", "ready_at_ms", "claimed_at_ms", *_ERROR,
+            *_POLICY[1:], "seq", "digest", "expires_ms", *_IDENTITY, "ready_at_ms", "claimed_at_ms", *_ERROR,
         ),
         stamps=("enqueued_at_ms", "finished_at_ms"),
     ),
@@ -100,7 +101,7 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
         Leads.BY_TARGET,
         begins=True,
         takes=(
-            *_same(*_POLICY, "seq", "lane", "digest", "expires_ms", "unique_name", *COUNTERS),
+            *_same(*_POLICY, "seq", "lane", "digest", "expires_ms", *_IDENTITY, *COUNTERS),
             ("enqueued_at_ms", "enqueued_ms"),
         ),
         clears=("ready_at_ms", "claimed_at_ms", *_ERROR),
@@ -110,7 +111,7 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
         Leads.BY_STATE,
         begins=True,
         takes=_same(
-            *_POLICY, "seq", "lane", "expires_ms", "unique_name", *COUNTERS, "fence", "worker", "since_ms", "reason",
+            *_POLICY, "seq", "lane", "expires_ms", *_IDENTITY, *COUNTERS, "fence", "worker", "since_ms", "reason",
         ),
     ),
 }  # fmt: skip

@@ -131,6 +131,8 @@ class JobRecord:
     lane: str | None = None
     expires_ms: int | None = None
     unique_name: str | None = None
+    once_ms: int | None = None
+    call_digest: str | None = None
     due_ms: int | None = None
     since_ms: int | None = None
     claims: int = 0

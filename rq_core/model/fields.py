@@ -44,6 +44,8 @@ FIELDS: Final = (
     Field("max_attempts", _K.NUMBER, "attempts", DEFAULT_MAX_ATTEMPTS),
     Field("max_losses", _K.NUMBER, "losses", DEFAULT_MAX_LOSSES),
     Field("unique_name", _K.WORD, "unique"),
+    Field("once_ms", _K.NUMBER, "once"),
+    Field("call_digest", _K.WORD, "call"),
     Field("lane", _K.LANE, "lane"),
     Field("claims", _K.NUMBER, "claim", 0),
     Field("fence", _K.WORD, "fence"),

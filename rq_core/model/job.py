@@ -112,15 +112,25 @@ class NewJob(NamedTuple):
     """A JSON object: what it has to end besides itself (:func:`ties_of`); empty: nothing."""
     name: str = ""
     """The name of a unique job, whose ties say what becomes of it if another one holds that; empty: it has none."""
+    call: str = ""
+    """Of a job whose id is remembered: `=` and what its call is compared by, if it is compared; empty: it is not
+    remembered."""
 
 
-def ties_of(*, expires_in_ms: int = 0, expires_at_ms: int = 0, unique: str = "") -> str:
+def ties_of(
+    *, expires_in_ms: int = 0, expires_at_ms: int = 0, unique: str = "", remember_ms: int = 0
+) -> str:
     """Return a job's ties as ``lua/enqueue/kinds.lua`` reads them; empty if it has none.
 
     >>> ties_of(expires_in_ms=30_000)
     '{"expires_in":30000}'
     """
-    given = {"expires_in": expires_in_ms, "expires_at": expires_at_ms, "unique": unique}
+    given = {
+        "expires_in": expires_in_ms,
+        "expires_at": expires_at_ms,
+        "unique": unique,
+        "remember": remember_ms,
+    }
     said = {name: value for name, value in given.items() if value}
     return json.dumps(said, separators=(",", ":")) if said else ""
 

@@ -61,6 +61,12 @@ KEYS: Final[tuple[Key, ...]] = (
         "call slot → its last number, until when it is remembered (Unix ms), "
         "and + if slot|a has its answer; unique|name → the job that holds the name",
     ),
+    Key(
+        "results",
+        "hash",
+        "id of a job that has ended → how, and until when another job of that id is a duplicate",
+    ),
+    Key("kept", "zset", "id → when to forget what `results` has of it (Unix ms)"),
     Key("wake", "list", "a token, as a rule one; wakes one idle worker"),
     Key(
         "workers",

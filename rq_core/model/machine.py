@@ -167,6 +167,14 @@ _EXPIRES = EventField(
     "expires_ms", "its deadline: no claim begins at it or later (Unix ms); null: it has none"
 )
 _UNIQUE = EventField("unique_name", "the name of a unique job; null: it is not unique")
+_ONCE = EventField(
+    "once_ms",
+    "until when its id is remembered, whether the job is alive or not (Unix ms); null: while it is alive",
+)
+_CALL = EventField(
+    "call_digest",
+    "32 hex digits for task and arguments, by which calls with such an id are compared; null: they are not",
+)
 _LANE = EventField(
     "lane", "where it waits for its scopes: priority+scope+scope…; null: it has none"
 )
@@ -179,7 +187,7 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
             "the job's immutable JSON, arguments included, as text; null unless its producer has"
             ' audit_payload="full", or if it is longer than that keeps',
         ),
-        _EXPIRES, _UNIQUE,
+        _EXPIRES, _UNIQUE, _ONCE, _CALL,
     ),
     _E.DISCARDED: (
         _ID, _TASK, _LANE,
@@ -225,7 +233,7 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         EventField("target", "ready, scheduled or dead"),
         _TASK, _PRIORITY, _MAX_ATTEMPTS, _MAX_LOSSES, _DIGEST,
         EventField("enqueued_ms", "when it was enqueued (Unix ms); null if it is not known"),
-        _CLAIMS, _FAILED, _LOST, _UNKNOWN, _REASON, _LANE, _EXPIRES, _UNIQUE,
+        _CLAIMS, _FAILED, _LOST, _UNKNOWN, _REASON, _LANE, _EXPIRES, _UNIQUE, _ONCE, _CALL,
     ),
     _E.REMOVED: (
         _ID,
@@ -239,7 +247,7 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         _CLAIMS, _FAILED, _LOST, _UNKNOWN, _FENCE,
         EventField("worker", "who holds the claim in force"),
         EventField("since_ms", "when it entered its state (Unix ms)"),
-        _REASON, _LANE, _EXPIRES, _UNIQUE,
+        _REASON, _LANE, _EXPIRES, _UNIQUE, _ONCE, _CALL,
     ),
     _E.SETTLEMENT_REFUSED: (
         _ID, _FENCE,

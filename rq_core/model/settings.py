@@ -26,6 +26,9 @@ class Setting(NamedTuple):
         return f"{self.shown}={text}"
 
 
+RESULT_COST: Final = 300
+"""Bytes that an entry of ``results`` and its member of ``kept`` take Redis, besides what the entry says."""
+
 SETTINGS: Final[dict[str, Setting]] = {
     s.name: s
     for s in (
@@ -38,6 +41,18 @@ SETTINGS: Final[dict[str, Setting]] = {
             1,
             "unmirrored bytes at which enqueue is refused",
         ),
+        Setting(
+            "results_max",
+            1_000_000,
+            0,
+            "ids remembered after their jobs' ends at which enqueue of jobs with remember is refused",
+        ),
+        Setting(
+            "results_max_bytes",
+            512 * 1024 * 1024,
+            0,
+            f"their bytes, {RESULT_COST} of each counted for Redis' own, at which it is refused",
+        ),
     )
 }
 
@@ -47,7 +62,7 @@ virtual time per key instead of age."""
 
 COUNTERS: Final = (
     "sequence", "last_activity", "backlog_jobs", "backlog_bytes", "fair_clock", "fair_top", "tombstones", "trimmed",
-    "restored",
+    "restored", "results_bytes",
 )  # fmt: skip
 """Facts of ``meta`` that go on with the calls. When any other changes, the version ``v`` of the facts does."""
 

@@ -115,7 +115,7 @@ def commands(role: str) -> list[str]:
 
 def keys(role: str) -> tuple[list[str], list[str]]:
     """The keys of a queue that a role writes, or gives to scripts that might, and those that it only reads."""
-    writes = {key for name in ROLES[role].scripts for key in script(name).keys}
+    writes = {key for name in ROLES[role].scripts for key in script(name).all_keys}
     writes |= set(ROLES[role].writes)
     order = [key.name for key in KEYS]
     return (
@@ -164,6 +164,6 @@ def beyond(role: str) -> list[str]:
         name
         for name in names()
         if name not in ROLES[role].scripts
-        and set(script(name).keys) <= set(writes)
+        and set(script(name).all_keys) <= set(writes)
         and commands_of(name) <= may
     ]

@@ -30,7 +30,7 @@ def pause(attempt: int, left: float) -> Pause:
 def meaning_of(reply: Any, *, lost: bool = False) -> str:
     """What a script's reply means, or the error in its place. ``lost``: an earlier reply to the same call was lost."""
     if not isinstance(reply, Exception):
-        return "epoch" if reply[0] == "epoch" else "answer"
+        return reply[0] if reply[0] in ("epoch", "with") else "answer"
     if isinstance(reply, Unsent):
         return "unsent"
     if isinstance(reply, Lost):

@@ -25,6 +25,7 @@ from rq_core.protocol.plan import (
     Call,
     Lost,
     Patience,
+    Pause,
     Plan,
     ReplyError,
     Send,
@@ -118,6 +119,8 @@ class Delivery:
         self._functions = True
         self._heads: dict[tuple[str, str], tuple[Any, ...]] = {}
         """How commands begin, by script and queue."""
+        self._whole: set[str] = set()
+        """Queues whose calls carry the keys on demand, since one was answered ``with``."""
         self._floors: dict[str, int] = {}
         self._unlisted: set[str] = set()
         """Queues that were made here and are not on the list yet."""
@@ -140,6 +143,10 @@ class Delivery:
         self._functions = use
         self._heads = {}
 
+    def _carry_all_keys(self, queue: str) -> None:
+        self._whole.add(queue)
+        self._heads = {at: head for at, head in self._heads.items() if at[1] != queue}
+
     def has_met(self, queue: str) -> bool:
         """Whether a queue was met, so that it needs no handshake before a call."""
         return queue in self._met
@@ -148,7 +155,9 @@ class Delivery:
         """How a call's command begins, as this server takes it by what is known of it now."""
         head = self._heads.get((name, queue))
         if head is None:
-            head = self._script(name).head(queue_keys(queue, self.prefix))
+            head = self._script(name).head(
+                queue_keys(queue, self.prefix), whole=queue in self._whole
+            )
             self._heads[name, queue] = head
         return head
 
@@ -250,6 +259,8 @@ class Delivery:
                         continue
                     case "epoch":
                         strangers.add(calls[i].queue)
+                    case "with":
+                        self._carry_all_keys(calls[i].queue)
                     case "forgotten":
                         forgotten.add(calls[i].script)
                     case "no functions":
@@ -273,8 +284,7 @@ class Delivery:
                 return results
             trouble = trouble or silence or _too_many(rounds)
             if trouble is not None:
-                self._check_patience(first, bool(lost), trouble, [calls[i] for i in waiting])
-                yield pause(attempt, self.asking.left(first, sent=bool(lost)).unsent)
+                yield self._pause(first, bool(lost), trouble, [calls[i] for i in waiting], attempt)
                 attempt += 1
             for i in waiting:
                 commands[i] = self._command(calls[i], slots[i])
@@ -329,6 +339,19 @@ class Delivery:
         if not sent and waited > self.asking.patience.unsent:
             raise errors.ServerUnavailable(url=self.asking.url, why=str(trouble)) from trouble
 
+    def _pause(
+        self,
+        first: float,
+        sent: bool,
+        trouble: Exception,
+        calls: Sequence[Call[Any]],
+        attempt: int,
+    ) -> Pause:
+        """How long to wait before these calls are sent again. Raises ServerUnavailable or OutcomeUnknown when patience
+        ends."""
+        self._check_patience(first, sent, trouble, calls)
+        return pause(attempt, self.asking.left(first, sent=sent).unsent)
+
     def _explain(self, call: Call[Any], reply: Exception) -> Plan[errors.RqCoreError]:
         """What an error reply of Redis means to the caller."""
         text = str(reply)
@@ -349,6 +372,10 @@ class Delivery:
         match list(reply[1:]):
             case ["audit_backlog", backlog, bound]:
                 return errors.AuditBacklogFull(queue=call.queue, backlog=backlog, bound=bound)
+            case ["results_full", kept, bound, setting]:
+                return errors.ResultsFull(
+                    queue=call.queue, kept=int(kept), bound=int(bound), setting=setting
+                )
             case ["elsewhere", attached]:
                 return errors.AuditElsewhere(queue=call.queue, attached=attached)
             case ["restored", last]:

@@ -30,7 +30,7 @@ def lacking_keys(commands: Iterable[Sequence[Any]]) -> Plan[list[str]]:
 
 def lacking(prefix: str, name: str, queue: str) -> Plan[list[str]]:
     """Which rights the user lacks that a script needs in a queue, as rules. Empty if that cannot be found out."""
-    told = [queue_keys(queue, prefix)(key) for key in script(name).keys]
+    told = [queue_keys(queue, prefix)(key) for key in script(name).all_keys]
     checks: list[tuple[str, Sequence[str]]] = [
         (f"~{key}", ("FCALL", "f", "1", key)) for key in told
     ]

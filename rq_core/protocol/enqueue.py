@@ -22,6 +22,9 @@ LANE_COST: Final = 2
 lane is its own."""
 ENQUEUE_CHUNK_BYTES: Final = 4 * 1024 * 1024
 
+_BARE: Final = frozenset({"duplicate", "mismatch"})
+"""Outcomes of which there is nothing to say but the id."""
+
 T = TypeVar("T")
 Record = tuple[str, str, str, str, str]
 
@@ -32,23 +35,26 @@ class Accepted(NamedTuple):
     ids: tuple[str, ...]
     """The jobs that are now in their queues, in the order given."""
     duplicates: tuple[str, ...] = ()
-    """Ids that were live already; their jobs were not touched."""
+    """Ids that were live already, or are remembered; their jobs were not touched."""
     discarded: tuple[tuple[str, str], ...] = ()
     """(id, scope) of jobs that were dropped because that scope was full and its cap says discard."""
     rejected: tuple[tuple[str, str], ...] = ()
     """(id, scope) of jobs that were not taken: that scope is full and its cap says reject, or, where the scope is a
     lane, as many wait there as its max_waiting allows."""
     held: tuple[tuple[str, str], ...] = ()
-    """(id, other id) of unique jobs that were not taken: the other job holds their name."""
+    """(id, other id) of jobs that were not taken: the other job stands in their place. It holds the name of that unique
+    job, or has held it when the id was enqueued before, and the id is remembered."""
     replaced: tuple[tuple[str, str], ...] = ()
     """(id, other id) of unique jobs that are in their queues, in the place of the other job, which is gone."""
+    mismatched: tuple[str, ...] = ()
+    """Ids that are live or remembered, of calls with another task or other arguments: nothing was done."""
 
     @classmethod
     def sum(cls, parts: Sequence[Accepted]) -> Accepted:
         """Several, one after the other, as one."""
         if len(parts) == 1:
             return parts[0]
-        wholes: tuple[list[Any], ...] = ([], [], [], [], [], [])
+        wholes: tuple[list[Any], ...] = ([], [], [], [], [], [], [])
         for part in parts:
             for whole, some in zip(wholes, part, strict=True):
                 whole.extend(some)
@@ -61,6 +67,7 @@ class Accepted(NamedTuple):
             | {i: Accepted((), (), ((i, on),)) for i, on in self.discarded}
             | {i: Accepted((), (), (), ((i, on),)) for i, on in self.rejected}
             | {i: Accepted((), held=((i, by),)) for i, by in self.held}
+            | {i: Accepted((), mismatched=(i,)) for i in self.mismatched}
             | {i: Accepted((i,), replaced=((i, old),)) for i, old in self.replaced}
         )
 
@@ -128,7 +135,7 @@ def parse_accepted(jobs: Sequence[NewJob], others: Sequence[Any]) -> Accepted:
     if not others:
         return Accepted(tuple([job.id for job in jobs]))
     outcomes: dict[str, list[Any]] = {
-        "duplicate": [], "discarded": [], "rejected": [], "held": [], "replaced": [],
+        "duplicate": [], "discarded": [], "rejected": [], "held": [], "replaced": [], "mismatch": [],
     }  # fmt: skip
     left: dict[int, bool] = {}
     for at in range(0, len(others), 3):
@@ -136,7 +143,7 @@ def parse_accepted(jobs: Sequence[NewJob], others: Sequence[Any]) -> Accepted:
         if outcome != "replaced":
             left[place] = True
         job_id = jobs[place].id
-        outcomes[outcome].append(job_id if outcome == "duplicate" else (job_id, scope))
+        outcomes[outcome].append(job_id if outcome in _BARE else (job_id, scope))
     ids = tuple(job.id for place, job in enumerate(jobs) if place not in left)
     return Accepted(ids, *map(tuple, outcomes.values()))
 
@@ -207,6 +214,7 @@ def pack(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
         due_ms,
         ties,
         name,
+        call,
     ) in jobs:
         # Profiles are cached, and equal ones that are not the same only make one kind more.
         which = (id(profile), delay_ms, full, due_ms, ties)
@@ -221,6 +229,8 @@ def pack(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
         digest = sha256(args_json.encode()).hexdigest()[:32]
         if name:
             digest = f"{digest} {name}"
+        if call:
+            digest = f"{digest} {call}"
         spec = f"{before}{args_json}{after}"
         if headers_json:
             spec = spec_with_headers(spec, headers_json)

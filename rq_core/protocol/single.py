@@ -53,6 +53,7 @@ class Single:
             due_ms,
             ties,
             name,
+            call,
         ) = job
         which = (id(profile), delay_ms, full, due_ms, ties)
         kept = self._kinds.get(which)
@@ -67,6 +68,8 @@ class Single:
         digest = hashlib.sha256(args_json.encode()).hexdigest()[:32]
         if name:
             digest = f"{digest} {name}"
+        if call:
+            digest = f"{digest} {call}"
         slot = delivery.take_slot(job.queue, "enqueue")
         command = (
             *delivery.head("enqueue", job.queue),

@@ -49,6 +49,7 @@ class Assembled:
     header: Header
     text: str
     keys: tuple[str, ...]
+    on_demand: tuple[str, ...]
     args: tuple[str, ...]
     each: tuple[str, ...]
 
@@ -60,11 +61,12 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
         raise HeaderError(f"{name}.lua calls itself {script.header.name}")
     includes = resolve(lua, script, variant)
     header, declared = script.header, script.header.words("Keys")
+    on_demand = header.words("With")
     for include in includes.values():
-        if missing := set(include.header.words("Keys")) - set(declared):
+        if missing := set(include.header.words("Keys")) - {*declared, *on_demand}:
             raise HeaderError(f"{name}.lua uses {include.header.name} but not its keys {missing}")
     keys = tuple(k for word in declared for k in (READY if word == "ready" else (word,)))
-    if unknown := set(keys) - set(KEY_TYPES):
+    if unknown := {*keys, *on_demand} - set(KEY_TYPES):
         raise HeaderError(f"{name}.lua: unknown keys {unknown}")
     known = constants(**_facts_of(header, includes))
     blocks, mentioned, placed = _blocks(script, includes, known)
@@ -79,7 +81,7 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
     lines = [
         f"local function globals() return {taken} end",
         f"local {taken}",
-        f"local {', '.join((*declared, *shared))}",
+        f"local {', '.join((*declared, *on_demand, *shared))}",
         "local function library()",
         *(known[name] for name in known if name in mentioned | script.words and name not in placed),
         WHOLE_NUMBER if {"whole_number", "integer"} & numbers else "",
@@ -88,7 +90,7 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
         *blocks,
         "local function bind(KEYS)",
         f"if not redis then {taken} = globals() end",
-        bind_keys(declared),
+        bind_keys((*declared, *on_demand)),
         "for i = 1, #resets do resets[i]() end",
         "end",
         key_check(header),
@@ -106,6 +108,7 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
         header=header,
         text="\n".join(line for line in lines if line),
         keys=keys,
+        on_demand=on_demand,
         args=names_of(header.words("Args")),
         each=names_of(header.words("Each")),
     )

@@ -55,6 +55,10 @@ CONSTANTS: Final = {
         _by_name((name, "true") for name in settings.COUNTERS),
         "fields of `meta` that go on with the calls, and have no part in the version `v`",
     ),
+    "RESULT_COST": (
+        str(settings.RESULT_COST),
+        "bytes that an entry of `results` takes besides what it says",
+    ),
     "SLOT_ANSWER": (
         f"'{settings.SLOT_ANSWER}'",
         "behind a slot's name: the field of `slots` that has its last answer",

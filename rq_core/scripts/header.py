@@ -3,6 +3,7 @@
 --[[ name: purpose …
 
 Keys: meta state          names from rq_core.model.keys; `ready` means the four lists
+With: results kept        further keys, which only those calls carry that need them; else they are nil
 Meta: sequence paused     fields of meta that the script reads when it begins
 Later: tombstones         fields of meta that it may read after that, one by one
 Args: slot number:int     one ARGV each; `:int` ones are converted
@@ -24,7 +25,7 @@ _HEADER = re.compile(r"\A--\[\[ (?P<name>[a-z_]+): (?P<text>.*?)\]\]\n", re.DOTA
 
 
 _SECTION = re.compile(
-    r"^(Transitions|Flags|Keys|Meta|Later|Args|Each|Unread|Kept|Uses|Returns|Invariants): ",
+    r"^(Transitions|Flags|Keys|With|Meta|Later|Args|Each|Unread|Kept|Uses|Returns|Invariants): ",
     re.MULTILINE,
 )
 _USED = re.compile(r"(\w+)\(([\w\s]+)\)\s*")

@@ -30,6 +30,9 @@ class Script:
     text: str
     sha: str
     keys: tuple[str, ...]
+    """What each call carries…"""
+    on_demand: tuple[str, ...]
+    """…and what follows in the calls that need it."""
     args: tuple[str, ...]
     each: tuple[str, ...]
     function: str = ""
@@ -65,9 +68,14 @@ class Script:
             command += record
         return command
 
-    def head(self, keys: QueueKeys) -> tuple[Any, ...]:
-        """How the command begins: its verb, the number of keys, and the keys."""
-        return _prefix(self.verb, self.keys, keys)
+    def head(self, keys: QueueKeys, *, whole: bool = False) -> tuple[Any, ...]:
+        """How the command begins: its verb, the number of keys, and the keys; ``whole``: also those on demand."""
+        return _prefix(self.verb, self.all_keys if whole else self.keys, keys)
+
+    @property
+    def all_keys(self) -> tuple[str, ...]:
+        """The keys that a call may carry."""
+        return (*self.keys, *self.on_demand)
 
 
 @lru_cache(maxsize=1024)
@@ -116,7 +124,7 @@ def _as_script(name: str, made: Assembled, variant: Variant) -> Script:
     text = f"{variant.prelude}\n{made.text}\nreturn run(KEYS, ARGV)\n"
     text = (first if variant.shebang else "") + text.lstrip("\n")
     sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-    return Script(name, made.header, text, sha, made.keys, made.args, made.each)
+    return Script(name, made.header, text, sha, made.keys, made.on_demand, made.args, made.each)
 
 
 @cache

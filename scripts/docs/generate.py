@@ -110,7 +110,7 @@ def _script_row(name: str) -> tuple[str, ...]:
     arrows = "<br>".join(f"`{arrow}`" for arrow in header.transitions) or "none"
     takes = "<br>".join(
         f"{section.lower()}: {code(header.words(section))}"
-        for section in ("Keys", "Args", "Each")
+        for section in ("Keys", "With", "Args", "Each")
         if header.words(section)
     )
     return (f"[`{name}`]({name}.lua)", _purpose(header), arrows, takes, header.sections["Returns"])

@@ -219,7 +219,7 @@ def _of_script(name: str, source: Source) -> Iterator[str]:
     strange = emitted & (machine.JOB_EVENT_FIELDS.keys() - of_table - _OF_ANY_SCRIPT)
     yield from (f"emits {event}, which is not in the table" for event in sorted(strange))
 
-    for section in ("Keys", "Args"):
+    for section in ("Keys", "With", "Args"):
         for word in _names(header, section):
             if word not in mentions:
                 yield f"declares {word} in {section} but does not use it"

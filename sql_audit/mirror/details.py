@@ -66,6 +66,7 @@ class Details:
             or columns["spec"].count(None) < len(digests)
             or columns["expires_ms"].count(None) < len(digests)
             or columns["unique_name"].count(None) < len(digests)
+            or columns["once_ms"].count(None) < len(digests)
             or None in digests
             or None in columns["seq"]
             or not _needs_no_encoder("".join(digests))

@@ -52,6 +52,8 @@ class Job(list[Any]):
     lane: str | None
     expires_ms: int | None
     unique_name: str | None
+    once_ms: int | None
+    call_digest: str | None
 
     @classmethod
     def new(cls, queue: str, job_id: str) -> Job:

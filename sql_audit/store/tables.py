@@ -163,6 +163,8 @@ job = Table(
     _text("lane"),
     _number("expires_ms", null=True),
     _text("unique_name"),
+    _number("once_ms", null=True),
+    _text("call_digest"),
     PrimaryKeyConstraint("job_id", "queue", name="job_pkey"),
     *_words_check("job_state", "state", JOB_STATES),
     *_words_check("job_priority", "priority", tuple(Priority)),
@@ -175,7 +177,8 @@ State ``lost``: Redis had it and forgot it; ``reason`` is the state that it was 
 complete baseline did not name it, and no event says how it ended.
 
 ``lane`` is where it waits for its scopes, or waited last: priority, then the scopes, joined by ``+``. ``expires_ms`` is
-its deadline: no claim begins at it or later. ``unique_name`` is the name of a unique job.
+its deadline: no claim begins at it or later. ``unique_name`` is the name of a unique job. Until ``once_ms`` the
+job's id is remembered, and calls with it are compared by ``call_digest``.
 """
 
 job_attempt = Table(
@@ -428,6 +431,7 @@ EVERYDAY_INDEXES: Final = (
     "CREATE INDEX job_cancelled ON job (queue, finished_at_ms) WHERE state = 'cancelled'",
     "CREATE INDEX job_unique ON job (queue, unique_name) WHERE unique_name IS NOT NULL",
     "CREATE INDEX job_discarded ON job (queue, finished_at_ms) WHERE state = 'discarded'",
+    "CREATE INDEX job_remembered ON job (queue, once_ms) WHERE once_ms IS NOT NULL",
     "CREATE INDEX job_claimed_again ON job (claims) WHERE claims > 1",
 )
 """The indexes behind the everyday questions; all but the first two hold few rows. They stand here and not at

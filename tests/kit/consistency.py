@@ -3,6 +3,7 @@
 Written from the design and not from the doctor, so that each can be held against the other.
 """
 
+import re
 from typing import Any
 
 from rq_core.model import events
@@ -140,6 +141,18 @@ def _indexes(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[
             if m.startswith("job|") and m not in running
         },
     )
+    compare(
+        "results",
+        {
+            i: float(once[1])
+            for i, line in snapshot["results"].items()
+            if (once := re.search(r" once=(\d+)", line)) is not None
+        },
+        snapshot["kept"],
+    )
+    compare("ids alive and ended", set(), snapshot["results"].keys() & jobs.keys())
+    size = sum(len(line.encode()) for line in snapshot["results"].values())
+    compare("results_bytes", size, int(meta.get("results_bytes", 0)))
     kept = {name: at for name, at in snapshot["slots"].items() if not name.startswith("unique|")}
     answered = sorted(name + SLOT_ANSWER for name, facts in kept.items() if facts.endswith(" +"))
     missing = set(answered) - kept.keys()

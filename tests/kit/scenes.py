@@ -31,7 +31,8 @@ class Scene:
 
     def command(self, seed: Seed, made: Script) -> list[Any]:
         """The call, of this build of the script: of a function once it is loaded, or as EVAL."""
-        command = made.command(seed.keys, self.each, **self.args)
+        # With the keys on demand: a queue that remembers ids touches all that others touch.
+        command = made.filled(made.head(seed.keys, whole=True), self.args, self.each)
         if made.function:
             seed.control.execute_command(*made.loading)  # type: ignore[no-untyped-call]
             return command
@@ -88,8 +89,26 @@ def _capped(seed: Seed) -> list[Claim]:
     return held
 
 
+DAY = 86_400_000
+CALL = "=70c5"
+
+
+def _remembered(seed: Seed) -> None:
+    """An id that is remembered, one that is so as another job, and two that no longer are."""
+    seed.configure(results_max=100)
+    for name, window in (("over", 1), ("over-too", 1), ("ended", DAY)):
+        seed.enqueue(name, remember_ms=DAY, call=CALL, priority="critical")
+        seed.complete(seed.claim_one(name))
+        line = seed.snapshot()["results"][name].replace(str(seed.now + DAY), str(seed.now + window))
+        seed.control.hset(seed.keys("results"), name, line)
+        seed.control.zadd(seed.keys("kept"), {name: seed.now + window})
+    seed.control.hset(seed.keys("meta"), "results_bytes", 300)
+    seed.advance(1)
+
+
 @scene
 def enqueue(seed: Seed) -> Scene:
+    _remembered(seed)
     _capped(seed)
     seed.enqueue("live")
     for name in ("kept", "gone", "gone-too"):
@@ -114,6 +133,9 @@ def enqueue(seed: Seed) -> Scene:
         seed.job("in-its-place-too", unique="replace", name="t/gone-too", delay_ms=5_000),
         seed.job("first-of-two", unique="replace", name="t/new"),
         seed.job("second-of-two", unique="replace", name="t/new"),
+        *(seed.job(i, remember_ms=DAY, call=CALL) for i in ("first-call", "over", "ended", "live")),
+        seed.job("ended", remember_ms=DAY, call="=0000"),
+        seed.job("over-too", remember_ms=DAY, call=CALL, name="t/kept"),
     ]
     kinds, records = pack(jobs)
     return Scene("enqueue", _slotted(by="somebody", spec_max=100, kinds=kinds), records)
@@ -124,11 +146,12 @@ def claim(seed: Seed) -> Scene:
     seed.configure(dead_retention_ms=LEASE_MS)
     seed.enqueue("plain-c", task="c", priority="low")
     _capped(seed)
-    seed.dead("old")
+    _remembered(seed)
+    seed.dead("old", remember_ms=DAY)
     seed.running("lost")
     seed.running("lost-low")
     seed.running("poison", losses=1)
-    seed.cancelling("unwanted")
+    seed.cancelling("unwanted", remember_ms=DAY)
     # As a client that has long gone left it.
     seed.control.hset(seed.keys("slots"), "gone", f"7 {seed.now} +")
     seed.control.hset(seed.keys("slots"), "gone|a", "a cancelled")
@@ -190,8 +213,8 @@ def _held(seed: Seed) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     Two of them hold scopes, and lanes wait for these; and the queue is full.
     """
     capped = _capped(seed)
-    running = [*(seed.running(f"h-{n}") for n in range(2)), *capped]
-    unwanted = seed.cancelling("unwanted")
+    running = [*(seed.running(f"h-{n}", remember_ms=DAY) for n in range(2)), *capped]
+    unwanted = seed.cancelling("unwanted", remember_ms=DAY)
     seed.cap("queue", 5)
     seed.enqueue("waiting")
     seed.take_token()
@@ -242,7 +265,7 @@ def rollback(seed: Seed) -> Scene:
     seed.claim_one("h-0")
     fence = seed.client.run(seed.client.calls.reads.job("h-0", [seed.queue])).fields["fence"]  # type: ignore[union-attr]
     running = [("h-0", fence), *((c.id, c.fence) for c in map(seed.running, ("h-1", "h-2")))]
-    unwanted = seed.cancelling("unwanted")
+    unwanted = seed.cancelling("unwanted", remember_ms=DAY)
     capped = [(c.id, c.fence) for c in _capped(seed)]
     seed.enqueue("waiting")
     seed.take_token()
@@ -276,7 +299,8 @@ def _of_every_kind(seed: Seed) -> list[tuple[str]]:
         _in_lane(seed, "open-c", "tenant=c", priority="high"), _in_lane(seed, "next-c", "tenant=c")
     )
     seed.enqueue(_in_lane(seed, "behind-c", "tenant=b"))
-    seed.dead("dead-1")
+    seed.dead("dead-1", remember_ms=DAY)
+    seed.fail(seed.running("again", remember_ms=DAY), delay_ms=1_000)
     seed.dead("dead-2")
     seed.running("running")
     seed.cancelling("unwanted")
@@ -287,6 +311,7 @@ def _of_every_kind(seed: Seed) -> list[tuple[str]]:
         (i,)
         for i in (
             "dead-1",
+            "again",
             "running",
             "unwanted",
             "ready",
@@ -329,6 +354,7 @@ def prune(seed: Seed) -> Scene:
 
 @scene
 def restore(seed: Seed) -> Scene:
+    _remembered(seed)
     _of_every_kind(seed)
     seed.restore(seed.lost("earlier"))
     after = seed.meta("restored")
@@ -344,6 +370,8 @@ def restore(seed: Seed) -> Scene:
         seed.lost("lost-dead", State.DEAD, **reason),
         seed.lost("lost-missing", State.RUNNING, missing=True),
         seed.lost("next-c"),
+        seed.lost("ended"),
+        seed.lost("over", once_ms=seed.now + DAY),
         *map(seed.revived, (*alive, "nobody")),
     ]
     return Scene("restore", _slotted(by="somebody", why="because", after=after), records)
@@ -483,6 +511,8 @@ def repair(seed: Seed) -> Scene:
     seed.control.zadd(seed.keys("dead"), {"running": 1})
     seed.control.hset(seed.keys("jobs"), "nobody", "{}")
     seed.control.zadd(seed.keys("scheduled"), {"stray": 1})
+    seed.control.hset(seed.keys("results"), "ready", "?")
+    seed.control.zadd(seed.keys("kept"), {"stray": 1})
     slot = next(iter(seed.snapshot()["slots"]))
     seed.control.zadd(seed.keys("expiring"), {"stray": 1, f"slot|{slot}": 1})
     seed.control.zpopmin(seed.keys("waiting"))

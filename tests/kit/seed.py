@@ -114,15 +114,17 @@ class Seed:
         spec_max: int = 0,
         unique: str = "",
         name: str = "",
+        call: str = "=",
         **ties: int,
     ) -> NewJob:
-        """``ties`` as ties_of takes them; so is ``unique``, which is keep if there is a ``name``."""
+        """``ties`` as ties_of takes them; so is ``unique``, which is keep if there is a ``name``. ``call`` is what a
+        remembered job's call is compared by, behind ``=``."""
         how = unique or ("keep" if name else "")
         made = profile(task, Priority(priority), attempts, losses)
         lane = lane or lane_name(made.rank, scopes)
         return NewJob(
             job_id, self.queue, made, args_json, delay_ms, lane, full, spec_max,
-            ties=ties_of(**ties, unique=how), name=name,
+            ties=ties_of(**ties, unique=how), name=name, call=call if "remember_ms" in ties else "",
         )  # fmt: skip
 
     def enqueue(self, *jobs: str | NewJob, **options: Any) -> Accepted:

@@ -162,9 +162,9 @@ def test_what_the_functions_remember_does_not_grow_with_the_lanes(
     """All texts of Lua lie in one table; the more there are, the longer takes each that a script makes."""
 
     def least_memory(client: Client, control: redis.Redis, tenants: int) -> int:
-        """With so many lanes in use: what is left right after a collection is the least of some rounds."""
+        """With so many lanes in use: what is left right after a collection is the least of many rounds."""
         found = []
-        for number in range(6):
+        for number in range(16):
             client.run(
                 client.calls.enqueue.many(
                     NewJob(

@@ -398,13 +398,14 @@ def test_public_names_are_these() -> None:
     assert sorted(rq_core.__all__) == [
         "App", "ArgumentsInvalid", "AsyncTask", "AuditBacklogFull", "AuditElsewhere",
         "AuditNotConfigured", "AuditOff", "BadArguments", "Cap", "CapConflict", "DeadJob", "Depends", "GiveUp",
-        "HandlerDied", "HandlerSignal", "HandlerTimeout", "InvalidName", "InvalidOption", "InvalidTask", "JobCancelled",
+        "HandlerDied", "HandlerSignal", "HandlerTimeout", "IdempotencyMismatch", "InvalidName", "InvalidOption",
+        "InvalidTask", "JobCancelled",
         "JobContext", "JobHandle", "JobLogFilter", "KeyFailed", "KeyNeeded", "LayoutMismatch", "LeaseLost", "Limit",
         "NewJob", "NoCurrentJob", "NothingDeclared", "OutcomeUnknown", "PayloadTooLarge", "PreparedTask",
         "Priority", "QueueDamaged", "QueueFull", "QueueInUse", "Rate", "Refused",
-        "RestoredMeanwhile", "RetryLater", "RetryPolicy", "RqCoreError", "ScopeFull", "ScopeStatus", "ServerError",
-        "ServerUnavailable", "ServerUnsuitable", "Snooze", "StaleCall", "State", "TargetBroken", "Task", "Unique",
-            "UniqueHeld", "UnknownQueue",
+        "RestoredMeanwhile", "ResultsFull", "RetryLater", "RetryPolicy", "RqCoreError", "ScopeFull", "ScopeStatus",
+        "ServerError", "ServerUnavailable", "ServerUnsuitable", "Snooze", "StaleCall", "State", "TargetBroken", "Task",
+        "Unique", "UniqueHeld", "UnknownQueue",
         "UnknownScope", "UnknownTask", "UsageError", "WorkerStopping", "current_job", "injected",
     ]  # fmt: skip
     assert all(hasattr(rq_core, name) for name in rq_core.__all__)

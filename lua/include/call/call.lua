@@ -99,11 +99,11 @@ local function keep_answer(answer)
     slot_deadline = digits(now + SLOT_LIFE_MS)
     redis.call('ZADD', expiring, slot_deadline, 'slot|' .. slot)
   end
-  local kept = digits(number) .. ' ' .. slot_deadline
+  local said = digits(number) .. ' ' .. slot_deadline
   if answer == '' then
-    redis.call('HSET', slots, slot, kept)
+    redis.call('HSET', slots, slot, said)
   else
-    redis.call('HSET', slots, slot, kept .. ' +', answer_field(slot), answer)
+    redis.call('HSET', slots, slot, said .. ' +', answer_field(slot), answer)
   end
   write_facts()
   push_token()

@@ -6,10 +6,11 @@ The fact `ties` says that the queue has had jobs with more to end than themselve
 for the names of jobs that end, and the ids of these; and `freed`, those of these fields whose names the jobs hold.
 
 Keys: state jobs expiring slots
-Meta: ties
+Meta: ties remembers
 Later: dead_retention_ms
 Unread: expiring
-Uses: call(seldom seldom_list) meta(facts read_now) batch(call_many read_many) names(name_field)
+Uses: call(now_text seldom seldom_list) meta(facts read_now) batch(call_many read_many) names(name_field)
+    remembered(lacks_results keep_outcome forget_over write_results)
 ]]
 
 --- What ends with a job. `job` is its record, or its line.
@@ -30,22 +31,41 @@ local function untie(id, job)
   end
 end
 
---- A job leaves Redis. `job` is its record.
-local function leaves(id, job)
+--- The reply to a call that may end jobs whose ids are remembered, and lacks the keys for that; else nil. It comes before the call
+--- decides anything.
+local function refuse_keys()
+  return lacks_results() and {'with'} or nil
+end
+
+--- Forget ids whose jobs have ended, so many at most. Returns whether more may be left.
+local function forget_ids(most)
+  return facts.remembers and forget_over(most)
+end
+
+--- A job leaves Redis. `job` is its record; `outcome` says how it ended, `fence` under which claim. If its id is remembered, that is kept; a job
+--- that was never claimed has done nothing, and one without an outcome is told of elsewhere.
+local function leaves(id, job, outcome, fence)
   local gone = seldom_list('gone')
   gone[#gone + 1] = id
   if facts.ties then
     untie(id, job)
+    if job.once and job.claim and outcome then
+      keep_outcome(id, outcome, outcome == 'dead' and job.since or now_text, fence, job.once, job.call)
+    end
   end
 end
 
---- Jobs leave Redis. `lines` are theirs, in order; false for a job that is not among them.
+--- Jobs succeed, and leave Redis. `lines` are theirs, in order; false for a job that is not among them.
 local function all_leave(ids, lines)
   local at = 0
   for i = 1, #lines do
     if lines[i] then
       at = at + 1
       untie(ids[at], lines[i])
+      local once = facts.remembers and lines[i]:match(' once=(%d+)')
+      if once then
+        keep_outcome(ids[at], 'succeeded', now_text, lines[i]:match(' fence=(%S+)'), once, lines[i]:match(' call=(%x+)'))
+      end
     end
   end
 end
@@ -89,4 +109,5 @@ local function write_ended()
   remove_jobs(seldom.gone)
   call_many('ZREM', expiring, seldom.untied)
   call_many('HDEL', slots, seldom.freed)
+  write_results()
 end

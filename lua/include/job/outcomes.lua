@@ -111,7 +111,7 @@ local function end_claims(decide)
     end
     if job and job.state == 'cancelling' then
       outcome = 'cancelled'
-      leaves(id, job)
+      leaves(id, job, 'cancelled', fence)
       cancelled[#cancelled + 1] = '["' .. id .. '","' .. fence .. '"]'
     elseif job then
       decide(i, job)

@@ -1,0 +1,92 @@
+"""Ids that outlive their jobs: how an idempotency key becomes one, and what ``results`` says of them.
+
+>>> id_of_key("send", "order-42")
+'k-8b21bc0567e2051c6f931b27917833f6'
+>>> read_result("order-42", "succeeded at=5 fence=5-88 once=86400005 call=70c5").outcome
+'succeeded'
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final, NamedTuple
+
+from rq_core.errors import InvalidOption
+from rq_core.model.names import digest_of
+
+KEY_MAX: Final = 1_000
+"""Characters of an idempotency key."""
+WINDOW_MS: Final = 86_400_000
+"""How long the id of an idempotency key is remembered from the first call on, in ms, if nothing else is said."""
+SAME: Final = "same"
+"""The outcome of an id for which another job stands."""
+
+
+def check_key(key: str) -> str:
+    """Return a key if it may be one; else raise InvalidOption."""
+    # Callers that no type checker has seen pass None and numbers, too.
+    given: object = key
+    if not isinstance(given, str) or not 1 <= len(given) <= KEY_MAX:
+        must = f"must be a text of 1 to {KEY_MAX:,} characters"
+        raise InvalidOption(option="idempotency_key", value=given, must=must)
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        must = "must be valid Unicode text: it holds a lone surrogate"
+        raise InvalidOption(option="idempotency_key", value=ascii(given), must=must) from None
+    return given
+
+
+def id_of_key(task: str, key: str) -> str:
+    """The id of the job of ``task`` with this idempotency key: the same key of another task is another id."""
+    return "k-" + hashlib.sha256(f"{task}\0{key}".encode()).hexdigest()[:32]
+
+
+def call_digest(task: str, arguments: str) -> str:
+    """What two calls with one id are compared by: 32 hex digits for the task and its arguments as canonical JSON."""
+    return digest_of(f"{task}\0{arguments}")
+
+
+class Result(NamedTuple):
+    """What ``results`` says of one id."""
+
+    id: str
+    outcome: str
+    """succeeded, cancelled, expired, dead; or ``same``: the job ``same_as`` stands for this id."""
+    at_ms: int | None
+    """When (Unix ms)."""
+    fence: str | None
+    """The claim that ended so."""
+    once_ms: int | None
+    """Until when another job of this id is a duplicate (Unix ms); None: never."""
+    call: str | None
+    """What calls with this id are compared by; None: they are not."""
+    same_as: str | None
+
+
+def read_result(job_id: str, line: str) -> Result:
+    """Read a field of ``results``. What is missing, or is no number, is None."""
+    outcome, *words = line.partition("\n")[0].split(" ")
+    fields = dict(word.partition("=")[::2] for word in words)
+    return Result(
+        job_id,
+        outcome,
+        _number(fields.get("at")),
+        fields.get("fence"),
+        _number(fields.get("once")),
+        fields.get("call"),
+        fields.get("job"),
+    )
+
+
+def result_line(
+    outcome: str, at_ms: int, once_ms: int, *, fence: str | None = None, call: str | None = None
+) -> str:
+    """Return what ``results`` says of the id of a job that has ended."""
+    parts = [outcome, f"at={at_ms}", f"fence={fence}" if fence else "", f"once={once_ms}"]
+    parts.append(f"call={call}" if call else "")
+    return " ".join(filter(None, parts))
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() else None

@@ -1,0 +1,343 @@
+"""Remembered ids: the same job for every repetition of a call, while it lives and until its window is over."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rq_core import errors
+from rq_core.model.remembered import read_result, result_line
+from tests.kit.consistency import assert_consistent
+from tests.kit.seed import LEASE_MS, Seed, events_of
+from tests.lua.contents.entries import T, entry
+from tests.lua.contents.test_names import (
+    end_by_a_final_failure,
+    end_by_a_turn,
+    end_by_an_unknown_task,
+    end_by_cancel,
+    end_by_cancelling,
+    end_by_cancelling_and_a_lost_lease,
+    end_by_its_deadline,
+    end_by_poison,
+    end_by_success,
+)
+
+DAY = 86_400_000
+CALL = "70c5d1ce0000000000000000000000ab"
+OTHER = "0" * 32
+DIGEST = "44136fa355b3678a1146ad16f7e8649e"  # of {}
+LANES = pytest.mark.parametrize("lane", ["", "2+host=h"])
+
+
+def enqueue(seed: Seed, *ids: str, call: str = CALL, remember_ms: int = DAY, **options: Any) -> Any:
+    jobs = (seed.job(i, remember_ms=remember_ms, call=f"={call}", **options) for i in ids)
+    return seed.enqueue(*jobs)
+
+
+def result(seed: Seed, job_id: str) -> str | None:
+    found = seed.snapshot()["results"].get(job_id)
+    return None if found is None else str(found)
+
+
+def test_what_is_remembered_stands_in_the_line_the_event_and_results(seed: Seed) -> None:
+    seed.client.run(seed.client.calls.delivery.handshake("q"))
+    found = enqueue(seed, "a")
+    (told,) = [e for e in seed.snapshot()["outbox"] if e[1]["type"] == "enqueued"]
+
+    assert ("a",) == found.ids
+    assert f"ready task=t once={T + DAY} call={CALL} seq=1 since={T}" == seed.state("a")
+    assert told == entry(
+        1,
+        "enqueued",
+        f'[["a",1,null,"t","normal",3,3,"{DIGEST}",null,null,null,null,{T + DAY},"{CALL}"]]',
+        by="c-1",
+    )
+    (claim,) = seed.claim().jobs
+    seed.advance(5)
+    seed.complete(claim)
+    after = seed.snapshot()
+
+    line = f"succeeded at={T + 5} fence={claim.fence} once={T + DAY} call={CALL}"
+    assert {"a": line} == after["results"]
+    assert {"a": T + DAY} == after["kept"]
+    assert str(len(line)) == after["meta"]["results_bytes"]
+    assert line == result_line("succeeded", T + 5, T + DAY, fence=claim.fence, call=CALL)
+    assert read_result("a", line)[1:] == ("succeeded", T + 5, claim.fence, T + DAY, CALL, None)
+    assert_consistent(after)
+
+
+def test_a_queue_without_remembered_ids_carries_no_keys_for_them(seed: Seed) -> None:
+    seed.enqueue("a")
+    heads = [seed.calls.delivery.head(name, "q") for name in ("enqueue", "claim", "turn")]
+    assert not [key for head in heads for key in head if str(key).endswith((":results", ":kept"))]
+    enqueue(seed, "b")
+    heads = [seed.calls.delivery.head(name, "q") for name in ("enqueue", "claim", "turn")]
+
+    assert all(("rqc:{q}:results", "rqc:{q}:kept") == head[-2:] for head in heads)
+
+
+def test_a_call_without_the_keys_changes_nothing_and_is_sent_again(
+    seed: Seed, redis_url: str
+) -> None:
+    """A worker learns by its first call that the queue remembers ids; its call keeps its number."""
+    enqueue(seed, "a")
+    with Seed(redis_url, name="c-2") as other:
+        other.client.run(other.client.calls.delivery.handshake("q"))
+        assert "rqc:{q}:results" not in other.calls.delivery.head("claim", "q")
+        (claim,) = other.claim().jobs
+
+    assert "a" == claim.id
+    assert 1 == int(seed.snapshot()["slots"]["c-2.claim.1"].split(" ")[0])
+
+
+@LANES
+def test_an_id_is_a_duplicate_while_its_job_lives_and_up_to_its_moment(
+    seed: Seed, lane: str
+) -> None:
+    enqueue(seed, "a", lane=lane)
+    for settle in (seed.fail, seed.rollback):
+        (claim,) = seed.claim().jobs
+        assert ("a",) == enqueue(seed, "a", lane=lane).duplicates
+        settle(claim)
+    seed.complete(*seed.claim().jobs)
+    seed.advance(DAY - 1)
+    assert {} == seed.changes(lambda: enqueue(seed, "a", lane=lane))
+    assert ("a",) == enqueue(seed, "a", lane=lane).duplicates
+    assert ("a",) == seed.enqueue("a").duplicates
+    seed.advance(1)
+
+    assert ("a",) == enqueue(seed, "a", lane=lane).ids
+    assert 1 == seed.snapshot()["meta"]["results_bytes"].count("0")
+    assert {} == seed.snapshot()["results"] == seed.snapshot()["kept"]
+    assert_consistent(seed.snapshot())
+
+
+def test_a_job_that_waits_for_longer_than_its_window_is_remembered_while_it_lives(
+    seed: Seed,
+) -> None:
+    enqueue(seed, "a", delay_ms=3 * DAY)
+    seed.advance(2 * DAY)
+    assert ("a",) == enqueue(seed, "a").duplicates
+    seed.advance(DAY)
+    (claim,) = seed.claim().jobs
+    assert ("a",) == enqueue(seed, "a").duplicates
+    seed.complete(claim)
+
+    assert {} == seed.snapshot()["results"]
+    assert ("a",) == enqueue(seed, "a").ids
+    assert_consistent(seed.snapshot())
+
+
+ENDED: list[tuple[Callable[[Seed], None], str | None]] = [
+    (end_by_success, "succeeded"),
+    (end_by_a_turn, "succeeded"),
+    (end_by_cancel, None),
+    (end_by_cancelling, "cancelled"),
+    (end_by_cancelling_and_a_lost_lease, "cancelled"),
+    (end_by_its_deadline, None),
+]
+
+
+@LANES
+@pytest.mark.parametrize(("end", "outcome"), ENDED, ids=lambda it: getattr(it, "__name__", it))
+def test_every_end_leaves_what_it_was_unless_the_job_was_never_claimed(
+    seed: Seed, end: Callable[[Seed], None], outcome: str | None, lane: str
+) -> None:
+    enqueue(seed, "a", lane=lane, expires_in_ms=DAY, remember_ms=3 * DAY)
+    end(seed)
+    line = result(seed, "a")
+
+    assert outcome == (None if line is None else line.split(" ")[0])
+    assert_consistent(seed.snapshot())
+    assert (outcome is None) == bool(enqueue(seed, "a", lane=lane).ids)
+    assert_consistent(seed.snapshot())
+
+
+DEATHS = [end_by_a_final_failure, end_by_an_unknown_task, end_by_poison]
+
+
+@pytest.mark.parametrize("end", DEATHS, ids=lambda end: end.__name__)
+@pytest.mark.parametrize("swept", [False, True], ids=["pruned", "retired"])
+def test_a_dead_job_is_remembered_as_dead_once_it_leaves(
+    seed: Seed, end: Callable[[Seed], None], swept: bool
+) -> None:
+    seed.configure(dead_retention_ms=DAY)
+    enqueue(seed, "a", remember_ms=3 * DAY)
+    end(seed)
+    died = seed.now
+    assert result(seed, "a") is None
+    assert ("a",) == enqueue(seed, "a").duplicates
+    if swept:
+        seed.advance(DAY)
+        seed.claim(0)
+    else:
+        seed.prune("a")
+
+    assert f"dead at={died} once={T + 3 * DAY} call={CALL}" == result(seed, "a")
+    assert ("a",) == enqueue(seed, "a").duplicates
+    assert_consistent(seed.snapshot())
+
+
+def test_a_dead_job_that_is_requeued_is_the_same_job(seed: Seed) -> None:
+    enqueue(seed, "a")
+    end_by_a_final_failure(seed)
+    seed.requeue("a")
+    assert ("a",) == enqueue(seed, "a").duplicates
+    (claim,) = seed.claim().jobs
+    seed.complete(claim)
+
+    assert ("a",) == enqueue(seed, "a").duplicates
+    assert f"succeeded at={T} fence={claim.fence}" in str(result(seed, "a"))
+    assert_consistent(seed.snapshot())
+
+
+def test_a_job_that_waits_for_its_retry_and_is_cancelled_is_remembered(seed: Seed) -> None:
+    """It ran once: what the first attempt did is done."""
+    enqueue(seed, "a")
+    seed.fail(*seed.claim().jobs, delay_ms=1_000)
+    seed.cancel("a")
+
+    assert f"cancelled at={T} once={T + DAY} call={CALL}" == result(seed, "a")
+    assert ("a",) == enqueue(seed, "a").duplicates
+
+
+def test_a_refused_settlement_is_not_remembered(seed: Seed) -> None:
+    enqueue(seed, "a")
+    (claim,) = seed.claim().jobs
+    seed.live(LEASE_MS)
+    seed.claim(0)
+    for settle in (seed.complete, seed.turn, seed.fail):
+        settle(claim) if settle is not seed.turn else seed.turn(claim, limit=0)
+        assert result(seed, "a") is None
+    assert_consistent(seed.snapshot())
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_call_with_other_arguments_is_a_mismatch(seed: Seed, *, ended: bool) -> None:
+    enqueue(seed, "a")
+    if ended:
+        end_by_success(seed)
+
+    assert {} == seed.changes(lambda: enqueue(seed, "a", call=OTHER))
+    assert ("a",) == enqueue(seed, "a", call=OTHER).mismatched
+    assert ("a",) == enqueue(seed, "a", call="").duplicates
+    assert ("a",) == enqueue(seed, "a").duplicates
+
+
+def test_one_id_twice_in_a_call_is_compared_too(seed: Seed) -> None:
+    jobs = [seed.job("a", remember_ms=DAY, call=f"={call}") for call in (CALL, CALL, OTHER)]
+    found = seed.enqueue(*jobs)
+
+    assert (("a",), ("a",)) == (found.duplicates, found.mismatched)
+    assert_consistent(seed.snapshot())
+
+
+def test_an_id_is_noted_on_a_call_that_a_unique_name_kept_out(seed: Seed) -> None:
+    """POST with K is told of job A. A ends. The browser repeats: K must not begin another job."""
+    name = "t/tenant=acme"
+    seed.enqueue("a", name=name)
+    assert (("k", "a"),) == enqueue(seed, "k", name=name).held
+    assert f"same job=a at={T} once={T + DAY} call={CALL}" == result(seed, "k")
+    assert_consistent(seed.snapshot())
+    end_by_success(seed)
+    seed.advance(DAY - 1)
+    found = enqueue(seed, "k", name=name)
+
+    assert ((), (("k", "a"),)) == (found.ids, found.held)
+    assert ("k",) == enqueue(seed, "k", name=name, call=OTHER).mismatched
+    seed.advance(1)
+    assert ("k",) == enqueue(seed, "k", name=name).ids
+    assert_consistent(seed.snapshot())
+
+
+def test_a_call_that_a_unique_name_rejects_notes_nothing(seed: Seed) -> None:
+    seed.enqueue("a", name="t/x")
+
+    assert {} == seed.changes(lambda: enqueue(seed, "k", name="t/x", unique="reject"))
+
+
+def test_an_id_twice_in_a_call_that_a_name_kept_out_is_noted_once(seed: Seed) -> None:
+    seed.enqueue("a", name="t/x")
+    found = enqueue(seed, "k", "k", name="t/x")
+
+    assert (("k", "a"), ("k", "a")) == found.held
+    assert_consistent(seed.snapshot())
+
+
+def test_a_job_that_was_replaced_stands_as_the_one_that_replaced_it(seed: Seed) -> None:
+    enqueue(seed, "k", name="t/x")
+    seed.enqueue("b", name="t/x", unique="replace")
+
+    assert f"same job=b at={T} once={T + DAY} call={CALL}" == result(seed, "k")
+    assert (("k", "b"),) == enqueue(seed, "k", name="t/x").held
+    assert_consistent(seed.snapshot())
+
+
+def test_claims_forget_what_is_over_and_say_if_more_is_left(seed: Seed) -> None:
+    ids = [f"j{n}" for n in range(7)]
+    enqueue(seed, *ids)
+    seed.complete(*seed.claim().jobs)
+    seed.advance(DAY)
+    found = seed.claim(0, sweep_max=3)
+    assert 4 == len(seed.snapshot()["results"])
+    assert found.now_ms == found.next_due_ms
+    assert_consistent(seed.snapshot())
+    seed.claim(0, sweep_max=3)
+    found = seed.claim(0, sweep_max=3)
+
+    assert found.next_due_ms is None
+    assert {} == seed.snapshot()["results"] == seed.snapshot()["kept"]
+    assert "0" == seed.meta("results_bytes")
+
+
+def test_what_is_not_over_is_not_forgotten(seed: Seed) -> None:
+    enqueue(seed, "a")
+    end_by_success(seed)
+    seed.advance(DAY - 1)
+    seed.claim(0)
+
+    assert ("a",) == enqueue(seed, "a").duplicates
+
+
+@pytest.mark.parametrize("setting", ["results_max", "results_max_bytes"])
+def test_a_queue_that_remembers_as_much_as_it_may_takes_no_new_job_of_that_kind(
+    seed: Seed, setting: str
+) -> None:
+    enqueue(seed, "a", "b")
+    seed.complete(*seed.claim().jobs)
+    seed.configure(**{setting: 2 if setting == "results_max" else 800})
+
+    def refused() -> None:
+        with pytest.raises(errors.ResultsFull) as caught:
+            enqueue(seed, "c", "a")
+        assert (2, setting) == (caught.value.kept, caught.value.setting)
+
+    assert {} == seed.changes(refused)
+    assert ("a", "b") == enqueue(seed, "a", "b").duplicates
+    assert ("d",) == seed.enqueue("d").ids
+    seed.advance(DAY)
+    seed.claim(0)
+    assert ("c",) == enqueue(seed, "c").ids
+
+
+def test_a_field_without_a_moment_makes_no_id_a_duplicate(seed: Seed) -> None:
+    enqueue(seed, "x")
+    seed.control.hset(seed.keys("results"), "a", f"succeeded at={T} until={T + DAY}\n42")
+    seed.control.zadd(seed.keys("kept"), {"a": T + DAY})
+
+    assert ("a",) == seed.enqueue("a").ids
+    assert {} == seed.snapshot()["results"]
+
+
+def test_a_restored_job_is_remembered_and_one_that_is_remembered_is_not_put_back(
+    seed: Seed,
+) -> None:
+    once = {"once_ms": T + DAY, "call_digest": CALL}
+    assert {"a": "restored"} == seed.restore(seed.lost("a", **once))
+    assert f"once={T + DAY} call={CALL}" in str(seed.state("a"))
+    end_by_success(seed)
+
+    assert {"a": "remembered"} == seed.restore(seed.lost("a", **once))
+    assert seed.state("a") is None
+    assert ["restored", "claimed", "succeeded"] == events_of(seed.entries(), "a")
+    assert_consistent(seed.snapshot())
