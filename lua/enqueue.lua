@@ -19,12 +19,12 @@ SPEC_MAX is up to how many bytes of a job its event keeps whole, arguments inclu
 Transitions: none -enqueued-> ready, none -enqueued-> scheduled, none -discarded-> none, ready -replaced-> none,
     scheduled -replaced-> none
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled outbox slots expiring wake
-With: results kept
+With: results kept returned
 Meta: sequence caps_by_task ties remembers
 Args: slot number:int by spec_max:int kinds
 Each: id kind digest lane spec
 Unread: state
-Uses: call(open_call close_call now now_text seldom) backlog(refuse_backlog) meta(facts fact set_fact) digits(digits_of_next)
+Uses: call(open_call close_call now now_text seldom seldom_list) backlog(refuse_backlog) meta(facts fact set_fact) digits(digits_of_next)
     emit(emit quoted) kinds(kinds_from) placing(lane_for kept_out) lane_standing(lane_of meet_lanes) lane_members(put)
     ids(is_id ID_LENGTH)
     lane_write(check_lanes write_lanes) joining(tail_of write_joining) due(earliest_due) wake(wake_needed) deadline(note_deadline write_deadlines)
@@ -59,10 +59,9 @@ for i = 1, each_count do
   elseif #id ~= ID_LENGTH and not is_id(id) then
     return {'refused', 'arguments', 'id'}
   end
-  if kind.remember then
-    if not results then
-      return {'with'}
-    end
+  if (kind.remember or kind.keep) and not results then
+    return {'with'}
+  elseif kind.remember then
     digest = want_memory(i, digest)
   end
   if not digest or kind.unique and not want_name(i, digest) then
@@ -187,6 +186,11 @@ for i = 1, each_count do
           local in_line, in_event = memory_of(i, kind.remember)
           head, ending = head .. in_line, ending .. (kind.unique and '' or ',null') .. in_event
         end
+        if kind.keep then
+          local nulls = kind.remember and (seldom.calls[i] == '' and ',null' or '') or kind.unique and ',null,null' or ',null,null,null'
+          head, ending = head .. ' keep=' .. kind.keep, ending .. nulls .. ',' .. kind.keep
+          seldom_list('keeping')[1] = true
+        end
         ending = ending .. ']'
       end
     end
@@ -248,7 +252,7 @@ if seldom then
   if taken > 0 and not facts.ties then
     set_fact('ties', 1)
   end
-  if not facts.remembers and (seldom.kept_lines or taken > 0 and seldom.calls) then
+  if not facts.remembers and (seldom.kept_lines or seldom.keeping or taken > 0 and seldom.calls) then
     set_fact('remembers', 1)
     if not facts.ties then
       set_fact('ties', 1)

@@ -19,7 +19,18 @@ from rq_core.model.state_line import Job, line_of, read_job, with_task, write_li
 LISTS: Final = tuple(f"ready:{rank}" for rank in range(len(PRIORITIES)))
 INDEXES: Final = (
     *("state", "jobs", *LISTS, "waiting", "lanes", "open", "blocked", "holders"),
-    *("rates", "fair", "scheduled", "leases", "dead", "expiring", "slots", "results", "kept", "meta"),
+    *(
+        "rates",
+        "fair",
+        "scheduled",
+        "leases",
+        "dead",
+        "expiring",
+        "slots",
+        "results",
+        "kept",
+        "meta",
+    ),
 )
 """The keys of which something is derived; of `jobs` that each job is in it, of `state` the lines that are lost."""
 

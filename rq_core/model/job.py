@@ -118,7 +118,12 @@ class NewJob(NamedTuple):
 
 
 def ties_of(
-    *, expires_in_ms: int = 0, expires_at_ms: int = 0, unique: str = "", remember_ms: int = 0
+    *,
+    expires_in_ms: int = 0,
+    expires_at_ms: int = 0,
+    unique: str = "",
+    remember_ms: int = 0,
+    keep_ms: int = 0,
 ) -> str:
     """Return a job's ties as ``lua/enqueue/kinds.lua`` reads them; empty if it has none.
 
@@ -130,6 +135,7 @@ def ties_of(
         "expires_at": expires_at_ms,
         "unique": unique,
         "remember": remember_ms,
+        "keep": keep_ms,
     }
     said = {name: value for name, value in given.items() if value}
     return json.dumps(said, separators=(",", ":")) if said else ""

@@ -27,6 +27,7 @@ from rq_core.scripts.binding import (
     bind_args,
     bind_keys,
     each_record,
+    tail,
     key_check,
     names_of,
 )
@@ -95,6 +96,7 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
         "end",
         key_check(header),
         each_record(header, shared),
+        tail(header, shared),
         "local function run(KEYS, ARGV)",
         "bind(KEYS)",
         arguments,

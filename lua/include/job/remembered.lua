@@ -4,26 +4,41 @@
 When such a job leaves, its id gets a field in `results`, and a member in `kept` at the moment at which both are forgotten. An id is
 in `jobs` or in `results`, never in both. The field is one line:
 
-    OUTCOME at=MS [fence=F] once=MS [call=DIGEST]       succeeded at=1795225746504 fence=1795225746504-88 once=1795311906504 call=70c5…
+    OUTCOME at=MS [fence=F] [once=MS] [call=DIGEST]     succeeded at=1795225746504 fence=1795225746504-88 once=1795311906504 call=70c5…
     same job=ID at=MS once=MS [call=DIGEST]             what was asked for stands as the unique job ID
 
-OUTCOME is succeeded, cancelled, expired or dead; `at` says since when, `fence` is that of the claim that ended so. What stands behind
-a line break is left alone. A line without `once` makes no id a duplicate. A job that left before its first claim leaves no line: it has done nothing.
+OUTCOME is succeeded, cancelled, expired or dead; `at` says since when, `fence` is that of the claim that ended so. A line without `once`
+makes no id a duplicate. A job that left before its first claim is not remembered: it has done nothing.
 
-The fact `remembers` says that the queue has had such jobs. `results_bytes` in `meta` counts what all fields have. Lists, all `seldom`: `kept_lines`
-and `kept_marks`, ids with their lines and moments; `forgotten`, ids.
+Jobs whose results are kept (the field `keep` of their lines) leave such a line, too, claimed or not; it goes on with `task=NAME until=MS`, and
+with `bytes=N` if `returned` has the value that the handler returned, or `value=WHY` if that is not kept. A job of which another one took the
+place leaves `replaced job=ID at=MS until=MS`. See include/job/room for how many there may be.
 
-Keys: results kept
+The fact `remembers` says that the queue has had jobs of either kind. `results_bytes` in `meta` counts what all fields have. Lists, all `seldom`:
+`kept_lines` and `kept_marks`, ids with their lines and moments; `kept_values`, ids and values; `forgotten`, ids; and `emptied`, ids
+without a value from now on.
+
+Keys: results kept returned
 Meta: remembers
-Later: results_bytes
-Unread: results kept
-Uses: call(now now_text seldom_list seldom) meta(facts fact set_fact read_now) batch(call_many) digits(digits)
+Later: results_bytes kept_bytes kept_max_bytes
+Unread: results kept returned
+Uses: call(now now_text seldom_list seldom) meta(facts fact set_fact read_now) batch(call_many read_many) digits(digits)
 ]]
 
 local growth   -- by how many bytes `results` grows
+local load     -- by how many bytes what is kept for those who wait grows
 
 local function reset()
-  growth = 0
+  growth, load = 0, 0
+end
+
+--- What a line counts of what is kept for those who wait: its value, and all that Redis has of it if its id is not remembered.
+local function load_of(line)
+  local bytes = tonumber(line:match(' bytes=(%d+)')) or 0
+  if line:find(' until=', 1, true) and not line:find(' once=', 1, true) then
+    return bytes + #line + RESULT_COST
+  end
+  return bytes
 end
 
 --- Whether the call needs the keys and does not carry them.
@@ -36,6 +51,7 @@ local function meet_results()
   if not (seldom and seldom.kept_lines) then
     check_keys()
     read_now('results_bytes')
+    read_now('kept_bytes')
     seldom_list('kept_lines')
   end
 end
@@ -46,42 +62,109 @@ local function keep_line(id, line, until_ms)
   local lines, marks = seldom_list('kept_lines'), seldom_list('kept_marks')
   lines[#lines + 1], lines[#lines + 2] = id, line
   marks[#marks + 1], marks[#marks + 2] = until_ms, id
-  growth = growth + #line
+  growth, load = growth + #line, load + load_of(line)
 end
 
---- A job leaves whose id is remembered. `once` and `call_digest` are those of its line.
-local function keep_outcome(id, outcome, at, fence, once, call_digest)
-  if tonumber(once) <= now then
+--- A job leaves whose id is remembered, or whose result is kept, if any of both is so. `once`, `call_digest` and `keep` are those of its
+--- line; `more` is what is said of what is kept; `value` goes into `returned`.
+local function keep_outcome(id, outcome, at, fence, once, call_digest, keep, more, value)
+  local line, until_ms = outcome .. ' at=' .. at .. (fence and ' fence=' .. fence or ''), 0
+  if once and tonumber(once) > now then
+    line, until_ms = line .. ' once=' .. once .. (call_digest and ' call=' .. call_digest or ''), tonumber(once)
+  elseif not keep then
     return
   end
-  keep_line(id, outcome .. ' at=' .. at .. (fence and ' fence=' .. fence or '') .. ' once=' .. once ..
-    (call_digest and ' call=' .. call_digest or ''), once)
+  if keep then
+    line = line .. more .. ' until=' .. now + keep
+    until_ms = math.max(until_ms, now + keep)
+    if value then
+      line = line .. ' bytes=' .. #value
+      local list = seldom_list('kept_values')
+      list[#list + 1], list[#list + 2] = id, value
+    end
+  end
+  keep_line(id, line, until_ms)
 end
 
---- Forget an id, whose field has so many bytes.
-local function forget_line(id, size)
+--- Forget an id, which has this line.
+local function forget_line(id, line)
   meet_results()
   local forgotten = seldom_list('forgotten')
   forgotten[#forgotten + 1] = id
-  growth = growth - size
+  growth, load = growth - #line, load - load_of(line)
 end
 
 --- Forget what is over, so many ids at most. Returns whether more may be left.
 local function forget_over(most)
   local ids = redis.call('ZRANGEBYSCORE', kept, '-inf', now_text, 'LIMIT', '0', digits(most))
+  local lines = read_many(results, ids)
   for i = 1, #ids do
-    forget_line(ids[i], redis.call('HSTRLEN', results, ids[i]))
+    forget_line(ids[i], lines[i] or '')
   end
   return #ids == most
+end
+
+--- Whether more is kept for those who wait than there is room for.
+local function is_over_bound()
+  return fact('kept_bytes') + load > fact('kept_max_bytes')
+end
+
+--- The line without its value, and why; nil if it has none.
+local function without_value(line, why)
+  local other, found = line:gsub(' bytes=%d+', ' value=' .. why)
+  if found == 0 then
+    return nil
+  end
+  growth, load = growth + #other - #line, load + load_of(other) - load_of(line)
+  return other
+end
+
+--- An id that is kept loses its value. False if it has none.
+local function evict_value(id, line)
+  local other = without_value(line, 'evicted')
+  if other then
+    local lines, emptied = seldom.kept_lines, seldom_list('emptied')
+    lines[#lines + 1], lines[#lines + 2] = id, other
+    emptied[#emptied + 1] = id
+  end
+  return other ~= nil
+end
+
+--- Leave out values of this call for which there is no room.
+local function leave_out_values()
+  local lines, list, left = seldom.kept_lines, seldom_list('kept_values'), 0
+  local at_of = {}
+  for at = 1, #lines, 2 do
+    at_of[lines[at]] = at + 1
+  end
+  for at = 1, #list, 2 do
+    local place = at_of[list[at]]
+    local other = is_over_bound() and without_value(lines[place], 'full')
+    if other then
+      lines[place] = other
+    else
+      list[left + 1], list[left + 2] = list[at], list[at + 1]
+      left = left + 2
+    end
+  end
+  for at = #list, left + 1, -1 do
+    list[at] = nil
+  end
 end
 
 --- Write that. Nothing has to be done if nothing is `seldom`.
 local function write_results()
   if seldom.kept_lines then
     call_many('HDEL', results, seldom.forgotten)
+    call_many('HDEL', returned, seldom.forgotten)
+    call_many('HDEL', returned, seldom.emptied)
     call_many('ZREM', kept, seldom.forgotten)
     call_many('HSET', results, seldom.kept_lines)
     call_many('ZADD', kept, seldom.kept_marks)
+    call_many('HSET', returned, seldom.kept_values)
     set_fact('results_bytes', math.max(0, fact('results_bytes') + growth))
+    if load ~= 0 then
+      set_fact('kept_bytes', math.max(0, fact('kept_bytes') + load))
+    end
   end
 end
