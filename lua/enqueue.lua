@@ -249,14 +249,11 @@ call_many('ZADD', scheduled, due)
 if seldom then
   write_deadlines()
   write_names()
-  if taken > 0 and not facts.ties then
+  if not facts.ties and (taken > 0 or seldom.kept_lines) then
     set_fact('ties', 1)
   end
   if not facts.remembers and (seldom.kept_lines or seldom.keeping or taken > 0 and seldom.calls) then
     set_fact('remembers', 1)
-    if not facts.ties then
-      set_fact('ties', 1)
-    end
   end
 end
 write_lanes()
