@@ -9,6 +9,8 @@ from rq_core.errors import AuditNotConfigured, IdempotencyMismatch, ScopeFull, U
 from rq_core.model import plugins
 from rq_core.model.durations import Duration
 from rq_core.model.effects import JOB_ENDS
+from rq_core.model.job import KEEP_TIE
+from rq_core.model.outcome import Succeeded
 
 if TYPE_CHECKING:
     from rq_core.app.producer import Producer
@@ -34,7 +36,17 @@ class JobHandle(Generic[R_co]):
     replaced none. ``task`` is its task's name, None for a handle that was made from an id.
     """
 
-    __slots__ = ("_producer", "discarded", "duplicate", "id", "queue", "replaced", "seen", "task")
+    __slots__ = (
+        "_producer",
+        "discarded",
+        "duplicate",
+        "id",
+        "keeps",
+        "queue",
+        "replaced",
+        "seen",
+        "task",
+    )
 
     def __init__(
         self,
@@ -46,6 +58,7 @@ class JobHandle(Generic[R_co]):
         duplicate: bool = False,
         discarded: bool = False,
         replaced: str | None = None,
+        keeps: bool | None = None,
     ) -> None:
         self._producer = producer
         self.id = id
@@ -54,6 +67,8 @@ class JobHandle(Generic[R_co]):
         self.duplicate = duplicate
         self.discarded = discarded
         self.replaced = replaced
+        self.keeps = keeps
+        """Whether its result is kept; None: that is not known."""
         self.seen: Outcome[R_co] | None = None
         """How the job ended, if that was waited for with this handle."""
 
@@ -100,6 +115,33 @@ class JobHandle(Generic[R_co]):
         check_may_wait(self.id, allow_in_handler=allow_in_handler, blocks=True)
         ((_, outcome),) = each(self._producer, (self,), seconds)
         return outcome
+
+    def result(self, timeout: Duration, *, allow_in_handler: bool = False) -> R_co:
+        """Wait for the end of the job, and return what its handler returned, as the type that its task is annotated with.
+        Blocks; in an event loop use result_async.
+
+        It is what ``wait(timeout).value`` gives. A task keeps its results with ``keep_result``; of one that keeps none,
+        ResultUnavailable is raised at once. Raises JobFailed, JobWasCancelled, JobExpired, JobReplaced or JobGone if the
+        job ended otherwise, ResultUnavailable if its value is not there, and what wait raises. All but WaitRefused,
+        QueueDamaged and ServerUnsuitable are NoResult.
+        """
+        self._check_keeps()
+        return self.wait(timeout, allow_in_handler=allow_in_handler).value
+
+    async def result_async(
+        self,
+        timeout: Duration,  # noqa: ASYNC109 - the last look is made when it is over
+        *,
+        allow_in_handler: bool = False,
+    ) -> R_co:
+        """See result."""
+        self._check_keeps()
+        outcome = await self.wait_async(timeout, allow_in_handler=allow_in_handler)
+        return outcome.value
+
+    def _check_keeps(self) -> None:
+        if self.keeps is False and self.seen is None:
+            Succeeded(self.id).value  # noqa: B018 - it raises
 
     async def wait_async(
         self,
@@ -152,7 +194,14 @@ def handle_of(producer: Producer, job: NewJob, accepted: Accepted | None) -> Job
     holds its name and it says reject, IdempotencyMismatch if its id stands for another call."""
     if accepted is None or accepted.ids:
         old = accepted.replaced[0][1] if accepted is not None and accepted.replaced else None
-        return JobHandle(producer, id=job.id, queue=job.queue, task=job.profile.task, replaced=old)
+        return JobHandle(
+            producer,
+            id=job.id,
+            queue=job.queue,
+            task=job.profile.task,
+            replaced=old,
+            keeps=KEEP_TIE in job.ties,
+        )
     if accepted.mismatched:
         raise IdempotencyMismatch(queue=job.queue, id=job.id, task=job.profile.task)
     for _, holder in accepted.held:

@@ -57,7 +57,8 @@ SETTINGS: Final[dict[str, Setting]] = {
             "kept_max_bytes",
             128 * 1024 * 1024,
             0,
-            f"bytes of kept results, {RESULT_COST} of each counted for Redis' own, beyond which those nearest their end go",
+            f"bytes of kept results, {RESULT_COST} of each counted for Redis' own, beyond which"
+            " those nearest their end go",
         ),
     )
 }

@@ -27,9 +27,9 @@ from rq_core.scripts.binding import (
     bind_args,
     bind_keys,
     each_record,
-    tail,
     key_check,
     names_of,
+    tail,
 )
 from rq_core.scripts.constants import constants
 from rq_core.scripts.header import Header, HeaderError, Variant

@@ -72,8 +72,8 @@ class Script:
         each: Iterable[tuple[Any, ...]],
         tail: Mapping[int, str] = _NO_TAIL,
     ) -> list[Any]:
-        """The whole command, from what ``head`` gave for its queue. ``tail`` has texts by the place of their record, from
-        1; a call without the keys on demand leaves them out."""
+        """The whole command, from what ``head`` gave for its queue. ``tail`` has texts by the place of their record,
+        from 1; a call without the keys on demand leaves them out."""
         assert len(args) == len(self.args), f"{self.name} takes {self.args}, not {args}"
         command: list[Any] = [*head, *[args[name] for name in self.args]]
         for record in each:

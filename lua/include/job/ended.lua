@@ -10,7 +10,7 @@ Meta: ties remembers
 Later: dead_retention_ms
 Unread: expiring
 Uses: call(now_text seldom seldom_list) meta(facts read_now) batch(call_many read_many) names(name_field)
-    remembered(lacks_results keep_outcome forget_over write_results) room(make_room write_evicted)
+    remembered(lacks_results keep_outcome forget_over write_results) room(make_room)
 ]]
 
 --- What ends with a job. `job` is its record, or its line.
@@ -124,5 +124,4 @@ local function write_ended()
   call_many('ZREM', expiring, seldom.untied)
   call_many('HDEL', slots, seldom.freed)
   write_results()
-  write_evicted()
 end

@@ -20,7 +20,7 @@ without a value from now on.
 
 Keys: results kept returned
 Meta: remembers
-Later: results_bytes kept_bytes kept_max_bytes
+Later: results_bytes kept_bytes kept_max_bytes evicted
 Unread: results kept returned
 Uses: call(now now_text seldom_list seldom) meta(facts fact set_fact read_now) batch(call_many read_many) digits(digits)
 ]]
@@ -28,8 +28,10 @@ Uses: call(now now_text seldom_list seldom) meta(facts fact set_fact read_now) b
 local growth   -- by how many bytes `results` grows
 local load     -- by how many bytes what is kept for those who wait grows
 
+local evicted  -- how many results lose their value
+
 local function reset()
-  growth, load = 0, 0
+  growth, load, evicted = 0, 0, 0
 end
 
 --- What a line counts of what is kept for those who wait: its value, and all that Redis has of it if its id is not remembered.
@@ -105,7 +107,7 @@ local function forget_over(most)
 end
 
 --- Whether more is kept for those who wait than there is room for.
-local function is_over_bound()
+local function is_passed()
   return fact('kept_bytes') + load > fact('kept_max_bytes')
 end
 
@@ -126,6 +128,7 @@ local function evict_value(id, line)
     local lines, emptied = seldom.kept_lines, seldom_list('emptied')
     lines[#lines + 1], lines[#lines + 2] = id, other
     emptied[#emptied + 1] = id
+    evicted = evicted + 1
   end
   return other ~= nil
 end
@@ -139,7 +142,7 @@ local function leave_out_values()
   end
   for at = 1, #list, 2 do
     local place = at_of[list[at]]
-    local other = is_over_bound() and without_value(lines[place], 'full')
+    local other = is_passed() and without_value(lines[place], 'full')
     if other then
       lines[place] = other
     else
@@ -152,6 +155,9 @@ local function leave_out_values()
   end
 end
 
+--- For include/job/room, in one table: a script has room for few names.
+local bound = {is_passed = is_passed, evict_value = evict_value, leave_out_values = leave_out_values}
+
 --- Write that. Nothing has to be done if nothing is `seldom`.
 local function write_results()
   if seldom.kept_lines then
@@ -163,6 +169,9 @@ local function write_results()
     call_many('ZADD', kept, seldom.kept_marks)
     call_many('HSET', returned, seldom.kept_values)
     set_fact('results_bytes', math.max(0, fact('results_bytes') + growth))
+    if evicted > 0 then
+      set_fact('evicted', fact('evicted') + evicted)
+    end
     if load ~= 0 then
       set_fact('kept_bytes', math.max(0, fact('kept_bytes') + load))
     end

@@ -6,21 +6,15 @@ that, its values are left out, and their lines say `value=full`.
 
 Keys: results kept
 Later: evicted
-Uses: call(seldom) meta(fact set_fact read_now) batch(read_many)
-    remembered(is_over_bound evict_value forget_line leave_out_values)
+Uses: call(seldom) meta(read_now) batch(read_many)
+    remembered(bound forget_line)
 ]]
-
-local evicted   -- how many results lose their value in this call
-
-local function reset()
-  evicted = 0
-end
 
 local LOOKED_AT = '255'   -- so many results more than one are looked at in a call
 
 --- Before the first write: decide what goes. Nothing has to be done if nothing is `seldom`.
 local function make_room()
-  if not seldom.kept_lines or not is_over_bound() then
+  if not seldom.kept_lines or not bound.is_passed() then
     return
   end
   read_now('evicted')
@@ -31,24 +25,15 @@ local function make_room()
   local ids = redis.call('ZRANGE', kept, '0', LOOKED_AT)
   local lines = read_many(results, ids)
   for i = 1, #ids do
-    if not is_over_bound() then
+    if not bound.is_passed() then
       return
     end
     local id, line = ids[i], lines[i]
     if line and not gone[id] then
-      if evict_value(id, line) then
-        evicted = evicted + 1
-      elseif not line:find(' once=', 1, true) then
+      if not bound.evict_value(id, line) and not line:find(' once=', 1, true) then
         forget_line(id, line)
       end
     end
   end
-  leave_out_values()
-end
-
---- Count what has gone.
-local function write_evicted()
-  if evicted > 0 then
-    set_fact('evicted', fact('evicted') + evicted)
-  end
+  bound.leave_out_values()
 end
