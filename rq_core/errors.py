@@ -25,6 +25,7 @@
     │   ├── UniqueHeld
     │   ├── IdempotencyMismatch
     │   ├── ResultsFull
+    │   ├── NotEdited
     │   ├── CapConflict
     │   ├── NothingDeclared
     │   ├── RestoredMeanwhile
@@ -188,8 +189,12 @@ class IdempotencyMismatch(Refused):
 
 class ResultsFull(Refused):
     """queue {queue!r} takes no new jobs whose ids are to be remembered: it remembers {kept} ids of jobs that have
-    ended, and its setting {setting} is {bound}. Enqueue again when some of their windows are over; let jobs remember for
-    less time; or raise the bound with `rq-core set {queue} {setting}=…`."""
+    ended, and its setting {setting} is {bound}. Enqueue again when some of their windows are over; let jobs
+    remember for less time; or raise the bound with `rq-core set {queue} {setting}=…`."""
+
+
+class NotEdited(Refused):
+    """job {id} of queue {queue!r} was not edited: {why}."""
 
 
 class CapConflict(Refused):

@@ -1,7 +1,7 @@
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
-from rq_core import App
+from rq_core import App, NotEdited
 
 app = App()
 
@@ -23,6 +23,16 @@ def enqueue_in_every_way(rows: Iterable[tuple[str, str]]) -> None:
 
 async def enqueue_in_an_event_loop() -> None:
     await send.enqueue_async(tenant="acme", to="a@b.c")
+
+
+def let_a_job_go_first() -> str:
+    handle = send.with_options(delay=3600).enqueue(tenant="acme", to="a@b.c")
+    handle.edit(now=True, priority="high", why="the customer is on the phone")
+    try:
+        handle.edit(expires=60)
+    except NotEdited as error:  # a worker has taken it meanwhile, or it has ended
+        return str(error.outcome)
+    return handle.state()  # "ready"
 
 
 def look_after_a_job() -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, Unpack
 
 from rq_core.app.awaiting import check_may_wait, each, each_async, timeout_of
 from rq_core.errors import AuditNotConfigured, IdempotencyMismatch, ScopeFull, UniqueHeld
@@ -13,6 +13,7 @@ from rq_core.model.job import KEEP_TIE
 from rq_core.model.outcome import Succeeded
 
 if TYPE_CHECKING:
+    from rq_core.app.edit import EditOptions
     from rq_core.app.producer import Producer
     from rq_core.model.job import NewJob
     from rq_core.model.outcome import Outcome
@@ -170,6 +171,37 @@ class JobHandle(Generic[R_co]):
         client = self._producer.async_client()
         outcomes = await client.run(client.calls.admin.cancel(self.queue, [self.id], why=why))
         return outcomes[self.id]
+
+    def edit(self, *, line: str = "", why: str = "", **options: Unpack[EditOptions]) -> None:
+        """Change when the job will run, while it waits: ready, delayed, or between two attempts.
+
+        ``priority``: it joins the tail of that line. ``delay`` (seconds from now, or a timedelta), ``at`` (a
+        datetime with a time zone) or ``now=True`` say when it becomes ready; one that has waited before returns to its
+        place in line. ``expires`` is its deadline, in seconds from now or as a datetime with a time zone. What is not
+        given stays as it is; the arguments always do. A job that is as asked already is left alone.
+
+        With ``line``, the job is edited only if this is still its state line, as `rq-core job ID --json` prints it.
+
+        Raises NotEdited if the job does not wait, has another line, or could never run any more: its ``outcome`` is
+        running, cancelling, dead, gone, changed or never. Raises InvalidOption, and AuditBacklogFull.
+        """
+        from rq_core.app.edit import change_of, check_outcome
+
+        change = change_of(self.queue, **options)
+        client = self._producer.client
+        plan = client.calls.admin.edit(self.queue, [self.id], change, line=line, why=why)
+        check_outcome(self.queue, self.id, client.run(plan)[self.id])
+
+    async def edit_async(
+        self, *, line: str = "", why: str = "", **options: Unpack[EditOptions]
+    ) -> None:
+        """See edit."""
+        from rq_core.app.edit import change_of, check_outcome
+
+        change = change_of(self.queue, **options)
+        client = self._producer.async_client()
+        plan = client.calls.admin.edit(self.queue, [self.id], change, line=line, why=why)
+        check_outcome(self.queue, self.id, (await client.run(plan))[self.id])
 
     def history(self) -> list[Any]:
         """Return the job's events from SQL, oldest first.

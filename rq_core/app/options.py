@@ -245,10 +245,16 @@ class JobOptions:
             value = getattr(self, option)
             if type(value) is not int:
                 raise InvalidOption(option=option, value=value, must="must be a whole number")
-        try:
-            priority = Priority(self.priority)
-        except ValueError:
-            raise InvalidOption(
-                option="priority", value=self.priority, must=f"must be one of {', '.join(Priority)}"
-            ) from None
-        return profile(task, priority, self.max_attempts, self.max_losses, self.timeout_ms)
+        return profile(
+            task, priority_of(self.priority), self.max_attempts, self.max_losses, self.timeout_ms
+        )
+
+
+def priority_of(value: str) -> Priority:
+    """Return the priority of this name. Raises InvalidOption."""
+    try:
+        return Priority(value)
+    except ValueError:
+        raise InvalidOption(
+            option="priority", value=value, must=f"must be one of {', '.join(Priority)}"
+        ) from None

@@ -91,9 +91,9 @@ class PreparedTask(Generic[P, R]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Hand over a call with these arguments to the workers.
 
-        Raises what job raises, what the queue refuses (ScopeFull, UniqueHeld, IdempotencyMismatch, ResultsFull,
-        QueueFull, AuditBacklogFull), ServerUnavailable, ServerUnsuitable or OutcomeUnknown. Blocks; in an event loop use
-        enqueue_async.
+        Raises what job raises, what the queue refuses (ScopeFull, UniqueHeld, IdempotencyMismatch,
+        ResultsFull, QueueFull, AuditBacklogFull), ServerUnavailable, ServerUnsuitable or OutcomeUnknown. Blocks;
+        in an event loop use enqueue_async.
         """
         job = self.job(*args, **kwargs)
         return handle_of(self.app, job, self.app.client.enqueue_one(job))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -18,9 +19,11 @@ from rq_core.cli.options import (
     server_options,
 )
 from rq_core.cli.text import say
+from rq_core.model.machine import PRIORITIES
 from rq_core.model.settings import SETTINGS
 
 if TYPE_CHECKING:
+    from rq_core.app.options import PriorityName
     from rq_core.connections.client import Client
     from rq_core.protocol.plan import Plan
 
@@ -51,6 +54,53 @@ def cancel(ids: Sequence[str], **given: Any) -> None:
         raise click.UsageError("no job given", click.get_current_context())
     with connect(given["redis_url"], given["prefix"]) as client:
         _apply(client, client.calls.admin.cancel, ids, given, done={"cancelled", "cancelling"})
+
+
+@click.command()
+@click.option(
+    "--priority",
+    type=click.Choice(PRIORITIES, case_sensitive=False),
+    help="The jobs join the tail of this line.",
+)
+@click.option("--delay", type=float, metavar="SECONDS", help="Seconds until the jobs may run.")
+@click.option("--now", is_flag=True, help="The jobs may run at once.")
+@click.option(
+    "--expires",
+    type=float,
+    metavar="SECONDS",
+    help="Seconds after which no worker begins the jobs any more.",
+)
+@click.option(
+    "--if-line",
+    "line",
+    default="",
+    metavar="LINE",
+    help="Only if this is the job's state line, as `rq-core job ID --json` prints it.",
+)
+@_id_options
+def edit(
+    ids: Sequence[str],
+    priority: PriorityName | None,
+    delay: float | None,
+    expires: float | None,
+    line: str,
+    *,
+    now: bool,
+    **given: Any,
+) -> None:
+    """Change the priority, the due time or the deadline of jobs that wait.
+
+    A job that runs or is dead stays as it is. What is not given stays as it is, and so do the arguments.
+    """
+    from rq_core.app.edit import change_of
+
+    if not ids:
+        raise click.UsageError("no job given", click.get_current_context())
+    # The options are the same in every queue.
+    change = change_of("-", priority=priority, delay=delay, now=now, expires=expires)
+    with connect(given["redis_url"], given["prefix"]) as client:
+        verb = partial(client.calls.admin.edit, change=change, line=line)
+        _apply(client, verb, ids, given, done={"edited", "same"})
 
 
 @click.command()
@@ -114,6 +164,10 @@ def _apply(
 def _meaning(outcome: str) -> str:
     if outcome == "held":
         return "held: another job has its name"
+    if outcome == "changed":
+        return "changed: its state line is another one by now"
+    if outcome == "never":
+        return "never: it would become ready at its deadline or later"
     return "gone: not in Redis, perhaps finished" if outcome == "gone" else f"it is {outcome}"
 
 

@@ -21,6 +21,7 @@ from rq_core.cli.options import (
 )
 from rq_core.cli.text import ago, oldest, one_line, print_table, say, shortened, span
 from rq_core.model.machine import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, State
+from rq_core.model.state_line import write_line
 from rq_core.model.text import printable
 
 if TYPE_CHECKING:
@@ -145,10 +146,12 @@ def document_of(job: JobState) -> dict[str, Any]:
         "max_losses": _number(job, "losses", DEFAULT_MAX_LOSSES),
         "since_ms": _number(job, "since") or None,
         "due_ms": _number(job, "due") or None,
+        "expires_ms": _number(job, "expires") or None,
         "worker": job.fields.get("by"),
         "fence": job.fields.get("fence"),
         "reason": job.fields.get("reason"),
         "error": None if job.error is None else job.error._asdict(),
+        "line": write_line(job.state, job.fields),
     }
     if job.spec is not None:
         document["args"] = _part(job.spec, "args")
@@ -170,6 +173,8 @@ def _rows(job: JobState, now_ms: float) -> list[tuple[str, str]]:
     rows.append(("state", f"{job.state}{since}"))
     if facts["due_ms"] and job.state is State.SCHEDULED:
         rows.append(("due", ago(facts["due_ms"], now_ms)))
+    if facts["expires_ms"] and job.state in (State.SCHEDULED, State.READY):
+        rows.append(("expires", ago(facts["expires_ms"], now_ms)))
     rows.append(("task", facts["task"] or "?"))
     if facts["priority"] != DEFAULT_PRIORITY:
         rows.append(("priority", facts["priority"]))

@@ -27,6 +27,7 @@ COMMANDS: Final[Commands] = {
     "unique": ("unique:unique", "Show which jobs hold the names of unique jobs."),
     "dead": ("inspect:dead", "Show the jobs that died last, and why."),
     "cancel": ("change:cancel", "Cancel jobs."),
+    "edit": ("change:edit", "Change the priority, the due time or the deadline of jobs that wait."),
     "requeue": ("change:requeue", "Give dead jobs another life."),
     "prune": ("change:prune", "Remove dead jobs."),
     "pause": ("change:pause", "Let a queue give out no jobs."),

@@ -80,6 +80,9 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
         stamps=("enqueued_at_ms", "finished_at_ms"),
     ),
     _E.REPLACED: Effect(stamps=("finished_at_ms",)),
+    _E.EDITED: Effect(
+        Leads.BY_DUE, takes=_same("seq", "priority", "expires_ms"), takes_if_told=("lane",)
+    ),
     _E.PROMOTED: Effect(_S.READY, takes=_same("seq")),
     _E.CLAIMED: Effect(_S.RUNNING, takes=(("claims", "claim"),), stamps=("claimed_at_ms",)),
     _E.EXPIRED: Effect(Leads.BY_DEATH, stamps=("finished_at_ms",), dies_of=Reason.EXPIRED),

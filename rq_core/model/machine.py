@@ -37,6 +37,7 @@ class Event(StrEnum):
     ENQUEUED = "enqueued"
     DISCARDED = "discarded"
     REPLACED = "replaced"
+    EDITED = "edited"
     PROMOTED = "promoted"
     CLAIMED = "claimed"
     EXPIRED = "expired"
@@ -117,6 +118,10 @@ _ALONE: Final[tuple[Transition, ...]] = (
     Transition(_S.READY, _E.CANCELLED, None, "cancel"),
     Transition(_S.SCHEDULED, _E.CANCELLED, None, "cancel"),
     Transition(_S.RUNNING, _E.CANCEL_REQUESTED, _S.CANCELLING, "cancel"),
+    Transition(_S.READY, _E.EDITED, _S.READY, "edit", "its priority or its deadline is another"),
+    Transition(_S.READY, _E.EDITED, _S.SCHEDULED, "edit", "a delay was asked for"),
+    Transition(_S.SCHEDULED, _E.EDITED, _S.READY, "edit", "it is to run now"),
+    Transition(_S.SCHEDULED, _E.EDITED, _S.SCHEDULED, "edit"),
     Transition(_S.DEAD, _E.REQUEUED, _S.READY, "requeue"),
     Transition(_S.DEAD, _E.PRUNED, None, "prune"),
     Transition(None, _E.RESTORED, _S.READY, "restore", "Redis lost it"),
@@ -196,6 +201,16 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         EventField("cap", "how many it takes"),
     ),
     _E.REPLACED: (_ID, EventField("by_job", "the job that has its name and its place now")),
+    _E.EDITED: (
+        _ID,
+        EventField("seq", "place in line from now on; null while it has none"),
+        _DUE, _PRIORITY,
+        EventField("lane", "the lane that it goes to, if that is another one; null: its own"),
+        _EXPIRES,
+        EventField("old_due_ms", "when it would have become ready (Unix ms); null: it was ready"),
+        EventField("old_priority", "its priority before"),
+        EventField("old_expires_ms", "its deadline before (Unix ms); null: it had none"),
+    ),
     _E.PROMOTED: (_ID, _SEQ),
     _E.CLAIMED: (
         _ID,

@@ -44,10 +44,10 @@ class Role(NamedTuple):
     """Commands for the list of queues, and for no other key."""
 
 
-_PRODUCER: Final = ("handshake", "enqueue", "cancel")
+_PRODUCER: Final = ("handshake", "enqueue", "cancel", "edit")
 ROLES: Final = {
     "producer": Role(
-        "enqueues, cancels, asks how its jobs stand, and waits for them", _PRODUCER, ("eval_ro", "hget"),
+        "enqueues, cancels, edits, asks how its jobs stand, and waits for them", _PRODUCER, ("eval_ro", "hget"),
         ("tasks",),
         lists=ADDING,
     ),
@@ -69,7 +69,8 @@ ROLES: Final = {
         lists=(*ADDING, "smembers"),
     ),
     "operator": Role(
-        "all of `rq-core` but the worker: looks, cancels, requeues, prunes, sets caps, repairs, restores, deletes",
+        "all of `rq-core` but the worker: looks, cancels, edits, requeues, prunes, sets caps, repairs, restores,"
+        " deletes",
         names(),
         (
             *_COUNTS, "multi", "exec", "eval",

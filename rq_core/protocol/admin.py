@@ -1,9 +1,9 @@
-"""What people change in a queue: cancel, requeue, prune, and its settings."""
+"""What people change in a queue: cancel, edit, requeue, prune, and its settings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from rq_core import errors
 from rq_core.model.keys import check_name
@@ -15,6 +15,17 @@ IDS_CHUNK: Final = 250
 """Most jobs that a person cancels, requeues or prunes in one call."""
 WHY_MAX: Final = 4_000
 """Most characters of what a person says of a change."""
+
+
+class Change(NamedTuple):
+    """What an edit changes of jobs that wait. An empty text leaves it as it is."""
+
+    priority: str = ""
+    """Its name."""
+    due: str = ""
+    """Unix ms, or ``+`` and ms from now; ``+0`` is at once."""
+    expires: str = ""
+    """The deadline, likewise."""
 
 
 class Admin:
@@ -29,6 +40,22 @@ class Admin:
         """Cancel jobs. The outcome by id: cancelled, cancelling (it runs), dead, or gone."""
         return (yield from self._for_ids("cancel", queue, ids, by, why))
 
+    def edit(
+        self,
+        queue: str,
+        ids: Sequence[str],
+        change: Change,
+        *,
+        line: str = "",
+        by: str | None = None,
+        why: str = "",
+    ) -> Plan[dict[str, str]]:
+        """Change when jobs that wait will run. The outcome by id: edited; same (it is so already); never (it would
+        become ready at its deadline or later); gone, or the state that it is in. With ``line`` a job is edited only
+        if that is its state line; else the outcome is changed. Raises AuditBacklogFull."""
+        args = change._asdict()
+        return (yield from self._for_ids("edit", queue, ids, by, why, args, line))
+
     def requeue(
         self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
     ) -> Plan[dict[str, str]]:
@@ -42,16 +69,24 @@ class Admin:
         return (yield from self._for_ids("prune", queue, ids, by, why))
 
     def _for_ids(
-        self, name: str, queue: str, ids: Sequence[str], by: str | None, why: str
+        self,
+        name: str,
+        queue: str,
+        ids: Sequence[str],
+        by: str | None,
+        why: str,
+        more: Mapping[str, str] | None = None,
+        *of_each: str,
     ) -> Plan[dict[str, str]]:
         outcomes: dict[str, str] = {}
         args = {"by": check_name("actor", by or self._delivery.name), "why": check_why(why)}
+        args |= more or {}
         # Once each: asked a second time in a call, the script would answer how the job stands by then.
         once = tuple(dict.fromkeys(check_name("job", i) for i in ids))
         for start in range(0, len(once), IDS_CHUNK):
             chunk = once[start : start + IDS_CHUNK]
             outcomes |= yield from self._delivery.call(
-                Call(name, queue, args, parse_pairs, [(i,) for i in chunk], chunk)
+                Call(name, queue, args, parse_pairs, [(i, *of_each) for i in chunk], chunk)
             )
         return outcomes
 

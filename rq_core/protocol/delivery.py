@@ -238,7 +238,7 @@ class Delivery:
         first = self.asking.clock() if since is None else since
         lost: set[int] = set()
         """Calls that may have been carried out."""
-        attempt, rounds = 0, 0
+        attempt = rounds = 0
         while True:
             left = self.asking.left(first, sent=bool(lost)) if rounds else None
             replies = yield Send([commands[i] for i in waiting], calls[waiting[0]].meanwhile, left)
@@ -270,8 +270,7 @@ class Delivery:
                 again.append(i)
             if not again:
                 return results
-            waiting = again
-            rounds += 1
+            waiting, rounds = again, rounds + 1
             if refused:
                 self._use_functions(False)
             elif forgotten:

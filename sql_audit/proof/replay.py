@@ -26,6 +26,7 @@ from rq_core.model.effects import CLAIM_ENDS, EFFECTS, ONLY_CLAIM_ENDS, target
 from rq_core.model.events import OutboxId
 from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, State
 from sql_audit.proof.details import facts_in
+from sql_audit.proof.edits import faults
 from sql_audit.proof.holders import NOTHING, Holders, Listed, held_in
 from sql_audit.store.rows import EventRow
 from sql_audit.store.tables import QUARANTINED
@@ -91,14 +92,18 @@ class Record:
     """A live job. ``state`` None: not told yet. None in a counter: not told yet."""
 
     __slots__ = (
-        "claims", "expires", "failures", "fence", "held", "lane", "losses", "max_attempts", "max_losses",
-        "name", "state", "task", "worker",
+        "claims", "due", "expires", "failures", "fence", "held", "lane", "losses", "max_attempts", "max_losses",
+        "name", "priority", "state", "task", "worker",
     )  # fmt: skip
 
     def __init__(self, task: str | None = None, state: str | None = None) -> None:
         self.task = task
         self.state = state
         self.lane: str | None = None
+        self.priority: str | None = None
+        """None: its beginning was not told, and so neither its lane nor its deadline."""
+        self.due: int | None = None
+        """When it becomes ready (Unix ms), if it is scheduled."""
         self.name: str | None = None
         """The name of a unique job, whether it holds it or not."""
         self.claims: int | None = None
@@ -205,6 +210,7 @@ class Replay:
             "succeeded": self._succeeded,
             "discarded": self._discarded,
             "restored": self._restored,
+            "edited": self._edited,
             "baseline": self._baseline,
             "settlement_refused": self._nothing,
             "freed": self._freed,
@@ -474,6 +480,7 @@ class Replay:
             self._free_name(old, job_id)
         record = self.jobs[job_id] = Record(row[9], state)
         record.lane = facts.get("lane")
+        record.priority, record.due = facts.get("priority"), facts.get("due_ms")
         record.claims = facts.get("claims", 0)
         record.expires = facts.get("expires_ms")
         record.name = facts.get("unique_name")
@@ -594,7 +601,21 @@ class Replay:
         if state is None:
             del self.jobs[job_id]
         else:
-            record.state = str(state)
+            record.state, record.due = str(state), facts.get("due_ms")
+
+    def _edited(self, row: EventRow, job_id: str) -> None:
+        record, facts = self.jobs.get(job_id), _facts(row)
+        if record is not None and record.priority is not None:
+            found = faults(
+                facts, row[5], due=record.due, priority=record.priority, expires=record.expires, lane=record.lane
+            )  # fmt: skip
+            for invariant, says in found:
+                self._violated(invariant, says)
+        self._moved(row, job_id)
+        record = self.jobs[job_id]
+        record.expires = facts.get("expires_ms")
+        if record.priority is not None:
+            record.priority = facts["priority"]
 
     def _count(
         self, record: Record, event: Event, name: str, number: int, state: State | None

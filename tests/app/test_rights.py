@@ -81,6 +81,7 @@ async def test_each_role_does_its_whole_work_with_its_rights(
     assert mirrored() > 0
     later = handles[3]
     assert later.state() == "scheduled"
+    later.edit(priority="high", now=True, expires=60, why="a test")
     assert later.cancel() == "cancelled"
     worker_app = app_at(worker_url, told)
     deadline = asyncio.timeout(60)
@@ -125,6 +126,7 @@ def test_an_operator_does_its_whole_work_with_its_rights(
         cli("job", handle.id)
     cli("dead", "mail")
     cli("requeue", held[0].id)
+    cli("edit", handles[3].id, "--now", "--priority", "low")
     cli("cancel", handles[3].id)
     cli("pause", "mail")
     cli("resume", "mail")
@@ -213,6 +215,7 @@ NOT_ITS_OWN = [
     ("mirror", "claim"),
     ("mirror", "complete"),
     ("mirror", "cancel"),
+    ("mirror", "edit"),
     ("mirror", "repair"),
 ]
 

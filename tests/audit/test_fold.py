@@ -127,6 +127,9 @@ class Story:
             "target": str(arrow.target),
             "spec": self.random.choice((None, '{"task":"t","args":{"a":"/é"}}')),
             "enqueued_ms": self.now_ms,
+            "old_due_ms": self.random.choice((None, self.now_ms)),
+            "old_priority": "low",
+            "old_expires_ms": self.random.choice((None, self.now_ms)),
             "expires_ms": self.random.choice((None, self.now_ms + 1_000)),
             "unique_name": self.random.choice((None, "send/tenant=acme")),
             "once_ms": self.random.choice((None, self.now_ms + 1_000)),
@@ -396,7 +399,7 @@ def test_a_claim_learns_its_task_from_a_baseline_however_the_log_is_cut() -> Non
 @pytest.mark.parametrize("seed", range(40))
 def test_claims_are_told_alike_if_the_log_begins_with_one(seed: int) -> None:
     story = Story(seed)
-    told = [story.entry() for _ in range(100)]
+    told = [story.entry() for _ in range(300)]
     claims = [n for n, (_, raw) in enumerate(told) if raw["type"] == "claimed"]
     told = told[story.random.choice(claims) :]
     whole, parts = fold_in_batches(told, []), fold_in_batches(told, [1] * 60)

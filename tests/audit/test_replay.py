@@ -456,6 +456,104 @@ def test_a_settlement_of_another_worker_is_seen(log: MemoryWriter, end: tuple[An
     assert found.says == "ends a claim of w-2, in force is that of w-1"
 
 
+# Edits.
+
+DUE = 1_795_225_800_000
+BEFORE = [DUE, "normal", None]
+"""What an event says of the job that `delayed` made: when it was due, its priority and its deadline."""
+LANE = "2+task=send+tenant=acme"
+
+
+def delayed(log: MemoryWriter, lane: str | None = LANE, expires: int | None = None) -> None:
+    job = ["a", None, DUE, "send", "normal", 3, 3, "d", lane, None, expires]
+    log.jobs("enqueued", job)
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        ["a", 1, None, "normal", None, None, *BEFORE],
+        ["a", None, DUE, "high", "1+task=send+tenant=acme", None, *BEFORE],
+        ["a", 1, None, "critical", "0+tenant=acme", DUE, *BEFORE],
+        ["a", None, DUE + 1, "normal", None, DUE + 2, *BEFORE],
+    ],
+)
+def test_an_edit_may_change_when_a_job_runs(log: MemoryWriter, edited: list[Any]) -> None:
+    """A task's own scope comes and goes without an event."""
+    delayed(log)
+    log.jobs("edited", edited)
+
+    assert [] == replay(log).violations
+
+
+@pytest.mark.parametrize(
+    "edited, invariant, says",
+    [
+        (["a", 1, None, "normal", None, None, DUE - 1, "normal", None], "I6", "due time was"),
+        (["a", 1, None, "normal", None, None, DUE, "low", None], "I6", "priority was low, and it"),
+        (["a", 1, None, "normal", None, None, DUE, "normal", 5], "I6", "deadline was 5, and it"),
+        (["a", None, DUE, "normal", None, None, *BEFORE], "I6", "changes nothing"),
+        (["a", None, DUE, "high", None, None, *BEFORE], "I6", f"leaves the job in lane {LANE}"),
+        (
+            ["a", 1, None, "normal", "1+task=send+tenant=acme", None, *BEFORE],
+            "I6",
+            "without another priority",
+        ),
+        (["a", 1, None, "high", LANE, None, *BEFORE], "I6", "which has another priority"),
+        (["a", 1, None, "high", "1+tenant=wayne", None, *BEFORE], "I6", "has other scopes"),
+        (["a", None, DUE + 1, "normal", None, DUE, *BEFORE], "I19", "1 ms after its deadline"),
+        (["a", 1, None, "normal", None, 1_000, *BEFORE], "I19", "after its deadline"),
+    ],
+)
+def test_an_edit_may_change_nothing_else(
+    log: MemoryWriter, edited: list[Any], invariant: str, says: str
+) -> None:
+    delayed(log)
+    log.jobs("edited", edited)
+
+    found = replay(log).violations
+
+    assert [invariant] == [each.invariant for each in found], found
+    assert says in found[0].says
+
+
+@pytest.mark.parametrize("state", ["running", "cancelling", "dead", "gone"])
+def test_only_a_job_that_waits_is_edited(log: MemoryWriter, state: str) -> None:
+    enqueue(log, "a")
+    fence = log.jobs("claimed", ["a", 1])
+    if state == "cancelling":
+        log.jobs("cancel_requested", ["a", fence])
+    elif state == "dead":
+        log.jobs("died", ["a", fence, "final", 1, None])
+    elif state == "gone":
+        log.jobs("succeeded", ["a", fence])
+    log.jobs("edited", ["a", 1, None, "high", None, None, None, "normal", None])
+
+    found = the_violation(log)
+
+    assert found.invariant == "I6"
+    assert "is not" in found.says
+
+
+def test_the_deadline_of_an_edit_holds_for_the_next_claim(log: MemoryWriter) -> None:
+    enqueue(log, "a")
+    until = log.now_ms + 100
+    log.jobs("edited", ["a", 1, None, "normal", None, until, None, "normal", None])
+    log.jobs("edited", ["a", 1, None, "low", None, until, None, "normal", until])
+    log.now_ms = until
+    log.jobs("claimed", ["a", 1])
+
+    assert "I19" == the_violation(log).invariant
+
+
+def test_what_a_gap_hid_of_a_job_is_no_lie_of_its_edit(log: MemoryWriter) -> None:
+    log.jobs("edited", ["a", 1, None, "high", "1+tenant=acme", None, DUE, "low", 5])
+    log.jobs("edited", ["a", 1, None, "low", "3+tenant=acme", None, None, "high", None])
+    del log.rows[0]
+
+    assert {"I5"} == {each.invariant for each in replay(log).violations}
+
+
 def test_a_lease_that_another_worker_finds_over_is_no_settlement(log: MemoryWriter) -> None:
     enqueue(log, "a")
     fence = log.jobs("claimed", ["a", 1], by="w-1")

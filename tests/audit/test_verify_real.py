@@ -57,6 +57,7 @@ def test_what_the_scripts_log_holds(
     assert result.violations == []
     assert result.verdict is Verdict.HOLDS, result.queues[QUEUE].notes
     assert counts["claimed"] > 50
+    assert counts["edited"] > 3
     assert compare(client, database, QUEUE) == ([], [])
     mirror_all()
     assert verify(database).verdict is Verdict.HOLDS

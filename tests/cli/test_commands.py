@@ -302,6 +302,47 @@ def test_cancel_of_a_job_that_is_gone_fails_and_does_the_rest(cli: CommandLine) 
     )
 
 
+def test_edit_changes_jobs_in_any_queue_and_says_who(cli: CommandLine, client: Client) -> None:
+    cli.ok("enqueue", "mail", "send", "--id", "a", "--delay", "60")
+    cli.ok("enqueue", "sms", "send", "--id", "b")
+
+    said = cli.ok("edit", "b", "a", "--now", "--priority", "high", "--by", "ada", "--reason", "now")
+
+    assert said == "b edited\na edited\n"
+    for queue in ("mail", "sms"):
+        event = last_event(client, queue)
+        assert (event["type"], event["by"], event["why"]) == ("edited", "ada", "now")
+    shown = cli.json("job", "a")
+    assert (shown["state"], shown["priority"]) == ("ready", "high")
+    assert cli.ok("edit", "a", "--priority", "high") == "a same\n"
+
+
+def test_edit_says_why_a_job_was_not_edited(cli: CommandLine, client: Client) -> None:
+    cli.ok("enqueue", "mail", "send", "--id", "runs")
+    client.run(claims.claim("mail", "w-1", 1))
+    cli.ok("enqueue", "mail", "send", "--id", "waits", "--expires", "60")
+
+    assert cli.line(1, "edit", "runs", "--now", "--json") == (
+        "1 of 1 jobs not edited/same: runs (it is running)"
+    )
+    assert cli.line(1, "edit", "waits", "--delay", "60", "--json") == (
+        "1 of 1 jobs not edited/same: waits (never: it would become ready at its deadline or later)"
+    )
+    line = cli.json("job", "waits")["line"]
+    assert cli.line(1, "edit", "waits", "--delay", "5", "--if-line", f"{line}0", "--json") == (
+        "1 of 1 jobs not edited/same: waits (changed: its state line is another one by now)"
+    )
+    assert cli.ok("edit", "waits", "--delay", "5", "--if-line", line) == "waits edited\n"
+    assert "expires" in cli.ok("job", "waits")
+
+
+def test_an_edit_that_changes_nothing_or_two_things_is_refused(cli: CommandLine) -> None:
+    cli.ok("enqueue", "mail", "send", "--id", "a")
+
+    assert "nothing to change" in cli.line(2, "edit", "a")
+    assert "does not go with delay" in cli.line(2, "edit", "a", "--now", "--delay", "5")
+
+
 def test_a_name_is_shown_and_freed(cli: CommandLine, client: Client) -> None:
     held = NewJob("a", "mail", profile("t"), "{}", ties=ties_of(unique="keep"), name="t/user=7")
     client.run(client.calls.enqueue.one(held))

@@ -18,6 +18,7 @@ EVERY_VERB = [
     ("job", "x"),
     ("dead", "mail"),
     ("cancel", "x"),
+    ("edit", "x", "--now"),
     ("requeue", "x"),
     ("prune", "x"),
     ("pause", "mail"),

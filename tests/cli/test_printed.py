@@ -102,6 +102,7 @@ CALLS: dict[str, list[str]] = {
     "pause": ["mail"],
     "resume": ["mail"],
     "cancel": ["waits"],
+    "edit": ["waits", "--now"],
     "requeue": ["dies"],
     "prune": ["dies"],
     "enqueue": ["mail", "send", "--json-args", "{}"],

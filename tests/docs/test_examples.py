@@ -56,15 +56,17 @@ def test_a_job_is_enqueued_in_every_way_that_is_shown(
     with testing.fake(example.app) as fake:
         example.enqueue_in_every_way([("acme", "x@b.c"), ("umbrella", "y@b.c")])
         asyncio.run(example.enqueue_in_an_event_loop())
+        first = example.let_a_job_go_first()
         states = example.look_after_a_job()
         delayed = [job for job in fake.enqueued("mail") if job.delay]
         ran = fake.drain()
 
     assert ["ready", "cancelled", "gone"] == states
+    assert "ready" == first
     assert ["high", "normal"] == [job.priority for job in delayed]
     assert 60 == delayed[0].delay
-    assert 8 == len(ran)
-    assert 8 == len(capsys.readouterr().out.splitlines())
+    assert 9 == len(ran)
+    assert 9 == len(capsys.readouterr().out.splitlines())
 
 
 def test_a_unique_job_stands_or_is_replaced(load: Load) -> None:

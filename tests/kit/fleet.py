@@ -7,6 +7,7 @@ from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, Profile, ties_of
 from rq_core.model.scopes import lane_name
 from rq_core.protocol import claims
+from rq_core.protocol.admin import Change
 
 QUEUE = "q"
 TENANTS = ("acme", "umbrella", "wayne")
@@ -76,6 +77,17 @@ class Fleet:
         if self.known:
             self.client.run(self.client.calls.admin.cancel(QUEUE, [self.random.choice(self.known)]))
 
+    def edit(self) -> None:
+        """With a number of its own, so that other steps stay as they were."""
+        if self.known and self.ties:
+            job_id, dice = self.ties.choice(self.known), self.ties
+            change = Change(
+                priority=dice.choice(("", "critical", "low")),
+                due=dice.choice(("", "+0", "+1", "+5")),
+                expires=dice.choice(("+20", "+60000")),
+            )
+            self.client.run(self.client.calls.admin.edit(QUEUE, [job_id], change))
+
     def change_cap(self) -> None:
         scopes = ("queue", "task=send", "tenant", "tenant=acme", "tenant@1s")
         scope = self.random.choice(scopes if self.lanes else scopes[:1])
@@ -90,3 +102,5 @@ class Fleet:
         steps_, weights = zip(*choices, strict=True)
         for _ in range(steps):
             self.random.choices(steps_, weights)[0]()
+            if self.ties and self.ties.random() < 0.2:
+                self.edit()

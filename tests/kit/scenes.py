@@ -332,6 +332,37 @@ def cancel(seed: Seed) -> Scene:
     return Scene("cancel", _by(), _of_every_kind(seed))
 
 
+def _waiting(seed: Seed) -> list[tuple[str, str]]:
+    """Jobs of every kind, and one that waits for its retry; the line of one of them is another one."""
+    ids = _of_every_kind(seed)
+    seed.fail(seed.running("retried"), delay_ms=5_000)
+    seed.fail(seed.running("retried-c", task="e", scopes=["tenant=g"]), delay_ms=5_000)
+    seed.enqueue("waits-too")
+    seed.take_token()
+    lines = {"ready": seed.state("ready") or "", "waits-too": "ready task=t seq=1 since=1"}
+    names = [*(i for (i,) in ids), "retried", "retried-c", "next-c", "waits-too"]
+    return [(i, lines.get(i, "")) for i in names]
+
+
+@scene
+def edit(seed: Seed) -> Scene:
+    change = {"priority": "high", "due": "+0", "expires": "+100000"}
+    return Scene("edit", {**_by(), **change}, _waiting(seed))
+
+
+@scene
+def edit_later(seed: Seed) -> Scene:
+    change = {"priority": "", "due": "+1000", "expires": ""}
+    return Scene("edit", {**_by(), **change}, _waiting(seed))
+
+
+@scene
+def edit_now(seed: Seed) -> Scene:
+    """With their old places in line."""
+    change = {"priority": "", "due": "+0", "expires": str(seed.now + 100_000)}
+    return Scene("edit", {**_by(), **change}, _waiting(seed))
+
+
 @scene
 def requeue(seed: Seed) -> Scene:
     return Scene("requeue", _by(), _of_every_kind(seed))

@@ -16,6 +16,7 @@ from rq_core.model.keys import queue_keys
 from rq_core.model.machine import Priority, State
 from rq_core.model.scopes import lane_name
 from rq_core.protocol import claims
+from rq_core.protocol.admin import Change
 from rq_core.protocol.audit import Restoration, put_back, take_out
 from rq_core.protocol.caps import CapChange
 from rq_core.protocol.claims import Claimed, Extended
@@ -210,6 +211,10 @@ class Seed:
 
     def cancel(self, *ids: str) -> dict[str, str]:
         return self.client.run(self.client.calls.admin.cancel(self.queue, ids))
+
+    def edit(self, *ids: str, line: str = "", **change: str) -> dict[str, str]:
+        made = Change(**change)
+        return self.client.run(self.client.calls.admin.edit(self.queue, ids, made, line=line))
 
     def requeue(self, *ids: str) -> dict[str, str]:
         return self.client.run(self.client.calls.admin.requeue(self.queue, ids))

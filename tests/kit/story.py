@@ -86,6 +86,7 @@ class Story:
         self.flagged: set[str] = set()
         self.tenants: dict[str, str] = {}
         self.lanes: dict[str, list[str]] = {}
+        self.dues: dict[str, int | None] = {}
         self.claims: dict[str, int] = {}
         self.failures: dict[str, int] = {}
         self.losses: dict[str, int] = {}
@@ -117,6 +118,7 @@ class Story:
             lane = lane_name(2, self.lanes[job_id])
             due = self.log.now_ms + 5 if self.random.random() < 0.1 else None
             (self.waiting if due is None else self.scheduled).append(job_id)
+            self.dues[job_id] = due
             self.claims[job_id] = self.failures[job_id] = self.losses[job_id] = 0
             seq = self.number if due is None else None
             arrays.append([job_id, seq, due, "send", "normal", 3, 3, "d" * 32, lane])
@@ -245,6 +247,17 @@ class Story:
             self.waiting.append(job_id)
             self.log.jobs("requeued", [job_id, 1], by="ada")
 
+    def edit(self) -> None:
+        """A delayed job is to run now, in the line of another priority."""
+        if self.scheduled:
+            job_id = self.scheduled.pop(0)
+            self.waiting.append(job_id)
+            lane = lane_name(1, self.lanes[job_id])
+            due = self.dues[job_id]
+            self.log.jobs(
+                "edited", [job_id, 1, None, "high", lane, None, due, "normal", None], by="ada"
+            )
+
     def change_cap(self) -> None:
         scope = self.random.choice(("task=send", "tenant", "tenant=acme", "queue"))
         self.set_cap(scope, self.random.randrange(1, 7))
@@ -255,6 +268,7 @@ class Story:
             (self.enqueue, 10), (self.claim, 8), (self.succeed, 10), (self.retry, 2),
             (self.roll_back, 2), (self.expire, 1), (self.cancel, 1), (self.end_flagged, 1),
             (self.requeue, 1), (self.promote, 2), (self.discard, 1), (self.change_cap, 1),
+            (self.edit, 1),
         )  # fmt: skip
         steps_, weights = zip(*choices, strict=True)
         for _ in range(steps):

@@ -360,7 +360,7 @@ def full(seed: Seed) -> Iterator[Callable[[], None]]:
     seed.control.config_set("maxmemory", "0")
 
 
-REFUSED_WHEN_FULL = {"enqueue", "requeue", "restore"}
+REFUSED_WHEN_FULL = {"enqueue", "edit", "requeue", "restore"}
 
 
 @pytest.mark.parametrize("name", [n for n in SCENES if SCENES[n]])

@@ -53,6 +53,10 @@ class Facts:
     """The call enqueues another job of that name, in its place."""
     over: bool = False
     """Its deadline is over."""
+    soon: bool = False
+    """The call lets it run at once."""
+    rescued: bool = False
+    """The call gives it a later deadline."""
     failed_before: bool = False
     """It has failed, or lost a worker, or does so in this call."""
 
@@ -106,6 +110,12 @@ GUARDS: dict[str, Callable[[Facts], bool]] = {
     "cancel: ready -cancelled-> none": lambda f: True,
     "cancel: scheduled -cancelled-> none": lambda f: True,
     "cancel: running -cancel_requested-> cancelling": lambda f: True,
+    "edit: ready -edited-> ready": lambda f: (
+        not (f.delayed or f.soon) and (f.rescued or not f.over)
+    ),
+    "edit: ready -edited-> scheduled": lambda f: f.delayed and not f.over,
+    "edit: scheduled -edited-> ready": lambda f: f.soon and not f.over,
+    "edit: scheduled -edited-> scheduled": lambda f: not f.soon and (f.rescued or not f.over),
     "requeue: dead -requeued-> ready": lambda f: True,
     "prune: dead -pruned-> none": lambda f: True,
     "restore: none -restored-> ready": lambda f: f.put_back and not (f.delayed or f.was_dead),
@@ -133,7 +143,7 @@ def walk(source: State | None, script: str, facts: Facts) -> list[Transition]:
             and t.source == state
             and t not in path
             and GUARDS[arrow(t)](facts)
-            and not (path and t.event in {Event.LEASE_EXPIRED, Event.PRUNED})
+            and not (path and t.event in {Event.LEASE_EXPIRED, Event.PRUNED, Event.EDITED})
         ]
         if not possible:
             return path
@@ -524,6 +534,15 @@ PROBES = [
         {"unknown_task": True, "last_unknown": True},
     ),
     Probe("cancel", "cancel", lambda s, f: s.cancel(JOB), {}),
+    Probe("edit", "edit", lambda s, f: s.edit(JOB, priority="high"), {}),
+    Probe("edit later", "edit", lambda s, f: s.edit(JOB, due="+5000"), {"delayed": True}),
+    Probe("edit to run now", "edit", lambda s, f: s.edit(JOB, due="+0"), {"soon": True}),
+    Probe(
+        "edit the deadline",
+        "edit",
+        lambda s, f: s.edit(JOB, expires=f"+{2 * DELAY_MS}"),
+        {"rescued": True},
+    ),
     Probe("requeue", "requeue", lambda s, f: s.requeue(JOB), {}),
     Probe("prune", "prune", lambda s, f: s.prune(JOB), {}),
     Probe("put back", "restore", lambda s, f: s.restore(s.lost(JOB)), {"put_back": True}),

@@ -13,6 +13,7 @@ from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.machine import State
 from rq_core.protocol import claims
+from rq_core.protocol.admin import Change
 from rq_core.protocol.claims import Claimed
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.enqueue import Accepted
@@ -119,6 +120,13 @@ def cancel(seed: Seed) -> Operation:
     _three(seed)
     seed.enqueue("ready")
     return lambda s: s.cancel("a", "b", "ready", "nobody")
+
+
+def edit(seed: Seed) -> Operation:
+    _three(seed)
+    seed.enqueue("ready")
+    seed.enqueue("later", delay_ms=5_000)
+    return lambda s: s.edit("a", "ready", "later", "nobody", priority="high", due="+1000")
 
 
 def requeue(seed: Seed) -> Operation:
@@ -248,6 +256,12 @@ def cancel_in_lanes(seed: Seed) -> Operation:
     return lambda s: s.cancel("first", "waits-a", "a", "nobody")
 
 
+def edit_in_lanes(seed: Seed) -> Operation:
+    _capped(seed)
+    seed.enqueue(seed.job("first", scopes=["tenant=d"]), _in_lane(seed, "next", "tenant=d"))
+    return lambda s: s.edit("first", "waits-a", "a", "nobody", priority="low", expires="+9000")
+
+
 def requeue_into_lanes(seed: Seed) -> Operation:
     held = _capped(seed)
     seed.fail(*held[:2], verdict="final")
@@ -274,9 +288,9 @@ def everything(seed: Seed) -> Operation:
 
 
 OPERATIONS = [
-    enqueue, claim, turn, complete, fail, fail_finally, rollback, rollback_unknown, cancel, requeue, prune, free,
+    enqueue, claim, turn, complete, fail, fail_finally, rollback, rollback_unknown, cancel, edit, requeue, prune, free,
     restore, configure, cap, register, enqueue_into_lanes, claim_from_lanes, turn_in_lanes, complete_in_lanes,
-    fail_in_lanes, rollback_into_another_lane, cancel_in_lanes, requeue_into_lanes, everything,
+    fail_in_lanes, rollback_into_another_lane, cancel_in_lanes, edit_in_lanes, requeue_into_lanes, everything,
 ]  # fmt: skip
 every_operation = pytest.mark.parametrize("make", OPERATIONS, ids=lambda f: f.__name__)
 # `everything` is several calls, each of them shown alone.
@@ -289,6 +303,7 @@ every_async_operation = pytest.mark.parametrize(
     [
         enqueue,
         cancel,
+        edit,
         requeue,
         prune,
         restore,
@@ -298,6 +313,7 @@ every_async_operation = pytest.mark.parametrize(
         everything,
         enqueue_into_lanes,
         cancel_in_lanes,
+        edit_in_lanes,
     ],
     ids=lambda f: f.__name__,
 )
@@ -701,6 +717,9 @@ class Redirected:
 
     def cancel(self, *ids: str) -> Any:
         return self.client.run(self.client.calls.admin.cancel("q", ids))
+
+    def edit(self, *ids: str, **change: str) -> Any:
+        return self.client.run(self.client.calls.admin.edit("q", ids, Change(**change)))
 
     def requeue(self, *ids: str) -> Any:
         return self.client.run(self.client.calls.admin.requeue("q", ids))

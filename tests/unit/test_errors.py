@@ -39,6 +39,7 @@ def test_the_drawn_tree_is_the_real_one() -> None:
 FACTS = {
     "jobs": 2, "claims": 1, "kind": "queue", "name": "a b", "option": "delay", "value": -1, "must": "must be positive",
     "task": "send", "why": "it yields", "problems": "to: is required", "size": 2, "limit": 1,
+    "kept": 2, "setting": "results_max",
     "known": "a, b", "queue": "mail", "backlog": 9, "bound": 8, "attached": "other", "found": "0",
     "what": "count", "url": "redis://x", "seconds": 600.0, "after": None,
     "scope": "tenant=acme", "family": "tenant", "id": "job-1", "version": 3,

@@ -17,6 +17,7 @@ from rq_core import (
     Cap,
     Failed,
     GiveUp,
+    NotEdited,
     Rate,
     RetryPolicy,
     RqCoreError,
@@ -136,6 +137,22 @@ def test_a_cancelled_job_does_not_run(fake: testing.Fake) -> None:
 
     assert handle.cancel(why="a test") == "cancelled"
     assert fake.drain() == []
+
+
+def test_an_edited_job_runs_when_the_edit_says(fake: testing.Fake) -> None:
+    first = send.with_options(delay=60).enqueue("first")
+    second = send.with_options(delay=60).enqueue("second")
+
+    first.edit(delay=90, why="a test")
+    second.edit(now=True, priority="high")
+
+    assert [(job.delay, job.priority) for job in fake.enqueued()] == [
+        (90, "normal"), (None, "high")
+    ]  # fmt: skip
+    fake.drain()
+    assert outbox == ["second", "first"]
+    with pytest.raises(NotEdited, match="Redis does not have it"):
+        first.edit(now=True)
 
 
 def test_a_delay_can_be_waited_for_step_by_step(fake: testing.Fake) -> None:

@@ -5,12 +5,12 @@ The fact `ties` says that the queue has had jobs with more to end than themselve
 `seldom` ones: `gone` and `died`; `untied`, members of `expiring` that end with their jobs; `named` and `named_ids`, fields of `slots`
 for the names of jobs that end, and the ids of these; and `freed`, those of these fields whose names the jobs hold.
 
-Keys: state jobs expiring slots
+Keys: state jobs expiring slots results
 Meta: ties remembers
 Later: dead_retention_ms
 Unread: expiring
 Uses: call(now_text seldom seldom_list) meta(facts read_now) batch(call_many read_many) names(name_field)
-    remembered(lacks_results keep_outcome forget_over write_results) room(make_room)
+    remembered(keep_outcome make_room write_results)
 ]]
 
 --- What ends with a job. `job` is its record, or its line.
@@ -34,12 +34,7 @@ end
 --- The reply to a call that may end jobs whose ids are remembered, and lacks the keys for that; else nil. It comes before the call
 --- decides anything.
 local function refuse_keys()
-  return lacks_results() and {'with'} or nil
-end
-
---- Forget ids whose jobs have ended, so many at most. Returns whether more may be left.
-local function forget_ids(most)
-  return facts.remembers and forget_over(most)
+  return facts.remembers and not results and {'with'} or nil
 end
 
 --- A job leaves Redis. `job` is its record; `outcome` says how it ended, `fence` under which claim. If its id is remembered, that is kept; a job

@@ -1,5 +1,5 @@
 --[[ remembered: ids that outlive their jobs, so that a producer may repeat a call: while such a job lives, and up to a moment (the field
-`once` of its line), another one of its id is a duplicate.
+`once` of its line), another one of its id is a duplicate. And results that are kept for those who wait.
 
 When such a job leaves, its id gets a field in `results`, and a member in `kept` at the moment at which both are forgotten. An id is
 in `jobs` or in `results`, never in both. The field is one line:
@@ -10,29 +10,25 @@ in `jobs` or in `results`, never in both. The field is one line:
 OUTCOME is succeeded, cancelled, expired or dead; `at` says since when, `fence` is that of the claim that ended so. A line without `once`
 makes no id a duplicate. A job that left before its first claim is not remembered: it has done nothing.
 
-Jobs whose results are kept (the field `keep` of their lines) leave such a line, too, claimed or not; it goes on with `task=NAME until=MS`, and
-with `bytes=N` if `returned` has the value that the handler returned, or `value=WHY` if that is not kept. A job of which another one took the
-place leaves `replaced job=ID at=MS until=MS`. See include/job/room for how many there may be.
+A job whose result is kept (the field `keep` of its line) leaves such a line, too, claimed or not; it goes on with `task=NAME until=MS`, and
+with `bytes=N` if `returned` has the value that the handler returned, or `value=WHY` if it has not. A job of which another one took the place
+leaves `replaced job=ID at=MS until=MS`.
 
-The fact `remembers` says that the queue has had jobs of either kind. `results_bytes` in `meta` counts what all fields have. Lists, all `seldom`:
-`kept_lines` and `kept_marks`, ids with their lines and moments; `kept_values`, ids and values; `forgotten`, ids; and `emptied`, ids
-without a value from now on.
+`kept_bytes` in `meta` counts what is kept so (load_of). Beyond `kept_max_bytes` what is nearest its end goes first: its value, and its line
+then says `value=evicted`, which `evicted` in `meta` counts; of a line without a value the line, unless its id is remembered. What a call
+writes stays; but if there is no room after that, its values are left out, and their lines say `value=full`.
+
+The fact `remembers` says that the queue has had jobs of either kind. `results_bytes` in `meta` counts what all fields of `results` have. Lists,
+all `seldom`: `kept_lines` and `kept_marks`, ids with their lines and moments; `kept_values`, ids and values; `forgotten`, ids; `emptied`, ids
+that lose their value; `growth`, by how many bytes `results_bytes` grows, and then `kept_bytes`.
 
 Keys: results kept returned
-Meta: remembers
 Later: results_bytes kept_bytes kept_max_bytes evicted
 Unread: results kept returned
-Uses: call(now now_text seldom_list seldom) meta(facts fact set_fact read_now) batch(call_many read_many) digits(digits)
+Uses: call(now now_text seldom_list seldom) meta(fact set_fact read_now) batch(call_many read_many) digits(digits)
 ]]
 
-local growth   -- by how many bytes `results` grows
-local load     -- by how many bytes what is kept for those who wait grows
-
-local evicted  -- how many results lose their value
-
-local function reset()
-  growth, load, evicted = 0, 0, 0
-end
+local LOOKED_AT = '255'   -- so many results more than one are looked at to make room
 
 --- What a line counts of what is kept for those who wait: its value, and all that Redis has of it if its id is not remembered.
 local function load_of(line)
@@ -43,9 +39,11 @@ local function load_of(line)
   return bytes
 end
 
---- Whether the call needs the keys and does not carry them.
-local function lacks_results()
-  return facts.remembers and not results
+--- A line comes, and another one goes; '' is none.
+local function grow(line, other)
+  local growth = seldom_list('growth')
+  growth[1] = (growth[1] or 0) + #line - #other
+  growth[2] = (growth[2] or 0) + load_of(line) - load_of(other)
 end
 
 --- The call will write these keys.
@@ -64,7 +62,7 @@ local function keep_line(id, line, until_ms)
   local lines, marks = seldom_list('kept_lines'), seldom_list('kept_marks')
   lines[#lines + 1], lines[#lines + 2] = id, line
   marks[#marks + 1], marks[#marks + 2] = until_ms, id
-  growth, load = growth + #line, load + load_of(line)
+  grow(line, '')
 end
 
 --- A job leaves whose id is remembered, or whose result is kept, if any of both is so. `once`, `call_digest` and `keep` are those of its
@@ -72,13 +70,13 @@ end
 local function keep_outcome(id, outcome, at, fence, once, call_digest, keep, more, value)
   local line, until_ms = outcome .. ' at=' .. at .. (fence and ' fence=' .. fence or ''), 0
   if once and tonumber(once) > now then
-    line, until_ms = line .. ' once=' .. once .. (call_digest and ' call=' .. call_digest or ''), tonumber(once)
+    line, until_ms = line .. ' once=' .. once .. (call_digest and ' call=' .. call_digest or ''), once
   elseif not keep then
     return
   end
   if keep then
     line = line .. more .. ' until=' .. now + keep
-    until_ms = math.max(until_ms, now + keep)
+    until_ms = math.max(tonumber(until_ms), now + keep)
     if value then
       line = line .. ' bytes=' .. #value
       local list = seldom_list('kept_values')
@@ -93,7 +91,7 @@ local function forget_line(id, line)
   meet_results()
   local forgotten = seldom_list('forgotten')
   forgotten[#forgotten + 1] = id
-  growth, load = growth - #line, load - load_of(line)
+  grow('', line)
 end
 
 --- Forget what is over, so many ids at most. Returns whether more may be left.
@@ -106,9 +104,9 @@ local function forget_over(most)
   return #ids == most
 end
 
---- Whether more is kept for those who wait than there is room for.
-local function is_passed()
-  return fact('kept_bytes') + load > fact('kept_max_bytes')
+--- Whether more is kept than there is room for.
+local function is_too_much()
+  return fact('kept_bytes') + seldom.growth[2] > fact('kept_max_bytes')
 end
 
 --- The line without its value, and why; nil if it has none.
@@ -117,7 +115,7 @@ local function without_value(line, why)
   if found == 0 then
     return nil
   end
-  growth, load = growth + #other - #line, load + load_of(other) - load_of(line)
+  grow(other, line)
   return other
 end
 
@@ -128,7 +126,6 @@ local function evict_value(id, line)
     local lines, emptied = seldom.kept_lines, seldom_list('emptied')
     lines[#lines + 1], lines[#lines + 2] = id, other
     emptied[#emptied + 1] = id
-    evicted = evicted + 1
   end
   return other ~= nil
 end
@@ -142,7 +139,7 @@ local function leave_out_values()
   end
   for at = 1, #list, 2 do
     local place = at_of[list[at]]
-    local other = is_passed() and without_value(lines[place], 'full')
+    local other = is_too_much() and without_value(lines[place], 'full')
     if other then
       lines[place] = other
     else
@@ -155,25 +152,51 @@ local function leave_out_values()
   end
 end
 
---- For include/job/room, in one table: a script has room for few names.
-local bound = {is_passed = is_passed, evict_value = evict_value, leave_out_values = leave_out_values}
+--- Before the first write: what is nearest its end goes, if there is no room for what this call keeps. Nothing has to be done if nothing is
+--- `seldom`.
+local function make_room()
+  if not seldom.growth or seldom.growth[2] <= 0 or not is_too_much() then
+    return
+  end
+  read_now('evicted')
+  local gone = {}
+  for i = 1, seldom.forgotten and #seldom.forgotten or 0 do
+    gone[seldom.forgotten[i]] = true
+  end
+  local ids = redis.call('ZRANGE', kept, '0', LOOKED_AT)
+  local lines = read_many(results, ids)
+  for i = 1, #ids do
+    if not is_too_much() then
+      return
+    end
+    local id, line = ids[i], lines[i]
+    if line and not gone[id] and not evict_value(id, line) and not line:find(' once=', 1, true) then
+      forget_line(id, line)
+    end
+  end
+  leave_out_values()
+end
 
 --- Write that. Nothing has to be done if nothing is `seldom`.
 local function write_results()
-  if seldom.kept_lines then
-    call_many('HDEL', results, seldom.forgotten)
-    call_many('HDEL', returned, seldom.forgotten)
-    call_many('HDEL', returned, seldom.emptied)
-    call_many('ZREM', kept, seldom.forgotten)
-    call_many('HSET', results, seldom.kept_lines)
-    call_many('ZADD', kept, seldom.kept_marks)
-    call_many('HSET', returned, seldom.kept_values)
-    set_fact('results_bytes', math.max(0, fact('results_bytes') + growth))
-    if evicted > 0 then
-      set_fact('evicted', fact('evicted') + evicted)
+  if not seldom.kept_lines then
+    return
+  end
+  call_many('HDEL', results, seldom.forgotten)
+  call_many('HDEL', returned, seldom.forgotten)
+  call_many('HDEL', returned, seldom.emptied)
+  call_many('ZREM', kept, seldom.forgotten)
+  call_many('HSET', results, seldom.kept_lines)
+  call_many('HSET', returned, seldom.kept_values)
+  call_many('ZADD', kept, seldom.kept_marks)
+  local growth = seldom.growth
+  if growth then
+    set_fact('results_bytes', math.max(0, fact('results_bytes') + growth[1]))
+    if growth[2] ~= 0 then
+      set_fact('kept_bytes', math.max(0, fact('kept_bytes') + growth[2]))
     end
-    if load ~= 0 then
-      set_fact('kept_bytes', math.max(0, fact('kept_bytes') + load))
-    end
+  end
+  if seldom.emptied then
+    set_fact('evicted', fact('evicted') + #seldom.emptied)
   end
 end

@@ -10,6 +10,7 @@ from rq_core.connections.client import Client
 from rq_core.model.job import spec_of
 from rq_core.model.machine import Priority
 from rq_core.protocol import claims
+from rq_core.protocol.admin import Change
 from sql_audit.proof.result import Verdict
 from sql_audit.store.database import Database
 from sql_audit.upkeep.restore import apply
@@ -49,10 +50,13 @@ def test_after_a_flush_everything_is_there_again(client: Client, database: Datab
     client.run(client.calls.admin.cancel(QUEUE, ["unwanted"]))
     headed = job("first", priority=Priority.HIGH, headers_json='{"request-id":"01a2"}')
     jobs = [job("plain"), headed, job("later", delay_ms=HOUR_MS)]
-    jobs += [job("due", delay_ms=1)]
+    jobs += [job("due", delay_ms=1), job("edited", lane="2+tenant=wayne")]
     jobs += [job(f"acme-{n}", lane="2+tenant=acme") for n in range(3)]
     jobs += [job("digest-only", spec_max=0), job("too-long", args_json=f'{{"a":"{"x" * FULL}"}}')]
     client.run(client.calls.enqueue.many(jobs))
+    change = Change(priority="critical", due=f"+{HOUR_MS}", expires=f"+{2 * HOUR_MS}")
+    assert client.run(client.calls.admin.edit(QUEUE, ["edited"], change)) == {"edited": "edited"}
+    edited = client.run(client.calls.reads.job("edited", [QUEUE]))
     specs = client.run(client.calls.reads.snapshot(QUEUE))["jobs"]
     drain(client, database)
     flush(client)
@@ -60,7 +64,7 @@ def test_after_a_flush_everything_is_there_again(client: Client, database: Datab
 
     done = apply(client, database, QUEUE, by="ada")
 
-    assert (done.restored, done.removed, done.left, done.alive) == (10, 0, {}, {})
+    assert (done.restored, done.removed, done.left, done.alive) == (11, 0, {}, {})
     assert [(each.job_id, each.over) for each in done.over] == [
         ("unwanted", "a cancellation was requested")
     ]
@@ -76,7 +80,11 @@ def test_after_a_flush_everything_is_there_again(client: Client, database: Datab
     assert {i for i, state in found.items() if state == "lost"} == {
         "unwanted", "digest-only", "too-long"
     }  # fmt: skip
-    assert {found[i] for i in ("retried", "later")} == {"scheduled"}
+    assert {found[i] for i in ("retried", "later", "edited")} == {"scheduled"}
+    back = client.run(client.calls.reads.job("edited", [QUEUE]))
+    assert edited is not None
+    assert back is not None
+    assert {**edited.fields, "since": "-"} == {**back.fields, "since": "-"}
     assert found["dies"] == "dead"
     assert "claim=1 failed=1" in lines_of(snapshot)["retried"]
     assert snapshot["scheduled"]["job|retried"] - snapshot["scheduled"]["job|later"] < 60_000
@@ -90,7 +98,7 @@ def test_after_a_flush_everything_is_there_again(client: Client, database: Datab
     order = ["first", "ran", "plain", "acme-0", "due", "dies", "acme-1", "acme-2"]
     assert run_all(client) == order
     result = assert_agree(client, database, Verdict.HOLDS)
-    assert result.live == 2
+    assert result.live == 3
     assert set(restored(database).values()) == {1}
 
 

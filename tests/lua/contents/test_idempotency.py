@@ -73,7 +73,8 @@ def test_a_queue_without_remembered_ids_carries_no_keys_for_them(seed: Seed) -> 
     enqueue(seed, "b")
     heads = [seed.calls.delivery.head(name, "q") for name in ("enqueue", "claim", "turn")]
 
-    assert all(("rqc:{q}:results", "rqc:{q}:kept") == head[-2:] for head in heads)
+    expected = ("rqc:{q}:results", "rqc:{q}:kept", "rqc:{q}:returned")
+    assert all(expected == head[-3:] for head in heads)
 
 
 def test_a_call_without_the_keys_changes_nothing_and_is_sent_again(

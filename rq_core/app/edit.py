@@ -1,0 +1,77 @@
+"""What a caller may change of a job that waits, and what it means if the job was not changed."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, TypedDict
+
+from rq_core.app.options import JobOptions, PriorityName, priority_of
+from rq_core.errors import InvalidOption, NotEdited, UsageError
+from rq_core.protocol.admin import Change
+
+if TYPE_CHECKING:
+    from rq_core.model.durations import Duration
+    from rq_core.model.machine import Priority
+
+
+class EditOptions(TypedDict, total=False):
+    """What an edit changes; at least one must be given. An option that is None stays as it is.
+
+    ``priority``: the job joins the tail of that line. ``delay`` (seconds from now, or a timedelta), ``at`` (a
+    datetime with a time zone) or ``now=True`` say when it becomes ready. ``expires`` is its deadline, in seconds
+    from now or as a datetime with a time zone.
+    """
+
+    priority: Priority | PriorityName | None
+    delay: Duration | None
+    at: datetime | None
+    now: bool
+    expires: Duration | datetime | None
+
+
+def change_of(
+    queue: str,
+    *,
+    priority: Priority | PriorityName | None = None,
+    delay: Duration | None = None,
+    at: datetime | None = None,
+    now: bool = False,
+    expires: Duration | datetime | None = None,
+) -> Change:
+    """Return the change as the scripts take it. Raises InvalidOption, or UsageError if nothing is given."""
+    if now and (delay is not None or at is not None):
+        other = "delay" if delay is not None else "at"
+        raise InvalidOption(option="now", value=now, must=f"does not go with {other}")
+    given = JobOptions(queue).changed(delay=delay, at=at, expires=expires)
+    due = expires_text = ""
+    if now or delay is not None:
+        due = f"+{given.delay_ms}"
+    elif at is not None:
+        due = str(given.due_ms)
+    if expires is not None:
+        expires_text = str(given.expires_at_ms or f"+{given.expires_in_ms}")
+    level = "" if priority is None else str(priority_of(priority))
+    change = Change(level, due, expires_text)
+    if change == Change():
+        raise UsageError("nothing to change: give priority, delay, at, now or expires")
+    return change
+
+
+_WHY: Final = {
+    "running": "it runs, and only a job that waits can be edited. Cancel it, or edit it while it waits for a retry",
+    "cancelling": "it runs and was asked to stop, and only a job that waits can be edited. Enqueue it again when it"
+    " has ended",
+    "dead": "it is dead, and only a job that waits can be edited. Requeue it first: `rq-core requeue {id}`",
+    "gone": "Redis does not have it, so it may have ended: `rq-core audit history {id}` tells. Enqueue it again if it"
+    " is to run again",
+    "changed": "its state line is another one by now. Read the line again, and decide again",
+    "never": "it would become ready at its deadline or later, so no worker could begin it. Give a later deadline, or an"
+    " earlier time",
+}
+
+
+def check_outcome(queue: str, job_id: str, outcome: str) -> None:
+    """Raise NotEdited if the job was not edited."""
+    if outcome in _WHY:
+        why = _WHY[outcome].format(id=job_id)
+        raise NotEdited(queue=queue, id=job_id, outcome=outcome, why=why)

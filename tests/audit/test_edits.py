@@ -1,0 +1,65 @@
+"""What SQL and its commands tell of an edit."""
+
+from __future__ import annotations
+
+import json
+
+from rq_core.connections.client import Client
+from rq_core.model.job import NewJob, profile
+from rq_core.protocol import claims
+from rq_core.protocol.admin import Change
+from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
+from sql_audit.queries import timeline
+from sql_audit.store.database import Database
+from tests.kit import auditlog
+from tests.kit.command import audit
+from tests.kit.fleet import QUEUE
+
+
+def test_an_edit_is_told_with_old_and_new_and_its_job_has_the_new(
+    client: Client, database: Database
+) -> None:
+    job = NewJob("a", QUEUE, profile("send"), "{}", delay_ms=60_000, lane="2+tenant=acme")
+    client.run(client.calls.enqueue.many([job]))
+    edit = client.calls.admin.edit(
+        QUEUE, ["a"], Change("high", "+0", "+90000"), by="ada", why="now"
+    )
+    assert client.run(edit) == {"a": "edited"}
+    auditlog.drain(Mirror(Outbox(client), database, QUEUE))
+
+    (row,) = auditlog.rows(database, "SELECT * FROM job")
+    due, line = _before(database), client.run(client.calls.reads.job("a", [QUEUE]))
+    assert line is not None
+    said = {"seq": 1, "due_ms": None, "priority": "high", "lane": "1+tenant=acme"}
+    new = {**said, "expires_ms": int(line.fields["expires"])}
+    assert {name: row[name] for name in new} == new
+    assert (row["state"], row["since_ms"]) == ("ready", int(line.fields["since"]))
+    address = database.address.render_as_string(hide_password=False)
+    for words in (("history", "a"), ("tail",)):
+        table = audit(*words, "--audit", address)
+        assert table.exit_code == 0, table.output
+        assert "edited" in table.output
+    events = json.loads(audit("history", "a", "--json", "--audit", address).stdout)["events"]
+    assert [each["type"] for each in events] == ["enqueued", "edited"]
+    told = events[1]
+    assert (told["worker"], told["detail"]["why"]) == ("ada", "now")
+    assert {k: told["detail"].get(k) for k in ("old_due_ms", "old_priority", "old_expires_ms")} == {
+        "old_due_ms": due, "old_priority": "normal", "old_expires_ms": None,
+    }  # fmt: skip
+    (held,) = client.run(claims.claim(QUEUE, "w-1", 1)).jobs
+    client.run(claims.complete(QUEUE, "w-1", [(held.id, held.fence)]))
+    auditlog.drain(Mirror(Outbox(client), database, QUEUE))
+    (answer,) = timeline.why(database.readers, "a", QUEUE)
+    (wait,) = answer.waits
+    assert wait.since_ms == int(line.fields["since"])
+    assert verify(database).verdict is Verdict.HOLDS
+
+
+def _before(database: Database) -> int:
+    """When the job was due first, as its event says."""
+    (row,) = auditlog.rows(database, "SELECT detail FROM job_event WHERE type = 'enqueued'")
+    due: int = json.loads(row["detail"])["due_ms"]
+    return due
