@@ -118,12 +118,12 @@ class JobHandle(Generic[R_co]):
         return outcome
 
     def result(self, timeout: Duration, *, allow_in_handler: bool = False) -> R_co:
-        """Wait for the end of the job, and return what its handler returned, as the type that its task is annotated with.
-        Blocks; in an event loop use result_async.
+        """Wait for the end of the job, and return what its handler returned, as the type that its task is annotated
+        with. Blocks; in an event loop use result_async.
 
         It is what ``wait(timeout).value`` gives. A task keeps its results with ``keep_result``; of one that keeps none,
-        ResultUnavailable is raised at once. Raises JobFailed, JobWasCancelled, JobExpired, JobReplaced or JobGone if the
-        job ended otherwise, ResultUnavailable if its value is not there, and what wait raises. All but WaitRefused,
+        ResultUnavailable is raised at once. Raises JobFailed, JobWasCancelled, JobExpired, JobReplaced or JobGone if
+        the job ended otherwise, ResultUnavailable if its value is not there, and what wait raises. All but WaitRefused,
         QueueDamaged and ServerUnsuitable are NoResult.
         """
         self._check_keeps()

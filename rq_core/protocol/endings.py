@@ -1,7 +1,7 @@
 """One look at jobs that are waited for: whether they are alive, and how those ended of which Redis knows that.
 
-The look is one script that only reads, so what it finds was so at one moment. It brings a bounded number of bytes of kept
-values; jobs for whose values there was no room are looked at once more.
+The look is one script that only reads, so what it finds was so at one moment. It brings a bounded number of bytes of
+kept values; jobs for whose values there was no room are looked at once more.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ if absent and redis.call('HGET', KEYS[1], 'audit') == 'on' then
 end
 return {{found, ''}}"""
 """Answers with a text for each id: empty for a job that is alive, the state line and then the error of a dead one, the
-line of ``results`` and then the value of one whose outcome is kept, nil for a job that Redis does not have; and the id of the outbox's last entry, if a mirror reads it and jobs are missing."""
+line of ``results`` and then the value of one whose outcome is kept, nil for a job that Redis does not have;
+and the id of the outbox's last entry, if a mirror reads it and jobs are missing."""
 
 
 class Absent(NamedTuple):

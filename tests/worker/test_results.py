@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Callable
 from decimal import Decimal
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from rq_core import App, ResultUnavailable, Succeeded
+from tests.kit.wait import wait_until_async
 from tests.kit.working import working
 
 LONG_S = 20.0
@@ -142,3 +144,18 @@ async def test_long_values_go_in_calls_of_their_own(connected: App) -> None:
 
 async def _long(n: int) -> str:
     return chr(ord("a") + n % 26) * 60_000
+
+
+async def test_a_result_is_kept_for_as_long_as_was_said(connected: App) -> None:
+    """Whoever looks later is told that it is over, whether a claim has swept it away or not."""
+    async with working(connected, queues=("results",)):
+        handle = await on_loop.with_options(keep_result=0.3).enqueue_async(1)
+        assert Point(1, Decimal("1.50")) == await handle.result_async(LONG_S)
+
+    def look() -> str | None:
+        outcome = connected.handle_by_id("results", handle.id).wait(0)
+        return outcome.missing if isinstance(outcome, Succeeded) else type(outcome).__name__
+
+    found = await wait_until_async(lambda: asyncio.to_thread(look), "the result is over")
+    assert found in ("expired", "Gone")
+    connected.close()

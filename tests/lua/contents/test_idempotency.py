@@ -62,7 +62,16 @@ def test_what_is_remembered_stands_in_the_line_the_event_and_results(seed: Seed)
     assert {"a": T + DAY} == after["kept"]
     assert str(len(line)) == after["meta"]["results_bytes"]
     assert line == result_line("succeeded", T + 5, T + DAY, fence=claim.fence, call=CALL)
-    assert read_result("a", line)[1:] == ("succeeded", T + 5, claim.fence, T + DAY, CALL, None)
+    assert read_result("a", line)[1:] == (
+        "succeeded",
+        T + 5,
+        claim.fence,
+        T + DAY,
+        CALL,
+        None,
+        None,
+        None,
+    )
     assert_consistent(after)
 
 
