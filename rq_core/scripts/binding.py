@@ -106,7 +106,7 @@ def tail(header: Header, shared: Iterable[str]) -> str:
     return f"""{"" if "tails" in shared else "local "}function tails()
 local found = {{}}
 if {on_demand} then
-for at = #records - records[#records], #records - 1, 2 do found[tonumber(records[at])] = records[at + 1] end
+for at = #records - records[#records], #records - 1, 2 do found[tonumber(records[at]) or 0] = records[at + 1] end
 end
 return found
 end"""
@@ -138,7 +138,9 @@ def bind_args(header: Header, shared: Iterable[str]) -> str:
             "local behind = 0",
             f"if {on_demand} then",
             "behind = integer(ARGV[#ARGV])",
-            "if not behind or behind < 0 or behind % 2 == 1 then return {'refused', 'arguments', 'tail'} end",
+            f"if not behind or behind < 0 or behind % 2 == 1 or behind >= #ARGV - {len(args)} then",
+            "return {'refused', 'arguments', 'tail'}",
+            "end",
             "behind = behind + 1",
             "end",
         ]
