@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, Unpack
 
-from rq_core.app.awaiting import check_may_wait, each, each_async, timeout_of
 from rq_core.errors import AuditNotConfigured, IdempotencyMismatch, ScopeFull, UniqueHeld
 from rq_core.model import plugins
 from rq_core.model.durations import Duration
@@ -110,6 +109,8 @@ class JobHandle(Generic[R_co]):
         the outcome is Gone. Raises WaitTimeout, which is a TimeoutError; WaitRefused in a handler, which would keep the
         place that the job may need, unless ``allow_in_handler``; QueueDamaged or ServerUnsuitable.
         """
+        from rq_core.app.awaiting import check_may_wait, each, timeout_of
+
         seconds = timeout_of(timeout)
         if self.seen is not None:
             return self.seen
@@ -151,6 +152,8 @@ class JobHandle(Generic[R_co]):
         allow_in_handler: bool = False,
     ) -> Outcome[R_co]:
         """See wait."""
+        from rq_core.app.awaiting import check_may_wait, each_async, timeout_of
+
         seconds = timeout_of(timeout)
         if self.seen is not None:
             return self.seen

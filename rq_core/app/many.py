@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from rq_core.app.awaiting import check_may_wait, each, each_async, timeout_of
 from rq_core.app.handle import JobHandle
 from rq_core.app.producer import Producer
 from rq_core.errors import InvalidOption
@@ -90,6 +89,8 @@ class ManyProducer(Producer):
         ``handles`` are handles of this app, or what enqueue_many has returned. ``timeout`` (seconds or timedelta) is
         for all of them together. See JobHandle.wait, also for what is raised.
         """
+        from rq_core.app.awaiting import check_may_wait, each, timeout_of
+
         given, seconds = _handles_of(handles), timeout_of(timeout)
         for handle in given[:1]:
             check_may_wait(handle.id, allow_in_handler=allow_in_handler, blocks=True)
@@ -103,6 +104,8 @@ class ManyProducer(Producer):
         allow_in_handler: bool = False,
     ) -> AsyncIterator[JobHandle[R]]:
         """See as_completed: ``async for handle in app.as_completed_async(handles, timeout=60)``."""
+        from rq_core.app.awaiting import check_may_wait, each_async, timeout_of
+
         given, seconds = _handles_of(handles), timeout_of(timeout)
         for handle in given[:1]:
             check_may_wait(handle.id, allow_in_handler=allow_in_handler, blocks=False)
