@@ -6,8 +6,8 @@ tail with a new place in line: its old one may be another job's by now. One that
 No rule of a full scope keeps it out, since it was accepted once. One that is alive is left alone. One whose name another job holds, or
 whose id is remembered since another one ended, is not put back.
 `missing`: the same for a job that the log takes for alive too; a baseline says first that it was not.
-`remember`: the id of a job that has ended is remembered again up to DUE_MS; LINE is its field of `results`. An id that is in use, or remembered, is
-left alone.
+`remember`: the id of a job that has ended is remembered again up to DUE_MS; LINE is its field of `results`. An id that is in
+use, or is remembered, is left alone. No event tells of it: nothing happens to a job.
 `remove`: a job that had ended and that is alive again goes, if its line still reads LINE. One with a claim in force stays:
 its handler may be half-way.
 
@@ -27,8 +27,9 @@ Uses: call(open_call close_call now seldom) backlog(refuse_backlog) meta(facts f
     joining(join write_joining) ended(refuse_keys leaves check_ended write_ended) names(name_field) withdrawal(withdraw write_withdrawn) deadline(note_deadline write_deadlines) due(earliest_due) dead(index_dead unindex_dead)
     wake(wake_needed) batch(call_many) standing(read_lines) baseline_of(baseline_of)
     remembered(keep_line) recalling(recall take_id)
-Returns: ok ENTRY {ID restored|removed|remembered|held|STATE|gone}… | refused audit_backlog BACKLOG BOUND | refused restored ENTRY |
-    refused arguments kind | with | epoch. ENTRY is the AFTER of the next call; STATE is that of a job that was left alone
+Returns: ok ENTRY {ID restored|removed|remembered|known|held|STATE|gone}… | refused audit_backlog BACKLOG BOUND | refused restored ENTRY |
+    refused arguments kind | with | epoch. ENTRY is the AFTER of the next call; known: the id is remembered
+    already; gone: its moment is over, or there is nothing to remove; STATE is that of a job that was left alone
 Invariants: I1, I6, I10
 ]]
 
@@ -117,8 +118,12 @@ for i = 1, each_count do
   local alive = seen[id] or read_line(held[i])
   local is_taken = seldom and seldom.recalled and seldom.recalled[i]
   if kind == 'remember' then
-    outcome = alive and alive.state or 'remembered'
-    if not alive and not is_taken then
+    if is_taken then
+      outcome = 'known'
+    elseif alive and alive.state ~= 'gone' then
+      outcome = alive.state
+    elseif due_ms > now then
+      outcome = 'remembered'
       take_id(i, id)
       keep_line(id, line, due_ms)
       seen[id] = {state = 'remembered'}

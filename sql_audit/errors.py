@@ -7,6 +7,7 @@ RqCoreError
 │   └── QueueNotMirrored
 └── AuditError              the audit database, or its schema, stands in the way
     ├── AuditUnavailable
+    ├── AuditNotWritable
     ├── AuditRefused
     ├── NothingMirrored
     ├── AuditEmpty
@@ -45,6 +46,12 @@ class AuditError(RqCoreError):
 
 class AuditUnavailable(AuditError):
     """the audit database {url} does not answer: {why}"""
+
+
+class AuditNotWritable(AuditError):
+    """the audit database {url} cannot be used: {why}. SQLite needs to write the file, the files beside it and their
+    directory, also to read: give the user these rights, or name another file.
+    """
 
 
 class AuditRefused(AuditError):

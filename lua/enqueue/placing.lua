@@ -32,7 +32,8 @@ end
 --- Which rule keeps a job out: its kind, the scope or the lane that is full, and how many it takes; nil if none does.
 local function kept_out(name, rules)
   local lane = lane_of(name)
-  for kind, value, declared in rules:gmatch('(%l+)|([^|%s]+)|?(%d*)') do
+  -- %f: from the beginning of a word only. Else Lua would look for a rule from every letter of a long one on.
+  for kind, value, declared in rules:gmatch('%f[%l](%l+)|([^|%s]+)|?(%d*)') do
     local queued = waiting_in_lane(lane)
     if kind == 'most' then
       if queued >= tonumber(value) then

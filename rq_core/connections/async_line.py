@@ -12,6 +12,7 @@ from typing import Any
 
 import redis
 
+from rq_core.connections import other_protocol
 from rq_core.connections.borrowed import transport_of
 from rq_core.connections.line import connect_bound, soonest
 from rq_core.connections.replies import PENDING, Push, new_reader
@@ -25,6 +26,8 @@ class AsyncLine(asyncio.Protocol):
         self._source = source
         self._made = source.connection_class(**source.connection_kwargs)
         self._connect_within = connect_bound(source)
+        self._has_spoken = False
+        """See Line."""
         self._transport: asyncio.Transport | None = None
         self._streams: asyncio.BaseProtocol | None = None
         """redis-py's own protocol, which is told of the end: its connection waits for that."""
@@ -59,8 +62,13 @@ class AsyncLine(asyncio.Protocol):
         try:
             async with asyncio.timeout(seconds):
                 await self._source.ensure_connection(self._made)
-        except TimeoutError:
+        except TimeoutError as error:
+            await self._check_protocol(error)
             raise redis.TimeoutError(f"no connection within {seconds:g} s") from None
+        except Exception as error:
+            await self._check_protocol(error)
+            raise
+        self._has_spoken = True
         transport = transport_of(self._made)
         self._loop = asyncio.get_running_loop()
         self._reader = new_reader()
@@ -69,6 +77,10 @@ class AsyncLine(asyncio.Protocol):
         transport.set_write_buffer_limits(high=0)
         transport.set_protocol(self)
         self._transport = transport
+
+    async def _check_protocol(self, error: Exception) -> None:
+        if not self._has_spoken:
+            await other_protocol.check_async(self._made, error)
 
     async def disconnect(self) -> None:
         """End the connection, and wait until that is done. An exchange under way fails. It can be connected again."""

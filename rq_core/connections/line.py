@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import redis
 
+from rq_core.connections import other_protocol
 from rq_core.connections.borrowed import socket_of
 from rq_core.connections.replies import PENDING, Push, new_reader
 
@@ -36,6 +37,8 @@ class Line:
         self._made = source.connection_class(**source.connection_kwargs)
         self._answer_within = source.connection_kwargs.get("socket_timeout")
         self._connect_within = connect_bound(source)
+        self._has_spoken = False
+        """Whether it was connected before: then what the port speaks is known."""
         self._socket: Any = None
         self._reader: Any = None
         self._look: Any = None
@@ -66,13 +69,19 @@ class Line:
     def connect(self, within: float | None = None) -> None:
         """Connect, again if it was connected. ``within``: seconds, if fewer than connections are given.
 
-        Raises what redis-py does if that cannot be done.
+        Raises what redis-py does if that cannot be done, or OtherProtocol.
         """
         self.disconnect()
         made = self._made
         # What a server that is frozen never sends is the reply to the greeting.
         made.socket_timeout = made.socket_connect_timeout = soonest(self._connect_within, within)
-        made.connect()
+        try:
+            made.connect()
+        except Exception as error:
+            if not self._has_spoken:
+                other_protocol.check(made, error)
+            raise
+        self._has_spoken = True
         if made.can_read():
             raise redis.ConnectionError("the server sent a reply that no command asked for")
         self._socket, self._reader = socket_of(made), new_reader()

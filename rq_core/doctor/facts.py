@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from rq_core.doctor import told
 from rq_core.doctor.difference import Owner, guarded
 from rq_core.doctor.expected import Expected
 from rq_core.doctor.finding import RELOG, Edit, Finding, Kind
+from rq_core.doctor.log import Log
 from rq_core.doctor.view import View
 from rq_core.model import scopes
 from rq_core.model.events import JobRecord
 from rq_core.model.fields import BY_LINE
 from rq_core.model.machine import CLAIMED_STATES, State
 from rq_core.model.scopes import QUEUE
-from rq_core.model.state_line import Job, without_task
+from rq_core.model.state_line import SHOWN_MAX, Job, without_task
+from rq_core.model.text import shorten
+
+STRAYS_SHOWN: Final = 3
 
 
 def findings(expected: Expected, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
@@ -27,6 +32,7 @@ def findings(expected: Expected, differing: dict[Owner, list[Edit]]) -> Iterator
     yield from _caps(expected.view)
     yield from _wake(expected)
     yield from _log(expected, differing)
+    yield from _outbox(expected.view.log)
     yield from told.findings(expected.view)
 
 
@@ -115,7 +121,8 @@ def _log(expected: Expected, differing: dict[Owner, list[Edit]]) -> Iterator[Fin
             says = f"job {job_id} differs from the log: {', '.join(unlike)}"
             yield told(Kind.LOG_DIFFERS, job_id, says)
     for job_id, why in view.unreadable.items():
-        says = f"the state of job {job_id} cannot be read, {why}: {view.lines[job_id]!r}"
+        line = shorten(view.lines[job_id], SHOWN_MAX)
+        says = f"the state of job {job_id} cannot be read, {why}: {line!r}"
         if job_id in expected.restored:
             yield told(Kind.UNREADABLE, job_id, says)
         else:
@@ -127,9 +134,18 @@ def _log(expected: Expected, differing: dict[Owner, list[Edit]]) -> Iterator[Fin
             if job_id in expected.restored:
                 says += "; its arguments are there, so it can be put back"
             yield told(Kind.LOST, job_id, says)
-    for entry_id in view.log.gaps:
+
+
+def _outbox(log: Log) -> Iterator[Finding]:
+    for entry_id in log.gaps:
         yield Finding(Kind.LOG_GAP, f"the outbox lacks entries before {entry_id}")
-    for unreadable in view.log.unreadable:
+    if strays := log.strays:
+        says = (
+            f"the outbox has {', '.join(strays[:STRAYS_SHOWN])}{', …' if len(strays) > STRAYS_SHOWN else ''}: no script"
+            " begins with such a number, so a client added it with XADD; the mirror stops there, and perhaps every call"
+        )
+        yield Finding(Kind.LOG_STRAY, says)
+    for unreadable in log.unreadable:
         yield Finding(Kind.LOG_UNREADABLE, f"the outbox cannot be read at {unreadable}")
 
 

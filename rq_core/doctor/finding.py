@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 
 class Kind(StrEnum):
-    """What does not agree. All but INDEX and NO_WAKE are facts that no other key of the queue implies."""
+    """What does not agree. All but INDEX, NO_WAKE and LOG_STRAY are facts that no other key of the queue implies."""
 
     INDEX = "index"
     """An index differs from what the state lines imply."""
@@ -32,6 +32,8 @@ class Kind(StrEnum):
     """A job that is live by the log, and that Redis does not have."""
     LOG_GAP = "log_gap"
     """Numbers are missing in the outbox."""
+    LOG_STRAY = "log_stray"
+    """An outbox entry under a number that no script gives; as a rule no event can follow it."""
     LOG_UNREADABLE = "log_unreadable"
     """An outbox entry that this release cannot read."""
 
@@ -68,7 +70,7 @@ class Finding:
     @property
     def mendable(self) -> bool:
         """Whether `repair` can do something about it."""
-        return bool(self.edits) or self.kind in (Kind.NO_META, Kind.NO_OUTBOX)
+        return bool(self.edits) or self.kind in (Kind.NO_META, Kind.NO_OUTBOX, Kind.LOG_STRAY)
 
     @property
     def keys(self) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rq_core.model.effects import CLEARS
-from rq_core.model.events import Entry, JobRecord, Undecodable, decode, fold
+from rq_core.model.events import Entry, JobRecord, OutboxId, Undecodable, decode, fold
 from rq_core.model.machine import Event
 from rq_core.model.settings import FLAGS, SETTINGS
 
@@ -22,6 +22,8 @@ class Log:
     whole: bool = False
     """Whether a live job must be in it: it begins with the queue, or with a complete baseline."""
     unreadable: list[str] = field(default_factory=list)
+    strays: list[str] = field(default_factory=list)
+    """Ids of entries that no script can have given."""
     gaps: list[str] = field(default_factory=list)
     """Ids of entries before which some are missing."""
     seq_max: int = 0
@@ -38,6 +40,9 @@ def read_log(snapshot: Mapping[str, Any]) -> Log:
     log = Log()
     before: Entry | None = None
     for entry_id, raw in snapshot["outbox"]:
+        if not (number := OutboxId.parse(entry_id)).is_given:
+            log.strays.append(entry_id)
+            continue
         log.entries += 1
         try:
             entry = decode(entry_id, raw)
@@ -47,6 +52,7 @@ def read_log(snapshot: Mapping[str, Any]) -> Log:
             log.unreadable.append(f"{entry_id}: {error}")
             before = None
             forget(log)
+            log.epoch = number.epoch
             continue
         if before is not None:
             same = before.id.epoch == entry.id.epoch

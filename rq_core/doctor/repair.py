@@ -66,6 +66,9 @@ def repair(client: Client, queue: str, findings: Iterable[Finding], *, by: str) 
         mendable = [f for f in found if f.mendable]
         if not mendable:
             break
+        if any(f.kind is Kind.LOG_STRAY for f in mendable):
+            # First: as a rule no event can follow one, so not even a new epoch could begin.
+            client.run(client.calls.audit.strike(queue))
         # Begins a new epoch if `meta` or the outbox is gone.
         client.run(client.calls.delivery.handshake(queue))
         carry_out(client, queue, mendable, by=by)

@@ -27,12 +27,20 @@ from rq_core.model.machine import (
     legal,
 )
 
+NUMBER_MAX: Final = 2**53
+"""Up to where Lua counts exactly. Redis takes numbers of entries up to 2^64, SQL up to 2^63."""
+
 
 class OutboxId(NamedTuple):
     """An entry's number: within an epoch 0, 1, 2… without a gap."""
 
     epoch: int
     seq: int
+
+    @property
+    def is_given(self) -> bool:
+        """Whether a script can have given it."""
+        return max(self) <= NUMBER_MAX
 
     def __str__(self) -> str:
         return f"{self.epoch}-{self.seq}"

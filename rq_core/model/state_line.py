@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from rq_core import errors
 from rq_core.errors import QueueDamaged
@@ -35,6 +35,14 @@ from rq_core.model.machine import (
     Priority,
     State,
 )
+from rq_core.model.text import shorten
+
+SHOWN_MAX: Final = 100
+"""Characters that are shown of a line that cannot be read."""
+LINE_MAX: Final = 20 * 1024
+"""Bytes that a state line has at most: 16 KiB of a lane, which SQL keeps, and its other fields."""
+TOO_LONG: Final = "too long: "
+"""Stands, before the number of its bytes, for a line that is longer, which readers do not load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +86,30 @@ def lines_of_jobs(lines: Mapping[str, str], values: Mapping[str, str]) -> dict[s
 
 def read_state_line(queue: str, job_id: str, line: str, spec: str | None = None) -> JobState:
     """Read a state line as state.lua writes it. Raises QueueDamaged if it is not one."""
+    if size := _size_of_long(line):
+        raise errors.QueueDamaged(
+            queue=queue, why=f"the state of job {job_id} has {_says_long(size)}"
+        )
     word, _, rest = line.partition(" ")
     try:
         state = State(word)
     except ValueError:
         raise errors.QueueDamaged(
-            queue=queue, why=f"the state of job {job_id} reads {line!r}"
+            queue=queue, why=f"the state of job {job_id} reads {shorten(line, SHOWN_MAX)!r}"
         ) from None
     fields = dict(part.split("=", 1) for part in rest.split(" ") if "=" in part)
     return JobState(job_id, queue, state, fields, spec)
+
+
+def _size_of_long(line: str) -> int:
+    """Bytes of a line that is too long, or that stands for one; 0 if it is not."""
+    if line.startswith(TOO_LONG):
+        return int(line.removeprefix(TOO_LONG))
+    return len(line) if len(line) > LINE_MAX else 0
+
+
+def _says_long(size: int) -> str:
+    return f"{size:,} bytes, and scripts write {LINE_MAX:,} at most"
 
 
 class Job(NamedTuple):
@@ -119,6 +142,8 @@ class Job(NamedTuple):
 
 def read_job(job_id: str, line: str) -> Job:
     """Read a state line strictly. Raises ValueError, in words, if no script wrote it."""
+    if size := _size_of_long(line):
+        raise ValueError(f"it has {_says_long(size)}")
     try:
         read = read_state_line("", job_id, line)
     except QueueDamaged:

@@ -137,4 +137,13 @@ class Asking:
         if why.startswith("MOVED"):
             # Only a client whose URL does not name a cluster sees this.
             why = f"it is a node of a Redis Cluster: write {cluster_url(self.url)}"
+        if why.startswith("ERR it speaks "):
+            why = f"{why}: begin the URL with {_other_scheme(self.url)}"
         return errors.ServerUnsuitable(url=self.url, why=why.removeprefix("ERR "))
+
+
+def _other_scheme(url: str) -> str:
+    """The beginning of a URL with TLS if it has none, without if it has it."""
+    scheme = url.partition("://")[0]
+    tls = scheme.startswith("rediss")
+    return f"{scheme.replace('rediss', 'redis', 1) if tls else scheme.replace('redis', 'rediss', 1)}://"

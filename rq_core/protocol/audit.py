@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from rq_core.model.events import JobRecord, OutboxId
+from rq_core.model.events import NUMBER_MAX, JobRecord, OutboxId
 from rq_core.model.keys import check_name, queue_keys
 from rq_core.model.machine import (
     DEFAULT_MAX_ATTEMPTS,
@@ -23,7 +23,22 @@ from rq_core.protocol.plan import Call, Plan, pairs_of, parse_nothing, parse_pai
 
 BASELINE_CHUNK: Final = 1_000
 """About how many jobs' baselines are written in one call, and the most that stand in one event."""
-
+_STRIKE: Final = f"""#!lua flags=allow-oom
+local kept = {{}}
+for _, entry in ipairs(redis.call('XRANGE', KEYS[1], '-', '+')) do
+  local epoch, number = entry[1]:match('(%d+)-(%d+)')
+  if tonumber(epoch) <= {NUMBER_MAX} and tonumber(number) <= {NUMBER_MAX} then
+    if #entry[2] > 7000 then
+      return redis.error_reply('ERR entry ' .. entry[1] .. ' has too many fields to be kept: XDEL it')
+    end
+    kept[#kept + 1] = entry
+  end
+end
+redis.call('UNLINK', KEYS[1])
+for _, entry in ipairs(kept) do
+  redis.call('XADD', KEYS[1], entry[1], unpack(entry[2]))
+end"""
+"""A stream takes no number below one that it had, not even with XDEL and XSETID; so the others go into a new one."""
 
 _TARGETS: Final = {
     State.READY: State.READY,
@@ -45,10 +60,11 @@ class Restoration(NamedTuple):
 
     id: str
     kind: str
-    """restore, missing or remove."""
+    """restore, missing, remove or remember."""
     due_ms: int
     line: str
-    """restore, missing: its state line, without place, due time and since when; remove: as it reads now."""
+    """restore, missing: its state line, without place, due time and since when; remove: as it reads now; remember:
+    the field of ``results``."""
     detail: str
     """The rest of the event's fields, as JSON."""
     spec: str = ""
@@ -60,7 +76,8 @@ class Restored(NamedTuple):
     last: str
     """The ``after`` of the next one."""
     outcomes: dict[str, str]
-    """By id: restored, removed, gone, or the state that it is in and was left in."""
+    """By id: restored, removed, remembered, known, held, gone, or the state that it is in and was left in. (restored:
+    what was put back; remembered of such: it was not, since another job of its id has ended since.)"""
 
 
 class Audit:
@@ -168,6 +185,12 @@ class Audit:
         call = Call("repair", queue, {"by": by}, lambda r: int(r[0]), records)
         return (yield from self._delivery.call(call))
 
+    def strike(self, queue: str) -> Plan[None]:
+        """Take entries off the outbox whose numbers are beyond those that a script gives. If no other is left, a new
+        epoch begins."""
+        outbox = queue_keys(queue, self._delivery.prefix)("outbox")
+        yield from self._delivery.ask([["EVAL", _STRIKE, 1, outbox]], queue)
+
 
 def put_back(
     record: JobRecord,
@@ -211,6 +234,11 @@ def put_back(
 def take_out(job_id: str, line: str, ended: str) -> Restoration:
     """Remove a job that had ended, by the event ``ended``, if its state line still reads ``line``."""
     return Restoration(job_id, "remove", 0, line, json.dumps(ended))
+
+
+def remember(job_id: str, until_ms: int, line: str) -> Restoration:
+    """Remember the id of a job that has ended up to this moment; ``line`` is its field of ``results``."""
+    return Restoration(job_id, "remember", until_ms, line, "null")
 
 
 def parse_restored(reply: Sequence[Any]) -> Restored:

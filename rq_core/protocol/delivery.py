@@ -361,7 +361,9 @@ class Delivery:
         if denial.is_denial(text):
             lacks = yield from denial.lacking(self.prefix, call.script, call.queue)
             return errors.ServerUnsuitable(url=self.asking.url, why=denial.words_of(lacks, text))
-        if text.startswith(("NOAUTH", "WRONGPASS", "MOVED", "ERR it is no Redis Cluster")):
+        if text.startswith(
+            ("NOAUTH", "WRONGPASS", "MOVED", "ERR it is no Redis Cluster", "ERR it speaks ")
+        ):
             return self.asking.unsuitable(reply)
         return errors.QueueDamaged(queue=call.queue, why=f"{call.script} stopped: {text}")
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rq_core.model.job import JobError, error_of
 from rq_core.model.keys import QueueKeys
-from rq_core.model.state_line import line_of_job
+from rq_core.model.state_line import LINE_MAX, TOO_LONG, line_of_job
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.plan import Plan
 
@@ -17,13 +17,17 @@ PAGE: Final = 500
 LONG: Final = 4096
 """Bytes of a value in ``jobs``, from which its job has a line in ``state`` for sure."""
 
-_FIRST_LINES: Final = f"""local found = {{}}
+_LINES: Final = f"""local found, count = {{}}, #ARGV
 for i, id in ipairs(ARGV) do
-  local value = redis.call('HSTRLEN', KEYS[1], id) < {LONG} and redis.call('HGET', KEYS[1], id)
-  found[i] = value and value:match('^[^\\n{{]*')
+  local long = redis.call('HSTRLEN', KEYS[1], id)
+  local line = long > {LINE_MAX} and '{TOO_LONG}' .. long or long > 0 and redis.call('HGET', KEYS[1], id)
+  local value = not line and redis.call('HSTRLEN', KEYS[2], id) < {LONG} and redis.call('HGET', KEYS[2], id)
+  found[i] = line
+  found[count + i] = value and value:match('^[^\\n{{]*')
 end
 return found"""
-"""What stands before the JSON in fields of a hash, but for long values: Redis can only read a field as a whole."""
+"""Lines of jobs in `state`, and for those without one what stands before the JSON in `jobs`; but nothing long: Redis
+can only read a field as a whole."""
 
 
 _ERRORS: Final = """local found = {}
@@ -41,14 +45,15 @@ _ERRORS_PAGE: Final = 20
 def commands(keys: QueueKeys, ids: Sequence[str]) -> list[list[Any]]:
     """The commands that ask for the state lines of these jobs, one at least, in this order."""
     return [
-        ["HMGET", keys("state"), *ids],
-        ["EVAL_RO", _FIRST_LINES, 1, keys("jobs"), *ids],
+        ["EVAL_RO", _LINES, 2, keys("state"), keys("jobs"), *ids],
     ]
 
 
 def lines_of(replies: Sequence[Any]) -> list[str | None]:
     """Read their answers: the state lines in order, None for a job that Redis does not have."""
-    return list(map(line_of_job, *replies))
+    (found,) = replies
+    count = len(found) // 2
+    return list(map(line_of_job, found[:count], found[count:]))
 
 
 def read_errors(

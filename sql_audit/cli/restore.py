@@ -101,6 +101,10 @@ def restore(
         apart = f", {uncertain} that may have ended in a gap" if uncertain else ""
         lost = len(each.lost) - uncertain
         say(f"{name}: {lost} jobs lost, {len(each.revived)} revived{apart}")
+        if each.forgotten:
+            say(
+                f"  {each.forgotten} ids of jobs that have ended are to be remembered, and Redis has forgotten them"
+            )
         for job in each.lost:
             say(f"  {_kind(job)}: {_lost_job(job)}")
         for job_ in each.revived:
@@ -138,6 +142,8 @@ def _print_applied(done: dict[str, Applied], *, as_json: bool) -> None:
         return
     for name, each in done.items():
         say(f"{name}: {each.restored} jobs restored, {each.removed} removed")
+        if each.remembered:
+            say(f"  {each.remembered} ids of jobs that have ended are remembered again")
         for job in (*each.over, *each.uncertain, *each.unknown):
             say(f"  {_kind(job)}: {_lost_job(job)}")
         for job_id in each.held:

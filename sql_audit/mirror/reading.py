@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from rq_core.errors import QueueDamaged
 from rq_core.model.events import OutboxId
 from rq_core.model.machine import Event
 from sql_audit.mirror.cursor import Anchor
@@ -22,6 +23,8 @@ from sql_audit.store.driver_errors import describe
 logger = logging.getLogger("rq_core.audit")
 
 _SWITCHED_OFF: Final = '["audit","on","off"]'
+
+_STRAY: Final = "its outbox has the entry {}, whose number no script begins with and SQL may not be able to keep"
 
 RawEntry = tuple[OutboxId, RawFields]
 
@@ -100,6 +103,12 @@ class Reader:
             count = min(self._page, self.limits.page)
             page = self.source.read_outbox(self.queue, start, count)
             new = [(OutboxId.parse(entry_id), raw) for entry_id, raw in page]
+            stray = next((at for at, _ in new if not at.is_given), None)
+            if stray is not None:
+                # What comes before it is mirrored all the same.
+                new = [each for each in new if each[0] < stray]
+                if not any(at != position for at, _ in (*entries, *new)):
+                    raise QueueDamaged(queue=self.queue, why=_STRAY.format(stray))
             if entries and new and new[0][0] == entries[-1][0]:
                 del new[0]
             entries += new
@@ -109,7 +118,7 @@ class Reader:
             full = size >= self.limits.size or jobs >= self.limits.events
             if full:
                 self._page = max(8, len(entries) * self.limits.events // max(jobs, 1) + 2)
-            if full or len(page) < count or not new:
+            if full or stray is not None or len(page) < count or not new:
                 return entries
             if self._entries_max is not None and len(entries) > self._entries_max:
                 return entries

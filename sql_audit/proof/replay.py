@@ -28,6 +28,7 @@ from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, State
 from sql_audit.proof.details import facts_in
 from sql_audit.proof.edits import faults
 from sql_audit.proof.holders import NOTHING, Holders, Listed, held_in
+from sql_audit.proof.windows import Windows
 from sql_audit.store.rows import EventRow
 from sql_audit.store.tables import QUARANTINED
 
@@ -93,7 +94,7 @@ class Record:
 
     __slots__ = (
         "claims", "due", "expires", "failures", "fence", "held", "lane", "losses", "max_attempts", "max_losses",
-        "name", "priority", "state", "task", "worker",
+        "name", "once", "priority", "state", "task", "worker",
     )  # fmt: skip
 
     def __init__(self, task: str | None = None, state: str | None = None) -> None:
@@ -106,6 +107,8 @@ class Record:
         """When it becomes ready (Unix ms), if it is scheduled."""
         self.name: str | None = None
         """The name of a unique job, whether it holds it or not."""
+        self.once: int | None = None
+        """Up to when its id is remembered (Unix ms); None: only while it is alive, or that was not told yet."""
         self.claims: int | None = None
         self.expires: int | None = None
         """Its deadline (Unix ms); None: it has none, or that was not told yet."""
@@ -167,6 +170,7 @@ class Replay:
         self.holders = Holders()
         self.names: dict[str, str] = {}
         """Name → the job that holds it: one that is alive and not dead."""
+        self.windows = Windows()
         self.violations: list[Violation] = []
         self.counts: Counter[str] = Counter()
         """Violations by invariant, those not kept included."""
@@ -234,6 +238,7 @@ class Replay:
                 self._ordinal += 1
             else:
                 self._next_entry(entry)
+                self.windows.pass_to(row[5])
             if row[3] != self._ordinal and self._quarantined != entry:
                 self._violated("I5", f"is number {row[3]} of its entry, {self._ordinal} is missing")
                 self._ordinal = row[3]
@@ -286,6 +291,7 @@ class Replay:
     def _forget(self) -> None:
         self.jobs.clear()
         self.names.clear()
+        self.windows.forget()
         self.holders.forget()
         self.open = True
 
@@ -373,6 +379,7 @@ class Replay:
             # Another server, whose clock may be behind: Redis has dropped what had run out by the
             # clock before.
             self.holders.forget_rates()
+            self.windows.forget()
         if told is None or reason in ("attached", "outbox_lost"):
             self._forget()
             if fresh:
@@ -484,6 +491,7 @@ class Replay:
         record.claims = facts.get("claims", 0)
         record.expires = facts.get("expires_ms")
         record.name = facts.get("unique_name")
+        record.once = facts.get("once_ms")
         if state != _DEAD:
             self._take_name(record, job_id)
         record.failures = facts.get("failures", 0)
@@ -524,12 +532,20 @@ class Replay:
         elif event is Event.REQUEUED:
             self._take_name(record, job_id)
 
+    def _use_id(self, row: EventRow, job_id: str) -> None:
+        """A job of this id begins."""
+        until = self.windows.until(job_id)
+        if until is not None:
+            self._violated("I14", f"begins {until - row[5]} ms before its id is forgotten")
+
     def _enqueued(self, row: EventRow, job_id: str) -> None:
         facts = _facts(row)
+        self._use_id(row, job_id)
         self._begin(row, job_id, facts, _READY if facts.get("due_ms") is None else _SCHEDULED)
 
     def _restored(self, row: EventRow, job_id: str) -> None:
         facts = _facts(row)
+        self._use_id(row, job_id)
         self._begin(row, job_id, facts, facts["target"])
 
     def _discarded(self, row: EventRow, job_id: str) -> None:
@@ -571,6 +587,7 @@ class Replay:
         record = self._meet(row, job_id)
         self._end(record, _fence(row), row[8])
         self._free_name(record, job_id)
+        self.windows.ended(job_id, Event.SUCCEEDED, record.claims, record.once)
         del self.jobs[job_id]
 
     # Any other event, by the table.
@@ -599,6 +616,7 @@ class Replay:
             record.lane = facts["lane"]
         self._settle_name(record, job_id, event, state)
         if state is None:
+            self.windows.ended(job_id, event, record.claims, record.once)
             del self.jobs[job_id]
         else:
             record.state, record.due = str(state), facts.get("due_ms")
@@ -677,6 +695,7 @@ class Replay:
 
     def _queue_deleted(self, row: EventRow, _: str) -> None:
         self._deleted_at = row[1], row[2]
+        self.windows.forget()
         if self.jobs:
             self._violated("I1", f"deletes the queue while {len(self.jobs)} jobs are alive")
 

@@ -27,12 +27,22 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    ExceptionContext,
+    create_engine,
+    event,
+    make_url,
+    text,
+)
 from sqlalchemy.exc import ArgumentError, DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from rq_core.masking import masked
-from sql_audit.errors import AuditUnavailable, AuditUrlInvalid, PlaceTaken
+from sql_audit.errors import AuditNotWritable, AuditUnavailable, AuditUrlInvalid, PlaceTaken
+from sql_audit.store import sqlite_rights
 from sql_audit.store.background import BackgroundCall
 from sql_audit.store.copy import EventRows, Row, Rows
 from sql_audit.store.statements import POSTGRESQL, SQLITE, of_rows
@@ -154,7 +164,15 @@ class Database:
 
             @event.listens_for(engine, "connect")
             def set_up(connection: sqlite3.Connection, _: Any) -> None:
-                _set_up_sqlite(connection, writer=writer)
+                try:
+                    _set_up_sqlite(connection, writer=writer)
+                except sqlite3.OperationalError as error:
+                    self._raise_if_not_writable(error)
+                    raise
+
+            @event.listens_for(engine, "handle_error")
+            def explain(context: ExceptionContext) -> None:
+                self._raise_if_not_writable(context.original_exception)
 
             @event.listens_for(engine, "begin")
             def begin_transaction(connection: Connection) -> None:
@@ -231,15 +249,21 @@ class Database:
             connection.commit()
         return ended
 
+    def _raise_if_not_writable(self, error: BaseException) -> None:
+        """Raise AuditNotWritable, or AuditUnavailable without a directory, if that is what an error of SQLite means."""
+        if not self.path.parent.is_dir():
+            raise AuditUnavailable(url=self.url, why=sqlite_rights.missing(self.path)) from error
+        if sqlite_rights.is_about_rights(error):
+            why = sqlite_rights.missing(self.path) or str(error)
+            raise AuditNotWritable(url=self.url, why=why) from error
+
     @contextlib.contextmanager
     def _lock_file(self, *, wait: bool) -> Iterator[bool]:
         path = self.path.with_name(self.path.name + "-mirror")
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except FileNotFoundError as error:
-            why = f"there is no directory {path.parent}: make it first"
-            raise AuditUnavailable(url=self.url, why=why) from error
         except OSError as error:
+            self._raise_if_not_writable(error)
             raise AuditUnavailable(url=self.url, why=str(error)) from error
         try:
             try:

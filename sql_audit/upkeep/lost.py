@@ -14,6 +14,7 @@ from rq_core.protocol.audit import PUT_BACK, Restoration, put_back
 from sql_audit.mirror import refold
 from sql_audit.store import orphans
 from sql_audit.store.rows import EventRow, Job
+from sql_audit.upkeep.windows import forgotten
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,8 @@ class Told:
     """What the worker that had that claim presented, when Redis had lost the job."""
     end: tuple[str, OutboxId] | None = None
     """What ended it in what Redis forgot."""
+    end_ms: int | None = None
+    """When that was (Unix ms)."""
 
 
 def tell(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dict[str, Told]:
@@ -74,14 +77,14 @@ def tell(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dict[st
         elif (
             event_type in JOB_ENDS and not facts.get("dead") and orphans.in_any(intake.id, orphaned)
         ):
-            job.end = event_type, intake.id
+            job.end, job.end_ms = (event_type, intake.id), intake.at_ms
     return told
 
 
 def judge(
     job: Job, told: Told, was: str | None, uncertain: str | None, *, missing: bool
 ) -> tuple[LostJob, Restoration | None]:
-    """Whether a job is put back, and how."""
+    """Whether a job is put back, and how; if it had ended, and its id is remembered, what makes Redis remember that."""
     finished = None if told.end is None else told.end[0]
     spec = told.specs.get(job.digest or "")
     over = unknown = None
@@ -101,6 +104,11 @@ def judge(
         job.job_id, job.task, was or "unknown", job.enqueued_at_ms, job.digest, finished,
         told.refused is not None, uncertain, over, unknown,
     )  # fmt: skip
+    if finished is not None:
+        claimed = told.fence is not None
+        return lost, forgotten(
+            job.job_id, finished, told.end_ms, job.once_ms, job.call_digest, claimed=claimed, fence=told.fence
+        )  # fmt: skip
     if over or unknown or spec is None or job.digest is None:
         return lost, None
     record = JobRecord(job.job_id, State(job.state))

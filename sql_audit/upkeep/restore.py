@@ -31,6 +31,7 @@ from rq_core.model.effects import JOB_ENDS
 from rq_core.model.events import OutboxId
 from rq_core.model.keys import queue_keys
 from rq_core.model.machine import State
+from rq_core.model.state_line import read_job
 from rq_core.protocol.admin import IDS_CHUNK
 from rq_core.protocol.audit import Restoration, take_out
 from rq_core.protocol.enqueue import ENQUEUE_CHUNK_BYTES
@@ -43,8 +44,9 @@ from sql_audit.store import orphans
 from sql_audit.store.database import Database
 from sql_audit.store.statements import CURSOR
 from sql_audit.store.tables import GONE, LOST
-from sql_audit.upkeep.lost import LostJob, judge, tell
+from sql_audit.upkeep.lost import LostJob, Told, judge, tell
 from sql_audit.upkeep.uncertain import Places, ended_by_baselines
+from sql_audit.upkeep.windows import forgotten, in_force
 
 CHUNK: Final = 1_000
 """Jobs that Redis, or SQL, is asked about at once."""
@@ -95,6 +97,8 @@ class Survey:
 
     lost: list[LostJob] = field(default_factory=list)
     revived: list[RevivedJob] = field(default_factory=list)
+    forgotten: int = 0
+    """Ids that are to be remembered after their jobs' ends, and that Redis has forgotten."""
 
 
 @dataclass(slots=True)
@@ -103,6 +107,8 @@ class Applied:
 
     restored: int = 0
     removed: int = 0
+    remembered: int = 0
+    """Ids of jobs that have ended, and that Redis remembers again."""
     over: list[LostJob] = field(default_factory=list)
     """Lost jobs that need no other run. Nothing was done about them."""
     uncertain: list[LostJob] = field(default_factory=list)
@@ -112,7 +118,8 @@ class Applied:
     held: list[str] = field(default_factory=list)
     """Lost jobs that were not put back: another job holds their name. Nothing was done about them."""
     alive: dict[str, str] = field(default_factory=dict)
-    """Lost jobs that Redis has again by now, by id: their state. They were left alone."""
+    """Lost jobs that Redis has again by now, by id: their state, or ``remembered`` if another job of that id has ended
+    since. They were left alone."""
     left: dict[str, str] = field(default_factory=dict)
     """Revived jobs that were not taken out, since a worker has them or they have moved on, by id: their state."""
 
@@ -129,6 +136,8 @@ class _Gap(NamedTuple):
     """Ids that SQL takes for live or lost, and Redis does not have."""
     revived: dict[str, str]
     """State lines of jobs that have ended by what Redis forgot."""
+    windows: list[Restoration]
+    """What makes Redis remember the ids that it has forgotten."""
     last: str
     """The last restore."""
 
@@ -143,8 +152,9 @@ def survey(client: Client, database: Database, queue: str) -> Survey:
     found = Survey()
     for lost, _ in _lost(database, queue, gap.missing):
         found.lost.append(lost)
-    for revived in _revived(database, queue, gap.revived):
+    for revived, _ in _revived(database, queue, gap.revived):
         found.revived.append(revived)
+    found.forgotten = len(gap.windows)
     return found
 
 
@@ -227,7 +237,8 @@ def _carry_out(
     *,
     accept_gaps: bool,
 ) -> None:
-    of, count, last = len(gap.missing) + len(gap.revived), 0, gap.last
+    of = len(gap.missing) + len(gap.revived) + len(gap.windows)
+    count, last = 0, gap.last
 
     def send(records: list[Restoration]) -> None:
         nonlocal last
@@ -248,6 +259,9 @@ def _carry_out(
             outcomes = list(answer.outcomes.values())
             done.restored += outcomes.count("restored")
             done.removed += outcomes.count("removed")
+            if chunk[0].kind == "remember":
+                done.remembered += outcomes.count("remembered")
+                continue
             for record in chunk:
                 outcome = answer.outcomes[record.id]
                 if outcome == "held":
@@ -256,22 +270,30 @@ def _carry_out(
                     others = done.left if record.kind == "remove" else done.alive
                     others[record.id] = outcome
 
-    # Revived jobs leave first: a job that was lost may have had the name of one of them.
+    # What is over comes first: no producer's repetition, and no job that comes back, is to run beside it.
+    for begin in range(0, len(gap.windows), IDS_CHUNK):
+        send(gap.windows[begin : begin + IDS_CHUNK])
+        on_progress(count := min(count + IDS_CHUNK, len(gap.windows)), of)
+    # Then revived jobs leave: a job that was lost may have had the name of one of them.
     for begin in range(0, len(gap.revived), IDS_CHUNK):
         lines = dict(list(gap.revived.items())[begin : begin + IDS_CHUNK])
-        found = _revived(database, queue, lines)
-        send([take_out(each.job_id, lines[each.job_id], each.finished) for each in found])
+        found = list(_revived(database, queue, lines))
+        send([take_out(each.job_id, lines[each.job_id], each.finished) for each, _ in found])
+        send([record for _, record in found if record is not None])
         on_progress(count := count + len(lines), of)
     for begin in range(0, len(gap.missing), IDS_CHUNK):
         ids = gap.missing[begin : begin + IDS_CHUNK]
-        records = []
+        records: list[Restoration] = []
+        windows: list[Restoration] = []
         for lost, record in _lost(database, queue, ids):
             if lost.uncertain and not lost.over and not accept_gaps:
                 done.uncertain.append(lost)
-            elif record is not None:
+            elif record is not None and record.kind != "remember":
                 records.append(record)
             else:
+                windows += [] if record is None else [record]
                 (done.over if lost.over else done.unknown).append(lost)
+        send(windows)
         send(records)
         on_progress(count := count + len(ids), of)
 
@@ -304,9 +326,27 @@ def _gap(client: Client, database: Database, queue: str) -> _Gap:
     calls = client.calls
     meta = queue_keys(queue, calls.delivery.prefix)("meta")
     (last,) = client.run(calls.delivery.ask([["HGET", meta, "restored"]], queue))
+    windows = _windows(client, database, queue)
     missing = [job_id for job_id, line in _lines(client, queue, known) if line is None]
     revived = {job_id: line for job_id, line in _lines(client, queue, finished) if line is not None}
-    return _Gap(missing, revived, last or "-")
+    return _Gap(missing, revived, windows, last or "-")
+
+
+def _windows(client: Client, database: Database, queue: str) -> list[Restoration]:
+    """What makes Redis remember ids of jobs that have ended, of those that it neither remembers nor has alive."""
+    calls = client.calls
+    keys = queue_keys(queue, calls.delivery.prefix)
+    ((seconds, micros),) = client.run(calls.delivery.ask([["TIME"]]))
+    with database.readers.connect() as connection:
+        told = list(in_force(connection, queue, int(seconds) * 1000 + int(micros) // 1000))
+    found: list[Restoration] = []
+    for begin in range(0, len(told), CHUNK):
+        chunk = told[begin : begin + CHUNK]
+        asked: list[list[Any]] = [["HMGET", keys("results"), *(record.id for record in chunk)]]
+        (known,) = client.run(calls.delivery.ask(asked, queue))
+        found += [record for record, line in zip(chunk, known, strict=True) if line is None]
+    alive = dict(_lines(client, queue, [record.id for record in found]))
+    return [record for record in found if alive[record.id] is None]
 
 
 def _lines(client: Client, queue: str, ids: Sequence[str]) -> Iterator[tuple[str, str | None]]:
@@ -367,8 +407,11 @@ def _lost_chunk(
         yield lost, record
 
 
-def _revived(database: Database, queue: str, lines: dict[str, str]) -> Iterator[RevivedJob]:
-    """Those of some jobs that had ended, and have had no other life since."""
+def _revived(
+    database: Database, queue: str, lines: dict[str, str]
+) -> Iterator[tuple[RevivedJob, Restoration | None]]:
+    """Those of some jobs that had ended, and have had no other life since; and what makes Redis remember the id of
+    each, once it is taken out, if anything has to."""
     ids = list(lines)
     with database.readers.connect() as connection:
         orphaned = orphans.ranges(connection, queue)
@@ -378,5 +421,16 @@ def _revived(database: Database, queue: str, lines: dict[str, str]) -> Iterator[
             for job_id in chunk:
                 end = told[job_id].end if job_id in told else None
                 if end is not None:
-                    state = lines[job_id].partition(" ")[0]
-                    yield RevivedJob(job_id, end[0], str(end[1]), state)
+                    yield _revived_job(lines[job_id], told[job_id], job_id, *end)
+
+
+def _revived_job(
+    line: str, told: Told, job_id: str, event: str, at: OutboxId
+) -> tuple[RevivedJob, Restoration | None]:
+    fields = read_job(job_id, line).fields
+    once, fence = fields.get("once"), told.fence
+    record = forgotten(
+        job_id, event, told.end_ms, None if once is None else int(once), fields.get("call"),
+        claimed=fence is not None, fence=fence,
+    )  # fmt: skip
+    return RevivedJob(job_id, event, str(at), line.partition(" ")[0]), record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rq_core import App, InvalidOption, ServerError
+from rq_core import App, InvalidOption, ServerError, ServerUnsuitable
 from rq_core.cli.root import root
+from rq_core.connections import other_protocol
 from rq_core.protocol.plan import Patience
 from tests.conftest import ENGINES
 from tests.kit import certificates, crew
@@ -32,17 +34,21 @@ def files(tmp_path: Path) -> Certificates:
 
 
 @pytest.fixture
-def port(start_redis: Callable[..., RedisServer], files: Certificates) -> int:
-    """Of a server that asks its clients for certificates, too."""
-    found = free_port()
-    start_redis(
-        tls_port=str(found),
+def port() -> int:
+    """That with TLS."""
+    return free_port()
+
+
+@pytest.fixture(autouse=True)
+def server(start_redis: Callable[..., RedisServer], files: Certificates, port: int) -> RedisServer:
+    """It asks its clients for certificates, too."""
+    return start_redis(
+        tls_port=str(port),
         tls_cert_file=files("server.crt"),
         tls_key_file=files("server.key"),
         tls_ca_cert_file=files("ca.crt"),
         tls_auth_clients="yes",
     )
-    return found
 
 
 def url_of(port: int, files: Certificates, **given: str | None) -> str:
@@ -139,3 +145,59 @@ def test_a_certificate_for_another_host_is_refused(port: int, files: Certificate
         pytest.raises(ServerError, match="certificate is not valid for 'localhost'"),
     ):
         app.enqueue("mail", "send", {})
+
+
+async def _enqueue(url: str) -> None:
+    app = App(url)
+    try:
+        await app.task(queue="mail")(_nothing).enqueue_async()
+    finally:
+        await app.aclose()
+
+
+@pytest.mark.parametrize("url_asks", ["plain", "tls"])
+def test_a_port_that_speaks_otherwise_is_told_with_the_scheme_to_write(
+    url_asks: str, server: RedisServer, port: int, files: Certificates, tmp_path: Path
+) -> None:
+    """It was: no answer from Redis, is it running? And the mirror went on asking."""
+    plain = server.url.partition("://")[2]
+    if url_asks == "plain":
+        url, says = f"redis://127.0.0.1:{port}/0", "it speaks TLS on this port"
+        how = "begin the URL with rediss://"
+    else:
+        url, says = (
+            f"rediss://{plain}?ssl_ca_certs={files('ca.crt')}",
+            "it speaks no TLS on this port",
+        )
+        how = "begin the URL with redis://"
+    told = []
+    with App(url) as app, pytest.raises(ServerUnsuitable) as caught:
+        app.task(queue="mail")(_nothing).enqueue()
+    told.append(str(caught.value))
+    with pytest.raises(ServerUnsuitable) as caught:
+        asyncio.run(_enqueue(url))
+    told.append(str(caught.value))
+    for words in (
+        ("queues",),
+        ("audit", "run", "--audit", str(tmp_path / "audit.db")),
+        ("worker", "tests.kit.crew:app"),
+    ):
+        done = CliRunner().invoke(root, [*words, "--redis", url])
+        assert done.exit_code == 1
+        told.append(done.output)
+
+    for each in told:
+        assert says in each
+        assert how in each
+
+
+def test_a_port_that_speaks_as_the_url_asks_is_not_looked_into(
+    port: int, files: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A certificate that is missing is another fault, also where the look would find TLS."""
+    monkeypatch.setattr(other_protocol, "_greeting", lambda **_: pytest.fail("it looked"))
+    url = url_of(port, files, ssl_certfile=None, ssl_keyfile=None)
+    with App(url, patience=Patience(unsent=0.1)) as app, pytest.raises(ServerError) as caught:
+        app.enqueue("mail", "send", {})
+
+    assert not isinstance(caught.value, ServerUnsuitable)

@@ -9,6 +9,8 @@ from sqlalchemy.exc import IntegrityError
 
 from rq_core.app.redaction import MESSAGE_MAX, describe
 from rq_core.connections.client import Client
+from rq_core.doctor import diagnose, repair
+from rq_core.errors import QueueDamaged
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
 from rq_core.protocol import claims
@@ -25,7 +27,7 @@ from sql_audit.store.driver_errors import data_refused
 from sql_audit.store.tables import EVENT_COLUMNS
 from tests.audit.conftest import QUEUE
 from tests.kit import auditlog
-from tests.kit.outbox import StreamWriter, enqueue
+from tests.kit.outbox import StreamSource, StreamWriter, enqueue
 
 ENQUEUED = [None, None, "send", "normal", 3, 3]
 
@@ -248,6 +250,32 @@ def test_an_error_of_ten_megabytes_fits(
     assert len(auditlog.events(database, QUEUE)[2]["detail"]) > 10_000_000
     job = auditlog.one(database, "SELECT error_message FROM job WHERE job_id = 'a'")
     assert len(job["error_message"]) <= 2000
+
+
+@pytest.mark.parametrize("stray", ["18446744073709551615-0", f"{2**63}-0", f"{2**53 + 2}-0"])
+def test_a_number_beyond_sql_is_told_and_goes_with_the_doctor(
+    stray: str, valkey_url: str, database: Database
+) -> None:
+    """The mirror tried it again for ever, and then called it quarantined each time."""
+    with Client(valkey_url) as client, StreamSource(valkey_url).redis as hand:
+        job = NewJob(JobIds()(), "q", profile("task"), "{}")
+        client.run(client.calls.enqueue.one(job))
+        mirror = Mirror(Outbox(client), database, "q")
+        mirror.turn()
+        client.run(client.calls.admin.configure("q", {"paused": 1}))
+        hand.xadd("rqc:{q}:outbox", {"colour": "blue"}, id=stray)
+
+        with pytest.raises(QueueDamaged, match=rf"{stray}.*rq-core doctor q --repair"):
+            auditlog.drain(mirror)
+
+        assert auditlog.events(database, "q")[-1]["type"] == "paused"
+        assert repair(client, "q", diagnose(client, "q"), by="ada") == []
+        client.run(client.calls.admin.configure("q", {"paused": 0}))
+        auditlog.drain(mirror)
+
+    assert auditlog.events(database, "q")[-1]["type"] == "resumed"
+    assert auditlog.rows(database, "SELECT kind FROM quarantine") == []
+    assert verify(database).verdict is Verdict.HOLDS
 
 
 def test_what_sql_alone_refuses_is_found_and_quarantined(

@@ -179,6 +179,91 @@ def test_a_name_is_freed_of_the_job_that_holds_it(
     assert says in found.says
 
 
+# Ids that are remembered (I14).
+
+ONCE = 1_795_311_906_504
+
+
+def remembered(job_id: str = "a", once: int | None = ONCE) -> list[Any]:
+    return [job_id, 1, None, "send", "normal", 3, 3, "d", None, None, None, None, once, "70c5"]
+
+
+def end_remembered(log: MemoryWriter, end: str) -> None:
+    """A job whose id is remembered leaves by this event, after a claim."""
+    log.now_ms = ONCE - 1_000
+    log.jobs("enqueued", remembered())
+    fence = log.jobs("claimed", ["a", 1])
+    if end == "succeeded":
+        log.jobs("succeeded", ["a", fence])
+    elif end == "pruned":
+        log.jobs("died", ["a", fence, "final", 1, None])
+        log.jobs("pruned", ["a"])
+    else:
+        log.jobs("retried", ["a", fence, None, 1, None])
+        log.jobs(end, ["a", None] if end == "cancelled" else ["a"])
+
+
+ENDS = ("succeeded", "pruned", "cancelled", "removed")
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_job_that_begins_while_its_id_is_remembered_is_seen(log: MemoryWriter, end: str) -> None:
+    end_remembered(log, end)
+    log.jobs("enqueued", remembered())
+    found = replay(log).violations
+
+    if end == "removed":
+        assert [] == found
+    else:
+        assert [("I14", "enqueued", "a")] == [(v.invariant, v.event, v.job_id) for v in found]
+        assert found[0].says.endswith("ms before its id is forgotten")
+
+
+def test_a_job_that_is_restored_while_its_id_is_remembered_is_seen(log: MemoryWriter) -> None:
+    end_remembered(log, "succeeded")
+    log.jobs("restored", ["a", 2, None, "ready", "send", "normal", 3, 3, "d", None, 0, 0, 0, 0])
+
+    assert "I14" == the_violation(log).invariant
+
+
+def test_an_id_is_free_at_its_moment_and_stays_so_if_the_clock_goes_back(
+    log: MemoryWriter,
+) -> None:
+    end_remembered(log, "succeeded")
+    log.now_ms = ONCE
+    enqueue(log, "other")
+    log.now_ms = ONCE - 500
+    log.jobs("enqueued", remembered())
+
+    assert [] == replay(log).violations
+
+
+@pytest.mark.parametrize("end", ["cancelled", "expired", "replaced"])
+def test_an_id_whose_job_was_never_claimed_is_free(log: MemoryWriter, end: str) -> None:
+    log.now_ms = ONCE - 1_000
+    log.jobs("enqueued", remembered())
+    log.jobs(end, ["a", "b"] if end == "replaced" else ["a"])
+    log.jobs("enqueued", remembered())
+
+    assert [] == replay(log).violations
+
+
+def test_an_id_that_is_not_remembered_is_free_at_its_jobs_end(log: MemoryWriter) -> None:
+    log.jobs("enqueued", remembered(once=None))
+    log.jobs("succeeded", ["a", log.jobs("claimed", ["a", 1])])
+    log.jobs("enqueued", remembered(once=None))
+
+    assert [] == replay(log).violations
+
+
+def test_what_redis_remembered_in_another_epoch_is_not_known(log: MemoryWriter) -> None:
+    end_remembered(log, "succeeded")
+    log.begin(log.epoch + 1, "replid_changed", f"{log.epoch}-{log.seq}")
+    log.jobs("enqueued", remembered())
+
+    assert [] == replay(log).violations
+
+
 # Caps (I3).
 
 TENANT = [["tenant=acme", 1]]

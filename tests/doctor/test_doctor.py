@@ -13,11 +13,13 @@ from rq_core.doctor import Finding, Kind, diagnose, examine, repair
 from rq_core.doctor.expected import LISTS
 from rq_core.doctor.repair import carry_out
 from rq_core.errors import QueueDamaged
+from rq_core.model.events import OutboxId
 from rq_core.model.job import Claim, NewJob, profile
 from rq_core.model.keys import KEYS, queue_keys
 from rq_core.model.machine import Priority, State
 from rq_core.protocol import claims
 from rq_core.protocol.claims import Claimed
+from rq_core.protocol.lines import read_lines
 from rq_core.protocol.plan import Call
 from tests.kit.doctor import look, mend, named
 from tests.kit.seed import Seed
@@ -309,6 +311,31 @@ def test_unreadable_line_without_a_log_is_left(scene: Scene) -> None:
     assert scene.state("a") == "rubbish"
 
 
+def test_a_line_that_is_too_long_is_refused_by_its_length_and_comes_back_from_the_log(
+    scene: Scene,
+) -> None:
+    """Readers loaded all of it, and each message had all of it."""
+    line = "ready task=send lane=2+k=" + "x" * 2_000_000 + " seq=1 since=1"
+    scene.write("a", line)
+    calls = scene.client.calls
+    for read in (
+        calls.reads.job("a", [QUEUE]),
+        calls.listing.jobs(QUEUE, states=[State.READY]),
+    ):
+        with pytest.raises(QueueDamaged, match=rf"job a has {len(line):,} bytes") as refused:
+            scene.client.run(read)
+        assert len(str(refused.value)) < 300
+    assert scene.client.run(read_lines(calls.delivery, queue_keys(QUEUE), ["a"])) == [
+        f"too long: {len(line)}"
+    ]
+
+    (finding,) = [f for f in scene.diagnose() if f.kind is Kind.UNREADABLE]
+
+    assert len(finding.says) < 400
+    assert scene.repair() == []
+    assert scene.state("a").startswith("ready task=send")
+
+
 @pytest.mark.parametrize("lost", ["meta", "outbox"])
 def test_lost_beginning_starts_an_epoch(lost: str, scene: Scene) -> None:
     scene.hand.delete(scene.key(lost))
@@ -351,6 +378,56 @@ def test_entry_that_cannot_be_read_is_said(scene: Scene) -> None:
     scene.hand.xadd(scene.key("outbox"), {"colour": "blue"})
 
     assert "log_unreadable" in named(scene.diagnose())
+
+
+@pytest.mark.parametrize("stray", ["18446744073709551615-0", f"{2**63}-7", f"{2**53 + 2}-0"])
+@pytest.mark.parametrize("log_is_there", [True, False], ids=["log", "no log"])
+def test_an_entry_that_no_script_can_have_numbered_is_taken_off(
+    stray: str, log_is_there: bool, scene: Scene
+) -> None:
+    """No event could follow it, so no call could be carried out, and nothing mended it."""
+    outbox = scene.key("outbox")
+    if not log_is_there:
+        scene.hand.xtrim(outbox, maxlen=0, approximate=False)
+    scene.hand.xadd(outbox, {"colour": "blue"}, id=stray)
+    with pytest.raises(QueueDamaged, match="rq-core doctor"):
+        scene.claim(1)
+
+    (finding,) = [f for f in scene.diagnose() if f.kind is Kind.LOG_STRAY]
+
+    assert finding.mendable
+    assert stray in finding.says
+    assert scene.repair() == []
+    assert stray not in [entry_id for entry_id, _ in scene.snapshot()["outbox"]]
+    assert drain(scene) == READY
+
+
+def test_events_behind_a_number_that_no_script_gives_are_told_again_as_a_baseline(
+    scene: Scene,
+) -> None:
+    """Within an epoch events go on behind it, under numbers that SQL cannot keep."""
+    epoch = scene.snapshot()["meta"]["epoch"]
+    scene.hand.xadd(scene.key("outbox"), {"colour": "blue"}, id=f"{epoch}-{2**63}")
+    (claimed,) = scene.claim(1).jobs
+    assert f"{epoch}-{2**63}, {epoch}-{2**63 + 1}" in scene.diagnose()[-1].says
+
+    assert scene.repair() == []
+
+    snapshot = scene.snapshot()
+    assert [fields["type"] for _, fields in snapshot["outbox"]][-1] == "baseline"
+    assert f'["{claimed.id}"' in snapshot["outbox"][-1][1]["jobs"]
+    assert OutboxId.parse(snapshot["outbox"][-1][0]).seq < 100
+
+
+def test_an_unreadable_entry_of_another_epoch_is_told_with_the_command_that_goes_on_there(
+    scene: Scene,
+) -> None:
+    later = int(scene.snapshot()["meta"]["epoch"]) + 5
+    scene.hand.xadd(scene.key("outbox"), {"colour": "blue"}, id=f"{later}-0")
+
+    (finding,) = [f for f in scene.diagnose() if f.kind is Kind.LOG_DIFFERS]
+
+    assert f"`redis-cli HSET '{scene.key('meta')}' epoch {later}`" in finding.says
 
 
 @pytest.mark.parametrize("key", [key.name for key in KEYS])

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from rq_core.errors import QueueDamaged
+from rq_core.model.job import NewJob, profile
 from rq_core.protocol.claims import SWEEP_MAX
 from rq_core.protocol.lines import LONG, read_lines
 from rq_core.scripts.script import function
@@ -103,6 +104,20 @@ def test_lines_of_jobs_are_read_without_their_long_arguments(seed: Seed) -> None
             read.append(each["command"])
 
     assert [line and line.split()[0] for line in lines] == ["ready", "ready", None]
-    assert [command.split()[-1] for command in read if command.startswith("HGET ")] == [
+    of_jobs = f"HGET {seed.keys('jobs')} "
+    assert [command.split()[-1] for command in read if command.startswith(of_jobs)] == [
         "short", "none"
     ]  # fmt: skip
+
+
+def test_a_long_word_among_the_rules_for_full_scopes_costs_no_more_than_its_length(
+    seed: Seed,
+) -> None:
+    """Lua looked for a rule from every letter of it on: 20 KB of it held up the server for seconds."""
+    job = NewJob("a", "q", profile("t"), "{}", lane="2+k=x", full="x" * 20_000 + " most|1")
+    seed.control.config_resetstat()
+
+    accepted = seed.client.run(seed.client.calls.enqueue.one(job))
+
+    assert accepted.ids == ("a",)
+    assert seed.control.info("commandstats")["cmdstat_fcall"]["usec"] < 1_000_000

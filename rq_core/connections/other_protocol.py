@@ -1,0 +1,98 @@
+"""Whether a port speaks TLS where the URL asks for none, or the other way round.
+
+Neither says so: a port with TLS resets a connection that begins without, and one without TLS waits for the end of what
+it takes for a command. So a connection that could not be made is looked into: a few bytes of the other kind are sent on
+a connection of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import Any, Final
+
+import redis
+import redis.asyncio
+
+LOOK_S: Final = 0.5
+"""Seconds that the look takes at most."""
+SPEAKS: Final = "ERR it speaks "
+"""How the error begins."""
+
+_RECORDS: Final = (b"\x15", b"\x16")
+"""The first byte of what TLS sends: an alert, a handshake."""
+_PLAIN: Final = (b"+", b"-")
+_FAILED: Final = (redis.ConnectionError, redis.TimeoutError, OSError)
+
+
+class OtherProtocol(redis.RedisError):
+    """The port speaks TLS and the URL asks for none, or the other way round: to try again changes nothing."""
+
+    def __init__(self, *, speaks_tls: bool) -> None:
+        super().__init__(
+            f"{SPEAKS}TLS on this port, and the URL asks for none"
+            if speaks_tls
+            else f"{SPEAKS}no TLS on this port, and the URL asks for it"
+        )
+
+
+def check(made: Any, error: BaseException) -> None:
+    """Raise OtherProtocol if that is why a connection of redis-py could not be made."""
+    tls = _asks_for_tls(made, error)
+    if tls is None:
+        return
+    with contextlib.suppress(OSError):
+        with socket.create_connection((made.host, made.port), LOOK_S) as sock:
+            sock.sendall(_greeting(tls=not tls))
+            first = sock.recv(1)
+        _judge(first, tls=tls)
+
+
+async def check_async(made: Any, error: BaseException) -> None:
+    """The same for asyncio."""
+    tls = _asks_for_tls(made, error)
+    if tls is None:
+        return
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(LOOK_S):
+            reader, writer = await asyncio.open_connection(made.host, made.port)
+            try:
+                writer.write(_greeting(tls=not tls))
+                first = await reader.read(1)
+            finally:
+                writer.transport.abort()
+        _judge(first, tls=tls)
+
+
+def _asks_for_tls(made: Any, error: BaseException) -> bool | None:
+    """Whether the connection is one with TLS; None if the error has another reason for sure."""
+    timed_out = isinstance(error, redis.TimeoutError | TimeoutError)
+    if not isinstance(error, _FAILED) or "refused" in str(error):
+        return None
+    if type(made) in (redis.SSLConnection, redis.asyncio.SSLConnection):
+        return True if timed_out else None
+    return (
+        None
+        if timed_out or type(made) not in (redis.Connection, redis.asyncio.Connection)
+        else False
+    )
+
+
+def _greeting(*, tls: bool) -> bytes:
+    if not tls:
+        return b"PING\r\n"
+    # Only here: OpenSSL is slow to import.
+    import ssl
+
+    sent = ssl.MemoryBIO()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), sent).do_handshake()
+    return sent.read()
+
+
+def _judge(first: bytes, *, tls: bool) -> None:
+    if first in (_PLAIN if tls else _RECORDS):
+        raise OtherProtocol(speaks_tls=not tls)
