@@ -1,6 +1,6 @@
 """What handlers return, between Python and JSON, by the annotation of the task's function.
 
-A worker dumps the value where the handler ran, and whoever waits loads it into the annotated type.
+A worker dumps the value where the handler ran, and the producer that waits loads it into the annotated type.
 """
 
 from __future__ import annotations
