@@ -74,7 +74,7 @@ else
   end
   set_fact('no_reap_before', now + fact('lease_ms'))
   for name, default in pairs(SETTINGS) do
-    if not facts[name] and not FEATURE_SETTINGS[name] then
+    if not facts[name] then
       set_fact(name, default)
     end
   end

@@ -14,8 +14,6 @@ class Setting(NamedTuple):
     default: int
     minimum: int
     meaning: str
-    of_a_feature: bool = False
-    """Whether ``meta`` has it only once it is set: each field that it has costs every call of the queue."""
 
     @property
     def shown(self) -> str:
@@ -48,14 +46,12 @@ SETTINGS: Final[dict[str, Setting]] = {
             1_000_000,
             0,
             "ids remembered after their jobs' ends at which enqueue of jobs with remember is refused",
-            of_a_feature=True,
         ),
         Setting(
             "results_max_bytes",
             512 * 1024 * 1024,
             0,
             f"their bytes, {RESULT_COST} of each counted for Redis' own, at which it is refused",
-            of_a_feature=True,
         ),
         Setting(
             "kept_max_bytes",
@@ -63,7 +59,6 @@ SETTINGS: Final[dict[str, Setting]] = {
             0,
             f"bytes of kept results, {RESULT_COST} of each counted for Redis' own, beyond which"
             " those nearest their end go",
-            of_a_feature=True,
         ),
     )
 }

@@ -45,10 +45,6 @@ CONSTANTS: Final = {
         str(scopes.RANK),
         "in `open`, lanes of one priority are so far before those of the next",
     ),
-    "FEATURE_SETTINGS": (
-        _by_name((s.name, "true") for s in _SETTINGS if s.of_a_feature),
-        "settings that `meta` has once they are set: each field that it has costs every call",
-    ),
     "SETTINGS": (_by_name((s.name, s.default) for s in _SETTINGS), "setting → its default"),
     "MINIMA": (_by_name((s.name, s.minimum) for s in _SETTINGS), "setting → its lowest value"),
     "FLAGS": (
