@@ -122,6 +122,9 @@ def ties_of(
     expires_in_ms: int = 0,
     expires_at_ms: int = 0,
     unique: str = "",
+    window_ms: int = 0,
+    after_ms: int | None = None,
+    most_ms: int | None = None,
     remember_ms: int = 0,
     keep_ms: int = 0,
 ) -> str:
@@ -134,10 +137,13 @@ def ties_of(
         "expires_in": expires_in_ms,
         "expires_at": expires_at_ms,
         "unique": unique,
+        "window": window_ms,
         "remember": remember_ms,
         "keep": keep_ms,
     }
-    said = {name: value for name, value in given.items() if value}
+    said: dict[str, Any] = {name: value for name, value in given.items() if value}
+    if after_ms is not None:
+        said |= {"after": after_ms, "most": most_ms}
     return json.dumps(said, separators=(",", ":")) if said else ""
 
 

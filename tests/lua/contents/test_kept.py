@@ -73,9 +73,9 @@ def test_what_is_kept_stands_in_the_line_and_in_the_event(seed: Seed) -> None:
     events = [e[1]["jobs"] for e in seed.snapshot()["outbox"] if e[1]["type"] == "enqueued"]
 
     assert f"ready task=t keep={HOUR} seq=1 since={T}" == seed.state("a")
-    assert events[0].endswith(f",null,null,null,null,null,null,{HOUR}]]")
-    assert events[1].endswith(f',null,null,{T + HOUR},"t/b",null,null,{HOUR}]]')
-    assert events[2].endswith(f",null,null,null,null,{T + HOUR},null,{HOUR}]]")
+    assert events[0].endswith(f",null,null,null,null,null,null,null,{HOUR}]]")
+    assert events[1].endswith(f',null,null,{T + HOUR},"t/b",null,null,null,{HOUR}]]')
+    assert events[2].endswith(f",null,null,null,null,{T + HOUR},null,null,{HOUR}]]")
     assert_consistent(seed.snapshot())
 
 
