@@ -10,7 +10,7 @@ Meta: ties remembers
 Later: dead_retention_ms
 Unread: expiring
 Uses: call(now_text seldom seldom_list) meta(facts read_now) batch(call_many read_many) names(name_field)
-    remembered(keep_outcome make_room write_results)
+    remembered(memory)
 ]]
 
 --- What ends with a job. `job` is its record, or its line.
@@ -55,7 +55,7 @@ local function leaves(id, job, outcome, fence)
     local once = job.claim and job.once
     if outcome and (once or job.keep) then
       local more = job.keep and ' task=' .. job.task .. (job.reason and ' reason=' .. job.reason or '')
-      keep_outcome(id, outcome, outcome == 'dead' and job.since or now_text, fence, once, job.call, job.keep, more)
+      memory.keep(id, outcome, outcome == 'dead' and job.since or now_text, fence, once, job.call, job.keep, more)
     end
   end
 end
@@ -80,7 +80,7 @@ local function all_leave(ids, lines, given)
         elseif keep and value:sub(1, 1) == '!' then
           value, more = nil, more .. ' value=' .. value:sub(2)
         end
-        keep_outcome(ids[at], 'succeeded', now_text, line:match(' fence=(%S+)'), once, line:match(' call=(%x+)'), keep, more, value)
+        memory.keep(ids[at], 'succeeded', now_text, line:match(' fence=(%S+)'), once, line:match(' call=(%x+)'), keep, more, value)
       end
     end
   end
@@ -109,7 +109,7 @@ local function check_ended()
   if seldom.untied then
     check_keys()
   end
-  make_room()
+  memory.make_room()
   local named = seldom.named
   if named then
     local ids, held_by, freed = seldom.named_ids, read_many(slots, named), seldom_list('freed')
@@ -126,5 +126,5 @@ local function write_ended()
   remove_jobs(seldom.gone)
   call_many('ZREM', expiring, seldom.untied)
   call_many('HDEL', slots, seldom.freed)
-  write_results()
+  memory.write()
 end

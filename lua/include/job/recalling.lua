@@ -7,7 +7,7 @@ says of an id that is remembered, `stale` the same of one that no longer is, `al
 
 Keys: results state
 Later: results_max results_max_bytes results_bytes
-Uses: call(now now_text seldom seldom_list) meta(fact) batch(read_many) remembered(keep_line keep_outcome forget_line)
+Uses: call(now now_text seldom seldom_list) meta(fact) batch(read_many) remembered(keep_line memory forget_line)
 ]]
 
 --- What a record's own digest is, without what its call is compared by; nil if that is invalid.
@@ -97,7 +97,7 @@ end
 local function note_replaced(old, job, id)
   local is_remembered = job.once and tonumber(job.once) > now
   if is_remembered or job.keep then
-    keep_outcome(old, (is_remembered and 'same' or 'replaced') .. ' job=' .. id, now_text, nil, job.once, job.call, job.keep, '')
+    memory.keep(old, (is_remembered and 'same' or 'replaced') .. ' job=' .. id, now_text, nil, job.once, job.call, job.keep, '')
   end
 end
 

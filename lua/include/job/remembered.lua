@@ -25,6 +25,7 @@ that lose their value; `growth`, by how many bytes `results_bytes` grows, and th
 Keys: results kept returned
 Later: results_bytes kept_bytes kept_max_bytes evicted
 Unread: results kept returned
+Kept: memory
 Uses: call(now now_text seldom_list seldom) meta(fact set_fact read_now) batch(call_many read_many) digits(digits)
 ]]
 
@@ -200,3 +201,6 @@ local function write_results()
     set_fact('evicted', fact('evicted') + #seldom.emptied)
   end
 end
+
+--- What others do with it, in one table: the scripts have few local variables left.
+local memory = {keep = keep_outcome, forget_over = forget_over, make_room = make_room, write = write_results}
