@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import Callable
 from decimal import Decimal
@@ -152,10 +151,11 @@ async def test_a_result_is_kept_for_as_long_as_was_said(connected: App) -> None:
         handle = await on_loop.with_options(keep_result=0.3).enqueue_async(1)
         assert Point(1, Decimal("1.50")) == await handle.result_async(LONG_S)
 
-    def look() -> str | None:
-        outcome = connected.handle_by_id("results", handle.id).wait(0)
+    async def look() -> str | None:
+        outcome = await connected.handle_by_id("results", handle.id).wait_async(0)
         return outcome.missing if isinstance(outcome, Succeeded) else type(outcome).__name__
 
-    found = await wait_until_async(lambda: asyncio.to_thread(look), "the result is over")
+    found = await wait_until_async(look, "the result is over")
+    await connected.aclose()
+
     assert found in ("expired", "Gone")
-    connected.close()
