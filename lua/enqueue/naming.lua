@@ -74,9 +74,10 @@ local function kept_by(i, kind, ids)
   local holder = seldom.holders[field]
   if kind.unique == 'replace' then
     local last = seldom.last[field]
-    if last ~= i then
+    -- There is none if all records that ask for the name have ids of records before them.
+    if last and last ~= i then
       return ids[last]
-    elseif holder and seldom.waiting[holder] then
+    elseif last and holder and seldom.waiting[holder] then
       return nil
     end
   end

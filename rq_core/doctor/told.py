@@ -14,6 +14,7 @@ from rq_core.doctor.log import Log
 from rq_core.doctor.view import View
 from rq_core.errors import QueueDamaged
 from rq_core.model import scopes
+from rq_core.model.keys import DEFAULT_PREFIX, QueueKeys
 from rq_core.model.limits import Limit
 from rq_core.model.policy import read_naming, read_policy
 from rq_core.model.settings import SETTINGS
@@ -66,16 +67,22 @@ def _settings(view: View, log: Log) -> Iterator[Finding]:
         actual = view.facts.get(name, default)
         if actual != logged:
             says = f"{name} is {_shown(actual)} in `meta`, {_shown(logged)} by the log: {_WHY}"
-            yield Finding(Kind.LOG_DIFFERS, f"{says}; {_how(view.keys.queue, name, logged)}")
+            yield Finding(Kind.LOG_DIFFERS, f"{says}; {_how(view.keys, name, logged)}")
 
 
-def _how(queue: str, name: str, logged: str) -> str:
+def _how(keys: QueueKeys, name: str, logged: str) -> str:
     """What sets a setting back to what the log says."""
     if name == "paused":
-        return f"`rq-core {'pause' if logged == '1' else 'resume'} {queue}` sets it back"
+        return f"`rq-core {'pause' if logged == '1' else 'resume'} {keys.queue}{_given(keys)}` sets it back"
     if name in SETTINGS:
-        return f"`rq-core set {queue} {SETTINGS[name].assigned(int(logged))}` sets it back"
+        setting = SETTINGS[name].assigned(int(logged))
+        return f"`rq-core set {keys.queue} {setting}{_given(keys)}` sets it back"
     return "App.queue(fair=…) logs how it is to be"
+
+
+def _given(keys: QueueKeys) -> str:
+    """The option of commands about this queue, if its prefix is not the usual one."""
+    return "" if keys.prefix == DEFAULT_PREFIX else f" --prefix {keys.prefix}"
 
 
 def _limits(view: View, log: Log) -> Iterator[Finding]:

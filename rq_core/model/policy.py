@@ -104,6 +104,18 @@ def families_of(text: str) -> list[str]:
         return []
 
 
+def keyless_in(text: str) -> list[str]:
+    """The families of a policy that have one scope only, whatever the arguments; none of one that cannot be read."""
+    try:
+        return [
+            str(each["family"])
+            for each in _scopes(text)
+            if each.get("scope") == f"{each['family']}="
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return []
+
+
 def write_policy(sources: Iterable[Source], naming: Naming | None = None) -> str:
     """What producers without the task's code need to know, as JSON."""
     said: dict[str, Any] = {"scopes": [source.document() for source in sources]}

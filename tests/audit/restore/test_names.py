@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from rq_core.connections.client import Client
-from rq_core.model.job import ties_of
+from rq_core.model.job import NewJob, ties_of
 from sql_audit.proof.result import Verdict
 from sql_audit.store.database import Database
 from sql_audit.upkeep.restore import apply, survey
 from tests.audit.restore.jobs import claim, complete, flush, give_back, job, lines, run_all
 from tests.kit.agreement import assert_agree, drain
 from tests.kit.fleet import QUEUE
+from tests.kit.servers import RedisServer
 
 NAME = "task/user=7"
 RULES: dict[str, dict[str, Any]] = {
@@ -126,3 +128,41 @@ def test_a_name_that_was_freed_keeps_no_job_out(
     (name,) = client.run(client.calls.names.held(QUEUE))
     assert "second" == name.job_id
     assert_agree(client, database, Verdict.HOLDS)
+
+
+def unique(job_id: str) -> NewJob:
+    return job(job_id, ties=ties_of(**RULES["unique"]), name=NAME)
+
+
+def holder(client: Client) -> str | None:
+    return next((name.job_id for name in client.run(client.calls.names.held(QUEUE))), None)
+
+
+def test_a_lost_job_gets_the_name_that_a_revived_one_had(
+    start_redis: Callable[..., RedisServer], database: Database
+) -> None:
+    """Put back first, it would come without its name, or not at all; then a third job could take the name beside it."""
+    server = start_redis()
+    with Client(server.url) as client:
+        client.run(client.calls.enqueue.many([unique("first"), job("other")]))
+        drain(client, database)
+        with server.client() as control:
+            control.save()
+        complete(client, claim(client, 1))
+        assert client.run(client.calls.enqueue.many([unique("second")])).ids == ("second",)
+        drain(client, database)
+        server.kill()
+        server.start()
+        drain(client, database)
+        assert holder(client) == "first"
+
+        done = apply(client, database, QUEUE, by="ada")
+
+        assert (done.restored, done.removed, done.held, done.over) == (1, 1, [], [])
+        assert holder(client) == "second"
+        assert lines(client).keys() == {"other", "second"}
+        third = client.run(client.calls.enqueue.many([unique("third")]))
+        assert third.held == (("third", "second"),)
+        assert_agree(client, database, Verdict.HOLDS)
+        assert run_all(client) == ["other", "second"]
+        assert holder(client) is None
