@@ -159,7 +159,7 @@ for i = 1, each_count do
       take_id(i, id)
     end
     local due_at, until_text, has_line, head = nil, '', false, kind.head
-    local old_place, said_stands
+    local old_place
     if kind.may_wait then
       due_at = kind.due_ms or now + kind.delay_ms
       if kind.ties then
@@ -167,6 +167,7 @@ for i = 1, each_count do
         local expires = kind.expires_at or kind.expires_in and now + kind.expires_in
         ending = (#spec <= spec_max and ending:sub(1, -2) or (lane ~= '' and ending:sub(1, -2) or '",null') .. ',null') ..
           ',' .. (expires or 'null')
+        local stands
         if expires then
           until_text = ' expires=' .. expires
           note_deadline(id, expires)
@@ -175,12 +176,12 @@ for i = 1, each_count do
           digest = seldom.plain[i]
         end
         if kind.unique then
-          local name, stands, due_after, old
+          local name, due_after, old
           digest, name, stands, due_after, old, old_place = take_name(i, id, kind, lane)
           due_at = due_after or due_at
           head, ending = head .. ' unique=' .. name, ending .. ',"' .. name .. '"'
           if stands then
-            until_text, said_stands = ' stands=' .. stands .. until_text, ',"' .. stands .. '"'
+            until_text = ' stands=' .. stands .. until_text
           end
           if old then
             note_replaced(old, seldom.waiting[old], id)
@@ -191,12 +192,13 @@ for i = 1, each_count do
           local in_line, in_event = memory_of(i, kind.remember)
           head, ending = head .. in_line, ending .. (kind.unique and '' or ',null') .. in_event
         end
+        -- Fields of the event may be left out at its end only: `behind` stands for those between the last one and the next.
         local behind = kind.remember and (seldom.calls[i] == '' and ',null' or '') or kind.unique and ',null,null' or ',null,null,null'
-        if said_stands then
-          ending, behind = ending .. behind .. said_stands, ''
+        if stands then
+          ending, behind = ending .. behind .. ',"' .. stands .. '"', ''
         end
         if kind.keep then
-          head, ending = head .. ' keep=' .. kind.keep, ending .. behind .. (said_stands and ',' or ',null,') .. kind.keep
+          head, ending = head .. ' keep=' .. kind.keep, ending .. behind .. (stands and ',' or ',null,') .. kind.keep
           seldom_list('keeping')[1] = true
         end
         ending = ending .. ']'
@@ -212,17 +214,18 @@ for i = 1, each_count do
         wake_needed()
       end
     else
-      local line_place = old_place
-      if not line_place then
+      local last_place = place_text
+      if old_place then
+        place_text = old_place
+      else
         seq = seq + 1
         place_text = digits_of_next(seq)
-        line_place = place_text
       end
-      events[taken] = '["' .. id .. '",' .. line_place .. ',null,' .. kind.detail .. digest .. ending
+      events[taken] = '["' .. id .. '",' .. place_text .. ',null,' .. kind.detail .. digest .. ending
       if lane ~= '' then
         local at = #lines
-        lines[at + 1], lines[at + 2] = id, 'ready ' .. head .. ' lane=' .. lane .. ' seq=' .. line_place .. until_text .. since
-        put(lane_of(lane), line_place, id)
+        lines[at + 1], lines[at + 2] = id, 'ready ' .. head .. ' lane=' .. lane .. ' seq=' .. place_text .. until_text .. since
+        put(lane_of(lane), place_text, id)
       else
         if tail_kind ~= kind then
           tail, tail_kind = tail_of(kind.priority), kind
@@ -232,10 +235,13 @@ for i = 1, each_count do
         end
         if has_line or #spec > SPEC_LONG then
           local at = #lines
-          lines[at + 1], lines[at + 2] = id, 'ready ' .. head .. ' seq=' .. line_place .. until_text .. since
+          lines[at + 1], lines[at + 2] = id, 'ready ' .. head .. ' seq=' .. place_text .. until_text .. since
         else
-          spec = kind.head .. ' seq=' .. line_place .. since_line .. spec
+          spec = kind.head .. ' seq=' .. place_text .. since_line .. spec
         end
+      end
+      if old_place then
+        place_text = last_place
       end
     end
     values[2 * taken - 1], values[2 * taken] = id, spec
