@@ -329,6 +329,28 @@ def test_a_field_without_a_moment_makes_no_id_a_duplicate(seed: Seed) -> None:
     assert {} == seed.snapshot()["results"]
 
 
+def test_a_baseline_says_what_is_remembered_of_live_jobs(seed: Seed) -> None:
+    enqueue(seed, "a")
+    seed.running("b", remember_ms=DAY, call="=", name="t/x")
+    seed.control.xtrim(seed.keys("outbox"), maxlen=1, approximate=False)
+    seed.attach()
+    told = {j.job_id: j.fields for e in seed.entries() if e.event == "baseline" for j in e.jobs}
+
+    facts = {i: (f["unique_name"], f["once_ms"], f["call_digest"]) for i, f in told.items()}
+    assert {"a": (None, T + DAY, CALL), "b": ("t/x", T + DAY, None)} == facts
+
+
+def test_a_promoted_server_without_its_facts_remembers_all_the_same(seed: Seed) -> None:
+    """What an operator deletes by hand takes no protection from jobs that live."""
+    enqueue(seed, "a", "b")
+    seed.complete(*seed.claim(1).jobs)
+    seed.control.delete(seed.keys("meta"))
+
+    assert ("a", "b") == enqueue(seed, "a", "b").duplicates
+    seed.complete(*seed.claim().jobs)
+    assert {"a", "b"} == seed.snapshot()["results"].keys()
+
+
 def test_a_restored_job_is_remembered_and_one_that_is_remembered_is_not_put_back(
     seed: Seed,
 ) -> None:
