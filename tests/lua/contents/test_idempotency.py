@@ -1,5 +1,6 @@
 """Remembered ids: the same job for every repetition of a call, while it lives and until its window is over."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -363,3 +364,77 @@ def test_a_restored_job_is_remembered_and_one_that_is_remembered_is_not_put_back
     assert seed.state("a") is None
     assert ["restored", "claimed", "succeeded"] == events_of(seed.entries(), "a")
     assert_consistent(seed.snapshot())
+
+
+class Model:
+    """What is known of ids, as the promise says it and not as the scripts do it."""
+
+    def __init__(self) -> None:
+        self.alive: dict[str, tuple[int, bool]] = {}
+        """By id of a job that lives: up to when it is remembered, and whether it was ever claimed."""
+        self.over: dict[str, int] = {}
+        """By id of one that has ended: up to when it is a duplicate."""
+
+    def takes(self, job_id: str, now: int) -> bool:
+        return job_id not in self.alive and self.over.get(job_id, 0) <= now
+
+    def end(self, job_id: str) -> None:
+        until, claimed = self.alive.pop(job_id)
+        self.over[job_id] = until if claimed else 0
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_in_any_history_an_id_is_taken_exactly_when_the_promise_says_so(
+    seed: Seed, number: int
+) -> None:
+    dice, model = random.Random(number), Model()
+    ids = [f"k{n}" for n in range(5)]
+    seed.configure(dead_retention_ms=400)
+
+    def claim() -> None:
+        for held in seed.claim(2).jobs:
+            model.alive[held.id] = model.alive[held.id][0], True
+            match dice.choice(("complete", "turn", "retry", "die", "give back")):
+                case "complete":
+                    seed.complete(held)
+                    model.end(held.id)
+                case "turn":
+                    seed.turn(held, limit=0)
+                    model.end(held.id)
+                case "retry":
+                    outcome = seed.fail(held, delay_ms=dice.choice((0, 50)))
+                    assert outcome[held.id] in ("ready", "scheduled", "dead")
+                case "die":
+                    seed.fail(held, verdict="final")
+                case _:
+                    seed.rollback(held)
+
+    for _ in range(120):
+        job_id = dice.choice(ids)
+        match dice.choice(("enqueue", "enqueue", "claim", "cancel", "requeue", "prune", "time")):
+            case "enqueue":
+                window = dice.choice((1, 200, 1_000))
+                takes = model.takes(job_id, seed.now)
+                delay = dice.choice((0, 0, 300))
+                found = enqueue(seed, job_id, remember_ms=window, delay_ms=delay)
+                assert takes == bool(found.ids), job_id
+                assert takes != bool(found.duplicates), job_id
+                if takes:
+                    model.alive[job_id] = seed.now + window, False
+            case "claim":
+                claim()
+            case "cancel":
+                if seed.cancel(job_id)[job_id] == "cancelled":
+                    model.end(job_id)
+            case "requeue":
+                seed.requeue(job_id)
+            case "prune":
+                if seed.prune(job_id)[job_id] == "pruned":
+                    model.end(job_id)
+            case _:
+                seed.advance(dice.choice((1, 60, 500)))
+                # A claim may remove what was dead for too long.
+                seed.claim(0)
+                for gone in model.alive.keys() - seed.snapshot()["jobs"].keys():
+                    model.end(gone)
+        assert_consistent(seed.snapshot())
