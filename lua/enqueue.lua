@@ -160,6 +160,7 @@ for i = 1, each_count do
       take_id(i, id)
     end
     local due_at, until_text, has_line, head = nil, '', false, kind.head
+    local old_place, said_stands
     if kind.may_wait then
       due_at = kind.due_ms or now + kind.delay_ms
       if kind.ties then
@@ -175,9 +176,13 @@ for i = 1, each_count do
           digest = seldom.plain[i]
         end
         if kind.unique then
-          local name, old
-          digest, name, old = take_name(i, id)
+          local name, stands, due_after, old
+          digest, name, stands, due_after, old, old_place = take_name(i, id, kind, lane)
+          due_at = due_after or due_at
           head, ending = head .. ' unique=' .. name, ending .. ',"' .. name .. '"'
+          if stands then
+            until_text, said_stands = ' stands=' .. stands .. until_text, ',"' .. stands .. '"'
+          end
           if old then
             note_replaced(old, seldom.waiting[old], id)
             answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = i, 'replaced', old
@@ -186,6 +191,9 @@ for i = 1, each_count do
         if kind.remember then
           local in_line, in_event = memory_of(i, kind.remember)
           head, ending = head .. in_line, ending .. (kind.unique and '' or ',null') .. in_event
+        end
+        if said_stands then
+          ending = ending .. (kind.remember and '' or ',null,null') .. said_stands
         end
         ending = ending .. ']'
       end
@@ -200,23 +208,29 @@ for i = 1, each_count do
         wake_needed()
       end
     else
-      seq = seq + 1
-      place_text = digits_of_next(seq)
-      events[taken] = '["' .. id .. '",' .. place_text .. ',null,' .. kind.detail .. digest .. ending
+      local line_place = old_place
+      if not line_place then
+        seq = seq + 1
+        place_text = digits_of_next(seq)
+        line_place = place_text
+      end
+      events[taken] = '["' .. id .. '",' .. line_place .. ',null,' .. kind.detail .. digest .. ending
       if lane ~= '' then
         local at = #lines
-        lines[at + 1], lines[at + 2] = id, 'ready ' .. head .. ' lane=' .. lane .. ' seq=' .. place_text .. until_text .. since
-        put(lane_of(lane), place_text, id)
+        lines[at + 1], lines[at + 2] = id, 'ready ' .. head .. ' lane=' .. lane .. ' seq=' .. line_place .. until_text .. since
+        put(lane_of(lane), line_place, id)
       else
         if tail_kind ~= kind then
           tail, tail_kind = tail_of(kind.priority), kind
         end
-        tail[#tail + 1] = id
+        if not old_place then
+          tail[#tail + 1] = id
+        end
         if has_line or #spec > SPEC_LONG then
           local at = #lines
-          lines[at + 1], lines[at + 2] = id, 'ready ' .. head .. ' seq=' .. place_text .. until_text .. since
+          lines[at + 1], lines[at + 2] = id, 'ready ' .. head .. ' seq=' .. line_place .. until_text .. since
         else
-          spec = kind.head .. ' seq=' .. place_text .. since_line .. spec
+          spec = kind.head .. ' seq=' .. line_place .. since_line .. spec
         end
       end
     end

@@ -78,7 +78,7 @@ else
       set_fact(name, default)
     end
   end
-  emit_queue('epoch_started', now, by, '["' .. started .. '",' .. (old_epoch or 'null') .. ',' ..
+  emit_queue('epoch_started', now, by, '["' .. started .. '",' .. (old_epoch and old_epoch:match('^%d+$') or 'null') .. ',' ..
     quoted(old_replid) .. ',' .. quoted(replid) .. ',' .. quoted(last) .. ',' ..
     (went_on_from and went_on_from == old_replid and 'true' or 'false') .. ']')
   write_facts()

@@ -1,6 +1,6 @@
 --[[ requeue: an operator gives dead jobs another life: their failures and losses are forgotten, their claims are
-counted on, and they join the tail of the line. They have no deadline any more. A unique job takes its name again; one whose
-name another job holds stays dead.
+counted on, and they join the tail of the line. They have no deadline any more. A unique job that holds its name until it ends takes it
+again; if another job holds it, the job stays dead.
 
 Transitions: dead -requeued-> ready
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled dead outbox slots expiring wake
@@ -8,8 +8,8 @@ Later: sequence
 Unread: dead jobs expiring
 Args: slot number:int by why
 Each: id
-Uses: call(open_call close_call now) emit(emit) state(write_line) meta(fact set_fact) named(decide_named) joining(join write_joining)
-    lane_write(check_lanes write_lanes) dead(unindex_dead) names(name_field) batch(call_many)
+Uses: call(open_call close_call now seldom) emit(emit) state(write_line) meta(fact set_fact) named(decide_named) joining(join write_joining)
+    lane_write(check_lanes write_lanes) dead(unindex_dead) retaking(is_held retake write_retaken) deadline(write_deadlines) batch(call_many)
 Returns: ok {ID requeued|held|STATE|gone}… | epoch
 Invariants: I6, I10
 ]]
@@ -22,16 +22,14 @@ check_keys()
 
 local seq = fact('sequence')
 local events, revived, lines = {}, {}, {}
-local names_taken, names_here = {}, {}
 local answer = decide_named(function(id, job)
   if job.state == 'dead' then
-    local field = job.unique and name_field(job.unique)
-    if field and (names_here[field] or redis.call('HGET', slots, field)) then
+    job.state = 'ready'
+    if is_held(id, job) then
+      job.state = 'dead'
       return 'held'
-    elseif field then
-      names_here[field] = true
-      names_taken[#names_taken + 1], names_taken[#names_taken + 2] = field, id
     end
+    retake(id, job)
     seq = seq + 1
     job.state, job.seq, job.since = 'ready', seq, now
     job.failed, job.lost, job.unknown, job.reason, job.expires = nil, nil, nil, nil, nil
@@ -47,7 +45,10 @@ check_lanes()
 emit('requeued', now, by, events, why)
 call_many('HSET', state, lines)
 unindex_dead(revived)
-call_many('HSET', slots, names_taken)
+if seldom then
+  write_retaken()
+  write_deadlines()
+end
 write_joining()
 write_lanes()
 if #revived > 0 then

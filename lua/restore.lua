@@ -24,7 +24,8 @@ Each: id kind due_ms:int line detail spec
 Unread: jobs dead expiring
 Uses: call(open_call close_call now seldom) backlog(refuse_backlog) meta(facts fact set_fact read_now) emit(emit)
     state(read_line write_line is_claimed) lane_standing(meet_lanes) lane_write(check_lanes write_lanes)
-    joining(join write_joining) ended(refuse_keys leaves check_ended write_ended) names(name_field) withdrawal(withdraw write_withdrawn) deadline(note_deadline write_deadlines) due(earliest_due) dead(index_dead unindex_dead)
+    joining(join write_joining) ended(refuse_keys leaves check_ended write_ended) retaking(is_held retake write_retaken)
+    withdrawal(withdraw write_withdrawn) deadline(note_deadline write_deadlines) due(earliest_due) dead(index_dead unindex_dead)
     wake(wake_needed) batch(call_many) standing(read_lines) baseline_of(baseline_of)
     remembered(keep_line) recalling(recall take_id)
 Returns: ok ENTRY {ID restored|removed|remembered|known|held|STATE|gone}… | refused audit_backlog BACKLOG BOUND | refused restored ENTRY |
@@ -101,17 +102,6 @@ local function place_again(id, job, due_ms)
   return seq .. ',null'
 end
 
-local names_taken, names_here = {}, {}
-
---- Whether another job holds the name of this one.
-local function is_held(job)
-  if not job.unique or job.state == 'dead' then
-    return false
-  end
-  local field = name_field(job.unique)
-  return names_here[field] or redis.call('HGET', slots, field) ~= false
-end
-
 for i = 1, each_count do
   local id, kind, due_ms, line, detail, spec = each(i)
   local outcome = 'gone'
@@ -146,7 +136,7 @@ for i = 1, each_count do
     outcome = alive.state
   elseif is_taken then
     outcome = 'remembered'
-  elseif is_held(read_line(line)) then
+  elseif is_held(id, read_line(line)) then
     outcome = 'held'
   else
     local job = read_line(line)
@@ -160,11 +150,7 @@ for i = 1, each_count do
     if results then
       take_id(i, id)
     end
-    if job.unique and job.state ~= 'dead' then
-      local field = name_field(job.unique)
-      names_here[field] = true
-      names_taken[#names_taken + 1], names_taken[#names_taken + 2] = field, id
-    end
+    retake(id, job)
     local placed = place_again(id, job, due_ms)
     restored[#restored + 1] = '["' .. id .. '",' .. placed .. ',"' .. job.state .. '",' .. detail .. ']'
     lines[#lines + 1], lines[#lines + 2] = id, write_line(job)
@@ -189,8 +175,8 @@ call_many('HSET', jobs, specs)
 call_many('HSET', state, lines)
 write_joining()
 call_many('ZADD', scheduled, due)
-call_many('HSET', slots, names_taken)
 if seldom then
+  write_retaken()
   write_deadlines()
 end
 index_dead(buried, now)

@@ -126,8 +126,8 @@ class KeyNeeded(UsageError):
 
 
 class KeyFailed(UsageError):
-    """the function {function}, which makes the key {family!r} of task {task!r}, raised {error}. Correct it, or let it
-    return None if the cap should not count the job."""
+    """the function {function}, which makes the key {family!r} of task {task!r}, raised {error}. Correct it. (A
+    cap does not count a job for which its function returns None.)"""
 
 
 class AuditNotConfigured(UsageError):

@@ -17,7 +17,7 @@ Uses: call(now now_text answer_field seldom) activity(note_activity) meta(fact s
     state(read_line write_line count rank is_claimed drop_claim) scopes(scope_of await_no_more check_scopes)
     lane_standing(lane_of) lane_members(put) lane_opening(note_release free_places reevaluate reevaluate_family FAMILY_MAX)
     dead(unindex_dead check_dead) ended(leaves dies forget_ids) due(earliest_due) digits(digits) settled(is_settled)
-    deadline(is_over note_deadline) expiry(expire_here expire_waiting emit_expired)
+    deadline(is_over note_deadline) names(name_field holder_in) expiry(expire_here expire_waiting emit_expired)
 ]]
 
 local SWEEP_MS = 100   -- the longest time between two looks at leases while workers claim
@@ -185,11 +185,11 @@ local function promote_due()
   return earliest_due(#due) or '-'
 end
 
---- Forget what is over: call slots, dead jobs, rates; and let jobs expire that have waited for too long. Returns whether more of it
+--- Forget what is over: call slots, names, dead jobs, rates; and let jobs expire that have waited for too long. Returns whether more of it
 --- is left for the next claim.
 local function forget_old()
   local over = redis.call('ZRANGEBYSCORE', expiring, '-inf', now_text, 'LIMIT', '0', digits(sweep_max))
-  local late
+  local late, over_names
   for _, member in ipairs(over) do
     local kind, name = member:match('^(%l+)|(.*)$')
     if kind == 'slot' and name ~= slot then
@@ -214,6 +214,19 @@ local function forget_old()
       note('unexpired', member)
       late = late or {}
       late[#late + 1] = name
+    elseif kind == 'name' then
+      note('unexpired', member)
+      over_names = over_names or {}
+      over_names[#over_names + 1] = name_field(name)
+    end
+  end
+  if over_names then
+    local values = read_many(slots, over_names)
+    for i = 1, #over_names do
+      -- Another job may have taken it, and hold it until that ends.
+      if values[i] and not holder_in(values[i], now) then
+        note('slots', over_names[i])
+      end
     end
   end
   if late then

@@ -5,7 +5,7 @@ Keys: state jobs leases
 Meta: lease_ms
 Args: worker limit bytes_max
 Unread: leases
-Uses: call(now now_text) state(count write_line) meta(fact) batch(call_many add_many) digits(digits) emit(emit)
+Uses: call(now now_text) state(count write_line) meta(fact) batch(call_many add_many) digits(digits) emit(emit) ended(give_up_name)
 ]]
 
 local taken           -- how many jobs are taken
@@ -57,6 +57,9 @@ local function take(id, spec, limits, lane, head, seq, job)
   if job then
     local claim = count(job, 'claim') + 1
     job.is_taken, job.claim = true, claim
+    if claim == 1 then
+      give_up_name(id, job)
+    end
     heads[at], places[at] = job, false
     claimed[at] = '["' .. id .. '",' .. claim .. ending
     reply_words[2 * at + 1] = word_of(id, lane, job)

@@ -7,6 +7,8 @@ quote, FULL what happens when a scope is full. A priority is valid if `ready` ha
 
 Ties: `expires_in`, in ms from now, or `expires_at`, in Unix ms: no claim of the job begins later. `unique`, keep, replace or reject: the
 job has a name, and this says what becomes of it if another one holds that; reject keeps the job out, and its id is not noted.
+`window`: the name stands for so many ms from now, whatever becomes of the job. `after` and `most`: the job is due so many ms from now,
+and at most so many ms after the first of those that were replaced one by the other; its name stands until its first claim.
 `remember`, in ms from now: the job's id is remembered, see include/job/recalling.
 
 Keys: ready
@@ -38,14 +40,15 @@ local function kind_from(given)
     type(detail) ~= 'string' or type(full) ~= 'string' or
     not is_number_or_nil(due_ms) or type(ties) ~= 'table' or
     not is_number_or_nil(ties.remember) or not is_number_or_nil(ties.expires_in) or not is_number_or_nil(ties.expires_at) or
-    ties.unique ~= nil and not WAYS[ties.unique] then
+    ties.unique ~= nil and not WAYS[ties.unique] or not is_number_or_nil(ties.window) or
+    not is_number_or_nil(ties.after) or not is_number_or_nil(ties.most) or (ties.after == nil) ~= (ties.most == nil) then
     return nil
   end
   due_ms = due_ms ~= 0 and due_ms or nil
   return {priority = priority, delay_ms = delay_ms, due_ms = due_ms, head = head, detail = detail, full = full,
     task = task, may_wait = due_ms ~= nil or delay_ms > 0 or ties ~= NO_TIES,
     ties = ties ~= NO_TIES, expires_in = ties.expires_in, expires_at = ties.expires_at, unique = ties.unique,
-    remember = ties.remember}
+    window = ties.window, after = ties.after, most = ties.most, remember = ties.remember}
 end
 
 --- The kinds, by their place (from '1', as text); nil if one of them is none. The same come in call after call, so what

@@ -31,6 +31,7 @@ from rq_core.app.caps import Cap, Rate
 from rq_core.app.clients import Connections
 from rq_core.app.handle import JobHandle, handle_of
 from rq_core.app.many import ManyProducer
+from rq_core.app.naming import Named
 from rq_core.app.options import (
     TIMEOUT_S_MIN,
     EnqueueOptions,
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
 
     from rq_core.app.context import JobContext
     from rq_core.app.dead_hooks import Hook
-    from rq_core.app.unique import Unique
     from rq_core.protocol.caps import CapChange
     from rq_core.protocol.enqueue import Accepted
     from rq_core.protocol.inspect import ScopeStatus
@@ -148,7 +148,7 @@ class App(ManyProducer):
         priority: Priority | PriorityName = ...,
         max_losses: int = ...,
         caps: Sequence[Cap | Rate] = ...,
-        unique: Unique | None = ...,
+        unique: Named | None = ...,
         aliases: Sequence[str] = ...,
         isolation: Isolation | None = ...,
         max_memory: int | None = ...,
@@ -166,7 +166,7 @@ class App(ManyProducer):
         priority: Priority | PriorityName = DEFAULT_PRIORITY,
         max_losses: int = DEFAULT_MAX_LOSSES,
         caps: Sequence[Cap | Rate] = (),
-        unique: Unique | None = None,
+        unique: Named | None = None,
         aliases: Sequence[str] = (),
         isolation: Isolation | None = None,
         max_memory: int | None = None,
@@ -178,8 +178,8 @@ class App(ManyProducer):
         ``retry`` says how long a failed job waits and how often it is tried: RetryPolicy(), 3 attempts,
         unless given. ``timeout`` (seconds or timedelta) is that of one attempt; None leaves it to the
         worker. ``max_losses`` is after how many lost workers a job is taken for poison and dies.
-        ``caps`` are Caps and Rates; a claim takes a place in each of them, or none. ``unique`` lets at
-        most one job of a name be alive. ``aliases`` are names
+        ``caps`` are Caps and Rates; a claim takes a place in each of them, or none. ``unique``
+        is Unique, Throttle, Debounce or Latest: which of several calls of one name run. ``aliases`` are names
         that the task had: it also runs jobs that were enqueued under one of these, or still are, and
         counts them in the same caps; the log keeps the name under which each job was enqueued. With
         ``isolation="process"`` workers run it in a process of its own, which is killed at its timeout and

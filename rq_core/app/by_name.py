@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rq_core.app.arguments import dump_untyped
+from rq_core.app.naming import Registered
 from rq_core.app.options import EnqueueOptions, JobOptions
 from rq_core.app.placing import Placing, registered_placing
+from rq_core.errors import KeyNeeded
+from rq_core.model.policy import NAME_KEY
 
 if TYPE_CHECKING:
     from rq_core.app.producer import Producer
     from rq_core.app.task import Task
     from rq_core.model.job import NewJob
+    from rq_core.model.policy import Naming
 
 
 class Draft:
@@ -82,7 +87,11 @@ class Draft:
         """Return the job in its lane. Raises InvalidOption, KeyNeeded or PayloadTooLarge."""
         placing = self.placing
         assert placing is not None, "the queue's policy was not read"
-        placing.check_delay(self._options.delay_ms, self._options.due_ms)
+        options = self._options
+        placing.check_delay(options.delay_ms, options.due_ms)
+        if self._values is None and placing.naming is not None:
+            keys = dict(keys or {})
+            options = self._named(placing.naming, keys.pop(NAME_KEY, None))
         lane = "", ""
         if placing.sources or keys:
             values = self._values
@@ -90,5 +99,16 @@ class Draft:
                 values = json.loads(self._args_json) if placing.sources else {}
             lane = placing.lane(self._profile.rank, values, keys)
         return self._producer.new_job(
-            self._profile, self._options, self._args_json, *lane, self._name, self._call
+            self._profile, options, self._args_json, *lane, self._name, self._call
         )
+
+    def _named(self, naming: Naming, key: str | None) -> JobOptions:
+        """Give the job its name, as the queue's workers would. Returns its options with what belongs to that. Raises
+        InvalidOption, or KeyNeeded if a function makes the name's value, and ``key`` is None."""
+        given = self._options
+        if naming.function and key is None:
+            raise KeyNeeded(task=self._task, queue=given.queue, family=NAME_KEY)
+        self._name = naming.name(self._task, json.loads(self._args_json), key)
+        named = replace(given, unique=Registered(naming.ties))
+        named.check_due()
+        return named

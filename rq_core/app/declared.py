@@ -11,7 +11,7 @@ from rq_core.app.caps import Cap, Rate, key_name
 from rq_core.app.placing import Placing, Unregistered, key_text
 from rq_core.errors import InvalidName, InvalidOption, InvalidTask
 from rq_core.model.limits import Limit, check_limit
-from rq_core.model.policy import Source
+from rq_core.model.policy import Naming, Source
 from rq_core.model.scopes import FAIR, QUEUE, WEIGHT, scope
 
 WEIGHT_MAX: Final = 10_000
@@ -41,9 +41,10 @@ class Declared:
         arguments: Arguments,
         caps: Sequence[Cap | Rate],
         aliases: Sequence[str] = (),
+        naming: Naming | None = None,
     ) -> None:
-        """Take note of a new task. Jobs under its ``aliases`` get the same scopes. Raises InvalidTask; then nothing was
-        noted."""
+        """Take note of a new task. Jobs under its ``aliases`` get the same scopes; ``naming`` says how its jobs get
+        their names. Raises InvalidTask; then nothing was noted."""
         sources: list[Source] = []
         limits: dict[str, Limit] = {}
         whole: object = caps
@@ -73,7 +74,7 @@ class Declared:
         for limited in limits:
             self._declarer.setdefault((queue, limited), task)
         self._limits.setdefault(queue, {}).update(limits)
-        placing = Placing(task, queue, sources, arguments.defaults)
+        placing = Placing(task, queue, sources, arguments.defaults, naming)
         self._make_fair(placing, queue, arguments)
         for name in (task, *aliases):
             self._arguments[name] = arguments

@@ -23,7 +23,7 @@ from rq_core.model.machine import (
 
 if TYPE_CHECKING:
     from rq_core.app.arguments import Arguments
-    from rq_core.app.unique import Unique
+    from rq_core.app.naming import Named
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -113,7 +113,7 @@ class JobOptions:
     """Its deadline, in ms from when Redis accepts it…"""
     expires_at_ms: int = 0
     """…or as an instant; 0: there is none."""
-    unique: Unique | None = None
+    unique: Named | None = None
     idempotency_key: str | None = None
     """What the id is made of, with the task's name; None: of nothing."""
     remember_ms: int = 0
@@ -128,8 +128,8 @@ class JobOptions:
         ties = ties_of(
             expires_in_ms=self.expires_in_ms,
             expires_at_ms=self.expires_at_ms,
-            unique=getattr(self.unique, "on_duplicate", ""),
             remember_ms=self.remember_ms,
+            **getattr(self.unique, "ties", {}),
         )
         object.__setattr__(self, "ties", ties)
 
@@ -160,7 +160,7 @@ class JobOptions:
         if "headers" in given:
             given["headers_json"] = headers_json(given.pop("headers"))
         changed = replace(self, **given)
-        changed.check_deadline()
+        changed.check_due()
         return changed
 
     def _identity(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -204,10 +204,17 @@ class JobOptions:
 
         return f"={call_digest(task, arguments.canonical_json(values))}"
 
-    def check_deadline(self) -> None:
-        """Raise InvalidOption if the job would be ready only at its deadline, or later. Where one of the two is an
-        instant, only Redis' clock can tell."""
-        both_in = 0 < self.expires_in_ms <= self.delay_ms
+    def check_due(self) -> None:
+        """Raise InvalidOption if the job would be ready only at its deadline, or later; where one of the two is an
+        instant, only Redis' clock can tell. Or if it has a delay, and its Debounce or Latest says when it is ready."""
+        name_delay_ms = None if self.unique is None else self.unique.delay_ms
+        if name_delay_ms is not None and (self.delay_ms or self.due_ms):
+            raise InvalidOption(
+                option="at" if self.due_ms else "delay",
+                value=(self.due_ms or self.delay_ms) / 1000,
+                must="does not go with Debounce or Latest, which say when the job is ready",
+            )
+        both_in = 0 < self.expires_in_ms <= (name_delay_ms or self.delay_ms)
         if both_in or 0 < self.expires_at_ms <= self.due_ms:
             said = f"{self.expires_in_ms / 1000:g} s" if both_in else "this instant"
             raise InvalidOption(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rq_core.errors import ArgumentsInvalid, InvalidOption, KeyFailed, KeyNeeded, QueueDamaged
-from rq_core.model.policy import Source, read_policy, write_policy
+from rq_core.model.policy import Naming, Source, read_naming, read_policy, write_policy
 from rq_core.model.scopes import (
     KEY_MAX,
     RESERVED,
@@ -35,7 +35,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_.:~-]*")
 class Placing:
     """The scopes of one task's jobs in one queue."""
 
-    __slots__ = ("defaults", "queue", "sources", "task")
+    __slots__ = ("defaults", "naming", "queue", "sources", "task")
 
     def __init__(
         self,
@@ -43,10 +43,13 @@ class Placing:
         queue: str,
         sources: Sequence[Source] = (),
         defaults: Mapping[str, Any] | None = None,
+        naming: Naming | None = None,
     ) -> None:
-        """``defaults`` are those of the task's arguments, for functions that give keys."""
+        """``defaults`` are those of the task's arguments, for functions that give keys; ``naming`` says how its jobs
+        get their names, None if they have none."""
         self.task = task
         self.queue = queue
+        self.naming = naming
         self.sources: tuple[Source, ...] = ()
         self.defaults = defaults or {}
         self.set_sources(sources)
@@ -123,7 +126,7 @@ class Placing:
 
     def policy(self) -> str:
         """What producers without the code need to know, as JSON."""
-        return write_policy(self.sources)
+        return write_policy(self.sources, self.naming)
 
     def _scope(
         self, source: Source, values: Mapping[str, Any], keys: Mapping[str, str] | None
@@ -252,7 +255,7 @@ def key_text(value: Any) -> str | None:
 def registered_placing(task: str, queue: str, policy: str) -> Placing:
     """The placing that workers have registered. Raises QueueDamaged if the policy is invalid."""
     try:
-        return Placing(task, queue, read_policy(policy))
+        return Placing(task, queue, read_policy(policy), naming=read_naming(policy))
     except (ValueError, KeyError, TypeError) as error:
         raise QueueDamaged(
             queue=queue, why=f"the policy of task {task} cannot be read ({error!r})"

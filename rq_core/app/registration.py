@@ -56,9 +56,12 @@ def make_task(
     arguments = Arguments(name, function, injected=steps.keys())
     # Checked before the caps are noted: a task that is refused leaves no trace.
     options.profile(name)
+    naming = None
     if options.unique is not None:
+        caps = with_caps_of(options.unique, caps)
         check_unique(name, options.unique, arguments, caps)
-    producer.declared.add_task(name, options.queue, arguments, caps, aliases)
+        naming = options.unique.naming(arguments)
+    producer.declared.add_task(name, options.queue, arguments, caps, aliases, naming)
     kind = AsyncTask if is_async else Task
     return kind(
         producer,
@@ -103,14 +106,23 @@ def _check_aliases(
             )
 
 
+def with_caps_of(unique: object, caps: Sequence[Cap | Rate]) -> Sequence[Cap | Rate]:
+    """The caps of a task, with those that its Latest brings along."""
+    brought = getattr(unique, "caps", ())
+    if not isinstance(caps, list | tuple):
+        return caps  # It is refused later.
+    return [*caps, *(cap for cap in brought if cap not in caps)]
+
+
 def check_unique(
     task: str, unique: object, arguments: Arguments, caps: Sequence[Cap | Rate]
 ) -> None:
-    """Raise InvalidTask if the jobs of a task cannot be unique so."""
-    from rq_core.app.unique import Unique
+    """Raise InvalidTask if the jobs of a task cannot have such names."""
+    from rq_core.app.naming import Named
 
-    if not isinstance(unique, Unique):
-        raise InvalidTask(task=task, why=f"unique must be Unique(…), not {unique!r}")
+    if not isinstance(unique, Named):
+        may_be = "Unique(…), Throttle(…), Debounce(…) or Latest(…)"
+        raise InvalidTask(task=task, why=f"unique must be {may_be}, not {unique!r}")
     rules = any(isinstance(c, Cap) and (c.on_full != "wait" or c.max_waiting) for c in caps)
     unique.check(task, arguments, rules=rules)
 

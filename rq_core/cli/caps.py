@@ -139,7 +139,7 @@ def _document(status: ScopeStatus) -> dict[str, Any]:
 def _limit_of(status: ScopeStatus) -> str:
     if _is_weight(status):
         return f"weighs {status.limit}"
-    whole_family = "=" not in status.scope and status.scope != "queue"
+    whole_family = "=" not in status.scope and status.scope != "queue" and not status.keyless
     return shown(status.limit) + (" each" if whole_family else "")
 
 

@@ -81,6 +81,7 @@ def doctor(
         for queue in (*here, *lost):
             report = _report(queue)
             if queue in here:
+                _report_unlisted(client, queue, report, mend=mend)
                 _examine(client, queue, who if mend else None, report)
             if audit_url is not None and report["error"] is None:
                 _compare(client, queue, audit_url, report, is_logged=queue in of_log)
@@ -133,15 +134,15 @@ def _queues_of_log(audit_url: str | None) -> tuple[list[str], list[str]]:
 def _named(
     client: Client, queues: Sequence[str], of_log: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Return the queues to look at: those of Redis, and those that only the log has. Raises UnknownQueue."""
+    """Return the queues to look at: those of Redis, also unlisted ones that the log has, and those that only the log
+    has. Raises UnknownQueue."""
     listed = client.run(client.calls.reads.queues()) if of_log else []
-    lost = [
-        queue
-        for queue in of_log
-        if queue not in listed and not client.run(client.calls.reads.is_there(queue))
-    ]
+    unlisted = [queue for queue in of_log if queue not in listed]
+    lost = [queue for queue in unlisted if not client.run(client.calls.reads.is_there(queue))]
     named = [queue for queue in queues if queue not in lost]
     here = known_queues(client, *named, told=True) if named or not queues else []
+    if not queues:
+        here += [queue for queue in unlisted if queue not in lost and queue not in here]
     return here, [queue for queue in lost if not queues or queue in queues]
 
 
@@ -159,15 +160,28 @@ def _report_on_list(client: Client, *, mend: bool) -> dict[str, Any]:
     return {**_report(None, found=found), "left": left}
 
 
+def _report_unlisted(client: Client, queue: str, report: dict[str, Any], *, mend: bool) -> None:
+    """Say that the list of queues lacks a queue that is there, and put it there."""
+    if queue in client.run(client.calls.reads.queues()):
+        return
+    says = "the list of queues lacks it: only its own workers and producers find it, until one of them starts"
+    found = {"kind": "list", "job": None, "keys": ["queues"], "says": says, "mendable": True}
+    report["found"].append(found)
+    if mend:
+        client.run(client.calls.reads.enlist(queue))
+    else:
+        report["left"].append(found)
+
+
 def _examine(client: Client, queue: str, by: str | None, report: dict[str, Any]) -> None:
     """Look at one queue in Redis; ``by`` None only looks."""
     from rq_core.doctor import diagnose, repair
 
     try:
         found = diagnose(client, queue)
-        report["found"] = [_document(f) for f in found]
+        report["found"] += [_document(f) for f in found]
         left = found if by is None else repair(client, queue, found, by=by)
-        report["left"] = [_document(f) for f in left]
+        report["left"] += [_document(f) for f in left]
     except (LayoutMismatch, QueueDamaged) as error:
         report["error"] = str(error)
 

@@ -17,7 +17,7 @@ from rq_core.cli.options import (
     print_json,
     server_options,
 )
-from rq_core.cli.text import print_table, say, span
+from rq_core.cli.text import print_table, say, span, utc
 
 if TYPE_CHECKING:
     from rq_core.connections.client import Client
@@ -33,11 +33,12 @@ FREE: Final = "free"
 @server_options
 @json_option
 def unique(queue: str, words: tuple[str, ...], **given: Any) -> None:
-    """List the names that unique jobs of QUEUE hold, or say who holds NAME.
+    """List the names that stand in QUEUE, or NAME alone, and the jobs that took them.
 
-    A job holds its name until it succeeds, dies, is cancelled or expires. `rq-core cancel ID` ends the job and frees
-    its name. `rq-core unique QUEUE free NAME` frees the name alone: the job lives on without it, so another job may
-    take it and run beside the first.
+    A unique job holds its name until it succeeds, dies, is cancelled or expires; a debounced one until its first claim;
+    a throttled one until the instant that is shown. `rq-core cancel ID` ends a job and frees its name, unless that
+    stands until an instant. `rq-core unique QUEUE free NAME` frees the name alone: the job lives on without it, so
+    another job may take it and run beside the first.
     """
     frees = words[:1] == (FREE,)
     if len(words) != 2 if frees else len(words) > 1:
@@ -68,7 +69,7 @@ def _show(queue: str, words: tuple[str, ...], found: list[Held], *, as_json: boo
     if as_json:
         print_json(
             [
-                {"name": each.name, "id": each.job_id}
+                {"name": each.name, "id": each.job_id, "until_ms": each.until_ms}
                 | {"job": None if each.job is None else document_of(each.job)}
                 for each in found
             ]
@@ -76,13 +77,14 @@ def _show(queue: str, words: tuple[str, ...], found: list[Held], *, as_json: boo
         return
     now_ms = time.time() * 1000
     print_table(
-        ("name", "job", "state", "for"),
+        ("name", "job", "state", "for", "until"),
         (
             (
                 each.name,
                 each.job_id,
                 "gone" if each.job is None else str(each.job.state),
                 "" if each.job is None else span(now_ms - int(each.job.fields["since"])),
+                "" if each.until_ms is None else utc(each.until_ms),
             )
             for each in found
         ),

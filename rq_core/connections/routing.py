@@ -35,7 +35,7 @@ _KEYLESS: Final = frozenset({
     "ACL", "CLIENT", "CLUSTER", "CONFIG", "FUNCTION", "INFO", "PING", "SCRIPT", "TIME",
 })  # fmt: skip
 _SCRIPTED: Final = frozenset({"FCALL", "EVALSHA", "EVAL", "EVAL_RO"})
-_EVERYWHERE: Final = frozenset({("FUNCTION", "LOAD"), ("SCRIPT", "LOAD")})
+_EVERYWHERE: Final = frozenset({("FUNCTION", "LOAD"), ("SCRIPT", "LOAD"), ("CONFIG", "GET")})
 """What each primary must know for itself."""
 
 
@@ -112,7 +112,7 @@ class Routing:
         """Carry out commands where their keys are; an exception stands in the place of a reply that did not come.
 
         Commands without a key go where others of the exchange go (TIME asks for that clock), else to any primary; those
-        that load scripts go to all.
+        that load scripts go to all primaries, and so does CONFIG GET, whose answers come one behind the other.
         """
         trouble = yield from self.map.refresh()
         if trouble is not None:
@@ -204,7 +204,8 @@ class Routing:
         return True
 
     def _all(self, replies: Replies) -> Any:
-        """One reply for those of all primaries: what stays wrong, else that it was done, else what is wrong for now.
+        """One reply for those of all primaries: what stays wrong, else that it was done (lists come one behind the
+        other), else what is wrong for now.
 
         A call to a node on which it was not done says so, and that it is loaded begins again.
         """
@@ -213,4 +214,6 @@ class Routing:
             self.map.note(node, reply)
         wrong = [reply for reply in each if isinstance(reply, ReplyError)]
         done = [reply for reply in each if not isinstance(reply, Exception)]
+        if done and not wrong and isinstance(done[0], list):
+            return [word for reply in done for word in reply]
         return (wrong or done or each)[0]

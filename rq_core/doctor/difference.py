@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from rq_core.doctor.expected import LISTS, AtLeast, Expected, Kept, Want
 from rq_core.doctor.finding import LOWER, Edit, Finding, Kind
-from rq_core.model.names import is_name_field
+from rq_core.doctor.view import View
+from rq_core.model.names import is_name_field, name_field, read_holder
 from rq_core.model.scopes import is_rate
 
 Owner = tuple[str, str]
@@ -31,7 +32,7 @@ def owner_of(key: str, member: str) -> Owner:
     """Return what a member of an index is there for."""
     if key in ("scheduled", "expiring"):
         kind, _, name = member.partition("|")
-        kinds = {"job": "job", "dead": "job", "slot": "call slot", "rate": "rate"}
+        kinds = {"job": "job", "dead": "job", "slot": "call slot", "rate": "rate", "name": "name"}
         return (kinds[kind], name) if kind in kinds else ("member", member)
     if key == "blocked":
         return "lane", member.split("|", 2)[-1]
@@ -118,6 +119,7 @@ def guarded(expected: Expected, owner: Owner, edits: Iterable[Edit]) -> tuple[Ed
         "id": [("line", name), ("results", name)],
         "call slot": [("slots", name)],
         "rate": [("rates", name), ("expiring", f"rate|{name}")],
+        "name": [("slots", name_field(name)), *_holders(view, name_field(name), edits)],
     }
     read_alone = {"head": view.heads, "line": view.standing}
     kept = []
@@ -127,6 +129,12 @@ def guarded(expected: Expected, owner: Owner, edits: Iterable[Edit]) -> tuple[Ed
             was = as_text(actual.get(member))
             kept.append(Edit(key, member, was, was))
     return (*kept, *edits)
+
+
+def _holders(view: View, field: str, edits: Iterable[Edit]) -> list[tuple[str, str]]:
+    """The lines of the jobs that hold a name by `slots`, and are to hold it."""
+    values = [view.snapshot["slots"].get(field, ""), *(e.value for e in edits if e.key == "slots")]
+    return [("line", read_holder(value).job_id) for value in dict.fromkeys(values) if value]
 
 
 def findings(expected: Expected, differing: Mapping[Owner, list[Edit]]) -> Iterator[Finding]:

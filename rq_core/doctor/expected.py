@@ -11,7 +11,14 @@ from rq_core.doctor.places import Place, fair_key, kept_waiting, opened, places
 from rq_core.doctor.view import View
 from rq_core.model import scopes
 from rq_core.model.machine import CLAIMED_STATES, PRIORITIES, State
-from rq_core.model.names import is_name_field, name_field
+from rq_core.model.names import (
+    is_name_field,
+    name_field,
+    name_in,
+    name_mark,
+    read_holder,
+    read_stands,
+)
 from rq_core.model.remembered import Result, read_result
 from rq_core.model.settings import SLOT_ANSWER, SLOT_LIFE_MS
 from rq_core.model.state_line import Job, line_of, read_job, with_task, write_line
@@ -148,7 +155,7 @@ Entry = tuple[str, str, Want]
 
 def _of_job(job_id: str, job: Job, view: View) -> Iterator[Entry]:
     yield "jobs", job_id, Kept(None)
-    if "unique" in job.fields and job.state is not State.DEAD:
+    if "unique" in job.fields and _holds_name(job):
         yield "slots", name_field(job.fields["unique"]), job_id
     if "expires" in job.fields and job.state in (State.READY, State.SCHEDULED):
         yield "expiring", f"job|{job_id}", int(job.fields["expires"])
@@ -170,6 +177,11 @@ def _of_job(job_id: str, job: Job, view: View) -> Iterator[Entry]:
         yield "waiting", f"{job.lane}|{place_in_line(job):016}|{job_id}", 0
 
 
+def _holds_name(job: Job) -> bool:
+    stands = read_stands(job.fields.get("stands"))
+    return stands.holds(dead=job.state is State.DEAD, claims=job.number("claim") or 0)
+
+
 def _of_lane(lane: str, place: Place) -> Iterator[Entry]:
     yield "lanes", lane, str(place)
     if place.on is None:
@@ -179,7 +191,13 @@ def _of_lane(lane: str, place: Place) -> Iterator[Entry]:
 
 
 def _of_slot(name: str, kept: str) -> Iterator[Entry]:
-    if name.endswith(SLOT_ANSWER) or is_name_field(name):
+    if is_name_field(name):
+        # A name that stands until an instant is a fact: its job may have ended.
+        if (until_ms := read_holder(kept).until_ms) is not None:
+            yield "slots", name, kept
+            yield "expiring", name_mark(name_in(name)), until_ms
+        return
+    if name.endswith(SLOT_ANSWER):
         return
     deadline = kept.split(" ")[1:2]
     known = deadline and deadline[0].isascii() and deadline[0].isdigit()

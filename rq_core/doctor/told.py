@@ -14,8 +14,9 @@ from rq_core.doctor.log import Log
 from rq_core.doctor.view import View
 from rq_core.errors import QueueDamaged
 from rq_core.model import scopes
+from rq_core.model.keys import DEFAULT_PREFIX, QueueKeys
 from rq_core.model.limits import Limit
-from rq_core.model.policy import read_policy
+from rq_core.model.policy import read_naming, read_policy
 from rq_core.model.settings import SETTINGS
 from rq_core.model.text import shorten
 from rq_core.protocol.presence import is_readable
@@ -66,16 +67,22 @@ def _settings(view: View, log: Log) -> Iterator[Finding]:
         actual = view.facts.get(name, default)
         if actual != logged:
             says = f"{name} is {_shown(actual)} in `meta`, {_shown(logged)} by the log: {_WHY}"
-            yield Finding(Kind.LOG_DIFFERS, f"{says}; {_how(view.keys.queue, name, logged)}")
+            yield Finding(Kind.LOG_DIFFERS, f"{says}; {_how(view.keys, name, logged)}")
 
 
-def _how(queue: str, name: str, logged: str) -> str:
+def _how(keys: QueueKeys, name: str, logged: str) -> str:
     """What sets a setting back to what the log says."""
     if name == "paused":
-        return f"`rq-core {'pause' if logged == '1' else 'resume'} {queue}` sets it back"
+        return f"`rq-core {'pause' if logged == '1' else 'resume'} {keys.queue}{_given(keys)}` sets it back"
     if name in SETTINGS:
-        return f"`rq-core set {queue} {SETTINGS[name].assigned(int(logged))}` sets it back"
+        setting = SETTINGS[name].assigned(int(logged))
+        return f"`rq-core set {keys.queue} {setting}{_given(keys)}` sets it back"
     return "App.queue(fair=…) logs how it is to be"
+
+
+def _given(keys: QueueKeys) -> str:
+    """The option of commands about this queue, if its prefix is not the usual one."""
+    return "" if keys.prefix == DEFAULT_PREFIX else f" --prefix {keys.prefix}"
 
 
 def _limits(view: View, log: Log) -> Iterator[Finding]:
@@ -104,8 +111,9 @@ def _rows(view: View) -> Iterator[Finding]:
     for task, policy in view.snapshot["tasks"].items():
         try:
             read_policy(policy)
+            read_naming(policy)
         except (ValueError, KeyError, TypeError):
-            says = f"what limits count jobs of task {_shown(task)} cannot be read: {_shown(policy)}"
+            says = f"how jobs of task {_shown(task)} are counted and named cannot be read: {_shown(policy)}"
             yield Finding(Kind.UNREADABLE, f"{says}; its workers register it again when they start")
 
 

@@ -59,7 +59,7 @@ def _same(*names: str) -> tuple[tuple[str, str], ...]:
 _E, _S = Event, State
 _POLICY = ("task", "priority", "max_attempts", "max_losses")
 _ERROR = ("error_type", "error_message")
-_IDENTITY = ("unique_name", "once_ms", "call_digest")
+_IDENTITY = ("unique_name", "name_stands", "once_ms", "call_digest")
 
 EFFECTS: Final[Mapping[Event, Effect]] = {
     _E.ENQUEUED: Effect(
@@ -122,7 +122,7 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
 
 CLEARS: Final[Mapping[Event, tuple[str, ...]]] = {
     _E.SETTLEMENT_REFUSED: (),
-    _E.FREED: ("unique_name",),
+    _E.FREED: ("unique_name", "name_stands"),
 }
 """Every other event about jobs, and the fields that it makes null. It changes nothing else of a job."""
 

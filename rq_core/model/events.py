@@ -141,6 +141,7 @@ class JobRecord:
     unique_name: str | None = None
     once_ms: int | None = None
     call_digest: str | None = None
+    name_stands: str | None = None
     due_ms: int | None = None
     since_ms: int | None = None
     claims: int = 0

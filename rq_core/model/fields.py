@@ -54,6 +54,7 @@ FIELDS: Final = (
     Field("losses", _K.NUMBER, "lost", 0),
     Field("unknown", _K.NUMBER, "unknown", 0),
     Field("seq", _K.NUMBER, "seq"),
+    Field("name_stands", _K.WORD, "stands"),
     Field("expires_ms", _K.NUMBER, "expires"),
     Field("due_ms", _K.NUMBER, "due"),
     Field("since_ms", _K.NUMBER, "since"),

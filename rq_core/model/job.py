@@ -118,7 +118,14 @@ class NewJob(NamedTuple):
 
 
 def ties_of(
-    *, expires_in_ms: int = 0, expires_at_ms: int = 0, unique: str = "", remember_ms: int = 0
+    *,
+    expires_in_ms: int = 0,
+    expires_at_ms: int = 0,
+    unique: str = "",
+    window_ms: int = 0,
+    after_ms: int | None = None,
+    most_ms: int | None = None,
+    remember_ms: int = 0,
 ) -> str:
     """Return a job's ties as ``lua/enqueue/kinds.lua`` reads them; empty if it has none.
 
@@ -129,9 +136,12 @@ def ties_of(
         "expires_in": expires_in_ms,
         "expires_at": expires_at_ms,
         "unique": unique,
+        "window": window_ms,
         "remember": remember_ms,
     }
-    said = {name: value for name, value in given.items() if value}
+    said: dict[str, Any] = {name: value for name, value in given.items() if value}
+    if after_ms is not None:
+        said |= {"after": after_ms, "most": most_ms}
     return json.dumps(said, separators=(",", ":")) if said else ""
 
 

@@ -53,13 +53,14 @@ KEYS: Final[tuple[Key, ...]] = (
     Key(
         "expiring",
         "zset",
-        "slot|name, dead|id, rate|scope → when to forget it; job|id → its deadline, if it waits (Unix ms)",
+        "slot|name, dead|id, rate|scope, name|name → when to forget it; job|id → its deadline, if it waits (Unix ms)",
     ),
     Key(
         "slots",
         "hash",
         "call slot → its last number, until when it is remembered (Unix ms), "
-        "and + if slot|a has its answer; unique|name → the job that holds the name",
+        "and + if slot|a has its answer; unique|name → the job that holds the name, "
+        "and until when (Unix ms), if the name stands until an instant",
     ),
     Key(
         "results",

@@ -11,10 +11,9 @@ arguments, or would be too long.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from rq_core.errors import InvalidOption
@@ -50,8 +49,60 @@ def check_unique_name(name: str) -> str:
     return name
 
 
+class Stands(NamedTuple):
+    """Until when a job holds its name, as its line and its events say it (``name_stands``)."""
+
+    how: str
+    """``done``: until it ends; ``claim``: until its first claim; ``until``: an instant, whatever becomes of it."""
+    at_ms: int | None = None
+    """``claim``: when it is ready at the latest; ``until``: that instant (Unix ms)."""
+
+    def holds(self, *, dead: bool, claims: int) -> bool:
+        """Whether a job in Redis holds its name by how it stands alone."""
+        return not dead and (self.how == "done" or (self.how == "claim" and not claims))
+
+
+HELD_TO_THE_END: Final = Stands("done")
+"""Of a name that stands until its job ends."""
+
+
+def read_stands(text: str | None) -> Stands:
+    """Read ``name_stands``. Raises ValueError for what no script wrote.
+
+    >>> read_stands("until:1795225806504")
+    Stands(how='until', at_ms=1795225806504)
+    """
+    if text is None:
+        return HELD_TO_THE_END
+    how, _, at_ms = text.partition(":")
+    if how not in ("claim", "until"):
+        raise ValueError(f"a name stands until {text!r}, which is unknown")
+    return Stands(how, int(at_ms))
+
+
+class Holder(NamedTuple):
+    """What the field of a name says."""
+
+    job_id: str
+    until_ms: int | None = None
+    """Until when the name stands, whatever becomes of the job (Unix ms); None: as the job's line says."""
+
+
+def read_holder(value: str) -> Holder:
+    """Read the field of ``slots`` that says who holds a name."""
+    job_id, _, until = value.partition(" ")
+    return Holder(job_id, int(until) if until.isascii() and until.isdigit() else None)
+
+
+def name_mark(name: str) -> str:
+    """The member of ``expiring`` at the instant until which a name stands."""
+    return f"name|{name}"
+
+
 def digest_of(text: str) -> str:
     """32 hex digits for a text."""
+    import hashlib  # To declare a task needs no OpenSSL.
+
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

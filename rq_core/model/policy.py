@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from rq_core.model.names import digest_of, unique_name
 from rq_core.model.scopes import FAIR
 
 NO_CAPS: Final = '{"scopes":[]}'
@@ -55,6 +56,46 @@ class Source(NamedTuple):
         )
 
 
+NAME_KEY: Final = "unique"
+"""By what word a producer gives the value that a function of a task makes for the names of its jobs."""
+
+
+class Naming(NamedTuple):
+    """How jobs of a task get their names, for producers that do not have the task's code."""
+
+    ties: Mapping[str, Any]
+    """What names are for, as :func:`rq_core.model.job.ties_of` takes it."""
+    arguments: tuple[str, ...] | None = None
+    """The arguments whose values stand in the name; None: all, or a function makes the value."""
+    function: str = ""
+    """The name of that function."""
+    defaults: Mapping[str, Any] = {}
+    """What arguments count as that are left out, in the types of JSON."""
+
+    def name(self, task: str, values: Mapping[str, Any], key: str | None = None) -> str:
+        """Return the name of a job with these arguments, in the types of JSON. ``key`` is the value in the place of a
+        function."""
+        if self.function:
+            return unique_name(task, {self.function: _text(key)})
+        whole = {**self.defaults, **values}
+        if self.arguments is None:
+            return unique_name(task, None, digest=digest_of(_text(whole)))
+        given = {name: _text(whole[name]) for name in self.arguments if name in whole}
+        return unique_name(task, given)
+
+    def document(self) -> dict[str, Any]:
+        """As it stands in a policy."""
+        per = self.function or (None if self.arguments is None else list(self.arguments))
+        return {"ties": dict(self.ties), "per": per, "defaults": dict(self.defaults)}
+
+
+_TIES: Final = {"unique": str, "window_ms": int, "after_ms": int, "most_ms": int}
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
 def families_of(text: str) -> list[str]:
     """The families that a policy's jobs are counted by; none of one that cannot be read."""
     try:
@@ -63,9 +104,45 @@ def families_of(text: str) -> list[str]:
         return []
 
 
-def write_policy(sources: Iterable[Source]) -> str:
+def keyless_in(text: str) -> list[str]:
+    """The families of a policy that have one scope only, whatever the arguments; none of one that cannot be read."""
+    try:
+        return [
+            str(each["family"])
+            for each in _scopes(text)
+            if each.get("scope") == f"{each['family']}="
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return []
+
+
+def write_policy(sources: Iterable[Source], naming: Naming | None = None) -> str:
     """What producers without the task's code need to know, as JSON."""
-    return json.dumps({"scopes": [source.document() for source in sources]}, separators=(",", ":"))
+    said: dict[str, Any] = {"scopes": [source.document() for source in sources]}
+    if naming is not None:
+        said["name"] = naming.document()
+    return json.dumps(said, separators=(",", ":"))
+
+
+def read_naming(text: str) -> Naming | None:
+    """How jobs of a task get their names by its policy; None if they have none. Raises ValueError, KeyError or
+    TypeError if the policy is invalid."""
+    said = _document(text).get("name")
+    if said is None:
+        return None
+    ties, per, defaults = said["ties"], said["per"], said["defaults"]
+    names = per if isinstance(per, list) else []
+    known = isinstance(ties, dict) and all(
+        type(value) is _TIES.get(name) for name, value in ties.items()
+    )
+    if not known or not isinstance(defaults, dict) or not all(isinstance(n, str) for n in names):
+        raise TypeError("its names are of an unknown kind")
+    return Naming(
+        ties,
+        tuple(names) if isinstance(per, list) else None,
+        per if isinstance(per, str) else "",
+        defaults,
+    )
 
 
 def read_policy(text: str) -> list[Source]:
@@ -75,10 +152,7 @@ def read_policy(text: str) -> list[Source]:
 
 def _scopes(text: str) -> list[dict[str, Any]]:
     """What a policy lists. Raises ValueError, KeyError or TypeError."""
-    try:
-        scopes = json.loads(text)["scopes"]
-    except RecursionError:
-        raise ValueError("it is nested too deep") from None
+    scopes = _document(text)["scopes"]
     if not isinstance(scopes, list) or not all(isinstance(each, dict) for each in scopes):
         raise TypeError("its scopes are no list of objects")
     return scopes
@@ -96,3 +170,13 @@ def _read_source(facts: Mapping[str, Any]) -> Source:
         max_waiting=facts.get("max_waiting"),
         most=facts.get("most"),
     )
+
+
+def _document(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    if not isinstance(found, dict):
+        raise TypeError("it is no object")
+    return found

@@ -160,7 +160,8 @@ def read_job(job_id: str, line: str) -> Job:
         raise ValueError("its lane is invalid")
     needed = {"task", "since"}
     needed |= {"fence", "by", "claim"} if job.state in CLAIMED_STATES else set()
-    needed |= {"due"} if job.state is State.SCHEDULED else {"seq"}
+    # A scheduled job may have no place in line yet; if its deadline comes first, it is dead without one.
+    needed |= {State.SCHEDULED: {"due"}, State.DEAD: set()}.get(job.state, {"seq"})
     if missing := sorted(needed - job.fields.keys()):
         raise ValueError(f"it lacks {', '.join(missing)}")
     return job

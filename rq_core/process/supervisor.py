@@ -27,7 +27,7 @@ from rq_core.process.lease_guard import LeaseGuard
 from rq_core.process.meeting import meet
 from rq_core.process.mirror import MirrorProcess
 from rq_core.process.reload import SourceFiles
-from rq_core.process.working import CANNOT_RUN, HURRY, RETIRED, ServeOptions, run_child
+from rq_core.process.working import BROKEN, CANNOT_RUN, HURRY, RETIRED, ServeOptions, run_child
 from rq_core.protocol import server_check
 from rq_core.protocol.plan import Patience
 from rq_core.worker import CLAIM_MAX
@@ -198,7 +198,7 @@ class Supervisor:
                 # Without burst no worker is ever done: a handler has ended the process (os._exit, a C library).
                 if self._stops or (exitcode == 0 and self._options.worker.burst):
                     self._totals.depart(place)
-                    if exitcode not in (CANNOT_RUN, RETIRED):
+                    if exitcode not in (BROKEN, CANNOT_RUN, RETIRED):
                         status = status or max(0, exitcode)
                     continue
                 self._bury(place, exitcode)
@@ -250,8 +250,13 @@ class Supervisor:
         self._killing_at = math.inf
 
     def _bury(self, place: int, exitcode: int) -> None:
-        """A worker died: its jobs run again when their leases expire; another takes its place."""
+        """A worker died: its jobs run again when their leases expire; another takes its place, where files are watched
+        once they may have been mended."""
         self._totals.depart(place, "died")
+        if exitcode == BROKEN and self._sources is not None:
+            log.error("the worker waits for the next change of a file")
+            self._due[place] = math.inf
+            return
         lived = time.monotonic() - self._born[place]
         before = 0 if lived > HEALTHY_LIFE_S else self._failures.get(place, 0)
         failures = self._failures[place] = before + 1

@@ -34,7 +34,9 @@ RETIRED: Final = 75
 HURRY: Final = signal.SIGUSR1
 """What tells a worker process that its grace is over."""
 CANNOT_RUN: Final = 69
-"""Exit status of a worker that cannot run: its server, or its code, is not there (EX_UNAVAILABLE)."""
+"""Exit status of a worker that cannot run: its server is not there, or refuses it (EX_UNAVAILABLE)."""
+BROKEN: Final = 70
+"""Exit status of a worker whose code cannot be imported, or declares what cannot be (EX_SOFTWARE)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +175,12 @@ def run_child(options: ServeOptions, table: LeaseTable, flow: FlowTable) -> None
     logs.configure(options.log_format, options.log_level, filters=[JobLogFilter()])
     threading.Thread(target=_end_with_parent, name="rq-core-parent", daemon=True).start()
     try:
-        status = work(load(options), options.worker, table, flow)
+        app = load(options)
+    except RqCoreError as error:
+        _refused(error, supervised=True)
+        sys.exit(BROKEN)
+    try:
+        status = work(app, options.worker, table, flow)
     except RqCoreError as error:
         status = _refused(error, supervised=True)
     sys.exit(status)

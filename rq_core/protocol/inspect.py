@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from rq_core.model.keys import QueueKeys, queue_keys
 from rq_core.model.limits import CapEntry, Limit
 from rq_core.model.machine import PRIORITIES
+from rq_core.model.policy import keyless_in
 from rq_core.model.scopes import QUEUE, WEIGHT, family_of, is_rate
 from rq_core.protocol.cap_reads import (
     NO_LIMIT,
@@ -52,6 +53,8 @@ class ScopeStatus(NamedTuple):
     set_at_ms: int | None = None
     declared: Limit | None = None
     """What code declares in the place of a live limit."""
+    keyless: bool = False
+    """Whether it is a family without keys: a cap with a name, which counts the jobs of all its tasks together."""
 
 
 class Inspect:
@@ -78,7 +81,10 @@ class Inspect:
                 seen.update(found)
         names += weights[: limit - len(names)]
         entries = yield from read_entries(self._delivery, keys, [*names, *map(family_of, names)])
-        return (yield from self._status(keys, names, entries))
+        ((*policies,),) = yield from self._delivery.ask([["HGETALL", keys("tasks")]], queue)
+        keyless = {name for text in policies[1::2] for name in keyless_in(text)}
+        statuses = yield from self._status(keys, names, entries)
+        return [each._replace(keyless=each.scope in keyless) for each in statuses]
 
     def _limited(self, keys: QueueKeys, most: int) -> Plan[tuple[list[str], list[str]]]:
         """Scopes and families that have a limit of their own, and keys that have a weight; of very many, not the first

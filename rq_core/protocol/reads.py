@@ -100,6 +100,10 @@ class Reads:
         (epoch,) = yield from self._delivery.ask([["HGET", meta, "epoch"]], queue)
         return epoch is not None
 
+    def enlist(self, queue: str) -> Plan[None]:
+        """Put a queue on the list of queues."""
+        yield from self._delivery.ask([["SADD", queues_key(self._delivery.prefix), queue]])
+
     def strike(self, strays: Sequence[str]) -> Plan[None]:
         """Take entries off the list of queues that can name no queue."""
         if strays:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -137,11 +137,19 @@ def check(asking: Asking) -> Plan[list[Remark]]:
         unknown, config = hidden_config(info or {}, why), {}
     else:
         unknown, config = [], pairs_of(reply)
+        if "yes" in of_all(reply, "cluster-require-full-coverage"):
+            # It is enough that one node refuses, and the nodes of a cluster may differ.
+            config["cluster-require-full-coverage"] = "yes"
     coverage = judge_coverage(config) if is_cluster(asking.url) else []
     if info is None:
         hidden = "INFO is hidden from this user: its version and its maxmemory-policy could not be checked"
         return [Remark("hidden", hidden), *coverage, *unknown]
     return [*judge_info(info), *judge_persistence(info, config), *coverage, *unknown]
+
+
+def of_all(reply: Sequence[str], name: str) -> set[str]:
+    """The values of a setting on all nodes whose answers to CONFIG GET stand one behind the other."""
+    return {value for named, value in zip(reply[::2], reply[1::2], strict=True) if named == name}
 
 
 def hidden_config(info: Mapping[str, str], why: str) -> list[Remark]:

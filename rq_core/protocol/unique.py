@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import itemgetter
 from typing import Final, NamedTuple
 
 from rq_core.model.keys import check_name, queue_keys
-from rq_core.model.names import check_unique_name, is_name_field, name_field, name_in
+from rq_core.model.names import check_unique_name, is_name_field, name_field, name_in, read_holder
 from rq_core.model.state_line import JobState, read_state_line
 from rq_core.protocol.admin import IDS_CHUNK, check_why
 from rq_core.protocol.delivery import Delivery
@@ -24,7 +23,9 @@ class Held(NamedTuple):
     name: str
     job_id: str
     job: JobState | None
-    """None: it has ended since the name was read."""
+    """None: it has ended."""
+    until_ms: int | None = None
+    """The name stands until then, whatever becomes of the job (Unix ms); None: until the job ends or is claimed."""
 
 
 class Names:
@@ -34,8 +35,10 @@ class Names:
         self._delivery = delivery
 
     def held(self, queue: str, name: str | None = None) -> Plan[list[Held]]:
-        """The names that jobs of a queue hold, in order; or this one alone, if a job holds it."""
+        """The names of a queue that stand, in order, and the job that took each; or this one alone, if it stands."""
         keys = queue_keys(queue, self._delivery.prefix)
+        (time,) = yield from self._delivery.ask([["TIME"]], queue)
+        now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
         found: dict[str, str] = {}
         if name is not None:
             (job_id,) = yield from self._delivery.ask(
@@ -51,12 +54,19 @@ class Names:
             fields = pairs_of(flat)
             found |= {name_in(f): by for f, by in fields.items() if is_name_field(f)}
             cursor = "" if cursor in ("0", 0) else cursor
-        lines = yield from read_lines(self._delivery, keys, list(found.values()))
+        holders = {each: read_holder(value) for each, value in sorted(found.items())}
+        standing = {
+            n: by for n, by in holders.items() if by.until_ms is None or by.until_ms > now_ms
+        }
+        lines = yield from read_lines(self._delivery, keys, [by.job_id for by in standing.values()])
         return [
-            Held(each, job_id, read_state_line(queue, job_id, line) if line else None)
-            for (each, job_id), line in sorted(
-                zip(found.items(), lines, strict=True), key=itemgetter(0)
+            Held(
+                each,
+                by.job_id,
+                read_state_line(queue, by.job_id, line) if line else None,
+                by.until_ms,
             )
+            for (each, by), line in zip(standing.items(), lines, strict=True)
         ]
 
     def free(

@@ -42,6 +42,7 @@ CASES: Final = {
         lambda n: ["task=t", f"tenant=k{n % TENANTS}"],
         {"task=t": NEVER, "tenant": NEVER},
     ),
+    "unique": (lambda _n: [], {}),
 }
 CALLS: Final = {1: 150, 100: 15}
 """By batch: the calls of a window."""
@@ -52,6 +53,7 @@ LIFE: Final = ("enqueue", "turn")
 _COMMENT: Final = re.compile(r"--[^\n]*")
 _OWN_NAME: Final = re.compile(r"rqc_\w+")
 _KINDS: Final = '[[2,0,"task=t","\\"t\\",\\"normal\\",3,3,\\"",""]]'
+_UNIQUE_KINDS: Final = _KINDS.replace(',""]]', ',"",0,{"unique":"keep"}]]')
 _SPEC: Final = (
     '{"task":"t","args":{"number":12345,"text":"0123456789012345678901234567890123456789"}}'
 )
@@ -163,6 +165,7 @@ class Life:
         self._server = server
         self._keys = queue_keys(queue)
         self._scopes, caps = CASES[case]
+        self._unique = case == "unique"
         self._jobs = self._number = 0
         self._held: list[list[tuple[str, str]]] = []
         server(*function("handshake").command(self._keys, by="c-1", floor=0))
@@ -195,8 +198,12 @@ class Life:
                 self._jobs += 1
                 scopes = self._scopes(self._jobs)  # type: ignore[no-untyped-call]
                 lane = lane_name(2, scopes) if scopes else ""
-                records.append((f"{self._jobs:032x}", "1", "0123456789abcdef" * 2, lane, _SPEC))
-            self._call("enqueue", records, by="c-4211-9f3a61c2d0be", spec_max=0, kinds=_KINDS)
+                digest = "0123456789abcdef" * 2
+                if self._unique:
+                    digest += f" t/tenant={self._jobs}"
+                records.append((f"{self._jobs:032x}", "1", digest, lane, _SPEC))
+            kinds = _UNIQUE_KINDS if self._unique else _KINDS
+            self._call("enqueue", records, by="c-4211-9f3a61c2d0be", spec_max=0, kinds=kinds)
 
     def _take(self, script: str, batch: int, held: Sequence[tuple[str, str]] = ()) -> None:
         bounds = {"limit": batch, "bytes_max": 1 << 20, "sweep_max": 250}

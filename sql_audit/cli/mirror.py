@@ -1,4 +1,4 @@
-"""Commands about the mirror itself: ``run``, ``off`` and ``migrate``."""
+"""Commands about the mirror itself: ``run``, ``off``, ``on`` and ``migrate``."""
 
 from __future__ import annotations
 
@@ -151,6 +151,31 @@ def off(url: str | None, redis_url: str, prefix: str, queue: str, *, force: bool
                 place.check(database)
                 switch_off(client, database, queue)
     say(f"queue {queue}: audit off")
+
+
+@click.command()
+@audit_option
+@server_options
+@click.argument("queue")
+def on(url: str | None, redis_url: str, prefix: str, queue: str) -> None:
+    """Switch QUEUE's audit log on, in a database that has its tables or gets them.
+
+    A mirror that starts does so, too; one that runs goes on when the log was switched off and is on again.
+    """
+    address = required(url)
+    with connect(redis_url, prefix) as client:
+        known_queues(client, queue)
+        from sql_audit.mirror.source import Outbox
+        from sql_audit.mirror.turn import Mirror
+        from sql_audit.store import migrate as schema
+        from sql_audit.store import place
+        from sql_audit.store.database import Database
+
+        with contextlib.closing(Database(address)) as database:
+            schema.ensure(database)
+            place.check(database)
+            Mirror(Outbox(client), database, queue).attach()
+    say(f"queue {queue}: audit on")
 
 
 @click.command()

@@ -107,6 +107,8 @@ def verify(
     if as_json:
         print_json(_document(result))
     else:
+        if redis_url is None:
+            say("Redis was not compared: --redis URL compares it", err=True)
         _print_result(result)
     raise SystemExit(result.verdict.status)
 

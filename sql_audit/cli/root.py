@@ -57,6 +57,10 @@ COMMANDS: Final[Commands] = {
         "mirror:off",
         "Switch QUEUE's audit log off: its events are no longer kept for SQL.",
     ),
+    "on": (
+        "mirror:on",
+        "Switch QUEUE's audit log on, in a database that has its tables or gets them.",
+    ),
 }
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from rq_core.errors import UnknownQueue
+from rq_core.errors import AuditOff, OutcomeUnknown, ServerUnavailable, UnknownQueue
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.source import OutboxSource
 from sql_audit.mirror.turn import Mirror, Outcome
@@ -31,6 +31,8 @@ logger = logging.getLogger("rq_core.audit")
 
 WAIT_S: Final = 1.0
 """Seconds that one wait for news lasts; how late a stop or a new queue may be noticed."""
+OFF_WAIT_S: Final = 1.0
+"""Seconds after which a queue whose log is switched off is looked at again."""
 HELD_WAIT_S: Final = 0.25
 """Seconds before a queue that another mirror works on is tried again."""
 BACKOFF_S: Final = 0.2
@@ -45,6 +47,8 @@ LAG_TOLD: Final = 10_000
 """Events behind, from which on it says so."""
 DRAIN_S: Final = 10.0
 """Seconds after a stop within which what is left is mirrored."""
+_OFF: Final = "off"
+"""In the place of an error: an operator switched the log off."""
 
 
 @dataclass(slots=True)
@@ -68,6 +72,8 @@ class _Queue:
     held_since: float | None = None
     """Since when every turn found another mirror working on it."""
     error: str | None = None
+    is_silent: bool = False
+    """Its server did not answer in its last turn, or in that of another queue that is there."""
     behind: int = 0
     """Events that waited to be mirrored when it was last looked."""
 
@@ -216,8 +222,12 @@ class Service:
             # Whatever it is, the next turn begins again from what is committed.
             if raise_errors:
                 raise
-            self._note_failure(name, queue, error)
+            if isinstance(error, AuditOff):
+                self._note_off(name, queue)
+            else:
+                self._note_failure(name, queue, error)
             return False
+        queue.is_silent = False
         if queue.error is not None:
             logger.info("queue %s: mirrored again", name)
             queue.error = None
@@ -248,6 +258,8 @@ class Service:
             return
         self._lag_told = time.monotonic()
         for name, queue in self._queues.items():
+            if queue.is_silent:
+                continue
             try:
                 behind = self.source.counts(name).backlog
             except Exception:  # noqa: BLE001 - what Redis does not answer is told elsewhere
@@ -258,6 +270,17 @@ class Service:
                 logger.info("queue %s: level again", name)
             queue.behind = behind
 
+    def _note_off(self, name: str, queue: _Queue) -> None:
+        """An operator switched the log off. Whether it is on again is looked at now and then."""
+        if queue.error != _OFF:
+            logger.info(
+                "queue %s: its log is switched off; `rq-core audit on %s` switches it on",
+                name,
+                name,
+            )
+            queue.error = _OFF
+        queue.put_off(OFF_WAIT_S)
+
     def _note_failure(self, name: str, queue: _Queue, error: Exception) -> None:
         self.done.failures += 1
         text = f"{type(error).__name__}: {describe(error)}"
@@ -267,6 +290,17 @@ class Service:
             queue.error = text
         queue.put_off(queue.backoff_s)
         queue.backoff_s = min(queue.backoff_s * 2, BACKOFF_S_MAX)
+        queue.is_silent = isinstance(error, ServerUnavailable | OutcomeUnknown)
+        if queue.is_silent:
+            self._put_off_neighbours(name, queue)
+
+    def _put_off_neighbours(self, name: str, queue: _Queue) -> None:
+        """Queues on the same node of a cluster would each wait for it, and those of others behind them."""
+        place = self.source.place(name)
+        for other, neighbour in self._queues.items():
+            if place is not None and neighbour is not queue and self.source.place(other) == place:
+                neighbour.idle, neighbour.is_silent = False, True
+                neighbour.not_before = max(neighbour.not_before, queue.not_before)
 
     def _note_redis(self, text: str) -> None:
         if text != self._redis_error:

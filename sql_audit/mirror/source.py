@@ -13,6 +13,8 @@ logger = logging.getLogger("rq_core.audit")
 
 SHARD_PATIENCE_S: Final = 0.2
 """Seconds that the mirror waits for a shard of a cluster before it goes on with the others."""
+SHARD_ANSWERS_S: Final = 1.0
+"""Seconds that it waits for the answer to a call there. What it calls may be sent again at any time."""
 RawFields = Mapping[str, str]
 """The fields of one outbox entry as they came. Bytes that are not UTF-8 stand in them as lone
 surrogates (Python's ``surrogateescape``), so that nothing is lost."""
@@ -59,6 +61,9 @@ class OutboxSource(Protocol):
 
     def counts(self, queue: str) -> Counts:
         """What Redis counts of a queue."""
+
+    def place(self, queue: str) -> object:
+        """Which node of a cluster has a queue, as far as is known; None without a cluster."""
 
     def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
         """Wait up to ``wait_s`` for entries after ``last`` (queue → entry id, or "0-0"), which is
@@ -109,6 +114,10 @@ class Outbox:
         """See OutboxSource."""
         return self._run(self._reads.counts(queue))
 
+    def place(self, queue: str) -> object:
+        """See OutboxSource."""
+        return self._client.place(queue)
+
     def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
         """See OutboxSource."""
         return self._client.wait_outbox(last, wait_s)
@@ -126,5 +135,5 @@ def open_source(url: str, prefix: str) -> OutboxSource:
     from rq_core.protocol.plan import Patience
 
     # The queues of a shard that is down are tried again later: those of the others must not wait for them.
-    patience = Patience(unsent=SHARD_PATIENCE_S) if is_cluster(url) else None
+    patience = Patience(SHARD_PATIENCE_S, SHARD_ANSWERS_S) if is_cluster(url) else None
     return Outbox(Client(url, prefix=prefix, name="audit", patience=patience))

@@ -25,9 +25,11 @@ from typing import Any, Final, NamedTuple
 from rq_core.model.effects import CLAIM_ENDS, EFFECTS, ONLY_CLAIM_ENDS, target
 from rq_core.model.events import OutboxId
 from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, State
+from rq_core.model.names import HELD_TO_THE_END, read_stands
 from sql_audit.proof.details import facts_in
 from sql_audit.proof.edits import faults
 from sql_audit.proof.holders import NOTHING, Holders, Listed, held_in
+from sql_audit.proof.names import Names
 from sql_audit.proof.windows import Windows
 from sql_audit.store.rows import EventRow
 from sql_audit.store.tables import QUARANTINED
@@ -94,7 +96,7 @@ class Record:
 
     __slots__ = (
         "claims", "due", "expires", "failures", "fence", "held", "lane", "losses", "max_attempts", "max_losses",
-        "name", "once", "priority", "state", "task", "worker",
+        "name", "once", "priority", "stands", "state", "task", "worker",
     )  # fmt: skip
 
     def __init__(self, task: str | None = None, state: str | None = None) -> None:
@@ -107,6 +109,7 @@ class Record:
         """When it becomes ready (Unix ms), if it is scheduled."""
         self.name: str | None = None
         """The name of a unique job, whether it holds it or not."""
+        self.stands = HELD_TO_THE_END
         self.once: int | None = None
         """Up to when its id is remembered (Unix ms); None: only while it is alive, or that was not told yet."""
         self.claims: int | None = None
@@ -168,8 +171,7 @@ class Replay:
         self.since_ms = since_ms
         self.jobs: dict[str, Record] = {}
         self.holders = Holders()
-        self.names: dict[str, str] = {}
-        """Name → the job that holds it: one that is alive and not dead."""
+        self.names = Names()
         self.windows = Windows()
         self.violations: list[Violation] = []
         self.counts: Counter[str] = Counter()
@@ -314,6 +316,7 @@ class Replay:
         self._before = None if first else OutboxId(*before)
         self.at, self._ordinal = entry, 0
         self.entries += 1
+        self.names.pass_time(self._row[5])
         epoch, seq = entry
         if first:
             if self._row[4] != "epoch_started" and not self._told(entry, "joined", "gap"):
@@ -484,7 +487,7 @@ class Replay:
         if old is not None:
             self._violated("I6", f"{old.state or 'alive'} -{row[4]}-> is not a transition")
             self._release(old)
-            self._free_name(old, job_id)
+            self.names.end(old.name, job_id)
         record = self.jobs[job_id] = Record(row[9], state)
         record.lane = facts.get("lane")
         record.priority, record.due = facts.get("priority"), facts.get("due_ms")
@@ -492,44 +495,44 @@ class Replay:
         record.expires = facts.get("expires_ms")
         record.name = facts.get("unique_name")
         record.once = facts.get("once_ms")
-        if state != _DEAD:
-            self._take_name(record, job_id)
+        if record.name is not None:
+            record.stands = read_stands(facts.get("name_stands"))
+            self._take_name(record, job_id, dead=state == _DEAD)
         record.failures = facts.get("failures", 0)
         record.losses = facts.get("losses", 0)
         record.max_attempts = facts.get("max_attempts")
         record.max_losses = facts.get("max_losses")
         return record
 
-    def _take_name(self, record: Record, job_id: str) -> None:
-        """The job holds its name from here on."""
+    def _take_name(self, record: Record, job_id: str, *, dead: bool = False) -> None:
+        """The job holds its name from here on, if it does by how it stands."""
         if record.name is None:
             return
-        holder = self.names.setdefault(record.name, job_id)
-        if holder != job_id:
-            self._violated("I13", f"takes the name {record.name}, and job {holder} holds it")
-            self.names[record.name] = job_id
-
-    def _free_name(self, record: Record, job_id: str) -> None:
-        """The job has ended, and its name is free."""
-        if record.name is not None and self.names.get(record.name) == job_id:
-            del self.names[record.name]
+        at_ms, stands = self._row[5], record.stands
+        if not stands.holds(dead=dead, claims=record.claims or 0) and (
+            stands.how != "until" or at_ms >= (stands.at_ms or 0)
+        ):
+            return
+        other = self.names.take(record.name, job_id, stands, at_ms)
+        if other is not None:
+            self._violated("I13", f"takes the name {record.name}, and job {other} holds it")
 
     def _freed(self, row: EventRow, job_id: str) -> None:
         """An operator took its name from it."""
-        name = _facts(row)["unique_name"]
-        holder = self.names.pop(name, None)
-        if holder != job_id and not (holder is None and self.open):
+        name, record = _facts(row)["unique_name"], self.jobs.get(job_id)
+        holder = self.names.free(name)
+        # A job that has ended may hold a name of which a baseline does not tell.
+        if holder != job_id and (holder is not None or (record is not None and not self.open)):
             held = "none does" if holder is None else f"job {holder} does"
             self._violated("I13", f"frees the name {name} as if this job held it, and {held}")
-        record = self.jobs.get(job_id)
         if record is not None and record.name == name:
             record.name = None
 
     def _settle_name(self, record: Record, job_id: str, event: Event, state: State | None) -> None:
         """What an event does to the name of a job that was alive, or dead."""
         if state is None or state is State.DEAD:
-            self._free_name(record, job_id)
-        elif event is Event.REQUEUED:
+            self.names.end(record.name, job_id)
+        elif event is Event.REQUEUED and record.stands.how == "done":
             self._take_name(record, job_id)
 
     def _use_id(self, row: EventRow, job_id: str) -> None:
@@ -566,6 +569,8 @@ class Replay:
             late_ms = row[5] - record.expires
             self._violated("I19", f"begins {late_ms} ms after the job's deadline")
         record.state = _RUNNING
+        if record.name is not None and record.stands.how == "claim":
+            self.names.end(record.name, job_id)
         record.claims = row[7]
         record.fence = f"{row[1]}-{row[2]}"
         record.worker = row[8]
@@ -586,7 +591,7 @@ class Replay:
     def _succeeded(self, row: EventRow, job_id: str) -> None:
         record = self._meet(row, job_id)
         self._end(record, _fence(row), row[8])
-        self._free_name(record, job_id)
+        self.names.end(record.name, job_id)
         self.windows.ended(job_id, Event.SUCCEEDED, record.claims, record.once)
         del self.jobs[job_id]
 
@@ -664,7 +669,7 @@ class Replay:
             if old.held is not None and old.fence == fence:
                 held = old.held
             self._release(old)
-            self._free_name(old, job_id)
+            self.names.end(old.name, job_id)
         elif not self.open and state is not None:
             self.restated += 1
         if state is None:

@@ -54,6 +54,7 @@ class Job(list[Any]):
     unique_name: str | None
     once_ms: int | None
     call_digest: str | None
+    name_stands: str | None
 
     @classmethod
     def new(cls, queue: str, job_id: str) -> Job:

@@ -165,6 +165,7 @@ job = Table(
     _text("unique_name"),
     _number("once_ms", null=True),
     _text("call_digest"),
+    _text("name_stands"),
     PrimaryKeyConstraint("job_id", "queue", name="job_pkey"),
     *_words_check("job_state", "state", JOB_STATES),
     *_words_check("job_priority", "priority", tuple(Priority)),
@@ -177,8 +178,9 @@ State ``lost``: Redis had it and forgot it; ``reason`` is the state that it was 
 complete baseline did not name it, and no event says how it ended.
 
 ``lane`` is where it waits for its scopes, or waited last: priority, then the scopes, joined by ``+``. ``expires_ms`` is
-its deadline: no claim begins at it or later. ``unique_name`` is the name of a unique job. Until ``once_ms`` the
-job's id is remembered, and calls with it are compared by ``call_digest``.
+its deadline: no claim begins at it or later. ``unique_name`` is the name of a unique job, ``name_stands``
+until when it holds it, as the events say it. Until ``once_ms`` the job's id is remembered, and calls with it are
+compared by ``call_digest``.
 """
 
 job_attempt = Table(

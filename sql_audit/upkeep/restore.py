@@ -31,6 +31,7 @@ from rq_core.model.effects import JOB_ENDS
 from rq_core.model.events import OutboxId
 from rq_core.model.keys import queue_keys
 from rq_core.model.machine import State
+from rq_core.model.names import read_stands
 from rq_core.model.state_line import read_job
 from rq_core.protocol.admin import IDS_CHUNK
 from rq_core.protocol.audit import Restoration, take_out
@@ -39,9 +40,11 @@ from rq_core.protocol.lines import read_lines
 from sql_audit.errors import MirrorBehind
 from sql_audit.mirror import refold
 from sql_audit.mirror.fold import Folder
+from sql_audit.mirror.kinds import INTEGER_MAX
 from sql_audit.queries.history import audit_id
 from sql_audit.store import orphans
 from sql_audit.store.database import Database
+from sql_audit.store.rows import Job
 from sql_audit.store.statements import CURSOR
 from sql_audit.store.tables import GONE, LOST
 from sql_audit.upkeep.lost import LostJob, Told, judge, tell
@@ -69,9 +72,10 @@ _STANDS: Final = text(
 ).bindparams(bindparam("ids", expanding=True))
 _TAKEN_SINCE: Final = text(
     "SELECT job_id FROM job WHERE queue = :queue AND unique_name = :name AND job_id <> :job "
-    f"AND enqueued_at_ms >= :at AND state NOT IN ('{LOST}', '{GONE}') ORDER BY enqueued_at_ms LIMIT 1"
+    f"AND enqueued_at_ms >= :at AND enqueued_at_ms < :until AND state NOT IN ('{LOST}', '{GONE}') "
+    "ORDER BY enqueued_at_ms LIMIT 1"
 )
-"""A job that took the name of a lost one after that, in the history that went on."""
+"""A job that took the name of a lost one while that would have stood, in the history that went on."""
 _FINISHED: Final = text(
     "SELECT DISTINCT job_id FROM job_event_orphaned WHERE queue = :queue "
     f"AND type IN ({', '.join(repr(str(end)) for end in sorted(JOB_ENDS))}) ORDER BY job_id"
@@ -394,17 +398,27 @@ def _lost_chunk(
         job = folds[0].touched.get(job_id) or folds[1].touched[job_id]
         was = row.state if row.state in LIVE else row.reason
         lost, record = judge(job, told[job_id], was, uncertain, missing=row.state in LIVE)
-        if record is not None and job.unique_name is not None:
-            of_name = {
-                "queue": queue,
-                "name": job.unique_name,
-                "job": job_id,
-                "at": job.enqueued_at_ms,
-            }
-            later = connection.execute(_TAKEN_SINCE, of_name).scalar()
-            if later is not None:
-                lost, record = replace(lost, over=f"job {later} has taken its name since"), None
+        if record is not None and (later := _taken_since(connection, queue, job)) is not None:
+            lost, record = replace(lost, over=f"job {later} has taken its name since"), None
         yield lost, record
+
+
+def _taken_since(connection: Connection, queue: str, job: Job) -> str | None:
+    """The job that has taken the name of a lost one since; None if there is none, or the lost one held it no more."""
+    if job.unique_name is None:
+        return None
+    stands = read_stands(job.name_stands)
+    if stands.how == "claim" and job.claims:
+        return None
+    of_name = {
+        "queue": queue,
+        "name": job.unique_name,
+        "job": job.job_id,
+        "at": job.enqueued_at_ms,
+        "until": stands.at_ms if stands.how == "until" else INTEGER_MAX,
+    }
+    found: str | None = connection.execute(_TAKEN_SINCE, of_name).scalar()
+    return found
 
 
 def _revived(

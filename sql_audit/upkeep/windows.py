@@ -33,7 +33,7 @@ _ENDED: Final = text(
 _DELETED: Final = text(
     "SELECT MAX(e.epoch) FROM (SELECT DISTINCT epoch FROM mirror_epoch WHERE queue = :queue) e "
     "WHERE (SELECT type FROM job_event j WHERE j.queue = :queue AND j.epoch = e.epoch "
-    f"ORDER BY j.seq DESC, j.ordinal DESC LIMIT 1) = '{Event.QUEUE_DELETED}'"
+    "ORDER BY j.seq DESC, j.ordinal DESC LIMIT 1) = :event"
 )
 """The last epoch that ended with the deletion of the queue: what was remembered before is to be forgotten."""
 _REMOVED: Final = text(
@@ -45,7 +45,7 @@ _REMOVED: Final = text(
 def in_force(connection: Connection, queue: str, now_ms: int) -> Iterator[Restoration]:
     """What makes Redis remember each id of the queue whose job has ended, and whose moment lies after ``now_ms``."""
     of_queue: dict[str, Any] = {"queue": queue}
-    deleted = connection.execute(_DELETED, of_queue).scalar()
+    deleted = connection.execute(_DELETED, {**of_queue, "event": str(Event.QUEUE_DELETED)}).scalar()
     asked = {**of_queue, "now": now_ms, "deleted": -1 if deleted is None else deleted}
     for row in connection.execute(_ENDED, asked).all():
         event = row.state

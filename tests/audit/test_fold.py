@@ -132,6 +132,7 @@ class Story:
             "old_expires_ms": self.random.choice((None, self.now_ms)),
             "expires_ms": self.random.choice((None, self.now_ms + 1_000)),
             "unique_name": self.random.choice((None, "send/tenant=acme")),
+            "name_stands": self.random.choice((None, "claim:1795225746504")),
             "once_ms": self.random.choice((None, self.now_ms + 1_000)),
             "call_digest": self.random.choice((None, "70c5")),
             "by_job": "job-0",

@@ -179,6 +179,97 @@ def test_a_name_is_freed_of_the_job_that_holds_it(
     assert says in found.says
 
 
+def standing(job_id: str, stands: str) -> list[Any]:
+    return [*named(job_id), None, None, stands]
+
+
+def test_a_name_that_is_taken_in_another_ones_window_is_seen(log: MemoryWriter) -> None:
+    """Also after its job has ended."""
+    log.jobs("enqueued", standing("a", f"until:{log.now_ms + 60_000}"))
+    fence = log.jobs("claimed", ["a", 1])
+    log.jobs("succeeded", ["a", fence])
+    log.now_ms += 30_000
+    log.jobs("enqueued", standing("b", f"until:{log.now_ms + 60_000}"))
+
+    found = the_violation(log)
+    assert (found.invariant, found.job_id) == ("I13", "b")
+    assert "job a holds it" in found.says
+
+
+def test_a_name_is_free_when_its_window_is_over(log: MemoryWriter) -> None:
+    log.jobs("enqueued", standing("a", f"until:{log.now_ms + 60_000}"))
+    log.now_ms += 60_000
+    log.jobs("enqueued", standing("b", f"until:{log.now_ms + 60_000}"))
+    fence = log.jobs("claimed", ["a", 1])
+    log.jobs("succeeded", ["a", fence])
+
+    found = replay(log)
+    assert ([], 1) == (found.violations, len(found.names))
+
+
+def test_a_window_that_the_clock_has_passed_may_be_taken_though_it_goes_back(
+    log: MemoryWriter,
+) -> None:
+    """A claim may have forgotten the name meanwhile."""
+    log.jobs("enqueued", standing("a", f"until:{log.now_ms + 60_000}"))
+    log.now_ms += 61_000
+    log.queue_event("paused")
+    log.now_ms -= 51_000
+    log.jobs("enqueued", standing("b", f"until:{log.now_ms + 60_000}"))
+
+    assert [] == replay(log).violations
+
+
+def test_windows_that_are_over_are_not_kept(log: MemoryWriter) -> None:
+    for n in range(100):
+        name = f"send/user={n}"
+        log.jobs("enqueued", [*named(f"j-{n}")[:-1], name, None, None, f"until:{log.now_ms + 10}"])
+        log.now_ms += 10
+
+    assert 1 == len(replay(log).names)
+
+
+def test_a_name_that_is_taken_before_its_job_was_claimed_is_seen(log: MemoryWriter) -> None:
+    """By a job that replaces none."""
+    log.jobs("enqueued", standing("a", "claim:9"))
+    log.jobs("enqueued", standing("b", "claim:9"))
+
+    found = the_violation(log)
+    assert (found.invariant, found.job_id) == ("I13", "b")
+
+
+@pytest.mark.parametrize("then", ["retried", "rolled_back", "requeued"])
+def test_the_first_claim_frees_a_name_and_nothing_takes_it_again(
+    log: MemoryWriter, then: str
+) -> None:
+    log.jobs("enqueued", standing("a", "claim:9"))
+    fence = log.jobs("claimed", ["a", 1])
+    log.jobs("enqueued", standing("b", "claim:9"))
+    if then == "requeued":
+        log.jobs("died", ["a", fence, "final", 1, None])
+        log.jobs("requeued", ["a", 2])
+    else:
+        log.jobs(then, ["a", fence, None, *([1, None] if then == "retried" else ["stop"])])
+    log.jobs("claimed", ["a", 2])
+
+    found = replay(log)
+    assert ([], 1) == (found.violations, len(found.names))
+
+
+@pytest.mark.parametrize("claims", [0, 1])
+def test_a_restored_job_takes_its_name_unless_it_was_claimed(
+    log: MemoryWriter, claims: int
+) -> None:
+    log.jobs("enqueued", standing("b", "claim:9"))
+    log.jobs(
+        "restored",
+        ["a", 2, None, "ready", "send", "normal", 3, 3, "d", None, claims, 0, 0, 0, None, None, None,
+         "send/tenant=acme", None, None, "claim:9"],
+    )  # fmt: skip
+
+    assert ["I13"] * (1 - claims) == [v.invariant for v in replay(log).violations]
+
+
 # Ids that are remembered (I14).
 
 ONCE = 1_795_311_906_504

@@ -132,6 +132,8 @@ def test_an_untouched_log_holds(log: Log, database: Database) -> None:
     last = log.events()[-1]
     assert f"complete through epoch {last['epoch']}, number {last['seq']}" in said.output
     assert said.output.splitlines()[-1] == "holds"
+    # Who trusts it must know what it did not look at.
+    assert said.stderr == "Redis was not compared: --redis URL compares it\n"
 
 
 def test_json_for_programs(log: Log, database: Database) -> None:

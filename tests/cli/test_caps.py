@@ -153,6 +153,22 @@ def test_caps_is_a_table_of_what_limits(
     assert ["tenant=b", "1", "1", "0", "as", "tenant"] in table
 
 
+def test_a_named_cap_without_a_key_is_no_limit_of_each(cli: CommandLine, app: App) -> None:
+    """It counts the jobs of all its tasks together, and was shown as 4 each."""
+    app.task(queue="mail", name="one", caps=[Cap(4, name="gpu")])(send)
+    app.task(queue="mail", name="other", caps=[Cap(4, name="gpu")])(send)
+    app.apply_settings()
+
+    table = words(cli.ok("caps", "mail"))
+
+    assert ["gpu", "4", "0", "0"] in table
+    assert {"gpu": True} == {
+        each["scope"]: each["keyless"]
+        for each in cli.json("caps", "mail")
+        if each["scope"] == "gpu"
+    }
+
+
 def test_caps_shows_who_set_a_limit_and_what_code_says(
     cli: CommandLine, task: Task[[str, str], None]
 ) -> None:

@@ -163,3 +163,40 @@ def test_an_outbox_of_another_type_is_wrong_for_top(cli: CommandLine, control: r
     assert [each["alert"] for each in causes] == ["RqCoreQueueUnreadable"]
     assert "WRONGTYPE" in causes[0]["says"]
     assert "key rqc:{mail}:outbox" in causes[0]["says"]
+
+
+def test_a_queue_that_the_list_lacks_is_found_and_listed(
+    cli: CommandLine, control: redis.Redis, tmp_path: Path
+) -> None:
+    """No table, no page of metrics and no alarm knew of it, and the doctor said that all agrees."""
+    audit = f"sqlite:///{tmp_path}/audit.db"
+    assert cli("audit", "run", "--once", "--audit", audit).exit_code == 0
+    control.srem("rqc:queues", "mail")
+
+    named, by_log = cli("doctor", "mail"), cli("doctor", "--audit", audit)
+
+    for said in (named, by_log):
+        assert said.exit_code == 1
+        assert "mail: list: the list of queues lacks it" in said.stdout
+    assert "mail: mended, all agrees" in cli.ok("doctor", "mail", "--repair")
+    assert control.smembers("rqc:queues") == {"mail", "sms"}
+    cli.ok("doctor", "--audit", audit)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "command"),
+    [("paused", "1", "resume mail"), ("lease_ms", "7", "set mail lease=30")],
+)
+def test_a_command_that_sets_back_names_the_prefix(
+    cli: CommandLine, control: redis.Redis, field: str, value: str, command: str
+) -> None:
+    """Typed as it was printed, it spoke of another queue."""
+    cli.ok("enqueue", "mail", "send", "--prefix", "other")
+    control.hset("other:{mail}:meta", field, value)
+
+    said = cli("doctor", "mail", "--prefix", "other").stdout
+
+    typed = f"{command} --prefix other"
+    assert f"`rq-core {typed}` sets it back" in said
+    cli.ok(*typed.split())
+    assert control.hget("other:{mail}:meta", field) != value

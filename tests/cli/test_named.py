@@ -53,10 +53,10 @@ def test_commands_that_people_are_told_to_type_are_there() -> None:
 
 def test_commands_are_found_where_they_are_written_and_a_wrong_one_is_named() -> None:
     text = (
-        'say `rq-core audit on`, or f"  rq-core server stop --directory {place}"; rq-core has none'
+        'say `rq-core audit up`, or f"  rq-core server stop --directory {place}"; rq-core has none'
     )
 
     assert [(line, wrong(line)) for line in commands(text)] == [
-        ("audit on", "no command 'on'"),
+        ("audit up", "no command 'up'"),
         ("server stop --directory {place}", "no option --directory"),
     ]

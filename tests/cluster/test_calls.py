@@ -207,6 +207,18 @@ def test_full_coverage_is_warned_of(cluster: RedisCluster, whole: str) -> None:
     assert ("coverage" in {remark.about for remark in remarks}) == (whole == "yes")
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_full_coverage_of_a_single_node_is_warned_of(cluster: RedisCluster, place: int) -> None:
+    """One node was asked, and the others' setting counts as much: each decides for the queues that it has."""
+    cluster.set("cluster-require-full-coverage", "no")
+    node = cluster.primaries()[place]
+    cluster.ask(node, "CONFIG", "SET", "cluster-require-full-coverage", "yes")
+    with Client(cluster.url) as client:
+        remarks = client.run(server_check.check(client.calls.delivery.asking))
+
+    assert "coverage" in {remark.about for remark in remarks}
+
+
 @pytest.mark.parametrize(
     ("scheme", "says"), [("redis+cluster", "reach the nodes"), ("redis+sentinel", "the sentinels")]
 )

@@ -69,19 +69,26 @@ def test_a_job_is_enqueued_in_every_way_that_is_shown(
     assert 9 == len(capsys.readouterr().out.splitlines())
 
 
-def test_a_unique_job_stands_or_is_replaced(load: Load) -> None:
+def test_a_job_stands_or_is_replaced(load: Load) -> None:
     example = load("once")
     with testing.fake(example.app) as fake:
         first, second = example.ask_twice()
-        replaced = example.change_twice()
+        reminded_again = example.remind_twice()
+        replaced = example.change_twice(), example.render_twice()
         waiting = [job.arguments for job in fake.enqueued("reports")]
         ran = fake.drain("reports")
         again = example.ask_twice()
 
     assert first == second
-    assert replaced is not None
-    assert [{"tenant": "acme", "month": "now"}, {"page": "home", "text": "new words"}] == waiting
-    assert ["succeeded", "succeeded"] == [each.outcome for each in ran]
+    assert reminded_again
+    assert None not in replaced
+    assert [
+        {"tenant": "acme", "month": "now"},
+        {"user": "ada"},
+        {"page": "home", "text": "new words"},
+        {"url": "/home?b", "version": 2},
+    ] == waiting
+    assert ["succeeded"] * 4 == [each.outcome for each in ran]
     assert again[0] != first
 
 

@@ -37,6 +37,13 @@ FOLDED: dict[str, tuple[str, Any]] = {
 }
 
 
+def _holds_name(job: dict[str, str]) -> bool:
+    """Whether a job holds its name by its line: until it ends, or until its first claim."""
+    if "stands" not in job:
+        return job["state"] != "dead"
+    return job["stands"].startswith("claim:") and "claim" not in job
+
+
 def without_task(lane: str | None) -> str | None:
     """The lane without the task's scope; None if no other is left."""
     rest = [part for part in (lane or "").split("+") if not part.startswith("task=")]
@@ -120,14 +127,24 @@ def _indexes(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[
         {job_id: float(job["since"]) for job_id, job in having("dead").items()},
         snapshot["dead"],
     )
+    names = {name: i for name, i in snapshot["slots"].items() if name.startswith("unique|")}
     compare(
         "names",
         {
             f"unique|{job['unique']}": i
             for i, job in jobs.items()
-            if job["state"] != "dead" and "unique" in job
+            if "unique" in job and _holds_name(job)
         },
-        {name: i for name, i in snapshot["slots"].items() if name.startswith("unique|")},
+        {name: i for name, i in names.items() if " " not in i},
+    )
+    compare(
+        "expiring names",
+        {
+            f"name|{name.removeprefix('unique|')}": float(holder.split(" ")[1])
+            for name, holder in names.items()
+            if " " in holder
+        },
+        {m: at for m, at in snapshot["expiring"].items() if m.startswith("name|")},
     )
     deadlines = {
         f"job|{i}": float(job["expires"])

@@ -1,6 +1,8 @@
 """Workers, producers and people who do things to one queue at random, on a real server."""
 
 import random
+from collections.abc import Mapping
+from typing import Any, Final
 
 from rq_core.connections.client import Client
 from rq_core.model.ids import JobIds
@@ -12,6 +14,11 @@ from rq_core.protocol.admin import Change
 QUEUE = "q"
 TENANTS = ("acme", "umbrella", "wayne")
 ids = JobIds()
+NAMED: Final[tuple[Mapping[str, Any], ...]] = (
+    {}, {}, {"unique": "keep"}, {"unique": "replace"}, {"unique": "keep", "window_ms": 20},
+    {"unique": "replace", "after_ms": 1, "most_ms": 5}, {"unique": "replace", "after_ms": 0, "most_ms": 0},
+)  # fmt: skip
+"""What the names of jobs are for."""
 
 
 class Fleet:
@@ -43,15 +50,19 @@ class Fleet:
             job = NewJob(ids(), QUEUE, Profile(task), "{}", delay, lane, full)
             jobs.append(job if full or self.ties is None else self._tied(job, self.ties))
         self.known += self.client.run(self.client.calls.enqueue.many(jobs)).ids
+        if self.ties is not None and self.ties.random() < 0.1:
+            name = f"send/{self.ties.randrange(20)}"
+            self.client.run(self.client.calls.names.free(QUEUE, [name]))
 
     def _tied(self, job: NewJob, dice: random.Random) -> NewJob:
-        how, expires_ms = dice.choice(("", "", "keep", "replace")), dice.choice((0, 0, 0, 1, 50))
-        name = f"{job.profile.task}/{dice.randrange(20)}" if how else ""
-        job = job._replace(ties=ties_of(unique=how, expires_in_ms=expires_ms), name=name)
+        named = dice.choice(NAMED)
+        expires_ms = dice.choice((0, 0, 0, 1, 50))
+        name = f"{job.profile.task}/{dice.randrange(20)}" if named else ""
+        job = job._replace(ties=ties_of(expires_in_ms=expires_ms, **named), name=name)
         remember_ms = dice.choice((0, 0, 0, 20, 60_000))
         if not remember_ms:
             return job
-        ties = ties_of(unique=how, expires_in_ms=expires_ms, remember_ms=remember_ms)
+        ties = ties_of(expires_in_ms=expires_ms, remember_ms=remember_ms, **named)
         call = dice.choice(("=", "=70c5", "=70c6"))
         return job._replace(id=f"k-{dice.randrange(40)}", ties=ties, call=call)
 

@@ -241,6 +241,10 @@ class LongLog:
     def counts(self, queue: str) -> SimpleNamespace:
         return SimpleNamespace(backlog=0)
 
+    def place(self, queue: str) -> object:
+        """See OutboxSource."""
+        return None
+
     def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
         return set()
 

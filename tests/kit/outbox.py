@@ -94,6 +94,10 @@ class StreamSource:
         meta = queue_keys(queue, self.prefix)("meta")
         return SimpleNamespace(backlog=int(self.redis.hget(meta, "backlog_jobs") or 0))
 
+    def place(self, queue: str) -> object:  # noqa: ARG002 - all are in one place
+        """See OutboxSource."""
+        return None
+
     def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
         streams = {queue_keys(q, self.prefix)("outbox"): entry for q, entry in last.items()}
         names = dict(zip(streams, last, strict=True))

@@ -113,6 +113,7 @@ def enqueue(seed: Seed) -> Scene:
     seed.enqueue("live")
     for name in ("kept", "gone", "gone-too"):
         seed.enqueue(name, name=f"t/{name}", lane="2+tenant=h" if name == "gone-too" else "")
+    seed.enqueue("late", unique="replace", name="t/late", after_ms=0, most_ms=0)
     seed.attach()
     seed.take_token()
     jobs = [
@@ -133,6 +134,9 @@ def enqueue(seed: Seed) -> Scene:
         seed.job("in-its-place-too", unique="replace", name="t/gone-too", delay_ms=5_000),
         seed.job("first-of-two", unique="replace", name="t/new"),
         seed.job("second-of-two", unique="replace", name="t/new"),
+        seed.job("in-a-window", name="t/window", window_ms=5_000),
+        seed.job("put-off", unique="replace", name="t/off", after_ms=5_000, most_ms=9_000),
+        seed.job("past-its-latest", unique="replace", name="t/late", after_ms=0, most_ms=0),
         *(seed.job(i, remember_ms=DAY, call=CALL) for i in ("first-call", "over", "ended", "live")),
         seed.job("ended", remember_ms=DAY, call="=0000"),
         seed.job("over-too", remember_ms=DAY, call=CALL, name="t/kept"),
@@ -156,7 +160,11 @@ def claim(seed: Seed) -> Scene:
     seed.control.hset(seed.keys("slots"), "gone", f"7 {seed.now} +")
     seed.control.hset(seed.keys("slots"), "gone|a", "a cancelled")
     seed.control.zadd(seed.keys("expiring"), {"slot|gone": seed.now})
+    seed.enqueue("in-a-window", name="t/window", window_ms=LEASE_MS, priority="low")
     seed.live(LEASE_MS)
+    debounced = {"unique": "replace", "after_ms": 0, "most_ms": 0, "priority": "critical"}
+    seed.enqueue("put-off", name="t/off", **debounced)
+    seed.enqueue("put-off-in-lane", name="t/lane", lane="0+tenant=i", **debounced)
     seed.enqueue("tomb", "a", "b")
     seed.enqueue("due", "due-too", delay_ms=1)
     seed.enqueue("due-low", priority="low", delay_ms=1)
@@ -373,8 +381,9 @@ def free(seed: Seed) -> Scene:
     for job_id in ("waits", "runs"):
         seed.enqueue(job_id, name=f"t/{job_id}")
     seed.claim(1)
+    seed.enqueue("in-a-window", name="t/window", window_ms=5_000)
     seed.take_token()
-    names = [("t/waits",), ("t/runs",), ("t/gone",), ("t/waits",)]
+    names = [("t/waits",), ("t/runs",), ("t/gone",), ("t/waits",), ("t/window",)]
     return Scene("free", _by(), names)
 
 
@@ -400,6 +409,8 @@ def restore(seed: Seed) -> Scene:
         seed.lost("lost-later", State.SCHEDULED, **later),
         seed.lost("lost-dead", State.DEAD, **reason),
         seed.lost("lost-missing", State.RUNNING, missing=True),
+        seed.lost("lost-window", unique_name="t/window", name_stands=f"until:{seed.now + 1_000}"),
+        seed.lost("lost-held", unique_name="t/window", name_stands=f"until:{seed.now + 1_000}"),
         seed.lost("next-c"),
         seed.lost("ended"),
         seed.lost("over", once_ms=seed.now + DAY),

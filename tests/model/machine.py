@@ -54,6 +54,8 @@ class Job:
     task: str = "t"
     priority: str = "normal"
     unique: str | None = None
+    once: int | None = None
+    call: str | None = None
     lane: str | None = None
     attempts: int = 3
     losses: int = 3
@@ -82,7 +84,9 @@ class Job:
         defaults = {"priority": "normal", "attempts": 3, "losses": 3}
         parts = [self.state]
         for name in STATE_FIELDS:
-            value = getattr(self, name)
+            value = getattr(
+                self, name, None
+            )  # The jobs of this model have no names and no remembered ids.
             if value is not None and value != defaults.get(name, 0):
                 parts.append(f"{name}={value}")
         return " ".join(parts)
@@ -104,6 +108,11 @@ class Model:
 
     def in_state(self, *states: str) -> list[Job]:
         return [job for job in self.jobs.values() if job.state in states]
+
+    def holder_of(self, name: str | None) -> Job | None:
+        """The job that holds a name: the one that is alive and not dead."""
+        alive = self.in_state("ready", "scheduled", "running", "cancelling")
+        return next((job for job in alive if name is not None and job.unique == name), None)
 
     def move(self, job: Job, state: str, **changes: object) -> None:
         job.state, job.since, job.due, job.reason = state, self.now, None, None
@@ -480,6 +489,8 @@ class Queue(RuleBasedStateMachine):
                 expected[job_id] = "gone"
             elif job.state != "dead":
                 expected[job_id] = job.state
+            elif self.model.holder_of(job.unique) is not None:
+                expected[job_id] = "held"
             else:
                 expected[job_id] = "requeued"
                 self.model.move(

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.model.machine import Queue
+from tests.model.once_model import OnceQueue
 from tests.model.running import LIMIT_S, run
 
 pytestmark = pytest.mark.timeout(LIMIT_S)
@@ -10,3 +11,7 @@ pytestmark = pytest.mark.timeout(LIMIT_S)
 
 def test_random_histories_agree_with_the_model(valkey_url: str) -> None:
     run(lambda: Queue(valkey_url), examples=150)
+
+
+def test_random_histories_with_names_and_edits_agree_with_the_model(valkey_url: str) -> None:
+    run(lambda: OnceQueue(valkey_url), examples=150)

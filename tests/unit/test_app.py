@@ -396,17 +396,19 @@ def test_names_are_found_without_importing_them_first() -> None:
 def test_public_names_are_these() -> None:
     """Adding one is a promise, removing one breaks users."""
     assert sorted(rq_core.__all__) == [
-        "App", "ArgumentsInvalid", "AsyncTask", "AuditBacklogFull", "AuditElsewhere",
-        "AuditNotConfigured", "AuditOff", "BadArguments", "Cap", "CapConflict", "DeadJob", "Depends", "GiveUp",
-        "HandlerDied", "HandlerSignal", "HandlerTimeout", "IdempotencyMismatch", "InvalidName", "InvalidOption",
-        "InvalidTask", "JobCancelled",
-        "JobContext", "JobHandle", "JobLogFilter", "KeyFailed", "KeyNeeded", "LayoutMismatch", "LeaseLost", "Limit",
-        "NewJob", "NoCurrentJob", "NothingDeclared", "OutcomeUnknown", "PayloadTooLarge", "PreparedTask",
-        "Priority", "QueueDamaged", "QueueFull", "QueueInUse", "Rate", "Refused",
-        "RestoredMeanwhile", "ResultsFull", "RetryLater", "RetryPolicy", "RqCoreError", "ScopeFull", "ScopeStatus",
-        "ServerError", "ServerUnavailable", "ServerUnsuitable", "Snooze", "StaleCall", "State", "TargetBroken", "Task",
-        "Unique", "UniqueHeld", "UnknownQueue",
-        "UnknownScope", "UnknownTask", "UsageError", "WorkerStopping", "current_job", "injected",
+        "App", "ArgumentsInvalid", "AsyncTask", "AuditBacklogFull", "AuditElsewhere", "AuditNotConfigured",
+        "AuditOff", "BadArguments", "Cancelled", "Cap", "CapConflict", "DeadJob", "Debounce", "Depends",
+        "Expired", "Failed", "GiveUp", "Gone", "HandlerDied", "HandlerSignal", "HandlerTimeout",
+        "IdempotencyMismatch", "InvalidName", "InvalidOption", "InvalidTask", "JobCancelled", "JobContext",
+        "JobExpired", "JobFailed", "JobGone", "JobHandle", "JobLogFilter", "JobReplaced", "JobWasCancelled",
+        "KeyFailed", "KeyNeeded", "Latest", "LayoutMismatch", "LeaseLost", "Limit", "NewJob", "NoCurrentJob",
+        "NoResult", "NotEdited", "NothingDeclared", "Outcome", "OutcomeUnknown", "PayloadTooLarge",
+        "PreparedTask", "Priority", "QueueDamaged", "QueueFull", "QueueInUse", "Rate", "Refused", "Replaced",
+        "RestoredMeanwhile", "ResultUnavailable", "ResultsFull", "RetryLater", "RetryPolicy", "RqCoreError",
+        "ScopeFull", "ScopeStatus", "ServerError", "ServerUnavailable", "ServerUnsuitable", "Snooze",
+        "StaleCall", "State", "Succeeded", "TargetBroken", "Task", "Throttle", "Unique", "UniqueHeld",
+        "UnknownQueue", "UnknownScope", "UnknownTask", "UsageError", "WaitRefused", "WaitTimeout",
+        "WorkerStopping", "current_job", "injected",
     ]  # fmt: skip
     assert all(hasattr(rq_core, name) for name in rq_core.__all__)
 

@@ -10,7 +10,18 @@ from typing import Any
 import pytest
 
 import rq_core
-from rq_core import App, Cap, Rate, RetryPolicy, RqCoreError, Unique, UsageError
+from rq_core import (
+    App,
+    Cap,
+    Debounce,
+    Latest,
+    Rate,
+    RetryPolicy,
+    RqCoreError,
+    Throttle,
+    Unique,
+    UsageError,
+)
 from rq_core.worker import WorkerOptions
 
 Given = dict[str, Any]
@@ -50,6 +61,9 @@ CALLS: dict[str, tuple[Callable[..., Any], Given]] = {
     "Task.with_options": (with_options, {}),
     "Cap": (Cap, {"n": 1}),
     "Unique": (Unique, {}),
+    "Throttle": (Throttle, {"seconds": 1}),
+    "Debounce": (Debounce, {"seconds": 1}),
+    "Latest": (Latest, {"per": "to"}),
     "Rate": (Rate, {"n": 1, "per_seconds": 1}),
     "RetryPolicy": (RetryPolicy, {}),
     "WorkerOptions": (WorkerOptions, {}),

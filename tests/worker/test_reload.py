@@ -96,10 +96,19 @@ def test_broken_code_is_told_and_the_next_change_mends_it(
 
     project.module.write_text("this is no Python")
     process.wait_said("SyntaxError", timeout=20)
-    process.wait_said("ended by status 69", timeout=20)
+    process.wait_said("waits for the next change of a file", timeout=20)
+    looks = process.said().count("SyntaxError")
+    project.module.with_name("other.py").write_text("")
+    wait_until(
+        lambda: process.said().count("waits for the next change") == 2,
+        "it was tried again",
+        timeout=20,
+    )
     project.write("mended")
 
     wait_until(lambda: project.noted() == ["first", "mended"], "the new code runs", timeout=20)
+    # Once for each change: not again and again.
+    assert process.said().count("SyntaxError") == 2 * looks
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,18 @@ Unread: expiring
 Uses: call(seldom seldom_list) batch(call_many)
 ]]
 
---- A job waits, and its claim must begin before this moment, in Unix ms.
-local function note_deadline(id, expires)
+--- This member of `expiring` is met at this instant, in Unix ms.
+local function note_coming(member, at)
   local coming = seldom_list('coming')
   if #coming == 0 then
     check_keys()
   end
-  coming[#coming + 1], coming[#coming + 2] = expires, 'job|' .. id
+  coming[#coming + 1], coming[#coming + 2] = at, member
+end
+
+--- A job waits, and its claim must begin before this instant, in Unix ms.
+local function note_deadline(id, expires)
+  note_coming('job|' .. id, expires)
 end
 
 --- Whether no claim of a job may begin any more.

@@ -31,6 +31,14 @@ local function untie(id, job)
   end
 end
 
+--- A job is claimed for the first time. It gives up a name that stands until then.
+local function give_up_name(id, job)
+  if job.stands and job.stands:sub(1, 6) == 'claim:' then
+    local named, ids = seldom_list('named'), seldom_list('named_ids')
+    named[#named + 1], ids[#ids + 1] = name_field(job.unique), id
+  end
+end
+
 --- The reply to a call that may end jobs whose ids are remembered, and lacks the keys for that; else nil. It comes before the call
 --- decides anything.
 local function refuse_keys()

@@ -3,6 +3,7 @@
 import pytest
 
 from rq_core import errors
+from rq_core.doctor import examine
 from tests.kit.consistency import assert_consistent
 from tests.kit.seed import Seed, events_of
 from tests.lua.contents.entries import T, entry
@@ -335,3 +336,21 @@ def test_250_jobs_are_edited_in_one_call(seed: Seed) -> None:
     assert {"edited"} == set(seed.edit(*names, priority="high", expires="+9000").values())
     assert_consistent(seed.snapshot())
     assert sorted(names) == sorted(ids(seed, 250))
+
+
+def test_a_job_without_a_place_that_expires_after_a_failure_is_dead_and_readable(
+    seed: Seed,
+) -> None:
+    """Its new place comes when it is due, and its deadline came before that: a dead job needs none."""
+    seed.enqueue("a", expires_in_ms=5_000)
+    seed.fail(seed.claim_one("a"), delay_ms=1_000)
+    seed.edit("a", priority="low", due="+4000")
+    seed.advance(5_000)
+    assert ids(seed) == []
+
+    line = f"dead task=t priority=low claim=1 failed=1 expires={T + 5_000} since={T + 5_000}"
+    assert f"{line} reason=expired" == seed.state("a")
+    assert [] == examine(seed.snapshot())
+    assert {"a": "requeued"} == seed.requeue("a")
+    assert ["a"] == ids(seed)
+    assert_consistent(seed.snapshot())

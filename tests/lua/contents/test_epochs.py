@@ -51,6 +51,19 @@ def test_a_failover_starts_an_epoch_and_ends_no_claim(seed: Seed) -> None:
     assert_consistent(seed.snapshot())
 
 
+@pytest.mark.parametrize("garbage", ["x", '"', "1.5", "-1", "1 2"])
+def test_an_epoch_that_was_no_number_is_told_as_none(seed: Seed, garbage: str) -> None:
+    """It stood in the event as it was, so the event was no JSON, and the mirror put it into quarantine."""
+    seed.enqueue("a")
+    seed.control.hset(seed.keys("meta"), "epoch", garbage)
+    fail_over(seed.control)
+
+    seed.client.run(seed.calls.delivery.handshake("q"))
+
+    started = seed.entries()[-1]
+    assert (started.data["reason"], started.data["old_epoch"]) == ("replid_changed", None)
+
+
 def test_an_epoch_is_greater_than_any_before_whatever_the_clock_says(seed: Seed) -> None:
     seed.enqueue("a")
     seed.clock.set(T - 10**9)

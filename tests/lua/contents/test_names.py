@@ -174,6 +174,28 @@ def test_of_one_name_in_one_call_one_job_stands(seed: Seed, how: str, stands: in
     assert_consistent(seed.snapshot())
 
 
+@pytest.mark.parametrize("holds", ["nothing", "a job that waits", "a job that runs"])
+def test_an_id_that_comes_twice_in_a_call_takes_no_name_that_another_holds(
+    seed: Seed, holds: str
+) -> None:
+    """The first of the two is held, so the second one counts; it was not looked at, and the script failed."""
+    if holds != "nothing":
+        seed.enqueue("holder", name="t/b")
+    if holds == "a job that runs":
+        seed.claim_one("holder")
+
+    accepted = seed.enqueue(
+        seed.job("twice", unique="replace", name="t/a"),
+        seed.job("twice", unique="replace", name="t/b"),
+        seed.job("last", unique="replace", name="t/a"),
+    )
+
+    held = [("twice", "last"), *([("twice", "holder")] if holds != "nothing" else [])]
+    assert held == list(accepted.held)
+    assert ("twice" in accepted.ids) == (holds == "nothing")
+    assert_consistent(seed.snapshot())
+
+
 def test_a_duplicate_id_comes_before_a_held_name(seed: Seed) -> None:
     enqueue(seed, "a")
     found = enqueue(seed, "a", "b", "b", how="replace")

@@ -16,8 +16,8 @@ class Answers:
     refused: set[str] = field(default_factory=set)
     """Of which producers were told that they were never in the queue."""
     turned_away: set[str] = field(default_factory=set)
-    """That a full cap kept out when the call was sent last. Before, its reply may have been lost, and Redis may have
-    forgotten that the job was in the queue: the log has it, as orphaned."""
+    """That a full cap, or the holder of their name, kept out when the call was sent last. Before, its reply may have
+    been lost, and Redis may have forgotten that the job was in the queue: the log has it, as orphaned."""
 
     def strangers(self, there: AbstractSet[str]) -> list[str]:
         """Jobs that are there though no producer sent them."""

@@ -17,9 +17,10 @@ from rq_core import errors
 from rq_core.app.placing import full_rules
 from rq_core.connections.client import Client
 from rq_core.connections.wire import Meanwhile
-from rq_core.model.job import Claim, NewJob, profile, read_spec
+from rq_core.model.job import Claim, NewJob, profile, read_spec, ties_of
 from rq_core.model.machine import Priority
 from rq_core.model.scopes import lane_name
+from rq_core.protocol.admin import Change
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.plan import Patience
 from rq_core.worker.heartbeat import BEAT_AGAIN_S, LeaseKeeper
@@ -173,7 +174,8 @@ class Producer(Actor):
             told.refused |= fresh
             raise
         told.acknowledged |= set(accepted.ids)
-        told.turned_away |= {i for i, _ in (*accepted.discarded, *accepted.rejected)} & fresh
+        kept_out = (*accepted.discarded, *accepted.rejected, *accepted.held)
+        told.turned_away |= {i for i, _ in kept_out} & fresh
 
 
 def make_job(rng: random.Random, job_id: str) -> NewJob:
@@ -190,6 +192,16 @@ def make_job(rng: random.Random, job_id: str) -> NewJob:
         rules = full_rules([(rng.choice(("discard", "reject")), rng.choice(scopes))])
     thread = "true" if rng.random() < 0.4 else "false"
     return NewJob(job_id, QUEUE, made, f'{{"thread":{thread}}}', delay, lane, rules)
+
+
+def tie(job: NewJob, dice: random.Random) -> NewJob:
+    """Give a job a name, a deadline, both or neither."""
+    how = dice.choice(("", "", "keep", "replace"))
+    expires_ms = dice.choice((0, 0, 0, 300, 3_000))
+    if job.full or 0 < expires_ms <= job.delay_ms:
+        return job
+    name = f"{job.profile.task}/{dice.choice('mno')}" if how else ""
+    return job._replace(ties=ties_of(unique=how, expires_in_ms=expires_ms), name=name)
 
 
 # --- Workers ------------------------------------------------------------------------------------
@@ -361,7 +373,7 @@ RATES: Final = ("5/10000ms/1", "20/10000ms/3", "0", "none")
 
 
 class Operator(Actor):
-    """Changes limits, pauses, requeues and prunes; in the end lets everything run."""
+    """Changes limits, pauses, edits, requeues and prunes; in the end lets everything run."""
 
     def bodies(self) -> dict[str, Callable[[Strand], None]]:
         return {self.role: self.work}
@@ -379,7 +391,8 @@ class Operator(Actor):
     def do_something(self, client: Client) -> None:
         some = sorted(self.simulation.told.attempted)
         some = self.random.sample(some, min(len(some), 4))
-        match self.random.choice(("cap", "cap", "cap", "rate", "pause", "requeue", "prune")):
+        choices = ["cap", "cap", "cap", "rate", "pause", "requeue", "prune"]
+        match self.random.choice(choices + ["edit"] * (3 if self.simulation.ties else 0)):
             case "cap":
                 scope = self.random.choice(
                     ("task=a", "task=b", "tenant", "tenant=x", "host", "queue")
@@ -392,6 +405,13 @@ class Operator(Actor):
                 client.run(
                     client.calls.admin.configure(QUEUE, {"paused": self.random.choice((0, 0, 1))})
                 )
+            case "edit" if some:
+                change = Change(
+                    self.random.choice(("", "critical", "low")),
+                    self.random.choice(("", "+0", "+200")),
+                    self.random.choice(("", "", "+1000")),
+                )
+                client.run(client.calls.admin.edit(QUEUE, some, change))
             case "requeue" if some:
                 client.run(client.calls.admin.requeue(QUEUE, some))
             case "prune" if some:

@@ -49,6 +49,7 @@ from tests.rigs.simulator.actors import (
     Producer,
     Worker,
     make_job,
+    tie,
 )
 from tests.rigs.simulator.policy import Policy, policy_of
 from tests.rigs.simulator.strand import Fate, Request, Sleep, Step, Strand
@@ -65,6 +66,8 @@ from tests.rigs.simulator.world import (
 
 DRAIN_STEPS_MAX: Final = 6_000
 """Steps within which everything is worked off once nothing breaks any more."""
+TIED_EVERY: Final = 6
+"""Of so many rounds of seeds through all profiles, one has jobs with names and deadlines, and edits."""
 COMPARE_EVERY: Final = 40
 """Calls of scripts after which all indexes are compared with the log."""
 
@@ -231,6 +234,8 @@ class Simulation:
     def _draw_setting(self) -> None:
         rng = random.Random(f"{self.seed} setting")
         self.profile = PROFILES[self.seed % len(PROFILES)]
+        self.ties = self.seed // len(PROFILES) % TIED_EVERY == TIED_EVERY - 1
+        """Whether jobs have names and deadlines, and are edited."""
         self.steps = rng.randrange(150, 400)
         self.policy: Policy = policy_of(rng, self.steps)
         self.pace = rng.choice(((0, 1, 2, 5), (0, 5, 20), (0, 10, 100), (1, 30, 300)))
@@ -259,7 +264,8 @@ class Simulation:
 
     def new_job(self, rng: random.Random) -> NewJob:
         self._jobs += 1
-        return make_job(rng, f"j-{self._jobs}")
+        job = make_job(rng, f"j-{self._jobs}")
+        return tie(job, random.Random(f"{self.seed} {job.id} ties")) if self.ties else job
 
     def write(self, line: Line) -> None:
         self.lines.append(line)

@@ -34,6 +34,7 @@ FOUND = {
     "a lone worker is slow against its lease": 1028,
     "the audit begins between a claim and its end": 1118,
     "a call was sent, and the handshake after it gets no answer": 1252,
+    "a job whose edit took its place in line expires after a failure": 2429,
 }
 """Seeds that failed once, by what happens under them."""
 
@@ -80,6 +81,11 @@ CATCHING = {
     "unknown-given-up-early": 13,
     "trim-before-commit": 2,
     "cursor-apart": 16,
+    "name-outlives-poison": 162,
+    "claimed-at-its-deadline": 248,
+    "promoted-before-it-expires": 39,
+    "edited-deadline-not-indexed": 77,
+    "edited-job-keeps-its-lane": 36,
 }
 """Planted bugs, and the first seed that found each. Where the code has moved on another one may."""
 

@@ -1,0 +1,168 @@
+"""What a loss does to names: a lost job whose name stands with another one is listed, and not put back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rq_core.connections.client import Client
+from rq_core.model.job import NewJob, ties_of
+from sql_audit.proof.result import Verdict
+from sql_audit.store.database import Database
+from sql_audit.upkeep.restore import apply, survey
+from tests.audit.restore.jobs import claim, complete, flush, give_back, job, lines, run_all
+from tests.kit.agreement import assert_agree, drain
+from tests.kit.fleet import QUEUE
+from tests.kit.servers import RedisServer
+
+NAME = "task/user=7"
+RULES: dict[str, dict[str, Any]] = {
+    "unique": {"unique": "keep"},
+    "throttle": {"unique": "keep", "window_ms": 3_600_000},
+    "debounce": {"unique": "replace", "after_ms": 0, "most_ms": 0},
+}
+every_rule = pytest.mark.parametrize("rule", RULES)
+
+
+def enqueue(client: Client, job_id: str, rule: str) -> Any:
+    named = job(job_id, ties=ties_of(**RULES[rule]), name=NAME)
+    return client.run(client.calls.enqueue.many([named]))
+
+
+def lose_all(client: Client, database: Database) -> None:
+    drain(client, database)
+    flush(client)
+    drain(client, database)
+
+
+@every_rule
+@pytest.mark.parametrize("ran", [False, True])
+def test_a_job_whose_name_another_has_taken_since_is_listed(
+    client: Client, database: Database, rule: str, ran: bool
+) -> None:
+    """The producer asked again after the loss: to run both would be what the name is there to prevent."""
+    enqueue(client, "lost", rule)
+    lose_all(client, database)
+    assert ("other",) == enqueue(client, "other", rule).ids
+    if ran:
+        assert ["other"] == run_all(client)
+    drain(client, database)
+
+    (listed,) = survey(client, database, QUEUE).lost
+    done = apply(client, database, QUEUE, by="ada")
+
+    assert ("lost", "job other has taken its name since") == (listed.job_id, listed.over)
+    assert (0, [("lost", listed.over)]) == (done.restored, [(o.job_id, o.over) for o in done.over])
+    assert ([] if ran else ["other"]) == sorted(lines(client))
+    assert_agree(client, database, Verdict.HOLDS)
+
+
+@every_rule
+def test_a_job_that_is_put_back_has_its_name_again(
+    client: Client, database: Database, rule: str
+) -> None:
+    enqueue(client, "lost", rule)
+    lose_all(client, database)
+
+    assert 1 == apply(client, database, QUEUE, by="ada").restored
+    (held,) = client.run(client.calls.names.held(QUEUE))
+    assert (NAME, "lost") == (held.name, held.job_id)
+    assert_agree(client, database, Verdict.HOLDS)
+    found = enqueue(client, "other", rule)
+    if rule == "debounce":
+        assert (("other", "lost"),) == found.replaced
+    else:
+        assert (("other", "lost"),) == found.held
+    assert 1 == len(run_all(client))
+    assert_agree(client, database, Verdict.HOLDS)
+
+
+@every_rule
+def test_of_two_lost_jobs_the_one_that_held_the_name_has_it_again(
+    client: Client, database: Database, rule: str
+) -> None:
+    """A debounced job that was claimed had given its name up, so both come back; there are no two of the others."""
+    enqueue(client, "first", rule)
+    held = claim(client, 1)
+    second = enqueue(client, "second", rule).ids
+    give_back(client, held)
+    lose_all(client, database)
+
+    done = apply(client, database, QUEUE, by="ada")
+
+    assert 1 + len(second) == done.restored
+    (name,) = client.run(client.calls.names.held(QUEUE))
+    assert name.job_id == (second or ("first",))[0]
+    assert_agree(client, database, Verdict.HOLDS)
+    assert ["first", *second] == run_all(client)
+
+
+def test_a_window_that_was_over_keeps_no_job_out(client: Client, database: Database) -> None:
+    short = ties_of(unique="keep", window_ms=1)
+    for job_id in ("first", "second"):
+        client.run(client.calls.enqueue.many([job(job_id, ties=short, name=NAME)]))
+    lose_all(client, database)
+
+    done = apply(client, database, QUEUE, by="ada")
+
+    assert ([], []) == (done.over, done.held)
+    assert sorted(lines(client)) == sorted(run_all(client))
+    assert_agree(client, database, Verdict.HOLDS)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_name_that_was_freed_keeps_no_job_out(
+    client: Client, database: Database, ended: bool
+) -> None:
+    enqueue(client, "first", "throttle")
+    if ended:
+        complete(client, claim(client, 1))
+    client.run(client.calls.names.free(QUEUE, [NAME], by="ada"))
+    assert ("second",) == enqueue(client, "second", "throttle").ids
+    assert_agree(client, database, Verdict.HOLDS)
+    lose_all(client, database)
+
+    assert 2 - ended == apply(client, database, QUEUE, by="ada").restored
+    (name,) = client.run(client.calls.names.held(QUEUE))
+    assert "second" == name.job_id
+    assert_agree(client, database, Verdict.HOLDS)
+
+
+def unique(job_id: str) -> NewJob:
+    return job(job_id, ties=ties_of(**RULES["unique"]), name=NAME)
+
+
+def holder(client: Client) -> str | None:
+    return next((name.job_id for name in client.run(client.calls.names.held(QUEUE))), None)
+
+
+def test_a_lost_job_gets_the_name_that_a_revived_one_had(
+    start_redis: Callable[..., RedisServer], database: Database
+) -> None:
+    """Put back first, it would come without its name, or not at all; then a third job could take the name beside it."""
+    server = start_redis()
+    with Client(server.url) as client:
+        client.run(client.calls.enqueue.many([unique("first"), job("other")]))
+        drain(client, database)
+        with server.client() as control:
+            control.save()
+        complete(client, claim(client, 1))
+        assert client.run(client.calls.enqueue.many([unique("second")])).ids == ("second",)
+        drain(client, database)
+        server.kill()
+        server.start()
+        drain(client, database)
+        assert holder(client) == "first"
+
+        done = apply(client, database, QUEUE, by="ada")
+
+        assert (done.restored, done.removed, done.held, done.over) == (1, 1, [], [])
+        assert holder(client) == "second"
+        assert lines(client).keys() == {"other", "second"}
+        third = client.run(client.calls.enqueue.many([unique("third")]))
+        assert third.held == (("third", "second"),)
+        assert_agree(client, database, Verdict.HOLDS)
+        assert run_all(client) == ["other", "second"]
+        assert holder(client) is None

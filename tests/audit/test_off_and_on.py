@@ -1,0 +1,107 @@
+"""A log that is switched off and on again under a mirror that runs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from click.testing import CliRunner
+
+from rq_core.cli.root import root
+from rq_core.connections.client import Client
+from rq_core.model.ids import JobIds
+from rq_core.model.job import NewJob, profile
+from sql_audit.mirror import service
+from sql_audit.mirror.source import Outbox
+from sql_audit.proof.result import Verdict
+from sql_audit.proof.verify import verify
+from sql_audit.store.database import Database
+from tests.kit import auditlog
+from tests.kit.wait import wait_until
+
+ids = JobIds()
+
+
+def add(client: Client, count: int = 1) -> list[str]:
+    jobs = [NewJob(ids(), "q", profile("task"), "{}") for _ in range(count)]
+    return list(client.run(client.calls.enqueue.many(jobs)).ids)
+
+
+@contextmanager
+def mirroring(url: str, database: Database) -> Iterator[None]:
+    """A mirror's service, in a thread."""
+    stop = threading.Event()
+    source = Outbox(Client(url))
+    thread = threading.Thread(
+        target=service.run, args=(source, database), kwargs={"stop": stop}, name="mirror"
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(30)
+        source.close()
+
+
+def cli(*words: str) -> str:
+    done = CliRunner().invoke(root, words)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def mirrored(database: Database, *ids: str) -> bool:
+    rows = auditlog.rows(database, "SELECT job_id FROM job")
+    return {row["job_id"] for row in rows}.issuperset(ids)
+
+
+@pytest.mark.parametrize("meanwhile", [1, 2_500], ids=["few", "more than the ring keeps"])
+def test_a_running_mirror_goes_on_when_the_log_is_switched_on_again(
+    meanwhile: int,
+    valkey_url: str,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It said AuditOff until it was restarted."""
+    caplog.set_level(logging.INFO, "rq_core.audit")
+    monkeypatch.setattr(service, "OFF_WAIT_S", 0.1)
+    at = ("q", "--redis", valkey_url, "--audit", database.address.render_as_string(False))
+    with Client(valkey_url) as client:
+        (before,) = add(client)
+        with mirroring(valkey_url, database):
+            wait_until(lambda: mirrored(database, before), "it mirrors", timeout=30)
+            assert cli("audit", "off", *at) == "queue q: audit off\n"
+            off = add(client, meanwhile)
+            wait_until(lambda: "log is switched off" in caplog.text, "it is told", timeout=30)
+            assert not client.run(client.calls.reads.counts("q")).audit
+            assert cli("audit", "on", *at) == "queue q: audit on\n"
+            (after,) = add(client)
+            wait_until(lambda: mirrored(database, after), "it goes on", timeout=30)
+            wait_until(
+                lambda: client.run(client.calls.reads.counts("q")).backlog == 0, "it is level"
+            )
+
+    assert mirrored(database, *off)
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == []
+    assert caplog.text.count("log is switched off") == 1
+    assert verify(database).verdict is Verdict.HOLDS
+
+
+def test_a_log_that_another_database_has_is_not_switched_on(
+    valkey_url: str, database: Database, sqlite_url: str
+) -> None:
+    with Client(valkey_url) as client:
+        add(client)
+        at = ("q", "--redis", valkey_url, "--audit")
+        cli("audit", "on", *at, database.address.render_as_string(False))
+        holder = client.run(client.calls.delivery.handshake("q")).audit_id
+
+        done = CliRunner().invoke(root, ("audit", "on", *at, f"{sqlite_url}-other"))
+
+        assert done.exit_code == 1
+        assert "is mirrored into another audit database" in done.output
+        assert client.run(client.calls.delivery.handshake("q")).audit_id == holder

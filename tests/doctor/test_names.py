@@ -1,0 +1,105 @@
+"""The names of unique jobs as the doctor sees them: which it gives back, which it takes, and which are facts."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from rq_core.doctor.repair import carry_out
+from tests.kit.consistency import assert_consistent
+from tests.kit.doctor import look, mend, named
+from tests.kit.seed import Seed
+
+NAMES = ("t/waits", "t/runs", "t/again", "t/window", "t/over", "t/last", "t/begun")
+"""Of jobs that wait, run, wait for a retry, have a window, and had one; and are debounced, before and after a claim."""
+
+
+@pytest.fixture
+def seed(redis_url: str) -> Iterator[Seed]:
+    with Seed(redis_url) as made:
+        yield made
+
+
+def fill(seed: Seed) -> None:
+    debounced = {"unique": "replace", "after_ms": 0, "most_ms": 0}
+    seed.enqueue("over", name="t/over", window_ms=60_000)
+    seed.complete(seed.claim_one("over"))
+    seed.enqueue("begun", name="t/begun", **debounced)
+    seed.claim_one("begun")
+    seed.fail(seed.running("again", name="t/again"), delay_ms=60_000)
+    seed.running("runs", name="t/runs")
+    seed.enqueue("waits", name="t/waits")
+    seed.enqueue("window", name="t/window", window_ms=60_000)
+    seed.enqueue("last", name="t/last", lane="2+host=h", **debounced)
+
+
+def fields(seed: Seed) -> dict[str, str]:
+    return {f: by for f, by in seed.snapshot()["slots"].items() if f.startswith("unique|")}
+
+
+def test_a_queue_with_names_of_every_kind_has_no_findings(seed: Seed) -> None:
+    fill(seed)
+
+    assert [] == look(seed)
+    assert {"unique|t/begun"} == {f"unique|{name}" for name in NAMES} - fields(seed).keys()
+    assert_consistent(seed.snapshot())
+
+
+@pytest.mark.parametrize("name", ["t/waits", "t/runs", "t/again", "t/last"])
+@pytest.mark.parametrize("plant", ["lost", "another job's"])
+def test_a_name_that_a_line_implies_is_given_back(seed: Seed, name: str, plant: str) -> None:
+    fill(seed)
+    field, before = f"unique|{name}", fields(seed)
+    if plant == "lost":
+        seed.control.hdel(seed.keys("slots"), field)
+    else:
+        seed.control.hset(seed.keys("slots"), field, "waits-not")
+
+    assert {"slots"} == named(look(seed))
+    assert [] == mend(seed)
+    assert before == fields(seed)
+
+
+@pytest.mark.parametrize("holder", ["begun", "gone"])
+def test_a_name_that_no_line_implies_is_taken(seed: Seed, holder: str) -> None:
+    fill(seed)
+    before = fields(seed)
+    seed.control.hset(seed.keys("slots"), "unique|t/begun", holder)
+
+    assert {"slots"} == named(look(seed))
+    assert [] == mend(seed)
+    assert before == fields(seed)
+
+
+@pytest.mark.parametrize("plant", ["lost", "changed", "stray"])
+def test_the_instant_until_which_a_name_stands_has_its_mark(seed: Seed, plant: str) -> None:
+    fill(seed)
+    before = seed.snapshot()["expiring"]
+    if plant == "lost":
+        seed.control.zrem(seed.keys("expiring"), "name|t/over")
+    else:
+        member = "name|t/over" if plant == "changed" else "name|t/none"
+        seed.control.zadd(seed.keys("expiring"), {member: 5})
+
+    assert {"expiring"} == named(look(seed))
+    assert [] == mend(seed)
+    assert before == seed.snapshot()["expiring"]
+
+
+def test_a_window_that_is_lost_is_no_finding(seed: Seed) -> None:
+    """The job may have ended, so no line implies it: one more call of the window is accepted."""
+    fill(seed)
+    seed.control.hdel(seed.keys("slots"), "unique|t/over")
+    seed.control.zrem(seed.keys("expiring"), "name|t/over")
+
+    assert [] == look(seed)
+
+
+def test_no_name_is_given_back_to_a_job_that_ended_meanwhile(seed: Seed) -> None:
+    fill(seed)
+    seed.control.hdel(seed.keys("slots"), "unique|t/waits")
+    found = look(seed)
+    seed.cancel("waits")
+
+    assert 0 == carry_out(seed.client, seed.queue, found, by="ada")
+    assert "unique|t/waits" not in fields(seed)
+    assert_consistent(seed.snapshot())

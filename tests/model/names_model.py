@@ -1,0 +1,218 @@
+"""Names beside a model of them: who holds which, what becomes of each call, and what frees a name.
+
+The model knows of a name only the job that has it, and by which word. Jobs are plain and of one priority. After every
+step the names in Redis are compared with the model's, and all indexes with the jobs.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from rq_core.model.job import Claim
+from tests.kit.consistency import assert_consistent
+from tests.kit.seed import LEASE_MS, START_MS, Seed
+from tests.kit.snapshots import fields_of, lines_of
+
+WORDS: Final[dict[str, dict[str, Any]]] = {
+    "unique": {"unique": "keep"},
+    "replace": {"unique": "replace"},
+    "throttle": {"unique": "keep", "window_ms": 15_000},
+    "debounce": {"unique": "replace", "after_ms": 4_000, "most_ms": 9_000},
+    "latest": {"unique": "replace", "after_ms": 0, "most_ms": 0},
+}
+NAMES: Final = [f"t/n={n}" for n in range(3)]
+picks = st.integers(0, 999)
+
+
+@dataclass
+class Named:
+    """What the model knows of a job that Redis has."""
+
+    name: str
+    word: str
+    until: int
+    """Of a throttled one: until when its name stands. Of a debounced one: when it is due at the latest."""
+    claims: int = 0
+    has_name: bool = True
+    """False once an operator has freed it."""
+
+
+class Names(RuleBasedStateMachine):
+    """Random histories of jobs with names."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.seed = Seed(url)
+        self.seed.control.flushall()
+        self.seed.clock.set(START_MS)
+        self.jobs: dict[str, Named] = {}
+        self.holders: dict[str, tuple[str, int | None]] = {}
+        """Name → the job that has it, and until when, if that is an instant."""
+        self.held: list[Claim] = []
+        self.count = 0
+
+    def teardown(self) -> None:
+        self.seed.client.close()
+        self.seed.control.close()
+
+    @property
+    def now(self) -> int:
+        return self.seed.now
+
+    def stands(self, name: str) -> str | None:
+        """The job that has a name now."""
+        job_id, until = self.holders.get(name, (None, None))
+        return None if until is not None and until <= self.now else job_id
+
+    def state(self, job_id: str) -> str:
+        return str(fields_of(lines_of(self.seed.snapshot())[job_id])["state"])
+
+    def give_up(self, job_id: str) -> None:
+        """What ends the job, or begins it, frees a name that has no instant."""
+        name = self.jobs[job_id].name
+        if self.holders.get(name) == (job_id, None):
+            del self.holders[name]
+
+    def end(self, job_id: str) -> None:
+        self.give_up(job_id)
+        del self.jobs[job_id]
+
+    # Rules.
+
+    @rule(
+        calls=st.lists(
+            st.tuples(st.sampled_from(NAMES), st.sampled_from(list(WORDS))), min_size=1, max_size=3
+        )
+    )
+    def enqueue(self, calls: list[tuple[str, str]]) -> None:
+        """Several calls at once, each of a name of its own: what one name does in one call has tests of its own."""
+        calls = [(name, word) for name, word in dict(calls).items()]
+        wanted = {f"j-{self.count + n}": call for n, call in enumerate(calls)}
+        self.count += len(calls)
+        told = self.seed.enqueue(
+            *(self.seed.job(i, name=name, **WORDS[word]) for i, (name, word) in wanted.items())
+        )
+        ids, held, replaced = [], [], []
+        for job_id, (name, word) in wanted.items():
+            rule_ = WORDS[word]
+            holder = self.stands(name)
+            old = self.jobs.get(holder) if holder else None
+            may_replace = (
+                old is not None and rule_["unique"] == "replace" and old.word != "throttle"
+                and old.claims == 0
+            )  # fmt: skip
+            if holder is not None and not may_replace:
+                held.append((job_id, holder))
+                continue
+            until = self.now + rule_.get("window_ms", rule_.get("most_ms", 0))
+            if old is not None and holder is not None:
+                replaced.append((job_id, holder))
+                if {old.word, word} <= {"debounce", "latest"}:
+                    until = old.until
+                del self.jobs[holder]
+            ids.append(job_id)
+            self.jobs[job_id] = Named(name, word, until)
+            self.holders[name] = (job_id, until if word == "throttle" else None)
+
+        assert (ids, held, replaced) == (list(told.ids), list(told.held), list(told.replaced))
+
+    @rule(limit=st.integers(1, 3))
+    def claim(self, limit: int) -> None:
+        claimed = self.seed.claim(limit).jobs
+        self.held += claimed
+        for each in claimed:
+            job = self.jobs[each.id]
+            job.claims += 1
+            if job.word in ("debounce", "latest"):
+                assert job.claims > 1 or job.word == "latest" or self.now >= job.until - 9_000
+                self.give_up(each.id)
+        self.see_ends()
+
+    def see_ends(self) -> None:
+        """Leases that were over have ended: jobs are gone, or dead."""
+        lines = lines_of(self.seed.snapshot())
+        for job_id in list(self.jobs):
+            if job_id not in lines:
+                self.end(job_id)
+            elif lines[job_id].startswith("dead "):
+                self.give_up(job_id)
+
+    @precondition(lambda self: self.held)
+    @rule(number=picks, how=st.sampled_from(["complete", "retry", "final", "rollback"]))
+    def settle(self, number: int, how: str) -> None:
+        claim = self.held.pop(number % len(self.held))
+        if how == "complete":
+            done = self.seed.complete(claim) == {}
+        elif how == "rollback":
+            done = self.seed.rollback(claim)[claim.id] == "ready"
+        else:
+            told = self.seed.fail(claim, verdict=how, delay_ms=500)[claim.id]
+            done = told in ("scheduled", "dead", "ready")
+            if done and told == "dead":
+                self.give_up(claim.id)
+        if done and how == "complete":
+            self.end(claim.id)
+        elif not done and claim.id in self.jobs and claim.id not in lines_of(self.seed.snapshot()):
+            self.end(claim.id)  # It was to be cancelled.
+
+    @precondition(lambda self: self.jobs)
+    @rule(number=picks)
+    def cancel(self, number: int) -> None:
+        job_id = list(self.jobs)[number % len(self.jobs)]
+        if self.seed.cancel(job_id)[job_id] == "cancelled":
+            self.end(job_id)
+
+    @precondition(lambda self: self.jobs)
+    @rule(number=picks)
+    def requeue(self, number: int) -> None:
+        job_id = list(self.jobs)[number % len(self.jobs)]
+        job, was = self.jobs[job_id], self.state(job_id)
+        told = self.seed.requeue(job_id)[job_id]
+        takes = was == "dead" and job.has_name and job.word in ("unique", "replace")
+        if takes and self.stands(job.name) is not None:
+            assert told == "held"
+        elif was == "dead":
+            assert told == "requeued"
+            if takes:
+                self.holders[job.name] = (job_id, None)
+
+    @rule(name=st.sampled_from(NAMES))
+    def free(self, name: str) -> None:
+        holder = self.stands(name)
+
+        assert {name: holder} == self.seed.free(name)
+        if holder is not None:
+            del self.holders[name]
+            if holder in self.jobs:
+                self.jobs[holder].has_name = False
+
+    @precondition(lambda self: self.held)
+    @rule()
+    def workers_are_lost(self) -> None:
+        self.seed.live(LEASE_MS)
+        self.seed.claim(0)
+        self.held.clear()
+        self.see_ends()
+
+    @rule(ms=st.sampled_from([1, 500, 3_999, 4_000, 9_000, 15_000]))
+    def time_passes(self, ms: int) -> None:
+        self.seed.advance(ms)
+
+    # What holds after every step.
+
+    @invariant()
+    def all_agree(self) -> None:
+        snapshot = self.seed.snapshot()
+        found = {}
+        for field, value in snapshot["slots"].items():
+            if field.startswith("unique|"):
+                job_id, _, until = value.partition(" ")
+                if not until or int(until) > self.now:
+                    found[field.removeprefix("unique|")] = job_id
+        expected = {name: by for name in NAMES if (by := self.stands(name)) is not None}
+
+        assert expected == found
+        assert self.jobs.keys() == snapshot["jobs"].keys()
+        assert_consistent(snapshot)

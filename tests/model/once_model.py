@@ -1,0 +1,126 @@
+"""The model of a queue with unique jobs in it, and with people and producers who edit jobs that wait."""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+
+from rq_core.protocol.enqueue import Accepted
+from tests.model.machine import Job, Queue, ids, picks
+
+UNIQUE = ["t/a", "t/b", "t/c"]
+named = st.tuples(
+    ids, st.sampled_from(UNIQUE), st.sampled_from([0, 0, 700]), st.sampled_from([0, 0, 5_700])
+)
+moments = st.sampled_from(["", "", "+0", "+1", "+700", "+5000"])
+priorities = st.sampled_from(["", "", "critical", "normal", "low"])
+
+
+class OnceQueue(Queue):
+    """Random histories in which jobs have names and are edited."""
+
+    @rule(how=st.sampled_from(["keep", "replace"]), wanted=st.lists(named, min_size=1, max_size=5))
+    def enqueue_unique(self, how: str, wanted: list[tuple[str, str, int, int]]) -> None:
+        self.before_call()
+        accepted = self.seed.enqueue(
+            *(
+                self.seed.job(i, unique=how, name=name, delay_ms=d, expires_in_ms=e)
+                for i, name, d, e in wanted
+            )
+        )
+        first = {job_id: at for at, (job_id, *_) in reversed(list(enumerate(wanted)))}
+        live = set(self.model.jobs)
+        asks = {
+            name: at
+            for at, (job_id, name, *_) in enumerate(wanted)
+            if job_id not in live and first[job_id] == at
+        }
+        """By name: the last that asks for it."""
+        replaceable = {j.id for j in self.model.in_state("ready", "scheduled") if not j.claim}
+        expected = Expected()
+        for at, (job_id, name, delay, expires) in enumerate(wanted):
+            if job_id in live or job_id in expected.ids:
+                continue
+            holder = self.model.holder_of(name)
+            if how == "replace" and asks.get(name, at) != at:
+                expected.held.append((at + 1, wanted[asks[name]][0]))
+                continue
+            replaces = how == "replace" and name in asks and holder and holder.id in replaceable
+            if holder is not None and not replaces:
+                expected.held.append((at + 1, holder.id))
+                continue
+            if holder is not None:
+                self.leave(holder)
+            expected.ids.append(job_id)
+            self.put(job_id, name, delay, expires)
+
+        expected.check(accepted)
+
+    def put(self, job_id: str, name: str, delay: int, expires: int) -> None:
+        """A job is accepted."""
+        job = Job(job_id, "ready", self.model.now, unique=name)
+        job.old_entry = job_id in self.model.tombs
+        job.expires = self.model.now + expires if expires else None
+        if delay:
+            job.state, job.due = "scheduled", self.model.now + delay
+        else:
+            job.seq = self.model.next_place()
+        self.model.jobs[job_id] = job
+
+    def leave(self, job: Job) -> None:
+        """Another job takes its place."""
+        if job.state == "ready":
+            self.model.tombs.add(job.id)
+        del self.model.jobs[job.id]
+
+    @rule(numbers=picks, priority=priorities, due=moments, expires=moments)
+    def edit(self, numbers: list[int], priority: str, due: str, expires: str) -> None:
+        self.before_call()
+        names = self.pick(numbers, "ready", "scheduled")
+        outcomes = self.seed.edit(*names, priority=priority, due=due, expires=expires)
+
+        assert {i: self.edited(i, priority, due, expires) for i in names} == outcomes
+
+    def edited(self, job_id: str, priority: str, due: str, expires: str) -> str:
+        """Edit a job of the model. Returns what the call should answer."""
+        now, job = self.model.now, self.model.jobs.get(job_id)
+        if job is None:
+            return "gone"
+        if job.state not in {"ready", "scheduled"}:
+            return job.state
+        at = now + int(due[1:]) if due else job.due
+        new_due = at if not due or (at is not None and at > now) else None
+        new_expires = now + int(expires[1:]) if expires else job.expires
+        if new_expires is not None and new_expires <= max(now, new_due or 0):
+            return "never"
+        moves = priority not in ("", job.priority)
+        if not moves and (new_due, new_expires) == (job.due, job.expires):
+            return "same"
+        was_ready, old_seq = job.state == "ready", job.seq
+        leaves_line = was_ready and (moves or new_due is not None)
+        if leaves_line:
+            self.model.tombs.add(job_id)
+        if moves:
+            job.priority, job.seq = priority, None
+        returning = job.returning and not leaves_line
+        self.model.move(job, "scheduled" if new_due else "ready", due=new_due, expires=new_expires)
+        if new_due is None and job.seq is None:
+            job.seq = self.model.next_place()
+            job.returning = False
+        elif new_due is None:
+            job.returning = returning or not was_ready
+        assert job.seq == old_seq or moves or not was_ready
+        job.old_entry = job.old_entry or (job_id in self.model.tombs and leaves_line)
+        if moves:
+            job.old_entry = job_id in self.model.tombs
+        return "edited"
+
+
+class Expected:
+    """What an enqueue should answer."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self.held: list[tuple[int, str]] = []
+
+    def check(self, accepted: Accepted) -> None:
+        assert self.ids == list(accepted.ids)
+        assert [holder for _, holder in self.held] == [holder for _, holder in accepted.held]

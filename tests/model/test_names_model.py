@@ -1,0 +1,12 @@
+"""Random histories of jobs with names agree with a model of names in Python."""
+
+import pytest
+
+from tests.model.names_model import Names
+from tests.model.running import LIMIT_S, run
+
+pytestmark = pytest.mark.timeout(LIMIT_S)
+
+
+def test_names_agree_with_the_model(valkey_url: str) -> None:
+    run(lambda: Names(valkey_url), examples=100)

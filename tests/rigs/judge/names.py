@@ -1,0 +1,37 @@
+"""Whether a log ever gave one name to two jobs that are alive."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from rq_core.model.effects import EFFECTS, target
+from rq_core.model.events import Entry
+from rq_core.model.machine import Event, State
+
+
+@dataclass
+class Names:
+    """Who holds which name, as the events tell."""
+
+    holders: dict[str, str] = field(default_factory=dict)
+    """Job → the name that it holds: it is alive and not dead."""
+    breaches: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    """Jobs, by event."""
+
+    def feed(self, entries: Iterable[Entry]) -> None:
+        """Follow the log. Entries come in order, and none is left out."""
+        for entry in entries:
+            for event in entry.jobs:
+                self.counts[str(entry.event)] += 1
+                if entry.event not in EFFECTS:
+                    continue
+                name = event.fields.get("unique_name")
+                if entry.event is Event.ENQUEUED and name is not None:
+                    if event.job_id not in self.holders and name in self.holders.values():
+                        self.breaches.append(f"{entry.id}: {event.job_id} is a second {name}")
+                    self.holders[event.job_id] = name
+                elif target(entry.event, event.fields) in (None, State.DEAD):
+                    self.holders.pop(event.job_id, None)

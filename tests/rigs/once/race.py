@@ -1,0 +1,193 @@
+"""Many producers ask for one name while workers are killed: it never has two jobs, and is never held by none."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rq_core.connections.client import Client
+from rq_core.model.events import decode
+from rq_core.model.ids import JobIds
+from rq_core.model.job import NewJob, profile, ties_of
+from rq_core.protocol.delivery import Delivery
+from rq_core.protocol.operations import Operations
+from tests.kit.processes import Child, worker
+from tests.kit.wait import wait_until
+from tests.rigs.judge.names import Names
+from tests.rigs.once.tasks import LEASE_S, QUEUE
+
+PRODUCERS: Final = 50
+PAUSE_S: Final = 0.02
+"""Between two questions of a producer: workers have the other core."""
+NAME: Final = "hold/name=one"
+STANDING: Final = """local id = redis.call('HGET', KEYS[1], ARGV[1])
+if not id then return {'free', '', ''} end
+return {id, redis.call('HGET', KEYS[2], id) or '', redis.call('HGET', KEYS[3], id) or ''}"""
+
+
+@dataclass
+class Race:
+    """What became of it."""
+
+    enqueues: int = 0
+    accepted: int = 0
+    held: int = 0
+    kills: int = 0
+    samples: int = 0
+    """Looks at the name and at the job that holds it, each at one moment."""
+    names: Names = field(default_factory=Names)
+    problems: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        """The figures."""
+        counts = self.names.counts
+        return (
+            f"{self.enqueues:,} enqueues of one name, {PRODUCERS} producers: {self.accepted:,} accepted,"
+            f" {self.held:,} held; {self.kills} workers killed, {counts['lease_expired']} leases lost,"
+            f" {counts['retried']:,} retries, {counts['died']} died; {counts['succeeded']:,} succeeded;"
+            f" {self.samples:,} looks, {len(self.problems) + len(self.names.breaches)} breaches"
+        )
+
+
+class _Producers:
+    """They ask again and again, with a pause, until they are told to stop."""
+
+    def __init__(self, url: str) -> None:
+        self.url, self.found = url, Race()
+        self.done = threading.Event()
+        self._counting = threading.Lock()
+        self._ids = JobIds()
+        self._numbers = itertools.count()
+
+    def produce(self, number: int) -> None:
+        calls = Operations(Delivery(url=self.url, name=f"p-{number}"))
+        made = profile("hold")
+        with Client(self.url, calls=calls) as client:
+            while not self.done.wait(PAUSE_S):
+                args = f'{{"name":"one","number":{next(self._numbers)}}}'
+                job = NewJob(self._ids(), QUEUE, made, args, ties=ties_of(unique="keep"), name=NAME)
+                answer = client.run(client.calls.enqueue.many([job]))
+                with self._counting:
+                    self.found.enqueues += 1
+                    self.found.accepted += len(answer.ids)
+                    self.found.held += len(answer.held)
+
+
+def race(url: str, place: Path, enqueues: int, kills: int, *, processes: int = 2) -> Race:
+    """Run it until so much has happened, and all is worked off."""
+    producers = _Producers(url)
+    found, draw = producers.found, random.Random(7)
+    stop = threading.Event()
+    running = [_start(url, place) for _ in range(processes)]
+    with Client(url) as client, ThreadPoolExecutor(PRODUCERS + 1) as threads:
+        try:
+            client.run(client.calls.admin.configure(QUEUE, {"lease_ms": round(LEASE_S * 1000)}))
+            client.run(client.calls.audit.attach(QUEUE, "once"))
+            looking = threads.submit(_look, url, found, stop)
+            asking = [threads.submit(producers.produce, n) for n in range(PRODUCERS)]
+            while found.kills < kills:
+                _wait_accepted(found, found.accepted + 3, running[0])
+                victim = running.pop(draw.randrange(len(running)))
+                _wait_holding(client, victim)
+                victim.close()
+                found.kills += 1
+                running.append(_start(url, place))
+            wait_until(
+                lambda: found.enqueues >= enqueues,
+                "so many have asked",
+                timeout=60 + enqueues / 200,
+            )
+            producers.done.set()
+            for each in asking:
+                each.result()
+            wait_until(
+                lambda: (
+                    _ask(client, ["HLEN", f"rqc:{{{QUEUE}}}:jobs"])
+                    == _ask(client, ["ZCARD", f"rqc:{{{QUEUE}}}:dead"])
+                ),
+                "all has ended",
+                timeout=60,
+            )
+            stop.set()
+            looking.result()
+        finally:
+            producers.done.set()
+            stop.set()
+            for child in running:
+                child.close()
+        _judge(client, found)
+    return found
+
+
+def _wait_accepted(found: Race, upto: int, child: Child) -> None:
+    wait_until(
+        lambda: found.accepted > upto,
+        lambda: f"workers run jobs: {child.end_of_log()}",
+        timeout=60,
+    )
+
+
+def _start(url: str, place: Path) -> Child:
+    options = ("--concurrency", "2", "--grace", "1")
+    log = place / "workers.log"
+    return worker("tests.rigs.once.tasks:app", [QUEUE], url, *options, log=log)
+
+
+def _wait_holding(client: Client, victim: Child) -> None:
+    """Wait until the worker holds a claim; if it is not its turn for a while, any moment will do."""
+    held = f"-{victim.pid}-"
+    for _ in range(200):
+        lines = _ask(client, ["HVALS", f"rqc:{{{QUEUE}}}:state"])
+        if any(held in line for line in lines):
+            return
+
+
+def _ask(client: Client, command: list[Any]) -> Any:
+    return client.run(client.calls.delivery.ask([command]))[0]
+
+
+def _look(url: str, found: Race, stop: threading.Event) -> None:
+    """Read the name and its holder, and follow the log, until told to stop."""
+    keys = [f"rqc:{{{QUEUE}}}:{name}" for name in ("slots", "jobs", "state")]
+    last: str | None = None
+    with Client(url) as client:
+        while True:
+            stopped = stop.is_set()
+            for _ in range(20):
+                holder, value, line = _ask(client, ["EVAL", STANDING, 3, *keys, f"unique|{NAME}"])
+                found.samples += 1
+                if holder != "free" and (not value or line.startswith("dead")):
+                    found.problems.append(f"{holder} holds the name, and is {line or 'gone'}")
+            last = _follow(client, found.names, last)
+            if stopped:
+                return
+
+
+def _follow(client: Client, names: Names, last: str | None) -> str | None:
+    while True:
+        read = client.run(client.calls.audit.read_outbox(QUEUE, last or "-", 5_000))
+        fresh = [(i, raw) for i, raw in read if i != last]
+        if not fresh:
+            return last
+        names.feed(decode(i, raw) for i, raw in fresh)
+        last = fresh[-1][0]
+
+
+def _judge(client: Client, found: Race) -> None:
+    counts = found.names.counts
+    if found.accepted + found.held != found.enqueues:
+        found.problems.append("an enqueue was answered neither accepted nor held")
+    if counts["enqueued"] != found.accepted:
+        found.problems.append(f"{counts['enqueued']} jobs in the log, {found.accepted} accepted")
+    if found.names.holders:
+        found.problems.append(f"alive in the end by the log: {found.names.holders}")
+    slots = _ask(client, ["HKEYS", f"rqc:{{{QUEUE}}}:slots"])
+    left = [each for each in slots if each.startswith("unique|")]
+    dead = _ask(client, ["ZCARD", f"rqc:{{{QUEUE}}}:dead"])
+    if left:
+        found.problems.append(f"names without jobs in the end: {left} ({dead} are dead)")

@@ -1,0 +1,36 @@
+"""Unique jobs with real worker processes, in short; `scripts/prove/once` is the same at length."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.rigs.once.expiring import expire
+from tests.rigs.once.race import race
+
+
+@pytest.mark.alone
+def test_a_name_that_many_ask_for_is_held_once_while_workers_are_killed(
+    valkey_url: str, tmp_path: Path
+) -> None:
+    """Never two jobs alive, and never a name without a job, by the log and by looks at one moment each."""
+    found = race(valkey_url, tmp_path, 2_000, 5)
+
+    assert [] == found.problems + found.names.breaches
+    assert found.enqueues >= 2_000
+    assert found.kills == 5
+    assert found.names.counts["lease_expired"] > 0
+    assert found.accepted > 15
+    assert found.samples > 1_000
+
+
+@pytest.mark.alone
+def test_jobs_expire_as_fast_as_they_come(valkey_url: str, tmp_path: Path) -> None:
+    """A sweep takes 250, and ten a second would let 2,500 go."""
+    found = expire(valkey_url, tmp_path, 4_000, 4)
+
+    assert [] == found.left
+    assert found.rate > 2_600
+    assert max(second.jobs for second in found.seconds) < 2 * found.rate
+    assert found.drained_s < 3
