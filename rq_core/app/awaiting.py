@@ -142,10 +142,11 @@ class Ends(Generic[H]):
         if isinstance(told, Outcome):
             yield self._ended(handle, told)
         elif isinstance(told, Absent):
-            if told.logged is None or self._producer.audit_url is None:
+            if self._producer.audit_url is None:
                 yield self._ended(handle, Gone(handle.id))
             else:
-                self._missing[handle] = told.logged
+                # Redis may have forgotten that a mirror reads the queue: the log is asked as it is.
+                self._missing[handle] = told.logged or (0, 0)
                 self._log_at = 0.0
         elif told is Nothing.ALIVE:
             raise self._timed_out(None)

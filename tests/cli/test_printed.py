@@ -120,6 +120,7 @@ CALLS: dict[str, list[str]] = {
     "audit prune": ["--older-than", "1d", "--dry-run"],
     "audit migrate": [],
     "audit off": ["mail"],
+    "audit on": ["mail"],
     "audit rebind": [],
     "audit fork": [],
 }
