@@ -265,6 +265,31 @@ def test_an_id_twice_in_a_call_that_a_name_kept_out_is_noted_once(seed: Seed) ->
     assert_consistent(seed.snapshot())
 
 
+def test_an_id_that_was_noted_in_a_call_is_taken_for_the_rest_of_it(seed: Seed) -> None:
+    """The second job has no name, so nothing else would keep it out."""
+    seed.enqueue("a", name="t/x")
+    first = seed.job("k", remember_ms=DAY, call=f"={CALL}", name="t/x")
+    second, third = (seed.job("k", remember_ms=DAY, call=f"={c}") for c in (CALL, OTHER))
+    found = seed.enqueue(first, second, third, seed.job("k"))
+
+    assert ((), (("k", "a"),) * 3) == (found.ids, found.held)
+    assert ("k",) == found.mismatched
+    assert_consistent(seed.snapshot())
+
+
+def test_a_name_that_stands_is_told_in_its_place_if_the_call_is_not_compared(seed: Seed) -> None:
+    window = {"name": "t/x", "unique": "keep", "window_ms": 5_000, "remember_ms": DAY, "call": "="}
+    seed.enqueue("a", **window)
+    (told,) = [j.fields for e in seed.entries() for j in e.jobs]
+
+    assert (T + DAY, None, f"until:{T + 5_000}") == (
+        told["once_ms"],
+        told["call_digest"],
+        told["name_stands"],
+    )
+    assert_consistent(seed.snapshot())
+
+
 def test_a_job_that_was_replaced_stands_as_the_one_that_replaced_it(seed: Seed) -> None:
     enqueue(seed, "k", name="t/x")
     seed.enqueue("b", name="t/x", unique="replace")
