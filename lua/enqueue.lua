@@ -117,10 +117,11 @@ for i = 1, each_count do
     lane = lane_for(kind)
   end
   local out, on, cap
-  if live[i] or seen and seen[id] or recalled and recalled[i] then
+  local noted = seldom and seldom.noted and seldom.noted[id]
+  if live[i] or seen and seen[id] or recalled and recalled[i] or noted then
     out, on = 'duplicate', '-'
     if results and seldom then
-      out, on = same_or_not(i, seen and seen[id])
+      out, on = same_or_not(i, seen and seen[id], noted)
     end
   else
     if kind.unique then

@@ -70,7 +70,7 @@ def test_enqueue_of_a_live_id_changes_nothing(cli: CommandLine, client: Client) 
 
     assert result.exit_code == 0
     assert result.stdout == "x\n"
-    assert result.stderr == "job x is live already; it was not touched\n"
+    assert result.stderr == "job x is live already, or its id is remembered: nothing was enqueued\n"
     assert before == lines_of(client.run(client.calls.reads.snapshot("mail")))
 
 

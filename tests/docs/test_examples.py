@@ -93,6 +93,19 @@ def test_a_job_stands_or_is_replaced(load: Load) -> None:
     assert again[0] != first
 
 
+def test_a_call_that_is_repeated_runs_once(load: Load) -> None:
+    example = load("repeated")
+    with testing.fake(example.app) as fake:
+        said = [example.order_arrives(42, "a@b.example") for _ in range(2)]
+        ran = fake.drain("mail")
+        said.append(example.order_arrives(42, "a@b.example"))
+        other = example.order_arrives_with_another_address(42)
+
+    assert ["accepted", "known", "known"] == said
+    assert 1 == len(ran)
+    assert "another call with this key was accepted before" == other
+
+
 def test_a_program_that_waits_tells_how_jobs_ended(load: Load) -> None:
     example = load("waiting")
     with testing.fake(example.app) as fake:

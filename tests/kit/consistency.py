@@ -17,6 +17,9 @@ CLAIMED = {"running", "cancelling"}
 # How a state line's fields are called in a folded record, and what their absence means.
 FOLDED: dict[str, tuple[str, Any]] = {
     "task": ("task", None),
+    "unique": ("unique_name", None),
+    "once": ("once_ms", None),
+    "call": ("call_digest", None),
     "lane": ("lane", None),
     "priority": ("priority", "normal"),
     "attempts": ("max_attempts", 3),

@@ -61,13 +61,16 @@ local function refuse_full(live)
 end
 
 --- What becomes of a record whose id is taken: its outcome, and the job that stands if it has another id. `first` is the record of this call
---- that took the id, if one did.
-local function same_or_not(i, first)
+--- that took the id, if one did; `noted` is what `note_same` has noted of it in this call, if anything.
+local function same_or_not(i, first, noted)
   local calls, recalled, alive = seldom.calls or {}, seldom.recalled or {}, seldom.alive or {}
   local line = recalled[i] or alive[i]
-  local mine, known = calls[i], line and line:match(' call=(%x+)') or calls[first]
+  local mine, known = calls[i], line and line:match(' call=(%x+)') or calls[first or noted and noted.record]
   if mine and mine ~= '' and known and known ~= '' and known ~= mine then
     return 'mismatch', '-'
+  end
+  if noted then
+    return 'held', noted.job
   end
   local same = recalled[i] and recalled[i]:match('^same job=(%S+)')
   if same then
@@ -80,7 +83,7 @@ end
 local function memory_of(i, window)
   local once, call_digest = now + window, seldom.calls[i]
   if call_digest == '' then
-    return ' once=' .. once, ',' .. once
+    return ' once=' .. once, ',' .. once .. ',null'
   end
   return ' once=' .. once .. ' call=' .. call_digest, ',' .. once .. ',"' .. call_digest .. '"'
 end
@@ -105,7 +108,7 @@ end
 local function note_same(i, id, holder, window)
   local noted = seldom_list('noted')
   if seldom.calls[i] and not noted[id] then
-    noted[id] = true
+    noted[id] = {record = i, job = holder}
     take_id(i, id)
     local once = memory_of(i, window)
     keep_line(id, 'same job=' .. holder .. ' at=' .. now_text .. once, now + window)
