@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, bindparam, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from rq_core.model.effects import EFFECTS
+from rq_core.model.effects import EFFECTS, JOB_ENDS
 from rq_core.model.job import JobError
 from rq_core.model.machine import Event, State
 from rq_core.model.outcome import (
@@ -28,13 +28,15 @@ from sql_audit.store.driver_errors import describe
 
 _CURSOR: Final = text("SELECT epoch, seq FROM mirror_cursor WHERE queue = :queue")
 _JOBS: Final = text(
-    "SELECT job_id, state, reason, error_type, error_message FROM job"
+    "SELECT job_id, state, reason, error_type, error_message, last_epoch, last_seq FROM job"
     " WHERE queue = :queue AND job_id IN :ids"
 ).bindparams(bindparam("ids", expanding=True))
 _LAST: Final = text(
     "SELECT type, detail FROM job_event WHERE job_id = :job_id AND queue = :queue AND type IN :types"
-    " ORDER BY epoch DESC, seq DESC LIMIT 1"
+    " AND (epoch < :epoch OR epoch = :epoch AND seq <= :seq) ORDER BY epoch DESC, seq DESC LIMIT 1"
 ).bindparams(bindparam("types", expanding=True))
+IDS_CHUNK: Final = 1_000
+"""Jobs that one statement reads."""
 _DEATHS: Final = (Event.DIED, Event.LEASE_EXPIRED, Event.EXPIRED)
 
 
@@ -67,47 +69,72 @@ def _read(
     connection: Connection, queue: str, jobs: Mapping[str, tuple[int, int]]
 ) -> dict[str, Outcome[Any]]:
     cursor = connection.execute(_CURSOR, {"queue": queue}).one_or_none()
-    if cursor is None or cursor.epoch is None:
-        return {}
-    ids = [job_id for job_id, at in jobs.items() if at <= (cursor.epoch, cursor.seq)]
-    if not ids:
-        return {}
-    rows = {row.job_id: row for row in connection.execute(_JOBS, {"queue": queue, "ids": ids})}
-    return {
-        job_id: _outcome(connection, queue, rows[job_id]) if job_id in rows else Gone(job_id)
-        for job_id in ids
-    }
+    has = (0, 0) if cursor is None or cursor.epoch is None else (cursor.epoch, cursor.seq)
+    ids = [job_id for job_id, at in jobs.items() if at <= has]
+    found: dict[str, Outcome[Any]] = {}
+    for n in range(0, len(ids), IDS_CHUNK):
+        chunk = ids[n : n + IDS_CHUNK]
+        asked = {"queue": queue, "ids": chunk}
+        rows = {row.job_id: row for row in connection.execute(_JOBS, asked)}
+        for job_id in chunk:
+            row = rows.get(job_id)
+            found[job_id] = (
+                Gone(job_id) if row is None else _outcome(connection, queue, row, jobs[job_id])
+            )
+    return found
 
 
-def _outcome(connection: Connection, queue: str, row: Row[Any]) -> Outcome[Any]:
-    ended_by = row.reason if row.state == Event.REMOVED else row.state
+def _outcome(
+    connection: Connection, queue: str, row: Row[Any], upto: tuple[int, int]
+) -> Outcome[Any]:
+    job_id, last = row.job_id, (row.last_epoch, row.last_seq)
+    if upto == (0, 0) or last <= upto:
+        upto = last
+        ended_by = row.reason if row.state == Event.REMOVED else row.state
+        error = row.error_type and JobError(row.error_type, row.error_message or "")
+    else:
+        # The row is of a later life of this id.
+        event, detail = _last(connection, queue, job_id, tuple(JOB_ENDS), upto)
+        ended_by = detail.get("reason") if event is Event.REMOVED else event
+        error = None
     match ended_by:
         case Event.SUCCEEDED:
-            return Succeeded(row.job_id)
+            return Succeeded(job_id)
         case Event.CANCELLED:
-            return Cancelled(row.job_id)
+            return Cancelled(job_id)
         case Event.EXPIRED:
-            return Expired(row.job_id)
+            return Expired(job_id)
         case Event.PRUNED | State.DEAD:
-            event, detail = _last(connection, queue, row.job_id, _DEATHS)
-            reason = detail.get("reason") or EFFECTS[event].dies_of or row.reason or ""
-            error = row.error_type and JobError(row.error_type, row.error_message or "")
-            return Failed(row.job_id, reason=str(reason), error=error or None)
+            event, detail = _last(connection, queue, job_id, _DEATHS, upto)
+            why = EFFECTS[event].dies_of if event else row.reason
+            return Failed(
+                job_id, reason=str(detail.get("reason") or why or ""), error=error or None
+            )
         case Event.REPLACED:
-            _, detail = _last(connection, queue, row.job_id, (Event.REPLACED,))
-            return Replaced(row.job_id, by=detail.get("by_job", ""))
+            _, detail = _last(connection, queue, job_id, (Event.REPLACED,), upto)
+            return Replaced(job_id, by=detail.get("by_job", ""))
         case _:
             # Redis lost it, or never accepted it.
-            return Gone(row.job_id)
+            return Gone(job_id)
 
 
 def _last(
-    connection: Connection, queue: str, job_id: str, types: Sequence[Event]
-) -> tuple[Event, dict[str, Any]]:
-    """The last event of one of these types of a job, and what it carries; the first type if there is none."""
-    asked = {"job_id": job_id, "queue": queue, "types": [*map(str, types)]}
+    connection: Connection,
+    queue: str,
+    job_id: str,
+    types: Sequence[Event],
+    upto: tuple[int, int],
+) -> tuple[Event | None, dict[str, Any]]:
+    """The last event of one of these types of a job, up to this one, and what it carries; None if there is none."""
+    asked = {
+        "job_id": job_id,
+        "queue": queue,
+        "types": [*map(str, types)],
+        "epoch": upto[0],
+        "seq": upto[1],
+    }
     row = connection.execute(_LAST, asked).one_or_none()
-    return (types[0], {}) if row is None else (Event(row.type), json.loads(row.detail or "{}"))
+    return (None, {}) if row is None else (Event(row.type), json.loads(row.detail or "{}"))
 
 
 def open_endings(url: str) -> LogEndings:

@@ -90,6 +90,7 @@ CALLS: dict[str, list[str]] = {
     "queues": [],
     "job": ["dies"],
     "jobs": ["mail", "--state", "dead"],
+    "result": ["dies"],
     "dead": ["mail"],
     "unique": ["mail"],
     "workers": [],
@@ -120,6 +121,7 @@ CALLS: dict[str, list[str]] = {
     "audit prune": ["--older-than", "1d", "--dry-run"],
     "audit migrate": [],
     "audit off": ["mail"],
+    "audit on": ["mail"],
     "audit rebind": [],
     "audit fork": [],
 }

@@ -3,11 +3,11 @@ that had the id has ended; and a call with such an id is the same one only if ta
 
 `remember` of a kind is how long ids are remembered, in ms from now. Behind the digest of such a record stands ` =` and what its call is compared by, 32 hex
 digits, or nothing: it is not compared. The `seldom` lists `calls` and `plain` have both by record; `recalled` has by record what `results`
-says of an id that is remembered, `noted` by id what this call has it say, `stale` how many bytes it says of one that no longer is, `alive` the lines of jobs that are alive.
+says of an id that is remembered, `stale` the same of one that no longer is, `alive` the lines of jobs that are alive.
 
 Keys: results state
 Later: results_max results_max_bytes results_bytes
-Uses: call(now now_text seldom seldom_list) meta(fact) batch(read_many) remembered(keep_line forget_line)
+Uses: call(now now_text seldom seldom_list) meta(fact) batch(read_many) remembered(grow keep_line memory forget_line)
 ]]
 
 --- What a record's own digest is, without what its call is compared by; nil if that is invalid.
@@ -36,7 +36,7 @@ local function recall(ids, live)
     if line and (tonumber(line:match(' once=(%d+)')) or 0) > now then
       seldom_list('recalled')[places[k]] = line
     elseif line then
-      seldom_list('stale')[places[k]] = #line
+      seldom_list('stale')[places[k]] = line
     end
   end
   lines = read_many(state, compared)
@@ -61,16 +61,19 @@ local function refuse_full(live)
 end
 
 --- What becomes of a record whose id is taken: its outcome, and the job that stands if it has another id. `first` is the record of this call
---- that took the id, if one did; `noted` what this call has the id remembered by.
+--- that took the id, if one did; `noted` is what this call has noted of it, if anything: the job that stands for it, and the
+--- record that asked for it, unless that job has replaced it.
 local function same_or_not(i, first, noted)
   local calls, recalled, alive = seldom.calls or {}, seldom.recalled or {}, seldom.alive or {}
-  local line = noted or recalled[i]
-  local same = line and line:match('^same job=(%S+)')
-  line = line or alive[i]
-  local mine, known = calls[i], line and line:match(' call=(%x+)') or calls[first]
+  local line = recalled[i] or alive[i]
+  local mine, known = calls[i], line and line:match(' call=(%x+)') or calls[first or noted and noted.record]
   if mine and mine ~= '' and known and known ~= '' and known ~= mine then
     return 'mismatch', '-'
   end
+  if noted then
+    return 'held', noted.job
+  end
+  local same = recalled[i] and recalled[i]:match('^same job=(%S+)')
   if same then
     return 'held', same
   end
@@ -81,39 +84,54 @@ end
 local function memory_of(i, window)
   local once, call_digest = now + window, seldom.calls[i]
   if call_digest == '' then
-    return ' once=' .. once, ',' .. once
+    return ' once=' .. once, ',' .. once .. ',null'
   end
   return ' once=' .. once .. ' call=' .. call_digest, ',' .. once .. ',"' .. call_digest .. '"'
 end
 
---- A job of this id is accepted, so what was known of another one is forgotten.
-local function take_id(i, id)
-  local size = seldom and seldom.stale and seldom.stale[i]
-  if size then
-    forget_line(id, size)
+--- The result of a replaced job is not kept: a later record has its id.
+local function drop_line(id)
+  local lines, marks = seldom.kept_lines or {}, seldom.kept_marks
+  for at = 1, #lines, 2 do
+    if lines[at] == id then
+      grow('', lines[at + 1])
+      for _ = 1, 2 do
+        table.remove(lines, at)
+        table.remove(marks, at)
+      end
+      return
+    end
   end
 end
 
---- This job stands for an id, up to a moment. Later records of the id are told so, too.
-local function note_stands(id, job, once, until_ms)
-  local line = 'same job=' .. job .. ' at=' .. now_text .. once
-  seldom_list('noted')[id] = line
-  keep_line(id, line, until_ms)
+--- A job of this id is accepted, so what was known of another one is forgotten.
+local function take_id(i, id)
+  local line = seldom and seldom.stale and seldom.stale[i]
+  if line then
+    forget_line(id, line)
+  elseif seldom and seldom.left and seldom.left[id] then
+    drop_line(id)
+  end
 end
 
 --- A job that waited is replaced by another one, which stands for its id, too. `job` is its record.
 local function note_replaced(old, job, id)
-  if job.once and tonumber(job.once) > now then
-    local call_digest = job.call and ' call=' .. job.call or ''
-    note_stands(old, id, ' once=' .. job.once .. call_digest, job.once)
+  local is_remembered = job.once and tonumber(job.once) > now
+  if is_remembered or job.keep then
+    if is_remembered then
+      seldom_list('noted')[old] = {job = id}
+    end
+    memory.keep(old, (is_remembered and 'same' or 'replaced') .. ' job=' .. id, now_text, nil, job.once, job.call, job.keep, '')
   end
 end
 
 --- Another job stands in the place of a record's, which has its name; it stands for this id, too.
 local function note_same(i, id, holder, window)
-  if seldom.calls[i] then
+  local noted = seldom_list('noted')
+  if seldom.calls[i] and not noted[id] then
+    noted[id] = {record = i, job = holder}
     take_id(i, id)
     local once = memory_of(i, window)
-    note_stands(id, holder, once, now + window)
+    keep_line(id, 'same job=' .. holder .. ' at=' .. now_text .. once, now + window)
   end
 end

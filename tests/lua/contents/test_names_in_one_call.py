@@ -84,6 +84,15 @@ def test_the_id_of_a_plain_job_that_this_call_replaces_is_free_for_a_plain_job(s
     assert {"new", "old"} == {claim.id for claim in seed.claim().jobs}
 
 
+def test_the_result_of_a_job_is_not_kept_beside_a_job_of_its_id(seed: Seed) -> None:
+    seed.enqueue(job(seed, "old", A, keep_ms=MEMORY_MS))
+    found = seed.enqueue(job(seed, "new", A), job(seed, "old", B, keep_ms=MEMORY_MS))
+
+    assert ("new", "old") == found.ids
+    assert {} == seed.snapshot()["results"]
+    assert_consistent(seed.snapshot())
+
+
 def test_a_remembered_id_that_this_call_replaces_stands_for_the_new_job(seed: Seed) -> None:
     seed.enqueue(job(seed, "old", A, remember_ms=MEMORY_MS))
     found = seed.enqueue(job(seed, "new", A), job(seed, "old", B, remember_ms=MEMORY_MS))

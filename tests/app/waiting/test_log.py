@@ -1,0 +1,72 @@
+"""What a wait reads in the log where Redis does not know the job any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rq_core import App, Failed, Gone, Succeeded
+from sql_audit.queries.endings import IDS_CHUNK, LogEndings
+from tests.app.waiting.conftest import QUEUE, fail, succeed, take
+
+Mirror = Callable[[], Any]
+
+
+def test_what_the_log_has_is_told_though_redis_lost_everything(app: App, audited: Mirror) -> None:
+    """Redis no longer says that a mirror reads the queue; that was taken for a queue without a log."""
+    handle = app.tasks["note"].enqueue(1)
+    succeed(app, *take(app))
+    audited()
+    app.client.run(app.client.calls.delivery.ask([["FLUSHALL"]]))
+
+    assert Succeeded is type(handle.wait(5))
+
+
+def test_a_job_that_no_log_has_is_gone_at_once(app: App, audited: Mirror) -> None:
+    app.client.run(app.client.calls.delivery.ask([["FLUSHALL"]]))
+
+    assert Gone is type(app.handle_by_id(QUEUE, "never").wait(5))
+    assert Gone is type(app.handle_by_id("unheard-of", "never").wait(5))
+
+
+def test_an_end_is_told_though_the_id_was_used_again(
+    app: App, audited: Mirror, sqlite_url: str
+) -> None:
+    """The row of the job is that of its next life, which has not ended; or has ended otherwise."""
+    task = app.tasks["note"].with_options(id="again", max_attempts=1)
+    task.enqueue(1)
+    succeed(app, *take(app))
+    audited()
+    (at,) = _position(app)
+    task.enqueue(2)
+    audited()
+    reader = LogEndings(sqlite_url)
+    alive = reader.read(QUEUE, {"again": at})
+    fail(app, *take(app))
+    audited()
+    dead = reader.read(QUEUE, {"again": at})
+    later = reader.read(QUEUE, {"again": _position(app)[0]})
+    reader.close()
+
+    assert [Succeeded, Succeeded, Failed] == [type(each["again"]) for each in (alive, dead, later)]
+
+
+def test_more_jobs_than_one_statement_takes_are_read(audited: Mirror, sqlite_url: str) -> None:
+    """PostgreSQL takes 65,535 parameters."""
+    reader = LogEndings(sqlite_url)
+    asked = {f"j-{n}": (0, 0) for n in range(2 * IDS_CHUNK + 1)}
+    found = reader.read(QUEUE, asked)
+    reader.close()
+
+    assert asked.keys() == found.keys()
+    assert IDS_CHUNK < 65_535
+
+
+def _position(app: App) -> list[tuple[int, int]]:
+    (entries,) = app.client.run(
+        app.client.calls.delivery.ask(
+            [["XREVRANGE", f"rqc:{{{QUEUE}}}:outbox", "+", "-", "COUNT", "1"]]
+        )
+    )
+    epoch, seq = entries[0][0].split("-")
+    return [(int(epoch), int(seq))]
