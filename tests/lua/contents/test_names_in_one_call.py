@@ -58,6 +58,13 @@ def test_a_job_that_keeps_does_not_come_before_the_last_that_replaces(seed: Seed
     assert_consistent(seed.snapshot())
 
 
+def test_a_job_gives_way_to_none_whose_id_is_a_duplicate(seed: Seed) -> None:
+    found = seed.enqueue(job(seed, "twice", B), job(seed, "x", A), job(seed, "twice", A))
+
+    assert (("twice", "x"), ("twice",), ()) == (found.ids, found.duplicates, found.held)
+    assert_consistent(seed.snapshot())
+
+
 @pytest.mark.parametrize("lane", ["", "2+host=h"])
 @pytest.mark.parametrize(("name", "stands"), [(B, {"new", "old"}), (A, {"new"})])
 def test_the_id_of_a_job_that_this_call_replaces_is_free_again(
