@@ -20,8 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rq_core.errors import InvalidOption
-from rq_core.masking import masked
-from rq_core.model.text import printable, shorten
+from rq_core.model.text import excerpt, printable, shorten
 
 Redact = Callable[[str], str]
 """Takes what an exception says, and returns what may be kept of it."""
@@ -80,9 +79,9 @@ def describe_words(
 ) -> str:
     """The same of an exception that is known by its words only. ``lines`` is its traceback."""
     kind = shorten(printable(kind), TYPE_MAX)
-    facts = {"type": kind, "message": shorten(masked(redacted(redact, message)), MESSAGE_MAX)}
+    facts = {"type": kind, "message": excerpt(redacted(redact, message), MESSAGE_MAX)}
     if lines is not None:
-        facts["traceback"] = shorten(masked(redacted(redact, lines)), TRACEBACK_MAX)
+        facts["traceback"] = excerpt(redacted(redact, lines), TRACEBACK_MAX)
     return json.dumps(facts)
 
 

@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from rq_core.errors import InvalidOption
-from rq_core.masking import masked
-from rq_core.model.text import printable, shorten
+from rq_core.model.text import excerpt, printable
 
 TEXT_MAX: Final = 20_000
 """Characters of a message with its traceback, and of a fact, that a log line has."""
@@ -47,7 +46,7 @@ class TextFormatter(logging.Formatter):
 
 def _kept(text: str) -> str:
     """What of a text goes into the log."""
-    return masked(shorten(text, TEXT_MAX))
+    return excerpt(text, TEXT_MAX)
 
 
 def configure(

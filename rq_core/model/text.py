@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
+from rq_core.masking import masked
+
+READ_MAX: Final = 200_000
+"""Characters of a text that are searched for passwords: a handler's error may have any number."""
+
 
 def printable(text: str) -> str:
     """A text as one line that cannot steer a terminal: what is not printable, line ends too, is escaped."""
@@ -18,3 +26,18 @@ def shorten(text: str, most: int) -> str:
         return text
     half = most // 2 - 10
     return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
+
+
+def excerpt(text: str, most: int) -> str:
+    """The same without passwords. They are masked first: half a password, cut off from its user's name, is one, too."""
+    return shorten(masked(_bounded(text)), most)
+
+
+def _bounded(text: str) -> str:
+    """A text of which READ_MAX characters are left. A word that would be cut goes whole, since it may be a password."""
+    if len(text) <= READ_MAX:
+        return text
+    head, tail = text[: READ_MAX // 2], text[-READ_MAX // 2 :]
+    begin = head[: len(head) - len(re.split(r"\s", head)[-1])]
+    end = tail[len(re.split(r"\s", tail, maxsplit=1)[0]) :]
+    return f"{begin}\n… {len(text) - len(begin) - len(end)} characters left out …\n{end}"

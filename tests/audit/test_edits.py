@@ -10,13 +10,16 @@ from rq_core.protocol import claims
 from rq_core.protocol.admin import Change
 from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.drift import compare
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
 from sql_audit.queries import timeline
 from sql_audit.store.database import Database
 from tests.kit import auditlog
 from tests.kit.command import audit
+from tests.kit.doctor import look, mend
 from tests.kit.fleet import QUEUE
+from tests.kit.seed import Seed
 
 
 def test_an_edit_is_told_with_old_and_new_and_its_job_has_the_new(
@@ -56,6 +59,33 @@ def test_an_edit_is_told_with_old_and_new_and_its_job_has_the_new(
     (wait,) = answer.waits
     assert wait.since_ms == int(line.fields["since"])
     assert verify(database).verdict is Verdict.HOLDS
+
+
+def test_a_job_edited_between_attempts_that_expires_is_dead_without_a_place_in_line(
+    valkey_url: str, database: Database
+) -> None:
+    """Another priority takes the place that a job had; it gets a new one when it becomes ready."""
+    with Seed(valkey_url) as seed:
+        mirror = Mirror(Outbox(seed.client), database, seed.queue)
+        seed.enqueue("a", expires_in_ms=5_000)
+        seed.fail(seed.claim_one("a"), delay_ms=4_000)
+        assert seed.edit("a", priority="high") == {"a": "edited"}
+        seed.live(6_000)
+        seed.claim()
+
+        line = seed.state("a")
+        assert line is not None
+        assert line.startswith("dead ")
+        assert " seq=" not in line
+        assert look(seed) == []
+        seed.control.hdel(seed.keys("state"), "a")
+        assert mend(seed) == []
+        assert seed.state("a") == line
+        auditlog.drain(mirror)
+        assert verify(database).verdict is Verdict.HOLDS
+        assert compare(seed.client, database, seed.queue) == ([], [])
+        assert seed.requeue("a") == {"a": "requeued"}
+        assert look(seed) == []
 
 
 def _before(database: Database) -> int:

@@ -403,6 +403,7 @@ def test_settings_are_shown_and_changed_in_seconds(cli: CommandLine, client: Cli
         "backlog-max-bytes=536870912",
         "results-max=1000000",
         "results-max-bytes=536870912",
+        "kept-max-bytes=134217728",
     ]
     assert cli.json("set", "mail")["lease_ms"] == 2500
     assert last_event(client, "mail")["type"] == "policy_changed"

@@ -5,6 +5,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -108,14 +109,17 @@ def test_a_call_that_is_repeated_runs_once(load: Load) -> None:
 def test_a_program_that_waits_tells_how_jobs_ended(load: Load) -> None:
     example = load("waiting")
     with testing.fake(example.app) as fake:
-        assert "is still at work" in example.build_one("2026-11")
-        bad = example.build.enqueue("November")
+        assert example.total_now("2026-11") is None
+        good, bad = example.total.enqueue("2026-11"), example.total.enqueue("November")
+        assert "is still at work" in example.tell(good)
         fake.drain()
-        told = example.tell(bad)
+        told = [example.tell(good), example.tell(bad)]
+        value = good.result(0)
         with pytest.raises(WaitTimeout, match="12 of the jobs have not ended"):
-            example.build_year(2026)
+            example.total_year(2026)
 
-    assert "failed: ValueError: November is no month" == told
+    assert ["total: 12.50", "failed: ValueError: November is no month"] == told
+    assert Decimal("12.50") == value
 
 
 def test_a_failure_is_retried_and_a_death_is_told(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import pickle
+import timeit
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,10 +13,12 @@ from typing import Any
 import pytest
 
 from rq_core import App
+from rq_core.app.redaction import describe
 from rq_core.connections.open import open_wire
 from rq_core.errors import InvalidOption, RqCoreError
 from rq_core.masking import masked
 from rq_core.model import logs
+from rq_core.model.text import READ_MAX, excerpt
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
 
@@ -122,6 +126,55 @@ def test_a_password_is_masked_wherever_a_url_stands_in_a_text(url: str, password
 )
 def test_what_is_no_password_stays(text: str) -> None:
     assert masked(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bad blob={}ab12",
+        "{}password =",
+        "{}token='a",
+        "token='{}\\'",
+        "x@ {}//a:",
+        "x@ {}//",
+        "x@ {}a:",
+        "x@ {}(a:",
+        "x@ {}a='",
+        "x @{}@",
+        "= {} ",
+    ],
+)
+def test_masking_takes_time_in_proportion_to_the_length_of_a_text(text: str) -> None:
+    before, _, repeated = text.partition("{}")
+
+    def seconds(length: int) -> float:
+        given = before + repeated * (length // len(repeated))
+        return min(timeit.repeat(lambda: masked(given), number=1, repeat=5))
+
+    # Ten times the text: a hundred times as long if each character is tried as a beginning.
+    assert seconds(40_000) < 40 * seconds(4_000) + 0.002
+
+
+def test_a_password_in_quotes_that_do_not_end_is_masked_to_the_end() -> None:
+    assert masked("password='hunter second") == "password=***"
+
+
+@pytest.mark.parametrize("at", [logs.TEXT_MAX // 2, READ_MAX // 2])
+def test_no_half_of_a_password_is_left_where_a_long_text_is_cut(at: int) -> None:
+    url = f"redis://user:{'hunter' * 100}@h"
+    for before in range(at - 300, at + 300, 100):
+        text = "m " * (before // 2) + url + " m" * READ_MAX
+
+        assert_no_secret(excerpt(text, logs.TEXT_MAX))
+
+
+def test_an_error_with_a_long_word_is_described_at_once_and_says_how_it_began() -> None:
+    error = ValueError("bad blob=" + "ab12" * 5_000_000)
+
+    said = json.loads(describe(error))
+
+    assert said["message"].startswith("bad ")
+    assert len(said["message"]) < 2_200
 
 
 def test_an_unescaped_character_is_explained() -> None:

@@ -63,7 +63,16 @@ def test_what_is_remembered_stands_in_the_line_the_event_and_results(seed: Seed)
     assert {"a": T + DAY} == after["kept"]
     assert str(len(line)) == after["meta"]["results_bytes"]
     assert line == result_line("succeeded", T + 5, T + DAY, fence=claim.fence, call=CALL)
-    assert read_result("a", line)[1:] == ("succeeded", T + 5, claim.fence, T + DAY, CALL, None)
+    assert read_result("a", line)[1:] == (
+        "succeeded",
+        T + 5,
+        claim.fence,
+        T + DAY,
+        CALL,
+        None,
+        None,
+        None,
+    )
     assert_consistent(after)
 
 
@@ -74,7 +83,8 @@ def test_a_queue_without_remembered_ids_carries_no_keys_for_them(seed: Seed) -> 
     enqueue(seed, "b")
     heads = [seed.calls.delivery.head(name, "q") for name in ("enqueue", "claim", "turn")]
 
-    assert all(("rqc:{q}:results", "rqc:{q}:kept") == head[-2:] for head in heads)
+    expected = ("rqc:{q}:results", "rqc:{q}:kept", "rqc:{q}:returned")
+    assert all(expected == head[-3:] for head in heads)
 
 
 def test_a_call_without_the_keys_changes_nothing_and_is_sent_again(
