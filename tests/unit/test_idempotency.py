@@ -191,8 +191,8 @@ def test_what_is_written_of_an_end_is_read_again() -> None:
     line = result_line("cancelled", 5, 7)
 
     assert "cancelled at=5 once=7" == line
-    assert ("x", "cancelled", 5, None, 7, None, None) == read_result("x", line)
+    assert ("x", "cancelled", 5, None, 7, None, None) == read_result("x", line)[:7]
     assert ("x", "same", 5, None, 7, "70c5", "a") == read_result(
         "x", "same job=a at=5 once=7 call=70c5"
-    )
-    assert ("x", "?", None, None, None, None, None) == read_result("x", "? at= once=soon\n{}")
+    )[:7]
+    assert ("x", "?", None, None, None, None, None) == read_result("x", "? at= once=soon")[:7]

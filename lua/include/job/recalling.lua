@@ -84,7 +84,7 @@ end
 local function memory_of(i, window)
   local once, call_digest = now + window, seldom.calls[i]
   if call_digest == '' then
-    return ' once=' .. once, ',' .. once .. ',null'
+    return ' once=' .. once, ',' .. once
   end
   return ' once=' .. once .. ' call=' .. call_digest, ',' .. once .. ',"' .. call_digest .. '"'
 end
