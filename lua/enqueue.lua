@@ -194,7 +194,7 @@ for i = 1, each_count do
           head, ending = head .. in_line, ending .. (kind.unique and '' or ',null') .. in_event
         end
         -- Fields of the event may be left out at its end only: `behind` stands for those between the last one and the next.
-        local behind = kind.remember and '' or kind.unique and ',null,null' or ',null,null,null'
+        local behind = kind.remember and (seldom.calls[i] == '' and ',null' or '') or kind.unique and ',null,null' or ',null,null,null'
         if stands then
           ending, behind = ending .. behind .. ',"' .. stands .. '"', ''
         end
