@@ -4,7 +4,7 @@ worker learns of it when it next extends its leases.
 Transitions: ready -cancelled-> none, scheduled -cancelled-> none, running -cancel_requested-> cancelling
 Flags: allow-oom
 Keys: meta state jobs waiting lanes open blocked holders caps rates fair scheduled outbox slots expiring wake
-With: results kept
+With: results kept returned
 Unread: jobs
 Args: slot number:int by why
 Each: id

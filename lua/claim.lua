@@ -6,7 +6,7 @@ Transitions: scheduled -promoted-> ready, ready -claimed-> running, running -lea
 Flags: allow-oom
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled leases dead expiring outbox
     slots wake
-With: results kept
+With: results kept returned
 Args: slot number:int worker limit:int bytes_max:int sweep_max:int
 Uses: ended(refuse_keys) call(open_call) claiming(replay decide_claim emit_claim write_claim close_claim)
 Returns: ok HEADER {JOB VALUE}… | epoch. HEADER is NOW NEXT_DUE MORE FENCE in one text: NEXT_DUE is - if nothing is scheduled;

@@ -6,7 +6,7 @@ such event. Sending it twice is harmless, so it takes no call slot.
 
 Flags: allow-oom
 Keys: meta jobs state ready waiting lanes open blocked holders caps rates fair tasks scheduled leases dead expiring slots
-    results kept wake workers outbox
+    results kept returned wake workers outbox
 Meta: layout audit trimmed
 Args: by why
 Uses: clock(clock_ms) meta(facts read_facts write_facts) epoch(same_history) emit(emit_queue)
@@ -43,5 +43,5 @@ else
   emit_queue('queue_deleted', now, by, '[]', why)
 end
 redis.call('UNLINK', meta, jobs, state, ready[0], ready[1], ready[2], ready[3], waiting, lanes, open, blocked, holders,
-  caps, rates, fair, tasks, scheduled, leases, dead, expiring, slots, results, kept, wake, workers, outbox)
+  caps, rates, fair, tasks, scheduled, leases, dead, expiring, slots, results, kept, returned, wake, workers, outbox)
 return {'ok', 'deleted'}

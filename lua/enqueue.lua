@@ -19,12 +19,12 @@ SPEC_MAX is up to how many bytes of a job its event keeps whole, arguments inclu
 Transitions: none -enqueued-> ready, none -enqueued-> scheduled, none -discarded-> none, ready -replaced-> none,
     scheduled -replaced-> none
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled outbox slots expiring wake
-With: results kept
+With: results kept returned
 Meta: sequence caps_by_task ties remembers
 Args: slot number:int by spec_max:int kinds
 Each: id kind digest lane spec
 Unread: state
-Uses: call(open_call close_call now now_text seldom) backlog(refuse_backlog) meta(facts fact set_fact) digits(digits_of_next)
+Uses: call(open_call close_call now now_text seldom seldom_list) backlog(refuse_backlog) meta(facts fact set_fact) digits(digits_of_next)
     emit(emit quoted) kinds(kinds_from) placing(lane_for kept_out) lane_standing(lane_of meet_lanes) lane_members(put)
     ids(is_id ID_LENGTH)
     lane_write(check_lanes write_lanes) joining(tail_of write_joining) due(earliest_due) wake(wake_needed) deadline(note_deadline write_deadlines)
@@ -59,10 +59,9 @@ for i = 1, each_count do
   elseif #id ~= ID_LENGTH and not is_id(id) then
     return {'refused', 'arguments', 'id'}
   end
-  if kind.remember then
-    if not results then
-      return {'with'}
-    end
+  if (kind.remember or kind.keep) and not results then
+    return {'with'}
+  elseif kind.remember then
     digest = want_memory(i, digest)
   end
   if not digest or kind.unique and not want_name(i, digest) then
@@ -118,10 +117,11 @@ for i = 1, each_count do
     lane = lane_for(kind)
   end
   local out, on, cap
-  if live[i] or seen and seen[id] or recalled and recalled[i] then
+  local noted = seldom and seldom.noted and seldom.noted[id]
+  if live[i] or seen and seen[id] or recalled and recalled[i] or noted then
     out, on = 'duplicate', '-'
     if results and seldom then
-      out, on = same_or_not(i, seen and seen[id])
+      out, on = same_or_not(i, seen and seen[id], noted)
     end
   else
     if kind.unique then
@@ -160,7 +160,7 @@ for i = 1, each_count do
       take_id(i, id)
     end
     local due_at, until_text, has_line, head = nil, '', false, kind.head
-    local old_place, said_stands
+    local old_place
     if kind.may_wait then
       due_at = kind.due_ms or now + kind.delay_ms
       if kind.ties then
@@ -168,6 +168,7 @@ for i = 1, each_count do
         local expires = kind.expires_at or kind.expires_in and now + kind.expires_in
         ending = (#spec <= spec_max and ending:sub(1, -2) or (lane ~= '' and ending:sub(1, -2) or '",null') .. ',null') ..
           ',' .. (expires or 'null')
+        local stands
         if expires then
           until_text = ' expires=' .. expires
           note_deadline(id, expires)
@@ -176,12 +177,12 @@ for i = 1, each_count do
           digest = seldom.plain[i]
         end
         if kind.unique then
-          local name, stands, due_after, old
+          local name, due_after, old
           digest, name, stands, due_after, old, old_place = take_name(i, id, kind, lane)
           due_at = due_after or due_at
           head, ending = head .. ' unique=' .. name, ending .. ',"' .. name .. '"'
           if stands then
-            until_text, said_stands = ' stands=' .. stands .. until_text, ',"' .. stands .. '"'
+            until_text = ' stands=' .. stands .. until_text
           end
           if old then
             note_replaced(old, seldom.waiting[old], id)
@@ -192,8 +193,14 @@ for i = 1, each_count do
           local in_line, in_event = memory_of(i, kind.remember)
           head, ending = head .. in_line, ending .. (kind.unique and '' or ',null') .. in_event
         end
-        if said_stands then
-          ending = ending .. (kind.remember and '' or ',null,null') .. said_stands
+        -- Fields of the event may be left out at its end only: `behind` stands for those between the last one and the next.
+        local behind = kind.remember and (seldom.calls[i] == '' and ',null' or '') or kind.unique and ',null,null' or ',null,null,null'
+        if stands then
+          ending, behind = ending .. behind .. ',"' .. stands .. '"', ''
+        end
+        if kind.keep then
+          head, ending = head .. ' keep=' .. kind.keep, ending .. behind .. (stands and ',' or ',null,') .. kind.keep
+          seldom_list('keeping')[1] = true
         end
         ending = ending .. ']'
       end
@@ -208,17 +215,18 @@ for i = 1, each_count do
         wake_needed()
       end
     else
-      local line_place = old_place
-      if not line_place then
+      local last_place = place_text
+      if old_place then
+        place_text = old_place
+      else
         seq = seq + 1
         place_text = digits_of_next(seq)
-        line_place = place_text
       end
-      events[taken] = '["' .. id .. '",' .. line_place .. ',null,' .. kind.detail .. digest .. ending
+      events[taken] = '["' .. id .. '",' .. place_text .. ',null,' .. kind.detail .. digest .. ending
       if lane ~= '' then
         local at = #lines
-        lines[at + 1], lines[at + 2] = id, 'ready ' .. head .. ' lane=' .. lane .. ' seq=' .. line_place .. until_text .. since
-        put(lane_of(lane), line_place, id)
+        lines[at + 1], lines[at + 2] = id, 'ready ' .. head .. ' lane=' .. lane .. ' seq=' .. place_text .. until_text .. since
+        put(lane_of(lane), place_text, id)
       else
         if tail_kind ~= kind then
           tail, tail_kind = tail_of(kind.priority), kind
@@ -228,10 +236,13 @@ for i = 1, each_count do
         end
         if has_line or #spec > SPEC_LONG then
           local at = #lines
-          lines[at + 1], lines[at + 2] = id, 'ready ' .. head .. ' seq=' .. line_place .. until_text .. since
+          lines[at + 1], lines[at + 2] = id, 'ready ' .. head .. ' seq=' .. place_text .. until_text .. since
         else
-          spec = kind.head .. ' seq=' .. line_place .. since_line .. spec
+          spec = kind.head .. ' seq=' .. place_text .. since_line .. spec
         end
+      end
+      if old_place then
+        place_text = last_place
       end
     end
     values[2 * taken - 1], values[2 * taken] = id, spec
@@ -262,7 +273,7 @@ if seldom then
   if not facts.ties and (taken > 0 or seldom.kept_lines) then
     set_fact('ties', 1)
   end
-  if not facts.remembers and (taken > 0 and seldom.calls or seldom.kept_lines) then
+  if not facts.remembers and (seldom.kept_lines or seldom.keeping or taken > 0 and seldom.calls) then
     set_fact('remembers', 1)
   end
 end

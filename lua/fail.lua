@@ -6,7 +6,7 @@ Transitions: running -retried-> scheduled, running -retried-> ready, running -di
 Flags: allow-oom
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled leases dead outbox slots
     expiring wake
-With: results kept
+With: results kept returned
 Args: slot number:int worker
 Each: id fence verdict delay_ms:int reason error
 Uses: ended(refuse_keys) call(open_call close_call now) state(count) emit(emit) outcomes(end_claims make_ready make_dead write_outcomes)

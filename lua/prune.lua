@@ -3,7 +3,7 @@
 Transitions: dead -pruned-> none
 Flags: allow-oom
 Keys: meta state jobs dead outbox slots expiring wake
-With: results kept
+With: results kept returned
 Unread: jobs dead wake expiring
 Args: slot number:int by why
 Each: id

@@ -10,7 +10,7 @@ id goes to the head of the list, by its place in line, VALUE; an entry too many 
 `outbox`: a baseline event of the job. `wake`: one token is left, whatever the edits are.
 
 Flags: allow-oom
-Keys: meta state jobs ready waiting lanes open blocked holders rates fair scheduled leases dead expiring slots results kept outbox wake
+Keys: meta state jobs ready waiting lanes open blocked holders rates fair scheduled leases dead expiring slots results kept returned outbox wake
 Meta: epoch
 Args: by
 Each: finding:int key member was value
@@ -29,7 +29,9 @@ local now = clock_ms()
 check_keys()
 wake_needed()
 
-local hashes = {meta = meta, state = state, jobs = jobs, lanes = lanes, rates = rates, slots = slots, results = results}
+local hashes = {
+  meta = meta, state = state, jobs = jobs, lanes = lanes, rates = rates, slots = slots, results = results, returned = returned,
+}
 local sets = {
   waiting = waiting, open = open, blocked = blocked, holders = holders, fair = fair,
   scheduled = scheduled, leases = leases, dead = dead, expiring = expiring, kept = kept,

@@ -17,7 +17,7 @@ be what that one has put right by now: the call is refused.
 Transitions: none -restored-> ready, none -restored-> scheduled, none -restored-> dead, ready -removed-> none,
     scheduled -removed-> none, dead -removed-> none
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled dead expiring outbox slots wake
-With: results kept
+With: results kept returned
 Meta: sequence restored remembers
 Args: slot number:int by why after
 Each: id kind due_ms:int line detail spec

@@ -8,7 +8,7 @@ Transitions: running -rolled_back-> ready, running -rolled_back-> scheduled, run
 Flags: allow-oom
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled leases dead outbox slots
     expiring wake
-With: results kept
+With: results kept returned
 Args: slot number:int worker backoff_ms:int backoff_max_ms:int unknown_max:int
 Each: id fence reason error lane delay_ms:int
 Uses: ended(refuse_keys) call(open_call close_call now) state(count rank) emit(emit quoted)

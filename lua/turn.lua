@@ -9,9 +9,10 @@ Transitions: running -succeeded-> none, cancelling -succeeded-> none, scheduled 
 Flags: allow-oom
 Keys: meta state jobs ready waiting lanes open blocked holders caps rates fair scheduled leases dead expiring outbox
     slots wake
-With: results kept
+With: results kept returned
 Args: slot number:int worker limit:int bytes_max:int sweep_max:int
 Each: id fence
+Tail: what a handler returned, JSON, or ! and why it is not kept
 Uses: ended(refuse_keys) call(open_call) success(decide_success emit_success write_success)
     claiming(replay decide_claim emit_claim write_claim close_claim)
 Returns: ok HEADER {JOB VALUE}… | epoch. HEADER, JOB and VALUE are those of `claim`; behind its four words HEADER has REFUSED_ID gone|stale

@@ -1,32 +1,40 @@
-from rq_core import App, Failed, JobHandle, RetryPolicy, Succeeded, WaitTimeout
+from decimal import Decimal
+
+from rq_core import App, Failed, JobHandle, NoResult, RetryPolicy, Succeeded, WaitTimeout
 
 app = App(audit="sqlite:///audit.db")
 
 
-@app.task(queue="reports", timeout=20, retry=RetryPolicy(max_attempts=1))
-def build(month: str) -> None:
+@app.task(queue="reports", timeout=20, keep_result=3600, retry=RetryPolicy(max_attempts=1))
+def total(month: str) -> Decimal:
     if len(month) != len("2026-11"):
         raise ValueError(f"{month} is no month")
+    return Decimal("12.50")
 
 
-def tell(handle: JobHandle[None]) -> str:
+def total_now(month: str) -> Decimal | None:
+    try:
+        return total.enqueue(month).result(timeout=30)
+    except NoResult as error:  # the job failed, was cancelled, did not end in time, …
+        print(error)
+        return None
+
+
+def tell(handle: JobHandle[Decimal]) -> str:
     try:
         outcome = handle.wait(timeout=30)
     except WaitTimeout:
         return f"job {handle.id} is still at work"
     match outcome:
         case Succeeded():
-            return "done"
+            return f"total: {outcome.value}"
         case Failed(error=error):
             return f"failed: {error}"
         case other:
             return type(other).__name__
 
 
-def build_one(month: str) -> str:
-    return tell(build.enqueue(month))
-
-
-def build_year(year: int) -> list[str]:
-    jobs = app.enqueue_many(build.job(f"{year}-{month:02}") for month in range(1, 13))
-    return [tell(handle) for handle in app.as_completed(jobs, timeout=300)]
+def total_year(year: int) -> Decimal:
+    jobs = app.enqueue_many(total.job(f"{year}-{month:02}") for month in range(1, 13))
+    done = app.as_completed(jobs, timeout=300)
+    return sum((handle.result(0) for handle in done), Decimal(0))

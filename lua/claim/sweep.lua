@@ -12,11 +12,11 @@ Keys: state jobs leases scheduled expiring slots rates
 Later: sequence
 Args: slot worker sweep_max
 Unread: jobs
-Uses: call(now now_text answer_field seldom) activity(note_activity) meta(fact set_fact notes_of_queue) emit(emit quoted)
+Uses: call(now now_text answer_field seldom) activity(note_activity) meta(facts fact set_fact notes_of_queue) emit(emit quoted)
     batch(call_many read_many)
     state(read_line write_line count rank is_claimed drop_claim) scopes(scope_of await_no_more check_scopes)
     lane_standing(lane_of) lane_members(put) lane_opening(note_release free_places reevaluate reevaluate_family FAMILY_MAX)
-    dead(unindex_dead check_dead) ended(leaves dies forget_ids) due(earliest_due) digits(digits) settled(is_settled)
+    dead(unindex_dead check_dead) ended(leaves dies) remembered(memory) due(earliest_due) digits(digits) settled(is_settled)
     deadline(is_over note_deadline) names(name_field holder_in) expiry(expire_here expire_waiting emit_expired)
 ]]
 
@@ -232,7 +232,7 @@ local function forget_old()
   if late then
     expire_waiting(late, read_many(state, late), decided)
   end
-  return forget_ids(sweep_max) or #over == sweep_max
+  return facts.remembers and memory.forget_over(sweep_max) or #over == sweep_max
 end
 
 --- Everything was put back: places become free, rates have room again, and what they kept waiting may come. Returns

@@ -9,7 +9,8 @@ Ties: `expires_in`, in ms from now, or `expires_at`, in Unix ms: no claim of the
 job has a name, and this says what becomes of it if another one holds that; reject keeps the job out, and its id is not noted.
 `window`: the name stands for so many ms from now, whatever becomes of the job. `after` and `most`: the job is due so many ms from now,
 and at most so many ms after the first of those that were replaced one by the other; its name stands until its first claim.
-`remember`, in ms from now: the job's id is remembered, see include/job/recalling.
+`remember`, in ms from now: the job's id is remembered, see include/job/recalling. `keep`, in ms from its end: its result is kept, see
+include/job/remembered.
 
 Keys: ready
 Kept: KINDS NO_TIES WAYS
@@ -39,7 +40,7 @@ local function kind_from(given)
   if not task or not ready[priority] or type(delay_ms) ~= 'number' or not whole_number(delay_ms) or
     type(detail) ~= 'string' or type(full) ~= 'string' or
     not is_number_or_nil(due_ms) or type(ties) ~= 'table' or
-    not is_number_or_nil(ties.remember) or not is_number_or_nil(ties.expires_in) or not is_number_or_nil(ties.expires_at) or
+    not is_number_or_nil(ties.keep) or not is_number_or_nil(ties.remember) or not is_number_or_nil(ties.expires_in) or not is_number_or_nil(ties.expires_at) or
     ties.unique ~= nil and not WAYS[ties.unique] or not is_number_or_nil(ties.window) or
     not is_number_or_nil(ties.after) or not is_number_or_nil(ties.most) or (ties.after == nil) ~= (ties.most == nil) then
     return nil
@@ -48,7 +49,7 @@ local function kind_from(given)
   return {priority = priority, delay_ms = delay_ms, due_ms = due_ms, head = head, detail = detail, full = full,
     task = task, may_wait = due_ms ~= nil or delay_ms > 0 or ties ~= NO_TIES,
     ties = ties ~= NO_TIES, expires_in = ties.expires_in, expires_at = ties.expires_at, unique = ties.unique,
-    window = ties.window, after = ties.after, most = ties.most, remember = ties.remember}
+    window = ties.window, after = ties.after, most = ties.most, remember = ties.remember, keep = ties.keep}
 end
 
 --- The kinds, by their place (from '1', as text); nil if one of them is none. The same come in call after call, so what

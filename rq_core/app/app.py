@@ -37,6 +37,7 @@ from rq_core.app.options import (
     EnqueueOptions,
     JobOptions,
     PriorityName,
+    keep_ms_of,
     spelling_out_options,
 )
 from rq_core.app.producer import MAX_PAYLOAD, AuditPayload, spec_max
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
     from rq_core.app.context import JobContext
     from rq_core.app.dead_hooks import Hook
+    from rq_core.app.returned import Returned
     from rq_core.protocol.caps import CapChange
     from rq_core.protocol.enqueue import Accepted
     from rq_core.protocol.inspect import ScopeStatus
@@ -149,6 +151,7 @@ class App(ManyProducer):
         max_losses: int = ...,
         caps: Sequence[Cap | Rate] = ...,
         unique: Named | None = ...,
+        keep_result: bool | Duration = ...,
         aliases: Sequence[str] = ...,
         isolation: Isolation | None = ...,
         max_memory: int | None = ...,
@@ -167,6 +170,7 @@ class App(ManyProducer):
         max_losses: int = DEFAULT_MAX_LOSSES,
         caps: Sequence[Cap | Rate] = (),
         unique: Named | None = None,
+        keep_result: bool | Duration = False,
         aliases: Sequence[str] = (),
         isolation: Isolation | None = None,
         max_memory: int | None = None,
@@ -174,8 +178,9 @@ class App(ManyProducer):
     ) -> Any:
         """Make a task of a function: ``@app.task`` or ``@app.task(queue="mail", …)``.
 
-        What the function returns on a worker is dropped. ``name`` is by default the function's own.
-        ``retry`` says how long a failed job waits and how often it is tried: RetryPolicy(), 3 attempts,
+        ``keep_result`` keeps what the function returns for so long after a job's end (seconds or timedelta; True is an
+        hour), as JSON by the annotation: JobHandle.result. Otherwise it is dropped. ``name`` is by default the
+        function's own. ``retry`` says how long a failed job waits and how often it is tried: RetryPolicy(), 3 attempts,
         unless given. ``timeout`` (seconds or timedelta) is that of one attempt; None leaves it to the
         worker. ``max_losses`` is after how many lost workers a job is taken for poison and dies.
         ``caps`` are Caps and Rates; a claim takes a place in each of them, or none. ``unique``
@@ -206,6 +211,7 @@ class App(ManyProducer):
             max_attempts=policy.max_attempts,
             max_losses=max_losses,
             unique=unique,
+            keep_ms=keep_ms_of(keep_result),
         )
         seconds = None if timeout is None else seconds_of("timeout", timeout, minimum=TIMEOUT_S_MIN)
         check_isolation(isolation, max_memory)
@@ -275,6 +281,11 @@ class App(ManyProducer):
         """The tasks by name, and by each of their aliases."""
         return MappingProxyType(self._tasks)
 
+    def returned_of(self, task: str | None) -> Returned | None:
+        """What the task of this name returns; None if its code is not here."""
+        found = self._tasks.get(task or "")
+        return None if found is None else found.returned
+
     def check(self) -> None:
         """Resolve the annotations of all tasks now.
 
@@ -284,6 +295,8 @@ class App(ManyProducer):
         self.redactor  # noqa: B018 - it is looked up on access
         for task in self._tasks.values():
             task.arguments.check()
+            if task.options.keep_ms:
+                task.returned.check()
             if task.isolation is not None:
                 from rq_core.app.locate import place_of
 

@@ -5,16 +5,18 @@ What is done stands once, in :meth:`Ends.steps`, a generator; :func:`each` and :
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from rq_core.app.context import job_here
-from rq_core.errors import RqCoreError, UsageError, WaitRefused, WaitTimeout
+from rq_core.errors import InvalidTask, RqCoreError, UsageError, WaitRefused, WaitTimeout
 from rq_core.model import plugins
 from rq_core.model.durations import Duration, seconds_of
-from rq_core.model.outcome import Gone, Outcome
+from rq_core.model.outcome import NOT_JSON, Gone, Kept, Outcome, Succeeded
 from rq_core.protocol.awaited import Nothing, Told, Wait
 from rq_core.protocol.endings import Absent
 
@@ -175,8 +177,21 @@ class Ends(Generic[H]):
 
     def _ended(self, handle: H, outcome: Outcome[Any]) -> Ended[H]:
         self._left.pop(handle, None)
-        handle.seen = outcome
+        outcome = handle.seen = self._loaded(outcome)
         return Ended(handle, outcome)
+
+    def _loaded(self, outcome: Outcome[Any]) -> Outcome[Any]:
+        """The outcome with its value as what the task returns, as JSON has it where this app does not have the task."""
+        if not isinstance(outcome, Succeeded) or not isinstance(outcome.kept, Kept):
+            return outcome
+        value, task = outcome.kept
+        returned = self._producer.returned_of(task)
+        try:
+            return replace(
+                outcome, kept=json.loads(value) if returned is None else returned.load(value)
+            )
+        except (ValueError, InvalidTask):
+            return replace(outcome, kept=None, missing=NOT_JSON)
 
     def _timed_out(self, trouble: RqCoreError | None) -> WaitTimeout:
         handle = next(iter(self._left))

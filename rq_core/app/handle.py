@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, Unpack
 
-from rq_core.app.awaiting import check_may_wait, each, each_async, timeout_of
 from rq_core.errors import AuditNotConfigured, IdempotencyMismatch, ScopeFull, UniqueHeld
 from rq_core.model import plugins
 from rq_core.model.durations import Duration
 from rq_core.model.effects import JOB_ENDS
+from rq_core.model.job import KEEP_TIE
+from rq_core.model.outcome import Succeeded
 
 if TYPE_CHECKING:
     from rq_core.app.edit import EditOptions
@@ -35,7 +36,17 @@ class JobHandle(Generic[R_co]):
     replaced none. ``task`` is its task's name, None for a handle that was made from an id.
     """
 
-    __slots__ = ("_producer", "discarded", "duplicate", "id", "queue", "replaced", "seen", "task")
+    __slots__ = (
+        "_producer",
+        "discarded",
+        "duplicate",
+        "id",
+        "keeps",
+        "queue",
+        "replaced",
+        "seen",
+        "task",
+    )
 
     def __init__(
         self,
@@ -47,6 +58,7 @@ class JobHandle(Generic[R_co]):
         duplicate: bool = False,
         discarded: bool = False,
         replaced: str | None = None,
+        keeps: bool | None = None,
     ) -> None:
         self._producer = producer
         self.id = id
@@ -55,6 +67,8 @@ class JobHandle(Generic[R_co]):
         self.duplicate = duplicate
         self.discarded = discarded
         self.replaced = replaced
+        self.keeps = keeps
+        """Whether its result is kept; None: that is not known."""
         self.seen: Outcome[R_co] | None = None
         """How the job ended, if that was waited for with this handle."""
 
@@ -95,12 +109,41 @@ class JobHandle(Generic[R_co]):
         the outcome is Gone. Raises WaitTimeout, which is a TimeoutError; WaitRefused in a handler, which would keep the
         place that the job may need, unless ``allow_in_handler``; QueueDamaged or ServerUnsuitable.
         """
+        from rq_core.app.awaiting import check_may_wait, each, timeout_of
+
         seconds = timeout_of(timeout)
         if self.seen is not None:
             return self.seen
         check_may_wait(self.id, allow_in_handler=allow_in_handler, blocks=True)
         ((_, outcome),) = each(self._producer, (self,), seconds)
         return outcome
+
+    def result(self, timeout: Duration, *, allow_in_handler: bool = False) -> R_co:
+        """Wait for the end of the job, and return what its handler returned, as the type that its task is annotated
+        with. Blocks; in an event loop use result_async.
+
+        It is what ``wait(timeout).value`` gives. A task keeps its results with ``keep_result``; of one that keeps none,
+        ResultUnavailable is raised at once. Raises JobFailed, JobWasCancelled, JobExpired, JobReplaced or JobGone if
+        the job ended otherwise, ResultUnavailable if its value is not there, and what wait raises. All but WaitRefused,
+        QueueDamaged and ServerUnsuitable are NoResult.
+        """
+        self._check_keeps()
+        return self.wait(timeout, allow_in_handler=allow_in_handler).value
+
+    async def result_async(
+        self,
+        timeout: Duration,  # noqa: ASYNC109 - the last look is made when it is over
+        *,
+        allow_in_handler: bool = False,
+    ) -> R_co:
+        """See result."""
+        self._check_keeps()
+        outcome = await self.wait_async(timeout, allow_in_handler=allow_in_handler)
+        return outcome.value
+
+    def _check_keeps(self) -> None:
+        if self.keeps is False and self.seen is None:
+            Succeeded(self.id).value  # noqa: B018 - it raises
 
     async def wait_async(
         self,
@@ -109,6 +152,8 @@ class JobHandle(Generic[R_co]):
         allow_in_handler: bool = False,
     ) -> Outcome[R_co]:
         """See wait."""
+        from rq_core.app.awaiting import check_may_wait, each_async, timeout_of
+
         seconds = timeout_of(timeout)
         if self.seen is not None:
             return self.seen
@@ -186,7 +231,14 @@ def handle_of(producer: Producer, job: NewJob, accepted: Accepted | None) -> Job
     holds its name and it says reject, IdempotencyMismatch if its id stands for another call."""
     if accepted is None or accepted.ids:
         old = accepted.replaced[0][1] if accepted is not None and accepted.replaced else None
-        return JobHandle(producer, id=job.id, queue=job.queue, task=job.profile.task, replaced=old)
+        return JobHandle(
+            producer,
+            id=job.id,
+            queue=job.queue,
+            task=job.profile.task,
+            replaced=old,
+            keeps=KEEP_TIE in job.ties,
+        )
     if accepted.mismatched:
         raise IdempotencyMismatch(queue=job.queue, id=job.id, task=job.profile.task)
     for _, holder in accepted.held:

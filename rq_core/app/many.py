@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from rq_core.app.awaiting import check_may_wait, each, each_async, timeout_of
 from rq_core.app.handle import JobHandle
 from rq_core.app.producer import Producer
 from rq_core.errors import InvalidOption
@@ -77,32 +76,52 @@ class ManyProducer(Producer):
             raise
         return AcceptedJobs.of(self, Accepted.sum(parts), chunks)
 
+    @overload
+    def as_completed(
+        self, handles: AcceptedJobs, timeout: Duration, *, allow_in_handler: bool = ...
+    ) -> Iterator[JobHandle[Any]]: ...
+    @overload
+    def as_completed(
+        self, handles: Iterable[JobHandle[R]], timeout: Duration, *, allow_in_handler: bool = ...
+    ) -> Iterator[JobHandle[R]]: ...
     def as_completed(
         self,
-        handles: Iterable[JobHandle[R]] | AcceptedJobs,
+        handles: Iterable[JobHandle[Any]] | AcceptedJobs,
         timeout: Duration,
         *,
         allow_in_handler: bool = False,
-    ) -> Iterator[JobHandle[R]]:
+    ) -> Iterator[JobHandle[Any]]:
         """Yield handles as their jobs end, each with its outcome: ``wait`` of it asks nothing more. Blocks; in an
         event loop use as_completed_async.
 
         ``handles`` are handles of this app, or what enqueue_many has returned. ``timeout`` (seconds or timedelta) is
         for all of them together. See JobHandle.wait, also for what is raised.
         """
+        from rq_core.app.awaiting import check_may_wait, each, timeout_of
+
         given, seconds = _handles_of(handles), timeout_of(timeout)
         for handle in given[:1]:
             check_may_wait(handle.id, allow_in_handler=allow_in_handler, blocks=True)
         return (ended.handle for ended in each(self, given, seconds))
 
+    @overload
+    def as_completed_async(
+        self, handles: AcceptedJobs, timeout: Duration, *, allow_in_handler: bool = ...
+    ) -> AsyncIterator[JobHandle[Any]]: ...
+    @overload
+    def as_completed_async(
+        self, handles: Iterable[JobHandle[R]], timeout: Duration, *, allow_in_handler: bool = ...
+    ) -> AsyncIterator[JobHandle[R]]: ...
     def as_completed_async(
         self,
-        handles: Iterable[JobHandle[R]] | AcceptedJobs,
+        handles: Iterable[JobHandle[Any]] | AcceptedJobs,
         timeout: Duration,
         *,
         allow_in_handler: bool = False,
-    ) -> AsyncIterator[JobHandle[R]]:
+    ) -> AsyncIterator[JobHandle[Any]]:
         """See as_completed: ``async for handle in app.as_completed_async(handles, timeout=60)``."""
+        from rq_core.app.awaiting import check_may_wait, each_async, timeout_of
+
         given, seconds = _handles_of(handles), timeout_of(timeout)
         for handle in given[:1]:
             check_may_wait(handle.id, allow_in_handler=allow_in_handler, blocks=False)

@@ -35,6 +35,10 @@ EXPIRES_S_MIN: float = 0.001
 """Seconds."""
 REMEMBER_S_MIN: float = 0.001
 """Seconds."""
+KEEP_S_MIN: float = 0.001
+"""Seconds."""
+KEEP_MS: Final = 3_600_000
+"""How long a result is kept if its task says no more than that."""
 
 
 class EnqueueOptions(TypedDict, total=False):
@@ -47,7 +51,9 @@ class EnqueueOptions(TypedDict, total=False):
     the first call. ``idempotency_key`` makes the id of a text, per task, and remembers it for a day unless
     ``remember`` says otherwise: the same job for every repetition of a call. A repetition with another task or
     other arguments raises IdempotencyMismatch. ``headers`` are small strings that travel beside the arguments, 2
-    KiB at most: ``current_job().headers``. An option that is None stays as the task has it.
+    KiB at most: ``current_job().headers``. ``keep_result`` keeps what the handler returns for so long after the job's
+    end, in seconds or a timedelta: ``handle.result()``; True is an hour, False keeps nothing. An option that is None
+    stays as the task has it.
     """
 
     delay: Duration | None
@@ -61,6 +67,7 @@ class EnqueueOptions(TypedDict, total=False):
     remember: Duration | None
     idempotency_key: str | None
     headers: Mapping[str, str] | None
+    keep_result: bool | Duration | None
 
 
 _TYPES: Final = {
@@ -81,6 +88,13 @@ def spelling_out_options(function: F) -> F:
     if function.__doc__:  # Not with python -OO.
         function.__doc__ = f"{inspect.getdoc(function)}\n\n{inspect.getdoc(EnqueueOptions)}"
     return function
+
+
+def keep_ms_of(keep_result: bool | Duration) -> int:
+    """How long a result is kept, in ms; 0: it is not. Raises InvalidOption."""
+    if isinstance(keep_result, bool):
+        return KEEP_MS if keep_result else 0
+    return ms_of("keep_result", keep_result, minimum=KEEP_S_MIN)
 
 
 def _deadline(expires: Duration | datetime) -> dict[str, Any]:
@@ -118,6 +132,8 @@ class JobOptions:
     """What the id is made of, with the task's name; None: of nothing."""
     remember_ms: int = 0
     """How long the id is remembered from the first call on; 0: while its job is alive."""
+    keep_ms: int = 0
+    """How long its result is kept after its end; 0: it is not."""
     ties: str = field(init=False, default="")
     """What such a job has to end besides itself, as :func:`rq_core.model.job.ties_of` says it."""
 
@@ -129,6 +145,7 @@ class JobOptions:
             expires_in_ms=self.expires_in_ms,
             expires_at_ms=self.expires_at_ms,
             remember_ms=self.remember_ms,
+            keep_ms=self.keep_ms,
             **getattr(self.unique, "ties", {}),
         )
         object.__setattr__(self, "ties", ties)
@@ -157,6 +174,8 @@ class JobOptions:
         given |= self._identity(given)
         if "timeout" in given:
             given["timeout_ms"] = ms_of("timeout", given.pop("timeout"), minimum=TIMEOUT_S_MIN)
+        if "keep_result" in given:
+            given["keep_ms"] = keep_ms_of(given.pop("keep_result"))
         if "headers" in given:
             given["headers_json"] = headers_json(given.pop("headers"))
         changed = replace(self, **given)

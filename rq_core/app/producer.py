@@ -23,6 +23,7 @@ from rq_core.model.settings import AUDIT_PAYLOADS
 from rq_core.model.url import AUDIT_URL_VARIABLE, DEFAULT_URL, REDIS_URL_VARIABLE
 
 if TYPE_CHECKING:
+    from rq_core.app.returned import Returned
     from rq_core.connections.async_client import AsyncClient
     from rq_core.connections.client import Client
     from rq_core.protocol.plan import Patience
@@ -119,6 +120,10 @@ class Producer:
             job_id, queue, profile, args_json, options.delay_ms, lane, full, spec_max,
             options.headers_json, options.due_ms, options.ties, name, call,
         )  # fmt: skip
+
+    def returned_of(self, task: str | None) -> Returned | None:  # noqa: ARG002 - an app has tasks
+        """What the task of this name returns; None if its code is not here."""
+        return None
 
     def connect_to(self, redis: str | None = None, *, prefix: str | None = None) -> None:
         """Use another server or prefix from now on, as the command line does.

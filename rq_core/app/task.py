@@ -19,6 +19,7 @@ from rq_core.app.arguments import Arguments
 from rq_core.app.handle import JobHandle, handle_of
 from rq_core.app.options import EnqueueOptions, JobOptions, spelling_out_options
 from rq_core.app.retry import RetryPolicy
+from rq_core.app.returned import Returned
 from rq_core.model.job import NewJob
 
 if TYPE_CHECKING:
@@ -39,10 +40,18 @@ class PreparedTask(Generic[P, R]):
     ``R`` is what the function returns, awaited if it is async.
     """
 
-    def __init__(self, app: Producer, name: str, arguments: Arguments, options: JobOptions) -> None:
+    def __init__(
+        self,
+        app: Producer,
+        name: str,
+        arguments: Arguments,
+        options: JobOptions,
+        returned: Returned,
+    ) -> None:
         self.app = app
         self.name = name
         self.arguments = arguments
+        self.returned = returned
         self.options = options
         self.placing = app.declared.placing(name, options.queue)
         """How its jobs get their lane."""
@@ -56,10 +65,12 @@ class PreparedTask(Generic[P, R]):
     ) -> PreparedTask[P, R]:
         """Return this task with other options for its next jobs.
 
-        Raises InvalidName or InvalidOption.
+        Raises InvalidName or InvalidOption; InvalidTask if results of such a task cannot be kept.
         """
         changed = self.options.changed(queue=queue, **options)
-        return PreparedTask(self.app, self.name, self.arguments, changed)
+        if changed.keep_ms and not self.options.keep_ms:
+            self.returned.check()
+        return PreparedTask(self.app, self.name, self.arguments, changed, self.returned)
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """Return a job for App.enqueue_many, of a call with these arguments.
@@ -120,7 +131,10 @@ class Task(PreparedTask[P, R]):
         aliases: tuple[str, ...] = (),
     ) -> None:
         """``timeout`` is in seconds, ``max_memory`` in bytes. Raises InvalidTask, InvalidName or InvalidOption."""
-        super().__init__(app, name, arguments, options)
+        returned = Returned(name, function)
+        if options.keep_ms:
+            returned.check(is_defined=False)
+        super().__init__(app, name, arguments, options, returned)
         self.function = function
         self.retry = retry
         self.timeout = timeout

@@ -59,6 +59,17 @@ ARGS_OPTION: Final = "--json-args"
     help="The job's id. While a job of this id is live, nothing is enqueued.",
 )
 @click.option(
+    "--idempotency-key",
+    metavar="TEXT",
+    help="Makes the id, per task, and remembers it: a repetition of the command enqueues nothing.",
+)
+@click.option(
+    "--remember",
+    type=float,
+    metavar="SECONDS",
+    help="How long the id is remembered, also after the job's end; a day with --idempotency-key.",
+)
+@click.option(
     "--key",
     "keys",
     multiple=True,
@@ -101,6 +112,8 @@ def enqueue(ctx: click.Context, /, queue: str, task: str, **given: Any) -> None:
             priority=given["priority"],
             max_attempts=given["max_attempts"],
             id=given["job_id"],
+            remember=given["remember"],
+            idempotency_key=given["idempotency_key"],
         )
     if given["as_json"]:
         print_json(
@@ -110,7 +123,10 @@ def enqueue(ctx: click.Context, /, queue: str, task: str, **given: Any) -> None:
         return
     say(handle.id)
     if handle.duplicate:
-        say(f"job {handle.id} is live already; it was not touched", err=True)
+        say(
+            f"job {handle.id} is live already, or its id is remembered: nothing was enqueued",
+            err=True,
+        )
     if handle.discarded:
         say(f"job {handle.id} was discarded: a scope of it is full", err=True)
 

@@ -25,6 +25,7 @@ from rq_core.model.state_line import write_line
 from rq_core.model.text import printable
 
 if TYPE_CHECKING:
+    from rq_core.model.remembered import Result
     from rq_core.model.state_line import JobState
     from rq_core.protocol.overview import QueueOverview
     from rq_core.protocol.presence import KnownTasks
@@ -80,7 +81,10 @@ def _notes(found: QueueOverview) -> str:
     lanes = [f"{found.waiting:,} in lanes"] if found.waiting else []
     ready = [f"{n:,} {p}" for p, n in found.ready.items() if n and p != DEFAULT_PRIORITY]
     full = [f"full: {each.scope}" for each in found.full_scopes]
-    return "; ".join([*paused, *lanes, *ready, *full])
+    known = [f"{found.remembered:,} ids remembered"] if found.remembered else []
+    if found.remembered_ratio >= 1:
+        known = [f"{known[0]}: no more fit, and new jobs of that kind are refused"]
+    return "; ".join([*paused, *lanes, *ready, *full, *known])
 
 
 @click.command()
@@ -92,13 +96,18 @@ def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json:
     """Show where the job ID stands, and if it is dead, why it died.
 
     If it waits for a cap: for which, which jobs hold it now, and how many are ahead of it. A finished job
-    has left Redis; `rq-core audit history ID` knows it still, and the tracebacks of all its errors.
+    has left Redis; `rq-core audit history ID` knows it still, and the tracebacks of all its errors. While its id is
+    remembered, this says how it ended.
     """
     with connect(redis_url, prefix) as client:
         where = known_queues(client, *([queue] if queue is not None else []))
         found = client.run(client.calls.reads.job(job_id, where))
         standing = None if found is None else client.run(client.calls.waiting.standing(found))
         known = None if found is None else client.run(client.calls.listing.known_tasks(found.queue))
+        ended = client.run(client.calls.reads.ended(job_id, where)) if found is None else None
+    if ended is not None:
+        _print_ended(*ended, as_json=as_json)
+        return
     if found is None or standing is None or known is None:
         if not where:
             raise click.ClickException(f"no live job {job_id}: this server has no queue")
@@ -114,6 +123,23 @@ def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json:
     unknown = unknown_task(found, known)
     waits = [("waits for", f"a worker: {unknown}")] if unknown else []
     rows = [*_rows(found, now_ms), *waits, *waiting_rows(standing, now_ms)]
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        say(f"{name:<{width}}  {printable(value)}")
+
+
+def _print_ended(queue: str, result: Result, *, as_json: bool) -> None:
+    """Say what Redis remembers of a job that has ended."""
+    if as_json:
+        print_json({"queue": queue, **result._asdict()})
+        return
+    now_ms = time.time() * 1000
+    since = "" if result.at_ms is None else f", since {ago(result.at_ms, now_ms)}"
+    stands = [] if result.same_as is None else [("stands for", f"job {result.same_as}")]
+    state = [("state", f"{result.outcome}{since}")] if not stands else []
+    rows = [("job", result.id), ("queue", queue), *state, *stands]
+    if result.once_ms is not None:
+        rows.append(("forgotten", ago(result.once_ms, now_ms)))
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         say(f"{name:<{width}}  {printable(value)}")

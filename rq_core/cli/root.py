@@ -23,6 +23,7 @@ COMMANDS: Final[Commands] = {
     "enqueue": ("enqueue:enqueue", "Hand over a job."),
     "queues": ("inspect:queues", "Show the queues and how many jobs they have."),
     "job": ("inspect:job", "Show where a job stands, and what it waits for."),
+    "result": ("result:result", "Show how a job ended, and what its handler returned."),
     "jobs": ("jobs:jobs", "List a queue's jobs, and name those whose task no worker has."),
     "unique": ("unique:unique", "Show which jobs hold the names of unique jobs."),
     "dead": ("inspect:dead", "Show the jobs that died last, and why."),

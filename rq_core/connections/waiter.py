@@ -25,6 +25,15 @@ JOIN_S: Final = 1.0
 """Seconds that ``close`` waits for the thread."""
 
 
+class _Round:
+    """What one thread has to do, from its first wait to its end."""
+
+    def __init__(self) -> None:
+        self.new: list[Wait] = []
+        """Waits that it has not taken yet."""
+        self.is_closing = False
+
+
 class Waiter:
     """Looks for those who wait. Threads and forked children may share it."""
 
@@ -43,9 +52,9 @@ class Waiter:
 
     def _begin_process(self) -> None:
         self._changed = threading.Condition()
-        self._new: list[Wait] = []
+        self._round: _Round | None = None
+        """Of the thread that takes new waits; None: there is none."""
         self._thread: threading.Thread | None = None
-        self._closing = False
         # Last: who finds its own process here must find nothing of its parent's any more.
         self._pid = os.getpid()
 
@@ -55,53 +64,56 @@ class Waiter:
         if os.getpid() != self._pid:
             self._begin_process()
         with self._changed:
-            self._new.append(wait)
-            if self._thread is None:
-                self._closing = False
+            begins = self._round is None
+            current = self._round = self._round or _Round()
+            current.new.append(wait)
+            if begins:
                 self._thread = threading.Thread(
-                    target=self._run, name="rq-core-waiter", daemon=True
+                    target=self._run, args=(current,), name="rq-core-waiter", daemon=True
                 )
                 self._thread.start()
-            self._changed.notify()
+            self._changed.notify_all()
 
     def close(self, *, join: bool = True) -> None:
         """End the thread. Waits that are not over end with NoResult. The waiter can be used again."""
         if os.getpid() != self._pid:
             return
         with self._changed:
-            thread, self._closing = self._thread, True
-            self._changed.notify()
+            thread, current = self._thread, self._round
+            # A wait that begins from here on is another thread's.
+            self._thread = self._round = None
+            if current is not None:
+                current.is_closing = True
+            self._changed.notify_all()
         if join and thread is not None:
             thread.join(JOIN_S)
 
     # The thread.
 
-    def _run(self) -> None:
+    def _run(self, current: _Round) -> None:
         waits = Waits()
         try:
-            while self._take_new(waits):
+            while self._take_new(current, waits):
                 self._look(waits)
         finally:
             self._client.close()
 
-    def _take_new(self, waits: Waits) -> bool:
+    def _take_new(self, current: _Round, waits: Waits) -> bool:
         """Wait until there is something to look at. False: the thread is to end, and none waits."""
         with self._changed:
-            while not self._new and not self._closing:
+            while not current.new and not current.is_closing:
                 at = waits.next_at()
                 if at is None:
-                    if not self._changed.wait(self._linger) and not self._new:
-                        self._thread = None
+                    was_told = self._changed.wait(self._linger)
+                    if not was_told and not current.new and not current.is_closing:
+                        self._thread = self._round = None
                         return False
                 elif at > (now := self.clock()):
                     self._changed.wait(at - now)
                 else:
                     break
-            new, self._new = self._new, []
-            closing = self._closing
-            if closing:
-                self._thread = None
-        if closing:
+            new, current.new = current.new, []
+        if current.is_closing:
             for wait in (*waits.all(), *new):
                 wait.end(NoResult(f"the app was closed while job {wait.id} was waited for"))
             return False

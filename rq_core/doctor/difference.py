@@ -20,8 +20,9 @@ _MAY_HAVE_MORE: Final = frozenset({"state", "fair", "meta", *LISTS})
 _FACTS: Final = {
     "sequence": "the last place in line that was given",
     "tombstones": "the number of list entries that lead nowhere",
-    "ties": "jobs have had deadlines, names or ids that are remembered",
-    "remembers": "jobs have had ids that are remembered",
+    "ties": "jobs have had deadlines, names, ids that are remembered or results that are kept",
+    "remembers": "jobs have had ids that are remembered, or results that are kept",
+    "kept_bytes": "what kept results take",
     "results_bytes": "the bytes of all fields of `results`",
     "caps_by_task": "limits of tasks are stored",
     "caps_by_key": "limits of keys are stored",
@@ -40,7 +41,14 @@ def owner_of(key: str, member: str) -> Owner:
         return "lane", member
     if key == "slots":
         return "name", member.partition("|")[2]
-    named = {"meta": "fact", "results": "id", "kept": "id", "rates": "rate", "fair": "key"}
+    named = {
+        "meta": "fact",
+        "results": "id",
+        "kept": "id",
+        "returned": "id",
+        "rates": "rate",
+        "fair": "key",
+    }
     return named.get(key, "job"), member.rpartition("|")[2]
 
 

@@ -20,7 +20,7 @@ from rq_core.model.names import (
     read_holder,
     read_stands,
 )
-from rq_core.model.remembered import Result, read_result
+from rq_core.model.remembered import Result, load_of, read_result
 from rq_core.model.settings import SLOT_ANSWER, SLOT_LIFE_MS
 from rq_core.model.state_line import Job, read_job, with_task, write_line
 
@@ -36,6 +36,7 @@ INDEXES: Final = (
         "expiring",
         "slots",
         "results",
+        "returned",
         "kept",
         "meta",
     ),
@@ -214,16 +215,24 @@ def remembered(expected: Expected) -> Iterator[tuple[str, Result]]:
     for job_id, line in snapshot["results"].items():
         result = read_result(job_id, line)
         is_kept = result.once_ms is not None or job_id in snapshot["kept"]
+        is_kept = is_kept or result.until_ms is not None
         if is_kept and job_id not in expected.jobs and job_id not in snapshot["jobs"]:
             yield line, result
 
 
 def _results(expected: Expected) -> Iterator[Entry]:
     """Yield what is remembered of ids whose jobs have ended, and up to when."""
+    values = expected.view.snapshot["returned"]
     for line, result in remembered(expected):
+        value = values.get(result.id)
+        if result.value_bytes is not None and len((value or "").encode()) != result.value_bytes:
+            # A value that is gone is told as one for which there was no room.
+            line = line.replace(f" bytes={result.value_bytes}", " value=evicted")  # noqa: PLW2901 - the same, mended
+        elif result.value_bytes is not None and value is not None:
+            yield "returned", result.id, value
         yield "results", result.id, line
-        # What is kept for another reason may be kept for longer than its id is remembered.
-        yield "kept", result.id, Kept(None) if result.once_ms is None else AtLeast(result.once_ms)
+        until = result.forgotten_ms
+        yield "kept", result.id, Kept(None) if until is None else AtLeast(until)
 
 
 def _rates(view: View) -> Iterator[Entry]:
@@ -269,11 +278,14 @@ def _facts(expected: Expected) -> Iterator[Entry]:
     if view.facts.get("results_bytes", "0") != str(size):
         yield "meta", "results_bytes", str(size)
     tied = {name for job in expected.jobs.values() for name in job.fields} & {
-        "expires", "unique", "once",
+        "expires", "unique", "once", "keep",
     }  # fmt: skip
     if tied or lines:
         yield "meta", "ties", "1"
-    if "once" in tied or lines:
+    load = sum(map(load_of, lines))
+    if view.facts.get("kept_bytes", "0") != str(load):
+        yield "meta", "kept_bytes", str(load)
+    if tied & {"once", "keep"} or lines:
         yield "meta", "remembers", "1"
     own = {scopes.family_of(name) for name in snapshot["caps"] if "=" in name} - {scopes.WEIGHT}
     if scopes.TASK in own:

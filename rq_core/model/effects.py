@@ -59,7 +59,7 @@ def _same(*names: str) -> tuple[tuple[str, str], ...]:
 _E, _S = Event, State
 _POLICY = ("task", "priority", "max_attempts", "max_losses")
 _ERROR = ("error_type", "error_message")
-_IDENTITY = ("unique_name", "name_stands", "once_ms", "call_digest")
+_IDENTITY = ("unique_name", "name_stands", "once_ms", "call_digest", "keep_ms")
 
 EFFECTS: Final[Mapping[Event, Effect]] = {
     _E.ENQUEUED: Effect(

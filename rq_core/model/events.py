@@ -142,6 +142,7 @@ class JobRecord:
     once_ms: int | None = None
     call_digest: str | None = None
     name_stands: str | None = None
+    keep_ms: int | None = None
     due_ms: int | None = None
     since_ms: int | None = None
     claims: int = 0

@@ -46,6 +46,7 @@ FIELDS: Final = (
     Field("unique_name", _K.WORD, "unique"),
     Field("once_ms", _K.NUMBER, "once"),
     Field("call_digest", _K.WORD, "call"),
+    Field("keep_ms", _K.NUMBER, "keep"),
     Field("lane", _K.LANE, "lane"),
     Field("claims", _K.NUMBER, "claim", 0),
     Field("fence", _K.WORD, "fence"),

@@ -126,6 +126,7 @@ def ties_of(
     after_ms: int | None = None,
     most_ms: int | None = None,
     remember_ms: int = 0,
+    keep_ms: int = 0,
 ) -> str:
     """Return a job's ties as ``lua/enqueue/kinds.lua`` reads them; empty if it has none.
 
@@ -138,6 +139,7 @@ def ties_of(
         "unique": unique,
         "window": window_ms,
         "remember": remember_ms,
+        "keep": keep_ms,
     }
     said: dict[str, Any] = {name: value for name, value in given.items() if value}
     if after_ms is not None:
@@ -183,16 +185,26 @@ class Spec(NamedTuple):
     timeout_ms: int | None
     headers_json: str = ""
     """Empty: it has none."""
+    keeps: bool = False
+    """Whether what its handler returns is kept."""
 
 
 ERROR_HEAD: Final = "error="
 """What the first line of a job's value in ``jobs`` begins with if the job died of an error; a JSON object follows."""
 _HEADERS: Final = '{"headers":'
+_KEEP: Final = '{"keep":1,'
+KEEP_TIE: Final = '"keep":'
+"""What is in the ties of a job whose result is kept."""
 
 
 def spec_with_headers(spec: str, headers_json: str) -> str:
     """A job's JSON with its headers, which stand first."""
     return f"{_HEADERS}{headers_json},{spec[1:]}"
+
+
+def spec_with_keep(spec: str) -> str:
+    """A job's JSON with the word that its result is kept, which stands first."""
+    return _KEEP + spec[1:]
 
 
 def spec_of(value: str) -> str:
@@ -250,6 +262,8 @@ def read_spec(text: str) -> Spec:
         args_json, found, timeout_ms = rest.removesuffix("}").rpartition(',"timeout_ms":')
         if found and timeout_ms.isascii() and timeout_ms.isdigit():
             return Spec(head[9:], args_json, int(timeout_ms))
+    if text.startswith(_KEEP):
+        return read_spec("{" + text[len(_KEEP) :])._replace(keeps=True)
     if text.startswith(_HEADERS):
         return _read_with_headers(text)
     value: Any = json.loads(text)

@@ -185,6 +185,7 @@ _STANDS = EventField(
     "until when it holds that name: until:MS, that instant, whatever becomes of it; claim:MS, its first claim, for"
     " which it is ready by MS at the latest (Unix ms); null: until it ends",
 )
+_KEEP = EventField("keep_ms", "how long after its end its result is kept in Redis; null: it is not")
 _LANE = EventField(
     "lane", "where it waits for its scopes: priority+scope+scope…; null: it has none"
 )
@@ -197,7 +198,7 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
             "the job's immutable JSON, arguments included, as text; null unless its producer has"
             ' audit_payload="full", or if it is longer than that keeps',
         ),
-        _EXPIRES, _UNIQUE, _ONCE, _CALL, _STANDS,
+        _EXPIRES, _UNIQUE, _ONCE, _CALL, _STANDS, _KEEP,
     ),
     _E.DISCARDED: (
         _ID, _TASK, _LANE,
@@ -254,7 +255,7 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         _TASK, _PRIORITY, _MAX_ATTEMPTS, _MAX_LOSSES, _DIGEST,
         EventField("enqueued_ms", "when it was enqueued (Unix ms); null if it is not known"),
         _CLAIMS, _FAILED, _LOST, _UNKNOWN, _REASON, _LANE, _EXPIRES, _UNIQUE, _ONCE, _CALL,
-        _STANDS,
+        _STANDS, _KEEP,
     ),
     _E.REMOVED: (
         _ID,
@@ -268,7 +269,7 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         _CLAIMS, _FAILED, _LOST, _UNKNOWN, _FENCE,
         EventField("worker", "who holds the claim in force"),
         EventField("since_ms", "when it entered its state (Unix ms)"),
-        _REASON, _LANE, _EXPIRES, _UNIQUE, _ONCE, _CALL, _STANDS,
+        _REASON, _LANE, _EXPIRES, _UNIQUE, _ONCE, _CALL, _STANDS, _KEEP,
     ),
     _E.SETTLEMENT_REFUSED: (
         _ID, _FENCE,

@@ -14,7 +14,7 @@ An outcome is a value: nothing is raised until its ``value`` is asked for.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from rq_core import errors
 from rq_core.model.job import JobError
@@ -24,9 +24,25 @@ T_co = TypeVar("T_co", covariant=True)
 
 NOT_KEPT: Final = "not_kept"
 """The reason why a value is missing that was never kept."""
+TOO_LARGE: Final = "too_large"
+NOT_JSON: Final = "not_json"
+EXPIRED: Final = "expired"
 _WHY: Final = {
     NOT_KEPT: "its task keeps no result: write @app.task(keep_result=True) to keep it for an hour",
+    TOO_LARGE: "it is longer than 64 KiB as JSON: store it elsewhere, and return a reference",
+    NOT_JSON: "it does not fit the annotation of what the task returns, or is no JSON",
+    EXPIRED: "it was kept for as long as keep_result says: raise that",
+    "evicted": "the queue had no more room for it: raise kept_max_bytes of the queue, or keep results for less time",
+    "full": "the queue had no room for it: raise kept_max_bytes of the queue, or keep results for less time",
 }
+
+
+class Kept(NamedTuple):
+    """A value as Redis has it."""
+
+    json: str
+    task: str | None
+    """Whose annotation says what it is; None if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +63,7 @@ class Succeeded(Outcome[T_co]):
     """The handler returned. ``missing`` says in one word why its value is not known; None: it is known."""
 
     kept: Any = None
-    """The value, if it is known."""
+    """The value, if it is known. (Where it was just read from Redis, a Kept.)"""
     missing: str | None = NOT_KEPT
 
     @property

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from rq_core.errors import InvalidOption
 from rq_core.model.names import digest_of
+from rq_core.model.settings import RESULT_COST
 
 KEY_MAX: Final = 1_000
 """Characters of an idempotency key."""
@@ -62,6 +63,30 @@ class Result(NamedTuple):
     call: str | None
     """What calls with this id are compared by; None: they are not."""
     same_as: str | None
+    until_ms: int | None = None
+    """Until when its outcome is kept for those who wait (Unix ms); None: it is not."""
+    value_bytes: int | None = None
+    """How long the value in ``returned`` is; None: there is none."""
+
+    @property
+    def forgotten_ms(self) -> int | None:
+        """When it is forgotten (Unix ms), if the line says so."""
+        if self.until_ms is None:
+            return self.once_ms
+        return max(self.until_ms, self.once_ms or 0)
+
+
+def load_of(line: str) -> int:
+    """What a line counts in ``kept_bytes``: see lua/include/job/remembered.lua.
+
+    >>> load_of("succeeded at=5 until=9 bytes=7")
+    337
+    """
+    result = read_result("", line)
+    load = result.value_bytes or 0
+    if result.until_ms is None or result.once_ms is not None:
+        return load
+    return load + len(line.encode()) + RESULT_COST
 
 
 def read_result(job_id: str, line: str) -> Result:
@@ -76,6 +101,8 @@ def read_result(job_id: str, line: str) -> Result:
         _number(fields.get("once")),
         fields.get("call"),
         fields.get("job"),
+        _number(fields.get("until")),
+        _number(fields.get("bytes")),
     )
 
 

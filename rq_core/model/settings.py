@@ -53,6 +53,13 @@ SETTINGS: Final[dict[str, Setting]] = {
             0,
             f"their bytes, {RESULT_COST} of each counted for Redis' own, at which it is refused",
         ),
+        Setting(
+            "kept_max_bytes",
+            128 * 1024 * 1024,
+            0,
+            f"bytes of kept results, {RESULT_COST} of each counted for Redis' own, beyond which"
+            " those nearest their end go",
+        ),
     )
 }
 
@@ -62,7 +69,7 @@ virtual time per key instead of age."""
 
 COUNTERS: Final = (
     "sequence", "last_activity", "backlog_jobs", "backlog_bytes", "fair_clock", "fair_top", "tombstones", "trimmed",
-    "restored", "results_bytes",
+    "restored", "results_bytes", "kept_bytes", "evicted",
 )  # fmt: skip
 """Facts of ``meta`` that go on with the calls. When any other changes, the version ``v`` of the facts does."""
 

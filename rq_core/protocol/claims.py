@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 from rq_core.model.job import Claim, spec_and_wait
@@ -16,6 +17,9 @@ from rq_core.protocol.plan import Call, parse_pairs
 CLAIM_BYTES: Final = 1024 * 1024
 SWEEP_MAX: Final = 250
 """Most expired, due or forgotten things that one claim takes care of, of each kind."""
+
+
+NO_VALUES: Final[Mapping[int, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +67,30 @@ def turn(
     worker: str,
     limit: int,
     held: Sequence[tuple[str, str]],
+    values: Mapping[int, str] = NO_VALUES,
     *,
     bytes_max: int = CLAIM_BYTES,
     sweep_max: int = SWEEP_MAX,
 ) -> Call[Claimed]:
     """Report success of (id, fence) pairs, and take up to ``limit`` jobs as ``claim`` does, the places that become free
-    among them. Both happen, or neither."""
+    among them. Both happen, or neither. ``values`` are what handlers returned, by the place of their pair from 1, if
+    that is kept: JSON, or ``!`` and why it is not."""
     args = {"worker": worker, "limit": limit, "bytes_max": bytes_max, "sweep_max": sweep_max}
     ids = tuple(h[0] for h in held)
-    return Call("turn", queue, args, lambda reply: parse_claimed(queue, reply), held, ids)
+    return Call(
+        "turn", queue, args, lambda reply: parse_claimed(queue, reply), held, ids, tail=values
+    )
 
 
-def complete(queue: str, worker: str, held: Sequence[tuple[str, str]]) -> Call[dict[str, str]]:
-    """Report success of (id, fence) pairs; the answer is why some were refused, by id."""
-    return Call("complete", queue, {"worker": worker}, parse_pairs, held, tuple(h[0] for h in held))
+def complete(
+    queue: str,
+    worker: str,
+    held: Sequence[tuple[str, str]],
+    values: Mapping[int, str] = NO_VALUES,
+) -> Call[dict[str, str]]:
+    """Report success of (id, fence) pairs; the answer is why some were refused, by id. ``values``: see turn."""
+    ids = tuple(h[0] for h in held)
+    return Call("complete", queue, {"worker": worker}, parse_pairs, held, ids, tail=values)
 
 
 def fail(

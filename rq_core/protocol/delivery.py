@@ -224,7 +224,7 @@ class Delivery:
         made, args = self._script(call.script), call.args
         if slot is not None:
             args = {**args, "slot": slot.name, "number": slot.number}
-        return made.filled(self.head(call.script, call.queue), args, call.each)
+        return made.filled(self.head(call.script, call.queue), args, call.each, call.tail)
 
     def _settle(  # noqa: PLR0912 - one branch per thing that a reply can be
         self,

@@ -1,6 +1,7 @@
 """One look at jobs that are waited for: whether they are alive, and how those ended of which Redis knows that.
 
-The look is one script that only reads, so what it finds was so at one moment.
+The look is one script that only reads, so what it finds was so at one moment. It brings a bounded number of bytes of
+kept values; jobs for whose values there was no room are looked at once more.
 """
 
 from __future__ import annotations
@@ -10,7 +11,16 @@ from typing import Any, Final, NamedTuple
 
 from rq_core.model.job import error_of
 from rq_core.model.keys import QueueKeys, queue_keys
-from rq_core.model.outcome import Failed, Outcome
+from rq_core.model.outcome import (
+    NOT_KEPT,
+    Cancelled,
+    Expired,
+    Failed,
+    Kept,
+    Outcome,
+    Replaced,
+    Succeeded,
+)
 from rq_core.model.state_line import read_state_line
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.plan import Plan
@@ -20,8 +30,14 @@ PAGE: Final = 250
 
 ALIVE: Final = ""
 """What the script answers for a job that has not ended."""
-_KEYS: Final = ("meta", "state", "jobs", "outbox")
-_LOOK: Final = f"""local found, absent = {{}}, false
+LATER: Final = "?"
+"""The same for one whose value the next look brings."""
+BYTES_MAX: Final = 1024 * 1024
+"""Bytes of values in one look, and one value more."""
+_KEYS: Final = ("meta", "state", "jobs", "outbox", "results", "returned")
+_LOOK: Final = f"""local found, absent, size = {{}}, false, 0
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
 for i, id in ipairs(ARGV) do
   local line = redis.call('HGET', KEYS[2], id)
   if line and line:sub(1, 5) == 'dead ' then
@@ -31,7 +47,21 @@ for i, id in ipairs(ARGV) do
   elseif line or redis.call('HEXISTS', KEYS[3], id) == 1 then
     found[i] = '{ALIVE}'
   else
-    found[i], absent = false, true
+    local kept = redis.call('HGET', KEYS[5], id)
+    local ends = kept and tonumber(kept:match(' until=(%d+)'))
+    if not kept or not (ends or kept:find(' once=', 1, true)) then
+      found[i], absent = false, true
+    elseif not kept:find(' bytes=', 1, true) then
+      found[i] = kept
+    elseif ends and ends <= now then
+      found[i] = kept:gsub(' bytes=%d+', ' value=expired')
+    elseif size > {BYTES_MAX} then
+      found[i] = '{LATER}'
+    else
+      local value = redis.call('HGET', KEYS[6], id)
+      found[i] = kept .. '\\n' .. (value or '')
+      size = size + (value and #value or 0)
+    end
   end
 end
 if absent and redis.call('HGET', KEYS[1], 'audit') == 'on' then
@@ -39,8 +69,9 @@ if absent and redis.call('HGET', KEYS[1], 'audit') == 'on' then
   return {{found, last and last[1] or ''}}
 end
 return {{found, ''}}"""
-"""Answers with a text for each id: empty for a job that is alive, the state line and then the error of a dead one, nil
-for a job that Redis does not have; and the id of the outbox's last entry, if a mirror reads it and jobs are missing."""
+"""Answers with a text for each id: empty for a job that is alive, the state line and then the error of a dead one, the
+line of ``results`` and then the value of one whose outcome is kept, nil for a job that Redis does not have;
+and the id of the outbox's last entry, if a mirror reads it and jobs are missing."""
 
 
 class Absent(NamedTuple):
@@ -68,10 +99,13 @@ class Endings:
         """
         keys = queue_keys(queue, self._delivery.prefix)
         found: dict[str, Found] = {}
-        for at in range(0, len(ids), PAGE):
-            page = ids[at : at + PAGE]
+        left = list(ids)
+        while left:
+            page, left = left[:PAGE], left[PAGE:]
             (reply,) = yield from self._delivery.ask([command(keys, page)], queue)
-            found |= parse(queue, page, reply)
+            told, later = parse(queue, page, reply)
+            found |= told
+            left += later
         return found
 
 
@@ -80,16 +114,45 @@ def command(keys: QueueKeys, ids: Sequence[str]) -> list[Any]:
     return ["EVAL_RO", _LOOK, len(_KEYS), *map(keys, _KEYS), *ids]
 
 
-def parse(queue: str, ids: Sequence[str], reply: Sequence[Any]) -> dict[str, Found]:
-    """Read its answer. Raises QueueDamaged."""
+def parse(
+    queue: str, ids: Sequence[str], reply: Sequence[Any]
+) -> tuple[dict[str, Found], list[str]]:
+    """Read its answer; the second part are ids to be looked at once more. Raises QueueDamaged."""
     told, last = reply
     found: dict[str, Found] = {}
+    later = []
     for job_id, said in zip(ids, told, strict=True):
         if said is None:
             found[job_id] = Absent(_entry(last))
-        elif said != ALIVE:
+        elif said == LATER:
+            later.append(job_id)
+        elif said.startswith("dead task="):
             found[job_id] = _dead(queue, job_id, said)
-    return found
+        elif said != ALIVE:
+            found[job_id] = _kept(job_id, said) or Absent(_entry(last))
+    return found, later
+
+
+def _kept(job_id: str, said: str) -> Outcome[Any] | None:
+    """The outcome that a line of ``results`` tells, with the value behind it; None if it tells none that is known."""
+    line, _, value = said.partition("\n")
+    word = line.partition(" ")[0]
+    fields = dict(part.split("=", 1) for part in line.split(" ") if "=" in part)
+    match word:
+        case "succeeded" if "bytes" in fields:
+            return Succeeded(job_id, kept=Kept(value, fields.get("task")), missing=None)
+        case "succeeded":
+            return Succeeded(job_id, missing=fields.get("value", NOT_KEPT))
+        case "cancelled":
+            return Cancelled(job_id)
+        case "expired":
+            return Expired(job_id)
+        case "dead":
+            return Failed(job_id, reason=fields.get("reason", ""))
+        case "replaced" | "same":
+            return Replaced(job_id, by=fields.get("job", ""))
+        case _:
+            return None
 
 
 def _dead(queue: str, job_id: str, said: str) -> Failed[Any]:

@@ -11,7 +11,7 @@ from itertools import starmap
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from rq_core import errors
-from rq_core.model.job import NewJob, Profile, spec_with_headers
+from rq_core.model.job import KEEP_TIE, NewJob, Profile, spec_with_headers, spec_with_keep
 from rq_core.protocol.delivery import Delivery
 from rq_core.protocol.plan import Call, Plan
 
@@ -236,6 +236,8 @@ def pack(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
         spec = f"{before}{args_json}{after}"
         if headers_json:
             spec = spec_with_headers(spec, headers_json)
+        if ties and KEEP_TIE in ties:
+            spec = spec_with_keep(spec)
         records.append((job_id, kind, digest, lane, spec))
     return f"[{','.join(kinds)}]", records
 

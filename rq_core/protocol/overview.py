@@ -21,7 +21,7 @@ from rq_core.model.keys import QueueKeys, queue_keys, queues_key
 from rq_core.model.limits import CapEntry, Limit
 from rq_core.model.machine import PRIORITIES
 from rq_core.model.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate, is_scope
-from rq_core.model.settings import SETTINGS
+from rq_core.model.settings import RESULT_COST, SETTINGS
 from rq_core.model.text import printable, shorten
 from rq_core.model.url import is_cluster
 from rq_core.protocol import lines, outbox_age
@@ -136,6 +136,17 @@ class QueueOverview:
     workers_exact: bool = True
     """False: there are more of them."""
     settings: dict[str, int] = field(default_factory=dict)
+    remembered: int = 0
+    """Ids that are remembered after their jobs' ends."""
+    remembered_bytes: int = 0
+    """What Redis keeps of them, without what an entry costs besides."""
+
+    @property
+    def remembered_ratio(self) -> float:
+        """How much of the bounds on these ids is used: at 1.0 jobs whose ids are to be remembered are refused."""
+        most, size = (max(1, self.settings[name]) for name in ("results_max", "results_max_bytes"))
+        used = self.remembered_bytes + RESULT_COST * self.remembered
+        return max(self.remembered / most, used / size)
 
     @property
     def present(self) -> tuple[PresentWorker, ...]:
@@ -252,6 +263,7 @@ class Look:
         commands = [
             ["ZCOUNT", keys("leases"), "-inf", f"({self.now_ms}"],
             *([outbox_age.command(keys)] if self._events_wait() else []),
+            *([["HLEN", keys("results")]] if self._remembers() else []),
         ]
         for name in self.names[:SCOPES_MAX]:
             low, high = members(name)
@@ -268,6 +280,7 @@ class Look:
         """Take the answers to those."""
         self.leases_over, *rest = replies
         self.waits_since = rest.pop(0) if self._events_wait() else None
+        self.remembered = int(rest.pop(0)) if self._remembers() else 0
         counted = 2 * len(self.names[:SCOPES_MAX])
         self.counts = rest[:counted]
         firsts = rest[counted:]
@@ -275,6 +288,9 @@ class Look:
 
     def _events_wait(self) -> bool:
         return self.facts.get("audit") == "on" and number_of(self.facts, "backlog_jobs") > 0
+
+    def _remembers(self) -> bool:
+        return "remembers" in self.facts
 
     # Since when those jobs wait.
 
@@ -346,6 +362,8 @@ class Look:
             workers=self.workers,
             workers_exact=self.workers_exact,
             settings={name: number(name) for name in SETTINGS},
+            remembered=self.remembered,
+            remembered_bytes=number("results_bytes"),
         )
 
     def _oldest_ready(self, *, fair: bool) -> tuple[int | None, bool]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
@@ -75,6 +75,8 @@ class Call(Generic[T_co]):
     """For the error message when its outcome stays unknown."""
     meanwhile: Callable[[], None] | None = None
     """See Send."""
+    tail: Mapping[int, str] = field(default_factory=dict)
+    """Texts of some records, by their place from 1."""
 
 
 def pairs_of(value: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from rq_core.model.job import error_of, spec_of
 from rq_core.model.keys import KEYS, check_name, is_name, queue_keys, queues_key
 from rq_core.model.limits import CapEntry
 from rq_core.model.machine import PRIORITIES, State
+from rq_core.model.remembered import Result, read_result
 from rq_core.model.scopes import QUEUE
 from rq_core.model.settings import SETTINGS
 from rq_core.model.state_line import JobState, line_of_job, read_state_line
@@ -183,6 +184,21 @@ class Reads:
                 if line:
                     found[job_id] = replace(read_state_line(queue, job_id, line), error=error)
         return [*found.values()]
+
+    def ended(self, job_id: str, queues: Sequence[str]) -> Plan[tuple[str, Result] | None]:
+        """The first of these queues that remembers the id of a job which has ended, and what it says of it; None if
+        there is no such queue. What is past its moment counts as forgotten."""
+        check_name("job", job_id)
+        for queue in queues:
+            key = queue_keys(queue, self._delivery.prefix)("results")
+            asked: list[list[Any]] = [["HGET", key, job_id], ["TIME"]]
+            line, (seconds, micros) = yield from self._delivery.ask(asked, queue)
+            result = None if line is None else read_result(job_id, line)
+            if result is not None and (result.once_ms or 0) * 1000 > int(seconds) * 10**6 + int(
+                micros
+            ):
+                return queue, result
+        return None
 
     def snapshot(self, queue: str) -> Plan[dict[str, Any]]:
         """Everything a queue has in Redis, read in one transaction: key name → value in Python's types.

@@ -11,7 +11,7 @@ import hashlib
 from typing import Final
 
 from rq_core.errors import RqCoreError
-from rq_core.model.job import NewJob, Profile, spec_with_headers
+from rq_core.model.job import KEEP_TIE, NewJob, Profile, spec_with_headers, spec_with_keep
 from rq_core.protocol.delivery import Begun, Delivery
 from rq_core.protocol.enqueue import Accepted, Enqueue, kinds_of
 from rq_core.protocol.plan import Plan
@@ -65,6 +65,8 @@ class Single:
         spec = f"{before}{args_json}{after}"
         if headers_json:
             spec = spec_with_headers(spec, headers_json)
+        if ties and KEEP_TIE in ties:
+            spec = spec_with_keep(spec)
         digest = hashlib.sha256(args_json.encode()).hexdigest()[:32]
         if name:
             digest = f"{digest} {name}"

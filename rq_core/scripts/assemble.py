@@ -29,6 +29,7 @@ from rq_core.scripts.binding import (
     each_record,
     key_check,
     names_of,
+    tail,
 )
 from rq_core.scripts.constants import constants
 from rq_core.scripts.header import Header, HeaderError, Variant
@@ -95,6 +96,7 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
         "end",
         key_check(header),
         each_record(header, shared),
+        tail(header, shared),
         "local function run(KEYS, ARGV)",
         "bind(KEYS)",
         arguments,

@@ -24,7 +24,8 @@ def names_of(words: Iterable[str]) -> tuple[str, ...]:
 def argument_names(header: Header) -> tuple[str, ...]:
     """What a script knows of its arguments, by name."""
     records = ("each", "each_count") if header.words("Each") else ()
-    return (*names_of(header.words("Args")), *records)
+    tails = ("tails",) if "Tail" in header.sections else ()
+    return (*names_of(header.words("Args")), *records, *tails)
 
 
 def bind_keys(declared: tuple[str, ...]) -> str:
@@ -97,6 +98,20 @@ def each_record(header: Header, shared: Iterable[str]) -> str:
     )
 
 
+def tail(header: Header, shared: Iterable[str]) -> str:
+    """``tails()``, what stands behind the records of this call: texts by the place of their record."""
+    if "Tail" not in header.sections:
+        return ""
+    (on_demand, *_) = header.words("With")
+    return f"""{"" if "tails" in shared else "local "}function tails()
+local found = {{}}
+if {on_demand} then
+for at = #records - records[#records], #records - 1, 2 do found[tonumber(records[at]) or 0] = records[at + 1] end
+end
+return found
+end"""
+
+
 def bind_args(header: Header, shared: Iterable[str]) -> str:
     """One local per argument, and the records after them for ``each``. Those of ``shared`` are declared already."""
     args, each = header.words("Args"), header.words("Each")
@@ -116,9 +131,23 @@ def bind_args(header: Header, shared: Iterable[str]) -> str:
     if not each:
         lines.append(f"if #ARGV ~= {len(args)} then return {{'refused', 'arguments', 'count'}} end")
         return "\n".join(lines)
+    behind = ""
+    if "Tail" in header.sections:
+        (on_demand, *_) = header.words("With")
+        lines += [
+            "local behind = 0",
+            f"if {on_demand} then",
+            "behind = integer(ARGV[#ARGV])",
+            f"if not behind or behind < 0 or behind % 2 == 1 or behind >= #ARGV - {len(args)} then",
+            "return {'refused', 'arguments', 'tail'}",
+            "end",
+            "behind = behind + 1",
+            "end",
+        ]
+        behind = " - behind"
     lines += [
         "records = ARGV",
-        f"{local('each_count')} = (#ARGV - {len(args)}) / {len(each)}",
+        f"{local('each_count')} = (#ARGV - {len(args)}{behind}) / {len(each)}",
         f"local whole = each_count % 1 == 0 and each_count <= {settings.BATCH_MAX}",
         "if not whole then return {'refused', 'arguments', 'count'} end",
     ]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from rq_core.model.keys import QueueKeys
@@ -19,6 +20,7 @@ from rq_core.scripts.header import Header, Variant
 from rq_core.scripts.source import include_paths
 
 _NAME: Final = "@name@"
+_NO_TAIL: Final[Mapping[int, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,11 @@ class Script:
         """How it is called: FCALL and its name, or EVALSHA and its digest."""
         return ("FCALL", self.function) if self.function else ("EVALSHA", self.sha)
 
+    @cached_property
+    def has_tail(self) -> bool:
+        """Whether something may stand behind the records of a call that carries the keys on demand."""
+        return "Tail" in self.header.sections
+
     @property
     def loading(self) -> tuple[str, ...]:
         """The command that makes a server know it. Sending it again is harmless."""
@@ -59,13 +66,22 @@ class Script:
         return self.filled(self.head(keys), args, each)
 
     def filled(
-        self, head: Sequence[Any], args: Mapping[str, Any], each: Iterable[tuple[Any, ...]]
+        self,
+        head: Sequence[Any],
+        args: Mapping[str, Any],
+        each: Iterable[tuple[Any, ...]],
+        tail: Mapping[int, str] = _NO_TAIL,
     ) -> list[Any]:
-        """The whole command, from what ``head`` gave for its queue."""
+        """The whole command, from what ``head`` gave for its queue. ``tail`` has texts by the place of their record,
+        from 1; a call without the keys on demand leaves them out."""
         assert len(args) == len(self.args), f"{self.name} takes {self.args}, not {args}"
         command: list[Any] = [*head, *[args[name] for name in self.args]]
         for record in each:
             command += record
+        if self.has_tail and len(head) > len(self.verb) + 1 + len(self.keys):
+            for place, text in tail.items():
+                command += (place, text)
+            command.append(2 * len(tail))
         return command
 
     def head(self, keys: QueueKeys, *, whole: bool = False) -> tuple[Any, ...]:

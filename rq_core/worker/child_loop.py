@@ -6,10 +6,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Coroutine, Generator
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from rq_core.app.context import job_here
+
+T = TypeVar("T")
 
 
 class ChildLoop:
@@ -20,11 +22,11 @@ class ChildLoop:
         self._of_the_job: WeakSet[asyncio.Task[Any]] = WeakSet()
         """What handlers have started; what dependencies have started that live on is not among them."""
 
-    def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a handler. What it leaves behind is cancelled, as asyncio.run would."""
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a handler, and return what it does. What it leaves behind is cancelled, as asyncio.run would."""
         self._runner.get_loop().set_task_factory(self._make)
         try:
-            self._runner.run(coroutine, context=contextvars.copy_context())
+            return self._runner.run(coroutine, context=contextvars.copy_context())
         finally:
             self._runner.run(self._end_rest(), context=contextvars.Context())
 

@@ -106,7 +106,7 @@ class Executor:
     def prepare(self, claim: Claim) -> Running | None:
         """Get ready to run a claim's handler. None: that cannot be done here, and its settlement has been given."""
         try:
-            name, args_json, timeout_ms, headers_json = read_spec(claim.spec)
+            name, args_json, timeout_ms, headers_json, keeps = read_spec(claim.spec)
             headers = read_headers(headers_json) if headers_json else NO_HEADERS
         except ValueError as error:
             self._refuse(claim, "final", Reason.UNREADABLE, error)
@@ -129,7 +129,7 @@ class Executor:
         if timeout_ms is not None:
             timeout = timeout_ms / 1000
         context = JobContext.of_claim(claim, name, self._worker, headers)
-        running = Running(claim, context, task, arguments, args_json, timeout)
+        running = Running(claim, context, task, arguments, args_json, timeout, keeps=keeps)
         self.running[claim.queue, claim.id, claim.fence] = running
         return running
 
@@ -223,7 +223,9 @@ class Executor:
         job_context.enter(running.context)
         failure: BaseException | None = None
         try:
-            await running.function(**running.arguments)
+            value = await running.function(**running.arguments)
+            if running.keeps:
+                running.value = running.task.returned.dump(value)
         except BaseException as error:  # noqa: BLE001 - also SystemExit: only this job has failed
             job_context.enter(None)
             failure = error
@@ -283,7 +285,9 @@ class Executor:
         if error is None:
             ran_s = time.monotonic() - running.started
             self._on_settlement(
-                Settlement(claim, "complete", task=running.context.task, ran_s=ran_s)
+                Settlement(
+                    claim, "complete", task=running.context.task, ran_s=ran_s, value=running.value
+                )
             )
             return
         # However a handler ends that was asked to stop, that is why.
@@ -369,7 +373,9 @@ def _call(running: Running) -> None:
         # It was to stop before its thread began.
         raise running.ending
     job_context.enter(running.context)
-    running.function(**running.arguments)
+    value = running.function(**running.arguments)
+    if running.keeps:
+        running.value = running.task.returned.dump(value)
 
 
 def _facts(running: Running) -> dict[str, Any]:

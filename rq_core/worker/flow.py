@@ -166,7 +166,7 @@ class FlowTable:
         numbers: list[float] = []
         # Jobs that are settled together waited about as long: the bucket of the last one, and its bounds.
         bucket, over, upto = 0, 0.0, 0.0
-        for claim, verdict, _, _, _, _, task, ran_s in settled:
+        for claim, verdict, _, _, _, _, task, ran_s, _ in settled:
             if counts is None or task is not of_task or claim.queue is not of_queue:
                 if counts is not None:
                     self._show(counts)

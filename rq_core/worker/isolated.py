@@ -110,6 +110,7 @@ def _carry_out(
 ) -> dict[str, Any] | None:
     task: Task[Any, Any] | None = None
     failure: BaseException | None = None
+    returned: dict[str, str] | None = None
     try:
         _limit_memory(request["memory"])
         task = _task_at(*request["place"])
@@ -120,14 +121,16 @@ def _carry_out(
             function = around.wrap(task, running.context, running.resources)
         with job_context.running(running.context):
             if task.is_async:
-                running.own_loop.run(_awaited(running, function, arguments))
+                value = running.own_loop.run(_awaited(running, function, arguments))
             else:
-                function(**arguments)
+                value = function(**arguments)
+            if request["keep"]:
+                returned = {"value": task.returned.dump(value)}
     except BaseException as error:  # noqa: BLE001 - also SystemExit: the worker must hear of it
         failure = error
     _limit_memory(None)
     if failure is None:
-        return None
+        return returned
     # Not while it is handled: what a backoff function raises would have it as its context, and say it unredacted.
     try:
         return _told(failure, task, running, rng)
@@ -152,13 +155,13 @@ def _told(
 
 async def _awaited(
     running: _Running, function: Callable[..., Any], arguments: dict[str, Any]
-) -> None:
+) -> Any:
     running.handler = asyncio.current_task()
     running.loop = asyncio.get_running_loop()
     if running.context.cancelled:
         running.context.raise_if_cancelled()
     try:
-        await function(**arguments)
+        return await function(**arguments)
     finally:
         running.loop = None
 

@@ -27,7 +27,6 @@ from rq_core.model import logs
 from rq_core.worker import isolated
 
 if TYPE_CHECKING:
-    from rq_core.app.context import JobContext
     from rq_core.app.task import Task
     from rq_core.worker.running import Running
 
@@ -85,7 +84,7 @@ class IsolationPool:
         self._busy.add(child)
         whole = False
         try:
-            await self._send(child, _request(running.context, task, args_json))
+            await self._send(child, _request(running, task, args_json))
             try:
                 reply = await _reply(child)
                 if reply == isolated.BEGUN:
@@ -103,6 +102,9 @@ class IsolationPool:
                 self._idle.append(child)
             else:
                 _kill(child)
+        if reply is not None and "value" in reply:
+            running.value = reply["value"]
+            return None
         return None if reply is None else Raised(**reply)
 
     async def _send(self, child: _Child, request: bytes) -> None:
@@ -168,10 +170,17 @@ class IsolationPool:
         self._senders.shutdown(wait=False, cancel_futures=True)
 
 
-def _request(context: JobContext, task: Task[Any, Any], args_json: str) -> bytes:
+def _request(running: Running, task: Task[Any, Any], args_json: str) -> bytes:
+    context = running.context
     facts = {name: getattr(context, name) for name in isolated.FACTS}
     facts["headers"] = dict(context.headers)
-    request = {"job": facts, "place": place_of(task), "memory": task.max_memory, "args": args_json}
+    request = {
+        "job": facts,
+        "place": place_of(task),
+        "memory": task.max_memory,
+        "args": args_json,
+        "keep": running.keeps,
+    }
     return json.dumps(request).encode()
 
 

@@ -16,8 +16,8 @@ class Running:
     """A claim whose handler is about to be started, or was."""
 
     __slots__ = (
-        "args_json", "arguments", "claim", "context", "ending", "function", "handler", "limit", "settled", "started",
-        "task", "timeout",
+        "args_json", "arguments", "claim", "context", "ending", "function", "handler", "keeps", "limit", "settled",
+        "started", "task", "timeout", "value",
     )  # fmt: skip
 
     def __init__(
@@ -28,6 +28,8 @@ class Running:
         arguments: dict[str, Any],
         args_json: str,
         timeout: float | None,
+        *,
+        keeps: bool = False,
     ) -> None:
         self.claim = claim
         self.context = context
@@ -46,6 +48,10 @@ class Running:
         self.ending: HandlerSignal | None = None
         """Why it was asked to stop, if it was."""
         self.settled = False
+        self.keeps = keeps
+        """Whether what its handler returns is kept."""
+        self.value = ""
+        """That, once it has returned, as Returned.dump gives it."""
 
     @property
     def can_stop(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from rq_core.model.job import Claim
@@ -11,6 +11,8 @@ from rq_core.protocol import claims
 from rq_core.protocol.claims import Claimed
 from rq_core.protocol.plan import Call
 
+VALUES_MAX: Final = 1024 * 1024
+"""Characters of values that one call takes: Redis copies them, and other clients wait meanwhile."""
 NOT_RUN: Final = "(not run)"
 """In the place of a task: no handler began."""
 
@@ -29,6 +31,8 @@ class Settlement(NamedTuple):
     task: str = NOT_RUN
     ran_s: float = 0.0
     """How long its handler ran."""
+    value: str = ""
+    """Of a success: what is kept of what its handler returned, as Returned.dump gives it; empty: nothing."""
 
 
 def successes_in(
@@ -37,22 +41,47 @@ def successes_in(
     """Divide settlements: successes of these queues, which go with a claim of theirs, by queue; and the others."""
     successes: dict[str, list[Settlement]] = {}
     others = []
+    room = VALUES_MAX
     for settlement in settlements:
         queue = settlement.claim.queue
-        if settlement.verdict == "complete" and queue in queues:
+        room -= len(settlement.value)
+        if settlement.verdict == "complete" and queue in queues and room >= 0:
             successes.setdefault(queue, []).append(settlement)
         else:
             others.append(settlement)
     return successes, others
 
 
+def _reported(successes: Iterable[Settlement]) -> tuple[list[tuple[str, str]], dict[int, str]]:
+    """What turn and complete are told of successes: pairs, and values by place."""
+    held, values = [], {}
+    for place, settlement in enumerate(successes, 1):
+        held.append((settlement.claim.id, settlement.claim.fence))
+        if settlement.value:
+            values[place] = settlement.value
+    return held, values
+
+
+def _parts(group: Sequence[Settlement]) -> Iterator[list[Settlement]]:
+    """Successes in parts, the values of which one call takes."""
+    part: list[Settlement] = []
+    size = 0
+    for settlement in group:
+        size += len(settlement.value)
+        if size > VALUES_MAX and part:
+            yield part
+            part, size = [], len(settlement.value)
+        part.append(settlement)
+    yield part
+
+
 def claim_call(
     queue: str, worker: str, limit: int, successes: Iterable[Settlement] = ()
 ) -> Call[Claimed]:
     """The call that claims up to ``limit`` jobs, and reports these successes of the queue if there are any."""
-    held = [(s.claim.id, s.claim.fence) for s in successes]
+    held, values = _reported(successes)
     if held:
-        return claims.turn(queue, worker, limit, held)
+        return claims.turn(queue, worker, limit, held, values)
     return claims.claim(queue, worker, limit)
 
 
@@ -64,12 +93,15 @@ def calls_of(
     for settlement in settlements:
         script = "fail" if settlement.verdict in ("retry", "final") else settlement.verdict
         groups[settlement.claim.queue, script].append(settlement)
-    calls = []
+    calls: list[tuple[Call[dict[str, str]], list[Settlement]]] = []
     for (queue, script), group in groups.items():
         call: Call[dict[str, str]]
         if script == "complete":
-            call = claims.complete(queue, worker, [(s.claim.id, s.claim.fence) for s in group])
-        elif script == "fail":
+            calls += [
+                (claims.complete(queue, worker, *_reported(part)), part) for part in _parts(group)
+            ]
+            continue
+        if script == "fail":
             call = claims.fail(
                 queue,
                 worker,

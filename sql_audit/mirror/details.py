@@ -69,6 +69,7 @@ class Details:
             or columns["once_ms"].count(None) < len(digests)
             or columns["call_digest"].count(None) < len(digests)
             or columns["name_stands"].count(None) < len(digests)
+            or columns["keep_ms"].count(None) < len(digests)
             or None in digests
             or None in columns["seq"]
             or not _needs_no_encoder("".join(digests))

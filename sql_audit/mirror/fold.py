@@ -231,12 +231,13 @@ class Folder:
         append, append_line = self.events.append, self.lines.append
         for (
             ordinal, job_id, due, place, task, priority, attempts, losses, digest, lane, expires, name,
-            once, call, stands, detail,
+            once, call, stands, keep, detail,
         ) in zip(
             intake.ordinals, columns["id"], columns["due_ms"], columns["seq"], columns["task"],
             columns["priority"], columns["max_attempts"], columns["max_losses"],
             columns["digest"], columns["lane"], columns["expires_ms"], columns["unique_name"],
             columns["once_ms"], columns["call_digest"], columns["name_stands"],
+            columns["keep_ms"],
             self._details.of_enqueued(intake), strict=True,
         ):  # fmt: skip
             job = jobs.get(job_id)
@@ -247,7 +248,7 @@ class Folder:
                 (
                     job_id, queue, task, priority, state, 0, 0, 0, 0, attempts, losses, place,
                     at_ms, due, ready, None, None, at_ms, None, None, None, None, None, digest,
-                    1, epoch, seq, lane, expires, name, once, call, stands,
+                    1, epoch, seq, lane, expires, name, once, call, stands, keep,
                 )
             )  # fmt: skip
             append((queue, epoch, seq, ordinal, "enqueued", at_ms, job_id, None, by, task, detail))

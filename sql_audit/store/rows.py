@@ -55,6 +55,7 @@ class Job(list[Any]):
     once_ms: int | None
     call_digest: str | None
     name_stands: str | None
+    keep_ms: int | None
 
     @classmethod
     def new(cls, queue: str, job_id: str) -> Job:

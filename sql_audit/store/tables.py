@@ -166,6 +166,7 @@ job = Table(
     _number("once_ms", null=True),
     _text("call_digest"),
     _text("name_stands"),
+    _number("keep_ms", null=True),
     PrimaryKeyConstraint("job_id", "queue", name="job_pkey"),
     *_words_check("job_state", "state", JOB_STATES),
     *_words_check("job_priority", "priority", tuple(Priority)),
@@ -180,7 +181,7 @@ complete baseline did not name it, and no event says how it ended.
 ``lane`` is where it waits for its scopes, or waited last: priority, then the scopes, joined by ``+``. ``expires_ms`` is
 its deadline: no claim begins at it or later. ``unique_name`` is the name of a unique job, ``name_stands``
 until when it holds it, as the events say it. Until ``once_ms`` the job's id is remembered, and calls with it are
-compared by ``call_digest``.
+compared by ``call_digest``. For ``keep_ms`` after its end its result is kept in Redis.
 """
 
 job_attempt = Table(

@@ -27,9 +27,15 @@ OUTCOMES: Final = {
 
 _ENDED: Final = text(
     "SELECT job_id, state, claims, once_ms, call_digest, COALESCE(finished_at_ms, since_ms) AS at_ms FROM job "
-    "WHERE queue = :queue AND once_ms > :now AND (claims > 0 OR state = 'removed') "
+    "WHERE queue = :queue AND once_ms > :now AND last_epoch > :deleted AND (claims > 0 OR state = 'removed') "
     "AND state IN ('succeeded', 'cancelled', 'expired', 'pruned', 'removed') ORDER BY once_ms, job_id"
 )
+_DELETED: Final = text(
+    "SELECT MAX(e.epoch) FROM (SELECT DISTINCT epoch FROM mirror_epoch WHERE queue = :queue) e "
+    "WHERE (SELECT type FROM job_event j WHERE j.queue = :queue AND j.epoch = e.epoch "
+    "ORDER BY j.seq DESC, j.ordinal DESC LIMIT 1) = :event"
+)
+"""The last epoch that ended with the deletion of the queue: what was remembered before is to be forgotten."""
 _REMOVED: Final = text(
     "SELECT detail FROM job_event WHERE queue = :queue AND job_id = :job AND type = 'removed' "
     "ORDER BY epoch DESC, seq DESC LIMIT 1"
@@ -39,7 +45,9 @@ _REMOVED: Final = text(
 def in_force(connection: Connection, queue: str, now_ms: int) -> Iterator[Restoration]:
     """What makes Redis remember each id of the queue whose job has ended, and whose moment lies after ``now_ms``."""
     of_queue: dict[str, Any] = {"queue": queue}
-    for row in connection.execute(_ENDED, {**of_queue, "now": now_ms}).all():
+    deleted = connection.execute(_DELETED, {**of_queue, "event": str(Event.QUEUE_DELETED)}).scalar()
+    asked = {**of_queue, "now": now_ms, "deleted": -1 if deleted is None else deleted}
+    for row in connection.execute(_ENDED, asked).all():
         event = row.state
         if event == Event.REMOVED:
             detail = connection.execute(_REMOVED, {**of_queue, "job": row.job_id}).scalar()

@@ -70,7 +70,7 @@ def test_enqueue_of_a_live_id_changes_nothing(cli: CommandLine, client: Client) 
 
     assert result.exit_code == 0
     assert result.stdout == "x\n"
-    assert result.stderr == "job x is live already; it was not touched\n"
+    assert result.stderr == "job x is live already, or its id is remembered: nothing was enqueued\n"
     assert before == lines_of(client.run(client.calls.reads.snapshot("mail")))
 
 
@@ -401,6 +401,9 @@ def test_settings_are_shown_and_changed_in_seconds(cli: CommandLine, client: Cli
         "dead-retention=60",
         "backlog-max-jobs=1000",
         "backlog-max-bytes=536870912",
+        "results-max=1000000",
+        "results-max-bytes=536870912",
+        "kept-max-bytes=134217728",
     ]
     assert cli.json("set", "mail")["lease_ms"] == 2500
     assert last_event(client, "mail")["type"] == "policy_changed"

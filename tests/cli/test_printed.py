@@ -90,6 +90,7 @@ CALLS: dict[str, list[str]] = {
     "queues": [],
     "job": ["dies"],
     "jobs": ["mail", "--state", "dead"],
+    "result": ["dies"],
     "dead": ["mail"],
     "unique": ["mail"],
     "workers": [],

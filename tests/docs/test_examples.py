@@ -5,6 +5,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -92,17 +93,33 @@ def test_a_job_stands_or_is_replaced(load: Load) -> None:
     assert again[0] != first
 
 
+def test_a_call_that_is_repeated_runs_once(load: Load) -> None:
+    example = load("repeated")
+    with testing.fake(example.app) as fake:
+        said = [example.order_arrives(42, "a@b.example") for _ in range(2)]
+        ran = fake.drain("mail")
+        said.append(example.order_arrives(42, "a@b.example"))
+        other = example.order_arrives_with_another_address(42)
+
+    assert ["accepted", "known", "known"] == said
+    assert 1 == len(ran)
+    assert "another call with this key was accepted before" == other
+
+
 def test_a_program_that_waits_tells_how_jobs_ended(load: Load) -> None:
     example = load("waiting")
     with testing.fake(example.app) as fake:
-        assert "is still at work" in example.build_one("2026-11")
-        bad = example.build.enqueue("November")
+        assert example.total_now("2026-11") is None
+        good, bad = example.total.enqueue("2026-11"), example.total.enqueue("November")
+        assert "is still at work" in example.tell(good)
         fake.drain()
-        told = example.tell(bad)
+        told = [example.tell(good), example.tell(bad)]
+        value = good.result(0)
         with pytest.raises(WaitTimeout, match="12 of the jobs have not ended"):
-            example.build_year(2026)
+            example.total_year(2026)
 
-    assert "failed: ValueError: November is no month" == told
+    assert ["total: 12.50", "failed: ValueError: November is no month"] == told
+    assert Decimal("12.50") == value
 
 
 def test_a_failure_is_retried_and_a_death_is_told(

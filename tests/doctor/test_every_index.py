@@ -22,6 +22,7 @@ NO_INDEXES = {
     "tasks": "workers register the policies",
     "slots": "the answers to calls are nowhere else",
     "results": "what has ended is nowhere else; see test_doctor for an id that is in use",
+    "returned": "values are nowhere else; see test_doctor",
     "outbox": "the log is a story of its own; see test_doctor",
     "wake": "a token belongs to no job; see test_doctor",
     "workers": "workers say themselves that they are there",
@@ -44,7 +45,15 @@ NOT_IMPLIED = {
 }
 """By plant, key and beginning of the member: what differs, and is no difference of an index."""
 
-FACTS = ("sequence", "tombstones", "caps_by_task", "caps_by_key", "remembers", "results_bytes")
+FACTS = (
+    "sequence",
+    "tombstones",
+    "caps_by_task",
+    "caps_by_key",
+    "remembers",
+    "results_bytes",
+    "kept_bytes",
+)
 """What the jobs and the limits imply of `meta`."""
 
 

@@ -18,7 +18,7 @@ class Busy:
         self.seed = seed
         self.fair = fair
         self.held: list[Claim] = []
-        seed.enqueue("done", "done-too", remember_ms=86_400_000, call="=70c5")
+        seed.enqueue("done", "done-too", remember_ms=86_400_000, call="=70c5", keep_ms=86_400_000)
         seed.complete(*seed.claim(2).jobs)
         seed.cap("queue", 6)
         seed.cap("task=t", 4)

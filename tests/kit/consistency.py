@@ -9,7 +9,7 @@ from typing import Any
 from rq_core.model import events
 from rq_core.model.fields import STATE_FIELDS
 from rq_core.model.machine import PRIORITIES, State
-from rq_core.model.settings import SLOT_ANSWER
+from rq_core.model.settings import RESULT_COST, SLOT_ANSWER
 from tests.kit.lanes import lane_problems
 from tests.kit.snapshots import fields_of, lines_of, number_of
 
@@ -17,6 +17,9 @@ CLAIMED = {"running", "cancelling"}
 # How a state line's fields are called in a folded record, and what their absence means.
 FOLDED: dict[str, tuple[str, Any]] = {
     "task": ("task", None),
+    "unique": ("unique_name", None),
+    "once": ("once_ms", None),
+    "call": ("call_digest", None),
     "lane": ("lane", None),
     "priority": ("priority", "normal"),
     "attempts": ("max_attempts", 3),
@@ -161,15 +164,27 @@ def _indexes(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[
     compare(
         "results",
         {
-            i: float(once[1])
+            i: max(map(float, moments))
             for i, line in snapshot["results"].items()
-            if (once := re.search(r" once=(\d+)", line)) is not None
+            if (moments := re.findall(r" (?:once|until)=(\d+)", line))
         },
         snapshot["kept"],
     )
     compare("ids alive and ended", set(), snapshot["results"].keys() & jobs.keys())
     size = sum(len(line.encode()) for line in snapshot["results"].values())
     compare("results_bytes", size, int(meta.get("results_bytes", 0)))
+    lengths = {
+        i: int(bytes_[1])
+        for i, line in snapshot["results"].items()
+        if (bytes_ := re.search(r" bytes=(\d+)", line)) is not None
+    }
+    compare("values", lengths, {i: len(v.encode()) for i, v in snapshot["returned"].items()})
+    load = sum(lengths.values()) + sum(
+        len(line.encode()) + RESULT_COST
+        for line in snapshot["results"].values()
+        if " until=" in line and " once=" not in line
+    )
+    compare("kept_bytes", load, int(meta.get("kept_bytes", 0)))
     kept = {name: at for name, at in snapshot["slots"].items() if not name.startswith("unique|")}
     answered = sorted(name + SLOT_ANSWER for name, facts in kept.items() if facts.endswith(" +"))
     missing = set(answered) - kept.keys()

@@ -30,7 +30,7 @@ class Fleet:
         self.client = client
         self.random = random.Random(seed)
         self.ties = random.Random(seed) if ties else None
-        """For deadlines and names; None: jobs have none."""
+        """For deadlines, names and ids that are remembered; None: jobs have none."""
         self.lanes = lanes
         self.held: list[tuple[str, str]] = []
         self.known: list[str] = []
@@ -58,7 +58,13 @@ class Fleet:
         named = dice.choice(NAMED)
         expires_ms = dice.choice((0, 0, 0, 1, 50))
         name = f"{job.profile.task}/{dice.randrange(20)}" if named else ""
-        return job._replace(ties=ties_of(expires_in_ms=expires_ms, **named), name=name)
+        job = job._replace(ties=ties_of(expires_in_ms=expires_ms, **named), name=name)
+        remember_ms = dice.choice((0, 0, 0, 20, 60_000))
+        if not remember_ms:
+            return job
+        ties = ties_of(expires_in_ms=expires_ms, remember_ms=remember_ms, **named)
+        call = dice.choice(("=", "=70c5", "=70c6"))
+        return job._replace(id=f"k-{dice.randrange(40)}", ties=ties, call=call)
 
     def claim(self) -> None:
         claimed = self.client.run(claims.claim(QUEUE, "w-1", 4))

@@ -3,8 +3,8 @@
 The crash tests break such a call in every place they can think of.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from rq_core.doctor import examine
@@ -28,11 +28,13 @@ class Scene:
     script: str
     args: dict[str, Any]
     each: list[tuple[Any, ...]]
+    tail: Mapping[int, str] = field(default_factory=dict)
+    """Values of records, by place."""
 
     def command(self, seed: Seed, made: Script) -> list[Any]:
         """The call, of this build of the script: of a function once it is loaded, or as EVAL."""
         # With the keys on demand: a queue that remembers ids touches all that others touch.
-        command = made.filled(made.head(seed.keys, whole=True), self.args, self.each)
+        command = made.filled(made.head(seed.keys, whole=True), self.args, self.each, self.tail)
         if made.function:
             seed.control.execute_command(*made.loading)  # type: ignore[no-untyped-call]
             return command
@@ -103,6 +105,11 @@ def _remembered(seed: Seed) -> None:
         seed.control.hset(seed.keys("results"), name, line)
         seed.control.zadd(seed.keys("kept"), {name: seed.now + window})
     seed.control.hset(seed.keys("meta"), "results_bytes", 300)
+    for name, keep_ms in (("forgotten", 1), ("evicted", DAY), ("evicted-too", DAY)):
+        seed.enqueue(name, keep_ms=keep_ms, priority="critical")
+        seed.complete(seed.claim_one(name), values={1: '"value"'})
+    # Whatever a call keeps besides, there is no room for it.
+    seed.configure(kept_max_bytes=int(seed.snapshot()["meta"]["kept_bytes"]))
     seed.advance(1)
 
 
@@ -155,7 +162,7 @@ def claim(seed: Seed) -> Scene:
     seed.running("lost")
     seed.running("lost-low")
     seed.running("poison", losses=1)
-    seed.cancelling("unwanted", remember_ms=DAY)
+    seed.cancelling("unwanted", remember_ms=DAY, keep_ms=DAY)
     # As a client that has long gone left it.
     seed.control.hset(seed.keys("slots"), "gone", f"7 {seed.now} +")
     seed.control.hset(seed.keys("slots"), "gone|a", "a cancelled")
@@ -221,8 +228,10 @@ def _held(seed: Seed) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     Two of them hold scopes, and lanes wait for these; and the queue is full.
     """
     capped = _capped(seed)
-    running = [*(seed.running(f"h-{n}", remember_ms=DAY) for n in range(2)), *capped]
-    unwanted = seed.cancelling("unwanted", remember_ms=DAY)
+    _remembered(seed)
+    ties = [{"remember_ms": DAY, "keep_ms": DAY}, {"keep_ms": DAY}]
+    running = [*(seed.running(f"h-{n}", **ties[n]) for n in range(2)), *capped]
+    unwanted = seed.cancelling("unwanted", remember_ms=DAY, keep_ms=DAY)
     seed.cap("queue", 5)
     seed.enqueue("waiting")
     seed.take_token()
@@ -233,7 +242,8 @@ def _held(seed: Seed) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
 @scene
 def complete(seed: Seed) -> Scene:
     held, refused = _held(seed)
-    return Scene("complete", _slotted(worker=WORKER), [*held, *refused])
+    values = {1: '"first"', 2: '"second"', 6: '"refused"'}
+    return Scene("complete", _slotted(worker=WORKER), [*held, *refused], values)
 
 
 @scene
@@ -313,7 +323,7 @@ def _of_every_kind(seed: Seed) -> list[tuple[str]]:
     seed.running("running")
     seed.cancelling("unwanted")
     seed.enqueue("ready")
-    seed.enqueue("scheduled", delay_ms=5_000)
+    seed.enqueue("scheduled", delay_ms=5_000, keep_ms=DAY)
     seed.take_token()
     return [
         (i,)
@@ -555,6 +565,7 @@ def repair(seed: Seed) -> Scene:
     seed.control.zadd(seed.keys("scheduled"), {"stray": 1})
     seed.control.hset(seed.keys("results"), "ready", "?")
     seed.control.zadd(seed.keys("kept"), {"stray": 1})
+    seed.control.hset(seed.keys("returned"), "stray", "1")
     slot = next(iter(seed.snapshot()["slots"]))
     seed.control.zadd(seed.keys("expiring"), {"stray": 1, f"slot|{slot}": 1})
     seed.control.zpopmin(seed.keys("waiting"))

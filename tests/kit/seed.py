@@ -1,7 +1,7 @@
 """Bringing a queue into a given state by real calls, on a clock that stands still."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from types import TracebackType
 from typing import Any, Self
@@ -148,16 +148,26 @@ class Seed:
         assert claim.id == job_id
         return claim
 
-    def complete(self, *held: Claim | tuple[str, str], worker: str = WORKER) -> dict[str, str]:
+    def complete(
+        self,
+        *held: Claim | tuple[str, str],
+        worker: str = WORKER,
+        values: Mapping[int, str] = claims.NO_VALUES,
+    ) -> dict[str, str]:
         pairs = [(h.id, h.fence) if isinstance(h, Claim) else h for h in held]
-        return self.client.run(claims.complete(self.queue, worker, pairs))
+        return self.client.run(claims.complete(self.queue, worker, pairs, values))
 
     def turn(
-        self, *held: Claim | tuple[str, str], limit: int = 100, worker: str = WORKER, **bounds: int
+        self,
+        *held: Claim | tuple[str, str],
+        limit: int = 100,
+        worker: str = WORKER,
+        values: Mapping[int, str] = claims.NO_VALUES,
+        **bounds: int,
     ) -> Claimed:
         """Report successes and claim, in one call."""
         pairs = [(h.id, h.fence) if isinstance(h, Claim) else h for h in held]
-        return self.client.run(claims.turn(self.queue, worker, limit, pairs, **bounds))
+        return self.client.run(claims.turn(self.queue, worker, limit, pairs, values, **bounds))
 
     def fail(
         self,

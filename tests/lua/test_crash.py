@@ -214,6 +214,10 @@ def test_bad_arguments_are_refused_whole(seed: Seed, name: str) -> None:
         ]
         if width > 1:
             bad.append(("a ragged record", argv[:-1]))
+    if script.has_tail:
+        bad += [
+            (f"{count!r} words behind", [*argv[:-1], count]) for count in (-2, 1, 10_000, "", "x")
+        ]
     for what, wrong in bad:
         reply = refused(seed, [*command[:head], *wrong])
         assert isinstance(reply, list), f"{what}: {reply!r}"

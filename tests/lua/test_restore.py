@@ -31,7 +31,8 @@ def test_a_job_comes_back_as_it_was(seed: Seed) -> None:
     assert entry.jobs[0].fields == {
         "id": "a", "seq": 1, "due_ms": None, "target": "ready", "task": "t", "digest": "d" * 32,
         "enqueued_ms": None, "reason": None, "expires_ms": None,
-        "unique_name": None, "once_ms": None, "call_digest": None, "name_stands": None, **facts,
+        "unique_name": None, "once_ms": None, "call_digest": None, "name_stands": None, "keep_ms": None,
+        **facts,
     }  # fmt: skip
     (claim,) = seed.claim().jobs
     assert (claim.number, claim.failures, claim.losses, claim.lane) == (4, 1, 1, "1+tenant=a")

@@ -84,9 +84,8 @@ class Job:
         defaults = {"priority": "normal", "attempts": 3, "losses": 3}
         parts = [self.state]
         for name in STATE_FIELDS:
-            value = getattr(
-                self, name, None
-            )  # The jobs of this model have no names and no remembered ids.
+            # The jobs of this model have no names.
+            value = getattr(self, name, None)
             if value is not None and value != defaults.get(name, 0):
                 parts.append(f"{name}={value}")
         return " ".join(parts)

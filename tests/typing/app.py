@@ -15,6 +15,7 @@ from rq_core import (
     JobHandle,
     Limit,
     NewJob,
+    Outcome,
     Rate,
     RetryPolicy,
     ScopeStatus,
@@ -184,3 +185,29 @@ async def caps_later() -> None:
     assert_type(await app.caps_async("mail"), list[ScopeStatus])
     assert_type(await app.job_async("mail", "capped", {"tenant": "a"}), NewJob)
     await app.set_cap_async("mail", "queue", 0)
+
+
+@app.task(keep_result=3600)
+def kept(month: str) -> list[int]:
+    return [1]
+
+
+assert_type(kept.enqueue("2026-11").result(30), list[int])
+assert_type(
+    kept.with_options(keep_result=True).enqueue("2026-11").result(timeout=timedelta(1)), list[int]
+)
+assert_type(kept.enqueue("2026-11").wait(30), Outcome[list[int]])
+assert_type(kept.enqueue("2026-11").wait(30).value, list[int])
+kept.enqueue("2026-11").result()  # type: ignore[call-arg]
+kept.enqueue("2026-11").result("30")  # type: ignore[arg-type]
+app.task(keep_result="1h")  # type: ignore[call-overload]
+for each in app.as_completed([kept.enqueue("a"), kept.enqueue("b")], timeout=60):
+    assert_type(each, JobHandle[list[int]])
+for any_one in app.as_completed(app.enqueue_many(rows()), 60):
+    assert_type(any_one.id, str)
+
+
+async def waiting() -> None:
+    assert_type(await kept.enqueue("2026-11").result_async(30), list[int])
+    async for one in app.as_completed_async([kept.enqueue("a")], 60):
+        assert_type(one, JobHandle[list[int]])

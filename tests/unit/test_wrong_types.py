@@ -85,7 +85,7 @@ OF_AN_APP_ELSEWHERE = {
     "handle": "takes what rq-core made", "apply_settings": "takes nothing", "check": "takes nothing",
     "declaration": "a worker's own", "close": "takes nothing", "aclose": "takes nothing",
     "async_client": "takes nothing",
-    "new_job": "rq-core's own", "override": "tested in tests/unit/test_depends.py",
+    "new_job": "rq-core's own", "returned_of": "rq-core's own", "override": "tested in tests/unit/test_depends.py",
 }  # fmt: skip
 NO_CALLABLES_OF_USERS = {
     "AsyncTask", "PreparedTask", "Task", "JobContext", "JobHandle", "DeadJob", "NewJob", "ScopeStatus", "Priority",

@@ -18,6 +18,6 @@ local function baseline_of(id, job)
     count(job, 'claim'), count(job, 'failed'), count(job, 'lost'), count(job, 'unknown'),
     quoted(job.fence), quoted(job.by), number_or_null(job.since), quoted(job.reason),
     quoted(job.lane), number_or_null(job.expires), quoted(job.unique),
-    number_or_null(job.once), quoted(job.call), quoted(job.stands),
+    number_or_null(job.once), quoted(job.call), quoted(job.stands), number_or_null(job.keep),
   }, ',') .. ']'
 end

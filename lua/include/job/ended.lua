@@ -10,7 +10,7 @@ Meta: ties remembers
 Later: dead_retention_ms
 Unread: expiring
 Uses: call(now_text seldom seldom_list) meta(facts read_now) batch(call_many read_many) names(name_field)
-    remembered(keep_outcome forget_over write_results)
+    remembered(memory)
 ]]
 
 --- What ends with a job. `job` is its record, or its line.
@@ -45,11 +45,6 @@ local function refuse_keys()
   return facts.remembers and not results and {'with'} or nil
 end
 
---- Forget ids whose jobs have ended, so many at most. Returns whether more may be left.
-local function forget_ids(most)
-  return facts.remembers and forget_over(most)
-end
-
 --- A job leaves Redis. `job` is its record; `outcome` says how it ended, `fence` under which claim. If its id is remembered, that is kept; a job
 --- that was never claimed has done nothing, and one without an outcome is told of elsewhere.
 local function leaves(id, job, outcome, fence)
@@ -57,22 +52,35 @@ local function leaves(id, job, outcome, fence)
   gone[#gone + 1] = id
   if facts.ties then
     untie(id, job)
-    if job.once and job.claim and outcome then
-      keep_outcome(id, outcome, outcome == 'dead' and job.since or now_text, fence, job.once, job.call)
+    local once = job.claim and job.once
+    if outcome and (once or job.keep) then
+      local more = job.keep and ' task=' .. job.task .. (job.reason and ' reason=' .. job.reason or '')
+      memory.keep(id, outcome, outcome == 'dead' and job.since or now_text, fence, once, job.call, job.keep, more)
     end
   end
 end
 
---- Jobs succeed, and leave Redis. `lines` are theirs, in order; false for a job that is not among them.
-local function all_leave(ids, lines)
+--- Jobs succeed, and leave Redis. `lines` are theirs, in order; false for a job that is not among them. `given` has by the same place
+--- what its handler returned, if that is kept: JSON, or `!` and why there is none.
+local function all_leave(ids, lines, given)
   local at = 0
   for i = 1, #lines do
-    if lines[i] then
+    local line = lines[i]
+    if line then
       at = at + 1
-      untie(ids[at], lines[i])
-      local once = facts.remembers and lines[i]:match(' once=(%d+)')
-      if once then
-        keep_outcome(ids[at], 'succeeded', now_text, lines[i]:match(' fence=(%S+)'), once, lines[i]:match(' call=(%x+)'))
+      untie(ids[at], line)
+      local once, keep
+      if facts.remembers then
+        once, keep = line:match(' once=(%d+)'), line:match(' keep=(%d+)')
+      end
+      if once or keep then
+        local value, more = given[i], keep and ' task=' .. line:match(' task=(%S+)')
+        if keep and not value then
+          more = more .. ' value=not_kept'
+        elseif keep and value:sub(1, 1) == '!' then
+          value, more = nil, more .. ' value=' .. value:sub(2)
+        end
+        memory.keep(ids[at], 'succeeded', now_text, line:match(' fence=(%S+)'), once, line:match(' call=(%x+)'), keep, more, value)
       end
     end
   end
@@ -101,6 +109,7 @@ local function check_ended()
   if seldom.untied then
     check_keys()
   end
+  memory.make_room()
   local named = seldom.named
   if named then
     local ids, held_by, freed = seldom.named_ids, read_many(slots, named), seldom_list('freed')
@@ -117,5 +126,5 @@ local function write_ended()
   remove_jobs(seldom.gone)
   call_many('ZREM', expiring, seldom.untied)
   call_many('HDEL', slots, seldom.freed)
-  write_results()
+  memory.write()
 end

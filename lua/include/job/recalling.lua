@@ -3,11 +3,11 @@ that had the id has ended; and a call with such an id is the same one only if ta
 
 `remember` of a kind is how long ids are remembered, in ms from now. Behind the digest of such a record stands ` =` and what its call is compared by, 32 hex
 digits, or nothing: it is not compared. The `seldom` lists `calls` and `plain` have both by record; `recalled` has by record what `results`
-says of an id that is remembered, `stale` how many bytes it says of one that no longer is, `alive` the lines of jobs that are alive.
+says of an id that is remembered, `stale` the same of one that no longer is, `alive` the lines of jobs that are alive.
 
 Keys: results state
 Later: results_max results_max_bytes results_bytes
-Uses: call(now now_text seldom seldom_list) meta(fact) batch(read_many) remembered(keep_line forget_line)
+Uses: call(now now_text seldom seldom_list) meta(fact) batch(read_many) remembered(keep_line memory forget_line)
 ]]
 
 --- What a record's own digest is, without what its call is compared by; nil if that is invalid.
@@ -36,7 +36,7 @@ local function recall(ids, live)
     if line and (tonumber(line:match(' once=(%d+)')) or 0) > now then
       seldom_list('recalled')[places[k]] = line
     elseif line then
-      seldom_list('stale')[places[k]] = #line
+      seldom_list('stale')[places[k]] = line
     end
   end
   lines = read_many(state, compared)
@@ -61,13 +61,16 @@ local function refuse_full(live)
 end
 
 --- What becomes of a record whose id is taken: its outcome, and the job that stands if it has another id. `first` is the record of this call
---- that took the id, if one did.
-local function same_or_not(i, first)
+--- that took the id, if one did; `noted` is what `note_same` has noted of it in this call, if anything.
+local function same_or_not(i, first, noted)
   local calls, recalled, alive = seldom.calls or {}, seldom.recalled or {}, seldom.alive or {}
   local line = recalled[i] or alive[i]
-  local mine, known = calls[i], line and line:match(' call=(%x+)') or calls[first]
+  local mine, known = calls[i], line and line:match(' call=(%x+)') or calls[first or noted and noted.record]
   if mine and mine ~= '' and known and known ~= '' and known ~= mine then
     return 'mismatch', '-'
+  end
+  if noted then
+    return 'held', noted.job
   end
   local same = recalled[i] and recalled[i]:match('^same job=(%S+)')
   if same then
@@ -87,17 +90,17 @@ end
 
 --- A job of this id is accepted, so what was known of another one is forgotten.
 local function take_id(i, id)
-  local size = seldom and seldom.stale and seldom.stale[i]
-  if size then
-    forget_line(id, size)
+  local line = seldom and seldom.stale and seldom.stale[i]
+  if line then
+    forget_line(id, line)
   end
 end
 
 --- A job that waited is replaced by another one, which stands for its id, too. `job` is its record.
 local function note_replaced(old, job, id)
-  if job.once and tonumber(job.once) > now then
-    local call_digest = job.call and ' call=' .. job.call or ''
-    keep_line(old, 'same job=' .. id .. ' at=' .. now_text .. ' once=' .. job.once .. call_digest, job.once)
+  local is_remembered = job.once and tonumber(job.once) > now
+  if is_remembered or job.keep then
+    memory.keep(old, (is_remembered and 'same' or 'replaced') .. ' job=' .. id, now_text, nil, job.once, job.call, job.keep, '')
   end
 end
 
@@ -105,7 +108,7 @@ end
 local function note_same(i, id, holder, window)
   local noted = seldom_list('noted')
   if seldom.calls[i] and not noted[id] then
-    noted[id] = true
+    noted[id] = {record = i, job = holder}
     take_id(i, id)
     local once = memory_of(i, window)
     keep_line(id, 'same job=' .. holder .. ' at=' .. now_text .. once, now + window)

@@ -1,28 +1,50 @@
 --[[ remembered: ids that outlive their jobs, so that a producer may repeat a call: while such a job lives, and up to a moment (the field
-`once` of its line), another one of its id is a duplicate.
+`once` of its line), another one of its id is a duplicate. And results that are kept for those who wait.
 
 When such a job leaves, its id gets a field in `results`, and a member in `kept` at the moment at which both are forgotten. An id is
 in `jobs` or in `results`, never in both. The field is one line:
 
-    OUTCOME at=MS [fence=F] once=MS [call=DIGEST]       succeeded at=1795225746504 fence=1795225746504-88 once=1795311906504 call=70c5…
+    OUTCOME at=MS [fence=F] [once=MS] [call=DIGEST]     succeeded at=1795225746504 fence=1795225746504-88 once=1795311906504 call=70c5…
     same job=ID at=MS once=MS [call=DIGEST]             what was asked for stands as the unique job ID
 
-OUTCOME is succeeded, cancelled, expired or dead; `at` says since when, `fence` is that of the claim that ended so. What stands behind
-a line break is left alone. A line without `once` makes no id a duplicate. A job that left before its first claim leaves no line: it has done nothing.
+OUTCOME is succeeded, cancelled, expired or dead; `at` says since when, `fence` is that of the claim that ended so. A line without `once`
+makes no id a duplicate. A job that left before its first claim is not remembered: it has done nothing.
 
-The fact `remembers` says that the queue has had such jobs. `results_bytes` in `meta` counts what all fields have. Lists, all `seldom`: `kept_lines`
-and `kept_marks`, ids with their lines and moments; `forgotten`, ids. `growth` has by how many bytes `results` grows.
+A job whose result is kept (the field `keep` of its line) leaves such a line, too, claimed or not; it goes on with `task=NAME until=MS`, and
+with `bytes=N` if `returned` has the value that the handler returned, or `value=WHY` if it has not. A job of which another one took the place
+leaves `replaced job=ID at=MS until=MS`.
 
-Keys: results kept
-Later: results_bytes
-Unread: results kept
-Uses: call(now now_text seldom_list seldom) meta(fact set_fact read_now) batch(call_many) digits(digits)
+`kept_bytes` in `meta` counts what is kept so (load_of). Beyond `kept_max_bytes` what is nearest its end goes first: its value, and its line
+then says `value=evicted`, which `evicted` in `meta` counts; of a line without a value the line, unless its id is remembered. What a call
+writes stays; but if there is no room after that, its values are left out, and their lines say `value=full`.
+
+The fact `remembers` says that the queue has had jobs of either kind. `results_bytes` in `meta` counts what all fields of `results` have. Lists,
+all `seldom`: `kept_lines` and `kept_marks`, ids with their lines and moments; `kept_values`, ids and values; `forgotten`, ids; `emptied`, ids
+that lose their value; `growth`, by how many bytes `results_bytes` grows, and then `kept_bytes`.
+
+Keys: results kept returned
+Later: results_bytes kept_bytes kept_max_bytes evicted
+Unread: results kept returned
+Kept: memory
+Uses: call(now now_text seldom_list seldom) meta(fact set_fact read_now) batch(call_many read_many) digits(digits)
 ]]
 
---- `results` grows by so many bytes.
-local function grow(size)
+local LOOKED_AT = '255'   -- so many results more than one are looked at to make room
+
+--- What a line counts of what is kept for those who wait: its value, and all that Redis has of it if its id is not remembered.
+local function load_of(line)
+  local bytes = tonumber(line:match(' bytes=(%d+)')) or 0
+  if line:find(' until=', 1, true) and not line:find(' once=', 1, true) then
+    return bytes + #line + RESULT_COST
+  end
+  return bytes
+end
+
+--- A line comes, and another one goes; '' is none.
+local function grow(line, other)
   local growth = seldom_list('growth')
-  growth[1] = (growth[1] or 0) + size
+  growth[1] = (growth[1] or 0) + #line - #other
+  growth[2] = (growth[2] or 0) + load_of(line) - load_of(other)
 end
 
 --- The call will write these keys.
@@ -30,6 +52,7 @@ local function meet_results()
   if not (seldom and seldom.kept_lines) then
     check_keys()
     read_now('results_bytes')
+    read_now('kept_bytes')
     seldom_list('kept_lines')
   end
 end
@@ -40,42 +63,144 @@ local function keep_line(id, line, until_ms)
   local lines, marks = seldom_list('kept_lines'), seldom_list('kept_marks')
   lines[#lines + 1], lines[#lines + 2] = id, line
   marks[#marks + 1], marks[#marks + 2] = until_ms, id
-  grow(#line)
+  grow(line, '')
 end
 
---- A job leaves whose id is remembered. `once` and `call_digest` are those of its line.
-local function keep_outcome(id, outcome, at, fence, once, call_digest)
-  if tonumber(once) <= now then
+--- A job leaves whose id is remembered, or whose result is kept, if any of both is so. `once`, `call_digest` and `keep` are those of its
+--- line; `more` is what is said of what is kept; `value` goes into `returned`.
+local function keep_outcome(id, outcome, at, fence, once, call_digest, keep, more, value)
+  local line, until_ms = outcome .. ' at=' .. at .. (fence and ' fence=' .. fence or ''), 0
+  if once and tonumber(once) > now then
+    line, until_ms = line .. ' once=' .. once .. (call_digest and ' call=' .. call_digest or ''), once
+  elseif not keep then
     return
   end
-  keep_line(id, outcome .. ' at=' .. at .. (fence and ' fence=' .. fence or '') .. ' once=' .. once ..
-    (call_digest and ' call=' .. call_digest or ''), once)
+  if keep then
+    line = line .. more .. ' until=' .. now + keep
+    until_ms = math.max(tonumber(until_ms), now + keep)
+    if value then
+      line = line .. ' bytes=' .. #value
+      local list = seldom_list('kept_values')
+      list[#list + 1], list[#list + 2] = id, value
+    end
+  end
+  keep_line(id, line, until_ms)
 end
 
---- Forget an id, whose field has so many bytes.
-local function forget_line(id, size)
+--- Forget an id, which has this line.
+local function forget_line(id, line)
   meet_results()
   local forgotten = seldom_list('forgotten')
   forgotten[#forgotten + 1] = id
-  grow(-size)
+  grow('', line)
 end
 
 --- Forget what is over, so many ids at most. Returns whether more may be left.
 local function forget_over(most)
   local ids = redis.call('ZRANGEBYSCORE', kept, '-inf', now_text, 'LIMIT', '0', digits(most))
+  local lines = read_many(results, ids)
   for i = 1, #ids do
-    forget_line(ids[i], redis.call('HSTRLEN', results, ids[i]))
+    forget_line(ids[i], lines[i] or '')
   end
   return #ids == most
 end
 
---- Write that. Nothing has to be done if nothing is `seldom`.
-local function write_results()
-  if seldom.kept_lines then
-    call_many('HDEL', results, seldom.forgotten)
-    call_many('ZREM', kept, seldom.forgotten)
-    call_many('HSET', results, seldom.kept_lines)
-    call_many('ZADD', kept, seldom.kept_marks)
-    set_fact('results_bytes', math.max(0, fact('results_bytes') + (seldom.growth and seldom.growth[1] or 0)))
+--- Whether more is kept than there is room for.
+local function is_too_much()
+  return fact('kept_bytes') + seldom.growth[2] > fact('kept_max_bytes')
+end
+
+--- The line without its value, and why; nil if it has none.
+local function without_value(line, why)
+  local other, found = line:gsub(' bytes=%d+', ' value=' .. why)
+  if found == 0 then
+    return nil
+  end
+  grow(other, line)
+  return other
+end
+
+--- An id that is kept loses its value. False if it has none.
+local function evict_value(id, line)
+  local other = without_value(line, 'evicted')
+  if other then
+    local lines, emptied = seldom.kept_lines, seldom_list('emptied')
+    lines[#lines + 1], lines[#lines + 2] = id, other
+    emptied[#emptied + 1] = id
+  end
+  return other ~= nil
+end
+
+--- Leave out values of this call for which there is no room.
+local function leave_out_values()
+  local lines, list, left = seldom.kept_lines, seldom_list('kept_values'), 0
+  local at_of = {}
+  for at = 1, #lines, 2 do
+    at_of[lines[at]] = at + 1
+  end
+  for at = 1, #list, 2 do
+    local place = at_of[list[at]]
+    local other = is_too_much() and without_value(lines[place], 'full')
+    if other then
+      lines[place] = other
+    else
+      list[left + 1], list[left + 2] = list[at], list[at + 1]
+      left = left + 2
+    end
+  end
+  for at = #list, left + 1, -1 do
+    list[at] = nil
   end
 end
+
+--- Before the first write: what is nearest its end goes, if there is no room for what this call keeps. Nothing has to be done if nothing is
+--- `seldom`.
+local function make_room()
+  if not seldom.growth or seldom.growth[2] <= 0 or not is_too_much() then
+    return
+  end
+  read_now('evicted')
+  local gone = {}
+  for i = 1, seldom.forgotten and #seldom.forgotten or 0 do
+    gone[seldom.forgotten[i]] = true
+  end
+  local ids = redis.call('ZRANGE', kept, '0', LOOKED_AT)
+  local lines = read_many(results, ids)
+  for i = 1, #ids do
+    if not is_too_much() then
+      return
+    end
+    local id, line = ids[i], lines[i]
+    if line and not gone[id] and not evict_value(id, line) and not line:find(' once=', 1, true) then
+      forget_line(id, line)
+    end
+  end
+  leave_out_values()
+end
+
+--- Write that. Nothing has to be done if nothing is `seldom`.
+local function write_results()
+  if not seldom.kept_lines then
+    return
+  end
+  call_many('HDEL', results, seldom.forgotten)
+  call_many('HDEL', returned, seldom.forgotten)
+  call_many('HDEL', returned, seldom.emptied)
+  call_many('ZREM', kept, seldom.forgotten)
+  call_many('HSET', results, seldom.kept_lines)
+  call_many('HSET', returned, seldom.kept_values)
+  call_many('ZADD', kept, seldom.kept_marks)
+  local growth = seldom.growth
+  if growth then
+    set_fact('results_bytes', math.max(0, fact('results_bytes') + growth[1]))
+    if growth[2] ~= 0 then
+      set_fact('kept_bytes', math.max(0, fact('kept_bytes') + growth[2]))
+    end
+  end
+  if seldom.emptied then
+    set_fact('evicted', fact('evicted') + #seldom.emptied)
+  end
+end
+
+--- What others do with it, in one table: the scripts have few local variables left.
+local memory = {keep = keep_outcome, forget_over = forget_over, make_room = make_room, write = write_results}

@@ -3,7 +3,7 @@
 Most reports are of one job, from workers with one place: that one is decided and written without the tables of many.
 
 Keys: jobs state leases
-Args: each each_count worker
+Args: each each_count worker tails
 Unread: jobs
 Meta: ties
 Uses: call(now_text) meta(facts) emit(emit) fences(refusal_of read_held emit_refused) state(lane_in) settled(note_settled)
@@ -29,7 +29,7 @@ local function decide_one()
   end
   done, events = {id}, {'["' .. id .. '","' .. fence .. '"]'}
   if facts.ties then
-    all_leave(done, {line})
+    all_leave(done, {line}, tails())
   end
   note_release(lane_in(line), id)
   note_settled({[id] = true})
@@ -65,7 +65,7 @@ local function decide_success()
     end
   end
   if facts.ties then
-    all_leave(done, held)
+    all_leave(done, held, tails())
   end
   note_settled(seen)
   return size, answer

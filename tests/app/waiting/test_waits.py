@@ -388,3 +388,16 @@ def test_a_server_that_stays_away_is_named_when_the_time_is_up(
             handle.wait(0.5)
 
         assert time.monotonic() - began < 5
+
+
+async def test_a_wait_that_begins_right_after_a_close_is_not_ended_by_it(app: App) -> None:
+    """The thread of the waits before may still be about to end."""
+    handle = await app.tasks["note"].enqueue_async(1)
+    for _ in range(20):
+        with pytest.raises(WaitTimeout):
+            await handle.wait_async(0)
+        await app.aclose()
+    fail(app, *take(app))
+
+    assert Failed is type(await handle.wait_async(LONG_S))
+    await app.aclose()

@@ -152,3 +152,48 @@ def test_after_a_flush_ids_are_remembered_again(
     assert_agree(client, database, Verdict.HOLDS)
     apply(client, database, QUEUE, by="ada")
     assert after == results(client)
+
+
+def test_what_was_remembered_before_its_queue_was_deleted_is_not_restored(
+    client: Client, database: Database
+) -> None:
+    enqueue(client, order("done"))
+    run_all(client)
+    drain(client, database)
+    deletion = client.calls.deletion
+    assert "waits" == client.run(deletion.delete(QUEUE))
+    drain(client, database)
+    assert "deleted" == client.run(deletion.delete(QUEUE))
+    assert ("done",) == enqueue(client, order("done")).ids
+    client.run(client.calls.admin.cancel(QUEUE, ["done"]))
+    enqueue(client, order("since"))
+    run_all(client)
+    drain(client, database)
+    flush(client)
+    drain(client, database)
+
+    assert 1 == apply(client, database, QUEUE, by="ada").remembered
+    assert {"since"} == results(client).keys()
+
+
+def test_an_id_is_remembered_again_after_a_second_loss(
+    start_redis: Callable[..., RedisServer], database: Database
+) -> None:
+    """The first restore took the job out: how it ended stands in what Redis forgot alone."""
+    pair = Pair(start_redis)
+    with Client(pair.first.url) as old, Client(pair.second.url) as new:
+        enqueue(old, order("revived"))
+        drain(old, database)
+        pair.follow(pair.second, pair.first)
+        pair.promote(pair.second)
+        run_all(old)
+        drain(old, database)
+        pair.first.kill()
+        drain(new, database)
+        assert 1 == apply(new, database, QUEUE, by="ada").removed
+        drain(new, database)
+        flush(new)
+        drain(new, database)
+
+        assert 1 == apply(new, database, QUEUE, by="ada").remembered
+        assert ("revived",) == enqueue(new, order("revived")).duplicates

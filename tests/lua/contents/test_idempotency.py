@@ -1,5 +1,6 @@
 """Remembered ids: the same job for every repetition of a call, while it lives and until its window is over."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -62,7 +63,16 @@ def test_what_is_remembered_stands_in_the_line_the_event_and_results(seed: Seed)
     assert {"a": T + DAY} == after["kept"]
     assert str(len(line)) == after["meta"]["results_bytes"]
     assert line == result_line("succeeded", T + 5, T + DAY, fence=claim.fence, call=CALL)
-    assert read_result("a", line)[1:] == ("succeeded", T + 5, claim.fence, T + DAY, CALL, None)
+    assert read_result("a", line)[1:] == (
+        "succeeded",
+        T + 5,
+        claim.fence,
+        T + DAY,
+        CALL,
+        None,
+        None,
+        None,
+    )
     assert_consistent(after)
 
 
@@ -73,7 +83,8 @@ def test_a_queue_without_remembered_ids_carries_no_keys_for_them(seed: Seed) -> 
     enqueue(seed, "b")
     heads = [seed.calls.delivery.head(name, "q") for name in ("enqueue", "claim", "turn")]
 
-    assert all(("rqc:{q}:results", "rqc:{q}:kept") == head[-2:] for head in heads)
+    expected = ("rqc:{q}:results", "rqc:{q}:kept", "rqc:{q}:returned")
+    assert all(expected == head[-3:] for head in heads)
 
 
 def test_a_call_without_the_keys_changes_nothing_and_is_sent_again(
@@ -264,6 +275,31 @@ def test_an_id_twice_in_a_call_that_a_name_kept_out_is_noted_once(seed: Seed) ->
     assert_consistent(seed.snapshot())
 
 
+def test_an_id_that_was_noted_in_a_call_is_taken_for_the_rest_of_it(seed: Seed) -> None:
+    """The second job has no name, so nothing else would keep it out."""
+    seed.enqueue("a", name="t/x")
+    first = seed.job("k", remember_ms=DAY, call=f"={CALL}", name="t/x")
+    second, third = (seed.job("k", remember_ms=DAY, call=f"={c}") for c in (CALL, OTHER))
+    found = seed.enqueue(first, second, third, seed.job("k"))
+
+    assert ((), (("k", "a"),) * 3) == (found.ids, found.held)
+    assert ("k",) == found.mismatched
+    assert_consistent(seed.snapshot())
+
+
+def test_a_name_that_stands_is_told_in_its_place_if_the_call_is_not_compared(seed: Seed) -> None:
+    window = {"name": "t/x", "unique": "keep", "window_ms": 5_000, "remember_ms": DAY, "call": "="}
+    seed.enqueue("a", **window)
+    (told,) = [j.fields for e in seed.entries() for j in e.jobs]
+
+    assert (T + DAY, None, f"until:{T + 5_000}") == (
+        told["once_ms"],
+        told["call_digest"],
+        told["name_stands"],
+    )
+    assert_consistent(seed.snapshot())
+
+
 def test_a_job_that_was_replaced_stands_as_the_one_that_replaced_it(seed: Seed) -> None:
     enqueue(seed, "k", name="t/x")
     seed.enqueue("b", name="t/x", unique="replace")
@@ -329,6 +365,28 @@ def test_a_field_without_a_moment_makes_no_id_a_duplicate(seed: Seed) -> None:
     assert {} == seed.snapshot()["results"]
 
 
+def test_a_baseline_says_what_is_remembered_of_live_jobs(seed: Seed) -> None:
+    enqueue(seed, "a")
+    seed.running("b", remember_ms=DAY, call="=", name="t/x")
+    seed.control.xtrim(seed.keys("outbox"), maxlen=1, approximate=False)
+    seed.attach()
+    told = {j.job_id: j.fields for e in seed.entries() if e.event == "baseline" for j in e.jobs}
+
+    facts = {i: (f["unique_name"], f["once_ms"], f["call_digest"]) for i, f in told.items()}
+    assert {"a": (None, T + DAY, CALL), "b": ("t/x", T + DAY, None)} == facts
+
+
+def test_a_promoted_server_without_its_facts_remembers_all_the_same(seed: Seed) -> None:
+    """What an operator deletes by hand takes no protection from jobs that live."""
+    enqueue(seed, "a", "b")
+    seed.complete(*seed.claim(1).jobs)
+    seed.control.delete(seed.keys("meta"))
+
+    assert ("a", "b") == enqueue(seed, "a", "b").duplicates
+    seed.complete(*seed.claim().jobs)
+    assert {"a", "b"} == seed.snapshot()["results"].keys()
+
+
 def test_a_restored_job_is_remembered_and_one_that_is_remembered_is_not_put_back(
     seed: Seed,
 ) -> None:
@@ -341,3 +399,77 @@ def test_a_restored_job_is_remembered_and_one_that_is_remembered_is_not_put_back
     assert seed.state("a") is None
     assert ["restored", "claimed", "succeeded"] == events_of(seed.entries(), "a")
     assert_consistent(seed.snapshot())
+
+
+class Model:
+    """What is known of ids, as the promise says it and not as the scripts do it."""
+
+    def __init__(self) -> None:
+        self.alive: dict[str, tuple[int, bool]] = {}
+        """By id of a job that lives: up to when it is remembered, and whether it was ever claimed."""
+        self.over: dict[str, int] = {}
+        """By id of one that has ended: up to when it is a duplicate."""
+
+    def takes(self, job_id: str, now: int) -> bool:
+        return job_id not in self.alive and self.over.get(job_id, 0) <= now
+
+    def end(self, job_id: str) -> None:
+        until, claimed = self.alive.pop(job_id)
+        self.over[job_id] = until if claimed else 0
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_in_any_history_an_id_is_taken_exactly_when_the_promise_says_so(
+    seed: Seed, number: int
+) -> None:
+    dice, model = random.Random(number), Model()
+    ids = [f"k{n}" for n in range(5)]
+    seed.configure(dead_retention_ms=400)
+
+    def claim() -> None:
+        for held in seed.claim(2).jobs:
+            model.alive[held.id] = model.alive[held.id][0], True
+            match dice.choice(("complete", "turn", "retry", "die", "give back")):
+                case "complete":
+                    seed.complete(held)
+                    model.end(held.id)
+                case "turn":
+                    seed.turn(held, limit=0)
+                    model.end(held.id)
+                case "retry":
+                    outcome = seed.fail(held, delay_ms=dice.choice((0, 50)))
+                    assert outcome[held.id] in ("ready", "scheduled", "dead")
+                case "die":
+                    seed.fail(held, verdict="final")
+                case _:
+                    seed.rollback(held)
+
+    for _ in range(120):
+        job_id = dice.choice(ids)
+        match dice.choice(("enqueue", "enqueue", "claim", "cancel", "requeue", "prune", "time")):
+            case "enqueue":
+                window = dice.choice((1, 200, 1_000))
+                takes = model.takes(job_id, seed.now)
+                delay = dice.choice((0, 0, 300))
+                found = enqueue(seed, job_id, remember_ms=window, delay_ms=delay)
+                assert takes == bool(found.ids), job_id
+                assert takes != bool(found.duplicates), job_id
+                if takes:
+                    model.alive[job_id] = seed.now + window, False
+            case "claim":
+                claim()
+            case "cancel":
+                if seed.cancel(job_id)[job_id] == "cancelled":
+                    model.end(job_id)
+            case "requeue":
+                seed.requeue(job_id)
+            case "prune":
+                if seed.prune(job_id)[job_id] == "pruned":
+                    model.end(job_id)
+            case _:
+                seed.advance(dice.choice((1, 60, 500)))
+                # A claim may remove what was dead for too long.
+                seed.claim(0)
+                for gone in model.alive.keys() - seed.snapshot()["jobs"].keys():
+                    model.end(gone)
+        assert_consistent(seed.snapshot())

@@ -339,3 +339,17 @@ def test_a_lost_job_comes_back_with_its_name_if_it_was_never_claimed(
     assert {"a": "restored", "b": "restored" if claims else "held"} == seed.restore(*lost)
     assert (None if claims else "a") == holder(seed)
     assert_consistent(seed.snapshot())
+
+
+@pytest.mark.parametrize("call", ["=", f"={'0' * 32}"])
+def test_an_event_says_until_when_a_name_stands_beside_a_remembered_id(
+    seed: Seed, call: str
+) -> None:
+    throttle(seed, "a", remember_ms=WINDOW_MS, call=call)
+    (told,) = [e for e in seed.entries() if e.event == "enqueued"]
+    fields = told.jobs[0].fields
+
+    assert f"until:{seed.now + WINDOW_MS}" == fields["name_stands"]
+    assert (NAME, seed.now + WINDOW_MS) == (fields["unique_name"], fields["once_ms"])
+    assert call.removeprefix("=") == (fields["call_digest"] or "")
+    assert_consistent(seed.snapshot())

@@ -1,0 +1,75 @@
+"""Remembered ids on the command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from rq_core import App, Unique
+from rq_core.connections.client import Client
+from rq_core.model.remembered import id_of_key
+from rq_core.protocol import claims
+from tests.cli.conftest import CommandLine
+
+
+@pytest.fixture
+def done(cli: CommandLine, client: Client) -> str:
+    """The id of a job that has ended, and is remembered."""
+    cli.ok("enqueue", "mail", "send", "--idempotency-key", "order-42", "--remember", "3600")
+    (claim,) = client.run(claims.claim("mail", "w-1", 1)).jobs
+    client.run(claims.complete("mail", "w-1", [(claim.id, claim.fence)]))
+    return claim.id
+
+
+def test_a_repeated_enqueue_says_that_the_job_is_known(cli: CommandLine, done: str) -> None:
+    assert id_of_key("send", "order-42") == done
+    result = cli("enqueue", "mail", "send", "--idempotency-key", "order-42")
+
+    assert (0, f"{done}\n") == (result.exit_code, result.stdout)
+    assert f"job {done} is live already, or its id is remembered: nothing was enqueued\n" == (
+        result.stderr
+    )
+
+
+def test_job_says_how_a_remembered_job_ended(cli: CommandLine, done: str) -> None:
+    shown = cli.ok("job", done)
+    facts = cli.json("job", done)
+
+    assert ["job", "queue", "state", "forgotten"] == [
+        line.split()[0] for line in shown.splitlines()
+    ]
+    assert "succeeded, since 0" in shown
+    assert "in 59" in shown
+    assert ("mail", "succeeded") == (facts["queue"], facts["outcome"])
+    assert facts["once_ms"] > facts["at_ms"]
+
+
+def test_job_says_which_job_stands_for_an_id(cli: CommandLine) -> None:
+    app = App(cli.url)
+
+    @app.task(queue="mail", unique=Unique(per="to"))
+    def send(to: str) -> None: ...
+
+    with app:
+        first = send.enqueue("a")
+        send.with_options(id="other", remember=60).enqueue("a")
+
+    assert f"stands for  job {first.id}" in cli.ok("job", "other")
+
+
+def test_an_id_that_is_forgotten_is_no_job(cli: CommandLine, client: Client, done: str) -> None:
+    cli.ok("enqueue", "mail", "send", "--id", "x", "--remember", "0.001")
+    (claim,) = client.run(claims.claim("mail", "w-1", 1)).jobs
+    client.run(claims.complete("mail", "w-1", [(claim.id, claim.fence)]))
+
+    assert "no live job x" in cli("job", "x").stderr
+
+
+def test_queues_counts_the_ids_and_says_when_no_more_fit(cli: CommandLine, done: str) -> None:
+    assert "1 ids remembered" in cli.ok("queues")
+    assert 1 == cli.json("queues")[0]["remembered"]
+    cli.ok("set", "mail", "results-max=1")
+
+    assert "no more fit" in cli.ok("queues")
+    refused = cli("enqueue", "mail", "send", "--idempotency-key", "order-43")
+    assert 1 == refused.exit_code
+    assert "results_max" in refused.stderr

@@ -1,0 +1,72 @@
+"""`rq-core result` says how a job ended, and prints what its handler returned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rq_core.connections.client import Client
+from rq_core.model.job import NewJob, profile, ties_of
+from rq_core.protocol import claims
+from tests.cli.conftest import CommandLine
+
+
+def enqueue(client: Client, job_id: str, keep_ms: int = 60_000) -> None:
+    job = NewJob(job_id, "mail", profile("send"), "{}", ties=ties_of(keep_ms=keep_ms))
+    client.run(client.calls.enqueue.many([job]))
+
+
+def succeed(client: Client, value: str) -> None:
+    held = [(job.id, job.fence) for job in client.run(claims.claim("mail", "w-1", 10)).jobs]
+    client.run(claims.complete("mail", "w-1", held, {1: value}))
+
+
+def test_a_kept_value_is_printed_as_json(cli: CommandLine, client: Client) -> None:
+    enqueue(client, "a")
+    succeed(client, '{"pages":3,"title":"Grün"}')
+
+    assert '{"pages": 3, "title": "Grün"}\n' == cli.ok("result", "a")
+    expected = {"pages": 3, "title": "Grün"}
+    assert {"outcome": "succeeded", "queue": "mail", "id": "a", "value": expected} == cli.json(
+        "result", "a", "--queue", "mail", "--wait", "5"
+    )
+
+
+def test_a_value_that_is_not_there_is_told(cli: CommandLine, client: Client) -> None:
+    enqueue(client, "a")
+    succeed(client, "!too_large")
+
+    assert "succeeded; its value is not there (too_large)\n" == cli.ok("result", "a")
+
+
+def test_another_end_is_told_with_status_1(
+    cli: CommandLine, client: Client, kill: Callable[..., None]
+) -> None:
+    kill("mail", "dead")
+    enqueue(client, "cancelled")
+    client.run(client.calls.admin.cancel("mail", ["cancelled"]))
+
+    dead, cancelled = cli("result", "dead"), cli("result", "cancelled")
+
+    assert (1, 1) == (dead.exit_code, cancelled.exit_code)
+    assert dead.stdout.startswith("failed: ")
+    assert "cancelled\n" == cancelled.stdout
+
+
+def test_a_job_that_goes_on_is_an_error(cli: CommandLine, client: Client) -> None:
+    enqueue(client, "a")
+
+    assert "has not ended within 0 s" in cli.line(1, "result", "a")
+
+
+@pytest.mark.parametrize("words", [(), ("--queue", "mail")])
+def test_a_job_of_which_nothing_is_known(
+    cli: CommandLine, client: Client, words: tuple[str, ...]
+) -> None:
+    client.run(client.calls.delivery.handshake("mail"))
+    found = cli("result", "nobody", *words)
+
+    assert 1 == found.exit_code
+    said = found.stdout + found.stderr
+    assert ("nothing tells how it ended" if words else "no queue has a job nobody") in said

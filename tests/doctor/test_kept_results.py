@@ -1,0 +1,85 @@
+"""What the doctor finds and mends of kept results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from rq_core.model.outcome import Kept, Succeeded
+from tests.kit.consistency import assert_consistent
+from tests.kit.doctor import look, mend, named
+from tests.kit.seed import Seed
+
+HOUR = 3_600_000
+
+
+@pytest.fixture
+def seed(redis_url: str) -> Iterator[Seed]:
+    with Seed(redis_url) as made:
+        made.enqueue("a", "b", keep_ms=HOUR)
+        made.complete(*made.claim().jobs, values={1: '"a"', 2: '"b"'})
+        yield made
+
+
+def lose_a_value(seed: Seed) -> None:
+    seed.control.hdel(seed.keys("returned"), "a")
+
+
+def lose_all_values(seed: Seed) -> None:
+    seed.control.delete(seed.keys("returned"))
+
+
+def cut_a_value(seed: Seed) -> None:
+    seed.control.hset(seed.keys("returned"), "a", '"')
+
+
+def lose_a_deadline(seed: Seed) -> None:
+    seed.control.zrem(seed.keys("kept"), "a")
+
+
+def let_a_deadline_come_too_early(seed: Seed) -> None:
+    seed.control.zadd(seed.keys("kept"), {"a": seed.now})
+
+
+def leave_a_value_behind(seed: Seed) -> None:
+    seed.control.hset(seed.keys("returned"), "stray", "1")
+
+
+def miscount(seed: Seed) -> None:
+    seed.control.hset(seed.keys("meta"), "kept_bytes", "5")
+
+
+@pytest.mark.parametrize(
+    "plant, told",
+    [
+        (lose_a_value, "results"),
+        (lose_all_values, "results"),
+        (cut_a_value, "results"),
+        (lose_a_deadline, "kept"),
+        (let_a_deadline_come_too_early, "kept"),
+        (leave_a_value_behind, "returned"),
+        (miscount, "meta"),
+    ],
+    ids=lambda each: getattr(each, "__name__", each),
+)
+def test_a_difference_of_kept_results_is_named_and_mended(
+    seed: Seed, plant: Callable[[Seed], None], told: str
+) -> None:
+    assert [] == look(seed)
+    plant(seed)
+
+    assert told in named(look(seed))
+    assert [] == mend(seed)
+    assert_consistent(seed.snapshot())
+
+
+def test_a_value_that_is_lost_is_told_and_the_others_stay(seed: Seed) -> None:
+    lose_a_value(seed)
+    mend(seed)
+
+    found = seed.client.run(seed.client.calls.endings.look("q", ["a", "b"]))
+    assert {
+        "a": Succeeded("a", missing="evicted"),
+        "b": Succeeded("b", Kept('"b"', "t"), None),
+    } == found

@@ -1,0 +1,161 @@
+"""What handlers return, from real workers to who waits: in threads, on the loop, and in processes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from rq_core import App, ResultUnavailable, Succeeded
+from tests.kit.wait import wait_until_async
+from tests.kit.working import working
+
+LONG_S = 20.0
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: Decimal
+
+
+app = App()
+
+
+@app.task(queue="results", keep_result=True)
+def in_thread(x: int) -> Point:
+    return Point(x, Decimal("1.50"))
+
+
+@app.task(queue="results", keep_result=True)
+async def on_loop(x: int) -> Point:
+    return Point(x, Decimal("1.50"))
+
+
+@app.task(queue="results", keep_result=True, isolation="process")
+def apart(x: int) -> Point:
+    return Point(x, Decimal("1.50"))
+
+
+@app.task(queue="results", keep_result=True, isolation="process")
+async def apart_on_loop(x: int) -> Point:
+    return Point(x, Decimal("1.50"))
+
+
+@app.task(queue="results", keep_result=True)
+def untyped(kind: str):  # type: ignore[no-untyped-def]  # that is what it is for
+    return {"object": object(), "long": "x" * 70_000, "nan": float("nan"), "list": [1, "b"]}[kind]
+
+
+@app.task(queue="results", keep_result=True)
+def says_int() -> int:
+    return "no"  # type: ignore[return-value]  # what a value that does not fit does to its job
+
+
+@app.task(queue="results")
+def keeps_nothing() -> int:
+    return 5
+
+
+class Breaks:
+    def __iter__(self) -> Any:
+        raise SystemError("no")
+
+
+@pytest.fixture
+def connected(valkey_url: str) -> App:
+    app.connect_to(valkey_url)
+    return app
+
+
+@pytest.mark.parametrize("task", [in_thread, on_loop, apart, apart_on_loop], ids=lambda t: t.name)
+async def test_a_value_arrives_as_what_the_task_returns(connected: App, task: Any) -> None:
+    async with working(connected, queues=("results",)):
+        handle = await task.enqueue_async(3)
+        value = await handle.result_async(LONG_S)
+
+    assert Point(3, Decimal("1.50")) == value
+    assert isinstance(handle.seen, Succeeded)
+
+
+@pytest.mark.parametrize(
+    "enqueue, reason",
+    [
+        (lambda: untyped.enqueue_async("object"), "not_json"),
+        (lambda: untyped.enqueue_async("nan"), "not_json"),
+        (lambda: untyped.enqueue_async("long"), "too_large"),
+        (lambda: says_int.enqueue_async(), "not_json"),
+    ],
+    ids=["object", "nan", "long", "another type"],
+)
+async def test_a_value_that_cannot_be_kept_fails_no_job(
+    connected: App, enqueue: Callable[[], Any], reason: str
+) -> None:
+    async with working(connected, queues=("results",)):
+        handle = await enqueue()
+        outcome = await handle.wait_async(LONG_S)
+
+    assert Succeeded(handle.id, missing=reason) == outcome
+    with pytest.raises(ResultUnavailable) as caught:
+        outcome.value  # noqa: B018 - it raises
+    assert reason == caught.value.reason  # type: ignore[attr-defined]
+
+
+async def test_a_call_may_keep_what_its_task_does_not(connected: App) -> None:
+    async with working(connected, queues=("results",)):
+        kept = await keeps_nothing.with_options(keep_result=60).enqueue_async()
+        plain = await untyped.with_options(keep_result=False).enqueue_async("list")
+        with pytest.raises(ResultUnavailable, match="keep_result=True"):
+            await plain.result_async(LONG_S)
+        value = await kept.result_async(LONG_S)
+
+    assert 5 == value
+
+
+async def test_many_results_of_one_turn_each_find_their_handle(connected: App) -> None:
+    async with working(connected, queues=("results",), concurrency=50):
+        jobs = await connected.enqueue_many_async(on_loop.job(n) for n in range(600))
+        by_id = {job_id: n for n, job_id in enumerate(jobs.ids)}
+        found = {
+            handle.id: (await handle.result_async(0)).x
+            async for handle in connected.as_completed_async(jobs, LONG_S)
+        }
+
+    assert by_id == found
+
+
+async def test_long_values_go_in_calls_of_their_own(connected: App) -> None:
+    """A turn of a hundred values of 60 KB would keep Redis from others."""
+    connected.task(queue="results", name="long", keep_result=True)(_long)
+    long = connected.tasks["long"]
+    async with working(connected, queues=("results",), concurrency=100):
+        jobs = await connected.enqueue_many_async(long.job(n) for n in range(100))
+        sizes = [
+            len(await handle.result_async(0))
+            async for handle in connected.as_completed_async(jobs, LONG_S)
+        ]
+
+    assert [60_000] * 100 == sizes
+
+
+async def _long(n: int) -> str:
+    return chr(ord("a") + n % 26) * 60_000
+
+
+async def test_a_result_is_kept_for_as_long_as_was_said(connected: App) -> None:
+    """Whoever looks later is told that it is over, whether a claim has swept it away or not."""
+    async with working(connected, queues=("results",)):
+        handle = await on_loop.with_options(keep_result=0.3).enqueue_async(1)
+        assert Point(1, Decimal("1.50")) == await handle.result_async(LONG_S)
+
+    async def look() -> str | None:
+        outcome = await connected.handle_by_id("results", handle.id).wait_async(0)
+        return outcome.missing if isinstance(outcome, Succeeded) else type(outcome).__name__
+
+    found = await wait_until_async(look, "the result is over")
+    await connected.aclose()
+
+    assert found in ("expired", "Gone")
