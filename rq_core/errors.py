@@ -62,9 +62,13 @@ on the error as attributes. Passwords in a message or in a fact are masked: an e
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from rq_core.masking import masked
+
+SECONDS_MAX: Final = 100 * 365 * 86_400
+"""The longest duration, a hundred years: with a longer one, moments in Unix ms would outgrow the 14 digits that Lua
+prints exactly."""
 
 
 class RqCoreError(Exception):
@@ -305,29 +309,48 @@ class HandlerSignal(RqCoreError):
     """Raised by a handler to say what should happen to its job, or into it."""
 
 
+def _seconds(after: object) -> float:
+    """What a handler asks for, in seconds: what is below 0 is at once. Raises InvalidOption, where the
+    handler's author sees it."""
+    from datetime import timedelta
+
+    seconds = after.total_seconds() if isinstance(after, timedelta) else after
+    # Not a number is not below anything.
+    if (
+        isinstance(seconds, int | float)
+        and not isinstance(seconds, bool)
+        and seconds <= SECONDS_MAX
+    ):
+        return float(max(seconds, 0))
+    must = f"must be seconds (or a timedelta) up to {SECONDS_MAX:,}"
+    raise InvalidOption(option="after", value=after, must=must)
+
+
 class RetryLater(HandlerSignal):
     """the handler asked to be run again later."""
 
     def __init__(self, reason: str = "retry later", *, after: float | None = None) -> None:
-        """``after`` is in seconds; None leaves the delay to the task's retry policy."""
-        super().__init__(reason, after=after)
-        self.after = after
+        """``after`` is in seconds, or a timedelta; below 0 is at once. None leaves the delay to the task's retry
+        policy. Raises InvalidOption for what is no duration."""
+        super().__init__(str(reason), after=after)
+        self.after = None if after is None else _seconds(after)
 
 
 class Snooze(HandlerSignal):
     """the handler gave its job back for {after} s; no attempt is spent."""
 
     def __init__(self, after: float, reason: str = "snoozed") -> None:
-        """``after`` is in seconds: no worker claims the job before that."""
-        super().__init__(reason, after=after)
-        self.after = after
+        """``after`` is in seconds, or a timedelta: no worker claims the job before that; below 0 is at once. Raises
+        InvalidOption for what is no duration."""
+        super().__init__(str(reason), after=after)
+        self.after = _seconds(after)
 
 
 class GiveUp(HandlerSignal):
     """the handler gave up: no retry, whatever attempts are left."""
 
     def __init__(self, reason: str = "gave up") -> None:
-        super().__init__(reason)
+        super().__init__(str(reason))
 
 
 class HandlerTimeout(HandlerSignal):

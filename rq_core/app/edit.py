@@ -57,6 +57,14 @@ def change_of(
     return change
 
 
+def check_line(line: str) -> None:
+    """Raise InvalidOption if what the change is to rest on is no text."""
+    given: object = line
+    if not isinstance(given, str):
+        must = "must be the job's state line, as `rq-core job ID --json` prints it"
+        raise InvalidOption(option="line", value=given, must=must)
+
+
 _WHY: Final = {
     "running": "it runs, and only a job that waits can be edited. Cancel it, or edit it while it waits for a retry",
     "cancelling": "it runs and was asked to stop, and only a job that waits can be edited. Enqueue it again when it"

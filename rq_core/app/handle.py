@@ -188,8 +188,9 @@ class JobHandle(Generic[R_co]):
         Raises NotEdited if the job does not wait, has another line, or could never run any more: its ``outcome`` is
         running, cancelling, dead, gone, changed or never. Raises InvalidOption, and AuditBacklogFull.
         """
-        from rq_core.app.edit import change_of, check_outcome
+        from rq_core.app.edit import change_of, check_line, check_outcome
 
+        check_line(line)
         change = change_of(self.queue, **options)
         client = self._producer.client
         plan = client.calls.admin.edit(self.queue, [self.id], change, line=line, why=why)
@@ -199,8 +200,9 @@ class JobHandle(Generic[R_co]):
         self, *, line: str = "", why: str = "", **options: Unpack[EditOptions]
     ) -> None:
         """See edit."""
-        from rq_core.app.edit import change_of, check_outcome
+        from rq_core.app.edit import change_of, check_line, check_outcome
 
+        check_line(line)
         change = change_of(self.queue, **options)
         client = self._producer.async_client()
         plan = client.calls.admin.edit(self.queue, [self.id], change, line=line, why=why)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,6 +28,7 @@ from rq_core.protocol import server_check
 if TYPE_CHECKING:
     from rq_core.connections.client import Client
     from rq_core.doctor import Finding
+    from rq_core.model.plugins import Differences
 
 
 @click.command()
@@ -80,17 +82,20 @@ def doctor(
         here, lost = _named(client, queues, of_log)
         for queue in (*here, *lost):
             report = _report(queue)
+            drift = partial(_drift, client, queue, audit_url, report, is_logged=queue in of_log)
+            before = drift()
             if queue in here:
                 _report_unlisted(client, queue, report, mend=mend)
-                _examine(client, queue, who if mend else None, report)
-            if audit_url is not None and report["error"] is None:
-                _compare(client, queue, audit_url, report, is_logged=queue in of_log)
+                _examine(client, queue, who if mend else None, report, before)
+            # After a repair, whose events SQL need not have yet.
+            _compare(report, drift() if mend and before else before)
             tell(report, mend=mend)
     if as_json:
         print_json(reports)
     left = sum(len(r["left"]) + (r["error"] is not None) for r in reports)
     if left:
-        fix = "" if mend else "; --repair mends what can be mended"
+        can = not mend and any(each["mendable"] for r in reports for each in r["left"])
+        fix = "; --repair mends what can be mended" if can else ""
         raise click.ClickException(f"{left} findings{fix}")
     if any(r["unknown"] for r in reports):
         raise _CannotTell("it cannot be told whether SQL agrees")
@@ -173,32 +178,53 @@ def _report_unlisted(client: Client, queue: str, report: dict[str, Any], *, mend
         report["left"].append(found)
 
 
-def _examine(client: Client, queue: str, by: str | None, report: dict[str, Any]) -> None:
+def _examine(
+    client: Client,
+    queue: str,
+    by: str | None,
+    report: dict[str, Any],
+    drift: Differences | None,
+) -> None:
     """Look at one queue in Redis; ``by`` None only looks."""
-    from rq_core.doctor import diagnose, repair
+    from rq_core.doctor import Told, diagnose, repair
 
+    told = None
+    if drift is not None and drift.lines is not None:
+        told = {job_id: Told(*lines) for job_id, lines in drift.lines.items()}
     try:
-        found = diagnose(client, queue)
+        found = diagnose(client, queue, told=told)
         report["found"] += [_document(f) for f in found]
-        left = found if by is None else repair(client, queue, found, by=by)
+        left = found if by is None else repair(client, queue, found, by=by, told=told)
         report["left"] += [_document(f) for f in left]
     except (LayoutMismatch, QueueDamaged) as error:
         report["error"] = str(error)
 
 
-def _compare(
-    client: Client, queue: str, audit_url: str, report: dict[str, Any], *, is_logged: bool
-) -> None:
-    """Compare one queue with its log. ``is_logged``: by the log it should be there."""
+def _drift(
+    client: Client,
+    queue: str,
+    audit_url: str | None,
+    report: dict[str, Any],
+    *,
+    is_logged: bool,
+) -> Differences | None:
+    """Compare one queue with its log; None without one. ``is_logged``: by the log it should be there."""
+    if audit_url is None or report["error"] is not None:
+        return None
     try:
         if not is_logged and not client.run(client.calls.reads.counts(queue)).audit:
-            return
-        differences = plugins.drift()(audit_url, client, queue)
+            return None
+        return plugins.drift()(audit_url, client, queue)
     except RqCoreError as error:
-        # What Redis alone has shown is told all the same.
+        # What Redis alone shows is told all the same.
         report["error"] = str(error)
+        return None
+
+
+def _compare(report: dict[str, Any], differences: Differences | None) -> None:
+    """Report what the log tells differently."""
+    if differences is None:
         return
-    # After a repair, whose events SQL need not have yet.
     drift: list[dict[str, Any]] = [
         {"kind": "drift", "job": job, "keys": [], "says": says, "mendable": False}
         for job, says in differences.found

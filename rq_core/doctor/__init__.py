@@ -13,5 +13,6 @@ swept, a job that is due and not yet promoted.
 
 from rq_core.doctor.finding import Edit, Finding, Kind
 from rq_core.doctor.repair import diagnose, examine, repair
+from rq_core.doctor.unlike import Told
 
-__all__ = ["Edit", "Finding", "Kind", "diagnose", "examine", "repair"]
+__all__ = ["Edit", "Finding", "Kind", "Told", "diagnose", "examine", "repair"]

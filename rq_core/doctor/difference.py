@@ -66,12 +66,20 @@ def differences(expected: Expected) -> dict[Owner, list[Edit]]:
                 found[owner_of(key, member)].append(edit)
         more = [] if key in _MAY_HAVE_MORE else [each for each in actual if each not in wanted]
         if key == "slots":
-            more = [each for each in more if is_name_field(each)]
+            more = [
+                each
+                for each in more
+                if is_name_field(each) and ("job", _holder(actual[each])) not in unknown
+            ]
         for member in more:
             owner = owner_of(key, member)
             if owner not in unknown and not _returns(key, member):
                 found[owner].append(Edit(key, member, as_text(actual[member]), ""))
     return found
+
+
+def _holder(value: str) -> str:
+    return read_holder(value).job_id
 
 
 def _compare(key: str, member: str, actual: Any, want: Want) -> Edit | None:
@@ -105,8 +113,10 @@ def _returns(key: str, member: str) -> bool:
 
 
 def _unknown(expected: Expected) -> Iterator[Owner]:
-    """Yield the jobs whose state is not known, and the lanes in which they may wait."""
-    unreadable = expected.view.unreadable.keys() - expected.jobs.keys()
+    """Yield the jobs whose state is not known, or by the audit log only, and the lanes in which they may wait."""
+    unreadable = (
+        expected.view.unreadable.keys() - expected.jobs.keys() | expected.view.untold.keys()
+    )
     for job_id in unreadable:
         yield "job", job_id
     for member in expected.view.snapshot["waiting"] if unreadable else ():

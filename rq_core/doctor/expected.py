@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from rq_core.doctor.places import Place, fair_key, kept_waiting, opened, places
+from rq_core.doctor.unlike import line_by
 from rq_core.doctor.view import View
 from rq_core.model import scopes
 from rq_core.model.machine import CLAIMED_STATES, PRIORITIES, State
@@ -21,7 +22,7 @@ from rq_core.model.names import (
 )
 from rq_core.model.remembered import Result, load_of, read_result
 from rq_core.model.settings import SLOT_ANSWER, SLOT_LIFE_MS
-from rq_core.model.state_line import Job, line_of, read_job, with_task, write_line
+from rq_core.model.state_line import Job, read_job, with_task, write_line
 
 LISTS: Final = tuple(f"ready:{rank}" for rank in range(len(PRIORITIES)))
 INDEXES: Final = (
@@ -75,7 +76,7 @@ class Expected:
     def __init__(self, view: View) -> None:
         self.view = view
         self.restored = dict(_restored(view))
-        """State lines that are lost or unreadable, as the log has them."""
+        """State lines that are lost or unreadable, or have other fields than the log, as the log has them."""
         self.jobs = view.jobs | {i: read_job(i, line) for i, line in self.restored.items()}
         recounted = dict(_recounted(self))
         self.lines = self.restored | recounted
@@ -133,11 +134,14 @@ class Expected:
 
 def _restored(view: View) -> Iterator[tuple[str, str]]:
     """Yield what the log knows of lines that are lost or unreadable. A lost job needs its arguments, too."""
-    specs = view.snapshot["jobs"]
+    specs, caps = view.snapshot["jobs"], view.snapshot["caps"]
+    for job_id, told in view.by_audit.items():
+        if told.line is not None and job_id in specs:
+            yield job_id, told.line
     for job_id, record in view.log.records.items():
-        lost = record.state is not None and job_id not in view.lines and job_id in specs
-        if lost or job_id in view.unreadable:
-            line = line_of(record, view.snapshot["caps"])
+        if record.state is not None and (job_id in view.lines or job_id in specs):
+            in_state = job_id in view.snapshot["state"]
+            line = line_by(record, view.lines.get(job_id), caps, in_state=in_state)
             if line is not None:
                 yield job_id, line
 

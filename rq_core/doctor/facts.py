@@ -10,13 +10,13 @@ from rq_core.doctor.difference import Owner, guarded
 from rq_core.doctor.expected import Expected
 from rq_core.doctor.finding import RELOG, Edit, Finding, Kind
 from rq_core.doctor.log import Log
+from rq_core.doctor.unlike import unlike
 from rq_core.doctor.view import View
 from rq_core.model import scopes
 from rq_core.model.events import JobRecord
-from rq_core.model.fields import BY_LINE
 from rq_core.model.machine import CLAIMED_STATES, State
 from rq_core.model.scopes import QUEUE
-from rq_core.model.state_line import SHOWN_MAX, Job, without_task
+from rq_core.model.state_line import SHOWN_MAX, Job
 from rq_core.model.text import shorten
 
 STRAYS_SHOWN: Final = 3
@@ -28,6 +28,7 @@ def findings(expected: Expected, differing: dict[Owner, list[Edit]]) -> Iterator
     A job whose line comes back takes its ``differing`` indexes along, and they are no findings of their own.
     """
     yield from _specs(expected)
+    yield from _lineless(expected.view)
     yield from _queue(expected)
     yield from _caps(expected.view)
     yield from _wake(expected)
@@ -42,6 +43,15 @@ def _specs(expected: Expected) -> Iterator[Finding]:
             after = "; the worker that claims it will fail it" if job.state is State.READY else ""
             says = f"job {job_id} is {job.state} and has no arguments{after}"
             yield Finding(Kind.NO_SPEC, says, job_id)
+
+
+def _lineless(view: View) -> Iterator[Finding]:
+    for job_id in sorted(view.untold):
+        says = f"job {job_id} has arguments and no line, and the outbox does not say how it stood"
+        how = (
+            "with --audit URL, --repair puts the job back, or removes its arguments if it has ended"
+        )
+        yield Finding(Kind.NO_LINE, f"{says}; {how}", job_id)
 
 
 def _queue(expected: Expected) -> Iterator[Finding]:
@@ -117,8 +127,8 @@ def _log(expected: Expected, differing: dict[Owner, list[Edit]]) -> Iterator[Fin
             if view.log.whole:
                 says = f"job {job_id} is {job.state}, and the log does not have it"
                 yield told(Kind.UNLOGGED, job_id, says)
-        elif unlike := list(_unlike(job, record)):
-            says = f"job {job_id} differs from the log: {', '.join(unlike)}"
+        elif differs := list(_unlike(job, record)):
+            says = f"job {job_id} differs from the log: {', '.join(differs)}"
             yield told(Kind.LOG_DIFFERS, job_id, says)
     for job_id, why in view.unreadable.items():
         line = shorten(view.lines[job_id], SHOWN_MAX)
@@ -152,12 +162,5 @@ def _outbox(log: Log) -> Iterator[Finding]:
 def _unlike(job: Job, record: JobRecord) -> Iterator[str]:
     if job.state is not record.state:
         yield f"{job.state} by its state, {record.state or 'gone'} by the log"
-    # A record that began in the middle knows only what its last events said.
-    names = BY_LINE if record.complete else ("due", "since")
-    for name in names:
-        logged, actual = getattr(record, BY_LINE[name].name), job.value(name)
-        if name == "lane":
-            # A task's first limit moves its jobs into lanes without an event.
-            logged, actual = without_task(logged), without_task(actual)
-        if logged != actual:
-            yield f"{name}={actual}, {logged} by the log"
+    for name, actual, logged in unlike(job, record):
+        yield f"{name}={actual}, {logged} by the log"

@@ -18,6 +18,8 @@ class Kind(StrEnum):
     """A state line, or a limit, that no script wrote."""
     NO_SPEC = "no_spec"
     """A live job whose arguments are gone: the worker that claims it can only fail it."""
+    NO_LINE = "no_line"
+    """A job's arguments without its line, and the outbox does not go back far enough to say how the job stood."""
     NO_CAPS = "no_caps"
     """The limits are gone."""
     NO_META = "no_meta"

@@ -10,6 +10,7 @@ from rq_core.connections.client import Client
 from rq_core.doctor import difference, facts
 from rq_core.doctor.expected import LISTS, Expected
 from rq_core.doctor.finding import Finding, Kind
+from rq_core.doctor.unlike import Told
 from rq_core.doctor.view import UNNAMED, View
 from rq_core.model.keys import QueueKeys, queue_keys
 from rq_core.protocol.usable import check_layout
@@ -23,42 +24,59 @@ LOOK_PAUSE_S: Final = 0.1
 """Seconds between two looks at what may be true for a moment only."""
 
 
-def examine(snapshot: Mapping[str, Any], keys: QueueKeys = UNNAMED) -> list[Finding]:
-    """Say what in a snapshot (see Operations.snapshot) does not agree. ``keys`` names what an operator is to type."""
-    expected = Expected(View(snapshot, keys))
+def examine(
+    snapshot: Mapping[str, Any],
+    keys: QueueKeys = UNNAMED,
+    told: Mapping[str, Told] | None = None,
+) -> list[Finding]:
+    """Say what in a snapshot (see Operations.snapshot) does not agree. ``keys`` names what an operator is to type.
+    ``told`` is what the audit log says of jobs that Redis tells differently; None: it was not asked."""
+    expected = Expected(View(snapshot, keys, told))
     differing = difference.differences(expected)
     of_facts = list(facts.findings(expected, differing))
     return [*difference.findings(expected, differing), *of_facts]
 
 
 def diagnose(
-    client: Client, queue: str, *, sleep: Callable[[float], None] = time.sleep
+    client: Client,
+    queue: str,
+    *,
+    told: Mapping[str, Told] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> list[Finding]:
     """Look at a queue. Changes nothing. Raises QueueDamaged if a key has the wrong type, LayoutMismatch if this
     release cannot read the queue.
 
     A worker that has just taken the token and has not claimed yet makes it look as if none
-    would wake; so that is looked at again.
+    would wake; so that is looked at again. ``told`` as in examine.
     """
-    found = _examined(client, queue)
+    found = _examined(client, queue, told)
     for _ in range(LOOKS - 1):
         if {f.kind for f in found} != {Kind.NO_WAKE}:
             break
         sleep(LOOK_PAUSE_S)
-        found = _examined(client, queue)
+        found = _examined(client, queue, told)
     return found
 
 
-def _examined(client: Client, queue: str) -> list[Finding]:
+def _examined(client: Client, queue: str, told: Mapping[str, Told] | None) -> list[Finding]:
     snapshot = client.run(client.calls.reads.snapshot(queue))
     check_layout(queue, snapshot["meta"])
-    return examine(snapshot, queue_keys(queue, client.calls.delivery.prefix))
+    return examine(snapshot, queue_keys(queue, client.calls.delivery.prefix), told)
 
 
-def repair(client: Client, queue: str, findings: Iterable[Finding], *, by: str) -> list[Finding]:
+def repair(
+    client: Client,
+    queue: str,
+    findings: Iterable[Finding],
+    *,
+    by: str,
+    told: Mapping[str, Told] | None = None,
+) -> list[Finding]:
     """Mend what was found and look again. Returns what is left; mending twice does no harm.
 
-    What has moved since it was found is left as it is, and looked at again. ``by`` stands in the log.
+    What has moved since it was found is left as it is, and looked at again. ``by`` stands in the log;
+    ``told`` as in examine.
     Raises what Client.run raises.
     """
     found = list(findings)
@@ -72,7 +90,7 @@ def repair(client: Client, queue: str, findings: Iterable[Finding], *, by: str) 
         # Begins a new epoch if `meta` or the outbox is gone.
         client.run(client.calls.delivery.handshake(queue))
         carry_out(client, queue, mendable, by=by)
-        found = diagnose(client, queue)
+        found = diagnose(client, queue, told=told)
     return found
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from rq_core.doctor.log import Log, read_log
+from rq_core.doctor.unlike import Told
 from rq_core.model import scopes
 from rq_core.model.events import JobRecord
 from rq_core.model.keys import QueueKeys, queue_keys
@@ -28,6 +29,8 @@ class View:
     snapshot: Mapping[str, Any]
     keys: QueueKeys = UNNAMED
     """The queue's names, for what an operator is to type."""
+    told: Mapping[str, Told] | None = None
+    """What the audit log says of jobs that Redis tells differently, by id; None: it was not asked, or cannot tell."""
     jobs: dict[str, Job] = field(default_factory=dict)
     """The jobs whose state lines can be read, by id."""
     unreadable: dict[str, str] = field(default_factory=dict)
@@ -54,6 +57,24 @@ class View:
             if (record := self.log.records.get(job_id)) is not None and _does_more(record)
         }
         return {job_id: line for job_id, line in self.standing.items() if job_id not in lost}
+
+    @cached_property
+    def by_audit(self) -> dict[str, Told]:
+        """What the audit log says of those of its jobs that stand in Redis as they did when both were compared."""
+        told = (self.told or {}).items()
+        return {i: says for i, says in told if self.standing.get(i) == says.seen}
+
+    @cached_property
+    def untold(self) -> dict[str, str]:
+        """The arguments of jobs without a line of which only the audit log knows how they stood, by id."""
+        specs = self.snapshot["jobs"]
+        if self.facts.get("audit") != "on" or self.log.whole:
+            return {}
+        return {i: specs[i] for i in specs.keys() - self.standing.keys() if self._is_untold(i)}
+
+    def _is_untold(self, job_id: str) -> bool:
+        record = self.log.records.get(job_id)
+        return job_id not in self.by_audit and (record is None or not record.complete)
 
     @property
     def facts(self) -> Mapping[str, str]:

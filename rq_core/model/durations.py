@@ -5,16 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from rq_core.errors import InvalidOption
+from rq_core.errors import SECONDS_MAX, InvalidOption
 
 Duration = float | timedelta
 """Seconds, as in asyncio, or a timedelta."""
-
-SECONDS_MAX: Final = 100 * 365 * 86_400
-"""A hundred years.
-
-With a longer one, moments in Unix ms would outgrow the 14 digits that Lua prints exactly.
-"""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INSTANT_MAX: Final = datetime(2286, 1, 1, tzinfo=UTC)

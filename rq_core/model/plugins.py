@@ -60,6 +60,9 @@ class Differences(NamedTuple):
     """The job, or None, and a sentence."""
     unknown: Sequence[str]
     """Why it cannot be told whether they differ, a sentence each."""
+    lines: Mapping[str, tuple[str | None, str | None]] | None
+    """By job, how it stood in Redis (None: it had no line) and the line that it is to have by the log (None: none): of
+    the jobs that Redis does not tell as the log does. None: it cannot be told."""
 
 
 class Drift(Protocol):

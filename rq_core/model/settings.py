@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from rq_core.model.durations import SECONDS_MAX
+from rq_core.errors import SECONDS_MAX
 
 
 class Setting(NamedTuple):

@@ -17,6 +17,7 @@ from sqlalchemy.exc import NoResultFound, SQLAlchemyError
 
 from rq_core.connections.client import Client
 from rq_core.doctor import Kind, diagnose
+from rq_core.doctor.unlike import line_by
 from rq_core.doctor.view import View
 from rq_core.model.events import JobRecord, OutboxId, Undecodable, decode, fold
 from rq_core.model.fields import BY_LINE
@@ -50,7 +51,7 @@ def drift_of(url: str, client: Client, queue: str) -> Differences:
     database = Database(url)
     try:
         migrate.check_current(database)
-        violations, notes = compare(client, database, queue, indexes=False)
+        violations, notes, lines = _compare(client, database, queue, indexes=False)
     except NoResultFound:
         raise AuditUnavailable(url=database.url, why=f"it has nothing of queue {queue}") from None
     except SQLAlchemyError as error:
@@ -58,7 +59,7 @@ def drift_of(url: str, client: Client, queue: str) -> Differences:
     finally:
         database.close()
     differences = [(violation.job_id, violation.says) for violation in violations]
-    return Differences(differences, [note.says for note in notes])
+    return Differences(differences, [note.says for note in notes], lines)
 
 
 def compare(
@@ -68,19 +69,29 @@ def compare(
 
     Raises what Redis raises when it does not answer.
     """
+    return _compare(client, database, queue, indexes=indexes)[:2]
+
+
+_Lines = dict[str, tuple[str | None, str | None]]
+
+
+def _compare(
+    client: Client, database: Database, queue: str, *, indexes: bool
+) -> tuple[list[Violation], list[Note], _Lines | None]:
+    """The same, and the lines that jobs are to have (see Differences)."""
     try:
         both = sides.look(client, database, queue)
     except sides.Lost as error:
-        return [_violation(error.cursor, "I7", None, str(error))], []
+        return [_violation(error.cursor, "I7", None, str(error))], [], None
     except sides.CannotTell as error:
         cursor = error.cursor
         at = OutboxId(cursor.epoch or 0, cursor.seq or 0)
-        return [], [Note(at, cursor.at_ms or 0, str(error))]
+        return [], [Note(at, cursor.at_ms or 0, str(error))], None
     cursor, upto = both.cursor, both.upto
     entries = [(OutboxId.parse(at), raw) for at, raw in both.log]
     if all(at != upto for at, _ in entries):
         says = f"Redis does not have {upto}, the last entry that SQL has"
-        return [_violation(cursor, "I7", None, says)], []
+        return [_violation(cursor, "I7", None, says)], [], None
     found = [_violation(cursor, "I7", None, says) for says in _stream(both)]
     records = both.records
     try:
@@ -91,22 +102,38 @@ def compare(
                     records[event.job_id], _ = fold(records.get(event.job_id), entry, event)
     except (Undecodable, ValueError, TypeError) as error:
         says = f"an entry in Redis cannot be read: {error}"
-        return found, [Note(upto, cursor.at_ms, says)]
-    for job_id, says in _differences(View(both.redis), records):
+        return found, [Note(upto, cursor.at_ms, says)], None
+    view = View(both.redis)
+    for job_id, says in _differences(view, records):
         found.append(_violation(cursor, "I8", job_id, says))
     with database.snapshot() as connection:
         # SQL may be ahead by now of what was read of Redis.
         log = told.log_of(connection, queue, entries[-1][0])
     found += [
         _violation(cursor, "I8", None, finding.says)
-        for finding in told.differences(log, View(both.redis), both.position)
+        for finding in told.differences(log, view, both.position)
     ]
     found += [
         _violation(cursor, "I8", finding.job_id, finding.says)
         for finding in (diagnose(client, queue) if indexes else ())
         if finding.kind not in _PASSED_OVER
     ]
-    return found, []
+    return found, [], dict(_lines(view, records))
+
+
+def _lines(
+    view: View, records: Mapping[str, JobRecord]
+) -> Iterator[tuple[str, tuple[str | None, str | None]]]:
+    """The jobs whose arguments Redis has and that it does not tell as the log does: how each stands in Redis, and the
+    line that it is to have."""
+    for job_id in view.snapshot["jobs"]:
+        line, record = view.standing.get(job_id), records.get(job_id)
+        mended = None
+        if record is not None and record.state is not None:
+            in_state = job_id in view.snapshot["state"]
+            mended = line_by(record, line, view.snapshot["caps"], in_state=in_state)
+        if line is None or mended is not None:
+            yield job_id, (line, mended)
 
 
 def _violation(cursor: Row[Any], invariant: str, job_id: str | None, says: str) -> Violation:

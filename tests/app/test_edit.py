@@ -123,3 +123,14 @@ def test_an_edit_may_insist_on_the_line_that_it_rests_on(handle: JobHandle[None]
     with pytest.raises(NotEdited, match="Read the line again"):
         handle.edit(now=True, line="ready task=note seq=1 since=1")
     assert handle.state() == "scheduled"
+
+
+@pytest.mark.parametrize("line", [None, 5, b"ready"])
+async def test_a_line_that_is_no_text_is_refused_before_anything_is_sent(
+    handle: JobHandle[None], line: Any
+) -> None:
+    with pytest.raises(InvalidOption, match="line"):
+        handle.edit(now=True, line=line)
+    with pytest.raises(InvalidOption, match="line"):
+        await handle.edit_async(now=True, line=line)
+    assert handle.state() == "scheduled"

@@ -41,7 +41,7 @@ FACTS = {
     "task": "send", "why": "it yields", "problems": "to: is required", "size": 2, "limit": 1,
     "kept": 2, "setting": "results_max",
     "known": "a, b", "queue": "mail", "backlog": 9, "bound": 8, "attached": "other", "found": "0",
-    "what": "count", "url": "redis://x", "seconds": 600.0, "after": None,
+    "what": "count", "url": "redis://x", "seconds": 600.0, "after": 60.0,
     "scope": "tenant=acme", "family": "tenant", "id": "job-1", "version": 3,
     "function": "shard_of", "error": "KeyError: 1",
     "holder": "job-2", "module": "tasks", "how": "by signal 9", "where": "tasks.py:3", "last": "7-1",

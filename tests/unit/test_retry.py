@@ -1,6 +1,7 @@
 """When retries come, and which failures are final."""
 
 import math
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -99,19 +100,35 @@ def test_a_failure_is_retried_or_final_with_a_delay_and_a_reason(
     assert tuple(policy.verdict(error, 2, half)) == expected
 
 
-@pytest.mark.parametrize("after", [-1, math.nan, math.inf, "soon"])
-def test_a_nonsensical_retry_later_is_still_a_retry(after: Any) -> None:
-    """The failure has to be settled, whatever the handler raised."""
-    verdict = RetryPolicy(maximum=60).verdict(RetryLater(after=after), 1, half)
+@pytest.mark.parametrize("signal", [Snooze, lambda after: RetryLater(after=after)])
+@pytest.mark.parametrize("after", [math.nan, math.inf, "5", True, 10**400])
+def test_what_is_no_duration_is_refused_where_the_handler_gives_it(signal: Any, after: Any) -> None:
+    with pytest.raises(InvalidOption, match="after"):
+        signal(after)
 
-    assert verdict == ("retry", 60, "retry_later")
+
+def test_a_snooze_needs_a_duration() -> None:
+    with pytest.raises(InvalidOption, match="after"):
+        Snooze(None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("after", [-1, math.nan, math.inf, "soon"])
-def test_a_nonsensical_snooze_still_gives_the_job_back(after: Any) -> None:
-    verdict = RetryPolicy(maximum=60).verdict(Snooze(after), 1, half)
+@pytest.mark.parametrize("signal", [Snooze, lambda after: RetryLater(after=after)])
+@pytest.mark.parametrize("after", [-5, -math.inf, -(10**400), timedelta(days=-1)])
+def test_a_time_that_has_passed_is_at_once(signal: Any, after: Any) -> None:
+    assert POLICY.verdict(signal(after), 1, half)[1] == 0
 
-    assert verdict == ("rollback", 60, "snoozed")
+
+@pytest.mark.parametrize("signal", [Snooze(5), RetryLater(after=5)])
+def test_a_signal_that_a_handler_has_spoiled_is_settled_all_the_same(signal: Any) -> None:
+    signal.after = "soon"
+
+    assert RetryPolicy(maximum=60).verdict(signal, 1, half)[1] == 60
+
+
+@pytest.mark.parametrize("signal", [GiveUp, RetryLater, lambda reason: Snooze(1, reason)])
+def test_the_reason_of_a_signal_becomes_text_where_it_is_given(signal: Any) -> None:
+    assert str(signal(7)) == "7"
+    assert str(signal({"password": 1})) == "{'password': 1}"
 
 
 @pytest.mark.parametrize("backoff", [lambda _: 1 / 0, lambda _: None, lambda _: -5])
