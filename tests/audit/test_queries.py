@@ -285,7 +285,7 @@ WRONG: list[tuple[str, int, list[str], str]] = [
     ("no address", 2, ["report"], "no audit database"),
     ("no file", 1, ["report", "--audit", "{tmp}/nonesuch.db"], "no audit log at"),
     ("not a database", 1, ["report", "--audit", "{tmp}/text.db"], "does not answer"),
-    ("a directory", 1, ["migrate", "--audit", "{tmp}"], "does not answer"),
+    ("a directory", 1, ["migrate", "--audit", "{tmp}"], "is a directory"),
     (
         "no such directory",
         1,
