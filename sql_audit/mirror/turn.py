@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from sqlalchemy import Connection
 
-from rq_core.errors import AuditOff
 from rq_core.model.events import OutboxId
 from sql_audit.mirror import forks, gaps, losses
 from sql_audit.mirror.batch import Batch, Projection
@@ -60,6 +60,11 @@ STEPS: Final = (
     "advanced", "committed", "trimmed",
 )  # fmt: skip
 """The steps of a turn, in order; ``on_step`` is told each one when it is done."""
+
+FINISH_TRIES: Final = 20
+"""How often the end of a log that was switched off is tried, if another mirror has the queue."""
+FINISH_PAUSE_S: Final = 0.05
+"""Seconds between two of these tries."""
 
 
 class Outcome(StrEnum):
@@ -111,6 +116,8 @@ class Mirror:
         """The next batch, as it is being read while this one is written."""
         self._attached_in: int | None = None
         """The epoch of the cursor when Redis was last told that this database mirrors the queue."""
+        self._trims = True
+        """Whether Redis is told to forget what SQL has. It refuses that once the log is switched off."""
         self._restated_from = 0
         """Redis is known to have an epoch from here on that begins with a baseline."""
 
@@ -148,11 +155,17 @@ class Mirror:
         # As if it were attached: to attach would switch the log on again.
         cursor = Cursor(*row)
         self._attached_in, self.position = cursor.epoch, cursor.position
-        cursor, tail = self.read()
-        upto = last_entry(tail)
-        if upto is not None:
-            with contextlib.suppress(AuditOff):  # Redis refuses the trim.
-                self._mirror(cursor, tail._replace(entries=tail.entries[:upto]))
+        self._trims = False
+        for _ in range(FINISH_TRIES):
+            cursor, tail = self.read()
+            upto = last_entry(tail)
+            if upto is None:
+                return
+            turn = self._mirror(cursor, tail._replace(entries=tail.entries[:upto]))
+            if turn.outcome not in (Outcome.STALE, Outcome.HELD):
+                return
+            # A mirror that runs is at the same entries.
+            time.sleep(FINISH_PAUSE_S)
 
     def queue_is_deleted(self) -> bool:
         """Whether the last that SQL has of the queue is that an operator deleted it. To meet it would make it again."""
@@ -404,6 +417,8 @@ class Mirror:
     def trim(self, cursor: Cursor) -> None:
         """Let Redis forget what SQL has, but the anchor. Harmless if it was done before."""
         assert self._audit_id is not None
+        if not self._trims:
+            return
         self.source.trim(
             self.queue, self._audit_id, str(cursor.position), cursor.trim_jobs, cursor.trim_bytes
         )

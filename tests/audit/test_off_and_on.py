@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -16,8 +17,10 @@ from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
 from sql_audit.mirror import service
 from sql_audit.mirror.source import Outbox
+from sql_audit.mirror.turn import Mirror, Outcome
 from sql_audit.proof.result import Verdict
 from sql_audit.proof.verify import verify
+from sql_audit.queries.history import audit_id
 from sql_audit.store.database import Database
 from tests.kit import auditlog
 from tests.kit.wait import wait_until
@@ -88,6 +91,30 @@ def test_a_running_mirror_goes_on_when_the_log_is_switched_on_again(
     assert mirrored(database, *off)
     assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == []
     assert caplog.text.count("log is switched off") == 1
+    assert verify(database).verdict is Verdict.HOLDS
+
+
+def test_a_log_is_switched_off_beside_a_mirror_that_is_faster(
+    valkey_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The running mirror had moved the cursor up to the end, and the command failed since Redis refused its trim."""
+    with Client(valkey_url) as client:
+        added = add(client)
+        running, ending = (Mirror(Outbox(client), database, "q") for _ in range(2))
+        while running.turn().outcome is not Outcome.IDLE:
+            pass
+        client.run(client.calls.audit.detach("q", audit_id(database)))
+        late = ending.read
+
+        def read() -> Any:
+            monkeypatch.setattr(ending, "read", late)
+            running.finish()
+            return late()
+
+        monkeypatch.setattr(ending, "read", read)
+        ending.finish()
+
+    assert mirrored(database, *added)
     assert verify(database).verdict is Verdict.HOLDS
 
 
