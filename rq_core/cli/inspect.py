@@ -15,6 +15,7 @@ from rq_core.cli.options import (
     connect,
     json_option,
     known_queues,
+    limit_option,
     print_json,
     queue_option,
     server_options,
@@ -227,14 +228,7 @@ def _rows(job: JobState, now_ms: float) -> list[tuple[str, str]]:
 
 @click.command()
 @click.argument("queue")
-@click.option(
-    "--limit",
-    type=click.IntRange(1, LIST_MAX),
-    default=100,
-    show_default=True,
-    metavar="N",
-    help="Most jobs to list.",
-)
+@limit_option("jobs", LIST_MAX)
 @server_options
 @json_option
 def dead(queue: str, limit: int, redis_url: str, prefix: str, *, as_json: bool) -> None:

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rq_core.cli.inspect import document_of, unknown_task
-from rq_core.cli.options import connect, json_option, known_queues, print_json, server_options
+from rq_core.cli.options import (
+    connect,
+    json_option,
+    known_queues,
+    limit_option,
+    print_json,
+    server_options,
+)
 from rq_core.cli.text import print_table, say, span
 from rq_core.model.machine import DEFAULT_PRIORITY, State
 from rq_core.protocol.listing import MEMBERS_MAX
@@ -31,14 +38,7 @@ _ALIVE: Final = tuple(state for state in State if state is not State.DEAD)
     help="Only jobs in this state; may be given several times. By default all but dead.",
 )
 @click.option("--task", metavar="NAME", help="Only jobs of this task.")
-@click.option(
-    "--limit",
-    type=click.IntRange(1, SHOWN_MAX),
-    default=100,
-    show_default=True,
-    metavar="N",
-    help="Most jobs to list.",
-)
+@limit_option("jobs", SHOWN_MAX)
 @server_options
 @json_option
 def jobs(

@@ -59,6 +59,18 @@ verbose_option = click.option(
 )
 
 
+def limit_option(what: str, most: int) -> Callable[[F], F]:
+    """``--limit``: how many of these a command lists, 100 by default and ``most`` at the most."""
+    return click.option(
+        "--limit",
+        type=click.IntRange(1, most),
+        default=100,
+        show_default=True,
+        metavar="N",
+        help=f"Most {what} to list.",
+    )
+
+
 def _force(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value:
         from rq_core.protocol import server_check

@@ -14,6 +14,7 @@ from rq_core.cli.options import (
     connect,
     json_option,
     known_queues,
+    limit_option,
     print_json,
     server_options,
 )
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
     from rq_core.protocol.unique import Held
 
 FREE: Final = "free"
+SHOWN_MAX: Final = 100_000
 
 
 @click.command()
 @click.argument("queue")
 @click.argument("words", metavar="[NAME | free NAME]", nargs=-1)
 @audited_options
+@limit_option("names", SHOWN_MAX)
 @server_options
 @json_option
 def unique(queue: str, words: tuple[str, ...], **given: Any) -> None:
@@ -50,8 +53,11 @@ def unique(queue: str, words: tuple[str, ...], **given: Any) -> None:
         if frees:
             _free(client, queue, words[1], given)
             return
-        found = client.run(client.calls.names.held(queue, *words))
-    _show(queue, words, found, as_json=given["as_json"])
+        limit = given["limit"]
+        found = client.run(client.calls.names.held(queue, *words, limit=limit + 1))
+    _show(queue, words, found[:limit], as_json=given["as_json"])
+    if len(found) > limit and not given["as_json"]:
+        say(f"{limit:,} of them; --limit shows more")
 
 
 def _free(client: Client, queue: str, name: str, given: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -34,8 +35,11 @@ class Names:
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
 
-    def held(self, queue: str, name: str | None = None) -> Plan[list[Held]]:
-        """The names of a queue that stand, in order, and the job that took each; or this one alone, if it stands."""
+    def held(
+        self, queue: str, name: str | None = None, *, limit: int | None = None
+    ) -> Plan[list[Held]]:
+        """The names of a queue that stand, in order, and the job that took each; or this one alone, if it stands.
+        ``limit``: so many of them at most, the first that Redis gives."""
         keys = queue_keys(queue, self._delivery.prefix)
         (time,) = yield from self._delivery.ask([["TIME"]], queue)
         now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
@@ -53,11 +57,13 @@ class Names:
             )
             fields = pairs_of(flat)
             found |= {name_in(f): by for f, by in fields.items() if is_name_field(f)}
-            cursor = "" if cursor in ("0", 0) else cursor
+            enough = limit is not None and len(found) >= limit
+            cursor = "" if enough or cursor in ("0", 0) else cursor
         holders = {each: read_holder(value) for each, value in sorted(found.items())}
         standing = {
             n: by for n, by in holders.items() if by.until_ms is None or by.until_ms > now_ms
         }
+        standing = dict(itertools.islice(standing.items(), limit))
         lines = yield from read_lines(self._delivery, keys, [by.job_id for by in standing.values()])
         return [
             Held(

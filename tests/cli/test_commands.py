@@ -358,6 +358,20 @@ def test_a_name_is_shown_and_freed(cli: CommandLine, client: Client) -> None:
     assert "no job of mail holds the name t/user=7" == says
 
 
+def test_so_many_names_are_listed_and_no_more(cli: CommandLine, client: Client) -> None:
+    """A hundred thousand took half a minute."""
+    ties = ties_of(unique="keep")
+    named = [
+        NewJob(f"j-{n}", "mail", profile("t"), "{}", ties=ties, name=f"t/user={n}")
+        for n in range(5)
+    ]
+    client.run(client.calls.enqueue.many(named))
+
+    assert 2 == len(cli.json("unique", "mail", "--limit", "2"))
+    assert "2 of them; --limit shows more" in cli.ok("unique", "mail", "--limit", "2")
+    assert "--limit" not in cli.ok("unique", "mail", "--limit", "5")
+
+
 @pytest.mark.parametrize("words", [("free",), ("a/b", "c/d"), ("free", "a/b", "c/d")])
 def test_unique_takes_a_name_or_frees_one(cli: CommandLine, words: tuple[str, ...]) -> None:
     assert "give a name, or: free NAME" in cli("unique", "mail", *words).stderr
