@@ -44,7 +44,8 @@ def successes_in(
     room = VALUES_MAX
     for settlement in settlements:
         queue = settlement.claim.queue
-        room -= len(settlement.value)
+        if settlement.value:
+            room -= len(settlement.value)
         if settlement.verdict == "complete" and queue in queues and room >= 0:
             successes.setdefault(queue, []).append(settlement)
         else:
@@ -52,14 +53,10 @@ def successes_in(
     return successes, others
 
 
-def _reported(successes: Iterable[Settlement]) -> tuple[list[tuple[str, str]], dict[int, str]]:
+def _reported(successes: Sequence[Settlement]) -> tuple[list[tuple[str, str]], dict[int, str]]:
     """What turn and complete are told of successes: pairs, and values by place."""
-    held, values = [], {}
-    for place, settlement in enumerate(successes, 1):
-        held.append((settlement.claim.id, settlement.claim.fence))
-        if settlement.value:
-            values[place] = settlement.value
-    return held, values
+    held = [(s.claim.id, s.claim.fence) for s in successes]
+    return held, {place: s.value for place, s in enumerate(successes, 1) if s.value}
 
 
 def _parts(group: Sequence[Settlement]) -> Iterator[list[Settlement]]:
@@ -67,16 +64,17 @@ def _parts(group: Sequence[Settlement]) -> Iterator[list[Settlement]]:
     part: list[Settlement] = []
     size = 0
     for settlement in group:
-        size += len(settlement.value)
-        if size > VALUES_MAX and part:
-            yield part
-            part, size = [], len(settlement.value)
+        if settlement.value:
+            size += len(settlement.value)
+            if size > VALUES_MAX and part:
+                yield part
+                part, size = [], len(settlement.value)
         part.append(settlement)
     yield part
 
 
 def claim_call(
-    queue: str, worker: str, limit: int, successes: Iterable[Settlement] = ()
+    queue: str, worker: str, limit: int, successes: Sequence[Settlement] = ()
 ) -> Call[Claimed]:
     """The call that claims up to ``limit`` jobs, and reports these successes of the queue if there are any."""
     held, values = _reported(successes)
