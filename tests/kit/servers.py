@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 import redis
@@ -48,6 +48,10 @@ PORTS = range(10_000, 32_000)
 until its server starts, and nobody who calls a server that is away is connected with himself."""
 _first = secrets.randbelow(len(PORTS))  # The processes of a run do not look at the same ones.
 _ports: Iterator[int] = itertools.cycle([*PORTS[_first:], *PORTS[:_first]])
+
+
+START_TRIES: Final = 10
+"""Two runs of the tests that go through the ports in step may meet several times one after the other."""
 
 
 def free_port() -> int:
@@ -184,7 +188,7 @@ class RedisServer:
                 return self
             process.close()
             # Another process may have taken the port since it was found free.
-            if attempt == 3 or "in use" not in self._log_end():
+            if attempt == START_TRIES or "in use" not in self._log_end():
                 raise ServerDidNotStart(f"{self.engine.name} ended at once: {self._log_end()}")
             self.port = free_port()
         raise AssertionError("unreachable")

@@ -10,8 +10,8 @@ pytestmark = pytest.mark.timeout(LIMIT_S)
 
 
 def test_random_histories_agree_with_the_model(valkey_url: str) -> None:
-    run(lambda: Queue(valkey_url), examples=150)
+    run(lambda: Queue(valkey_url), examples=100)
 
 
 def test_random_histories_with_names_and_edits_agree_with_the_model(valkey_url: str) -> None:
-    run(lambda: OnceQueue(valkey_url), examples=150)
+    run(lambda: OnceQueue(valkey_url), examples=60)

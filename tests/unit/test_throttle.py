@@ -119,7 +119,7 @@ def test_a_function_makes_the_name() -> None:
         _, send = made(unique)
         assert "send/by_tenant=acme" == send.job("ACME").name == send.job("acme", month="x").name
     _, send = made(Unique(per=lambda tenant, month: (tenant, 1)))
-    assert "send/key=%5B%22acme%22%2C1%5D" == send.job("acme").name
+    assert "send/key=%22%5B%5C%22acme%5C%22%2C1%5D%22" == send.job("acme").name
 
 
 def test_a_function_that_raises_or_returns_no_json_is_named() -> None:
