@@ -142,6 +142,7 @@ local function take_name(i, id, kind, lane)
     local replaced = seldom_list('replaced')
     replaced[#replaced + 1] = '["' .. old .. '","' .. id .. '"]'
     seldom_list('left')[old] = true
+    seldom_list('waiting')[old] = nil   -- a later record may bring another job of this id
     note_replaced(old, old_job, id)
   end
   seldom_list('holders')[field] = id

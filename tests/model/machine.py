@@ -109,9 +109,23 @@ class Model:
         return [job for job in self.jobs.values() if job.state in states]
 
     def holder_of(self, name: str | None) -> Job | None:
-        """The job that holds a name: the one that is alive and not dead."""
+        """The job that holds a name: the one that is alive and not dead, unless it waits past its deadline."""
+        job = self._named(name)
+        return None if job is None or self._is_overdue(job) else job
+
+    def let_yield(self, name: str | None) -> None:
+        """Another job takes this name: one that waits past its deadline goes on without it."""
+        job = self._named(name)
+        if job is not None and self._is_overdue(job):
+            job.unique = None
+
+    def _named(self, name: str | None) -> Job | None:
         alive = self.in_state("ready", "scheduled", "running", "cancelling")
         return next((job for job in alive if name is not None and job.unique == name), None)
+
+    def _is_overdue(self, job: Job) -> bool:
+        waits = job.state in {"ready", "scheduled"}
+        return waits and job.expires is not None and job.expires <= self.now
 
     def move(self, job: Job, state: str, **changes: object) -> None:
         job.state, job.since, job.due, job.reason = state, self.now, None, None
@@ -492,6 +506,7 @@ class Queue(RuleBasedStateMachine):
                 expected[job_id] = "held"
             else:
                 expected[job_id] = "requeued"
+                self.model.let_yield(job.unique)
                 self.model.move(
                     job,
                     "ready",

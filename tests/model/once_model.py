@@ -28,29 +28,36 @@ class OnceQueue(Queue):
         )
         first = {job_id: at for at, (job_id, *_) in reversed(list(enumerate(wanted)))}
         live = set(self.model.jobs)
-        asks = {
+        sure = {
             name: at
             for at, (job_id, name, *_) in enumerate(wanted)
-            if job_id not in live and first[job_id] == at
+            if how == "replace" and job_id not in live and first[job_id] == at
         }
-        """By name: the last that asks for it."""
+        """By name: the last that is sure to be accepted, of those that replace."""
         replaceable = {j.id for j in self.model.in_state("ready", "scheduled") if not j.claim}
+        deferred: set[str] = set()
         expected = Expected()
         for at, (job_id, name, delay, expires) in enumerate(wanted):
             if job_id in live or job_id in expected.ids:
                 continue
             holder = self.model.holder_of(name)
-            if how == "replace" and asks.get(name, at) != at:
-                expected.held.append((at + 1, wanted[asks[name]][0]))
-                continue
-            replaces = how == "replace" and name in asks and holder and holder.id in replaceable
-            if holder is not None and not replaces:
+            is_before = sure.get(name, at) > at
+            if is_before and name in deferred:
+                expected.held.append((at + 1, wanted[sure[name]][0]))
+            elif holder is not None and not (how == "replace" and holder.id in replaceable):
                 expected.held.append((at + 1, holder.id))
-                continue
-            if holder is not None:
-                self.leave(holder)
-            expected.ids.append(job_id)
-            self.put(job_id, name, delay, expires)
+            elif is_before:
+                deferred.add(name)
+                expected.held.append((at + 1, wanted[sure[name]][0]))
+            else:
+                self.model.let_yield(name)
+                if holder is not None:
+                    self.leave(holder)
+                    # Its id is free for what follows in this call.
+                    live.discard(holder.id)
+                    replaceable.discard(holder.id)
+                expected.ids.append(job_id)
+                self.put(job_id, name, delay, expires)
 
         expected.check(accepted)
 

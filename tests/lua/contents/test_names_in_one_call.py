@@ -7,7 +7,7 @@ import pytest
 from tests.kit.consistency import assert_consistent
 from tests.kit.seed import Seed
 
-A, B = "t/n=a", "t/n=b"
+A, B, C = "t/n=a", "t/n=b", "t/n=c"
 MEMORY_MS = 60_000
 
 
@@ -97,6 +97,18 @@ def test_the_result_of_a_job_is_not_kept_beside_a_job_of_its_id(seed: Seed) -> N
 
     assert ("new", "old") == found.ids
     assert {} == seed.snapshot()["results"]
+    assert_consistent(seed.snapshot())
+
+
+def test_an_id_that_this_call_brought_back_is_not_replaced_as_the_job_before(seed: Seed) -> None:
+    """The record of the job before was still there, and the place and name of that job went, not of the new one."""
+    seed.enqueue(job(seed, "one", A), job(seed, "two", B))
+    found = seed.enqueue(
+        job(seed, "new", A), job(seed, "newer", B), job(seed, "one", C), job(seed, "two", C)
+    )
+
+    assert (("new", "newer", "one"), (("two", "one"),)) == (found.ids, found.held)
+    assert {"new", "newer", "one"} == waiting(seed)
     assert_consistent(seed.snapshot())
 
 
