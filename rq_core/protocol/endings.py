@@ -23,7 +23,7 @@ from rq_core.model.outcome import (
 )
 from rq_core.model.state_line import read_state_line
 from rq_core.protocol.delivery import Delivery
-from rq_core.protocol.plan import Plan
+from rq_core.protocol.plan import Call, Plan, parse_nothing
 
 PAGE: Final = 250
 """Most jobs in one look, so that none keeps Redis from other clients for long."""
@@ -107,6 +107,10 @@ class Endings:
             found |= told
             left += later
         return found
+
+    def listen(self, queue: str) -> Plan[None]:
+        """Let ends of the queue's jobs be told on its channel for LISTEN_MS."""
+        yield from self._delivery.call(Call("listen", queue, {}, parse_nothing))
 
 
 def command(keys: QueueKeys, ids: Sequence[str]) -> list[Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.listener import Listener
 from tests.kit.seed import Seed
 from tests.kit.servers import engines
 
@@ -32,3 +33,10 @@ def _is_wanted(item: pytest.Item) -> bool:
 def seed(redis_url: str) -> Iterator[Seed]:
     with Seed(redis_url) as made:
         yield made
+
+
+@pytest.fixture
+def listener(seed: Seed) -> Iterator[Listener]:
+    made = Listener(seed)
+    yield made
+    made.close()

@@ -10,7 +10,7 @@ Meta: ties remembers
 Later: dead_retention_ms
 Unread: expiring
 Uses: call(now_text seldom seldom_list) meta(facts read_now) batch(call_many read_many) names(name_field)
-    remembered(memory)
+    remembered(memory) telling(tell_ended)
 ]]
 
 --- What ends with a job. `job` is its record, or its line.
@@ -97,10 +97,11 @@ local function dies(id, job, why)
   end
 end
 
---- Remove jobs.
+--- Remove jobs, which have ended.
 local function remove_jobs(ids)
   call_many('HDEL', state, ids)
   call_many('HDEL', jobs, ids)
+  tell_ended(ids)
 end
 
 --- Before the first write: check the type of a key that only `write_ended` writes, and read who holds the names of the jobs that
@@ -127,4 +128,5 @@ local function write_ended()
   call_many('ZREM', expiring, seldom.untied)
   call_many('HDEL', slots, seldom.freed)
   memory.write()
+  tell_ended(seldom.died)
 end
