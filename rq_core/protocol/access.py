@@ -51,7 +51,9 @@ class Role(NamedTuple):
 _PRODUCER: Final = ("handshake", "enqueue", "cancel", "edit", "listen")
 ROLES: Final = {
     "producer": Role(
-        "enqueues, cancels, edits, asks how its jobs stand, and waits for them", _PRODUCER, ("eval_ro", "hget", *LISTENING),
+        "enqueues, cancels, edits, asks how its jobs stand, and waits for them",
+        _PRODUCER,
+        ("eval_ro", "hget", *LISTENING),
         ("tasks",),
         lists=ADDING,
     ),

@@ -64,8 +64,14 @@ CONSTANTS: Final = {
         "behind a slot's name: the field of `slots` that has its last answer",
     ),
     "SLOT_LIFE_MS": (str(settings.SLOT_LIFE_MS), "how long a call slot is remembered, in ms"),
-    "CHANNEL": (f"'{keys.CHANNEL}'", "behind the queue's tag: the channel on which ends of jobs are told"),
-    "LISTEN_MS": (str(settings.LISTEN_MS), "how long they are told after a client has said that it waits, in ms"),
+    "CHANNEL": (
+        f"'{keys.CHANNEL}'",
+        "behind the queue's tag: the channel on which ends of jobs are told",
+    ),
+    "LISTEN_MS": (
+        str(settings.LISTEN_MS),
+        "how long they are told after a client has said that it waits, in ms",
+    ),
     "OUTBOX_RING": (
         f"'{settings.OUTBOX_RING}'",
         "how many entries an outbox without a mirror keeps, about",

@@ -6,7 +6,6 @@ from typing import Any
 
 from tests.kit.seed import Seed
 
-
 MARK = "-"
 """What it publishes itself, to know that it has heard all that came before."""
 
@@ -16,7 +15,7 @@ class Listener:
 
     def __init__(self, seed: Seed) -> None:
         self._control = seed.control
-        self._heard: Any = seed.control.pubsub()
+        self._heard: Any = seed.control.pubsub()  # type: ignore[no-untyped-call]
 
     def listen(self, seed: Seed) -> None:
         """Hear the ends of this queue's jobs from now on, and no other's."""

@@ -8,7 +8,7 @@ import pytest
 
 from rq_core.errors import ServerUnavailable
 from rq_core.model.outcome import Gone
-from rq_core.protocol.awaited import PAUSES_S, Nothing, Told, Wait, Waits
+from rq_core.protocol.awaited import UNHEARD_S, Nothing, Told, Wait, Waits
 
 
 def looks(deadline: float, until: float = 1e9) -> tuple[list[float], list[Told]]:
@@ -27,8 +27,8 @@ def test_looks_become_rarer_and_go_on_for_ever() -> None:
     times, told = looks(1e6, until=10.0)
 
     pauses = [b - a for a, b in itertools.pairwise(times)]
-    assert [*PAUSES_S] == pytest.approx(pauses[: len(PAUSES_S)])
-    assert {PAUSES_S[-1]} == {round(pause, 6) for pause in pauses[len(PAUSES_S) :]}
+    assert [*UNHEARD_S] == pytest.approx(pauses[: len(UNHEARD_S)])
+    assert {UNHEARD_S[-1]} == {round(pause, 6) for pause in pauses[len(UNHEARD_S) :]}
     assert [] == told
 
 

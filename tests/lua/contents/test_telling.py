@@ -155,7 +155,9 @@ def test_a_worker_without_the_channel_settles_and_denials_are_not_logged(
     seed.enqueue("a", "b")
     first, second = seed.claim().jobs
     listener.listen(seed)
-    seed.control.execute_command("ACL", "SETUSER", "deaf", "on", ">x", "+@all", "~*", "resetchannels")
+    seed.control.execute_command(
+        "ACL", "SETUSER", "deaf", "on", ">x", "+@all", "~*", "resetchannels"
+    )
     seed.control.execute_command("ACL", "LOG", "RESET")
     port = seed.control.connection_pool.connection_kwargs["port"]
     try:
