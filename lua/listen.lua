@@ -1,5 +1,5 @@
 --[[ listen: a client waits for ends of jobs, so from now on they are told for a minute (include/job/telling). It comes again while the client
-waits; nobody takes it back.
+waits; no client takes it back.
 
 Sending it twice is harmless, so it takes no call slot; it is never audited.
 

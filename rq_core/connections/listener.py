@@ -169,7 +169,7 @@ class Listener:
             if alive and not left and not has_asked and not LISTEN_MS / 2 <= told_ms <= LISTEN_MS:
                 if not self._have_ends_told(ear, queue):
                     return None
-                # What has ended meanwhile was told to nobody.
+                # What has ended meanwhile was told to no client.
                 has_asked, left = True, alive
         return found
 
@@ -196,7 +196,7 @@ class Listener:
         return replies
 
     def _have_ends_told(self, ear: _Ear, queue: str) -> bool:
-        """Say to the queue that somebody waits. False: that cannot be done now."""
+        """Say to the queue that a client waits. False: that cannot be done now."""
         try:
             calls = self._client.calls
             (reply,) = ear.line.exchange([calls.endings.listen_command(queue)], ANSWER_S)

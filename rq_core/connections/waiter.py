@@ -45,7 +45,7 @@ class _Round:
 
     def wake(self) -> None:
         """Let the thread look at what is new."""
-        # One that is full wakes it as well; one that is closed has nobody to wake.
+        # One that is full wakes it as well; one that is closed has no thread to wake.
         with contextlib.suppress(OSError):
             self._waker.send(b"\0")
 
@@ -75,6 +75,8 @@ class Waiter:
         self._round: _Round | None = None
         """Of the thread that takes new waits; None: there is none."""
         self._thread: threading.Thread | None = None
+        self.waits: Waits | None = None
+        """Those of the thread that began last, for tests."""
         # Last: who finds its own process here must find nothing of its parent's any more.
         self._pid = os.getpid()
 
@@ -113,6 +115,7 @@ class Waiter:
 
     def _run(self, current: _Round) -> None:
         waits, listener = Waits(), Listener(self._client, self.clock)
+        self.waits = waits
         quiet: dict[str, float] = {}
         try:
             while self._take_new(current, waits, listener, quiet):
@@ -161,7 +164,7 @@ class Waiter:
     def _leave(
         self, waits: Waits, listener: Listener, quiet: dict[str, float], now: float
     ) -> float:
-        """Listen no more to queues for which nobody has waited for a while. Returns when to come again."""
+        """Listen no more to queues for whose jobs no caller has waited for a while. Returns when to come again."""
         left = listener.subscribed() - waits.queues()
         for queue in quiet.keys() - left:
             del quiet[queue]

@@ -1,7 +1,7 @@
 --[[ telling: those who wait for ends of jobs are told which have ended, on the channel `ended` of the queue, a channel of its slot.
 
 A message is ids with spaces between them, and says no more than: look at these. It comes while the fact `awaited`, which `listen` sets,
-says that somebody waits; other queues read a fact that they have, and that is all.
+says that a client waits; other queues compare a fact that they have, and that is all.
 
 It comes after the first write, so it must not fail. Redis notes each publish that is denied in its ACL LOG, so a worker whose user lacks
 the channel is asked for its right before it publishes; who waits then finds the end with the next look.

@@ -38,7 +38,7 @@ def test_a_job_that_lives_on_is_not_told(seed: Seed, listener: Listener) -> None
     assert [] == listener.told()
 
 
-def test_nothing_is_told_where_nobody_has_said_that_he_waits(
+def test_nothing_is_told_where_no_client_has_said_that_it_waits(
     seed: Seed, listener: Listener
 ) -> None:
     seed.enqueue("a", "b")
@@ -126,9 +126,9 @@ def test_a_call_that_stops_before_its_first_write_tells_nothing(
     listener.listen(seed)
     for script in (seed.cancel, seed.prune):
         # What it remembers of the queue lets it get as far as its first write.
-        script("nobody")
-    seed.complete(("nobody", "1-1"))
-    seed.fail(("nobody", "1-1"))
+        script("unknown")
+    seed.complete(("unknown", "1-1"))
+    seed.fail(("unknown", "1-1"))
     seed.control.delete(seed.keys("outbox"))
     slot = {"slot": "s", "number": 1}
     for name, args, each in (
