@@ -1,6 +1,7 @@
 """Names beside a model of them: who holds which, what becomes of each call, and what frees a name.
 
-The model knows of a name only the job that has it, and by which word; and of a job its deadline. Jobs are plain and of one priority. After every
+The model knows of a name only the job that has it, and by which word; and of a job its deadline. Jobs are plain and of one
+priority. After every
 step the names in Redis are compared with the model's, and all indexes with the jobs.
 """
 
@@ -72,7 +73,7 @@ class Names(RuleBasedStateMachine):
         return str(fields_of(lines_of(self.seed.snapshot())[job_id])["state"])
 
     def keeps_out(self, name: str) -> str | None:
-        """The job that keeps others from a name: one that waits past its deadline yields it, unless it has an instant."""
+        """The job that keeps others from a name: one that is overdue yields it, unless it has an instant."""
         holder = self.stands(name)
         return None if holder is not None and self.is_overdue(holder, name) else holder
 
