@@ -76,8 +76,8 @@ class Restored(NamedTuple):
     last: str
     """The ``after`` of the next one."""
     outcomes: dict[str, str]
-    """By id: restored, removed, remembered, named, known, held, gone, or the state that it is in and was left in. (restored:
-    what was put back; remembered of such: it was not, since another job of its id has ended since.)"""
+    """By id: restored, removed, remembered, named, known, held, gone, or the state that it is in and was left in.
+    (restored: what was put back; remembered of such: it was not, since another job of its id has ended since.)"""
 
 
 class Audit:

@@ -107,7 +107,7 @@ def restore(
             )
         if each.names:
             say(
-                f"  {each.names} names of jobs that have ended stand for longer (Throttle), and Redis has forgotten them"
+                f"  {each.names} names of jobs that have ended still stand (Throttle), and Redis has forgotten them"
             )
         for job in each.lost:
             say(f"  {_kind(job)}: {_lost_job(job)}")

@@ -1,5 +1,5 @@
-"""Ids that are remembered after their jobs' ends, and names that stand after them (Throttle), as the log tells it, for a
-Redis that has forgotten them.
+"""Ids that are remembered after their jobs' ends, and names that stand after them (Throttle), as the log tells it,
+for a Redis that has forgotten them.
 
 An id is known by its job's row. Where Redis forgot how a job had ended, that is told by its events
 (:func:`sql_audit.upkeep.lost.tell`). What the log does not have is that an id stands for a unique job: such a call is
@@ -79,7 +79,7 @@ def names_in_force(connection: Connection, queue: str, now_ms: int) -> dict[str,
 
 
 def named(job_id: str, name: str | None, stands: str | None, now_ms: int) -> Restoration | None:
-    """What lets the name of a job that has ended stand again; None if it does not stand to an instant after ``now_ms``."""
+    """What lets the name of a job that has ended stand again; None if it stands to no instant after ``now_ms``."""
     if name is None:
         return None
     how, until_ms = read_stands(stands)

@@ -142,8 +142,8 @@ def arrow(transition: Transition) -> str:
 
 
 def walk(source: State | None, script: str, facts: Facts) -> list[Transition]:
-    """The arrows that one call draws from a state: each at most once, a lease or due time only ends once, and one that is
-    enqueued stays where it is put."""
+    """The arrows that one call draws from a state: each at most once, a lease or due time only ends once, and a job
+    that is enqueued stays where it is put."""
     path: list[Transition] = []
     state = source
     while True:

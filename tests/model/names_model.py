@@ -1,8 +1,7 @@
 """Names beside a model of them: who holds which, what becomes of each call, and what frees a name.
 
-The model knows of a name only the job that has it, and by which word; and of a job its deadline. Jobs are plain and of one
-priority. After every
-step the names in Redis are compared with the model's, and all indexes with the jobs.
+The model knows of a name only the job that has it, and by which word; and of a job its deadline. Jobs are plain and of
+one priority. After every step the names in Redis are compared with the model's, and all indexes with the jobs.
 """
 
 from dataclasses import dataclass

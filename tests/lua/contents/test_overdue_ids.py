@@ -1,4 +1,4 @@
-"""A job that waits past its deadline gives its id up to a job that asks for it: no producer is told of one that never runs."""
+"""A job that waits past its deadline gives its id up: no producer is told of a job that never runs."""
 
 from collections.abc import Callable
 from typing import Any
