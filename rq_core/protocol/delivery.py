@@ -20,7 +20,7 @@ from rq_core.model.ids import boot_id
 from rq_core.model.keys import DEFAULT_PREFIX, check_name, queue_keys, queues_key
 from rq_core.model.machine import LAYOUT
 from rq_core.protocol import denial, server_check
-from rq_core.protocol.absence import is_absent
+from rq_core.protocol.absence import look_for
 from rq_core.protocol.asking import Asking, meaning_of, pause, wrong_type
 from rq_core.protocol.plan import (
     Call,
@@ -301,7 +301,7 @@ class Delivery:
         for queue in sorted(queues):
             try:
                 # A client sends such a call by itself.
-                if (yield from is_absent(self, next(c for c in calls if c.queue == queue))):
+                if (yield from self._is_absent(next(c for c in calls if c.queue == queue))):
                     unusable[queue] = next(c for c in calls if c.queue == queue).absent
                     self._met.discard(queue)
                     continue
@@ -404,13 +404,20 @@ class Delivery:
     def call(self, call: Call[T]) -> Plan[T]:
         """Carry out one call. Raises what it was refused with."""
         if call.queue not in self._met:
-            if (yield from is_absent(self, call)):
+            if (yield from self._is_absent(call)):
                 return call.absent  # type: ignore[return-value]
             yield from self.handshake(call.queue)
         (result,) = yield from self.carry_out([call])
         if isinstance(result, errors.RqCoreError):
             raise result
         return result  # type: ignore[no-any-return]
+
+    def _is_absent(self, call: Call[Any]) -> Plan[bool]:
+        """Whether a call that makes no queue finds none."""
+        if call.absent is None:
+            return False
+        found = yield from self.ask(look_for(call, self.prefix), call.queue)
+        return all(each is None for each in found)
 
     def set_floor(self, queue: str, epoch: int) -> None:
         """New epochs of the queue must be greater than this one (a mirror knows the last that SQL has)."""
