@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -28,15 +29,15 @@ Per = str | tuple[str, ...] | Callable[..., Any] | None
 WINDOW_S_MIN: Final = 0.001
 
 
-class Named:
+class Named(ABC):
     """How jobs of a task get their names, and what a name is for."""
 
     per: Per
 
     @property
+    @abstractmethod
     def ties(self) -> dict[str, Any]:
         """What :func:`rq_core.model.job.ties_of` takes."""
-        raise NotImplementedError
 
     @property
     def replaces(self) -> bool:

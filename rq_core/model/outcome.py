@@ -13,6 +13,7 @@ An outcome is a value: nothing is raised until its ``value`` is asked for.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -48,16 +49,16 @@ class Kept(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome(Generic[T_co]):
+class Outcome(ABC, Generic[T_co]):
     """How a job ended. Each kind is a class: Succeeded, Failed, Cancelled, Expired, Replaced, Gone."""
 
     id: str
     """The job."""
 
     @property
+    @abstractmethod
     def value(self) -> T_co:
         """What the handler returned. Raises NoResult of the kind that fits."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,9 +228,9 @@ class Runner:
 
 
 def _line(said: str, length: int = 300) -> str:
-    """What is said, in one line: of a traceback, what was raised."""
+    """What is said, in one line and without the path of this checkout: of a traceback, what was raised."""
     raised = [line[1:] for line in said.splitlines() if line.startswith("E  ")]
-    text = " ".join(" ".join(raised or [said]).split())
+    text = " ".join(" ".join(raised or [said]).split()).replace(f"{ROOT}/", "")
     return text if len(text) <= length else text[: length - 1] + "…"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rigs.mutants import planting
 from tests.rigs.mutants.planting import ROOT, TABLE, DoesNotApply, Mutant, Runner, Verdict, load
 
 MUTANTS = load()
@@ -101,3 +102,12 @@ def test_a_mutant_that_does_not_apply_is_an_error_before_anything_runs(
 ) -> None:
     with pytest.raises(DoesNotApply, match="times, not once"):
         runner.run([MUTANT, replace(MUTANT, find=find)])
+
+
+def test_the_table_names_no_path_of_the_machine_that_wrote_it() -> None:
+    said = f"E  TimeoutExpired: Command '['{planting.ROOT}/.venv/bin/python', '-m', 'rq_core.cli']' timed out"
+
+    assert (
+        planting._line(said)
+        == "TimeoutExpired: Command '['.venv/bin/python', '-m', 'rq_core.cli']' timed out"
+    )
