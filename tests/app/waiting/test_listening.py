@@ -1,10 +1,10 @@
-"""Waits that are told of the ends of jobs, on real servers. Looks are an hour apart, so that only a message ends a wait."""
+"""Waits that are told of the ends of jobs. Looks are an hour apart, so that only a message ends a wait."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
