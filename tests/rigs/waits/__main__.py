@@ -14,12 +14,20 @@ from tests.rigs.waits import crowd
 from tests.rigs.waits.crowd import Found, fell_short
 from tests.rigs.waits.stages import ALONE, STAGES, Striker
 
+SECONDS_MAX = 600.0
 ALONE_SHARE = 20
 """A lone caller waits for so much fewer jobs: it has one under way."""
 
 
 def prove(
-    name: str, engine: Engine, place: Path, jobs: int, *, faults: int = 1, callers: int = 16
+    name: str,
+    engine: Engine,
+    place: Path,
+    jobs: int,
+    *,
+    faults: int = 1,
+    callers: int = 16,
+    seconds_max: float = SECONDS_MAX,
 ) -> tuple[Found, Sequence[str]]:
     """Let callers wait ``jobs`` times on this stage, and until it has seen so many faults. Returns what was seen, and
     what fell short."""
@@ -38,6 +46,7 @@ def prove(
                 jobs,
                 callers=callers,
                 subscribed=stage.subscribed,
+                seconds_max=seconds_max,
                 more=lambda: bool(stage.every) and striker.is_alive() and striker.count < faults,
             )
         finally:
@@ -52,13 +61,16 @@ def prove(
 @click.option(
     "--callers", default=16, show_default=True, help="Callers that wait at the same time."
 )
-def main(names: Sequence[str], jobs: int, callers: int) -> None:
+@click.option("--seconds", default=SECONDS_MAX, show_default=True, help="Of each stage, at most.")
+def main(names: Sequence[str], jobs: int, callers: int, seconds: float) -> None:
     """Show that no wait is lost, on each stage or those NAMED. Ends with status 1 if something falls short."""
     problems: list[str] = []
     try:
         for name in names or STAGES:
             with tempfile.TemporaryDirectory(prefix="rq-core-waits-") as place:
-                found, short = prove(name, engines()[0], Path(place), jobs, callers=callers)
+                found, short = prove(
+                    name, engines()[0], Path(place), jobs, callers=callers, seconds_max=seconds
+                )
             click.echo(found.line(name))
             problems += [f"{name}: {each}" for each in short]
     finally:

@@ -77,8 +77,8 @@ def run(
     *,
     callers: int,
     subscribed: Callable[[], int],
-    more: Callable[[], bool] = lambda: False,
-    seconds_max: float = 600.0,
+    more: Callable[[], bool],
+    seconds_max: float,
 ) -> Found:
     """Enqueue and wait ``jobs`` times, and on while ``more`` says so, for ``seconds_max`` at most. ``subscribed``
     counts the subscriptions to the queue."""
