@@ -11,6 +11,7 @@ import click
 
 from rq_core.cli.options import json_option, print_json, server_options
 from rq_core.cli.text import fit, oldest, one_line, terminal
+from rq_core.model.counted import counted
 from rq_core.model.text import shorten
 from rq_core.model.url import AUDIT_URL_VARIABLE
 
@@ -177,7 +178,7 @@ def render(
             shown = shown[:room]
         parts.append(_queues(frame, before, width, shown))
         if left := len(frame.state.queues) - len(shown):
-            parts.append(Text(f"and {_count(left, 'queue')} more; rq-core queues shows all"))
+            parts.append(Text(f"and {counted(left, 'queue')} more; rq-core queues shows all"))
     return Group(*parts)
 
 
@@ -204,15 +205,11 @@ def _causes(found: Sequence[Cause], width: int, most: int) -> RenderableType:
 def _headline(state: Overview) -> str:
     workers = {each.worker: each.says for queue in state.queues for each in queue.present}
     busy, places = (sum(getattr(w, name) for w in workers.values()) for name in ("busy", "places"))
-    words = [_count(len(state.queues), "queue"), _count(len(workers), "worker")]
-    words.append(f"{busy:,} of {_count(places, 'place')} busy")
+    words = [counted(len(state.queues), "queue"), counted(len(workers), "worker")]
+    words.append(f"{busy:,} of {counted(places, 'place')} busy")
     if state.used_memory is not None:
         words.append(f"Redis {state.used_memory / 2**20:,.0f} MiB")
     return " · ".join(words)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _queues(

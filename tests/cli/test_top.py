@@ -197,7 +197,7 @@ def test_what_pages_comes_before_any_number_of_causes_that_do_not(
     assert "and 3 more, of which 0 page" in shown
     assert cli.json("top")["causes"][0]["queue"] == "z"
     printed_once = cli.ok("top", "--once")
-    assert printed_once.count("paused, and 1 are ready") == 14
+    assert printed_once.count("paused, and 1 job is ready") == 14
     assert "more, of which" not in printed_once
 
 
