@@ -50,6 +50,7 @@ def health(ctx: click.Context, max_age: float | None, queue: str | None, *, as_j
                 for w in found
             ),
             empty="no worker runs here" if queue is None else f"no worker of {queue} runs here",
+            drop=("pid", "worker"),
         )
     ctx.exit(0 if healthy else 1)
 

@@ -63,6 +63,7 @@ def queues(ctx: click.Context, redis_url: str, prefix: str, *, as_json: bool) ->
                 for each in found.queues
             ),
             empty="" if found.unreadable else "no queues yet: the first job of a queue makes it",
+            drop=("audit", "scheduled", "dead", "backlog", "oldest"),
         )
     for queue, why in found.unreadable.items():
         say(f"rq-core: queue {queue} cannot be read: {one_line(why)}", err=True)

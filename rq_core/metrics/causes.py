@@ -132,10 +132,10 @@ def _leases_over(queue: QueueOverview) -> str:
 
 def _full(queue: QueueOverview, scope: ScopeLoad) -> str:
     limit = shown(scope.limit)
-    run = f"{scope.holders:,} of {limit} {'runs' if scope.holders == 1 else 'run'}"
+    running = f"{scope.holders:,} of {limit} running"
     if scope.scope == "queue":
-        wait = f"{queue.ready_jobs:,} {'waits' if queue.ready_jobs == 1 else 'wait'}"
-        return f"full: {run}, as its cap allows; {wait}"
+        wait = counted(queue.ready_jobs, "job waits", "jobs wait")
+        return f"full: {running}, as its cap allows; {wait}"
     exact = "" if scope.blocked_jobs_exact else "at least "
     jobs = counted(scope.blocked_jobs, "job waits", "jobs wait")
     wait = f"{exact}{jobs} in {counted(scope.blocked_lanes, 'lane')}"
@@ -144,7 +144,7 @@ def _full(queue: QueueOverview, scope: ScopeLoad) -> str:
         wait += f", the oldest for {least}{_span(scope.oldest_blocked_ms)}"
     if scope.is_family or "@" in scope.scope:
         return f"full: keys of {scope.scope} ({limit}{' each' if scope.is_family else ''}); {wait}"
-    return f"full: {scope.scope}, {run}; {wait}"
+    return f"full: {scope.scope}, {running}; {wait}"
 
 
 def mirror_behind(queue: QueueOverview) -> str:

@@ -105,7 +105,7 @@ def test_one_of_anything_is_told_in_the_singular(seed: Seed) -> None:
     seed.enqueue("a", "b")
     seed.claim()
     works(seed)
-    assert said(seed)["RqCoreScopeFull"] == "full: 1 of 1 runs, as its cap allows; 1 waits"
+    assert said(seed)["RqCoreScopeFull"] == "full: 1 of 1 running, as its cap allows; 1 job waits"
     seed.configure(paused=1)
     assert said(seed)["RqCoreQueuePaused"] == "paused, and 1 job is ready"
 

@@ -21,7 +21,7 @@ from tests.rigs.stuck import QUEUE, SCENES, scene
 
 CAUSE: Final = {
     "no_worker": ("RqCoreNoWorker", "2 ready, and no worker runs"),
-    "full_cap": ("RqCoreScopeFull", "full: task=send, 1 of 1 runs; 2 jobs wait in 1 lane, the oldest for 10 min"),
+    "full_cap": ("RqCoreScopeFull", "full: task=send, 1 of 1 running; 2 jobs wait in 1 lane, the oldest for 10 min"),
     "paused": ("RqCoreQueuePaused", "paused, and 2 jobs are ready"),
     "poison": ("RqCoreJobsDie", "a job of crash died"),
     "sql_away": ("RqCoreAuditDown", "the audit log cannot be read"),
