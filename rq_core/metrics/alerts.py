@@ -208,6 +208,7 @@ ALERTS: Final = (
             "rq-core audit tail --queue QUEUE --audit URL",
         ),
         """
+        - The event `paused` of `rq-core audit tail` says who paused it, when and why; Redis does not keep that.
         - When the reason is gone: `rq-core resume QUEUE`.
         """,
     ),

@@ -108,6 +108,24 @@ def test_without_a_url_of_the_log_a_mirror_that_is_behind_is_named_all_the_same(
     assert cause["says"] == "the mirror is at least 10 min behind: 6 events wait"
 
 
+def test_doctor_and_queues_name_a_mirror_that_is_behind(valkey_url: str) -> None:
+    """The doctor said that all agrees, and ended with 0, while events had waited for ten minutes."""
+    with scene(valkey_url, "sql_away"):
+        queues = CliRunner().invoke(root, ["queues", "--redis", valkey_url])
+        doctor = CliRunner().invoke(root, ["doctor", QUEUE, "--redis", valkey_url])
+        as_json = CliRunner().invoke(root, ["doctor", QUEUE, "--json", "--redis", valkey_url])
+
+    behind = "the mirror is at least 10 min behind: 6 events wait"
+    assert behind in queues.stdout
+    assert f"{QUEUE}: mirror: {behind}; start `rq-core audit run`, or look into its log" in (
+        doctor.stdout
+    )
+    assert f"{QUEUE}: all agrees" not in doctor.stdout
+    assert (doctor.exit_code, doctor.stderr) == (1, "rq-core: 1 finding\n")
+    (found,) = json.loads(as_json.stdout)[-1]["left"]
+    assert (found["kind"], found["mendable"]) == ("mirror", False)
+
+
 def test_of_a_healthy_queue_nothing_is_said(valkey_url: str, client: Client) -> None:
     with Seed(valkey_url, QUEUE, real_clock=True) as seed:
         before = scraped(valkey_url, None)
