@@ -127,7 +127,8 @@ def _leases_over(queue: QueueOverview) -> str:
             return f"{lost}; a worker is back, and gets {them} in {_span(queue.ends_leases_in_ms)}"
         return f"{lost}; a worker is alive, and its next claim gets {them}"
     since = "" if inactive is None else f" for {_span(inactive)}"
-    return f"{lost}, and no worker has claimed{since}{', though one is there' if queue.present else ''}"
+    heard = ", though one was heard of in the last 30 s" if queue.present else ""
+    return f"{lost}, and no worker has claimed{since}{heard}"
 
 
 def _full(queue: QueueOverview, scope: ScopeLoad) -> str:

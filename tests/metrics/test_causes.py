@@ -58,21 +58,19 @@ def test_a_worker_that_lives_and_does_not_claim_is_named_beside_lost_jobs(seed: 
     works(seed)
 
     assert said(seed)["RqCoreLeasesOver"] == (
-        "2 running jobs have lost their worker, and no worker has claimed for 3 min, though one is there"
+        "2 running jobs have lost their worker, and no worker has claimed for 3 min,"
+        " though one was heard of in the last 30 s"
     )
 
 
 def test_once_a_worker_is_back_it_is_said_when_it_gets_lost_jobs(seed: Seed) -> None:
     """It said that no worker takes them back while one ran and waited for the end of an outage."""
-    lose(seed, "a", "b", active_ms_ago=1_000, back_in_ms=20_900)
+    lose(seed, "a", "b", active_ms_ago=0, back_in_ms=1_200_000)
     works(seed)
 
-    says = said(seed)["RqCoreLeasesOver"]
-
-    assert says.startswith(
-        "2 running jobs have lost their worker; a worker is back, and gets them in "
+    assert said(seed)["RqCoreLeasesOver"] == (
+        "2 running jobs have lost their worker; a worker is back, and gets them in 20 min"
     )
-    assert says.endswith((" 20 s", " 21 s"))
 
 
 def test_after_a_failover_without_workers_none_is_said_to_be_back(seed: Seed) -> None:
@@ -83,7 +81,7 @@ def test_after_a_failover_without_workers_none_is_said_to_be_back(seed: Seed) ->
 
 
 def test_lost_jobs_of_a_worker_that_is_active_wait_for_its_next_claim(seed: Seed) -> None:
-    lose(seed, "a", active_ms_ago=1_000, back_in_ms=-LEASE_MS)
+    lose(seed, "a", active_ms_ago=0, back_in_ms=-LEASE_MS)
 
     assert said(seed)["RqCoreLeasesOver"] == (
         "1 running job has lost its worker; a worker is alive, and its next claim gets it"
@@ -93,11 +91,11 @@ def test_lost_jobs_of_a_worker_that_is_active_wait_for_its_next_claim(seed: Seed
 def test_a_worker_that_stopped_in_order_is_not_taken_for_one_that_fell_silent(seed: Seed) -> None:
     """A worker that was killed long ago was called the last one that was seen."""
     seed.enqueue("a")
-    works(seed, "w-killed", silent_s=97)
+    works(seed, "w-killed", silent_s=600)
     works(seed, "w-stopped")
     seed.client.run(presence.leave("rqc", "w-stopped", [seed.queue]))
 
-    assert said(seed)["RqCoreNoWorker"] == "1 ready, and no worker runs; one fell silent 97 s ago"
+    assert said(seed)["RqCoreNoWorker"] == "1 ready, and no worker runs; one fell silent 10 min ago"
 
 
 def test_one_of_anything_is_told_in_the_singular(seed: Seed) -> None:
