@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.matrix import run_once
 from tests.kit.seed import Seed
-from tests.kit.servers import engines
 
 HERE = Path(__file__).parent
-FIRST = engines()[0]
 ON_BOTH = {"test_matrix.py", "test_crash.py", "test_replay.py", "test_remembered.py"}
 ON_ONE = {
     "test_no_read_follows_the_first_write",
@@ -26,17 +25,7 @@ write has written nothing on either; that the engines agree in what stops one, t
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items[:] = [item for item in items if _is_wanted(item)]
-
-
-def _is_wanted(item: pytest.Item) -> bool:
-    if not item.path.is_relative_to(HERE):
-        return True
-    name = getattr(item, "originalname", item.name)
-    if item.path.name in ON_BOTH and name not in ON_ONE:
-        return True
-    params = item.callspec.params if hasattr(item, "callspec") else {}
-    return params.get("engine") in (None, FIRST)
+    run_once(items, HERE, lambda file, test: file not in ON_BOTH or test in ON_ONE)
 
 
 @pytest.fixture
