@@ -37,7 +37,9 @@ ON_SQLITE = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    run_once(items, HERE, lambda file, test: not ON_SQLITE.isdisjoint((file, test)))
+    run_once(
+        items, HERE, lambda file, test: not ON_SQLITE.isdisjoint((file, test.partition("[")[0]))
+    )
 
 
 @pytest.fixture

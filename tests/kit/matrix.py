@@ -18,13 +18,12 @@ FIRST: Final = {"engine": engines()[0], "audit_url": "sqlite"}
 
 def run_once(items: list[pytest.Item], where: Path, is_once: Callable[[str, str], bool]) -> None:
     """Leave the first engine and the first database to those tests under ``where`` for which ``is_once(file, test)``
-    is true. For `pytest_collection_modifyitems`."""
+    is true; a test is named with its parameters. For `pytest_collection_modifyitems`."""
     items[:] = [item for item in items if _is_first(item) or not _is_named(item, where, is_once)]
 
 
 def _is_named(item: pytest.Item, where: Path, is_once: Callable[[str, str], bool]) -> bool:
-    name = getattr(item, "originalname", item.name)
-    return item.path.is_relative_to(where) and is_once(item.path.name, name)
+    return item.path.is_relative_to(where) and is_once(item.path.name, item.name)
 
 
 def _is_first(item: pytest.Item) -> bool:
