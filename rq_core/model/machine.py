@@ -235,7 +235,17 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
             "dead", "1: it had failed or lost a worker before, so it is dead; null: it is gone"
         ),
     ),
-    _E.SUCCEEDED: (_ID, _FENCE),
+    _E.SUCCEEDED: (
+        _ID, _FENCE,
+        EventField(
+            "value_digest",
+            "first 32 hex digits of the SHA-256 of the value that its handler returned, as JSON; null: none is kept",
+        ),
+        EventField(
+            "value",
+            'that JSON, as text; null unless the task has audit_result="full", or while the log is at its bound',
+        ),
+    ),
     _E.RETRIED: (_ID, _FENCE, _DUE, _FAILURES, _ERROR),
     _E.DIED: (_ID, _FENCE, _REASON, _FAILURES, _ERROR),
     _E.ROLLED_BACK: (
