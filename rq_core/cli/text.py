@@ -85,18 +85,22 @@ def print_table(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    console = terminal()
+    words = [max(map(len, title.split()), default=0) for title in head]
+    fits = sum(words) + 3 * len(head) <= console.width
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1 if fits else 0))
     for place, title in enumerate(head):
         number = all(isinstance(row[place], int) for row in found)
         table.add_column(
             title,
+            min_width=words[place],  # A heading breaks between its words only.
             justify="right" if number else "left",
             overflow="fold",
             no_wrap=title in whole,
         )
     for row in found:
         table.add_row(*(Text(fit(f"{c:,}" if isinstance(c, int) else c, FIELD_MAX)) for c in row))
-    terminal().print(table)
+    console.print(table)
 
 
 def fit(text: object, most: int = LINE_MAX) -> str:

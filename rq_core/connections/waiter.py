@@ -59,8 +59,8 @@ class Waiter:
         self._pid = os.getpid()
 
     def begin(self, *waits: Wait) -> None:
-        """Begin waits. The ``tell`` of each is called in the waiter's thread, and must not block. To give a wait up, set
-        its ``over``."""
+        """Begin waits. The ``tell`` of each is called in the waiter's thread, and must not block. To give a wait up,
+        set its ``over``."""
         if not waits:
             return
         if os.getpid() != self._pid:

@@ -41,16 +41,16 @@ repeat
     start = '(' .. entry[1]
   end
   if #kept > tonumber(ARGV[1]) or size > tonumber(ARGV[2]) then
-    return redis.error_reply('ERR the outbox has more entries than Redis should copy at once: let `rq-core audit run` take them' ..
-      ' first, or `rq-core audit off` if no mirror reads them')
+    return redis.error_reply('ERR the outbox has more entries than Redis should copy at once: let `rq-core audit run`' ..
+      ' take them first, or `rq-core audit off` if no mirror reads them')
   end
 until #page < 100
 redis.call('UNLINK', KEYS[1])
 for _, entry in ipairs(kept) do
   redis.call('XADD', KEYS[1], entry[1], unpack(entry[2]))
 end"""
-"""A stream takes no number below one that it had, not even with XDEL and XSETID; so the others go into a new one. Nothing
-else is done meanwhile, so there is a bound: a mirror takes what comes before a stray all the same."""
+"""A stream takes no number below one that it had, not even with XDEL and XSETID; so the others go into a new one.
+Nothing else is done meanwhile, so there is a bound: a mirror takes what comes before a stray all the same."""
 STRIKE_ENTRIES_MAX: Final = 20_000
 STRIKE_BYTES_MAX: Final = 16 * 1024 * 1024
 

@@ -16,7 +16,7 @@ PAUSES_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0)
 TOGETHER_S: Final = 0.02
 """Looks that are due within so many seconds are made together."""
 TOGETHER_MAX: Final = 2_500
-"""Most jobs that are looked at before their waits are told: of a hundred thousand, the first need not wait for the last."""
+"""Most jobs that are looked at before their waits are told: of many, the first need not wait for the last."""
 
 
 class Nothing(Enum):
