@@ -41,8 +41,8 @@ repeat
     start = '(' .. entry[1]
   end
   if #kept > tonumber(ARGV[1]) or size > tonumber(ARGV[2]) then
-    return redis.error_reply('ERR the outbox has more entries than Redis should copy at once: let `rq-core audit run`' ..
-      ' take them first, or `rq-core audit off` if no mirror reads them')
+    return redis.error_reply('ERR the outbox has more entries than Redis should copy at once: let ' ..
+      '`rq-core audit run` take them first, or `rq-core audit off` if no mirror reads them')
   end
 until #page < 100
 redis.call('UNLINK', KEYS[1])
