@@ -217,8 +217,8 @@ def test_a_port_that_speaks_as_the_url_asks_is_not_looked_into(
 def test_a_sentinel_that_speaks_the_other_protocol_is_named_so(
     server: RedisServer, port: int, asked: str, kind: str
 ) -> None:
-    """It said that the connection timed out, or was closed. (With asyncio the time for a connection is up before a plain
-    port can be told from one that is silent.)"""
+    """It said that the connection timed out, or was closed. (With asyncio the time for a connection is up before a
+    plain port can be told from one that is silent.)"""
     if asked == "TLS of a plain port":
         url, says = f"rediss+sentinel://127.0.0.1:{server.port}/mymaster", "it speaks no TLS on"
     else:
