@@ -7,7 +7,6 @@ it prints by `rq_core.cli.text`.
 from __future__ import annotations
 
 import ast
-import io
 import json
 import threading
 import unicodedata
@@ -17,11 +16,9 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
 
 import rq_core.cli
 import sql_audit.cli
-from rq_core.cli import text
 from rq_core.cli.root import root
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
@@ -199,16 +196,3 @@ def test_commands_print_by_one_function() -> None:
     }
 
     assert found <= PRINTERS
-
-
-@pytest.mark.parametrize("width", [60, 70, 80])
-def test_headings_of_a_narrow_table_break_between_words_only(
-    width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = io.StringIO()
-    monkeypatch.setattr(text, "terminal", lambda: Console(width=width, file=said))
-    head = ("queue", "ready", "scheduled", "running", "dead", "audit", "backlog", "oldest", "")
-    text.print_table(head, [("mail", 1, 0, 0, 0, "on", 12, "3 s", "")], empty="")
-
-    printed = said.getvalue().split()
-    assert [title for title in head if title] == [word for word in printed if word in head]
