@@ -15,6 +15,8 @@ PAUSES_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0)
 """Seconds between two looks at a job, the first ones and then always the last."""
 TOGETHER_S: Final = 0.02
 """Looks that are due within so many seconds are made together."""
+TOGETHER_MAX: Final = 2_500
+"""Most jobs that are looked at before their waits are told: of many, the first need not wait for the last."""
 
 
 class Nothing(Enum):
@@ -79,10 +81,12 @@ class Waits:
         found: dict[str, list[Wait]] = {}
         if (first := self.next_at()) is None or first > now:
             return found
-        while self._line and self._line[0][0] <= now + TOGETHER_S:
+        count = 0
+        while count < TOGETHER_MAX and self._line and self._line[0][0] <= now + TOGETHER_S:
             wait = heapq.heappop(self._line)[2]
             if not wait.over:
                 found.setdefault(wait.queue, []).append(wait)
+                count += 1
         return found
 
     def looked(self, wait: Wait, found: Found | None, now: float, began: float) -> None:
