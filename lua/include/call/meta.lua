@@ -48,7 +48,10 @@ local function recall_facts(at)
   facts, notes = remembered, known.notes
   local names = audited and AUDITED or META
   for i = 1, #LATER do
-    facts[LATER[i]] = nil
+    -- Lua takes room in a table for a name that gets nil, too, and counts the whole table anew when it has none.
+    if facts[LATER[i]] ~= nil then
+      facts[LATER[i]] = nil
+    end
   end
   for i = 2, audited and #AUDITED or COUNTED do
     facts[names[i]] = counted[i]
