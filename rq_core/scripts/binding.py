@@ -22,10 +22,11 @@ def names_of(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def argument_names(header: Header) -> tuple[str, ...]:
-    """What a script knows of its arguments, by name."""
+    """What a script knows of its arguments, by name; `NAME_text` is a number as it was given."""
     records = ("each", "each_count") if header.words("Each") else ()
     tails = ("tails",) if "Tail" in header.sections else ()
-    return (*names_of(header.words("Args")), *records, *tails)
+    texts = (f"{word.removesuffix(':int')}_text" for word in header.words("Args") if ":int" in word)
+    return (*names_of(header.words("Args")), *texts, *records, *tails)
 
 
 def bind_keys(declared: tuple[str, ...]) -> str:
@@ -34,9 +35,19 @@ def bind_keys(declared: tuple[str, ...]) -> str:
     for word in declared:
         count = len(READY) if word == "ready" else 1
         places = ", ".join(f"KEYS[{at + n}]" for n in range(count))
-        lines.append(f"{word} = " + (f"{{[0] = {places}}}" if word == "ready" else places))
+        if word == "ready":
+            lines.append("ready = ready or {}")
+            lines += [f"ready[{n}] = KEYS[{at + n}]" for n in range(count)]
+        else:
+            lines.append(f"{word} = {places}")
         at += count
     return "\n".join(lines)
+
+
+def bind_texts(header: Header, shared: Iterable[str]) -> str:
+    """Numbers as they were given, for includes that ask for `NAME_text`."""
+    places = {f"{name}_text": at for at, name in enumerate(names_of(header.words("Args")), 1)}
+    return "\n".join(f"{word} = ARGV[{places[word]}]" for word in shared if word in places)
 
 
 def key_check(header: Header) -> str:

@@ -4,7 +4,6 @@ Most reports are of one job, from workers with one place: that one is decided an
 
 Keys: jobs state leases
 Args: each each_count worker tails
-Unread: jobs
 Meta: ties
 Uses: call(now_text) meta(facts) emit(emit) fences(refusal_of read_held emit_refused) state(lane_in) settled(note_settled)
     lane_opening(note_release) batch(call_many) ended(all_leave remove_jobs)
@@ -37,9 +36,8 @@ local function decide_one()
 end
 
 --- Decide about this call's records, and note the places that become free. Returns how many claims end, and the answer: the
---- ids that are refused, and why.
+--- ids that are refused, and why. The type of `jobs` is left to the script: a claim reads it anyhow.
 local function decide_success()
-  check_keys()
   if each_count == 1 then
     return decide_one()
   end
