@@ -8,7 +8,7 @@ Meta: ties
 Later: tombstones
 Args: sweep_max
 Kept: FRESH FRESH_LINES FRESH_NAMED
-Uses: state(read_line count rank) standing(waiting_line) taken(take is_full) sweep(returning joining decided)
+Uses: state(read_line count rank) standing(waiting_line) taken(take) sweep(returning joining decided)
     batch(call_many read_many) ready(return_ready lengths) meta(facts fact set_fact read_now) digits(digits) bare(is_bare)
 ]]
 
@@ -194,11 +194,11 @@ local function take_run()
   local behind = #beginning + 1
   repeat
     given[id] = true
-    take(id, spec, '', '', head, seq, nil)
+    local is_full = take(id, spec, '', '', head, seq, nil)
     at = at + 1
     id = entries[at]
     spec = entry_specs[at]
-    if not spec or given[id] or decided[id] or is_full() then
+    if is_full or not spec or given[id] or decided[id] then
       break
     end
     local line = entry_lines[at]

@@ -201,8 +201,8 @@ def _blocks(
 
 
 def _bind(lines: Iterable[str], blocks: Iterable[str]) -> str:
-    """``bind(KEYS, ARGV)``: these lines, then the resets of the includes, each by a name of its own: that costs a call half of
-    what a walk through a list does."""
+    """``bind(KEYS, ARGV)``: these lines, then the resets of the includes, each by a name of its own: that costs a call
+    half of what a walk through a list does."""
     count = sum(block.count(_RESET) for block in blocks)
     names = [f"reset_{n}" for n in range(1, count + 1)]
     return "\n".join(

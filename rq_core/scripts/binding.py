@@ -95,14 +95,14 @@ def each_record(header: Header, shared: Iterable[str]) -> str:
     if not each:
         return ""
     values = ", ".join(
-        f"tonumber(records[at + {n}])" if word.endswith(":int") else f"records[at + {n}]"
+        f"tonumber(all[at + {n}])" if word.endswith(":int") else f"all[at + {n}]"
         for n, word in enumerate(each, 1)
     )
     return "\n".join(
         [
             "local records",
             f"{'' if 'each' in shared else 'local '}function each(i)",
-            f"local at = {len(args)} + (i - 1) * {len(each)}",
+            f"local all, at = records, i * {len(each)} + {len(args) - len(each)}",
             f"return {values}",
             "end",
         ]

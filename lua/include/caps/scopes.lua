@@ -292,6 +292,10 @@ end
 --- The scopes of a lane of this shape and their limits in force, as a claimed event says them of a job; '' if there are
 --- none.
 local function limits_in_force(shape)
+  local first, second = shape[1], shape[2]
+  if not shape.counted and #shape == 2 then
+    return ',[["' .. first .. '",' .. known_scopes[first].limit.said .. '],["' .. second .. '",' .. known_scopes[second].limit.said .. ']'
+  end
   local said = ''
   for i = 1, #shape do
     local name = shape[i]
