@@ -53,6 +53,7 @@ from rq_core.model.keys import DEFAULT_PREFIX, check_name
 from rq_core.model.limits import Limit
 from rq_core.model.machine import DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY, Priority
 from rq_core.model.settings import SETTINGS
+from rq_core.model.values import AuditResult
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -152,6 +153,7 @@ class App(ManyProducer):
         caps: Sequence[Cap | Rate] = ...,
         unique: Named | None = ...,
         keep_result: bool | Duration = ...,
+        audit_result: AuditResult = ...,
         aliases: Sequence[str] = ...,
         isolation: Isolation | None = ...,
         max_memory: int | None = ...,
@@ -171,6 +173,7 @@ class App(ManyProducer):
         caps: Sequence[Cap | Rate] = (),
         unique: Named | None = None,
         keep_result: bool | Duration = False,
+        audit_result: AuditResult = "digest",
         aliases: Sequence[str] = (),
         isolation: Isolation | None = None,
         max_memory: int | None = None,
@@ -179,7 +182,9 @@ class App(ManyProducer):
         """Make a task of a function: ``@app.task`` or ``@app.task(queue="mail", …)``.
 
         ``keep_result`` keeps what the function returns for so long after a job's end (seconds or timedelta; True is an
-        hour), as JSON by the annotation: JobHandle.result. Otherwise it is dropped. ``name`` is by default the
+        hour), as JSON by the annotation: JobHandle.result. Otherwise it is dropped. ``audit_result`` "full" keeps the
+        value in the audit log as well, as it is, where JobHandle.result finds it once Redis has forgotten it; "digest"
+        keeps what proves it. ``name`` is by default the
         function's own. ``retry`` says how long a failed job waits and how often it is tried: RetryPolicy(), 3 attempts,
         unless given. ``timeout`` (seconds or timedelta) is that of one attempt; None leaves it to the
         worker. ``max_losses`` is after how many lost workers a job is taken for poison and dies.
@@ -204,6 +209,10 @@ class App(ManyProducer):
         if hook_given is not None and not callable(hook_given):
             must = "must be a function that takes a DeadJob"
             raise InvalidOption(option="on_dead", value=on_dead, must=must)
+        unique_given: object = unique
+        if isinstance(unique_given, type):
+            must = f"must be made, not the class: write unique={unique_given.__name__}(…)"
+            raise InvalidOption(option="unique", value=unique_given.__name__, must=must)
         policy = retry or RetryPolicy()
         options = JobOptions(
             queue=queue,
@@ -212,6 +221,7 @@ class App(ManyProducer):
             max_losses=max_losses,
             unique=unique,
             keep_ms=keep_ms_of(keep_result),
+            audit_result=audit_result,
         )
         seconds = None if timeout is None else seconds_of("timeout", timeout, minimum=TIMEOUT_S_MIN)
         check_isolation(isolation, max_memory)

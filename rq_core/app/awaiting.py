@@ -86,6 +86,8 @@ class Ends(Generic[H]):
         self._waits: dict[H, Wait] = {}
         self._missing: dict[H, tuple[int, int]] = {}
         """Those that Redis does not have any more, and up to where the log must go to tell how they ended."""
+        self._known: dict[H, Outcome[Any]] = {}
+        """Of some of them how they ended, as Redis says; the log may have the value besides."""
         self._log_looks = 0
         self._log_at = 0.0
         self._log_trouble: RqCoreError | None = None
@@ -108,6 +110,12 @@ class Ends(Generic[H]):
             if not self._left or self._news:
                 continue
             last = self._deadline + (0 if self._missing else GRACE_S)
+            if self.clock() >= last and self._known:
+                for handle, outcome in self._known.items():
+                    del self._missing[handle]
+                    yield self._ended(handle, outcome)
+                self._known.clear()
+                continue
             if self.clock() >= last:
                 raise self._timed_out(None)
             yield Until(min(last, self._log_at) if self._missing else last)
@@ -145,11 +153,13 @@ class Ends(Generic[H]):
             yield self._ended(handle, told)
         elif isinstance(told, Absent):
             if self._producer.audit_url is None:
-                yield self._ended(handle, Gone(handle.id))
+                yield self._ended(handle, told.known or Gone(handle.id))
             else:
                 # Redis may have forgotten that a mirror reads the queue: the log is asked as it is.
                 self._missing[handle] = told.logged or (0, 0)
                 self._log_at = 0.0
+                if told.known is not None:
+                    self._known[handle] = told.known
         elif told is Nothing.ALIVE:
             raise self._timed_out(None)
         elif told is self._waits[handle].trouble:
@@ -170,7 +180,9 @@ class Ends(Generic[H]):
                 continue
             for handle in [h for h in self._missing if h.queue == queue and h.id in told]:
                 del self._missing[handle]
-                yield self._ended(handle, told[handle.id])
+                known, outcome = self._known.pop(handle, None), told[handle.id]
+                has_value = isinstance(outcome, Succeeded) and outcome.missing is None
+                yield self._ended(handle, outcome if has_value else known or outcome)
         self._log_looks += 1
         pause = LOG_PAUSES_S[min(self._log_looks, len(LOG_PAUSES_S)) - 1]
         self._log_at = self.clock() + pause

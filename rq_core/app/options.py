@@ -20,6 +20,7 @@ from rq_core.model.machine import (
     DEFAULT_PRIORITY,
     Priority,
 )
+from rq_core.model.values import DIGEST, FULL, AuditResult, check_audit_result
 
 if TYPE_CHECKING:
     from rq_core.app.arguments import Arguments
@@ -52,8 +53,9 @@ class EnqueueOptions(TypedDict, total=False):
     ``remember`` says otherwise: the same job for every repetition of a call. A repetition with another task or
     other arguments raises IdempotencyMismatch. ``headers`` are small strings that travel beside the arguments, 2
     KiB at most: ``current_job().headers``. ``keep_result`` keeps what the handler returns for so long after the job's
-    end, in seconds or a timedelta: ``handle.result()``; True is an hour, False keeps nothing. An option that is None
-    stays as the task has it.
+    end, in seconds or a timedelta: ``handle.result()``; True is an hour, False keeps nothing.
+    ``audit_result`` says what the audit log keeps of a kept result: "digest", or "full", the value as it is. An option
+    that is None stays as the task has it.
     """
 
     delay: Duration | None
@@ -68,6 +70,7 @@ class EnqueueOptions(TypedDict, total=False):
     idempotency_key: str | None
     headers: Mapping[str, str] | None
     keep_result: bool | Duration | None
+    audit_result: AuditResult | None
 
 
 _TYPES: Final = {
@@ -134,6 +137,8 @@ class JobOptions:
     """How long the id is remembered from the first call on; 0: while its job is alive."""
     keep_ms: int = 0
     """How long its result is kept after its end; 0: it is not."""
+    audit_result: str = DIGEST
+    """What the log keeps of a kept result: digest, or full, the value as well."""
     ties: str = field(init=False, default="")
     """What such a job has to end besides itself, as :func:`rq_core.model.job.ties_of` says it."""
 
@@ -141,11 +146,15 @@ class JobOptions:
         check_name("queue", self.queue)
         if self.id is not None:
             check_name("job", self.id)
+        if check_audit_result(self.audit_result) == FULL and not self.keep_ms:
+            must = "needs keep_result: the log has values only of results that are kept"
+            raise InvalidOption(option="audit_result", value=FULL, must=must)
         ties = ties_of(
             expires_in_ms=self.expires_in_ms,
             expires_at_ms=self.expires_at_ms,
             remember_ms=self.remember_ms,
             keep_ms=self.keep_ms,
+            audit_result=self.audit_result,
             **getattr(self.unique, "ties", {}),
         )
         object.__setattr__(self, "ties", ties)
@@ -176,6 +185,9 @@ class JobOptions:
             given["timeout_ms"] = ms_of("timeout", given.pop("timeout"), minimum=TIMEOUT_S_MIN)
         if "keep_result" in given:
             given["keep_ms"] = keep_ms_of(given.pop("keep_result"))
+            if not given["keep_ms"]:
+                # What is kept nowhere is not in the log either, whatever the task says.
+                given.setdefault("audit_result", DIGEST)
         if "headers" in given:
             given["headers_json"] = headers_json(given.pop("headers"))
         changed = replace(self, **given)

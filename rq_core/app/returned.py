@@ -10,20 +10,16 @@ import json
 import typing
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from rq_core.app.first_use import preparing
 from rq_core.errors import InvalidTask
 from rq_core.model.lazily import cached_property
 from rq_core.model.outcome import NOT_JSON, TOO_LARGE
+from rq_core.model.values import DIGEST, NO_VALUE, VALUE_MAX, pack
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
-
-VALUE_MAX: Final = 64 * 1024
-"""Bytes of a value as JSON; a longer one is not kept."""
-NO_VALUE: Final = "!"
-"""What stands before the reason in the place of a value that is not kept. JSON does not begin so."""
 
 
 class Returned:
@@ -45,8 +41,9 @@ class Returned:
                 return
         self._adapter  # noqa: B018 - it is made on first access
 
-    def dump(self, value: Any) -> str:
-        """Return a value as JSON, or ``!`` and in one word why it cannot be kept: too_large or not_json."""
+    def dump(self, value: Any, kept: str = DIGEST) -> str:
+        """Return a value as JSON behind its digest (:func:`rq_core.model.values.pack`), or ``!`` and in one word why it
+        cannot be kept: too_large or not_json. ``kept`` is what the log keeps of it: digest or full."""
         try:
             found: bytes = self._adapter.dump_json(value, warnings="error")
             if b"NaN" in found or b"Infinity" in found:
@@ -54,7 +51,7 @@ class Returned:
                 json.loads(found, parse_constant=_refuse)
         except Exception:  # noqa: BLE001 - also what a model's own code raises: its job has done its work
             return f"{NO_VALUE}{NOT_JSON}"
-        return found.decode() if len(found) <= VALUE_MAX else f"{NO_VALUE}{TOO_LARGE}"
+        return pack(found.decode(), kept) if len(found) <= VALUE_MAX else f"{NO_VALUE}{TOO_LARGE}"
 
     def load(self, value_json: str) -> Any:
         """Return a value as the annotated type. Raises ValueError for one that it does not fit, and InvalidTask."""

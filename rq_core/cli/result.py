@@ -94,8 +94,8 @@ def _queue_of(client: Any, job_id: str, queues: list[str]) -> str | None:
     from rq_core.protocol.endings import Absent
 
     for queue in queues:
-        found = client.run(client.calls.endings.look(queue, [job_id]))
-        if not isinstance(found.get(job_id), Absent):
+        found = client.run(client.calls.endings.look(queue, [job_id])).get(job_id)
+        if not isinstance(found, Absent) or found.known is not None:
             return queue
     return None
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Final, NamedTuple
 
+from rq_core.doctor.kept import wrong_outcome, wrong_value
 from rq_core.doctor.places import Place, fair_key, kept_waiting, opened, places
 from rq_core.doctor.unlike import line_by
 from rq_core.doctor.view import View
@@ -216,15 +217,21 @@ def remembered(expected: Expected) -> Iterator[tuple[str, Result]]:
         result = read_result(job_id, line)
         is_kept = result.once_ms is not None or job_id in snapshot["kept"]
         is_kept = is_kept or result.until_ms is not None
-        if is_kept and job_id not in expected.jobs and job_id not in snapshot["jobs"]:
+        if not is_kept or job_id in expected.jobs or job_id in snapshot["jobs"]:
+            continue
+        # A result of another job than the one that had the id last is told to no caller. A remembered id stays one.
+        end = expected.view.log.ends.get(job_id)
+        if end is None or result.once_ms is not None or wrong_outcome(result, end) is None:
             yield line, result
 
 
 def _results(expected: Expected) -> Iterator[Entry]:
     """Yield what is remembered of ids whose jobs have ended, and up to when."""
-    values = expected.view.snapshot["returned"]
+    values, ends = expected.view.snapshot["returned"], expected.view.log.ends
     for line, result in remembered(expected):
-        value = values.get(result.id)
+        value, end = values.get(result.id), ends.get(result.id)
+        if end is not None and wrong_value(result, value, end):
+            value = None
         if result.value_bytes is not None and len((value or "").encode()) != result.value_bytes:
             # A value that is gone is told as one for which there was no room.
             line = line.replace(f" bytes={result.value_bytes}", " value=evicted")  # noqa: PLW2901 - the same, mended

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rq_core.model.effects import CLEARS
+from rq_core.doctor.kept import End
+from rq_core.model.effects import CLEARS, JOB_ENDS
 from rq_core.model.events import Entry, JobRecord, OutboxId, Undecodable, decode, fold
 from rq_core.model.machine import Event
 from rq_core.model.settings import FLAGS, SETTINGS
@@ -18,6 +19,8 @@ class Log:
 
     records: dict[str, JobRecord] = field(default_factory=dict)
     """Every job that the log has, gone ones included."""
+    ends: dict[str, End] = field(default_factory=dict)
+    """How those jobs left Redis of which nothing is told later."""
     entries: int = 0
     whole: bool = False
     """Whether a live job must be in it: it begins with the queue, or with a complete baseline."""
@@ -108,5 +111,9 @@ def _fold(log: Log, entry: Entry) -> None:
         if entry.event in CLEARS and known is None:
             continue  # It does not say how the job stands.
         record, _ = fold(known, entry, event)
+        if entry.event in JOB_ENDS and record.state is None:
+            log.ends[event.job_id] = End.of(entry.event, event.fields)
+        else:
+            log.ends.pop(event.job_id, None)
         log.records[event.job_id] = record
         log.seq_max = max(log.seq_max, record.seq or 0)

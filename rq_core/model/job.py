@@ -17,6 +17,7 @@ from rq_core.model.machine import (
     PRIORITIES,
     Priority,
 )
+from rq_core.model.values import DIGEST, FULL
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,7 @@ def ties_of(
     most_ms: int | None = None,
     remember_ms: int = 0,
     keep_ms: int = 0,
+    audit_result: str = DIGEST,
 ) -> str:
     """Return a job's ties as ``lua/enqueue/kinds.lua`` reads them; empty if it has none.
 
@@ -140,6 +142,7 @@ def ties_of(
         "window": window_ms,
         "remember": remember_ms,
         "keep": keep_ms,
+        "audit": audit_result if keep_ms and audit_result != DIGEST else "",
     }
     said: dict[str, Any] = {name: value for name, value in given.items() if value}
     if after_ms is not None:
@@ -185,16 +188,20 @@ class Spec(NamedTuple):
     timeout_ms: int | None
     headers_json: str = ""
     """Empty: it has none."""
-    keeps: bool = False
-    """Whether what its handler returns is kept."""
+    keeps: str = ""
+    """What the log keeps of the value that its handler returns: digest or full; empty: the value is not kept."""
 
 
 ERROR_HEAD: Final = "error="
 """What the first line of a job's value in ``jobs`` begins with if the job died of an error; a JSON object follows."""
 _HEADERS: Final = '{"headers":'
-_KEEP: Final = '{"keep":1,'
+_KEEPS: Final = {'{"keep":1,': DIGEST, '{"keep":2,': FULL}
+"""How the JSON of a job begins whose result is kept, and what the log keeps of that."""
+_KEEP, _KEEP_FULL = _KEEPS
 KEEP_TIE: Final = '"keep":'
 """What is in the ties of a job whose result is kept."""
+_FULL_TIE: Final = '"audit":"full"'
+"""What is there besides if the log keeps the result, too."""
 
 
 def spec_with_headers(spec: str, headers_json: str) -> str:
@@ -202,9 +209,9 @@ def spec_with_headers(spec: str, headers_json: str) -> str:
     return f"{_HEADERS}{headers_json},{spec[1:]}"
 
 
-def spec_with_keep(spec: str) -> str:
-    """A job's JSON with the word that its result is kept, which stands first."""
-    return _KEEP + spec[1:]
+def spec_with_keep(spec: str, ties: str) -> str:
+    """A job's JSON with the word that its result is kept, which stands first; if so, by its ties also in the log."""
+    return (_KEEP_FULL if _FULL_TIE in ties else _KEEP) + spec[1:]
 
 
 def spec_of(value: str) -> str:
@@ -262,8 +269,8 @@ def read_spec(text: str) -> Spec:
         args_json, found, timeout_ms = rest.removesuffix("}").rpartition(',"timeout_ms":')
         if found and timeout_ms.isascii() and timeout_ms.isdigit():
             return Spec(head[9:], args_json, int(timeout_ms))
-    if text.startswith(_KEEP):
-        return read_spec("{" + text[len(_KEEP) :])._replace(keeps=True)
+    if (kept := _KEEPS.get(text[: len(_KEEP)])) is not None:
+        return read_spec("{" + text[len(_KEEP) :])._replace(keeps=kept)
     if text.startswith(_HEADERS):
         return _read_with_headers(text)
     value: Any = json.loads(text)

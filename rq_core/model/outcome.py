@@ -28,11 +28,13 @@ NOT_KEPT: Final = "not_kept"
 TOO_LARGE: Final = "too_large"
 NOT_JSON: Final = "not_json"
 EXPIRED: Final = "expired"
+LOST: Final = "lost"
 _WHY: Final = {
     NOT_KEPT: "its task keeps no result: write @app.task(keep_result=True) to keep it for an hour",
     TOO_LARGE: "it is longer than 64 KiB as JSON: store it elsewhere, and return a reference",
     NOT_JSON: "it does not fit the annotation of what the task returns, or is no JSON",
     EXPIRED: "it was kept for as long as keep_result says: raise that",
+    LOST: 'Redis no longer has it, and the log does not keep it: audit_result="full" lets the log keep values',
     "evicted": "the queue had no more room for it: raise kept_max_bytes of the queue, or keep results for less time",
     "full": "the queue had no room for it: raise kept_max_bytes of the queue, or keep results for less time",
 }

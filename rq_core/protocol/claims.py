@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from rq_core.model.job import Claim, spec_and_wait
+from rq_core.model.values import unpack
 from rq_core.protocol.plan import Call, parse_pairs
 
 CLAIM_BYTES: Final = 1024 * 1024
@@ -20,6 +21,7 @@ SWEEP_MAX: Final = 250
 
 
 NO_VALUES: Final[Mapping[int, str]] = MappingProxyType({})
+NO_TAIL: Final[Mapping[int, tuple[str, str]]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +76,17 @@ def turn(
 ) -> Call[Claimed]:
     """Report success of (id, fence) pairs, and take up to ``limit`` jobs as ``claim`` does, the places that become free
     among them. Both happen, or neither. ``values`` are what handlers returned, by the place of their pair from 1, if
-    that is kept: JSON, or ``!`` and why it is not."""
+    that is kept: JSON behind its digest (:mod:`rq_core.model.values`), or ``!`` and why it is not."""
     args = {"worker": worker, "limit": limit, "bytes_max": bytes_max, "sweep_max": sweep_max}
     ids = tuple(h[0] for h in held)
     return Call(
-        "turn", queue, args, lambda reply: parse_claimed(queue, reply), held, ids, tail=values
+        "turn",
+        queue,
+        args,
+        lambda reply: parse_claimed(queue, reply),
+        held,
+        ids,
+        tail=_tail(values),
     )
 
 
@@ -90,7 +98,11 @@ def complete(
 ) -> Call[dict[str, str]]:
     """Report success of (id, fence) pairs; the answer is why some were refused, by id. ``values``: see turn."""
     ids = tuple(h[0] for h in held)
-    return Call("complete", queue, {"worker": worker}, parse_pairs, held, ids, tail=values)
+    return Call("complete", queue, {"worker": worker}, parse_pairs, held, ids, tail=_tail(values))
+
+
+def _tail(values: Mapping[int, str]) -> Mapping[int, tuple[str, str]]:
+    return {place: unpack(value) for place, value in values.items()} if values else NO_TAIL
 
 
 def fail(

@@ -34,6 +34,8 @@ LATER: Final = "?"
 """The same for one whose value the next look brings."""
 BYTES_MAX: Final = 1024 * 1024
 """Bytes of values in one look, and one value more."""
+_AUDITED: Final = " audit=full"
+"""In the line of an outcome whose value the log has, too."""
 _KEYS: Final = ("meta", "state", "jobs", "outbox", "results", "returned")
 _LOOK: Final = f"""local found, absent, size = {{}}, false, 0
 local time = redis.call('TIME')
@@ -52,9 +54,9 @@ for i, id in ipairs(ARGV) do
     if not kept or not (ends or kept:find(' once=', 1, true)) then
       found[i], absent = false, true
     elseif not kept:find(' bytes=', 1, true) then
-      found[i] = kept
+      found[i], absent = kept, absent or kept:find('{_AUDITED}', 1, true)
     elseif ends and ends <= now then
-      found[i] = kept:gsub(' bytes=%d+', ' value=expired')
+      found[i], absent = kept:gsub(' bytes=%d+', ' value=expired'), absent or kept:find('{_AUDITED}', 1, true)
     elseif size > {BYTES_MAX} then
       found[i] = '{LATER}'
     else
@@ -75,11 +77,14 @@ and the id of the outbox's last entry, if a mirror reads it and jobs are missing
 
 
 class Absent(NamedTuple):
-    """Redis does not have the job, and does not say how it ended."""
+    """Redis does not have the job, and does not say how it ended; or it does not have its value any more, and the log
+    may."""
 
     logged: tuple[int, int] | None
     """The epoch and number of the outbox's last entry at that moment: the job's end is there or before. None: no mirror
     reads the outbox, or there is none."""
+    known: Outcome[Any] | None = None
+    """How it ended, if Redis says that, and its value is in the log alone."""
 
 
 Found = Outcome[Any] | Absent
@@ -129,7 +134,11 @@ def parse(
         elif said.startswith("dead task="):
             found[job_id] = _dead(queue, job_id, said)
         elif said != ALIVE:
-            found[job_id] = _kept(job_id, said) or Absent(_entry(last))
+            outcome = _kept(job_id, said)
+            if outcome is None or (_AUDITED in said and getattr(outcome, "missing", None)):
+                found[job_id] = Absent(_entry(last), outcome)
+            else:
+                found[job_id] = outcome
     return found, later
 
 

@@ -237,7 +237,7 @@ def pack(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
         if headers_json:
             spec = spec_with_headers(spec, headers_json)
         if ties and KEEP_TIE in ties:
-            spec = spec_with_keep(spec)
+            spec = spec_with_keep(spec, ties)
         records.append((job_id, kind, digest, lane, spec))
     return f"[{','.join(kinds)}]", records
 

@@ -66,7 +66,7 @@ class Single:
         if headers_json:
             spec = spec_with_headers(spec, headers_json)
         if ties and KEEP_TIE in ties:
-            spec = spec_with_keep(spec)
+            spec = spec_with_keep(spec, ties)
         digest = hashlib.sha256(args_json.encode()).hexdigest()[:32]
         if name:
             digest = f"{digest} {name}"

@@ -110,16 +110,20 @@ def each_record(header: Header, shared: Iterable[str]) -> str:
 
 
 def tail(header: Header, shared: Iterable[str]) -> str:
-    """``tails()``, what stands behind the records of this call: texts by the place of their record."""
+    """``tails()``, what stands behind the records of this call: texts, and notes on them, by their records' places."""
     if "Tail" not in header.sections:
         return ""
     (on_demand, *_) = header.words("With")
     return f"""{"" if "tails" in shared else "local "}function tails()
-local found = {{}}
+local found, notes = {{}}, {{}}
 if {on_demand} then
-for at = #records - records[#records], #records - 1, 2 do found[tonumber(records[at]) or 0] = records[at + 1] end
+for at = #records - records[#records], #records - 1, 2 do
+local place, note = records[at]:match('^(%d+) ?(.*)$')
+place = tonumber(place) or 0
+found[place], notes[place] = records[at + 1], note
 end
-return found
+end
+return found, notes
 end"""
 
 

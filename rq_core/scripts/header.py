@@ -7,7 +7,7 @@ With: results kept        further keys, which only those calls carry that need t
 Meta: sequence paused     fields of meta that the script reads when it begins
 Later: tombstones         fields of meta that it may read after that, one by one
 Args: slot number:int     one ARGV each; `:int` ones are converted
-Tail: what a text is      texts of some records, behind these, in calls that carry the keys of With: `tails()`
+Tail: what a text is      texts, with notes, of some records behind these; calls that carry the keys of With: `tails()`
 Each: id fence            then records of these fields; `each(i)` returns one, `each_count` says how many
 Uses: call emit           includes, which may have Keys, Meta and Uses of their own
 …

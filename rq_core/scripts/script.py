@@ -20,7 +20,7 @@ from rq_core.scripts.header import Header, Variant
 from rq_core.scripts.source import include_paths
 
 _NAME: Final = "@name@"
-_NO_TAIL: Final[Mapping[int, str]] = MappingProxyType({})
+_NO_TAIL: Final[Mapping[int, tuple[str, str]]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -70,17 +70,17 @@ class Script:
         head: Sequence[Any],
         args: Mapping[str, Any],
         each: Iterable[tuple[Any, ...]],
-        tail: Mapping[int, str] = _NO_TAIL,
+        tail: Mapping[int, tuple[str, str]] = _NO_TAIL,
     ) -> list[Any]:
-        """The whole command, from what ``head`` gave for its queue. ``tail`` has texts by the place of their record,
-        from 1; a call without the keys on demand leaves them out."""
+        """The whole command, from what ``head`` gave for its queue. ``tail`` has by the place of a record, from 1, a
+        note, which may be empty, and a text; a call without the keys on demand leaves them out."""
         assert len(args) == len(self.args), f"{self.name} takes {self.args}, not {args}"
         command: list[Any] = [*head, *[args[name] for name in self.args]]
         for record in each:
             command += record
         if self.has_tail and len(head) > len(self.verb) + 1 + len(self.keys):
-            for place, text in tail.items():
-                command += (place, text)
+            for place, (note, text) in tail.items():
+                command += (f"{place} {note}" if note else place, text)
             command.append(2 * len(tail))
         return command
 

@@ -225,7 +225,7 @@ class Executor:
         try:
             value = await running.function(**running.arguments)
             if running.keeps:
-                running.value = running.task.returned.dump(value)
+                running.value = running.task.returned.dump(value, running.keeps)
         except BaseException as error:  # noqa: BLE001 - also SystemExit: only this job has failed
             job_context.enter(None)
             failure = error
@@ -375,7 +375,7 @@ def _call(running: Running) -> None:
     job_context.enter(running.context)
     value = running.function(**running.arguments)
     if running.keeps:
-        running.value = running.task.returned.dump(value)
+        running.value = running.task.returned.dump(value, running.keeps)
 
 
 def _facts(running: Running) -> dict[str, Any]:

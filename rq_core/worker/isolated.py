@@ -125,7 +125,7 @@ def _carry_out(
             else:
                 value = function(**arguments)
             if request["keep"]:
-                returned = {"value": task.returned.dump(value)}
+                returned = {"value": task.returned.dump(value, request["keep"])}
     except BaseException as error:  # noqa: BLE001 - also SystemExit: the worker must hear of it
         failure = error
     _limit_memory(None)

@@ -29,7 +29,7 @@ class Running:
         args_json: str,
         timeout: float | None,
         *,
-        keeps: bool = False,
+        keeps: str = "",
     ) -> None:
         self.claim = claim
         self.context = context

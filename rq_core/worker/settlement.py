@@ -7,12 +7,15 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from rq_core.model.job import Claim
+from rq_core.model.values import is_logged
 from rq_core.protocol import claims
 from rq_core.protocol.claims import Claimed
 from rq_core.protocol.plan import Call
 
 VALUES_MAX: Final = 1024 * 1024
-"""Characters of values that one call takes: Redis copies them, and other clients wait meanwhile."""
+"""Characters of values that one call takes: Redis copies them, and other clients wait meanwhile. One that goes into the
+log as well counts LOGGED times."""
+LOGGED: Final = 4
 NOT_RUN: Final = "(not run)"
 """In the place of a task: no handler began."""
 
@@ -45,12 +48,17 @@ def successes_in(
     for settlement in settlements:
         queue = settlement.claim.queue
         if settlement.value:
-            room -= len(settlement.value)
+            room -= _load(settlement.value)
         if settlement.verdict == "complete" and queue in queues and room >= 0:
             successes.setdefault(queue, []).append(settlement)
         else:
             others.append(settlement)
     return successes, others
+
+
+def _load(value: str) -> int:
+    """What a value counts of VALUES_MAX."""
+    return len(value) * (LOGGED if is_logged(value) else 1)
 
 
 def _reported(successes: Sequence[Settlement]) -> tuple[list[tuple[str, str]], dict[int, str]]:
@@ -65,10 +73,10 @@ def _parts(group: Sequence[Settlement]) -> Iterator[list[Settlement]]:
     size = 0
     for settlement in group:
         if settlement.value:
-            size += len(settlement.value)
+            size += _load(settlement.value)
             if size > VALUES_MAX and part:
                 yield part
-                part, size = [], len(settlement.value)
+                part, size = [], _load(settlement.value)
         part.append(settlement)
     yield part
 

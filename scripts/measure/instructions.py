@@ -25,6 +25,7 @@ import redis
 
 from rq_core.model.keys import queue_keys
 from rq_core.model.scopes import lane_name
+from rq_core.model.values import pack, unpack
 from rq_core.scripts.script import function
 
 TABLE: Final = Path(__file__).with_suffix(".toml")
@@ -43,6 +44,7 @@ CASES: Final = {
         {"task=t": NEVER, "tenant": NEVER},
     ),
     "unique": (lambda _n: [], {}),
+    "kept": (lambda _n: [], {}),
 }
 CALLS: Final = {1: 150, 100: 15}
 """By batch: the calls of a window."""
@@ -53,7 +55,12 @@ LIFE: Final = ("enqueue", "turn")
 _COMMENT: Final = re.compile(r"--[^\n]*")
 _OWN_NAME: Final = re.compile(r"rqc_\w+")
 _KINDS: Final = '[[2,0,"task=t","\\"t\\",\\"normal\\",3,3,\\"",""]]'
-_UNIQUE_KINDS: Final = _KINDS.replace(',""]]', ',"",0,{"unique":"keep"}]]')
+_TIED: Final = {
+    "unique": _KINDS.replace(',""]]', ',"",0,{"unique":"keep"}]]'),
+    # So short that a sweep forgets as many as a turn keeps.
+    "kept": _KINDS.replace(',""]]', ',"",0,{"keep":1}]]'),
+}
+_VALUE: Final = pack('{"number":12345,"text":"0123456789012345678901234567890123456789"}')
 _SPEC: Final = (
     '{"task":"t","args":{"number":12345,"text":"0123456789012345678901234567890123456789"}}'
 )
@@ -165,7 +172,8 @@ class Life:
         self._server = server
         self._keys = queue_keys(queue)
         self._scopes, caps = CASES[case]
-        self._unique = case == "unique"
+        self._unique, self._keeps = case == "unique", case == "kept"
+        self._kinds = _TIED.get(case, _KINDS)
         self._jobs = self._number = 0
         self._held: list[list[tuple[str, str]]] = []
         server(*function("handshake").command(self._keys, by="c-1", floor=0))
@@ -186,7 +194,11 @@ class Life:
     def _call(self, script: str, each: Sequence[tuple[Any, ...]] = (), **args: Any) -> list[bytes]:
         self._number += 1
         slot = f"c-4211-9f3a61c2d0be.{script}.1"
-        command = function(script).command(self._keys, each, slot=slot, number=self._number, **args)
+        made, args = function(script), {"slot": slot, "number": self._number, **args}
+        tail = {}
+        if self._keeps and made.has_tail:
+            tail = {place: unpack(_VALUE) for place in range(1, len(each) + 1)}
+        command = made.filled(made.head(self._keys, whole=self._keeps), args, each, tail)
         reply: list[bytes] = self._server(*command)
         assert reply[0] == b"ok", reply
         return reply
@@ -202,8 +214,8 @@ class Life:
                 if self._unique:
                     digest += f" t/tenant={self._jobs}"
                 records.append((f"{self._jobs:032x}", "1", digest, lane, _SPEC))
-            kinds = _UNIQUE_KINDS if self._unique else _KINDS
-            self._call("enqueue", records, by="c-4211-9f3a61c2d0be", spec_max=0, kinds=kinds)
+            by = {"by": "c-4211-9f3a61c2d0be", "spec_max": 0, "kinds": self._kinds}
+            self._call("enqueue", records, **by)
 
     def _take(self, script: str, batch: int, held: Sequence[tuple[str, str]] = ()) -> None:
         bounds = {"limit": batch, "bytes_max": 1 << 20, "sweep_max": 250}

@@ -25,7 +25,12 @@ _DETAIL: Final = {
     event: tuple(f.name for f in fields if f.name not in _IN_COLUMNS.get(event, frozenset({"id"})))
     for event, fields in JOB_EVENT_FIELDS.items()
 }
-_FENCE_ONLY: Final = frozenset(e for e, names in _DETAIL.items() if names == ("fence",))
+_FENCE_ONLY: Final = {
+    event: tuple(name for name in names if name != "fence")
+    for event, names in _DETAIL.items()
+    if names == ("fence",) or event is Event.SUCCEEDED
+}
+"""Events that mostly have nothing but their fence in their details, and what they may have besides."""
 
 
 class Details:
@@ -39,7 +44,9 @@ class Details:
         """The detail of every job's event, in order."""
         assert intake.event is not None
         why = intake.why
-        if intake.event in _FENCE_ONLY:
+        if intake.event in _FENCE_ONLY and not any(
+            map(any, (intake.columns[name] for name in _FENCE_ONLY[intake.event]))
+        ):
             # Jobs claimed together share their fence, so most of these are equal.
             memo = self._fences
             details = []

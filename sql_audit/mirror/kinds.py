@@ -143,5 +143,7 @@ KINDS: Final[dict[str, Check]] = {field.name: _OF_KIND[field.kind] for field in 
     "dead": _integers,
     "by_job": _words,
     "spec": _texts,
+    "value_digest": _words,
+    "value": _texts,
 }
 """What each field may hold. A field without a kind may hold anything that is not nested too deep."""

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 REMEMBERED_MAX: Final = 20_000
 """Details that are kept as read: more than a batch has."""
+LENGTH_MAX: Final = 4_096
+"""Characters of a detail that is kept so: one with arguments or a value in it comes once."""
 
 _scan: Final[Callable[[str, int], tuple[dict[str, Any], int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 """What reads JSON without the checks for blanks around it, which cost as much as the reading."""
@@ -29,5 +31,6 @@ def facts_in(detail: str | None) -> Mapping[str, Any]:
             raise ValueError(f"{detail!r} is not a JSON object")
         if len(_remembered) >= REMEMBERED_MAX:
             _remembered.clear()
-        _remembered[detail] = facts
+        if len(detail) <= LENGTH_MAX:
+            _remembered[detail] = facts
     return facts

@@ -1,8 +1,9 @@
-"""Whether Redis and SQL tell the same story now (invariants I7 and I8). Part of ``audit verify``.
+"""Whether Redis and SQL tell the same story now (invariants I7, I8 and I14). Part of ``audit verify``.
 
 I7: what the outbox still has of what is mirrored is what SQL has, and what follows is all there.
 I8: the projection ``job``, with the entries that are not mirrored yet folded onto it, is what the
 queue's ``jobs`` and ``state`` say; and the queue's indexes are what :mod:`rq_core.doctor` expects.
+I14: a result that Redis keeps is the one that the log says (:mod:`sql_audit.proof.values`).
 
 The log need not be at rest, nor the mirror level: :mod:`sql_audit.proof.sides` reads both as they were at one moment.
 """
@@ -10,6 +11,7 @@ The log need not be at rest, nor the mirror level: :mod:`sql_audit.proof.sides` 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from sqlalchemy import Row
@@ -26,7 +28,7 @@ from rq_core.model.scopes import scopes_of
 from rq_core.model.state_line import Job
 from sql_audit.errors import AuditUnavailable
 from sql_audit.mirror.intake import fingerprint
-from sql_audit.proof import sides, told
+from sql_audit.proof import sides, told, values
 from sql_audit.proof.replay import Note, Violation
 from sql_audit.store import migrate
 from sql_audit.store.database import Database
@@ -109,6 +111,8 @@ def _compare(
     with database.snapshot() as connection:
         # SQL may be ahead by now of what was read of Redis.
         log = told.log_of(connection, queue, entries[-1][0])
+        kept = list(islice(values.unlike(connection, queue, view), REPORTED_MAX))
+    found += [_violation(cursor, "I14", job_id, says) for job_id, says in kept]
     found += [
         _violation(cursor, "I8", None, finding.says)
         for finding in told.differences(log, view, both.position)

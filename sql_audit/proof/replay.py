@@ -26,6 +26,7 @@ from rq_core.model.effects import CLAIM_ENDS, EFFECTS, ONLY_CLAIM_ENDS, target
 from rq_core.model.events import OutboxId
 from rq_core.model.machine import CLAIMED_STATES, TRANSITIONS, Event, State
 from rq_core.model.names import HELD_TO_THE_END, read_stands
+from sql_audit.proof import values
 from sql_audit.proof.details import facts_in
 from sql_audit.proof.edits import faults
 from sql_audit.proof.holders import NOTHING, Holders, Listed, held_in
@@ -95,7 +96,7 @@ class Record:
     """A live job. ``state`` None: not told yet. None in a counter: not told yet."""
 
     __slots__ = (
-        "claims", "due", "expires", "failures", "fence", "held", "lane", "losses", "max_attempts", "max_losses",
+        "claims", "due", "expires", "failures", "fence", "held", "keep", "lane", "losses", "max_attempts", "max_losses",
         "name", "once", "priority", "stands", "state", "task", "worker",
     )  # fmt: skip
 
@@ -112,6 +113,8 @@ class Record:
         self.stands = HELD_TO_THE_END
         self.once: int | None = None
         """Up to when its id is remembered (Unix ms); None: only while it is alive, or that was not told yet."""
+        self.keep: int | None = None
+        """How long its result is kept (ms); None: it is not, or that was not told yet."""
         self.claims: int | None = None
         self.expires: int | None = None
         """Its deadline (Unix ms); None: it has none, or that was not told yet."""
@@ -495,6 +498,7 @@ class Replay:
         record.expires = facts.get("expires_ms")
         record.name = facts.get("unique_name")
         record.once = facts.get("once_ms")
+        record.keep = facts.get("keep_ms")
         if record.name is not None:
             record.stands = read_stands(facts.get("name_stands"))
             self._take_name(record, job_id, dead=state == _DEAD)
@@ -589,8 +593,12 @@ class Replay:
         return listed
 
     def _succeeded(self, row: EventRow, job_id: str) -> None:
-        record = self._meet(row, job_id)
-        self._end(record, _fence(row), row[8])
+        record, facts = self._meet(row, job_id), _facts(row)
+        self._end(record, facts.get("fence"), row[8])
+        if len(facts) > 1:
+            is_kept = None if record.priority is None else record.keep is not None
+            for says in values.faults(facts, is_kept=is_kept):
+                self._violated("I14", says)
         self.names.end(record.name, job_id)
         self.windows.ended(job_id, Event.SUCCEEDED, record.claims, record.once)
         del self.jobs[job_id]
@@ -722,11 +730,6 @@ def _whose(facts: Mapping[str, Any]) -> str:
 
 def _facts(row: EventRow) -> Mapping[str, Any]:
     return facts_in(row[10])
-
-
-def _fence(row: EventRow) -> str | None:
-    fence: str | None = facts_in(row[10]).get("fence")
-    return fence
 
 
 def _reasons_of_next(beginnings: Sequence[Beginning]) -> dict[int, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -13,10 +14,13 @@ from rq_core.model.effects import EFFECTS, JOB_ENDS
 from rq_core.model.job import JobError
 from rq_core.model.machine import Event, State
 from rq_core.model.outcome import (
+    EXPIRED,
+    LOST,
     Cancelled,
     Expired,
     Failed,
     Gone,
+    Kept,
     Outcome,
     Replaced,
     Succeeded,
@@ -28,8 +32,8 @@ from sql_audit.store.driver_errors import describe
 
 _CURSOR: Final = text("SELECT epoch, seq FROM mirror_cursor WHERE queue = :queue")
 _JOBS: Final = text(
-    "SELECT job_id, state, reason, error_type, error_message, last_epoch, last_seq FROM job"
-    " WHERE queue = :queue AND job_id IN :ids"
+    "SELECT job_id, task, state, reason, error_type, error_message, last_epoch, last_seq, finished_at_ms, keep_ms"
+    " FROM job WHERE queue = :queue AND job_id IN :ids"
 ).bindparams(bindparam("ids", expanding=True))
 _LAST: Final = text(
     "SELECT type, detail FROM job_event WHERE job_id = :job_id AND queue = :queue AND type IN :types"
@@ -99,7 +103,7 @@ def _outcome(
         error = None
     match ended_by:
         case Event.SUCCEEDED:
-            return Succeeded(job_id)
+            return _succeeded(connection, queue, row, upto)
         case Event.CANCELLED:
             return Cancelled(job_id)
         case Event.EXPIRED:
@@ -116,6 +120,25 @@ def _outcome(
         case _:
             # Redis lost it, or never accepted it.
             return Gone(job_id)
+
+
+def _succeeded(
+    connection: Connection, queue: str, row: Row[Any], upto: tuple[int, int]
+) -> Succeeded[Any]:
+    """The success of a job, with its value if the log has it."""
+    job_id = row.job_id
+    is_last = (row.last_epoch, row.last_seq) == upto
+    if is_last and row.keep_ms is None:
+        return Succeeded(job_id)
+    _, detail = _last(connection, queue, job_id, (Event.SUCCEEDED,), upto)
+    value = detail.get("value")
+    if value is not None:
+        return Succeeded(job_id, kept=Kept(value, row.task), missing=None)
+    if not is_last and "value_digest" not in detail:
+        return Succeeded(job_id)
+    # When it ended is not known of an earlier life.
+    over = is_last and row.finished_at_ms + row.keep_ms <= time.time() * 1000
+    return Succeeded(job_id, missing=EXPIRED if over else LOST)
 
 
 def _last(

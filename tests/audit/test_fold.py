@@ -136,6 +136,8 @@ class Story:
             "once_ms": self.random.choice((None, self.now_ms + 1_000)),
             "call_digest": self.random.choice((None, "70c5")),
             "keep_ms": self.random.choice((None, 60_000)),
+            "value_digest": self.random.choice((None, "e" * 32)),
+            "value": self.random.choice((None, '["/é", "\\u0000"]')),
             "by_job": "job-0",
             "dead": 1 if arrow.target is State.DEAD else None,
             "claims": self.claims.get(job_id, 0),

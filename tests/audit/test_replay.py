@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rq_core.model.events import OutboxId
+from rq_core.model.names import digest_of
 from sql_audit.proof.replay import Beginning, Replay, Violation
 from tests.kit.story import MemoryWriter, Story
 
@@ -268,6 +269,35 @@ def test_a_restored_job_takes_its_name_unless_it_was_claimed(
     )  # fmt: skip
 
     assert ["I13"] * (1 - claims) == [v.invariant for v in replay(log).violations]
+
+
+# Values of kept results (I14).
+
+
+def end_kept(log: MemoryWriter, *told: Any, keep_ms: int | None = 5) -> Replay:
+    """A job succeeds, and its event says this of the value."""
+    log.jobs("enqueued", ["a", 1, None, "send", "normal", 3, 3, "d", *[None] * 7, keep_ms])
+    fence = log.jobs("claimed", ["a", 1])
+    log.jobs("succeeded", ["a", fence, *told])
+    return replay(log)
+
+
+@pytest.mark.parametrize("told", [(), (digest_of("[1]"),), (digest_of("[1]"), "[1]")])
+def test_a_value_and_its_digest_are_no_violation(log: MemoryWriter, told: tuple[str, ...]) -> None:
+    assert [] == end_kept(log, *told).violations
+
+
+@pytest.mark.parametrize("told", [(digest_of("[1]"), "[2]"), (None, "[1]")])
+def test_a_value_of_another_digest_is_seen(log: MemoryWriter, told: tuple[str | None, str]) -> None:
+    (found,) = end_kept(log, *told).violations
+
+    assert ("I14", "a") == (found.invariant, found.job_id)
+
+
+def test_a_value_of_a_job_that_keeps_none_is_seen(log: MemoryWriter) -> None:
+    (found,) = end_kept(log, digest_of("[1]"), keep_ms=None).violations
+
+    assert ("I14", "tells a value, and the job keeps no result") == (found.invariant, found.says)
 
 
 # Ids that are remembered (I14).

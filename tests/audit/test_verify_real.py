@@ -12,7 +12,10 @@ from click.testing import CliRunner
 
 from rq_core.cli.root import root
 from rq_core.connections.client import Client
+from rq_core.model.job import NewJob, Profile, ties_of
 from rq_core.model.keys import queue_keys
+from rq_core.model.values import pack
+from rq_core.protocol import claims
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.source import Outbox
 from sql_audit.mirror.turn import Mirror
@@ -62,6 +65,7 @@ def test_what_the_scripts_log_holds(
     mirror_all()
     assert verify(database).verdict is Verdict.HOLDS
     assert compare(client, database, QUEUE) == ([], [])
+    assert auditlog.rows(database, "SELECT 1 FROM job_event WHERE detail LIKE '%value_digest%'")
 
 
 def test_a_log_that_began_with_a_baseline_holds(
@@ -159,6 +163,104 @@ def test_an_edited_state_line_is_drift(client: Client, database: Database, level
     found = [says for invariant, says in differences(client, database) if invariant == "I8"]
 
     assert any("unknown=7 in Redis, 0 by the log" in says for says in found), found
+
+
+HOUR = 3_600_000
+
+
+@pytest.fixture
+def kept(client: Client, mirror_all: Callable[[], int]) -> Callable[[str, str], None]:
+    """Runs a job of this id that returns this; SQL has it, and the outbox does not have it any more."""
+    mirror_all()
+
+    def run(job_id: str, value: str) -> None:
+        job = NewJob(job_id, QUEUE, Profile("send"), "{}", ties=ties_of(keep_ms=HOUR))
+        client.run(client.calls.enqueue.many([job]))
+        (claim,) = client.run(claims.claim(QUEUE, "w-1", 1)).jobs
+        client.run(claims.complete(QUEUE, "w-1", [(claim.id, claim.fence)], {1: pack(value)}))
+        mirror_all()
+        later = NewJob("later", QUEUE, Profile("send"), "{}", delay_ms=HOUR)
+        client.run(client.calls.enqueue.many([later]))
+        mirror_all()
+
+    client.run(client.calls.delivery.handshake(QUEUE))
+    mirror_all()
+    return run
+
+
+def kept_of(client: Client, job_id: str) -> tuple[str, str]:
+    """What Redis keeps of a job: its line and its value."""
+    asked = [["HGET", f"rqc:{{{QUEUE}}}:{key}", job_id] for key in ("results", "returned")]
+    line, value = client.run(client.calls.delivery.ask(asked))
+    return line, value
+
+
+def swap_values(client: Client, run: Callable[[str, str], None]) -> str:
+    run("a", '"a"')
+    run("b", '"b"')
+    spoil(client, "returned", "HSET", "a", '"b"')
+    return "the digest of its value is"
+
+
+def keep_a_result_of_a_cancelled_job(client: Client, run: Callable[[str, str], None]) -> str:
+    run("other", '"b"')
+    job = NewJob("a", QUEUE, Profile("send"), "{}", ties=ties_of(keep_ms=HOUR))
+    client.run(client.calls.enqueue.many([job]))
+    client.run(client.calls.admin.cancel(QUEUE, ["a"]))
+    line, value = kept_of(client, "other")
+    spoil(client, "results", "HSET", "a", line)
+    spoil(client, "returned", "HSET", "a", value)
+    return "kept as succeeded, cancelled by the log"
+
+
+def keep_the_result_of_the_job_before(client: Client, run: Callable[[str, str], None]) -> str:
+    run("a", '"1"')
+    line, value = kept_of(client, "a")
+    run("a", '"2"')
+    spoil(client, "results", "HSET", "a", line)
+    spoil(client, "returned", "HSET", "a", value)
+    return "the result of claim"
+
+
+def keep_a_value_that_was_never_told(client: Client, run: Callable[[str, str], None]) -> str:
+    run("a", '"a"')
+    line, value = kept_of(client, "a")
+    job = NewJob("plain", QUEUE, Profile("send"), "{}", ties=ties_of(keep_ms=HOUR))
+    client.run(client.calls.enqueue.many([job]))
+    (claim,) = client.run(claims.claim(QUEUE, "w-1", 1)).jobs
+    client.run(claims.complete(QUEUE, "w-1", [(claim.id, claim.fence)], {1: "!too_large"}))
+    head, _, rest = line.partition(" fence=")
+    lied = f"{head} fence={claim.fence} {rest.partition(' ')[2]}"
+    spoil(client, "results", "HSET", "plain", lied)
+    spoil(client, "returned", "HSET", "plain", value)
+    return "a value is kept, and by the log there is none"
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        swap_values,
+        keep_a_result_of_a_cancelled_job,
+        keep_the_result_of_the_job_before,
+        keep_a_value_that_was_never_told,
+    ],
+)
+def test_a_result_that_is_not_the_logs_is_found(
+    client: Client,
+    database: Database,
+    kept: Callable[[str, str], None],
+    mirror_all: Callable[[], int],
+    plant: Callable[[Client, Callable[[str, str], None]], str],
+) -> None:
+    """The sizes of the keys agree, so that nothing but the log tells."""
+    says = plant(client, kept)
+
+    for _ in range(2):
+        found = [
+            (v.invariant, v.job_id) for v in compare(client, database, QUEUE)[0] if says in v.says
+        ]
+        assert [("I14", "plain" if "none" in says else "a")] == found
+        mirror_all()
 
 
 def test_an_entry_that_was_taken_out_of_the_outbox_is_missed(

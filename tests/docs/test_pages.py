@@ -37,6 +37,7 @@ def test_a_difference_between_page_and_print_is_seen() -> None:
     assert agrees(page, ["a job ffffffffffffffffffffffffffffffff", "took 3 s", "end"])
     assert not agrees(page, ["a job ffffffffffffffffffffffffffffffff", "took 3 s"])
     assert agrees(["a", "b …"], ["b 1", "a"])
+    assert not agrees(["a", "b"], ["b", "a"])
     assert not agrees(["a", "a"], ["a"])
     assert not agrees(page, ["a job 7", "took 3 s", "end"])
     assert not agrees(["end"], ["end", "and more"])

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rq_core.model.outcome import Kept, Succeeded
+from rq_core.model.values import pack
+from rq_core.protocol.endings import Absent
 from tests.kit.consistency import assert_consistent
 from tests.kit.doctor import look, mend, named
 from tests.kit.seed import Seed
@@ -18,7 +20,7 @@ HOUR = 3_600_000
 def seed(redis_url: str) -> Iterator[Seed]:
     with Seed(redis_url) as made:
         made.enqueue("a", "b", keep_ms=HOUR)
-        made.complete(*made.claim().jobs, values={1: '"a"', 2: '"b"'})
+        made.complete(*made.claim().jobs, values={1: pack('"a"'), 2: pack('"b"')})
         yield made
 
 
@@ -46,6 +48,31 @@ def leave_a_value_behind(seed: Seed) -> None:
     seed.control.hset(seed.keys("returned"), "stray", "1")
 
 
+def put_another_value_in_its_place(seed: Seed) -> None:
+    seed.control.hset(seed.keys("returned"), "a", '"c"')
+
+
+def call_a_cancelled_job_a_success(seed: Seed) -> None:
+    """Its line, and a value with it."""
+    seed.enqueue("cancelled", keep_ms=HOUR)
+    seed.cancel("cancelled")
+    tell_of(seed, "cancelled", "a")
+
+
+def tell_of_the_job_that_had_the_id_before(seed: Seed) -> None:
+    line = seed.snapshot()["results"]["a"]
+    seed.enqueue("a", keep_ms=HOUR)
+    seed.complete(*seed.claim().jobs, values={1: pack('"n"')})
+    seed.control.hset(seed.keys("results"), "a", line)
+
+
+def tell_of(seed: Seed, job_id: str, other: str) -> None:
+    """Let a job have the result of another one."""
+    before = seed.snapshot()
+    seed.control.hset(seed.keys("results"), job_id, before["results"][other])
+    seed.control.hset(seed.keys("returned"), job_id, before["returned"][other])
+
+
 def miscount(seed: Seed) -> None:
     seed.control.hset(seed.keys("meta"), "kept_bytes", "5")
 
@@ -59,6 +86,9 @@ def miscount(seed: Seed) -> None:
         (lose_a_deadline, "kept"),
         (let_a_deadline_come_too_early, "kept"),
         (leave_a_value_behind, "returned"),
+        (put_another_value_in_its_place, "results"),
+        (call_a_cancelled_job_a_success, "results"),
+        (tell_of_the_job_that_had_the_id_before, "results"),
         (miscount, "meta"),
     ],
     ids=lambda each: getattr(each, "__name__", each),
@@ -72,6 +102,31 @@ def test_a_difference_of_kept_results_is_named_and_mended(
     assert told in named(look(seed))
     assert [] == mend(seed)
     assert_consistent(seed.snapshot())
+
+
+def test_another_value_than_the_handlers_is_told_to_no_caller(seed: Seed) -> None:
+    put_another_value_in_its_place(seed)
+    mend(seed)
+
+    found = seed.client.run(seed.client.calls.endings.look("q", ["a", "b"]))
+    assert {
+        "a": Succeeded("a", missing="evicted"),
+        "b": Succeeded("b", Kept('"b"', "t"), None),
+    } == found
+
+
+@pytest.mark.parametrize(
+    "plant, job_id",
+    [(call_a_cancelled_job_a_success, "cancelled"), (tell_of_the_job_that_had_the_id_before, "a")],
+)
+def test_a_result_of_another_job_is_told_to_no_caller(
+    seed: Seed, plant: Callable[[Seed], None], job_id: str
+) -> None:
+    plant(seed)
+    mend(seed)
+
+    found = seed.client.run(seed.client.calls.endings.look("q", [job_id]))
+    assert {job_id: Absent(None)} == found
 
 
 def test_a_value_that_is_lost_is_told_and_the_others_stay(seed: Seed) -> None:

@@ -1,5 +1,6 @@
 """Workers, producers and people who do things to one queue at random, on a real server."""
 
+import json
 import random
 from collections.abc import Mapping
 from typing import Any, Final
@@ -8,6 +9,7 @@ from rq_core.connections.client import Client
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, Profile, ties_of
 from rq_core.model.scopes import lane_name
+from rq_core.model.values import DIGEST, FULL, pack
 from rq_core.protocol import claims
 from rq_core.protocol.admin import Change
 
@@ -31,6 +33,8 @@ class Fleet:
         self.random = random.Random(seed)
         self.ties = random.Random(seed) if ties else None
         """For deadlines, names and ids that are remembered; None: jobs have none."""
+        self.kept = random.Random(seed)
+        """For results that are kept: so that other steps stay as they were."""
         self.lanes = lanes
         self.held: list[tuple[str, str]] = []
         self.known: list[str] = []
@@ -58,11 +62,14 @@ class Fleet:
         named = dice.choice(NAMED)
         expires_ms = dice.choice((0, 0, 0, 1, 50))
         name = f"{job.profile.task}/{dice.randrange(20)}" if named else ""
-        job = job._replace(ties=ties_of(expires_in_ms=expires_ms, **named), name=name)
+        kept: dict[str, Any] = {"keep_ms": self.kept.choice((0, 0, 20, 60_000))}
+        if kept["keep_ms"] and self.kept.random() < 0.5:
+            kept["audit_result"] = FULL
+        job = job._replace(ties=ties_of(expires_in_ms=expires_ms, **named, **kept), name=name)
         remember_ms = dice.choice((0, 0, 0, 20, 60_000))
         if not remember_ms:
             return job
-        ties = ties_of(expires_in_ms=expires_ms, remember_ms=remember_ms, **named)
+        ties = ties_of(expires_in_ms=expires_ms, remember_ms=remember_ms, **named, **kept)
         call = dice.choice(("=", "=70c5", "=70c6"))
         return job._replace(id=f"k-{dice.randrange(40)}", ties=ties, call=call)
 
@@ -75,7 +82,11 @@ class Fleet:
 
     def complete(self) -> None:
         if held := self._take():
-            self.client.run(claims.complete(QUEUE, "w-1", [held]))
+            values = claims.NO_VALUES
+            if self.ties is not None:
+                # Whether it is kept says the job.
+                values = {1: pack(json.dumps(held), self.kept.choice((DIGEST, FULL)))}
+            self.client.run(claims.complete(QUEUE, "w-1", [held], values))
 
     def fail(self) -> None:
         if held := self._take():

@@ -13,6 +13,8 @@ from rq_core.doctor.finding import LOWER
 from rq_core.model.job import Claim, NewJob
 from rq_core.model.keys import KEY_TYPES
 from rq_core.model.machine import State
+from rq_core.model.values import FULL, unpack
+from rq_core.model.values import pack as pack_value
 from rq_core.protocol.enqueue import pack
 from rq_core.scripts.script import Script
 from tests.kit.failover import fail_over
@@ -28,13 +30,14 @@ class Scene:
     script: str
     args: dict[str, Any]
     each: list[tuple[Any, ...]]
-    tail: Mapping[int, str] = field(default_factory=dict)
+    values: Mapping[int, str] = field(default_factory=dict)
     """Values of records, by place."""
 
     def command(self, seed: Seed, made: Script) -> list[Any]:
         """The call, of this build of the script: of a function once it is loaded, or as EVAL."""
         # With the keys on demand: a queue that remembers ids touches all that others touch.
-        command = made.filled(made.head(seed.keys, whole=True), self.args, self.each, self.tail)
+        tail = {place: unpack(value) for place, value in self.values.items()}
+        command = made.filled(made.head(seed.keys, whole=True), self.args, self.each, tail)
         if made.function:
             seed.control.execute_command(*made.loading)  # type: ignore[no-untyped-call]
             return command
@@ -242,7 +245,7 @@ def _held(seed: Seed) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
 @scene
 def complete(seed: Seed) -> Scene:
     held, refused = _held(seed)
-    values = {1: '"first"', 2: '"second"', 6: '"refused"'}
+    values = {1: pack_value('"first"', FULL), 2: pack_value('"second"'), 6: pack_value('"refused"')}
     return Scene("complete", _slotted(worker=WORKER), [*held, *refused], values)
 
 

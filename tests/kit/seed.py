@@ -116,7 +116,7 @@ class Seed:
         unique: str = "",
         name: str = "",
         call: str = "=",
-        **ties: int,
+        **ties: Any,
     ) -> NewJob:
         """``ties`` as ties_of takes them; so is ``unique``, which is keep if there is a ``name``. ``call`` is what a
         remembered job's call is compared by, behind ``=``."""

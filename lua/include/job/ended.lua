@@ -6,12 +6,14 @@ The fact `ties` says that the queue has had jobs with more to end than themselve
 for the names of jobs that end, and the ids of these; and `freed`, those of these fields whose names the jobs hold.
 
 Keys: state jobs expiring slots results
-Meta: ties remembers
-Later: dead_retention_ms
+Meta: ties remembers audit
+Later: dead_retention_ms backlog_bytes backlog_max_bytes
 Unread: expiring
-Uses: call(now_text seldom seldom_list) meta(facts read_now) batch(call_many read_many) names(name_field)
+Uses: call(now_text seldom seldom_list) meta(facts fact read_now) batch(call_many read_many) names(name_field)
     remembered(memory)
 ]]
+
+local FULL = 43   -- `+`, before the digest of a value that is to stand in the log
 
 --- What ends with a job. `job` is its record, or its line.
 local function untie(id, job)
@@ -61,8 +63,9 @@ local function leaves(id, job, outcome, fence)
 end
 
 --- Jobs succeed, and leave Redis. `lines` are theirs, in order; false for a job that is not among them. `given` has by the same place
---- what its handler returned, if that is kept: JSON, or `!` and why there is none.
-local function all_leave(ids, lines, given)
+--- what its handler returned, if that is kept: JSON, or `!` and why there is none. `notes` has `=` or `+`, and the digest of that JSON, which
+--- the job's event tells; with `+` it tells the JSON as well, unless the log is at its bound. `events` are those of `ids`.
+local function all_leave(ids, lines, events, given, notes)
   local at = 0
   for i = 1, #lines do
     local line = lines[i]
@@ -79,6 +82,12 @@ local function all_leave(ids, lines, given)
           more = more .. ' value=not_kept'
         elseif keep and value:sub(1, 1) == '!' then
           value, more = nil, more .. ' value=' .. value:sub(2)
+        elseif keep and notes[i] ~= '' then
+          local said = events[at]:sub(1, -2) .. ',"' .. notes[i]:sub(2) .. '"'
+          if notes[i]:byte() == FULL and facts.audit == 'on' and fact('backlog_bytes') < fact('backlog_max_bytes') then
+            said, more = said .. ',' .. cjson.encode(value), more .. ' audit=full'
+          end
+          events[at] = said .. ']'
         end
         memory.keep(ids[at], 'succeeded', now_text, line:match(' fence=(%S+)'), once, line:match(' call=(%x+)'), keep, more, value)
       end

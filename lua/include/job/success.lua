@@ -28,7 +28,7 @@ local function decide_one()
   end
   done, events = {id}, {'["' .. id .. '","' .. fence .. '"]'}
   if facts.ties then
-    all_leave(done, {line}, tails())
+    all_leave(done, {line}, events, tails())
   end
   note_release(lane_in(line), id)
   note_settled({[id] = true})
@@ -63,7 +63,7 @@ local function decide_success()
     end
   end
   if facts.ties then
-    all_leave(done, held, tails())
+    all_leave(done, held, events, tails())
   end
   note_settled(seen)
   return size, answer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -50,8 +50,8 @@ def take(app: App, limit: int = 1) -> list[Claim]:
     return list(app.client.run(claims.claim(QUEUE, "w-1", limit)).jobs)
 
 
-def succeed(app: App, *held: Claim) -> None:
-    app.client.run(claims.complete(QUEUE, "w-1", [(job.id, job.fence) for job in held]))
+def succeed(app: App, *held: Claim, values: Mapping[int, str] = claims.NO_VALUES) -> None:
+    app.client.run(claims.complete(QUEUE, "w-1", [(job.id, job.fence) for job in held], values))
 
 
 def fail(app: App, held: Claim) -> None:

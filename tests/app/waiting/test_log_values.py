@@ -1,0 +1,149 @@
+"""Values that the log keeps (``audit_result="full"``), for those who ask when Redis does not have them any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rq_core import App, ResultUnavailable, Succeeded, WaitTimeout
+from rq_core.errors import InvalidOption
+from tests.app.waiting.conftest import QUEUE, succeed, take
+
+Mirror = Callable[[], Any]
+LONG_S = 20.0
+
+
+def total(n: int = 0) -> list[float]:
+    return [n + 0.5]
+
+
+@pytest.fixture
+def task(app: App) -> Any:
+    return app.task(queue=QUEUE, keep_result=True, audit_result="full")(total)
+
+
+def finish(app: App, handle: Any, kept: str = "full") -> None:
+    """The only job that waits succeeds."""
+    (claim,) = take(app)
+    assert claim.id == handle.id
+    value = app.tasks["total"].returned.dump(app.tasks["total"](3), kept)
+    succeed(app, claim, values={1: value})
+
+
+def forget(app: App) -> None:
+    app.client.run(app.client.calls.delivery.ask([["FLUSHALL"]]))
+
+
+def test_a_result_is_read_in_the_log_when_redis_has_forgotten_it(
+    app: App, audited: Mirror, task: Any
+) -> None:
+    handle = task.enqueue(3)
+    finish(app, handle)
+    audited()
+    forget(app)
+
+    assert [3.5] == handle.result(LONG_S)
+
+
+def test_a_result_that_was_evicted_is_read_in_the_log(app: App, audited: Mirror, task: Any) -> None:
+    handle = task.enqueue(3)
+    app.client.run(app.client.calls.admin.configure(QUEUE, {"kept_max_bytes": 1}))
+    finish(app, handle)
+    with pytest.raises(ResultUnavailable, match="kept_max_bytes"):
+        app.handle_by_id(QUEUE, handle.id).result(0)
+    audited()
+
+    assert [3.5] == handle.result(LONG_S)
+
+
+def test_without_an_audit_database_redis_has_the_last_word(
+    app: App, audited: Mirror, task: Any
+) -> None:
+    handle = task.enqueue(3)
+    app.client.run(app.client.calls.admin.configure(QUEUE, {"kept_max_bytes": 1}))
+    finish(app, handle)
+    app.audit_url = None
+
+    assert Succeeded(handle.id, missing="full") == handle.wait(LONG_S)
+
+
+def test_a_log_with_the_digest_alone_says_that_the_value_is_lost_or_over(
+    app: App, audited: Mirror, task: Any
+) -> None:
+    lost = task.with_options(audit_result="digest").enqueue(3)
+    finish(app, lost, "digest")
+    over = task.with_options(audit_result="digest", keep_result=0.001).enqueue(3)
+    finish(app, over, "digest")
+    plain = task.with_options(keep_result=False).enqueue(3)
+    succeed(app, *take(app))
+    audited()
+    forget(app)
+
+    found = [app.handle_by_id(QUEUE, each.id).wait(LONG_S) for each in (lost, over, plain)]
+    assert ["lost", "expired", "not_kept"] == [each.missing for each in found]  # type: ignore[attr-defined]
+    with pytest.raises(ResultUnavailable, match="audit_result"):
+        found[0].value  # noqa: B018 - it raises
+
+
+def test_a_value_of_the_life_before_is_told_to_who_waited_for_it(
+    app: App, audited: Mirror, task: Any, sqlite_url: str
+) -> None:
+    from sql_audit.queries.endings import LogEndings
+
+    handle = task.with_options(id="again").enqueue(3)
+    finish(app, handle)
+    upto = _position(app)
+    task.with_options(id="again", keep_result=False).enqueue(4)
+    succeed(app, *take(app))
+    audited()
+    reader = LogEndings(sqlite_url)
+    first, second = (reader.read(QUEUE, {"again": at})["again"] for at in (upto, _position(app)))
+    reader.close()
+
+    assert ("[3.5]", None) == (first.kept.json, first.missing)  # type: ignore[attr-defined]
+    assert "not_kept" == second.missing  # type: ignore[attr-defined]
+
+
+def test_a_result_waits_for_a_log_that_is_behind(app: App, audited: Mirror, task: Any) -> None:
+    handle = task.enqueue(3)
+    finish(app, handle)
+    forget_result(app, handle.id)
+
+    with pytest.raises(WaitTimeout, match="the mirror is behind"):
+        handle.wait(0)
+    audited()
+    assert [3.5] == handle.result(LONG_S)
+
+
+def forget_result(app: App, job_id: str) -> None:
+    keys = [f"rqc:{{{QUEUE}}}:{name}" for name in ("results", "returned")]
+    app.client.run(app.client.calls.delivery.ask([["HDEL", key, job_id] for key in keys]))
+
+
+@pytest.mark.parametrize("said", ["all", "", True, None, 1])
+def test_what_the_log_keeps_of_results_is_checked_where_the_task_is_defined(
+    app: App, said: Any
+) -> None:
+    with pytest.raises(InvalidOption, match="must be 'digest' or 'full'"):
+        app.task(queue=QUEUE, name="other", keep_result=True, audit_result=said)(total)
+
+
+def test_values_in_the_log_need_results_that_are_kept(app: App) -> None:
+    with pytest.raises(InvalidOption, match="needs keep_result"):
+        app.task(queue=QUEUE, name="other", audit_result="full")(total)
+    plain = app.task(queue=QUEUE, name="plain")(total)
+    with pytest.raises(InvalidOption, match="needs keep_result"):
+        plain.with_options(audit_result="full")
+    plain.with_options(audit_result="full", keep_result=60)
+
+
+def _position(app: App) -> tuple[int, int]:
+    (entries,) = app.client.run(
+        app.client.calls.delivery.ask(
+            [["XREVRANGE", f"rqc:{{{QUEUE}}}:outbox", "+", "-", "COUNT", "1"]]
+        )
+    )
+    epoch, seq = entries[0][0].split("-")
+    return int(epoch), int(seq)
